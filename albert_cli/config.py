@@ -1,0 +1,202 @@
+"""Recipes: TOML files that are read, merged, validated and frozen into dataclasses.
+
+Precedence: defaults < the recipe that is extended < the recipe < `-s section.key=value`. Unknown keys are
+refused with a suggestion. The resolved recipe is saved beside the output as TOML again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from albert_cli.errors import ConfigError
+
+T = TypeVar("T")
+_PACKAGE = Path(__file__).parent
+# Installed, the recipes lie inside the package; in a checkout, beside it.
+RECIPES = _PACKAGE / "recipes" if (_PACKAGE / "recipes").is_dir() else _PACKAGE.parent / "recipes"
+
+
+# ---------------------------------------------------------------- finding and reading
+
+
+def shipped_recipes() -> dict[str, Path]:
+    """All recipes that come with the program: `mini/docs`, `pretrain/albert-base`, … to their files."""
+    return {p.relative_to(RECIPES).with_suffix("").as_posix(): p for p in sorted(RECIPES.rglob("*.toml"))}
+
+
+def find_recipe(name: str) -> Path:
+    """The file of a recipe given as a path, a full name (`pretrain/albert-base`) or its last part.
+
+    Raises `ConfigError` for an unknown or ambiguous name.
+    """
+    if name.endswith(".toml"):
+        if Path(name).is_file():
+            return Path(name)
+        raise ConfigError(f"{name}: no such recipe file", "`albert recipes list` names those that are shipped")
+    shipped = shipped_recipes()
+    if name in shipped:
+        return shipped[name]
+    matches = [full for full in shipped if full.rsplit("/", 1)[-1] == name]
+    if len(matches) == 1:
+        return shipped[matches[0]]
+    if matches:
+        raise ConfigError(f"recipe {name!r} is ambiguous", f"write one of {', '.join(matches)}")
+    raise ConfigError(f"no recipe is called {name!r}", suggestion(name, shipped) or "`albert recipes list` names them")
+
+
+def suggestion(word: str, known: Sequence[str] | Mapping[str, Any]) -> str | None:
+    """A "did you mean" line, or None when nothing is near."""
+    names = {**{full.rsplit("/", 1)[-1]: full for full in known}, **{full: full for full in known}}
+    near = difflib.get_close_matches(word, list(names), n=1, cutoff=0.6)
+    return f"did you mean {names[near[0]]!r}?" if near else None
+
+
+def read_recipe(name: str) -> dict[str, Any]:
+    """A recipe as nested dictionaries, with the recipes that it `extends` merged underneath."""
+    return _read_chain(find_recipe(name), seen=())
+
+
+def _read_chain(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
+    if path in seen:
+        raise ConfigError(f"{path}: `extends` goes round in a circle")
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not valid UTF-8 (byte {error.start})") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: not valid TOML: {error}") from None
+    parent = values.pop("extends", None)
+    if parent is None:
+        return values
+    if not isinstance(parent, str):
+        raise ConfigError(f'{path}: extends must be the name of a recipe, such as extends = "albert-base"')
+    beside = path.parent / parent
+    base = _read_chain(beside if parent.endswith(".toml") and beside.is_file() else find_recipe(parent), (*seen, path))
+    return merge(base, values)
+
+
+def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`over` laid on `base`, section by section."""
+    merged = dict(base)
+    for key, value in over.items():
+        old = merged.get(key)
+        merged[key] = merge(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+    return merged
+
+
+def parse_override(text: str) -> dict[str, Any]:
+    """One `-s section.key=value` as a nested dictionary; the value is TOML, or a bare string."""
+    key, equals, value = text.partition("=")
+    parts = [part.strip() for part in key.split(".")]
+    if not equals or not all(parts):
+        raise ConfigError(f"-s {text}: expected section.key=value", "for example -s optimizer.lr=1e-3")
+    try:
+        leaf: Any = tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        leaf = value.strip()
+    for part in reversed(parts):
+        leaf = {part: leaf}
+    return dict(leaf)
+
+
+# ---------------------------------------------------------------- validation
+
+
+def load(schema: type[T], recipe: str | Mapping[str, Any], overrides: Sequence[str] = ()) -> T:
+    """Read a recipe (a name, a path, or values) with overrides into the frozen dataclass `schema`.
+
+    Raises `ConfigError` that names the key, what is wrong with it, and the nearest known key.
+    """
+    values = read_recipe(recipe) if isinstance(recipe, str) else dict(recipe)
+    for text in overrides:
+        values = merge(values, parse_override(text))
+    return validate(schema, values, recipe if isinstance(recipe, str) else "recipe")
+
+
+def validate(schema: type[T], values: Mapping[str, Any], origin: str) -> T:
+    """Check nested dictionaries against a dataclass: strict types, no unknown keys."""
+    from pydantic import ConfigDict, TypeAdapter, ValidationError
+    from pydantic.dataclasses import dataclass as checked
+
+    _refuse_unknown(schema, values, origin)
+    # JSON mode lets TOML's integers be floats and its arrays tuples, and still refuses "12" for 12.
+    import json
+
+    adapter = TypeAdapter(checked(schema, config=ConfigDict(strict=True, extra="forbid")))  # type: ignore[call-overload]
+    try:
+        return adapter.validate_json(json.dumps(values))  # type: ignore[no-any-return]
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        cause = first.get("ctx", {}).get("error")
+        if isinstance(cause, ConfigError):
+            raise cause from None
+        got = "" if first["type"] == "missing" else f" (got {first['input']!r})"
+        raise ConfigError(f"{origin}: {key}: {first['msg']}{got}") from None
+
+
+def _refuse_unknown(schema: type[Any], values: Mapping[str, Any], origin: str, prefix: str = "") -> None:
+    import typing
+
+    hints = typing.get_type_hints(schema)
+    for key, value in values.items():
+        if key not in hints:
+            raise ConfigError(
+                f"{origin}: unknown key {prefix + key!r}",
+                suggestion(key, list(hints)) or f"known keys: {', '.join(hints)}",
+            )
+        section = next((t for t in (hints[key], *typing.get_args(hints[key])) if dataclasses.is_dataclass(t)), None)
+        if isinstance(section, type) and isinstance(value, Mapping):
+            _refuse_unknown(section, value, origin, f"{prefix}{key}.")
+
+
+# ---------------------------------------------------------------- writing
+
+
+def as_dict(settings: Any) -> dict[str, Any]:
+    """A dataclass as nested dictionaries, without the values that are None (TOML has no null)."""
+    values = dataclasses.asdict(settings)
+    return {
+        key: {k: v for k, v in value.items() if v is not None} if isinstance(value, dict) else value
+        for key, value in values.items()
+        if value is not None
+    }
+
+
+def dump_toml(settings: Any) -> str:
+    """The resolved recipe as TOML: plain keys first, then one section a table."""
+    values = as_dict(settings) if dataclasses.is_dataclass(settings) else dict(settings)
+    lines = [f"{key} = {_toml(value)}" for key, value in values.items() if not isinstance(value, dict)]
+    for key, section in values.items():
+        if isinstance(section, dict):
+            lines += ["", f"[{key}]", *(f"{name} = {_toml(value)}" for name, value in section.items())]
+    return "\n".join(lines).strip() + "\n"
+
+
+def _toml(value: object) -> str:
+    import json
+
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)  # JSON's escapes are TOML's basic-string escapes
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(_toml(v) for v in value)}]"
+    if isinstance(value, float):
+        return repr(value) if "e" not in repr(value) or "." in repr(value) else repr(value).replace("e", ".0e")
+    return repr(value)
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Lines `section.key: old -> new` for all that differs between two recipes."""
+    for key in sorted({*old, *new}):
+        before, after = old.get(key), new.get(key)
+        if isinstance(before, Mapping) and isinstance(after, Mapping):
+            yield from differences(before, after, f"{prefix}{key}.")
+        elif before != after:
+            yield f"{prefix}{key}: {before!r} -> {after!r}"

@@ -1,0 +1,141 @@
+"""What a person or a script sees: data on stdout, everything else on stderr.
+
+`--json` prints exactly one object; progress bars appear on a terminal, sparse lines elsewhere; only
+rank 0 speaks. rich is imported when a bar is drawn, not before.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+from albert_cli.distributed import is_main
+
+
+@dataclass
+class _Settings:
+    json: bool = False
+    quiet: bool = False
+    debug: bool = False
+
+
+settings = _Settings()
+_SECONDS_BETWEEN_LINES = 15.0
+
+
+def configure(*, json: bool = False, quiet: bool = False, debug: bool = False) -> None:
+    """Set the global switches, once, by the command line."""
+    settings.json, settings.quiet, settings.debug = json, quiet, debug
+
+
+def is_terminal() -> bool:
+    """Whether stderr is a terminal that can redraw a line."""
+    return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def has_colour(stream: object = None) -> bool:
+    """Whether to colour text on `stream` (stdout by default): a terminal, and no `NO_COLOR`."""
+    isatty = getattr(stream or sys.stdout, "isatty", lambda: False)
+    return bool(isatty()) and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+
+
+def note(text: str) -> None:
+    """Say something in passing (stderr; silent under `--quiet`)."""
+    if is_main() and not settings.quiet:
+        print(text, file=sys.stderr, flush=True)
+
+
+def warn(text: str) -> None:
+    """Say something that the user should know (stderr, also under `--quiet`)."""
+    if is_main():
+        print(f"warning: {text}", file=sys.stderr, flush=True)
+
+
+def emit(data: Mapping[str, object], text: str) -> None:
+    """Print the verb's result on stdout: one JSON object under `--json`, the text otherwise."""
+    if is_main():
+        print(json.dumps(data, ensure_ascii=False) if settings.json else text, flush=True)
+
+
+def table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """A plain table: the first column to the left, the others to the right, two spaces between."""
+    cells = [[str(c) for c in row] for row in (headers, *rows)]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(headers))]
+    lines = [
+        "  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))).rstrip()
+        for row in cells
+    ]
+    return "\n".join([lines[0], "  ".join("─" * w for w in widths), *lines[1:]])
+
+
+def duration(seconds: float) -> str:
+    """A length of time as a person says it: `42 s`, `3 min 05 s`, `2 h 10 min`."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+class Progress(Protocol):
+    """A running task's bar or line."""
+
+    def update(self, done: float, text: str = "") -> None:
+        """Set how much is done (in the unit of `total`) and a short text beside the bar."""
+
+
+class _Silent:
+    def update(self, done: float, text: str = "") -> None:
+        pass
+
+
+class _Lines:
+    """Progress for log files: a line now and then."""
+
+    def __init__(self, label: str, total: float | None) -> None:
+        self.label, self.total = label, total
+        self.start = self.last = time.monotonic()
+
+    def update(self, done: float, text: str = "") -> None:
+        now = time.monotonic()
+        if now - self.last < _SECONDS_BETWEEN_LINES:
+            return
+        self.last = now
+        share = f" {100 * done / self.total:.0f} %" if self.total else ""
+        left = ""
+        if self.total and done > 0:
+            left = f", {duration((now - self.start) * (self.total - done) / done)} left"
+        print(f"{self.label}{share} {text}{left}", file=sys.stderr, flush=True)
+
+
+class _Bar:
+    """Progress for a terminal, drawn by rich."""
+
+    def __init__(self, bar: object, task: object) -> None:
+        self._bar, self._task = bar, task
+
+    def update(self, done: float, text: str = "") -> None:
+        self._bar.update(self._task, completed=done, text=text)  # type: ignore[attr-defined]
+
+
+@contextmanager
+def progress(label: str, total: float | None = None) -> Iterator[Progress]:
+    """Show the progress of a task of `total` units (None: unknown) while the block runs."""
+    if settings.quiet or not is_main():
+        yield _Silent()
+    elif not is_terminal():
+        yield _Lines(label, total)
+    else:
+        from rich.console import Console
+        from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as RichProgress
+
+        columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TaskProgressColumn())
+        rest = (TimeRemainingColumn(compact=True), TextColumn("{task.fields[text]}"))
+        with RichProgress(*columns, *rest, console=Console(stderr=True), transient=True) as bar:
+            yield _Bar(bar, bar.add_task(label, total=total, text=""))

@@ -1,0 +1,107 @@
+"""The process group of a run: one process, or the ranks that `torchrun` started.
+
+Nothing here is keyed to a rank except which micro-batches it computes, so a run may change its world
+size between two starts (DESIGN promise: a batch is a function of seed and step).
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+
+def rank() -> int:
+    """This process's rank, from the environment that `torchrun` sets; 0 without it."""
+    return int(os.environ.get("RANK", "0"))
+
+
+def world_size() -> int:
+    """The number of processes of the run; 1 without `torchrun`."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def is_main() -> bool:
+    """Whether this process prints and writes."""
+    return rank() == 0
+
+
+@dataclass(frozen=True)
+class Group:
+    """The ranks of a run and the few collectives that training needs; all are no-ops for one process."""
+
+    rank: int = 0
+    world_size: int = 1
+
+    def sum(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Sum `tensor` over the ranks, in place."""
+        if self.world_size > 1:
+            import torch.distributed as dist
+
+            dist.all_reduce(tensor)
+        return tensor
+
+    def any(self, flag: bool, device: torch.device) -> bool:
+        """Whether the flag is set on at least one rank."""
+        if self.world_size == 1:
+            return flag
+        import torch
+
+        return bool(self.sum(torch.tensor(float(flag), device=device)).item())
+
+    def broadcast(self, value: float) -> float:
+        """Rank 0's value, on every rank."""
+        if self.world_size == 1:
+            return value
+        import torch
+        import torch.distributed as dist
+
+        device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+        tensor = torch.tensor(value, dtype=torch.float64, device=device)
+        dist.broadcast(tensor, src=0)
+        return float(tensor.item())
+
+    def barrier(self) -> None:
+        """Wait for all ranks."""
+        if self.world_size > 1:
+            import torch.distributed as dist
+
+            dist.barrier()
+
+
+@contextmanager
+def process_group(device_type: str) -> Iterator[Group]:
+    """Join the ranks that the environment names (NCCL on GPUs, gloo elsewhere), and leave them at the end."""
+    if world_size() == 1:
+        yield Group()
+        return
+    import torch
+    import torch.distributed as dist
+
+    if device_type == "cuda":
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    dist.init_process_group("nccl" if device_type == "cuda" else "gloo")
+    try:
+        yield Group(rank(), world_size())
+    finally:
+        dist.destroy_process_group()
+
+
+def launch(nproc: int, arguments: Sequence[str]) -> int:
+    """Run `albert ARGUMENTS` as `nproc` ranks on this machine through `torchrun`; return the exit code.
+
+    `torchrun` itself ends with 1 whatever its workers returned, so the run's `status.json` tells which.
+    """
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={nproc}"]
+    command += ["-m", "albert_cli", *arguments]
+    environment = dict(os.environ)
+    # torchrun would set one thread a rank and warn about it; share the cores instead.
+    environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // nproc)))
+    return subprocess.run(command, env=environment, check=False).returncode

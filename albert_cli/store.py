@@ -1,0 +1,318 @@
+"""The one module that writes bytes: every artefact appears whole, verified, or not at all.
+
+A directory is built as a hidden sibling, its files are flushed to the disk, a manifest with the size and
+SHA-256 of each is written last, and one rename makes it visible. A directory without a valid manifest
+does not exist for readers. Nothing is ever pickled.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from albert_cli import __version__
+from albert_cli.errors import BusyError, CheckpointError
+
+MANIFEST = "manifest.json"
+_CHUNK = 1 << 20
+
+
+# ---------------------------------------------------------------- single files
+
+
+@contextmanager
+def _full_disk_is_said(path: Path) -> Iterator[None]:
+    """Turn "no space left" into one line that names how much is free."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        free = shutil.disk_usage(_existing_parent(path)).free
+        raise CheckpointError(
+            f"{path}: the disk is full ({free / 1e6:.1f} MB free)",
+            "free some space and run the same command again; what was complete before is intact",
+        ) from error
+
+
+def _existing_parent(path: Path) -> Path:
+    return next(p for p in (path, *path.parents) if p.exists())
+
+
+def _sync(path: Path) -> None:
+    """Flush a file or directory to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:  # some file systems cannot sync a directory
+        if error.errno != errno.EINVAL:
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write a file atomically: readers see the old content or the new, never a part."""
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+    with _full_disk_is_said(path):
+        try:
+            with temporary.open("wb") as stream:
+                stream.write(data)
+                stream.flush()
+                os.fsync(stream.fileno())
+            temporary.replace(path)
+            _sync(path.parent)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a UTF-8 text file atomically."""
+    write_bytes(path, text.encode())
+
+
+def write_json(path: Path, value: object) -> None:
+    """Write a JSON file atomically, indented, with the keys in the order given."""
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object; a damaged file is a `CheckpointError` that names it."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise CheckpointError(f"{path}: no such file") from None
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise CheckpointError(f"{path}: not valid JSON ({error})", "restore the file from where it came") from None
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path}: expected a JSON object")
+    return value
+
+
+def sha256_file(path: Path) -> str:
+    """The SHA-256 of a file's bytes, in hex."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+# ---------------------------------------------------------------- manifests
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a directory holds: `files` maps relative names to size and SHA-256, `parents` names its inputs."""
+
+    kind: str
+    files: Mapping[str, Mapping[str, Any]]
+    parents: Mapping[str, str] = field(default_factory=dict)
+    created_by: str = f"albert {__version__}"
+
+    def fingerprint(self) -> str:
+        """16 hex digits that change when any file of the directory changes."""
+        lines = [f"{name} {entry['sha256']}" for name, entry in sorted(self.files.items())]
+        return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+
+
+def seal(
+    directory: Path, kind: str, parents: Mapping[str, str] | None = None, names: Iterable[str] | None = None
+) -> Manifest:
+    """Write the manifest of files that are already there (all of them, or `names`), after flushing each."""
+    if names is None:
+        found = sorted(p for p in directory.rglob("*") if p.is_file())
+        names = [p.relative_to(directory).as_posix() for p in found if p.relative_to(directory).as_posix() != MANIFEST]
+    files = {}
+    for name in sorted(names):
+        path = directory / name
+        _sync(path)
+        files[name] = {"size": path.stat().st_size, "sha256": sha256_file(path)}
+    manifest = Manifest(kind, files, dict(parents or {}))
+    write_json(
+        directory / MANIFEST,
+        {"kind": kind, "created_by": manifest.created_by, "parents": dict(manifest.parents), "files": files},
+    )
+    return manifest
+
+
+def read_manifest(directory: Path) -> Manifest | None:
+    """The manifest of a directory, or None where there is none; a damaged one is a `CheckpointError`."""
+    path = directory / MANIFEST
+    if not path.is_file():
+        return None
+    value = read_json(path)
+    files = value.get("files")
+    if not isinstance(value.get("kind"), str) or not isinstance(files, dict):
+        raise CheckpointError(f"{path}: not a manifest of this program")
+    for name, entry in files.items():
+        # A manifest names plain files inside its own directory and nothing else.
+        if Path(name).is_absolute() or ".." in Path(name).parts or not {"size", "sha256"} <= set(entry):
+            raise CheckpointError(f"{path}: entry {name!r} is not allowed")
+    return Manifest(value["kind"], files, value.get("parents", {}), value.get("created_by", ""))
+
+
+def verify(directory: Path, kind: str | None = None) -> Manifest:
+    """Check every file against the manifest and return it.
+
+    Raises `CheckpointError` naming the first file that is missing, cut, or changed. safetensors and raw
+    arrays load a flipped bit silently, which is why readers call this before use.
+    """
+    if not directory.is_dir():
+        raise CheckpointError(f"{directory}: no such directory")
+    manifest = read_manifest(directory)
+    if manifest is None:
+        raise CheckpointError(f"{directory}: no {MANIFEST}, so the directory is incomplete", "run the verb that makes it again")
+    if kind is not None and manifest.kind != kind:
+        raise CheckpointError(f"{directory}: holds a {manifest.kind}, not a {kind}")
+    for name, entry in manifest.files.items():
+        path = directory / name
+        if not path.is_file():
+            raise CheckpointError(f"{path}: missing, though the manifest names it")
+        if path.stat().st_size != entry["size"]:
+            raise CheckpointError(f"{path}: {path.stat().st_size} bytes, the manifest says {entry['size']}")
+        if sha256_file(path) != entry["sha256"]:
+            raise CheckpointError(f"{path}: damaged, its SHA-256 is not the manifest's")
+    return manifest
+
+
+def fingerprint(directory: Path) -> str:
+    """The directory's identity, from its manifest; of a foreign directory without one, from its file sizes."""
+    manifest = read_manifest(directory)
+    if manifest is not None:
+        return manifest.fingerprint()
+    lines = [f"{p.name} {p.stat().st_size}" for p in sorted(directory.iterdir()) if p.is_file()]
+    return "unverified-" + hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+
+
+# ---------------------------------------------------------------- directories
+
+
+@contextmanager
+def _staging(beside: Path) -> Iterator[Path]:
+    """A hidden temporary directory beside `beside`, removed at the end."""
+    beside.parent.mkdir(parents=True, exist_ok=True)
+    staging = beside.parent / f".{beside.name}.{uuid.uuid4().hex[:8]}.tmp"
+    staging.mkdir()
+    try:
+        with _full_disk_is_said(beside):
+            yield staging
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+@contextmanager
+def commit_directory(final: Path, kind: str, parents: Mapping[str, str] | None = None) -> Iterator[Path]:
+    """Yield an empty directory to fill; on a clean exit it becomes `final`, with a manifest, in one rename.
+
+    An existing empty `final` is replaced. Raises `BusyError` when something is already there.
+    """
+    if final.exists() and (not final.is_dir() or any(final.iterdir())):
+        raise BusyError(f"{final}: already exists", "choose another --out or remove it")
+    remove_leftovers(final.parent, final.name)
+    with _staging(final) as staging:
+        yield staging
+        seal(staging, kind, parents)
+        _sync(staging)
+        if final.is_dir():
+            final.rmdir()
+        staging.rename(final)
+        _sync(final.parent)
+
+
+@contextmanager
+def publish(directory: Path, kind: str, parents: Mapping[str, str] | None = None) -> Iterator[Path]:
+    """Yield a directory to fill; on a clean exit its files move into the existing `directory`, manifest last.
+
+    Between the first move and the last the old manifest no longer fits, so no reader takes a mixture.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    with _staging(directory / "publish") as staging:
+        yield staging
+        seal(staging, kind, parents)
+        names = sorted(p.name for p in staging.iterdir())
+        for name in [*(n for n in names if n != MANIFEST), MANIFEST]:
+            (staging / name).replace(directory / name)
+        _sync(directory)
+
+
+def remove_leftovers(directory: Path, name: str = "") -> None:
+    """Delete what a killed process left half-written: hidden `.NAME….tmp` siblings."""
+    if directory.is_dir():
+        for path in directory.glob(f".{name}*.tmp"):
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+
+
+def remove_directory(directory: Path) -> None:
+    """Delete a committed directory so that a crash half-way leaves nothing a reader would accept."""
+    (directory / MANIFEST).unlink(missing_ok=True)
+    shutil.rmtree(directory)
+
+
+@contextmanager
+def lock(directory: Path) -> Iterator[None]:
+    """Hold the output directory for this process; the lock dies with it, so `kill -9` leaves nothing stale."""
+    from filelock import FileLock, Timeout
+
+    with _full_disk_is_said(directory):
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError):
+            raise BusyError(f"{directory}: is a file, not a directory", "choose another --out") from None
+    guard = FileLock(directory / ".lock", timeout=0)
+    try:
+        guard.acquire()
+    except Timeout:
+        raise BusyError(f"{directory}: another run is writing here", "wait for it or choose another --out") from None
+    try:
+        yield
+    finally:
+        guard.release()
+
+
+# ---------------------------------------------------------------- append-only records
+
+
+class Journal:
+    """A file of JSON lines that is only appended to, and cut back to the resumed step after a crash."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._stream: IO[str] | None = None
+
+    def append(self, record: Mapping[str, object]) -> None:
+        """Add one line and hand it to the operating system."""
+        with _full_disk_is_said(self.path):
+            if self._stream is None:
+                self._stream = self.path.open("a", encoding="utf-8")
+            self._stream.write(json.dumps(record) + "\n")
+            self._stream.flush()
+
+    def cut_back(self, step: int) -> None:
+        """Drop the lines after `step`, and a last line that was cut by a crash."""
+        self.close()
+        if self.path.exists():
+            kept = [json.dumps(r) + "\n" for r in read_journal(self.path) if r["step"] <= step]
+            write_text(self.path, "".join(kept))
+
+    def close(self) -> None:
+        """Close the file; a later `append` opens it again."""
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+
+
+def read_journal(path: Path) -> list[dict[str, Any]]:
+    """The records of a journal; a torn last line is left out."""
+    records = []
+    for line in path.read_text(encoding="utf-8").split("\n"):
+        with suppress(json.JSONDecodeError):
+            records.append(json.loads(line))
+    return records
