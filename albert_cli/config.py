@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import json
 import tomllib
+import typing
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -120,16 +122,12 @@ def load(schema: type[T], recipe: str | Mapping[str, Any], overrides: Sequence[s
 
 def validate(schema: type[T], values: Mapping[str, Any], origin: str) -> T:
     """Check nested dictionaries against a dataclass: strict types, no unknown keys."""
-    from pydantic import ConfigDict, TypeAdapter, ValidationError
-    from pydantic.dataclasses import dataclass as checked
+    from pydantic import TypeAdapter, ValidationError
 
     _refuse_unknown(schema, values, origin)
-    # JSON mode lets TOML's integers be floats and its arrays tuples, and still refuses "12" for 12.
-    import json
-
-    adapter = TypeAdapter(checked(schema, config=ConfigDict(strict=True, extra="forbid")))  # type: ignore[call-overload]
     try:
-        return adapter.validate_json(json.dumps(values))  # type: ignore[no-any-return]
+        # JSON mode lets TOML's integers be floats and its arrays tuples, and strictness still refuses "12" for 12.
+        return TypeAdapter(schema).validate_json(json.dumps(values), strict=True)
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
@@ -141,8 +139,6 @@ def validate(schema: type[T], values: Mapping[str, Any], origin: str) -> T:
 
 
 def _refuse_unknown(schema: type[Any], values: Mapping[str, Any], origin: str, prefix: str = "") -> None:
-    import typing
-
     hints = typing.get_type_hints(schema)
     for key, value in values.items():
         if key not in hints:
@@ -179,8 +175,6 @@ def dump_toml(settings: Any) -> str:
 
 
 def _toml(value: object) -> str:
-    import json
-
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):

@@ -6,9 +6,11 @@ library expresses the attention-only and FFN-only rows of the paper's Table 4 (Â
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final, Literal, get_args
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Final, Literal, get_args
 
+from albert_cli.config import suggestion
 from albert_cli.errors import ConfigError
 
 Sharing = Literal["all", "attention", "ffn", "none"]
@@ -98,6 +100,40 @@ class ModelConfig:
                 f"model.sharing = {self.sharing!r} goes with one group of one block only",
                 'remove num_hidden_groups and inner_group_num, or set sharing = "all"',
             )
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, Any], origin: str) -> ModelConfig:
+        """Build from a recipe's [model] section; unknown keys and wrong types raise ConfigError naming `origin`."""
+        known = {field.name: type(field.default) for field in fields(cls)}
+        for key, value in values.items():
+            if key not in known:
+                raise ConfigError(
+                    f"{origin}: unknown key 'model.{key}'",
+                    suggestion(key, list(known)) or f"known keys: {', '.join(known)}",
+                )
+            wanted = known[key]
+            fits = type(value) is wanted or (wanted is float and type(value) is int)
+            if not fits:
+                raise ConfigError(f"{origin}: model.{key} is {value!r}", f"it must be of type {wanted.__name__}")
+        return cls(**values)
+
+    @classmethod
+    def from_hf(cls, values: Mapping[str, Any], origin: str) -> ModelConfig:
+        """Build from a checkpoint's config.json: HF's ALBERT or BERT, or our own kind that also says `sharing`.
+
+        Keys that do not shape the computation (old official configs carry several) are ignored. An HF BERT is a
+        shape with E = H and nothing shared. Raises ConfigError for another family of models.
+        """
+        family = values.get("model_type", "albert")
+        given = {field.name: values[field.name] for field in fields(cls) if field.name in values}
+        if family == "bert":
+            given |= {"embedding_size": given.get("hidden_size", cls.hidden_size), "sharing": "none"}
+            given.setdefault("vocab_size", 30522)
+        elif not str(family).startswith("albert"):
+            raise ConfigError(f"{origin}: model_type {family!r} is not ALBERT or BERT", "choose another checkpoint")
+        if given.get("classifier_dropout_prob", 0.1) is None:
+            del given["classifier_dropout_prob"]
+        return cls.from_values(given, origin)
 
     @property
     def head_size(self) -> int:
