@@ -33,7 +33,7 @@ _PROBABILITIES: Final = ("hidden_dropout_prob", "attention_probs_dropout_prob", 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Shape and regularisation of one encoder; the defaults are ALBERT-base v2 (Table 1, no dropout as in §4.8).
+    """Shape and regularisation of one encoder; the defaults are ALBERT-base v2 (Table 1; no dropout, §4.8).
 
     ``hidden_act="gelu_new"`` is the tanh approximation of GELU that the released weights were trained with.
     ``sharing`` says which weights the layers have in common: ``all`` (ALBERT), ``attention`` or ``ffn``
@@ -75,7 +75,8 @@ class ModelConfig:
                 raise ConfigError(f"model.{name} is {getattr(self, name)}", "it must be greater than 0")
         for name, choices in (("hidden_act", get_args(Activation)), ("sharing", get_args(Sharing))):
             if getattr(self, name) not in choices:
-                raise ConfigError(f"model.{name} is {getattr(self, name)!r}", f"choose one of {', '.join(choices)}")
+                hint = f"choose one of {', '.join(choices)}"
+                raise ConfigError(f"model.{name} is {getattr(self, name)!r}", hint)
 
     def _check_structure(self) -> None:
         hidden, heads, layers, groups = (
@@ -103,8 +104,8 @@ class ModelConfig:
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any], origin: str) -> ModelConfig:
-        """Build from a recipe's [model] section; unknown keys and wrong types raise ConfigError naming `origin`."""
-        known = {field.name: type(field.default) for field in fields(cls)}
+        """Build from a recipe's [model] section; unknown keys and wrong types raise ConfigError."""
+        known: dict[str, type] = {field.name: type(field.default) for field in fields(cls)}
         for key, value in values.items():
             if key not in known:
                 raise ConfigError(
@@ -114,15 +115,16 @@ class ModelConfig:
             wanted = known[key]
             fits = type(value) is wanted or (wanted is float and type(value) is int)
             if not fits:
-                raise ConfigError(f"{origin}: model.{key} is {value!r}", f"it must be of type {wanted.__name__}")
-        return cls(**values)
+                hint = f"it must be of type {wanted.__name__}"
+                raise ConfigError(f"{origin}: model.{key} is {value!r}", hint)
+        return cls(**{key: known[key](value) for key, value in values.items()})
 
     @classmethod
     def from_hf(cls, values: Mapping[str, Any], origin: str) -> ModelConfig:
-        """Build from a checkpoint's config.json: HF's ALBERT or BERT, or our own kind that also says `sharing`.
+        """Build from a checkpoint's config.json: HF's ALBERT or BERT, or our own kind that says `sharing`.
 
-        Keys that do not shape the computation (old official configs carry several) are ignored. An HF BERT is a
-        shape with E = H and nothing shared. Raises ConfigError for another family of models.
+        Keys that do not shape the computation (old official configs carry several) are ignored. An HF BERT
+        is a shape with E = H and nothing shared. Raises ConfigError for another family of models.
         """
         family = values.get("model_type", "albert")
         given = {field.name: values[field.name] for field in fields(cls) if field.name in values}
@@ -130,7 +132,8 @@ class ModelConfig:
             given |= {"embedding_size": given.get("hidden_size", cls.hidden_size), "sharing": "none"}
             given.setdefault("vocab_size", 30522)
         elif not str(family).startswith("albert"):
-            raise ConfigError(f"{origin}: model_type {family!r} is not ALBERT or BERT", "choose another checkpoint")
+            message = f"{origin}: model_type {family!r} is neither ALBERT nor BERT"
+            raise ConfigError(message, "choose another checkpoint")
         if given.get("classifier_dropout_prob", 0.1) is None:
             del given["classifier_dropout_prob"]
         return cls.from_values(given, origin)

@@ -1,0 +1,105 @@
+"""Shapes: which weights each layer uses, and which shapes are refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from albert_cli.errors import ConfigError
+from albert_cli.model.config import PRESETS, ModelConfig
+
+
+def test_blocks_of_each_kind_of_sharing() -> None:
+    assert ModelConfig(num_hidden_layers=3).blocks() == ((0, 0),) * 3
+    assert ModelConfig(num_hidden_layers=3, sharing="none").blocks() == ((0, 0), (1, 1), (2, 2))
+    assert ModelConfig(num_hidden_layers=3, sharing="attention").blocks() == ((0, 0), (0, 1), (0, 2))
+    assert ModelConfig(num_hidden_layers=3, sharing="ffn").blocks() == ((0, 0), (1, 0), (2, 0))
+
+
+def test_blocks_of_groups_with_inner_blocks() -> None:
+    config = ModelConfig(num_hidden_layers=4, num_hidden_groups=2, inner_group_num=2)
+    assert [attention for attention, _ in config.blocks()] == [0, 1, 0, 1, 2, 3, 2, 3]
+
+
+@given(st.integers(1, 48), st.integers(1, 48), st.integers(1, 3))
+def test_groups_are_used_in_order_and_all_of_them(layers: int, groups: int, inner: int) -> None:
+    if groups > layers:
+        with pytest.raises(ConfigError):
+            ModelConfig(num_hidden_layers=layers, num_hidden_groups=groups, inner_group_num=inner)
+        return
+    config = ModelConfig(num_hidden_layers=layers, num_hidden_groups=groups, inner_group_num=inner)
+    blocks = config.blocks()
+    assert len(blocks) == layers * inner
+    assert {index for index, _ in blocks} == set(range(groups * inner))
+    assert all(attention == feed_forward for attention, feed_forward in blocks)
+    group_of_layer = [blocks[layer * inner][0] // inner for layer in range(layers)]
+    assert group_of_layer == sorted(group_of_layer)
+    assert config.num_attention_blocks == config.num_feed_forward_blocks == groups * inner
+
+
+@given(st.sampled_from(["attention", "ffn"]), st.integers(1, 24))
+def test_partly_shared_shapes_count_their_sub_layers(sharing: Any, layers: int) -> None:
+    config = ModelConfig(num_hidden_layers=layers, sharing=sharing)
+    counted = (config.num_attention_blocks, config.num_feed_forward_blocks)
+    assert counted == ((1, layers) if sharing == "attention" else (layers, 1))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"num_attention_heads": 7}, "7 attention heads"),
+        ({"num_hidden_layers": 2, "num_hidden_groups": 3}, "only 2 layers"),
+        ({"num_hidden_groups": 2, "sharing": "attention"}, "one group"),
+        ({"inner_group_num": 2, "sharing": "none"}, "one group"),
+        ({"hidden_size": 0}, "hidden_size is 0"),
+        ({"hidden_dropout_prob": 1.0}, "hidden_dropout_prob is 1.0"),
+        ({"hidden_act": "swish"}, "hidden_act"),
+        ({"sharing": "some"}, "sharing"),
+        ({"layer_norm_eps": 0.0}, "layer_norm_eps"),
+        ({"initializer_range": float("nan")}, "initializer_range"),
+    ],
+)
+def test_impossible_shapes_are_refused_with_a_remedy(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as raised:
+        ModelConfig(**change)
+    assert raised.value.hint
+
+
+def test_projection_only_where_widths_differ() -> None:
+    assert PRESETS["albert-base"].has_projection
+    assert not PRESETS["bert-base"].has_projection
+    assert not replace(PRESETS["albert-base"], embedding_size=768).has_projection
+
+
+def test_presets_are_the_papers_shapes() -> None:
+    heads = {name: config.num_attention_heads for name, config in PRESETS.items()}
+    assert heads["albert-xlarge"] == 16 and heads["bert-xlarge"] == 32 and heads["albert-xxlarge"] == 64
+    assert all(config.intermediate_size == 4 * config.hidden_size for config in PRESETS.values())
+    assert PRESETS["albert-base-v1"].hidden_dropout_prob == 0.1
+    assert PRESETS["albert-xxlarge-v1"].hidden_dropout_prob == 0.0
+    assert PRESETS["albert-base"].hidden_dropout_prob == 0.0
+    assert {config.sharing for name, config in PRESETS.items() if name.startswith("bert")} == {"none"}
+
+
+def test_hugging_face_configs_become_shapes() -> None:
+    old = {"model_type": "albert", "hidden_size": 768, "net_structure_type": 0, "gap_size": 0}
+    assert ModelConfig.from_hf(old, "config.json") == ModelConfig()
+    large = {"model_type": "bert", "hidden_size": 1024, "num_attention_heads": 16}
+    bert = ModelConfig.from_hf(large, "config.json")
+    assert (bert.embedding_size, bert.sharing, bert.vocab_size) == (1024, "none", 30522)
+    own = ModelConfig.from_hf({"model_type": "albert_ffn", "sharing": "ffn"}, "config.json")
+    assert own.sharing == "ffn"
+    with pytest.raises(ConfigError, match="roberta"):
+        ModelConfig.from_hf({"model_type": "roberta"}, "config.json")
+
+
+def test_wrong_types_in_a_recipe_are_refused() -> None:
+    with pytest.raises(ConfigError, match="hidden_size is '768'"):
+        ModelConfig.from_values({"hidden_size": "768"}, "recipe")
+    with pytest.raises(ConfigError, match="num_hidden_layers is True"):
+        ModelConfig.from_values({"num_hidden_layers": True}, "recipe")
+    assert ModelConfig.from_values({"hidden_dropout_prob": 0}, "recipe") == ModelConfig()
