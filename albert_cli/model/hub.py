@@ -1,0 +1,289 @@
+"""Checkpoints in and out: a checkpoint directory *is* a Hugging Face model directory.
+
+Our parameter names are plain (`attention.0.query.weight`); the tables below translate them to Hugging Face's
+ALBERT and, for not-shared shapes with E = H, to its BERT. A shape that neither expresses keeps our names
+under a `model_type` of our own, so that no other library loads it silently wrong.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from albert_cli import console, store
+from albert_cli.errors import CheckpointError, ConfigError
+from albert_cli.model.config import ModelConfig
+
+OWN_TYPE = "albert_cli"
+WEIGHTS = "model.safetensors"
+
+# (our name, Hugging Face's name); {g}, {i} are a block's group and inner index, {k} its number.
+_ALBERT = [
+    ("encoder.embeddings.word", "albert.embeddings.word_embeddings"),
+    ("encoder.embeddings.position", "albert.embeddings.position_embeddings"),
+    ("encoder.embeddings.segment", "albert.embeddings.token_type_embeddings"),
+    ("encoder.embeddings.norm", "albert.embeddings.LayerNorm"),
+    ("encoder.projection", "albert.encoder.embedding_hidden_mapping_in"),
+    ("encoder.attention.{k}.query", "albert.encoder.albert_layer_groups.{g}.albert_layers.{i}.attention.query"),
+    ("encoder.attention.{k}.key", "albert.encoder.albert_layer_groups.{g}.albert_layers.{i}.attention.key"),
+    ("encoder.attention.{k}.value", "albert.encoder.albert_layer_groups.{g}.albert_layers.{i}.attention.value"),
+    ("encoder.attention.{k}.output", "albert.encoder.albert_layer_groups.{g}.albert_layers.{i}.attention.dense"),
+    ("encoder.attention.{k}.norm", "albert.encoder.albert_layer_groups.{g}.albert_layers.{i}.attention.LayerNorm"),
+    ("encoder.feed_forward.{k}.up", "albert.encoder.albert_layer_groups.{g}.albert_layers.{i}.ffn"),
+    ("encoder.feed_forward.{k}.down", "albert.encoder.albert_layer_groups.{g}.albert_layers.{i}.ffn_output"),
+    ("encoder.feed_forward.{k}.norm", "albert.encoder.albert_layer_groups.{g}.albert_layers.{i}.full_layer_layer_norm"),
+    ("encoder.pooler", "albert.pooler"),
+    ("masked.dense", "predictions.dense"),
+    ("masked.norm", "predictions.LayerNorm"),
+    ("masked.bias", "predictions.bias"),
+    ("order", "sop_classifier.classifier"),
+    ("classifier", "classifier"),
+]
+_BERT = [
+    ("encoder.embeddings.word", "bert.embeddings.word_embeddings"),
+    ("encoder.embeddings.position", "bert.embeddings.position_embeddings"),
+    ("encoder.embeddings.segment", "bert.embeddings.token_type_embeddings"),
+    ("encoder.embeddings.norm", "bert.embeddings.LayerNorm"),
+    ("encoder.attention.{k}.query", "bert.encoder.layer.{k}.attention.self.query"),
+    ("encoder.attention.{k}.key", "bert.encoder.layer.{k}.attention.self.key"),
+    ("encoder.attention.{k}.value", "bert.encoder.layer.{k}.attention.self.value"),
+    ("encoder.attention.{k}.output", "bert.encoder.layer.{k}.attention.output.dense"),
+    ("encoder.attention.{k}.norm", "bert.encoder.layer.{k}.attention.output.LayerNorm"),
+    ("encoder.feed_forward.{k}.up", "bert.encoder.layer.{k}.intermediate.dense"),
+    ("encoder.feed_forward.{k}.down", "bert.encoder.layer.{k}.output.dense"),
+    ("encoder.feed_forward.{k}.norm", "bert.encoder.layer.{k}.output.LayerNorm"),
+    ("encoder.pooler", "bert.pooler.dense"),
+    ("masked.dense", "cls.predictions.transform.dense"),
+    ("masked.norm", "cls.predictions.transform.LayerNorm"),
+    ("masked.bias", "cls.predictions.bias"),
+    ("order", "cls.seq_relationship"),
+    ("classifier", "classifier"),
+]
+# Copies that other programs write beside the original: the tied decoder, and index buffers.
+_REDUNDANT = re.compile(r"(predictions\.decoder\.(weight|bias)|embeddings\.position_ids)$")
+
+
+def model_type(config: ModelConfig) -> str:
+    """Which Hugging Face architecture expresses the shape: `albert`, `bert`, or our own type for neither."""
+    if config.has_projection and config.sharing in ("all", "none"):
+        return "albert"  # not shared is as many groups as layers
+    if not config.has_projection and config.sharing == "none":
+        return "bert"
+    return OWN_TYPE
+
+
+def name_map(config: ModelConfig) -> dict[str, str]:
+    """Our name of every possible parameter prefix to Hugging Face's, for this shape; empty for our own type."""
+    kind = model_type(config)
+    table = {"albert": _ALBERT, "bert": _BERT, OWN_TYPE: []}[kind]
+    inner = config.inner_group_num
+    names = {}
+    for ours, theirs in table:
+        count = max(config.num_attention_blocks, config.num_feed_forward_blocks) if "{k}" in ours else 1
+        for k in range(count):
+            names[ours.format(k=k)] = theirs.format(k=k, g=k // inner, i=k % inner)
+    return names
+
+
+def _translate(name: str, names: Mapping[str, str]) -> str:
+    """A full parameter name (prefix + `.weight` or `.bias`) through the table."""
+    if name in names:  # a bare parameter, such as the vocabulary bias
+        return names[name]
+    prefix, _, leaf = name.rpartition(".")
+    return f"{names[prefix]}.{leaf}" if prefix in names else name
+
+
+# ---------------------------------------------------------------- configuration
+
+
+def config_to_json(config: ModelConfig, architecture: str, labels: tuple[str, ...] = ()) -> dict[str, Any]:
+    """`config.json`: Hugging Face's keys, and the architecture class that reads the heads.
+
+    `labels` name a classifier's outputs; a single one makes it a regression.
+    """
+    kind = model_type(config)
+    prefix = {"albert": "Albert", "bert": "Bert", OWN_TYPE: "AlbertCli"}[kind]
+    values = asdict(config)
+    del values["sharing"]
+    if kind == "albert" and config.sharing == "none":
+        values["num_hidden_groups"] = config.num_hidden_layers
+    if kind == OWN_TYPE:
+        values["sharing"] = config.sharing
+    if kind == "bert":
+        values["classifier_dropout"] = values.pop("classifier_dropout_prob")
+        for key in ("embedding_size", "num_hidden_groups", "inner_group_num"):
+            del values[key]
+    values |= {"model_type": kind, "architectures": [prefix + architecture], "tie_word_embeddings": True}
+    values |= {"pad_token_id": 0, "dtype": "float32"}
+    if labels:
+        values["id2label"] = {str(i): label for i, label in enumerate(labels)}
+        values["label2id"] = {label: i for i, label in enumerate(labels)}
+        values["problem_type"] = "regression" if len(labels) == 1 else "single_label_classification"
+    return values
+
+
+def config_from_json(values: Mapping[str, Any], origin: str) -> ModelConfig:
+    """A `ModelConfig` from anyone's ALBERT or BERT `config.json`; keys we do not know are tolerated."""
+    kind = values.get("model_type", "albert")
+    if kind not in ("albert", "bert", OWN_TYPE):
+        raise CheckpointError(f"{origin}: model_type {kind!r} is not an ALBERT or BERT encoder")
+    known = {f.name for f in fields(ModelConfig)}
+    taken = {key: value for key, value in values.items() if key in known and value is not None}
+    if kind == "bert":
+        taken |= {"embedding_size": values.get("hidden_size", 768), "sharing": "none"}
+        taken["classifier_dropout_prob"] = values.get("classifier_dropout") or values.get("hidden_dropout_prob", 0.1)
+        taken.setdefault("hidden_act", "gelu")  # Hugging Face's default for BERT
+    # The tanh GELU has several names; the first is the one that ALBERT's own files use.
+    if taken.get("hidden_act") in ("gelu_pytorch_tanh", "gelu_fast"):
+        taken["hidden_act"] = "gelu_new"
+    try:
+        return ModelConfig(**taken)
+    except (ConfigError, TypeError) as error:
+        raise CheckpointError(f"{origin}: {error}") from None
+
+
+# ---------------------------------------------------------------- reading
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint on disk: its shape, its other configuration, and its tensors under our names."""
+
+    directory: Path
+    config: ModelConfig
+    values: dict[str, Any]
+    tensors: dict[str, Tensor]
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The classifier's labels in order; empty without a classifier."""
+        names = self.values.get("id2label", {})
+        return tuple(names[key] for key in sorted(names, key=int)) if "classifier.weight" in self.tensors else ()
+
+
+def find(name: str) -> Path:
+    """The directory that a checkpoint name means: a model directory, a run (its newest step), or a Hub id.
+
+    Raises `CheckpointError` when there is none.
+    """
+    path = Path(name)
+    if (path / "config.json").is_file():
+        return path
+    if path.is_dir():
+        steps = sorted(p for p in path.glob("step-*") if (p / store.MANIFEST).is_file())
+        if steps:
+            return steps[-1]
+        raise CheckpointError(f"{path}: no checkpoint here (no config.json, no finished step-*)")
+    if re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) and not name.startswith("."):
+        return _download(name)
+    raise CheckpointError(f"{path}: no such directory", "name a checkpoint directory, a run, or a Hub id such as albert/albert-base-v2")
+
+
+def _download(name: str) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.utils import disable_progress_bars
+
+    disable_progress_bars()
+    wanted = ["config.json", WEIGHTS, "spiece.model", "tokenizer*.json"]
+    try:
+        return Path(snapshot_download(name, allow_patterns=wanted))
+    except Exception as error:  # the library's errors share no base class
+        reason = str(error).strip().split("\n")[0]
+        raise CheckpointError(
+            f"{name}: no such directory, and the Hub could not be asked for it ({type(error).__name__}: {reason})",
+            "check the path; with a network, a Hub id such as albert/albert-base-v2 works too",
+        ) from None
+
+
+def read(directory: Path) -> Checkpoint:
+    """Read and verify a checkpoint directory.
+
+    A directory with a manifest is hashed first; one from elsewhere is said to be unverified. Raises
+    `CheckpointError` when something is missing or damaged.
+    """
+    if store.read_manifest(directory) is not None:
+        store.verify(directory)
+    else:
+        console.note(f"{directory}: not written by albert, so there are no hashes to verify")
+    values = store.read_json(directory / "config.json")
+    config = config_from_json(values, str(directory / "config.json"))
+    path = directory / WEIGHTS
+    try:
+        stored = load_file(path)
+    except (SafetensorError, FileNotFoundError) as error:
+        raise CheckpointError(f"{path}: cannot be read ({error})", "the weights must be in safetensors form") from None
+    return Checkpoint(directory, config, values, _our_names(stored, config))
+
+
+def _our_names(stored: Mapping[str, Tensor], config: ModelConfig) -> dict[str, Tensor]:
+    """Tensors under our names; a bare encoder's file has no `albert.` or `bert.` in front."""
+    kind = model_type(config)
+    back = {theirs: ours for ours, theirs in name_map(config).items()}
+    heads = tuple(theirs for ours, theirs in name_map(config).items() if not ours.startswith("encoder."))
+    bare = kind != OWN_TYPE and not any(name.startswith(f"{kind}.") for name in stored)
+    tensors = {}
+    for name, tensor in stored.items():
+        if not _REDUNDANT.search(name):
+            full = f"{kind}.{name}" if bare and not name.startswith(heads) else name
+            tensors[_translate(full, back)] = tensor
+    return tensors
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """What loading did: names taken from the file, names left at their initial value, names not used."""
+
+    matched: tuple[str, ...]
+    new: tuple[str, ...]
+    unused: tuple[str, ...]
+
+
+def load_into(model: nn.Module, checkpoint: Checkpoint) -> Coverage:
+    """Copy a checkpoint into a model; the heads may be new, the encoder must be covered.
+
+    Raises `CheckpointError` naming the first encoder tensor that is missing or has another shape: a run
+    that silently trains from random weights is the commonest way to lose a day. The pooler may be absent
+    (files saved from a masked-language model), which is said.
+    """
+    own = model.state_dict()
+    fitting = {n: t for n, t in checkpoint.tensors.items() if n in own and own[n].shape == t.shape}
+    new = tuple(name for name in own if name not in fitting)
+    for name in new:
+        if not name.startswith("encoder."):
+            continue
+        if name not in checkpoint.tensors and name.startswith("encoder.pooler."):
+            console.warn(f"{checkpoint.directory}: has no pooler; it starts from random weights")
+            continue
+        found = checkpoint.tensors.get(name)
+        what = "is missing" if found is None else f"has shape {tuple(found.shape)}, not {tuple(own[name].shape)}"
+        raise CheckpointError(
+            f"{checkpoint.directory / WEIGHTS}: does not cover the encoder: {name} {what}",
+            "the file and its config.json do not belong together, or it holds another architecture",
+        )
+    with torch.no_grad():
+        for name, tensor in fitting.items():
+            own[name].copy_(tensor)
+    return Coverage(tuple(fitting), new, tuple(n for n in checkpoint.tensors if n not in fitting))
+
+
+# ---------------------------------------------------------------- writing
+
+
+def write(model: nn.Module, directory: Path, architecture: str, labels: tuple[str, ...] = ()) -> None:
+    """Write `config.json` and `model.safetensors` into a staged directory.
+
+    `architecture` is Hugging Face's class without its prefix (`ForPreTraining`). Tied weights are stored once.
+    """
+    config: ModelConfig = model.config  # type: ignore[assignment]
+    names = name_map(config)
+    tensors = {_translate(n, names): t.detach().float().cpu().contiguous() for n, t in model.state_dict().items()}
+    save_file(tensors, directory / WEIGHTS, metadata={"format": "pt"})
+    store.write_json(directory / "config.json", config_to_json(config, architecture, labels))

@@ -1,0 +1,121 @@
+"""The encoder's native input: sequences back to back, so that no padded position is ever computed.
+
+Linear layers see the packed tokens [T, …]. Attention alone needs a rectangle: a `Grid` says where each
+token lies in it. Shapes: N sequences, T tokens, S the longest sequence, R the rows that a head reads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+class HostBatch(Protocol):
+    """A packed batch of numpy arrays, as `albert_cli.data.batches.PackedBatch` is one."""
+
+    @property
+    def ids(self) -> NDArray[np.int32]: ...  # noqa: D102
+    @property
+    def segment_ids(self) -> NDArray[np.int32]: ...  # noqa: D102
+    @property
+    def position_ids(self) -> NDArray[np.int32]: ...  # noqa: D102
+    @property
+    def offsets(self) -> NDArray[np.int32]: ...  # noqa: D102
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Where rows of N sequences lie in a padded [N, S] rectangle.
+
+    `slots` [rows] int64 is n * S + s of each row; None when the rows fill the rectangle in order.
+    """
+
+    sequences: int
+    width: int
+    slots: Tensor | None
+    mask: Tensor | None  # [N, 1, 1, S] bool, True where a row lies; None when all are full
+
+    def spread(self, rows: Tensor) -> Tensor:
+        """[rows, …] to [N, S, …], zeros where no row lies."""
+        shape = (self.sequences, self.width, *rows.shape[1:])
+        if self.slots is None:
+            return rows.view(shape)
+        grid = rows.new_zeros(self.sequences * self.width, *rows.shape[1:])
+        return grid.index_copy(0, self.slots, rows).view(shape)
+
+    def gather(self, grid: Tensor) -> Tensor:
+        """[N, S, …] back to [rows, …]."""
+        flat = grid.reshape(self.sequences * self.width, *grid.shape[2:])
+        return flat if self.slots is None else flat.index_select(0, self.slots)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The tokens whose last-layer output a head reads, in ascending order; always the first of each sequence."""
+
+    index: Tensor  # [R] int64, into the packed tokens
+    grid: Grid
+    first: Tensor  # [N] int64, into the R rows: each sequence's [CLS]
+    masked: Tensor  # [M] int64, into the R rows: the masked positions
+
+
+@dataclass(frozen=True)
+class PackedTokens:
+    """A batch on the device: token, segment and position ids [T] int64, and how attention lays them out."""
+
+    ids: Tensor
+    segment_ids: Tensor
+    position_ids: Tensor
+    grid: Grid
+    rows: Rows
+
+
+def pack(batch: HostBatch, device: torch.device, masked_index: NDArray[np.int32] | None = None) -> PackedTokens:
+    """Move a host batch to the device, with the rows that the heads will read.
+
+    `masked_index` [M], ascending, are the masked positions (none for a classifier). The layout is worked
+    out here, on the host, because shapes must be known there anyway.
+    """
+    offsets = batch.offsets.astype(np.int64)
+    tokens = np.arange(offsets[-1])
+    masked = np.zeros(0, np.int64) if masked_index is None else masked_index.astype(np.int64)
+    # [CLS] is never masked, so the union has no duplicates.
+    wanted = np.sort(np.concatenate([offsets[:-1], masked]))
+
+    def put(array: NDArray[np.int64]) -> Tensor:
+        return torch.from_numpy(array.astype(np.int64, copy=False)).to(device, non_blocking=True)
+
+    rows = Rows(
+        put(wanted),
+        _grid(np.searchsorted(offsets, wanted, side="right") - 1, len(offsets) - 1, put, device),
+        put(np.searchsorted(wanted, offsets[:-1])),
+        put(np.searchsorted(wanted, masked)),
+    )
+    grid = _grid(np.searchsorted(offsets, tokens, side="right") - 1, len(offsets) - 1, put, device)
+    ids, segment_ids, position_ids = (
+        put(a.astype(np.int64)) for a in (batch.ids, batch.segment_ids, batch.position_ids)
+    )
+    return PackedTokens(ids, segment_ids, position_ids, grid, rows)
+
+
+def _grid(sequence: NDArray[np.int64], count: int, put: _Put, device: torch.device) -> Grid:
+    """The grid of rows whose sequence numbers (ascending) are given."""
+    lengths = np.bincount(sequence, minlength=count)
+    width = int(lengths.max())
+    if bool((lengths == width).all()):
+        return Grid(count, width, None, None)
+    starts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
+    slots = sequence * width + np.arange(len(sequence)) - starts[sequence]
+    mask = torch.from_numpy(np.arange(width) < lengths[:, None])[:, None, None, :]
+    return Grid(count, width, put(slots), mask.to(device))
+
+
+class _Put(Protocol):
+    def __call__(self, array: NDArray[np.int64]) -> Tensor: ...
