@@ -1,0 +1,139 @@
+"""GLUE (Wang et al., arXiv 1804.07461) as published: one folder a task, tab-separated, quoting off."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from albert_cli import console
+from albert_cli.errors import InputError
+from albert_cli.tasks.rows import Rows, is_hub, read_delimited, read_hub
+from albert_cli.tasks.task import Example, Task
+
+HUB = "hf:nyu-mll/glue"
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column by its place, counted from 0 (or -1, the last), and its name in the header."""
+
+    place: int
+    name: str
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns of a file that are used; without a header the names are only for messages."""
+
+    texts: tuple[Column, ...]
+    label: Column | None = None
+    id: Column | None = None
+    header: bool = True
+
+    @property
+    def used(self) -> tuple[Column, ...]:
+        """All of them, in the order of a message."""
+        return (*self.texts, *(c for c in (self.label, self.id) if c is not None))
+
+
+@dataclass(frozen=True)
+class GlueFiles:
+    """A task of GLUE: `folder/SPLIT.tsv`, or the Hub's configuration `config` with `hub_texts` as its texts.
+
+    `skip_short` leaves out rows with too few fields, as the reference does for QQP, whose questions hold line
+    breaks; everywhere else such a row is an error.
+    """
+
+    folder: str
+    config: str
+    hub_texts: tuple[str, ...]
+    labelled: Columns
+    test: Columns
+    skip_short: bool = False
+    file_of_split: tuple[tuple[str, str], ...] = ()
+
+    def read(self, task: Task, split: str, data: str | None) -> list[Example]:
+        """All examples of a split; without `data` from the Hub."""
+        if data is None or is_hub(data):
+            return self._from_hub(task, split, data or HUB)
+        path = self._find(Path(data), split)
+        columns = self.test if split in task.test_splits else self.labelled
+        rows = read_delimited(path, header=columns.header)
+        if columns.header:
+            _check_header(rows, columns)
+        width = len(rows.columns) or 1 + max(column.place for column in columns.used)
+        if self.skip_short:
+            rows = _without_short_rows(rows, width)
+        else:
+            rows.check_widths(width)
+        return _examples(task, rows, columns, needs_label=split not in task.test_splits)
+
+    def _find(self, data: Path, split: str) -> Path:
+        file = dict(self.file_of_split).get(split, split) + ".tsv"
+        if not data.is_dir():
+            raise InputError(
+                f"{data}: no such directory", f"--data names the folder that holds {self.folder}/{file}"
+            )
+        for path in (data / self.folder / file, data / file):
+            if path.is_file():
+                return path
+        raise InputError(f"{data}: neither {self.folder}/{file} nor {file} is there")
+
+    def _from_hub(self, task: Task, split: str, source: str) -> list[Example]:
+        rows = read_hub(source, split.replace("dev", "validation"), self.config)
+        wanted = (*self.hub_texts, "label")
+        missing = [name for name in wanted if name not in rows.columns]
+        if missing:
+            there = ", ".join(rows.columns)
+            raise InputError(
+                f"{rows.origin}: no column {missing[0]!r}; it has {there}", f"wanted: {', '.join(wanted)}"
+            )
+        place = rows.columns.index("label")
+        names = rows.names.get("label", ())
+        if task.labels and not set(names) <= set(task.labels):
+            # CoLA, SST-2, MRPC, QQP and WNLI: the files say 0 and 1, the Hub has names for the same two.
+            for row in rows.cells:
+                row[place] = str(names.index(row[place])) if row[place] in names else row[place]
+        texts = tuple(Column(rows.columns.index(name), name) for name in self.hub_texts)
+        identifier = Column(rows.columns.index("idx"), "idx") if "idx" in rows.columns else None
+        columns = Columns(texts, Column(place, "label"), identifier)
+        return _examples(task, rows, columns, needs_label=split not in task.test_splits)
+
+
+def _check_header(rows: Rows, columns: Columns) -> None:
+    for column in columns.used:
+        there = rows.columns[column.place] if column.place < len(rows.columns) else None
+        if there != column.name:
+            wanted = ", ".join(f"{c.name!r} ({_ordinal(c.place)})" for c in columns.used)
+            raise InputError(
+                f"{rows.origin}:1: the header is not the published one: {_ordinal(column.place)} column is {there!r}",
+                f"wanted columns: {wanted}",
+            )
+
+
+def _ordinal(place: int) -> str:
+    return "last" if place < 0 else f"no. {place + 1}"
+
+
+def _without_short_rows(rows: Rows, width: int) -> Rows:
+    kept = [i for i, row in enumerate(rows.cells) if len(row) >= width]
+    skipped = len(rows.cells) - len(kept)
+    if skipped:
+        console.note(f"{rows.origin}: {skipped} rows with fewer than {width} fields are left out")
+    return Rows(rows.origin, rows.columns, [rows.cells[i] for i in kept], [rows.lines[i] for i in kept])
+
+
+def _examples(task: Task, rows: Rows, columns: Columns, *, needs_label: bool) -> list[Example]:
+    if not rows.cells:
+        raise InputError(f"{rows.origin}: holds no examples")
+    first, *second = (column.place for column in columns.texts)
+    label, identifier = columns.label, columns.id
+    return [
+        Example(
+            text_a=row[first],
+            text_b=row[second[0]] if second else None,
+            label=task.parse_label(row[label.place], rows.where(i)) if needs_label and label else None,
+            id=row[identifier.place] if identifier else str(i),
+        )
+        for i, row in enumerate(rows.cells)
+    ]

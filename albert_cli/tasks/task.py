@@ -1,0 +1,100 @@
+"""The shape of a labelled task and of its examples."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from albert_cli.errors import ConfigError, InputError
+
+Kind = Literal["classification", "regression"]
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One text or pair of texts with its label: a class index, a value, or None where it is hidden."""
+
+    text_a: str
+    text_b: str | None
+    label: int | float | None
+    id: str
+
+
+class Source(Protocol):
+    """Where the examples of a task come from."""
+
+    def read(self, task: Task, split: str, data: str | None) -> list[Example]:
+        """All examples of a split, from `data` (a path, `hf:NAME`, or None for the source's own default)."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task as a row: what goes in, what comes out, and what is measured.
+
+    `labels` are in the order of the head's outputs (empty for regression); the first of `metrics` selects
+    the best checkpoint; `dev_splits` and `test_splits` name the further splits after the main one.
+    """
+
+    name: str
+    title: str
+    labels: tuple[str, ...]
+    metrics: tuple[str, ...]
+    inputs: int
+    source: Source
+    kind: Kind = "classification"
+    value_range: tuple[float, float] = (-math.inf, math.inf)
+    train_split: str | None = "train"
+    dev_splits: tuple[str, ...] = ("dev",)
+    test_splits: tuple[str, ...] = ("test",)
+
+    @property
+    def num_outputs(self) -> int:
+        """Columns of the head's logits: one a class, a single one for a value."""
+        return len(self.labels) if self.kind == "classification" else 1
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """Every split that can be read."""
+        return (*((self.train_split,) if self.train_split else ()), *self.dev_splits, *self.test_splits)
+
+    def read(self, split: str, data: str | None = None) -> list[Example]:
+        """All examples of a split; `dev` and `test` stand for the first of several (MNLI: matched).
+
+        Raises `InputError` naming file and line for data that do not fit, `ConfigError` for an unknown split.
+        """
+        main = {"dev": self.dev_splits[:1], "test": self.test_splits[:1]}.get(split, ())
+        split = main[0] if main else split
+        if split not in self.splits:
+            raise ConfigError(f"{self.name} has no split {split!r}", f"it has {', '.join(self.splits)}")
+        return self.source.read(self, split, data)
+
+    def parse_label(self, text: str, where: str) -> int | float:
+        """A label as written in a file: the class's index, or the value.
+
+        Raises `InputError` beginning with `where` (file and line) for a label outside the set or range.
+        """
+        if self.kind == "classification":
+            try:
+                return self.labels.index(text)
+            except ValueError:
+                raise InputError(f"{where}: label {text!r} is not one of {', '.join(self.labels)}") from None
+        try:
+            value = float(text)
+        except ValueError:
+            raise InputError(f"{where}: label {text!r} is not a number") from None
+        low, high = self.value_range
+        if not math.isfinite(value) or not low <= value <= high:
+            limits = "finite" if low == -math.inf else f"from {low:g} to {high:g}"
+            raise InputError(f"{where}: label {text!r} is not {limits}")
+        return value
+
+
+def fingerprint(examples: Iterable[Example]) -> str:
+    """16 hexadecimal digits over texts, labels and ids in order: equal for equal data in any file."""
+    digest = hashlib.sha256()
+    for example in examples:
+        digest.update(repr((example.text_a, example.text_b, example.label, example.id)).encode())
+    return digest.hexdigest()[:16]
