@@ -11,11 +11,16 @@ from dataclasses import dataclass, fields
 from typing import Any, Final, Literal, get_args
 
 from albert_cli.config import suggestion
-from albert_cli.errors import ConfigError
+from albert_cli.errors import CheckpointError, ConfigError
 
 Sharing = Literal["all", "attention", "ffn", "none"]
 Activation = Literal["gelu_new", "gelu", "relu"]
 
+OWN_MODEL_TYPE: Final = (
+    "albert_cli"  # `model_type` of shapes that neither of HF's two architectures expresses
+)
+# The tanh GELU has several names; the first is the one that ALBERT's own files use.
+_ACTIVATION_NAMES: Final = {"gelu_pytorch_tanh": "gelu_new", "gelu_fast": "gelu_new"}
 _POSITIVE: Final = (
     "vocab_size",
     "embedding_size",
@@ -124,19 +129,30 @@ class ModelConfig:
         """Build from a checkpoint's config.json: HF's ALBERT or BERT, or our own kind that says `sharing`.
 
         Keys that do not shape the computation (old official configs carry several) are ignored. An HF BERT
-        is a shape with E = H and nothing shared. Raises ConfigError for another family of models.
+        is a shape with E = H and nothing shared. Raises CheckpointError for anything else.
         """
-        family = values.get("model_type", "albert")
-        given = {field.name: values[field.name] for field in fields(cls) if field.name in values}
-        if family == "bert":
+        kind = values.get("model_type", "albert")
+        if kind not in ("albert", "bert", OWN_MODEL_TYPE):
+            raise CheckpointError(f"{origin}: model_type {kind!r} is not an ALBERT or BERT encoder")
+        given = {f.name: values[f.name] for f in fields(cls) if values.get(f.name) is not None}
+        if kind == "bert":
+            dropout = values.get("classifier_dropout")
             given |= {"embedding_size": given.get("hidden_size", cls.hidden_size), "sharing": "none"}
-            given.setdefault("vocab_size", 30522)
-        elif not str(family).startswith("albert"):
-            message = f"{origin}: model_type {family!r} is neither ALBERT nor BERT"
-            raise ConfigError(message, "choose another checkpoint")
-        if given.get("classifier_dropout_prob", 0.1) is None:
-            del given["classifier_dropout_prob"]
-        return cls.from_values(given, origin)
+            given["classifier_dropout_prob"] = (
+                given.get("hidden_dropout_prob", 0.1) if dropout is None else dropout
+            )
+            given = {"vocab_size": 30522, "hidden_act": "gelu", **given}  # HF's defaults for BERT
+        given["hidden_act"] = _ACTIVATION_NAMES.get(
+            given.get("hidden_act", ""), given.get("hidden_act", "gelu_new")
+        )
+        try:
+            config = cls.from_values(given, origin)
+        except ConfigError as error:
+            raise CheckpointError(error.message, error.hint) from None
+        if kind == "albert" and not config.has_projection:
+            hint = "HF's ALBERT projects E to H even where they are equal, which this model does not"
+            raise CheckpointError(f"{origin}: embedding_size equals hidden_size", hint)
+        return config
 
     @property
     def head_size(self) -> int:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from albert_cli.errors import ConfigError
+from albert_cli.errors import CheckpointError, ConfigError
 from albert_cli.model.config import PRESETS, ModelConfig
 
 
@@ -91,10 +91,25 @@ def test_hugging_face_configs_become_shapes() -> None:
     large = {"model_type": "bert", "hidden_size": 1024, "num_attention_heads": 16}
     bert = ModelConfig.from_hf(large, "config.json")
     assert (bert.embedding_size, bert.sharing, bert.vocab_size) == (1024, "none", 30522)
-    own = ModelConfig.from_hf({"model_type": "albert_ffn", "sharing": "ffn"}, "config.json")
+    assert bert.hidden_act == "gelu" and bert.classifier_dropout_prob == 0.1
+    own = ModelConfig.from_hf({"model_type": "albert_cli", "sharing": "ffn"}, "config.json")
     assert own.sharing == "ffn"
-    with pytest.raises(ConfigError, match="roberta"):
-        ModelConfig.from_hf({"model_type": "roberta"}, "config.json")
+    assert ModelConfig.from_hf({"hidden_act": "gelu_pytorch_tanh"}, "config.json").hidden_act == "gelu_new"
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"model_type": "roberta"}, "roberta"),
+        ({"model_type": "albert", "embedding_size": 768}, "embedding_size equals hidden_size"),
+        ({"hidden_size": "wide"}, "hidden_size is 'wide'"),
+        ({"num_attention_heads": 5}, "5 attention heads"),
+        ({"hidden_act": "swish"}, "swish"),
+    ],
+)
+def test_unusable_checkpoint_configs_are_refused(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(CheckpointError, match=message):
+        ModelConfig.from_hf(values, "config.json")
 
 
 def test_wrong_types_in_a_recipe_are_refused() -> None:

@@ -211,7 +211,7 @@ def test_unusable_inputs_are_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="not valid JSON"):
         describe([str(tmp_path)])
     (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
-    with pytest.raises(ConfigError, match="gpt2"):
+    with pytest.raises(CheckpointError, match="gpt2"):
         describe([str(tmp_path)])
     recipe = tmp_path / "r.toml"
     recipe.write_text("[model]\nhiden_size = 12\n")
