@@ -1,0 +1,94 @@
+"""Saving and resuming a run: a step's directory holds the model for everyone, and what training needs.
+
+State is weights, two moments and a small JSON. Nothing of a data loader is saved, because a batch is a
+function of (seed, step), and no random generator, because it is reseeded from (seed, step, micro-batch).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from albert_cli import console, store
+from albert_cli.errors import CheckpointError
+from albert_cli.training.lamb import Lamb
+
+OPTIMIZER = "optimizer.safetensors"
+
+
+@dataclass
+class TrainState:
+    """Where a run stands: updates done, seconds trained, and the best evaluation so far (None: none yet)."""
+
+    step: int = 0
+    seconds: float = 0.0
+    best_score: float | None = None
+    best_step: int = 0
+
+
+def step_directory(out: Path, step: int) -> Path:
+    """The directory of a step; the zeros make names sort as numbers."""
+    return out / f"step-{step:08d}"
+
+
+def saved_steps(out: Path) -> list[Path]:
+    """Directories of finished checkpoints, oldest first."""
+    return sorted(p for p in out.glob("step-*") if p.is_dir() and (p / store.MANIFEST).is_file())
+
+
+def save(
+    out: Path,
+    state: TrainState,
+    optimizer: Lamb,
+    write_model: Callable[[Path], None],
+    recipe: str,
+    parents: Mapping[str, str],
+    keep: int,
+) -> Path:
+    """Commit the checkpoint of `state.step` and delete all but the newest `keep`."""
+    final = step_directory(out, state.step)
+    if final in saved_steps(out):
+        return final
+    with store.commit_directory(final, "checkpoint", parents) as staging:
+        write_model(staging)
+        moments = {name: tensor.cpu() for name, tensor in optimizer.state_dict().items()}
+        save_file(moments, staging / OPTIMIZER)
+        store.write_json(staging / "state.json", asdict(state))
+        store.write_text(staging / "recipe.toml", recipe)
+    for old in saved_steps(out)[:-keep]:
+        store.remove_directory(old)
+    return final
+
+
+def newest_valid(out: Path) -> Path | None:
+    """The newest checkpoint whose every byte verifies; a damaged one is named, set aside and passed over."""
+    for directory in reversed(saved_steps(out)):
+        try:
+            store.verify(directory, "checkpoint")
+        except CheckpointError as error:
+            aside = directory.with_name(f"damaged-{directory.name}")
+            console.warn(f"{error.message}; set aside as {aside.name}, going back to the checkpoint before")
+            directory.rename(aside)
+        else:
+            return directory
+    return None
+
+
+def restore(directory: Path, optimizer: Lamb) -> TrainState:
+    """Load a verified checkpoint's moments into the optimizer and return where the run stood."""
+    try:
+        optimizer.load_state_dict(load_file(directory / OPTIMIZER))
+        return TrainState(**store.read_json(directory / "state.json"))
+    except (KeyError, TypeError, RuntimeError) as error:
+        raise CheckpointError(f"{directory}: does not fit this run's model ({error})") from None
+
+
+def seed_for(seed: int, step: int, part: int) -> None:
+    """Seed the generators of the computation (dropout) for one micro-batch of one step."""
+    # Odd multipliers spread the three numbers over 63 bits; neighbouring steps share nothing.
+    mixed = seed * 0x9E3779B97F4A7C15 + step * 0xBF58476D1CE4E5B9 + part * 0x94D049BB133111EB
+    torch.manual_seed(mixed & 0x7FFF_FFFF_FFFF_FFFF)

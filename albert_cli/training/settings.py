@@ -1,0 +1,89 @@
+"""The sections that pretraining and fine-tuning recipes have in common."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from albert_cli.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class OptimizerSettings:
+    """`[optimizer]`: LAMB (pretraining, §4.1) or AdamW (fine-tuning), both without bias correction."""
+
+    name: Literal["lamb", "adamw"] = "lamb"
+    lr: float = 0.00176
+    weight_decay: float = 0.01
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-6
+    clip_norm: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.lr > 0:
+            raise ConfigError(f"optimizer.lr is {self.lr}", "it must be greater than 0")
+
+
+@dataclass(frozen=True)
+class ScheduleSettings:
+    """`[schedule]`: updates in all, and how many of them warm up (a number, or a share of the total)."""
+
+    total_steps: int = 125_000
+    warmup_steps: int | None = None
+    warmup_ratio: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.total_steps < 1:
+            raise ConfigError(f"schedule.total_steps is {self.total_steps}", "it must be at least 1")
+        if not 0 <= self.warmup_ratio < 1:
+            raise ConfigError(f"schedule.warmup_ratio is {self.warmup_ratio}", "it lies in [0, 1)")
+
+    @property
+    def warmup(self) -> int:
+        """The number of warm-up steps: `warmup_steps`, or else `warmup_ratio` of the total."""
+        return self.warmup_steps if self.warmup_steps is not None else round(self.warmup_ratio * self.total_steps)
+
+
+@dataclass(frozen=True)
+class TrainSettings:
+    """`[train]`: batch, seed, precision, and how often to look and save.
+
+    `batch_size` counts sequences over all processes; a process computes `micro_batch_size` of them at a time.
+    `save_every` is a number of steps or a time such as "10m"; 0 saves at the end only.
+    """
+
+    seed: int = 0
+    batch_size: int = 32
+    micro_batch_size: int = 32
+    log_every: int = 50
+    eval_every: int = 500
+    eval_batches: int = 32
+    save_every: int | str = "10m"
+    keep: int = 2
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "micro_batch_size", "log_every", "eval_every", "eval_batches", "keep"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"train.{name} is {getattr(self, name)}", "it must be at least 1")
+        self.save_interval()
+
+    def save_interval(self) -> tuple[int, float]:
+        """(steps, seconds) between checkpoints; 0 where that measure is not used."""
+        if isinstance(self.save_every, int):
+            return self.save_every, 0.0
+        return 0, parse_duration(self.save_every, "train.save_every")
+
+
+# What may change between a run and its resumption without changing what is computed.
+HARMLESS = ("train.log_every", "train.save_every", "train.keep")
+
+
+def parse_duration(text: str, name: str) -> float:
+    """Seconds from `90s`, `25m`, `2h` or a bare number of seconds; raises `ConfigError`."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhd]?)", text.strip())
+    if match is None or float(match[1]) <= 0:
+        raise ConfigError(f"{name}: {text!r} is not a length of time", "write it like 90s, 25m or 2h")
+    return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}[match[2]]
