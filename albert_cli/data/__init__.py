@@ -1,0 +1,1 @@
+"""Token shards, and the batches drawn from them while training."""

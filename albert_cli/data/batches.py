@@ -1,0 +1,118 @@
+"""Packed training batches: a pure function of (seed, indices) over a corpus.
+
+A step's batch is `batch(..., step_indices(step, batch_size))`; a rank or a micro-batch draws a part of
+these indices and gets the same examples as whoever draws them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from albert_cli.data.masking import Flags, Ids, VocabularyFacts, mask
+from albert_cli.data.pairs import Pairs, PairSettings, draw_pairs
+from albert_cli.data.random import Integers
+from albert_cli.data.shards import TokenCorpus
+from albert_cli.errors import InputError
+
+__all__ = ["PackedBatch", "PairSettings", "batch", "concatenate", "original_ids", "step_indices"]
+
+
+@dataclass(frozen=True)
+class PackedBatch:
+    """N sequences of T positions in all, one after the other, without padding.
+
+    ids, segment_ids, position_ids: int32 [T], positions from 0 in every sequence; offsets: int32 [N + 1].
+    masked_index: int32 [M], packed positions to predict, ascending; masked_labels: int32 [M], the pieces
+    that were there.
+    order_labels: int32 [N]; 0 in order, 1 swapped (or from another document), -1 no label.
+    """
+
+    ids: Ids
+    segment_ids: Ids
+    position_ids: Ids
+    offsets: Ids
+    masked_index: Ids
+    masked_labels: Ids
+    order_labels: Ids
+
+
+def step_indices(step: int, batch_size: int) -> Integers:
+    """The examples of step `step` (counted from 0): int64 [batch_size]."""
+    return np.arange(step * batch_size, (step + 1) * batch_size, dtype=np.int64)
+
+
+def batch(
+    corpus: TokenCorpus, vocabulary: VocabularyFacts, settings: PairSettings, seed: int, index: Integers
+) -> PackedBatch:
+    """Draw and mask the examples `index`, int64 [N]; each depends on nothing but (seed, its index).
+
+    Raises `InputError` when the corpus has no tokens.
+    """
+    if corpus.tokens == 0:
+        raise InputError(
+            "no text to draw examples from", "make the data with another --holdout, or from more text"
+        )
+    pairs = draw_pairs(corpus, index, settings, seed)
+    ids, special, segment_ids, offsets = pack(corpus, pairs, vocabulary.cls_id, vocabulary.sep_id)
+    changed, masked_index, masked_labels = mask(ids, special, offsets, vocabulary, settings, seed, index)
+    positions = np.arange(ids.size, dtype=np.int32) - np.repeat(
+        offsets[:-1].astype(np.int32), np.diff(offsets)
+    )
+    return PackedBatch(
+        changed,
+        segment_ids,
+        positions,
+        offsets.astype(np.int32),
+        masked_index,
+        masked_labels,
+        pairs.order_labels.astype(np.int32),
+    )
+
+
+def pack(corpus: TokenCorpus, pairs: Pairs, cls_id: int, sep_id: int) -> tuple[Ids, Flags, Ids, Integers]:
+    """Lay pairs out as [CLS] A [SEP] B [SEP], or [CLS] A [SEP]: ids int32 [T], special bool [T] (where
+    [CLS] and [SEP] stand), segment ids int32 [T], offsets int64 [N + 1].
+    """  # fmt: skip
+    starts = np.stack([pairs.a_start, pairs.b_start], axis=1).ravel()
+    lengths = np.stack([pairs.a_stop, pairs.b_stop], axis=1).ravel() - starts
+    first, second = lengths[::2] + 2, lengths[1::2] + (lengths[1::2] > 0)  # with their special tokens
+    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(first + second)])
+    special = np.zeros(int(offsets[-1]), bool)
+    ids = np.full(special.size, sep_id, np.int32)
+    special[offsets[:-1]] = special[offsets[:-1] + first - 1] = special[offsets[1:] - 1] = True
+    ids[offsets[:-1]] = cls_id
+    ids[~special] = corpus.take(starts, lengths)
+    segment = np.tile(np.array([0, 1], np.int32), first.size)
+    return ids, special, np.repeat(segment, np.stack([first, second], axis=1).ravel()), offsets
+
+
+def original_ids(packed: PackedBatch) -> NDArray[np.int32]:
+    """The ids before masking: int32 [T]."""
+    ids = packed.ids.copy()
+    ids[packed.masked_index] = packed.masked_labels
+    return ids
+
+
+def concatenate(batches: Sequence[PackedBatch]) -> PackedBatch:
+    """Join batches into one, in order."""
+    sizes = np.cumsum([0, *(b.ids.size for b in batches)])
+    shifted = [
+        (b.offsets[1:] + n, b.masked_index + n) for b, n in zip(batches, sizes[:-1].tolist(), strict=True)
+    ]
+
+    def join(parts: Sequence[Ids]) -> Ids:
+        return np.concatenate(parts).astype(np.int32)
+
+    return PackedBatch(
+        join([b.ids for b in batches]),
+        join([b.segment_ids for b in batches]),
+        join([b.position_ids for b in batches]),
+        join([np.zeros(1, np.int32), *(offsets for offsets, _ in shifted)]),
+        join([index for _, index in shifted]),
+        join([b.masked_labels for b in batches]),
+        join([b.order_labels for b in batches]),
+    )

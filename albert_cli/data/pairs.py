@@ -1,0 +1,200 @@
+"""Segment pairs with sentence-order labels, drawn while training (§3.1).
+
+An example is a function of (seed, index). A pass over the corpus cuts it into strides of one sequence,
+visits them in random order, and shifts all of them by a random phase, so that every token is covered
+equally often and no two passes cut at the same places. Nothing of the corpus' size is held.
+
+Where this departs from the released data generator on purpose:
+- the target length is drawn for every sequence, not for every document;
+- a sequence that meets the end of its document grows backwards, so it is full wherever the document is long
+  enough;
+- a chunk is never a single sentence where its document has two; from a document of one sentence comes one
+  segment without a label, where the generator adds a random document and labels it as swapped;
+- what is cut from the front of an overlong segment is uniform between nothing and everything that has to
+  go, where the generator tosses a coin for each piece;
+- the other document of next-sentence pairs is always another one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from albert_cli.data.random import Integers, Stream, below, keys, permute, uniform
+from albert_cli.data.shards import Shard, TokenCorpus, find
+from albert_cli.errors import ConfigError
+
+SPECIALS = 3  # [CLS] A [SEP] B [SEP]
+
+
+@dataclass(frozen=True)
+class PairSettings:
+    """How sequences are cut and masked; the defaults are the paper's (§4.1).
+
+    max_predictions caps the masked positions of a sequence (0: no cap; the released generator's default is
+    20).
+    """
+
+    max_seq_length: int = 512
+    short_sequence_probability: float = 0.1
+    sentence_loss: Literal["sop", "nsp", "none"] = "sop"
+    masked_lm_probability: float = 0.15
+    max_predictions: int = 0
+    ngram: int = 3
+    favor_shorter_ngram: bool = True
+    whole_word: bool = True
+
+    def __post_init__(self) -> None:
+        checks = {
+            "max_seq_length": (self.max_seq_length >= SPECIALS + 2, f"at least {SPECIALS + 2}"),
+            "short_sequence_probability": (0 <= self.short_sequence_probability <= 1, "from 0 to 1"),
+            "sentence_loss": (self.sentence_loss in ("sop", "nsp", "none"), '"sop", "nsp" or "none"'),
+            "masked_lm_probability": (0 < self.masked_lm_probability < 1, "between 0 and 1"),
+            "max_predictions": (self.max_predictions >= 0, "0 (no cap) or more"),
+            "ngram": (self.ngram >= 1, "at least 1"),
+        }
+        for name, (right, allowed) in checks.items():
+            if not right:
+                raise ConfigError(f"{name} = {getattr(self, name)!r}: must be {allowed}")
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Two runs of global token positions for each example, in the order in which they are shown.
+
+    a_start, a_stop, b_start, b_stop: int64 [B]; B is empty (b_start = b_stop) in a sequence of one segment.
+    order_labels: int8 [B]; 0 = in order, 1 = swapped ("sop") or from another document ("nsp"), -1 = none.
+    """
+
+    a_start: Integers
+    a_stop: Integers
+    b_start: Integers
+    b_stop: Integers
+    order_labels: NDArray[np.int8]
+
+
+def examples_per_pass(tokens: int, max_seq_length: int) -> int:
+    """How many examples visit every token of a corpus about once."""
+    return max(1, -(-tokens // (max_seq_length - SPECIALS)))
+
+
+def draw_pairs(corpus: TokenCorpus, index: Integers, settings: PairSettings, seed: int) -> Pairs:
+    """Draw the segment pairs of the examples `index`, int64 [B], at most `max_seq_length - 3` pieces each."""
+    longest = settings.max_seq_length - SPECIALS
+    anchor = _anchors(corpus.tokens, settings.max_seq_length, index, seed)
+    target = _targets(index, settings, seed)
+    toss = keys(seed, Stream.BOUNDARY, index)
+    a_start, b_start, b_stop = (np.empty(index.size, np.int64) for _ in range(3))
+    shard = corpus.shard_of(anchor)
+    for number in np.unique(shard):
+        rows = np.flatnonzero(shard == number)
+        base = corpus.starts[number]
+        cuts = _chunk(corpus.shards[number], anchor[rows] - base, target[rows], toss[rows])
+        a_start[rows], b_start[rows], b_stop[rows] = (cut + base for cut in cuts)
+    a_stop = b_start.copy()
+
+    paired = b_stop > b_start
+    coin = (keys(seed, Stream.SWAP, index) >> np.uint64(63)).astype(bool) & paired
+    if settings.sentence_loss == "nsp":
+        coin &= corpus.documents > 1
+        rows = np.flatnonzero(coin)
+        wanted = np.maximum(target - (a_stop - a_start), 1)[rows]
+        b_start[rows], b_stop[rows] = _other_document(corpus, a_start[rows], wanted, index[rows], seed)
+    elif settings.sentence_loss == "sop":
+        a_start, b_start = np.where(coin, b_start, a_start), np.where(coin, a_start, b_start)
+        a_stop, b_stop = np.where(coin, b_stop, a_stop), np.where(coin, a_stop, b_stop)
+    a_length, b_length = _shorten(a_stop - a_start, b_stop - b_start, longest)
+    a_start, a_stop = _cut(a_start, a_stop, a_length, seed, Stream.CUT_A, index)
+    b_start, b_stop = _cut(b_start, b_stop, b_length, seed, Stream.CUT_B, index)
+    labels = np.where(paired & (settings.sentence_loss != "none"), coin, -1).astype(np.int8)
+    return Pairs(a_start, a_stop, b_start, b_stop, labels)
+
+
+def _anchors(tokens: int, max_seq_length: int, index: Integers, seed: int) -> Integers:
+    """A token that each example must start at (the sentence that holds it): global positions [B]."""
+    size = examples_per_pass(tokens, max_seq_length)
+    turn, place = np.divmod(index, size)
+    slot = permute(place, size, keys(seed, Stream.ORDER, turn))
+    phase = below(keys(seed, Stream.PHASE, turn), tokens)
+    return (slot * (max_seq_length - SPECIALS) + phase) % tokens
+
+
+def _targets(index: Integers, settings: PairSettings, seed: int) -> Integers:
+    """How many pieces each example asks for: all, or for one in ten a uniform number from 2 up."""
+    longest = settings.max_seq_length - SPECIALS
+    short = uniform(keys(seed, Stream.SHORT, index)) < settings.short_sequence_probability
+    return np.where(short, 2 + below(keys(seed, Stream.TARGET, index), longest - 1), longest)
+
+
+def _chunk(
+    shard: Shard, anchor: Integers, target: Integers, toss: NDArray[np.uint64]
+) -> tuple[Integers, Integers, Integers]:
+    """Whole sentences around each anchor, until `target`: local positions of their start, inner boundary
+    and end."""
+    sentences, documents = shard.sentences, shard.documents
+    first = find(sentences, anchor, "right") - 1
+    document = find(documents, first, "right") - 1
+    begin, end = documents[document].astype(np.int64), documents[document + 1].astype(np.int64)
+    enough = find(sentences, sentences[first].astype(np.int64) + target, "left")
+    last = np.minimum(np.maximum(enough, first + 2), end)
+    # Where the document ended too early, the latest start that still gives `target`; else this changes nothing.
+    back = find(sentences, sentences[last].astype(np.int64) - target, "right") - 1
+    first = np.maximum(np.minimum(first, np.minimum(back, last - 2)), begin)
+    boundary = np.minimum(first + 1 + below(toss, np.maximum(last - first - 1, 1)), last)
+    return (
+        sentences[first].astype(np.int64),
+        sentences[boundary].astype(np.int64),
+        sentences[last].astype(np.int64),
+    )
+
+
+def _other_document(
+    corpus: TokenCorpus, here: Integers, wanted: Integers, index: Integers, seed: int
+) -> tuple[Integers, Integers]:
+    """Text of about `wanted` pieces from a random sentence on, in a random document other than that of
+    `here`."""
+    home = corpus.shard_of(here)
+    own = np.empty(index.size, np.int64)
+    for number in np.unique(home):
+        rows = np.flatnonzero(home == number)
+        shard = corpus.shards[number]
+        sentence = find(shard.sentences, here[rows] - corpus.starts[number], "right") - 1
+        own[rows] = find(shard.documents, sentence, "right") - 1 + corpus.document_starts[number]
+    other = below(keys(seed, Stream.OTHER_DOCUMENT, index), corpus.documents - 1)
+    other += other >= own
+    toss = keys(seed, Stream.OTHER_SENTENCE, index)
+    start, stop = np.empty_like(own), np.empty_like(own)
+    away = np.searchsorted(corpus.document_starts, other, "right") - 1
+    for number in np.unique(away):
+        rows = np.flatnonzero(away == number)
+        shard, document = corpus.shards[number], other[rows] - corpus.document_starts[number]
+        begin, end = (
+            shard.documents[document].astype(np.int64),
+            shard.documents[document + 1].astype(np.int64),
+        )
+        first = begin + below(toss[rows], end - begin)
+        enough = find(shard.sentences, shard.sentences[first].astype(np.int64) + wanted[rows], "left")
+        start[rows] = shard.sentences[first].astype(np.int64) + corpus.starts[number]
+        stop[rows] = shard.sentences[np.minimum(enough, end)].astype(np.int64) + corpus.starts[number]
+    return start, stop
+
+
+def _shorten(a: Integers, b: Integers, longest: int) -> tuple[Integers, Integers]:
+    """The lengths left after the longer segment lost a piece (B where they are equal) until both fit."""
+    half_b = longest // 2
+    half_a = longest - half_b
+    over = a + b > longest
+    new_a = np.where(b <= half_b, longest - b, np.minimum(a, half_a))
+    return np.where(over, new_a, a), np.where(over, longest - new_a, b)
+
+
+def _cut(
+    start: Integers, stop: Integers, length: Integers, seed: int, stream: Stream, index: Integers
+) -> tuple[Integers, Integers]:
+    """Bring segments down to `length`, taking a random part of what goes from the front and the rest from
+    the back."""
+    front = below(keys(seed, stream, index), stop - start - length + 1)
+    return start + front, start + front + length

@@ -1,0 +1,99 @@
+"""Random numbers as functions of their coordinates.
+
+Every number is a hash of (seed, stream, index, counter); there is no generator that moves on. An example is
+therefore the same in whatever batch, rank or process it is drawn, and a run that resumes has no random
+state to restore.
+
+The hash is the finaliser of splitmix64 (Steele, Lea and Flood, OOPSLA 2014), applied once for each
+coordinate.
+"""
+
+from __future__ import annotations
+
+import math
+from enum import IntEnum
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Keys: TypeAlias = NDArray[np.uint64]
+Integers: TypeAlias = NDArray[np.int64]
+
+_WORD = (1 << 64) - 1
+_GOLDEN = 0x9E3779B97F4A7C15  # 2^64 divided by the golden ratio: the step of splitmix64
+_FEISTEL_ROUNDS = 6
+
+
+class Stream(IntEnum):
+    """What a number is for; two streams never share a number."""
+
+    ORDER = 1
+    PHASE = 2
+    SHORT = 3
+    TARGET = 4
+    BOUNDARY = 5
+    SWAP = 6
+    OTHER_DOCUMENT = 7
+    OTHER_SENTENCE = 8
+    CUT_A = 9
+    CUT_B = 10
+    SPANS = 11
+    REPLACEMENT = 12
+
+
+def _mix(state: Keys) -> Keys:
+    """Scramble `state` in place and return it; a bijection on 64 bits."""
+    state ^= state >> np.uint64(30)
+    state *= np.uint64(0xBF58476D1CE4E5B9)
+    state ^= state >> np.uint64(27)
+    state *= np.uint64(0x94D049BB133111EB)
+    state ^= state >> np.uint64(31)
+    return state
+
+
+def keys(seed: int, stream: Stream, index: Integers) -> Keys:
+    """One 64-bit key for each example: a hash of (seed, stream, index). Shape of `index`."""
+    root = np.array([seed & _WORD], dtype=np.uint64)
+    root = _mix(root + np.uint64(_GOLDEN))
+    root = _mix(root ^ np.uint64(int(stream) * _GOLDEN & _WORD))
+    return _mix(np.asarray(index, dtype=np.int64).astype(np.uint64) * np.uint64(_GOLDEN) + root)
+
+
+def draw(key: Keys, counter: NDArray[np.integer]) -> Keys:
+    """64 random bits for each pair of a key and a counter (for one: a position in the example); they
+    broadcast."""
+    return _mix(np.asarray(counter).astype(np.uint64) * np.uint64(_GOLDEN) + key)
+
+
+def uniform(bits: Keys) -> NDArray[np.float64]:
+    """The 53 upper bits as numbers in [0, 1)."""
+    return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def below(bits: Keys, bound: Integers | int) -> Integers:
+    """Integers in [0, bound), `bound` >= 1; the bias is under bound / 2^64."""
+    return (bits % np.asarray(bound).astype(np.uint64)).astype(np.int64)
+
+
+def permute(index: Integers, size: int, key: Keys) -> Integers:
+    """Send each index through a random bijection of range(size) that its key selects, holding no array of
+    that size.
+
+    A Feistel network on pairs of digits permutes the next square; an image outside the range is sent
+    through again until it is inside ("cycle walking", Black and Rogaway, 2002), which is rare because the
+    square is hardly larger.
+    index, key: shape [B]; every index in [0, size).
+    """
+    base = np.uint64(math.isqrt(size - 1) + 1)
+    image = np.asarray(index, dtype=np.int64).astype(np.uint64)
+    key = np.broadcast_to(key, image.shape)
+    outside = np.arange(image.size)
+    while outside.size:
+        left, right = np.divmod(image[outside], base)
+        for turn in range(_FEISTEL_ROUNDS):
+            scrambled = draw(key[outside], right + (np.uint64(turn) << np.uint64(32)))
+            left, right = right, (left + scrambled % base) % base
+        image[outside] = left * base + right
+        outside = outside[image[outside] >= np.uint64(size)]
+    return image.astype(np.int64)

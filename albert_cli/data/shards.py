@@ -1,0 +1,221 @@
+"""Token shards: three raw arrays for each, memory-mapped, written in one pass.
+
+`NAME.ids` holds the pieces of all sentences one after the other, without special tokens; `NAME.sentences`
+the offset into it of every sentence, and `NAME.documents` the offset into `sentences` of every document,
+each with the end as its last entry. All are little-endian: ids uint16 (uint32 where the vocabulary needs
+it), offsets uint32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from albert_cli.errors import CheckpointError
+
+Split: TypeAlias = Literal["train", "heldout"]
+Offsets: TypeAlias = NDArray[np.uint32]
+Integers: TypeAlias = NDArray[np.int64]
+
+SUFFIXES = (".ids", ".sentences", ".documents")
+MAX_SHARD_TOKENS = 256 << 20  # 512 MB of ids; far below what a uint32 offset reaches
+
+
+def id_type(vocab_size: int) -> str:
+    """The narrowest integer type that holds every id: "uint16" or "uint32"."""
+    return "uint16" if vocab_size <= 1 << 16 else "uint32"
+
+
+def _map(path: Path, dtype: str) -> NDArray[Any]:
+    """A file's content as a read-only array that stays on the disk; an empty file cannot be mapped."""
+    little = np.dtype(dtype).newbyteorder("<")
+    try:
+        if path.stat().st_size == 0:
+            return np.zeros(0, little)
+        # A plain view: np.memmap's own class slows every later operation down.
+        return np.asarray(np.memmap(path, little, mode="r"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path}: cannot be read ({error})", "make the data directory again") from None
+
+
+def find(offsets: Offsets, values: Integers, side: Literal["left", "right"]) -> Integers:
+    """`searchsorted` that casts the few values rather than (as NumPy would) the whole mapped array."""
+    return np.searchsorted(offsets, np.maximum(values, 0).astype(offsets.dtype), side)
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One shard: ids [tokens], sentences uint32 [sentences + 1], documents uint32 [documents + 1]."""
+
+    ids: NDArray[np.unsignedinteger]
+    sentences: Offsets
+    documents: Offsets
+
+    @classmethod
+    def open(cls, prefix: Path, dtype: str) -> Shard:
+        """Map the three files that share the prefix; raises `CheckpointError` when they do not fit
+        together."""
+        types = (dtype, "uint32", "uint32")
+        ids, sentences, documents = (
+            _map(prefix.with_name(prefix.name + s), t) for s, t in zip(SUFFIXES, types, strict=True)
+        )
+        fits = sentences.size > 1 and documents.size > 1
+        if not fits or sentences[-1] != ids.size or documents[-1] != sentences.size - 1:
+            raise CheckpointError(
+                f"{prefix}: ids and offsets do not fit together", "make the data directory again"
+            )
+        return cls(ids, sentences, documents)
+
+    @property
+    def n_tokens(self) -> int:
+        """Number of pieces."""
+        return int(self.ids.size)
+
+
+class TokenCorpus:
+    """The shards of one split behind one axis of global token positions, 0 to `tokens`.
+
+    shards: in a fixed order; starts: int64 [shards + 1], the position at which each begins;
+    document_starts: the same for documents. Holds only memory maps, so that opening costs nothing.
+    """
+
+    def __init__(self, shards: Sequence[Shard], directory: Path | None = None) -> None:
+        self.shards = tuple(shards)
+        self.directory = directory
+        self.starts = np.cumsum([0, *(s.n_tokens for s in self.shards)], dtype=np.int64)
+        self.document_starts = np.cumsum([0, *(s.documents.size - 1 for s in self.shards)], dtype=np.int64)
+        self.tokens = int(self.starts[-1])
+        self.documents = int(self.document_starts[-1])
+
+    @classmethod
+    def open(cls, directory: Path, split: Split = "train") -> TokenCorpus:
+        """Open a data directory; raises `CheckpointError` when it is not a complete one."""
+        from albert_cli import store
+
+        manifest = store.read_manifest(directory) if directory.is_dir() else None
+        if manifest is None or manifest.kind != "data":
+            what = "no such directory" if not directory.is_dir() else "not a complete data directory"
+            raise CheckpointError(f"{directory}: {what}", f"albert data SOURCE --vocab DIR --out {directory}")
+        facts = store.read_json(directory / "data.json")
+        names = facts["shards"][split]
+        return cls([Shard.open(directory / "shards" / name, facts["dtype"]) for name in names], directory)
+
+    @property
+    def vocabulary_dir(self) -> Path:
+        """Where the copy of the vocabulary lies."""
+        if self.directory is None:
+            raise ValueError("a corpus in memory has no vocabulary directory")
+        return self.directory / "vocabulary"
+
+    def unigram_counts(self) -> Integers:
+        """How often each piece occurs in the train split: int64 [vocab_size]."""
+        if self.directory is None:
+            raise ValueError("a corpus in memory has no counts")
+        return np.fromfile(self.directory / "unigram.counts", dtype="<i8").astype(np.int64)
+
+    def shard_of(self, position: Integers) -> Integers:
+        """The number of the shard that holds each global position. Shape of `position`."""
+        return np.searchsorted(self.starts, position, "right") - 1
+
+    def take(self, start: Integers, length: Integers) -> NDArray[np.int32]:
+        """The ids of many runs, one after the other: int32 [sum of `length`]. No run may leave its shard.
+
+        start: global positions, int64 [R]; length: int64 [R].
+        """
+        ends = np.cumsum(length)
+        total = int(ends[-1]) if ends.size else 0
+        shard = self.shard_of(np.minimum(start, self.tokens - 1))
+        present = np.unique(shard[length > 0])
+        if present.size == 1:
+            number = int(present[0])
+            source = np.arange(total) + np.repeat(start - self.starts[number] - ends + length, length)
+            return np.asarray(self.shards[number].ids[source], dtype=np.int32)
+        ids = np.empty(total, np.int32)
+        for number in map(int, present):
+            rows = np.flatnonzero(shard == number)
+            n = length[rows]
+            within = np.arange(int(n.sum())) - np.repeat(np.cumsum(n) - n, n)
+            target = within + np.repeat((ends - length)[rows], n)
+            ids[target] = self.shards[number].ids[within + np.repeat(start[rows] - self.starts[number], n)]
+        return ids
+
+
+class ShardWriter:
+    """Append documents to shards `PREFIX-00`, `PREFIX-01`, ... in one directory, each of at most
+    `max_tokens`.
+
+    Only the offsets of the shard being written are held in memory. Use as a context manager: leaving it
+    closes the last shard.
+    """
+
+    def __init__(self, directory: Path, prefix: str, dtype: str, max_tokens: int = MAX_SHARD_TOKENS) -> None:
+        self.directory, self.prefix, self.max_tokens = directory, prefix, max_tokens
+        self.dtype = np.dtype(dtype).newbyteorder("<")
+        self.names: list[str] = []
+        self.tokens = self.sentences = self.documents = 0
+        self._ids: IO[bytes] | None = None
+        self._sentences: list[NDArray[np.uint32]] = []
+        self._documents: list[int] = []
+        self._shard_tokens = self._shard_sentences = 0
+
+    def __enter__(self) -> ShardWriter:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._close()
+
+    def add(self, ids: NDArray[np.integer], lengths: Integers) -> None:
+        """Append one document: its ids [tokens], and the length of each of its sentences, none of them 0."""
+        for part_ids, part_lengths in self._parts(ids, lengths):
+            if self._ids is None or self._shard_tokens + part_ids.size > self.max_tokens:
+                self._close()
+                self._begin()
+            assert self._ids is not None
+            self._ids.write(part_ids.astype(self.dtype).tobytes())
+            self._sentences.append((self._shard_tokens + np.cumsum(part_lengths)).astype("<u4"))
+            self._shard_tokens += part_ids.size
+            self._shard_sentences += part_lengths.size
+            self._documents.append(self._shard_sentences)
+            self.documents += 1
+        self.tokens += ids.size
+        self.sentences += lengths.size
+
+    def _parts(
+        self, ids: NDArray[np.integer], lengths: Integers
+    ) -> Sequence[tuple[NDArray[np.integer], Integers]]:
+        """A document longer than a shard, cut between sentences (and within one that is itself longer)."""
+        if ids.size <= self.max_tokens:
+            return [(ids, lengths)] if lengths.size else []
+        whole, rest = np.divmod(lengths, self.max_tokens)
+        pieces = [
+            [self.max_tokens] * w + [r] * (r > 0) for w, r in zip(whole.tolist(), rest.tolist(), strict=True)
+        ]
+        parts, start = [], 0
+        group: list[int] = []
+        for length in [n for sentence in pieces for n in sentence] + [self.max_tokens + 1]:
+            if sum(group) + length > self.max_tokens:
+                parts.append((ids[start : start + sum(group)], np.array(group, np.int64)))
+                start, group = start + sum(group), []
+            group.append(length)
+        return [p for p in parts if p[1].size]
+
+    def _begin(self) -> None:
+        name = f"{self.prefix}-{len(self.names):02d}"
+        self.names.append(name)
+        self._ids = (self.directory / f"{name}.ids").open("wb")
+        self._sentences, self._documents = [np.zeros(1, "<u4")], [0]
+        self._shard_tokens = self._shard_sentences = 0
+
+    def _close(self) -> None:
+        if self._ids is None:
+            return
+        self._ids.close()
+        self._ids = None
+        name = self.names[-1]
+        np.concatenate(self._sentences).astype("<u4").tofile(self.directory / f"{name}.sentences")
+        np.array(self._documents, "<u4").tofile(self.directory / f"{name}.documents")
