@@ -1,0 +1,319 @@
+"""The one training loop: pretraining and every fine-tuning task run through these lines.
+
+What is trained is a `Job`: it draws the micro-batches of a step as a function of (seed, step), turns one
+into sums of losses, evaluates, and writes its model. The loop adds everything else: accumulation, the
+reduction over ranks, clipping, the finite check, schedule, logging, evaluation, saving, interruption.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from albert_cli import console, store
+from albert_cli.distributed import Group
+from albert_cli.errors import DivergedError, Interrupted
+from albert_cli.training import checkpoint
+from albert_cli.training.checkpoint import TrainState
+from albert_cli.training.lamb import Lamb
+from albert_cli.training.schedule import learning_rate
+from albert_cli.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """A part of a step's batch, still on the host; `number` is its place in the global batch.
+
+    `counts` says over how many items each loss is averaged (masked positions, pairs, examples).
+    """
+
+    number: int
+    data: Any
+    counts: Mapping[str, int]
+    tokens: int
+
+
+class Job(Protocol):
+    """What the loop trains."""
+
+    model: nn.Module
+
+    def draw(self, step: int, group: Group) -> list[MicroBatch]:
+        """This rank's micro-batches of a step: a pure function of (seed, step, rank, world size)."""
+
+    def loss_sums(self, data: Any) -> dict[str, Tensor]:
+        """The sums of each loss over the items of one micro-batch, named as in its `counts`."""
+
+    def evaluate(self, group: Group) -> dict[str, float]:
+        """Scores of the current weights; called in evaluation mode."""
+
+    def score(self, metrics: Mapping[str, float]) -> float:
+        """The number by which evaluations are compared; greater is better."""
+
+    def keep_best(self, metrics: Mapping[str, float], state: TrainState) -> None:
+        """Called on rank 0 when an evaluation is the best so far."""
+
+    def write_model(self, directory: Path) -> None:
+        """Write the model as a Hugging Face directory into a staged directory."""
+
+
+def micro_batches(total: int, size: int, group: Group) -> Iterator[tuple[int, int, int]]:
+    """(number, start, stop) of this rank's parts of a batch; the cut does not depend on the world size."""
+    for number, start in enumerate(range(0, total, size)):
+        if number % group.world_size == group.rank:
+            yield number, start, min(start + size, total)
+
+
+@dataclass
+class Loop:
+    """One run of a job, from its state to its last step."""
+
+    job: Job
+    optimizer: Lamb
+    optimizer_settings: OptimizerSettings
+    schedule: ScheduleSettings
+    settings: TrainSettings
+    out: Path
+    recipe: str
+    parents: Mapping[str, str]
+    group: Group
+    device: torch.device
+    label: str = "train"
+    state: TrainState = field(default_factory=TrainState)
+
+    def run(self) -> dict[str, float]:
+        """Train to the last step; return its evaluation.
+
+        Raises `DivergedError` before an update that is not finite, and `Interrupted` after saving when the
+        process was asked to stop (SIGTERM, SIGUSR1, Ctrl-C).
+        """
+        self.journal = store.Journal(self.out / "metrics.jsonl")
+        if self.group.rank == 0:
+            self.journal.cut_back(self.state.step)
+        self._window: list[Mapping[str, float]] = []
+        self._window_tokens, self._window_start = 0, time.monotonic()
+        self._last_save = self._started = time.monotonic()
+        self._seconds_before = self.state.seconds
+        metrics: dict[str, float] = {}
+        total = self.schedule.total_steps
+        with (
+            _stop_signals() as stop,
+            ThreadPoolExecutor(1) as pool,
+            console.progress(self.label, total) as bar,
+            contextlib.closing(self.journal),
+        ):
+            self._drawn = self._draw_ahead(pool, self.state.step)
+            while self.state.step < total:
+                self._step(pool)
+                self._after_step(bar)
+                if self._is_due(self.settings.eval_every):
+                    metrics = self._evaluate()
+                if self._must_save():
+                    self.save()
+                if self.group.any(stop.is_set, self.device):
+                    self.save()
+                    raise Interrupted(f"{self.out}: stopped after step {self.state.step}", "the same command goes on from there")
+        return metrics
+
+    # ------------------------------------------------------------ one step
+
+    def _draw_ahead(self, pool: ThreadPoolExecutor, step: int) -> Future[list[MicroBatch]]:
+        return pool.submit(self.job.draw, step, self.group)
+
+    def _step(self, pool: ThreadPoolExecutor) -> None:
+        """One update of the weights."""
+        parts = self._drawn.result()
+        self._drawn = self._draw_ahead(pool, self.state.step + 1)
+        sums = accumulate(self.job, parts, self.settings, self.state.step, self.group, self.device)
+        norm = clip(self.optimizer, self.optimizer_settings.clip_norm)
+        finite = bool(torch.isfinite(norm)) and all(map(_is_finite, sums.values()))
+        if self.group.any(not finite, self.device):
+            raise DivergedError(
+                f"step {self.state.step}: the loss or gradient is not finite ({_in_words(sums)}); nothing was updated",
+                "lower optimizer.lr or lengthen the warm-up; the last checkpoint is intact",
+            )
+        s = self.schedule
+        lr = learning_rate(self.state.step, self.optimizer_settings.lr, s.total_steps, s.warmup)
+        self.optimizer.step(lr)
+        self.optimizer.zero_grad()
+        self.state.step += 1
+        self.state.seconds = self._seconds_before + time.monotonic() - self._started
+        self._window.append({"loss": sum(sums.values()), **sums, "lr": lr, "grad_norm": float(norm)})
+        self._window_tokens += sum(part.tokens for part in parts)
+
+    def _is_due(self, every: int) -> bool:
+        return self.state.step % every == 0 or self.state.step == self.schedule.total_steps
+
+    def _after_step(self, bar: console.Progress) -> None:
+        """Show progress, and every so often write the mean of the steps since the last line."""
+        speed = self._window_tokens * self.group.world_size / max(time.monotonic() - self._window_start, 1e-9)
+        mean = {key: sum(w[key] for w in self._window) / len(self._window) for key in self._window[0]}
+        bar.update(self.state.step, f"loss {mean['loss']:.3f}  {speed:,.0f} tokens/s")
+        if not self._is_due(self.settings.log_every):
+            return
+        if self.group.rank == 0:
+            rounded = {key: _short(value) for key, value in mean.items()}
+            timing = {"tokens_per_second": round(speed), "seconds": round(self.state.seconds, 2)}
+            self.journal.append({"step": self.state.step, **rounded, **timing})
+        self._window.clear()
+        self._window_tokens, self._window_start = 0, time.monotonic()
+
+    # ------------------------------------------------------------ every so often
+
+    def _evaluate(self) -> dict[str, float]:
+        """Score the weights, note it, and let the job keep them when they are the best so far."""
+        started = time.monotonic()
+        self.job.model.eval()
+        with torch.inference_mode():
+            metrics = self.job.evaluate(self.group)
+        self.job.model.train()
+        score = self.job.score(metrics)
+        if self.group.rank == 0:
+            rounded = {key: _short(value) for key, value in metrics.items()}
+            self.journal.append({"step": self.state.step, "eval": rounded, "seconds": round(self.state.seconds, 2)})
+        if self.state.best_score is None or score > self.state.best_score:
+            self.state.best_score, self.state.best_step = score, self.state.step
+            if self.group.rank == 0:
+                self.job.keep_best(metrics, self.state)
+        self._window_start += time.monotonic() - started
+        return metrics
+
+    def _must_save(self) -> bool:
+        steps, seconds = self.settings.save_interval()
+        if steps:
+            return self._is_due(steps)
+        due = seconds > 0 and time.monotonic() - self._last_save >= seconds
+        return bool(self.group.broadcast(float(due))) if seconds else False
+
+    def save(self) -> None:
+        """Commit a checkpoint of the current step."""
+        if self.group.rank == 0:
+            keep = self.settings.keep
+            checkpoint.save(self.out, self.state, self.optimizer, self.job.write_model, self.recipe, self.parents, keep)
+        self.group.barrier()
+        self._last_save = time.monotonic()
+
+
+# ---------------------------------------------------------------- the arithmetic of a step
+
+
+def accumulate(
+    job: Job, parts: Sequence[MicroBatch], settings: TrainSettings, step: int, group: Group, device: torch.device
+) -> dict[str, float]:
+    """Leave in `.grad` the gradient of the global batch's loss; return each loss's mean over that batch.
+
+    Every loss is divided by its count over the *global* batch, so that neither the micro-batch size nor the
+    number of ranks changes the update; gradients are summed locally and reduced once.
+    """
+    names = list(parts[0].counts) if parts else list(job.draw(step, Group())[0].counts)
+    local = torch.tensor([sum(p.counts[n] for p in parts) for n in names], dtype=torch.float64)
+    counts = dict(zip(names, group.sum(local.to(device)).clamp(min=1).tolist(), strict=True))
+    means = dict.fromkeys(names, 0.0)
+    for part in parts:
+        checkpoint.seed_for(settings.seed, step, part.number)
+        with autocast(settings.precision, device):
+            sums = job.loss_sums(part.data)
+        losses = {name: sums[name] / counts[name] for name in names}
+        torch.stack(list(losses.values())).sum().backward()
+        for name, loss in losses.items():
+            means[name] += loss.detach()  # type: ignore[assignment]  # stays on the device until the end
+    if group.world_size > 1:
+        _reduce_gradients(job.model, group)
+    total = torch.stack([torch.as_tensor(means[n], dtype=torch.float32, device=device) for n in names])
+    return dict(zip(names, group.sum(total).tolist(), strict=True))
+
+
+def _reduce_gradients(model: nn.Module, group: Group) -> None:
+    """Sum the gradients over the ranks in one collective; a rank without micro-batches adds zeros."""
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    flat = torch.cat([(p.grad if p.grad is not None else torch.zeros_like(p)).flatten() for p in parameters])
+    group.sum(flat)
+    for parameter, part in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
+        parameter.grad = part.view_as(parameter)
+
+
+def clip(optimizer: Lamb, limit: float) -> Tensor:
+    """Scale all gradients so that their global norm is at most `limit` (0: never); return the norm before."""
+    gradients = [p.grad for p in optimizer.parameters.values() if p.grad is not None]
+    norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+    if limit > 0:
+        torch._foreach_mul_(gradients, (limit / norm.clamp(min=limit)))
+    return norm
+
+
+def autocast(precision: str, device: torch.device) -> contextlib.AbstractContextManager[Any]:
+    """bf16 arithmetic with fp32 weights on a GPU that has it, unless the recipe says otherwise."""
+    wanted = precision == "bf16" or (precision == "auto" and device.type == "cuda" and torch.cuda.is_bf16_supported())
+    return torch.autocast(device.type, dtype=torch.bfloat16) if wanted else contextlib.nullcontext()
+
+
+# ---------------------------------------------------------------- small things
+
+
+@dataclass
+class _Stop:
+    is_set: bool = False
+
+
+@contextlib.contextmanager
+def _stop_signals() -> Iterator[_Stop]:
+    """Turn SIGTERM, SIGUSR1 and the first Ctrl-C into a flag; a second Ctrl-C interrupts at once."""
+    stop = _Stop()
+    before: dict[int, Any] = {}
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        if stop.is_set and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        stop.is_set = True
+
+    with contextlib.suppress(ValueError):  # not in the main thread: the caller handles signals
+        for number in (signal.SIGTERM, signal.SIGINT, getattr(signal, "SIGUSR1", signal.SIGTERM)):
+            before.setdefault(number, signal.signal(number, on_signal))
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def measure(job: Job, settings: TrainSettings, group: Group, device: torch.device, *, steps: int, seconds: float) -> float:
+    """Seconds that one step takes, data and update included; the weights are changed, so throw them away.
+
+    Two steps warm up, then at least `steps` and at least `seconds` are timed.
+    """
+    optimizer = Lamb(job.model.named_parameters())
+    started, done = time.monotonic(), -2
+    while done < steps or group.broadcast(time.monotonic() - started) < seconds:
+        if done == 0:
+            started = time.monotonic()
+        accumulate(job, job.draw(done + 2, group), settings, done + 2, group, device)
+        clip(optimizer, 1.0)
+        optimizer.step(0.0)
+        optimizer.zero_grad()
+        done += 1
+    return group.broadcast((time.monotonic() - started) / done)
+
+
+def _is_finite(value: float) -> bool:
+    return value - value == 0.0
+
+
+def _in_words(sums: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {value:.4g}" for name, value in sums.items())
+
+
+def _short(value: float) -> float:
+    """Six significant digits: enough for a curve, short enough to read."""
+    return float(f"{value:.6g}")
+
+

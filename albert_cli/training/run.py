@@ -1,0 +1,143 @@
+"""What a run directory needs around its loop: the lock, the saved recipe, resuming, and `status.json`."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from albert_cli import __version__, config, console, store
+from albert_cli.distributed import Group, is_main
+from albert_cli.errors import AlbertError, BusyError, CheckpointError, ConfigError
+from albert_cli.training import checkpoint
+from albert_cli.training.checkpoint import TrainState
+from albert_cli.training.lamb import Lamb
+from albert_cli.training.settings import HARMLESS, OptimizerSettings
+
+Resume = Literal["auto", "must", "never"]
+
+
+def choose_device(name: str) -> torch.device:
+    """The device for `--device`: `auto` takes CUDA, then Apple's GPU, then the CPU."""
+    available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if name == "auto":
+        name = next(kind for kind in ("cuda", "mps", "cpu") if available[kind])
+    if name not in available:
+        raise ConfigError(f"--device {name}: unknown", "choose auto, cpu, cuda or mps")
+    if not available[name]:
+        raise ConfigError(f"--device {name}: this machine has none that torch can use", "`albert doctor` shows what there is")
+    return torch.device(name, torch.cuda.current_device()) if name == "cuda" else torch.device(name)
+
+
+def make_optimizer(model: torch.nn.Module, settings: OptimizerSettings) -> Lamb:
+    """LAMB or AdamW over a model's parameters, as the recipe says."""
+    s = settings
+    rates = {"beta1": s.beta1, "beta2": s.beta2, "eps": s.eps, "weight_decay": s.weight_decay}
+    return Lamb(model.named_parameters(), **rates, adapt=s.name == "lamb")
+
+
+def versions() -> dict[str, str]:
+    """Versions of what decides the numbers."""
+    return {"albert": __version__, **{name: version(name) for name in ("torch", "numpy", "sentencepiece")}}
+
+
+# ---------------------------------------------------------------- resuming
+
+
+def saved_recipe(out: Path, resume: Resume) -> dict[str, Any] | None:
+    """The recipe of a run that `out` already holds, or None for a fresh start.
+
+    Raises `BusyError` when `out` holds something else (or anything, under `never`), `ConfigError` when there
+    is nothing to resume under `must`.
+    """
+    holds = [p for p in out.iterdir() if p.name != ".lock"] if out.is_dir() else []
+    path = out / "recipe.toml"
+    if resume == "never" and holds:
+        raise BusyError(f"{out}: is not empty", "choose another --out, or --resume auto to go on with what is there")
+    if path.is_file():
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    if resume == "must":
+        raise ConfigError(f"{out}: nothing to resume here", "leave out --resume must to start")
+    if any(not p.name.startswith(".") for p in holds):
+        raise BusyError(f"{out}: holds other files ({holds[0].name}, …) and no run", "choose another --out")
+    return None
+
+
+def check_same(out: Path, old: dict[str, Any], new: Any) -> None:
+    """Refuse to resume with a recipe that computes something else; harmless keys may change."""
+    lines = [line for line in config.differences(old, config.as_dict(new)) if line.split(":")[0] not in HARMLESS]
+    if lines:
+        raise ConfigError(
+            f"{out}: was started with another recipe: {'; '.join(lines)}",
+            "choose another --out, or give the settings it was started with",
+        )
+
+
+def resume_state(out: Path, optimizer: Lamb, load_model: Callable[[Path], None]) -> TrainState:
+    """Take weights and moments from the newest valid checkpoint; a fresh state when there is none."""
+    directory = checkpoint.newest_valid(out) if is_main() else None
+    directory = _agree(out, directory)
+    if directory is None:
+        return TrainState()
+    load_model(directory)
+    state = checkpoint.restore(directory, optimizer)
+    console.note(f"{out}: going on from step {state.step}")
+    return state
+
+
+def _agree(out: Path, directory: Path | None) -> Path | None:
+    """Every rank resumes from the step that rank 0 verified."""
+    from albert_cli.distributed import world_size
+
+    if world_size() == 1:
+        return directory
+    step = int(directory.name.removeprefix("step-")) if directory else -1
+    agreed = int(Group(0 if is_main() else 1, world_size()).broadcast(float(step)))
+    return None if agreed < 0 else checkpoint.step_directory(out, agreed)
+
+
+# ---------------------------------------------------------------- status
+
+
+@dataclass
+class Status:
+    """`status.json`: what a scheduler may ask of a run; the exit code is the one the process ends with."""
+
+    state: str
+    exit_code: int | None = None
+    step: int = 0
+    total_steps: int = 0
+    message: str = ""
+
+
+@contextmanager
+def reported(out: Path, status: Status) -> Iterator[Status]:
+    """Hold the lock of `out` and keep its `status.json` true while the block runs and after it ended."""
+    if not is_main():
+        yield status
+        return
+    with store.lock(out):
+        yield_failed: Exception | None = None
+        try:
+            yield status
+        except AlbertError as error:
+            yield_failed = error
+            names = {5: "diverged", 75: "interrupted"}
+            status.state, status.exit_code = names.get(error.exit_code, "failed"), error.exit_code
+            status.message = error.message
+            raise
+        except Exception as error:
+            yield_failed = error
+            status.state, status.exit_code, status.message = "failed", 1, repr(error)
+            raise
+        else:
+            status.state, status.exit_code = "done", 0
+        finally:
+            if yield_failed is None or not isinstance(yield_failed, BusyError | ConfigError | CheckpointError):
+                store.write_json(out / "status.json", asdict(status))
