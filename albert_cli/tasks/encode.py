@@ -70,8 +70,8 @@ class Features:
     def batch_index(self, seed: int, step: int, batch_size: int) -> Int64:
         """The examples of a training step (counted from 0), int64 [batch_size].
 
-        A pure function of (seed, step). Every epoch is a permutation of all examples; a batch runs over its end
-        into the next, so that no batch is short and no example is left out.
+        A pure function of (seed, step). Every epoch is a permutation of all examples; a batch runs over its
+        end into the next, so that no batch is short and no example is left out.
         """
         position = step * batch_size + np.arange(batch_size, dtype=np.int64)
         epoch, slot = np.divmod(position, len(self))
@@ -100,8 +100,8 @@ class Features:
 def epoch_order(size: int, seed: int, epoch: int) -> Int64:
     """The order of `size` examples in an epoch, int64 [size], read-only.
 
-    Drawn by sorting Philox's raw numbers (keyed by seed and epoch): NumPy keeps their stream between versions,
-    which it does not promise of `Generator.permutation`.
+    Drawn by sorting Philox's raw numbers (keyed by seed and epoch): NumPy keeps their stream between
+    versions, which it does not promise of `Generator.permutation`.
     """
     key = np.array([seed % 2**64, epoch], dtype=np.uint64)
     order = np.argsort(np.random.Philox(key=key).random_raw(size), kind="stable")

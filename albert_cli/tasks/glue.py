@@ -7,7 +7,8 @@ from pathlib import Path
 
 from albert_cli import console
 from albert_cli.errors import InputError
-from albert_cli.tasks.rows import Rows, is_hub, read_delimited, read_hub
+from albert_cli.tasks.hub import is_hub, read_hub
+from albert_cli.tasks.rows import Rows, read_delimited
 from albert_cli.tasks.task import Example, Task
 
 HUB = "hf:nyu-mll/glue"
@@ -40,6 +41,8 @@ class Columns:
 class GlueFiles:
     """A task of GLUE: `folder/SPLIT.tsv`, or the Hub's configuration `config` with `hub_texts` as its texts.
 
+    Another data set of the Hub with these columns does too, its configuration named: `hf:NAME:CONFIG`.
+
     `skip_short` leaves out rows with too few fields, as the reference does for QQP, whose questions hold line
     breaks; everywhere else such a row is an error.
     """
@@ -66,7 +69,7 @@ class GlueFiles:
             rows = _without_short_rows(rows, width)
         else:
             rows.check_widths(width)
-        return _examples(task, rows, columns, needs_label=split not in task.test_splits)
+        return _examples(task, rows, columns, is_labelled=split not in task.test_splits)
 
     def _find(self, data: Path, split: str) -> Path:
         file = dict(self.file_of_split).get(split, split) + ".tsv"
@@ -77,10 +80,14 @@ class GlueFiles:
         for path in (data / self.folder / file, data / file):
             if path.is_file():
                 return path
-        raise InputError(f"{data}: neither {self.folder}/{file} nor {file} is there")
+        raise InputError(
+            f"{data}: neither {self.folder}/{file} nor {file} is there",
+            f"without --data it is read from the Hugging Face Hub ({HUB})",
+        )
 
     def _from_hub(self, task: Task, split: str, source: str) -> list[Example]:
-        rows = read_hub(source, split.replace("dev", "validation"), self.config)
+        source = f"{HUB}:{self.config}" if source == HUB else source
+        rows = read_hub(source, split.replace("dev", "validation"))
         wanted = (*self.hub_texts, "label")
         missing = [name for name in wanted if name not in rows.columns]
         if missing:
@@ -97,7 +104,7 @@ class GlueFiles:
         texts = tuple(Column(rows.columns.index(name), name) for name in self.hub_texts)
         identifier = Column(rows.columns.index("idx"), "idx") if "idx" in rows.columns else None
         columns = Columns(texts, Column(place, "label"), identifier)
-        return _examples(task, rows, columns, needs_label=split not in task.test_splits)
+        return _examples(task, rows, columns, is_labelled=split not in task.test_splits)
 
 
 def _check_header(rows: Rows, columns: Columns) -> None:
@@ -106,13 +113,13 @@ def _check_header(rows: Rows, columns: Columns) -> None:
         if there != column.name:
             wanted = ", ".join(f"{c.name!r} ({_ordinal(c.place)})" for c in columns.used)
             raise InputError(
-                f"{rows.origin}:1: the header is not the published one: {_ordinal(column.place)} column is {there!r}",
+                f"{rows.origin}:1: not the published header: {_ordinal(column.place)} column is {there!r}",
                 f"wanted columns: {wanted}",
             )
 
 
 def _ordinal(place: int) -> str:
-    return "last" if place < 0 else f"no. {place + 1}"
+    return "last" if place < 0 else ("1st", "2nd", "3rd")[place] if place < 3 else f"{place + 1}th"
 
 
 def _without_short_rows(rows: Rows, width: int) -> Rows:
@@ -123,7 +130,7 @@ def _without_short_rows(rows: Rows, width: int) -> Rows:
     return Rows(rows.origin, rows.columns, [rows.cells[i] for i in kept], [rows.lines[i] for i in kept])
 
 
-def _examples(task: Task, rows: Rows, columns: Columns, *, needs_label: bool) -> list[Example]:
+def _examples(task: Task, rows: Rows, columns: Columns, *, is_labelled: bool) -> list[Example]:
     if not rows.cells:
         raise InputError(f"{rows.origin}: holds no examples")
     first, *second = (column.place for column in columns.texts)
@@ -132,7 +139,7 @@ def _examples(task: Task, rows: Rows, columns: Columns, *, needs_label: bool) ->
         Example(
             text_a=row[first],
             text_b=row[second[0]] if second else None,
-            label=task.parse_label(row[label.place], rows.where(i)) if needs_label and label else None,
+            label=task.parse_label(row[label.place], rows.where(i)) if is_labelled and label else None,
             id=row[identifier.place] if identifier else str(i),
         )
         for i, row in enumerate(rows.cells)

@@ -1,4 +1,4 @@
-"""Tables of text as strings with line numbers: TSV, CSV, JSON lines, data sets of the Hugging Face Hub."""
+"""Tables of text as strings with line numbers: TSV, CSV and JSON lines."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import io
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from albert_cli.errors import InputError
 
@@ -118,47 +117,13 @@ def read_jsonl(path: Path) -> Rows:
         missing = [name for name in columns if name not in values]
         if missing:
             raise InputError(f"{path}:{number}: no key {missing[0]!r}, which the first line has")
-        cells.append([_as_text(values[name]) for name in columns])
+        cells.append([as_text(values[name]) for name in columns])
         lines.append(number)
     return Rows(str(path), tuple(columns), cells, lines)
 
 
-def _as_text(value: object) -> str:
+def as_text(value: object) -> str:
+    """A cell as text: null is empty, numbers and truth values are written as in JSON."""
     if isinstance(value, str):
         return value
     return "" if value is None else json.dumps(value, ensure_ascii=False)
-
-
-def is_hub(source: str | None) -> bool:
-    """Whether a source names a data set of the Hub: `hf:NAME[:CONFIG]`."""
-    return source is not None and source.startswith("hf:")
-
-
-def read_hub(source: str, split: str, config: str | None = None) -> Rows:
-    """A split of `hf:NAME[:CONFIG]` through `datasets`; `config` is used where the source names none.
-
-    Class indices are written as class names, hidden ones (-1) as empty cells. Raises `InputError` with one
-    line when the Hub, the data set, its configuration or the split cannot be reached.
-    """
-    from datasets import ClassLabel, disable_progress_bars, load_dataset
-
-    name, _, given = source.removeprefix("hf:").partition(":")
-    origin = ":".join(part for part in ("hf", name, given or config, split) if part)
-    disable_progress_bars()
-    try:
-        table: Any = load_dataset(name, given or config, split=split)
-    except Exception as error:  # the library raises whatever its network and file layers raise
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise InputError(f"{origin}: cannot be loaded: {reason}", "name a local copy by --data DIR") from None
-    names = {c: tuple(f.names) for c, f in table.features.items() if isinstance(f, ClassLabel)}
-    columns = tuple(table.column_names)
-    by_column: list[list[str]] = []
-    for column in columns:
-        values = table[column][:]
-        known = names.get(column)
-        if known is not None:
-            by_column.append(["" if v is None or v < 0 else known[v] for v in values])
-        else:
-            by_column.append([_as_text(v) for v in values])
-    cells = [list(row) for row in zip(*by_column, strict=True)]
-    return Rows(origin, columns, cells, list(range(1, len(cells) + 1)), names)
