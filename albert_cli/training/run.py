@@ -14,7 +14,7 @@ import torch
 
 from albert_cli import __version__, config, console, store
 from albert_cli.distributed import Group, is_main
-from albert_cli.errors import AlbertError, BusyError, CheckpointError, ConfigError
+from albert_cli.errors import AlbertError, BusyError, ConfigError
 from albert_cli.training import checkpoint
 from albert_cli.training.checkpoint import TrainState
 from albert_cli.training.lamb import Lamb
@@ -79,27 +79,20 @@ def check_same(out: Path, old: dict[str, Any], new: Any) -> None:
         )
 
 
-def resume_state(out: Path, optimizer: Lamb, load_model: Callable[[Path], None]) -> TrainState:
-    """Take weights and moments from the newest valid checkpoint; a fresh state when there is none."""
-    directory = checkpoint.newest_valid(out) if is_main() else None
-    directory = _agree(out, directory)
-    if directory is None:
+def resume_state(out: Path, optimizer: Lamb, load_model: Callable[[Path], object], group: Group) -> TrainState:
+    """Take weights and moments from the newest valid checkpoint; a fresh state when there is none.
+
+    Rank 0 verifies and chooses; the others follow it.
+    """
+    directory = checkpoint.newest_valid(out) if group.rank == 0 else None
+    step = int(group.broadcast(float(directory.name.removeprefix("step-")) if directory else -1.0))
+    if step < 0:
         return TrainState()
+    directory = checkpoint.step_directory(out, step)
     load_model(directory)
     state = checkpoint.restore(directory, optimizer)
     console.note(f"{out}: going on from step {state.step}")
     return state
-
-
-def _agree(out: Path, directory: Path | None) -> Path | None:
-    """Every rank resumes from the step that rank 0 verified."""
-    from albert_cli.distributed import world_size
-
-    if world_size() == 1:
-        return directory
-    step = int(directory.name.removeprefix("step-")) if directory else -1
-    agreed = int(Group(0 if is_main() else 1, world_size()).broadcast(float(step)))
-    return None if agreed < 0 else checkpoint.step_directory(out, agreed)
 
 
 # ---------------------------------------------------------------- status
@@ -109,7 +102,7 @@ def _agree(out: Path, directory: Path | None) -> Path | None:
 class Status:
     """`status.json`: what a scheduler may ask of a run; the exit code is the one the process ends with."""
 
-    state: str
+    state: str = "starting"
     exit_code: int | None = None
     step: int = 0
     total_steps: int = 0
@@ -117,27 +110,35 @@ class Status:
 
 
 @contextmanager
-def reported(out: Path, status: Status) -> Iterator[Status]:
-    """Hold the lock of `out` and keep its `status.json` true while the block runs and after it ended."""
+def reported(out: Path) -> Iterator[Status]:
+    """Hold the lock of `out` and keep its `status.json` true while the block runs and after it ended.
+
+    The block sets `state` to "running" once the directory is really its own; before that nothing is written.
+    """
     if not is_main():
-        yield status
+        yield Status()
         return
     with store.lock(out):
-        yield_failed: Exception | None = None
+        status = Status()
         try:
             yield status
-        except AlbertError as error:
-            yield_failed = error
-            names = {5: "diverged", 75: "interrupted"}
-            status.state, status.exit_code = names.get(error.exit_code, "failed"), error.exit_code
-            status.message = error.message
+        except BaseException as error:
+            code = error.exit_code if isinstance(error, AlbertError) else 1
+            _write_status(out, status, {5: "diverged", 75: "interrupted"}.get(code, "failed"), code, str(error))
             raise
-        except Exception as error:
-            yield_failed = error
-            status.state, status.exit_code, status.message = "failed", 1, repr(error)
-            raise
-        else:
-            status.state, status.exit_code = "done", 0
-        finally:
-            if yield_failed is None or not isinstance(yield_failed, BusyError | ConfigError | CheckpointError):
-                store.write_json(out / "status.json", asdict(status))
+        _write_status(out, status, "done", 0, "")
+
+
+def running(out: Path, status: Status, step: int, total_steps: int) -> None:
+    """Say in `status.json` that the run has begun."""
+    status.state, status.step, status.total_steps = "running", step, total_steps
+    if is_main():
+        store.write_json(out / "status.json", asdict(status))
+
+
+def _write_status(out: Path, status: Status, state: str, exit_code: int, message: str) -> None:
+    if status.state != "starting":
+        steps = checkpoint.saved_steps(out)
+        step = int(steps[-1].name.removeprefix("step-")) if steps else status.step
+        final = Status(state, exit_code, status.total_steps if state == "done" else step, status.total_steps, message)
+        store.write_json(out / "status.json", asdict(final))

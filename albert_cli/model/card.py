@@ -1,0 +1,69 @@
+"""The model card of a checkpoint: what it is, how it was made, how to load it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from albert_cli import __version__, store
+from albert_cli.model.config import ModelConfig
+from albert_cli.model.hub import OWN_TYPE, model_type
+from albert_cli.model.params import count
+
+
+def write(directory: Path, text: str) -> None:
+    """Write `README.md` into a staged directory."""
+    store.write_text(directory / "README.md", text)
+
+
+def pretrained(config: ModelConfig, sentence_loss: str, metrics: Mapping[str, float], recipe: str) -> str:
+    """The card of a pretraining checkpoint; `recipe` is the resolved recipe as TOML."""
+    objective = {"sop": "sentence-order", "nsp": "next-sentence", "none": "no sentence"}[sentence_loss]
+    scores = "\n".join(f"| held-out {name.replace('_', ' ')} | {value:.4f} |" for name, value in metrics.items())
+    return _card(
+        "fill-mask",
+        f"A {_shape(config)} pretrained with masked-language and {objective} prediction.",
+        f"| measure | value |\n| --- | ---: |\n{scores}\n" if scores else "Not evaluated yet.\n",
+        _loading(config, "AutoModelForPreTraining"),
+        recipe,
+    )
+
+
+def finetuned(config: ModelConfig, task: str, metrics: Mapping[str, float], recipe: str) -> str:
+    """The card of a task checkpoint."""
+    scores = "\n".join(f"| dev {name} | {value:.4f} |" for name, value in metrics.items())
+    return _card(
+        "text-classification",
+        f"A {_shape(config)} fine-tuned on {task}.",
+        f"| measure | value |\n| --- | ---: |\n{scores}\n",
+        _loading(config, "AutoModelForSequenceClassification"),
+        recipe,
+    )
+
+
+def _shape(config: ModelConfig) -> str:
+    parameters = count(config).with_pooler
+    return (
+        f"transformer encoder of {config.num_hidden_layers} layers, hidden size {config.hidden_size}, "
+        f"embedding size {config.embedding_size}, {parameters:,} parameters"
+    )
+
+
+def _loading(config: ModelConfig, cls: str) -> str:
+    if model_type(config) == OWN_TYPE:
+        return "This shape has no Hugging Face class; `albert` reads it.\n"
+    return (
+        "```python\n"
+        f"from transformers import AutoTokenizer, {cls}\n\n"
+        'tokenizer = AutoTokenizer.from_pretrained("DIRECTORY")\n'
+        f'model = {cls}.from_pretrained("DIRECTORY")\n'
+        "```\n"
+    )
+
+
+def _card(tag: str, summary: str, scores: str, loading: str, recipe: str) -> str:
+    return (
+        f"---\nlibrary_name: transformers\npipeline_tag: {tag}\ntags: [albert]\n---\n\n"
+        f"{summary}\n\n## Scores\n\n{scores}\n## Use\n\n{loading}\n"
+        f"## How it was made\n\nWith `albert` {__version__}, by this recipe:\n\n```toml\n{recipe}```\n"
+    )

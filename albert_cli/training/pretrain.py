@@ -1,0 +1,245 @@
+"""`albert pretrain`: from a data directory and a recipe to a run of checkpoints."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from albert_cli import config, console, store
+from albert_cli.data.batches import PairSettings
+from albert_cli.data.shards import TokenCorpus
+from albert_cli.distributed import Group, process_group
+from albert_cli.errors import CheckpointError, ConfigError
+from albert_cli.model import hub, params
+from albert_cli.model.config import ModelConfig
+from albert_cli.model.heads import PretrainingModel
+from albert_cli.text.vocabulary import Vocabulary
+from albert_cli.training import checkpoint, run
+from albert_cli.training.loop import Loop, measure
+from albert_cli.training.objectives import PretrainingJob
+from albert_cli.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings, parse_duration
+
+# Share of a time budget kept for evaluations, checkpoints and a machine that slows down.
+_RESERVE = 0.05
+
+
+@dataclass(frozen=True)
+class PretrainRecipe:
+    """A pretraining recipe; its sections are documented by their own classes.
+
+    `masked_bias` starts the vocabulary bias of the masked-word head at zero, as the paper does, or at the log
+    unigram frequencies of the data, which saves a small model the first hundreds of steps.
+    """
+
+    model: ModelConfig = field(default_factory=ModelConfig)
+    data: PairSettings = field(default_factory=PairSettings)
+    optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
+    schedule: ScheduleSettings = field(default_factory=ScheduleSettings)
+    train: TrainSettings = field(default_factory=TrainSettings)
+    masked_bias: Literal["zero", "unigram"] = "zero"
+
+
+def resolve(recipe: str, overrides: Sequence[str], vocabulary: Vocabulary) -> PretrainRecipe:
+    """The recipe with overrides, fitted to the vocabulary; raises `ConfigError` where they do not fit."""
+    values = config.read_recipe(recipe)
+    for text in overrides:
+        values = config.merge(values, config.parse_override(text))
+    asked = values.setdefault("model", {}).setdefault("vocab_size", vocabulary.size)
+    if asked != vocabulary.size:
+        raise ConfigError(
+            f"the recipe's model.vocab_size is {asked}, the data's vocabulary has {vocabulary.size} pieces",
+            f"-s model.vocab_size={vocabulary.size}, or data made with another vocabulary",
+        )
+    resolved = config.validate(PretrainRecipe, values, recipe)
+    longest, positions = resolved.data.max_seq_length, resolved.model.max_position_embeddings
+    if longest > positions:
+        raise ConfigError(
+            f"data.max_seq_length is {longest}, but the model has only {positions} positions",
+            f"-s data.max_seq_length={positions} or -s model.max_position_embeddings={longest}",
+        )
+    return resolved
+
+
+def pretrain(
+    recipe: str,
+    data: Path,
+    out: Path,
+    overrides: Sequence[str] = (),
+    *,
+    resume: run.Resume = "auto",
+    max_time: str | None = None,
+    dry_run: bool = False,
+    device: str = "auto",
+) -> dict[str, Any]:
+    """Pretrain and return what `--json` prints; see `albert pretrain --help`."""
+    corpus, heldout = TokenCorpus.open(data, "train"), TokenCorpus.open(data, "heldout")
+    store.verify(data, "data")
+    vocabulary = Vocabulary.load(corpus.vocabulary_dir)
+    resolved = resolve(recipe, overrides, vocabulary)
+    budget = parse_duration(max_time, "--max-time") if max_time else None
+    target = run.choose_device(device)
+    with process_group(target.type) as group:
+        parts = _Parts(resolved, corpus, heldout, vocabulary, data, target, group)
+        if dry_run:
+            return parts.plan(out)
+        with run.reported(out) as status:
+            return parts.train(out, status, resume, budget)
+
+
+@dataclass
+class _Parts:
+    """Everything a run is made of, once the inputs are known to fit together."""
+
+    recipe: PretrainRecipe
+    corpus: TokenCorpus
+    heldout: TokenCorpus
+    vocabulary: Vocabulary
+    data: Path
+    device: torch.device
+    group: Group
+
+    def new_job(self) -> PretrainingJob:
+        """A job with freshly initialised weights: the same for every process that starts from this seed."""
+        recipe = self.recipe
+        torch.manual_seed(recipe.train.seed)
+        model = PretrainingModel(recipe.model)
+        if recipe.masked_bias == "unigram":
+            counts = self.corpus.unigram_counts() + 1
+            with torch.no_grad():
+                model.masked.bias.copy_(torch.from_numpy(np.log(counts / counts.sum())))
+        model.to(self.device)
+        text = config.dump_toml(recipe)
+        return PretrainingJob(
+            model, self.corpus, self.heldout, self.vocabulary, recipe.data, recipe.train, self.device, text
+        )
+
+    def train(self, out: Path, status: run.Status, resume: run.Resume, budget: float | None) -> dict[str, Any]:
+        """Run to the last step, or go on with what `out` holds."""
+        old = run.saved_recipe(out, resume) if self.group.rank == 0 else None
+        if old is not None and budget is not None:
+            # The first start froze the number of steps; asking for the same time again means that run.
+            self._set_total(int(old["schedule"]["total_steps"]))
+        elif budget is not None:
+            self._freeze(budget)
+        if old is not None:
+            run.check_same(out, old, self.recipe)
+        self._set_total(int(self.group.broadcast(float(self.recipe.schedule.total_steps))))
+        job = self.new_job()
+        optimizer = run.make_optimizer(job.model, self.recipe.optimizer)
+        if self.group.rank == 0:
+            _check_disk(out, optimizer.state_dict().values(), job.model, self.recipe.train.keep)
+            store.write_text(out / "recipe.toml", job.recipe)
+        state = run.resume_state(out, optimizer, lambda d: hub.load_into(job.model, hub.read(d)), self.group)
+        run.running(out, status, state.step, self.recipe.schedule.total_steps)
+        loop = Loop(
+            job, optimizer, self.recipe.optimizer, self.recipe.schedule, self.recipe.train, out, job.recipe,
+            {"data": store.fingerprint(self.data)}, self.group, self.device, "pretrain", state,
+        )  # fmt: skip
+        loop.run()
+        loop.save()
+        return self._summary(out)
+
+    def _set_total(self, total_steps: int) -> None:
+        schedule = dataclasses.replace(self.recipe.schedule, total_steps=total_steps)
+        self.recipe = dataclasses.replace(self.recipe, schedule=schedule)
+
+    def _freeze(self, budget: float) -> None:
+        """Turn a time budget into a number of steps: measure first, then the schedule can reach zero."""
+        seconds = measure(self.new_job(), self.recipe.train, self.group, self.device, steps=8, seconds=min(10, budget / 10))
+        self._set_total(max(1, round(budget * (1 - _RESERVE) / seconds)))
+        console.note(
+            f"{1000 * seconds:.0f} ms a step: {self.recipe.schedule.total_steps:,} steps fit into "
+            f"{console.duration(budget)}"
+        )
+
+    def _summary(self, out: Path) -> dict[str, Any]:
+        """What the finished run amounts to."""
+        final = checkpoint.saved_steps(out)[-1]
+        facts = store.read_json(self.data / "data.json")
+        records = store.read_journal(out / "metrics.jsonl")
+        metrics = next((r["eval"] for r in reversed(records) if "eval" in r), {})
+        state = store.read_json(final / "state.json")
+        return {
+            "checkpoint": str(final),
+            "steps": state["step"],
+            "seconds": round(state["seconds"], 1),
+            "tokens_per_second": records[-2]["tokens_per_second"] if len(records) > 1 and "eval" in records[-1] else None,
+            **metrics,
+            "unigram_entropy": facts["unigram_entropy_nats"],
+            "below_unigram_entropy": round(facts["unigram_entropy_nats"] - metrics["mlm_loss"], 4) if metrics else None,
+            "model_sha256": store.sha256_file(final / hub.WEIGHTS),
+        }
+
+    def plan(self, out: Path) -> dict[str, Any]:
+        """What a run would do: shapes, tokens, disk, and the time as measured on a few sequences here."""
+        recipe, train = self.recipe, self.recipe.train
+        counts = params.count(recipe.model)
+        # One micro-batch stands for the step: a paper-sized batch would take minutes on a CPU.
+        probe = dataclasses.replace(train, batch_size=min(train.batch_size, train.micro_batch_size * self.group.world_size))
+        job = dataclasses.replace(self.new_job(), settings=probe)
+        probed = measure(job, probe, self.group, self.device, steps=1, seconds=0.5)
+        seconds = probed * train.batch_size / probe.batch_size * recipe.schedule.total_steps
+        tokens = train.batch_size * recipe.data.max_seq_length
+        run.saved_recipe(out, "auto")
+        return {
+            "parameters": counts.total,
+            "steps": recipe.schedule.total_steps,
+            "warmup_steps": recipe.schedule.warmup,
+            "sequences_per_step": train.batch_size,
+            "tokens_per_step_at_most": tokens,
+            "corpus_tokens": self.corpus.tokens,
+            "passes_over_corpus": round(tokens * recipe.schedule.total_steps / max(self.corpus.tokens, 1), 2),
+            "weights_gradients_moments_bytes": 16 * counts.total,
+            "checkpoint_bytes": 12 * counts.total,
+            "disk_bytes_needed": 12 * counts.total * (train.keep + 1),
+            "disk_bytes_free": shutil.disk_usage(next(p for p in (out, *out.absolute().parents) if p.exists())).free,
+            "device": str(self.device),
+            "processes": self.group.world_size,
+            "estimated_seconds": round(seconds, 1),
+        }
+
+
+def _check_disk(out: Path, moments: Any, model: torch.nn.Module, keep: int) -> None:
+    """Refuse to start where not even the checkpoints that are kept would fit."""
+    size = sum(t.numel() * t.element_size() for t in (*moments, *model.state_dict().values()))
+    have = sum(1 for _ in checkpoint.saved_steps(out))
+    needed, free = size * max(1, keep + 1 - have), shutil.disk_usage(out).free
+    if free < needed:
+        raise CheckpointError(
+            f"{out}: {needed / 1e6:.0f} MB are needed for {keep} checkpoints and {free / 1e6:.0f} MB are free",
+            "free some space, or keep fewer with -s train.keep=1",
+        )
+
+
+def summary_text(result: Mapping[str, Any]) -> str:
+    """The result of a run as a person reads it."""
+    lines = [f"{result['checkpoint']}: {result['steps']:,} steps in {console.duration(result['seconds'])}"]
+    if result.get("mlm_loss") is not None:
+        lines.append(
+            f"held-out masked-word loss {result['mlm_loss']:.3f} nats, {result['below_unigram_entropy']:+.3f} below the "
+            f"unigram entropy of the same text ({result['unigram_entropy']:.3f}); accuracy {result['mlm_accuracy']:.1%}"
+        )
+    if result.get("order_accuracy") is not None:
+        lines.append(f"held-out sentence-order accuracy {result['order_accuracy']:.1%}")
+    return "\n".join(lines)
+
+
+def plan_text(plan: Mapping[str, Any]) -> str:
+    """A dry run's plan as a table."""
+    def shown(key: str, value: object) -> str:
+        if key.endswith("seconds"):
+            return console.duration(float(str(value)))
+        if "bytes" in key:
+            return f"{float(str(value)) / 1e6:,.1f} MB"
+        return f"{value:,}" if isinstance(value, int) else str(value)
+
+    return console.table(
+        ("plan", ""), [(k.replace("_bytes", "").replace("_", " "), shown(k, v)) for k, v in plan.items()]
+    )
