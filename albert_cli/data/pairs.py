@@ -140,7 +140,7 @@ def _chunk(
     begin, end = documents[document].astype(np.int64), documents[document + 1].astype(np.int64)
     enough = find(sentences, sentences[first].astype(np.int64) + target, "left")
     last = np.minimum(np.maximum(enough, first + 2), end)
-    # Where the document ended too early, the latest start that still gives `target`; else this changes nothing.
+    # Where the document ended too early: the latest start that still gives `target`; else a no-op.
     back = find(sentences, sentences[last].astype(np.int64) - target, "right") - 1
     first = np.maximum(np.minimum(first, np.minimum(back, last - 2)), begin)
     boundary = np.minimum(first + 1 + below(toss, np.maximum(last - first - 1, 1)), last)
