@@ -1,0 +1,1 @@
+"""Repeated runs, their results, and the report."""

@@ -1,0 +1,209 @@
+"""Drawings as SVG that lives inside the page: its text is the page's font, its colours follow the page's theme.
+
+The same numbers give the same bytes. matplotlib is imported when the first drawing is made.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from albert_cli.evaluation.page import Markup, clean
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+SERIES = 6  # colours that the stylesheet defines as --s1 … --s6
+# matplotlib wants fixed colours; these stand for the page's variables and are replaced in its output.
+_INK, _MUTED, _RULE = "#010101", "#020202", "#030303"
+_VARIABLES = {_INK: "--ink", _MUTED: "--muted", _RULE: "--rule"} | {
+    f"#0000{n:02x}": f"--s{n}" for n in range(1, SERIES + 1)
+}
+_STYLE: dict[str, Any] = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "albert",
+    "text.parse_math": False,
+    "font.size": 11,
+    "axes.edgecolor": _RULE,
+    "axes.labelcolor": _MUTED,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "axes.axisbelow": True,
+    "grid.color": _RULE,
+    "grid.linewidth": 0.7,
+    "xtick.color": _RULE,
+    "ytick.color": _RULE,
+    "xtick.labelcolor": _MUTED,
+    "ytick.labelcolor": _MUTED,
+    "xtick.major.size": 3,
+    "ytick.major.size": 0,
+    "lines.linewidth": 1.8,
+    "lines.solid_capstyle": "round",
+}
+
+
+@dataclass(frozen=True)
+class Line:
+    """One curve: (x, y) points, its series (colour), and whether it is drawn faintly or marked."""
+
+    points: Sequence[tuple[float, float]]
+    series: int
+    kind: Literal["plain", "faint", "marked"] = "plain"
+
+
+@dataclass(frozen=True)
+class Level:
+    """A horizontal line to compare with, such as chance or the unigram entropy."""
+
+    value: float
+    label: str
+    series: int | None = None
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of a dot plot: a model's scores with the median marked, or a baseline's single score."""
+
+    label: str
+    scores: Sequence[float]
+    median: float | None
+    series: int | None = None
+
+
+def colour(series: int | None) -> str:
+    """The stand-in for a series' colour; past the last they begin again."""
+    return _MUTED if series is None else f"#0000{(series - 1) % SERIES + 1:02x}"
+
+
+def curves(
+    lines: Sequence[Line], levels: Sequence[Level] = (), *, describes: str, x_label: str = "step", percent: bool = False
+) -> Markup:
+    """Curves over steps. `describes` is what a screen reader says; `percent` shows 0..1 as 0..100."""
+
+    def draw(axes: Axes) -> None:
+        scale = 100.0 if percent else 1.0
+        for line in lines:
+            xs, ys = zip(*_thinned(line.points), strict=True) if line.points else ((), ())
+            style: dict[str, Any] = {"faint": {"alpha": 0.45, "linewidth": 1.2}, "plain": {}}.get(line.kind, {})
+            if line.kind == "marked":
+                style = {"marker": "o", "markersize": 3.6}
+            axes.plot(xs, [scale * y for y in ys], color=colour(line.series), **style)
+        axes.margins(x=0.02, y=0.12)
+        for level in levels:
+            axes.axhline(scale * level.value, color=colour(level.series), linestyle=(0, (4, 3)), linewidth=1.1)
+            axes.annotate(
+                level.label, (0.99, scale * level.value), (0, 4), xycoords=("axes fraction", "data"),
+                textcoords="offset points", ha="right", color=_MUTED, size=10,
+            )  # fmt: skip
+        axes.set_xlabel(x_label)
+        _plain_ticks(axes)
+
+    return _draw(draw, (5.4, 3.1), {"left": 0.115, "right": 0.985, "top": 0.97, "bottom": 0.15}, describes)
+
+
+def dots(rows: Sequence[Row], *, describes: str, x_label: str) -> Markup:
+    """Every score as a dot, one row a model, the median as a bar; scores are shown times 100."""
+    width, row_height, foot = 8.6, 0.36, 0.55
+    height = row_height * len(rows) + foot
+    labels = [_shortened(row.label) for row in rows]
+    left = min(0.36, 0.02 + 0.0095 * max(len(label) for label in labels))
+
+    def draw(axes: Axes) -> None:
+        for place, row in enumerate(reversed(rows)):
+            scores = [100 * score for score in row.scores]
+            if row.median is None:
+                axes.plot(scores, [place], marker="D", markersize=5, color=_MUTED, linestyle="none")
+                continue
+            axes.plot(
+                scores, _beside(place, scores), marker="o", markersize=6.5, linestyle="none",
+                color=colour(row.series), alpha=0.75, markeredgewidth=0,
+            )  # fmt: skip
+            axes.plot([100 * row.median] * 2, [place - 0.32, place + 0.32], color=colour(row.series), linewidth=2.4)
+        axes.set_yticks(range(len(rows)), labels[::-1])
+        axes.tick_params(axis="y", labelcolor=_INK, pad=8)
+        axes.set_ylim(-0.6, len(rows) - 0.4)
+        axes.margins(x=0.06)
+        axes.grid(axis="x")
+        axes.spines["left"].set_visible(False)
+        axes.set_xlabel(x_label)
+
+    edges = {"left": left, "right": 0.985, "top": 0.985, "bottom": (foot - 0.02) / height}
+    return _draw(draw, (width, height), edges, describes)
+
+
+# ---------------------------------------------------------------- how
+
+
+def _draw(draw: Any, size: tuple[float, float], edges: Mapping[str, float], describes: str) -> Markup:
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    with rc_context(_STYLE):
+        figure = Figure(size)
+        figure.subplots_adjust(**edges)
+        draw(figure.add_subplot())
+        buffer = io.StringIO()
+        nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        figure.savefig(buffer, format="svg", transparent=True, metadata=nothing)
+    return _inline(buffer.getvalue(), describes)
+
+
+def _inline(svg: str, describes: str) -> Markup:
+    """matplotlib's file as an element of the page: no prologue, no global styles or ids, the page's colours."""
+    import html
+
+    body = svg[svg.index("<svg") :]
+    body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
+    body = re.sub(r"<style.*?</style>", "", body, flags=re.DOTALL)
+    referenced = set(re.findall(r'(?:xlink:href="#|url\(#)([^")]+)', body))
+    body = re.sub(r' id="([^"]+)"', lambda m: m[0] if m[1] in referenced else "", body)
+    body = re.sub(r"font-family: [^;\"]*;? ?", "", body)
+    for stand_in, variable in _VARIABLES.items():
+        body = body.replace(stand_in, f"var({variable})")
+    view = re.search(r'viewBox="([^"]+)"', body)
+    inner = body[body.index(">") + 1 :]
+    opening = f'<svg viewBox="{view[1] if view else ""}" role="img" aria-label="{html.escape(clean(describes))}">'
+    return Markup(opening + re.sub(r"\n\s*", "\n", inner).strip())
+
+
+def _thinned(points: Sequence[tuple[float, float]], most: int = 300) -> list[tuple[float, float]]:
+    """At most `most` points: neighbours are averaged, so that a long run is a line and not a cloud."""
+    if len(points) <= most:
+        return list(points)
+    edges = [i * len(points) // most for i in range(most + 1)]
+    groups = [points[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+    return [(sum(x for x, _ in g) / len(g), sum(y for _, y in g) / len(g)) for g in groups]
+
+
+def _beside(place: int, scores: Sequence[float]) -> list[float]:
+    """Heights for dots in a row: those that would hide each other are moved apart."""
+    span = (max(scores) - min(scores)) or 1.0
+    heights: list[float] = []
+    for i, score in enumerate(scores):
+        near = sum(abs(other - score) < 0.015 * span for other in scores[:i])
+        heights.append(place + (0.0, 0.2, -0.2)[near % 3])
+    return heights
+
+
+def _shortened(label: str, most: int = 30) -> str:
+    label = clean(label)
+    return label if len(label) <= most else label[: most - 1] + "…"
+
+
+def _plain_ticks(axes: Axes) -> None:
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    def write(value: float, _: object) -> str:
+        if abs(value) >= 10_000:
+            return f"{value / 1000:,.0f}k"
+        return f"{value:,.0f}" if value == round(value) else f"{value:.4g}"
+
+    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+    axes.yaxis.set_major_locator(MaxNLocator(5))
+    axes.xaxis.set_major_formatter(FuncFormatter(write))
+    axes.yaxis.set_major_formatter(FuncFormatter(write))
