@@ -1,0 +1,1 @@
+"""From bytes to pieces: reading corpora, cleaning, sentence segmentation, the SentencePiece vocabulary."""

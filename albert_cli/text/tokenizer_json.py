@@ -1,0 +1,132 @@
+"""The vocabulary for other programs: `tokenizer.json` and `tokenizer_config.json` of Hugging Face.
+
+Given `spiece.model` alone, `AutoTokenizer` needs protobuf and differs from SentencePiece on many lines,
+because it turns the user-defined symbols into added tokens. The file written here keeps them as ordinary
+pieces and repeats, step for step, what `clean` and SentencePiece's own normaliser do, so that both sides give
+the same ids. What remains different: a literal "[MASK]" (or another special token) in a text is that token
+for Hugging Face and ordinary pieces here; segmentations of equal score; characters newer than the Unicode
+tables of one side.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from typing import Any
+from unicodedata import combining
+
+from albert_cli.text.clean import Cleaning
+
+SPECIAL_TOKENS = {"pad": "<pad>", "unk": "<unk>", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
+_DIGIT_COMMA_PENALTY = 100.0
+
+
+def read_model(model: bytes) -> Any:
+    """Parse a SentencePiece model (a `ModelProto`); raises `google.protobuf.message.DecodeError`."""
+    from sentencepiece import sentencepiece_model_pb2
+
+    proto = sentencepiece_model_pb2.ModelProto()
+    proto.ParseFromString(model)
+    return proto
+
+
+def ends_in_digit_comma(piece: str) -> bool:
+    """Whether the piece is of the kind that ALBERT's tokenizer never emits, such as "▁2011,"."""
+    return len(piece) > 1 and piece.endswith(",") and piece[-2].isdigit()
+
+
+def penalise_digit_comma(proto: Any) -> bool:
+    """Lower the score of digit-comma pieces so far that they are never chosen; True when there were any.
+
+    The reference encodes the text before the comma again instead; lowering the scores gives the same
+    pieces in one pass, in SentencePiece and in Hugging Face alike.
+    """
+    pieces = [p for p in proto.pieces if p.type == p.NORMAL and ends_in_digit_comma(p.piece)]
+    for piece in pieces:
+        piece.score -= _DIGIT_COMMA_PENALTY
+    return bool(pieces)
+
+
+def tokenizer_json(proto: Any, cleaning: Cleaning) -> str:
+    """The content of `tokenizer.json` for a parsed model."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
+
+    pieces = [(p.piece, p.score) for p in proto.pieces]
+    ids = {piece: index for index, (piece, _) in enumerate(pieces)}
+    tokenizer = Tokenizer(models.Unigram(pieces, unk_id=ids["<unk>"], byte_fallback=False))
+    tokenizer.normalizer = _normalizer(proto.normalizer_spec.precompiled_charsmap, cleaning)
+    # "first": a text begins with the word mark, but what follows a [MASK] has one only after a space.
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
+    tokenizer.decoder = decoders.Metaspace(prepend_scheme="first", split=False)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS]:0 $A:0 [SEP]:0",
+        pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
+        special_tokens=[(token, ids[token]) for token in ("[CLS]", "[SEP]")],
+    )
+    tokenizer.add_special_tokens(
+        [AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS.values()]
+    )
+    return str(tokenizer.to_str(pretty=False))
+
+
+def tokenizer_config(cleaning: Cleaning) -> str:
+    """The content of `tokenizer_config.json`."""
+    return json.dumps(
+        {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
+            "model_max_length": 512,
+            **{f"{name}_token": token for name, token in SPECIAL_TOKENS.items()},
+            "clean_up_tokenization_spaces": False,
+            "albert_cleaning": {
+                "lowercase": cleaning.lowercase,
+                "strip_accents": cleaning.strip_accents,
+                "normal_form": cleaning.normal_form,
+            },
+        },
+        indent=2,
+    )
+
+
+def _normalizer(charsmap: bytes, cleaning: Cleaning) -> Any:
+    """`clean`, then SentencePiece's normaliser, as a sequence of `tokenizers` steps."""
+    from tokenizers import Regex, normalizers
+
+    forms = {
+        "NFKD": normalizers.NFKD,
+        "NFKC": normalizers.NFKC,
+        "NFD": normalizers.NFD,
+        "NFC": normalizers.NFC,
+    }
+    before, after = cleaning.steps
+    # Both classes are Python's own: the engine's \s and \p{M} differ in some characters.
+    steps: list[Any] = [normalizers.Replace(Regex(f"{_character_class(str.isspace)}+"), " ")]
+    if before:
+        steps.append(forms[before]())
+    if cleaning.strip_accents:
+        steps.append(normalizers.Replace(Regex(f"{_character_class(lambda c: combining(c) > 0)}+"), ""))
+    if cleaning.lowercase:
+        # str.lower knows the Greek final sigma, a step that lowers each character alone does not.
+        steps.append(normalizers.Replace(Regex(r"(?<=\p{L})Σ(?!\p{L})"), "ς"))
+        steps.append(normalizers.Lowercase())
+    if after:
+        steps.append(forms[after]())
+    # SentencePiece's table works on the longest match and so composes; this `Precompiled` works on short
+    # graphemes and does not (Hangul stays in pieces), hence the composition before it.
+    steps += [normalizers.NFKC(), normalizers.Precompiled(charsmap)]
+    steps += [normalizers.Replace(Regex(" {2,}"), " "), normalizers.Strip(left=False, right=True)]
+    return normalizers.Sequence(steps)
+
+
+def _character_class(belongs: Callable[[str], bool]) -> str:
+    """A regular-expression class of the characters for which `belongs` is true, as ranges."""
+    ranges: list[list[int]] = []
+    for code in range(sys.maxunicode + 1):
+        if belongs(chr(code)):
+            if ranges and ranges[-1][1] == code - 1:
+                ranges[-1][1] = code
+            else:
+                ranges.append([code, code])
+    parts = [f"\\x{{{a:X}}}" if a == b else f"\\x{{{a:X}}}-\\x{{{b:X}}}" for a, b in ranges]
+    return f"[{''.join(parts)}]"

@@ -1,0 +1,323 @@
+"""The SentencePiece vocabulary: loading one, encoding with it, and training one as the paper did."""
+
+from __future__ import annotations
+
+import random
+import string
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from unicodedata import normalize
+
+from albert_cli import console, store
+from albert_cli.errors import BusyError, CheckpointError, ConfigError, InputError
+from albert_cli.text.clean import Cleaning, clean
+from albert_cli.text.corpus import OnBadBytes, describe_sources, read_documents
+from albert_cli.text.sentences import split_sentences
+from albert_cli.text.tokenizer_json import (
+    SPECIAL_TOKENS,
+    penalise_digit_comma,
+    read_model,
+    tokenizer_config,
+    tokenizer_json,
+)
+from albert_cli.text.unigram import CONTROL_SYMBOLS, USER_DEFINED_SYMBOLS, train
+
+if TYPE_CHECKING:
+    import numpy as np
+
+MODEL, TOKENIZER, CONFIG, REPORT = (
+    "spiece.model",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "vocabulary.json",
+)
+
+_PLAIN = frozenset(string.ascii_letters + string.punctuation)
+_ENOUGH_TO_HOLD_BACK = 10_000  # sentences
+_STATISTICS_SENTENCES = 50_000
+
+
+class Vocabulary:
+    """A SentencePiece unigram model with its cleaning: ids of text, and what masking must know of them."""
+
+    def __init__(self, model: bytes, cleaning: Cleaning, source: Path | None = None) -> None:
+        """Take the bytes of a `spiece.model`; `source` is the directory that they came from.
+
+        Raises `CheckpointError` when it is no SentencePiece model or lacks ALBERT's special pieces.
+        """
+        from google.protobuf.message import DecodeError
+        from sentencepiece import SentencePieceProcessor
+
+        where = source / MODEL if source else MODEL
+        try:
+            self._proto = read_model(model)
+            is_adapted = penalise_digit_comma(self._proto)
+            self._processor = SentencePieceProcessor(
+                model_proto=self._proto.SerializeToString() if is_adapted else model
+            )
+        except (DecodeError, RuntimeError) as error:
+            raise CheckpointError(f"{where}: not a SentencePiece model") from error
+        self._model, self._source, self.cleaning = model, source, cleaning
+        self.pieces: list[str] = [p.piece for p in self._proto.pieces]
+        self.size = len(self.pieces)
+        ids = {piece: index for index, piece in enumerate(self.pieces)}
+        missing = [token for token in SPECIAL_TOKENS.values() if token not in ids]
+        if missing:
+            raise CheckpointError(
+                f"{where}: not an ALBERT vocabulary, it has no piece {', '.join(missing)}",
+                "make one with `albert vocab`; SentencePiece's default ids do not fit",
+            )
+        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (
+            ids[token] for token in SPECIAL_TOKENS.values()
+        )
+
+    @classmethod
+    def load(cls, directory: Path | str) -> Vocabulary:
+        """Read a vocabulary directory, the `vocabulary/` of a data directory, or any ALBERT model directory.
+
+        Raises `CheckpointError` where there is no `spiece.model` of ALBERT's kind.
+        """
+        directory = Path(directory)
+        if not (directory / MODEL).is_file() and (directory / "vocabulary" / MODEL).is_file():
+            directory = directory / "vocabulary"
+        if not (directory / MODEL).is_file():
+            reason = f"no {MODEL} in it" if directory.is_dir() else "no such directory"
+            raise CheckpointError(
+                f"{directory}: {reason}", "give a directory made by `albert vocab`, or a model's"
+            )
+        config = store.read_json(directory / CONFIG) if (directory / CONFIG).is_file() else {}
+        return cls((directory / MODEL).read_bytes(), Cleaning.from_json(config), directory)
+
+    def encode(self, text: str) -> list[int]:
+        """The piece ids of `text`, cleaned first; no special tokens."""
+        ids: list[int] = self._processor.encode(clean(text, self.cleaning))
+        return ids
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """`encode` for many texts at once, on the calling thread."""
+        cleaned = [clean(text, self.cleaning) for text in texts]
+        ids: list[list[int]] = self._processor.encode(cleaned, num_threads=1)
+        return ids
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of piece ids; special tokens are shown by name, padding is left out."""
+        parts: list[str] = []
+        for index in ids:
+            if index != self.pad_id:
+                is_special = index < self.first_ordinary_id
+                parts.append(
+                    f" {self.pieces[index]} " if is_special else self.pieces[index].replace("▁", " ")
+                )
+        return " ".join("".join(parts).split())
+
+    @cached_property
+    def first_ordinary_id(self) -> int:
+        """Ids below are padding, unknown and control pieces; at it and above are pieces of text."""
+        special = {self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id}
+        of_text = (
+            p.type in (p.NORMAL, p.USER_DEFINED) and i not in special
+            for i, p in enumerate(self._proto.pieces)
+        )
+        return next((index for index, is_text in enumerate(of_text) if is_text), self.size)
+
+    @cached_property
+    def is_word_start(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """bool [V]: whether a piece begins a word for whole-word and n-gram masking.
+
+        The rule of the reference's data creation: a piece with the word mark or of the form "<…>", a single
+        ASCII punctuation character, or one with any character beyond ASCII letters and punctuation (so that
+        digits and letters of other scripts are words of their own). Special pieces never continue a word.
+        """
+        import numpy as np
+
+        starts = [
+            index < self.first_ordinary_id
+            or piece.startswith(("▁", "<"))
+            or (len(piece) == 1 and piece in string.punctuation)
+            or not _PLAIN.issuperset(piece)
+            for index, piece in enumerate(self.pieces)
+        ]
+        return np.array(starts, dtype=np.bool_)
+
+    def copy_to(self, directory: Path) -> None:
+        """Write `spiece.model`, `tokenizer.json` and `tokenizer_config.json` into an existing directory."""
+        store.write_bytes(directory / MODEL, self._model)
+        store.write_text(directory / TOKENIZER, tokenizer_json(self._proto, self.cleaning) + "\n")
+        store.write_text(directory / CONFIG, tokenizer_config(self.cleaning) + "\n")
+
+
+# ---------------------------------------------------------------- training
+
+
+def build(
+    sources: Sequence[str],
+    out: Path | str,
+    size: int = 30_000,
+    cleaning: Cleaning | None = None,
+    *,
+    sample_size: int = 2_000_000,
+    character_coverage: float = 0.99995,
+    seed: int = 0,
+    language: str = "en",
+    on_bad_bytes: OnBadBytes = "refuse",
+    text_field: str = "text",
+) -> dict[str, Any]:
+    """Train a vocabulary of `size` pieces on the sources' text and write its directory; returns the report.
+
+    Training sees at most `sample_size` sentences, drawn uniformly from all sources. When `out` holds the
+    result of the same call already, its report is returned with `"up_to_date": True`.
+
+    Raises `InputError` for unreadable or empty sources and for text that does not allow `size` pieces,
+    `ConfigError` for an impossible option, `BusyError` when `out` holds something else.
+    """
+    out, cleaning = Path(out), cleaning or Cleaning()
+    _check_options(size, sample_size, character_coverage)
+    request: dict[str, Any] = {
+        "size": size,
+        "cleaning": asdict(cleaning),
+        "sample_size": sample_size,
+        "character_coverage": character_coverage,
+        "seed": seed,
+        "language": language,
+        "on_bad_bytes": on_bad_bytes,
+        "text_field": text_field,
+    }
+    _refuse_foreign(out)
+    request["sources"] = describe_sources(sources)
+    if (finished := _finished(out, request)) is not None:
+        console.note(f"{out}: up to date")
+        return finished
+    sample, seen = _sample(sources, sample_size, seed, language, on_bad_bytes, text_field)
+    cleaned = [text for sentence in sample if (text := clean(sentence, cleaning))]
+    if not cleaned:
+        raise InputError(
+            f"no text in {', '.join(sources)}", "a vocabulary needs at least some thousand sentences"
+        )
+    training, held_back = _split(cleaned)
+    vocabulary = Vocabulary(train(training, size, character_coverage, seed), cleaning)
+    report = {
+        "request": request,
+        "sentences": {"read": seen, "training": len(training), "held_back": len(held_back)},
+        **_statistics(vocabulary, training, held_back),
+    }
+    with store.commit_directory(out, "vocabulary") as staging:
+        vocabulary.copy_to(staging)
+        store.write_json(staging / REPORT, report)
+    result = {"directory": str(out), "fingerprint": store.fingerprint(out), "up_to_date": False, **report}
+    console.note(summary(result))
+    return result
+
+
+def summary(report: Mapping[str, Any]) -> str:
+    """A report of `build` in a few lines for a person."""
+    size, counts, longest = (
+        report["request"]["size"],
+        report["sentences"],
+        ", ".join(report["longest_pieces"][:5]),
+    )
+    where = "held-back" if counts["held_back"] else "training"
+    return (
+        f"{report['directory']}: {size:,} pieces from {counts['training']:,} of {counts['read']:,} sentences"
+        f" ({report['characters'] / 1e6:.1f} M characters)\n"
+        f"{report['character_coverage_achieved']:.4%} of the characters covered; on {where} text"
+        f" {report['pieces_per_word']:.3f} pieces a word, {report['unknown_rate']:.4%} of them unknown\n"
+        f"longest pieces: {longest}"
+    )
+
+
+def _check_options(size: int, sample_size: int, character_coverage: float) -> None:
+    smallest = 2 + len(CONTROL_SYMBOLS) + len(USER_DEFINED_SYMBOLS)
+    if size <= smallest:
+        raise ConfigError(f"a vocabulary of {size} pieces is too small", f"the symbols alone take {smallest}")
+    if sample_size < 1:
+        raise ConfigError(f"the sample size must be positive, not {sample_size}")
+    if not 0.9 <= character_coverage <= 1:
+        raise ConfigError(f"the character coverage must lie between 0.9 and 1, not {character_coverage}")
+
+
+def _refuse_foreign(out: Path) -> None:
+    """Say at once, not after the training, that `out` holds something that is no finished vocabulary."""
+    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+        return
+    manifest = store.read_manifest(out) if out.is_dir() else None
+    if manifest is None or manifest.kind != "vocabulary":
+        what = (
+            "a file" if out.is_file() else "not empty" if manifest is None else f"a {manifest.kind} directory"
+        )
+        raise BusyError(f"{out}: is {what}", "choose another --out or remove it")
+
+
+def _finished(out: Path, request: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The report in `out` when the same request made it; `BusyError` when another one did."""
+    if store.read_manifest(out) is None:
+        return None
+    manifest = store.verify(out, "vocabulary")
+    report = store.read_json(out / REPORT)
+    made = report["request"]
+    different = [key for key in request if key != "sources" and request[key] != made.get(key)]
+    if _identities(request["sources"]) != _identities(made["sources"]):
+        different.append("sources")
+    if different:
+        raise BusyError(
+            f"{out}: holds a vocabulary made with another {', '.join(different)}",
+            "choose another --out or remove it",
+        )
+    return {"directory": str(out), "fingerprint": manifest.fingerprint(), "up_to_date": True, **report}
+
+
+def _identities(described: Sequence[Mapping[str, Any]]) -> list[str]:
+    return [str(source.get("sha256", source["source"])) for source in described]
+
+
+def _sample(
+    sources: Sequence[str], size: int, seed: int, language: str, on_bad_bytes: OnBadBytes, text_field: str
+) -> tuple[list[str], int]:
+    """At most `size` sentences, each of the text's equally likely to be among them, and how many there are.
+
+    Reservoir sampling (Vitter 1985, algorithm R), so that memory is bounded by the sample.
+    """
+    generator = random.Random(seed)  # noqa: S311  (a sample, not a secret)
+    sample: list[str] = []
+    seen = 0
+    with console.progress("reading") as progress:
+        for document in read_documents(sources, on_bad_bytes, text_field):
+            for sentence in split_sentences(document.text, language):
+                seen += 1
+                if len(sample) < size:
+                    sample.append(sentence)
+                elif (place := int(generator.random() * seen)) < size:
+                    sample[place] = sentence
+            progress.update(seen, f"{seen:,} sentences")
+    return sample, seen
+
+
+def _split(sentences: list[str]) -> tuple[list[str], list[str]]:
+    """Training and held-back sentences: every hundredth is held back where there is enough text."""
+    if len(sentences) < _ENOUGH_TO_HOLD_BACK:
+        return sentences, []
+    return [s for i, s in enumerate(sentences) if i % 100 != 99], sentences[99::100]
+
+
+def _statistics(vocabulary: Vocabulary, training: list[str], held_back: list[str]) -> dict[str, Any]:
+    """What the vocabulary is worth: coverage, pieces a word, rate of unknown pieces, the longest pieces."""
+    characters: Counter[str] = Counter()
+    for sentence in training[:_STATISTICS_SENTENCES]:
+        characters.update(normalize("NFKC", sentence).replace(" ", ""))
+    known = set(vocabulary.pieces)
+    covered = sum(n for character, n in characters.items() if character in known)
+    sentences = (held_back or training)[:_STATISTICS_SENTENCES]
+    ids = vocabulary.encode_batch(sentences)
+    pieces, words = sum(map(len, ids)), sum(len(s.split()) for s in sentences)
+    unknown = sum(row.count(vocabulary.unk_id) for row in ids)
+    ordinary = vocabulary.pieces[vocabulary.first_ordinary_id :]
+    return {
+        "characters": sum(map(len, training)),
+        "character_coverage_achieved": covered / max(characters.total(), 1),
+        "pieces_per_word": pieces / max(words, 1),
+        "unknown_rate": unknown / max(pieces, 1),
+        "longest_pieces": sorted(ordinary, key=lambda piece: (-len(piece), piece))[:10],
+    }
