@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from albert_cli.errors import ConfigError
+from albert_cli.errors import BusyError, ConfigError
 
 T = TypeVar("T")
 _PACKAGE = Path(__file__).parent
@@ -194,3 +194,22 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = ""
             yield from differences(before, after, f"{prefix}{key}.")
         elif before != after:
             yield f"{prefix}{key}: {before!r} -> {after!r}"
+
+
+def first_comment(path: Path) -> str:
+    """A recipe's first comment line: what it is, in a sentence."""
+    line = path.read_text(encoding="utf-8").split("\n", 1)[0]
+    return line.lstrip("# ").rstrip()
+
+
+def copy_recipe(name: str, out: Path | None) -> Path:
+    """Copy a shipped recipe to a new file (by default its last name here); raises `BusyError` if it exists."""
+    from albert_cli import store
+
+    source = find_recipe(name)
+    target = out or Path(source.name)
+    if target.exists():
+        raise BusyError(f"{target}: already exists", "choose another --out")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    store.write_bytes(target, source.read_bytes())
+    return target

@@ -93,6 +93,13 @@ def pretrain(
             return parts.train(out, status, resume, budget)
 
 
+def show_config(recipe: str, data: Path, overrides: Sequence[str]) -> tuple[dict[str, Any], str]:
+    """The resolved recipe, as values and as TOML."""
+    vocabulary = Vocabulary.load(TokenCorpus.open(data).vocabulary_dir)
+    resolved = resolve(recipe, overrides, vocabulary)
+    return config.as_dict(resolved), config.dump_toml(resolved).rstrip()
+
+
 @dataclass
 class _Parts:
     """Everything a run is made of, once the inputs are known to fit together."""

@@ -1,0 +1,20 @@
+"""Checking a recipe's file without running it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from albert_cli import config
+from albert_cli.training.finetune import FinetuneRecipe
+from albert_cli.training.pretrain import PretrainRecipe
+
+
+def validate(name: str) -> tuple[dict[str, Any], str]:
+    """The resolved recipe as values and as TOML; raises `ConfigError` naming the first thing that is wrong.
+
+    A recipe that names a `task` is for fine-tuning, any other for pretraining.
+    """
+    values = config.read_recipe(name)
+    schema: type[Any] = FinetuneRecipe if "task" in values else PretrainRecipe
+    resolved = config.load(schema, name)
+    return config.as_dict(resolved), config.dump_toml(resolved).rstrip()
