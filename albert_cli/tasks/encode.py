@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,12 +15,24 @@ from albert_cli.data.batches import PackedBatch
 from albert_cli.errors import ConfigError
 from albert_cli.tasks.task import Example
 
-if TYPE_CHECKING:
-    from albert_cli.text.vocabulary import Vocabulary
-
 Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]
 _SPECIAL_IN_PAIR = 3  # [CLS] A [SEP] B [SEP]
+
+
+class Tokenizer(Protocol):
+    """What encoding needs of a `Vocabulary`."""
+
+    @property
+    def cls_id(self) -> int:
+        """The id of [CLS]."""
+
+    @property
+    def sep_id(self) -> int:
+        """The id of [SEP]."""
+
+    def encode_batch(self, texts: Sequence[str]) -> Sequence[Sequence[int]]:
+        """The piece ids of each text, without special tokens."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +121,7 @@ def epoch_order(size: int, seed: int, epoch: int) -> Int64:
     return order
 
 
-def encode(examples: Sequence[Example], vocabulary: Vocabulary, max_seq_length: int) -> Features:
+def encode(examples: Sequence[Example], vocabulary: Tokenizer, max_seq_length: int) -> Features:
     """`[CLS] A [SEP]` with segment 0, and for pairs `B [SEP]` with segment 1, cut to `max_seq_length` tokens.
 
     The longer of two texts loses its last token first, text B on a tie, as in the reference. Every distinct
@@ -149,7 +161,7 @@ def truncated_lengths(length_a: Int64, length_b: Int64, room: Int64) -> tuple[In
 class _Pieces:
     """The tokens of all texts, each distinct text stored once."""
 
-    def __init__(self, texts: list[str], vocabulary: Vocabulary) -> None:
+    def __init__(self, texts: list[str], vocabulary: Tokenizer) -> None:
         slots = {text: slot for slot, text in enumerate(dict.fromkeys(texts))}
         encoded = vocabulary.encode_batch(list(slots))
         lengths = np.fromiter(map(len, encoded), dtype=np.int64, count=len(encoded))

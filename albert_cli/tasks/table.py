@@ -68,7 +68,9 @@ def open_table(settings: TableSettings, data: str | None = None) -> Task:
     files = _locate(settings, data)
     table = TableFiles(settings, files)
     reference = table.rows(next(iter(files)))
-    is_pair = _find_column(reference, "text_pair", settings) is not None
+    texts = [reference.columns[_column(reference, "text", settings)]]
+    if (pair := _find_column(reference, "text_pair", settings)) is not None:
+        texts.append(reference.columns[pair])
     kind, labels = table.kind_and_labels()
     has_train = "train" in files
     task = Task(
@@ -76,24 +78,17 @@ def open_table(settings: TableSettings, data: str | None = None) -> Task:
         title="table",
         labels=labels,
         metrics=("pearson", "spearman") if kind == "regression" else ("accuracy", "macro_f1"),
-        inputs=2 if is_pair else 1,
+        inputs=len(texts),
         source=table,
         kind=kind,
         train_split="train" if has_train else None,
         dev_splits=("dev",) if has_train or "dev" in files else (),
         test_splits=("test",) if "test" in files else (),
     )
-    _describe(task, reference, settings)
+    output = "a value" if kind == "regression" else f"{len(labels)} classes"
+    shown = f" ({', '.join(labels)})" if 0 < len(labels) <= 10 else ""
+    console.note(f"{reference.origin}: {' and '.join(map(repr, texts))} → {output}{shown}")
     return task
-
-
-def _describe(task: Task, rows: Rows, settings: TableSettings) -> None:
-    columns = [rows.columns[_column(rows, "text", settings)]]
-    if (pair := _find_column(rows, "text_pair", settings)) is not None:
-        columns.append(rows.columns[pair])
-    classes = "a value" if task.kind == "regression" else f"{len(task.labels)} classes"
-    shown = f" ({', '.join(task.labels)})" if 0 < len(task.labels) <= 10 else ""
-    console.note(f"{rows.origin}: {' and '.join(map(repr, columns))} → {classes}{shown}")
 
 
 # ---------------------------------------------------------------- files
@@ -101,11 +96,11 @@ def _describe(task: Task, rows: Rows, settings: TableSettings) -> None:
 
 def _locate(settings: TableSettings, data: str | None) -> dict[str, str]:
     """Split to file (or to `hf:…` and the Hub's split after a `#`), train first."""
-    given = {split: name for split in _FILE_NAMES if (name := getattr(settings, split))}
+    given: dict[str, str] = {split: name for split in _FILE_NAMES if (name := getattr(settings, split))}
     if is_hub(data):
         found = _hub_files(str(data))
     elif data is not None:
-        found = _folder_files(Path(data))
+        found = _folder_files(Path(data), [split for split in _FILE_NAMES if split not in given])
     else:
         found = {}
     files = {split: name for split in _FILE_NAMES if (name := given.get(split) or found.get(split))}
@@ -119,14 +114,15 @@ def _locate(settings: TableSettings, data: str | None) -> dict[str, str]:
     return files
 
 
-def _folder_files(folder: Path) -> dict[str, str]:
+def _folder_files(folder: Path, splits: Sequence[str]) -> dict[str, str]:
     if folder.is_file():
         return {"train": str(folder)}
     if not folder.is_dir():
         raise InputError(f"{folder}: no such file or directory")
     found: dict[str, str] = {}
-    for split, names in _FILE_NAMES.items():
-        files = [p for name in names for suffix in _SUFFIXES if (p := folder / (name + suffix)).is_file()]
+    for split in splits:
+        names = [name + suffix for name in _FILE_NAMES[split] for suffix in _SUFFIXES]
+        files = [path for name in names if (path := folder / name).is_file()]
         if len(files) > 1:
             raise InputError(
                 f"{folder}: both {files[0].name} and {files[1].name} are there",
@@ -134,7 +130,7 @@ def _folder_files(folder: Path) -> dict[str, str]:
             )
         if files:
             found[split] = str(files[0])
-    if not found:
+    if not found and "train" in splits:
         raise InputError(f"{folder}: holds no train.tsv, train.csv or train.jsonl", "or -s table.train=FILE")
     return found
 

@@ -1,0 +1,281 @@
+"""GLUE as published: every task's columns, the awkward lines, and the errors for files that are not GLUE."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from albert_cli.errors import ConfigError, InputError
+from albert_cli.tasks.spec import TASKS, Example, find_task, fingerprint
+
+BOM = "\ufeff"
+SINGLE_TEST = "index\tsentence\n"
+PAIR_TEST = "index\tsentence1\tsentence2\n"
+PAIR = "index\tsentence1\tsentence2\tlabel\n"
+MRPC = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n"
+MRPC_TEST = "index\t#1 ID\t#2 ID\t#1 String\t#2 String\n"
+STSB = "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2\tscore\n"
+QQP = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n"
+QQP_TEST = "id\tquestion1\tquestion2\n"
+MNLI_TEST = (
+    "index\tpromptID\tpairID\tgenre\tsentence1_binary_parse\tsentence2_binary_parse\tsentence1_parse\t"
+    "sentence2_parse\tsentence1\tsentence2\n"
+)
+MNLI = MNLI_TEST.replace("\n", "\tlabel1\tgold_label\n")
+MNLI_DEV = MNLI_TEST.replace("\n", "\tlabel1\tlabel2\tlabel3\tlabel4\tlabel5\tgold_label\n")
+PARSED = "5\t31193\t31193n\tgovernment\t( A . )\t( B . )\t(ROOT A)\t(ROOT B)\tA.\tB."
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(text.encode())
+    return path
+
+
+STSB_ROW = "3\tg\tf\ty\t1\tn\tn\tA .\tB .\t2.400"
+MNLI_ROW = PARSED + "\tneutral\tx\tx\tx\tx\tcontradiction"
+
+# A row in each published format: task, split, file, header, row, and the example in it.
+FORMATS: list[tuple[str, str, str, str, str, Example]] = [
+    ("cola", "train", "CoLA/train.tsv", "", "gj04\t0\t*\tBook the.", Example("Book the.", None, 0, "0")),
+    ("cola", "test", "CoLA/test.tsv", SINGLE_TEST, "7\tHe left.", Example("He left.", None, None, "7")),
+    ("sst2", "dev", "SST-2/dev.tsv", "sentence\tlabel\n", "fine \t1", Example("fine ", None, 1, "0")),
+    ("sst2", "test", "SST-2/test.tsv", SINGLE_TEST, "0\tfine", Example("fine", None, None, "0")),
+    ("mrpc", "train", "MRPC/train.tsv", BOM + MRPC, "1\t12\t13\tA .\tB .", Example("A .", "B .", 1, "0")),
+    ("mrpc", "test", "MRPC/test.tsv", MRPC_TEST, "4\t12\t13\tA .\tB .", Example("A .", "B .", None, "4")),
+    ("stsb", "dev", "STS-B/dev.tsv", STSB, STSB_ROW, Example("A .", "B .", 2.4, "3")),
+    ("qqp", "dev", "QQP/dev.tsv", QQP, "9\t1\t2\tA?\tB?\t0", Example("A?", "B?", 0, "9")),
+    ("qqp", "test", "QQP/test.tsv", QQP_TEST, "0\tA?\tB?", Example("A?", "B?", None, "0")),
+    ("mnli", "train", "MNLI/train.tsv", MNLI, PARSED + "\tneutral\tneutral", Example("A.", "B.", 2, "5")),
+    ("mnli", "dev_mismatched", "MNLI/dev_mismatched.tsv", MNLI_DEV, MNLI_ROW,
+     Example("A.", "B.", 0, "5")),
+    ("mnli", "test", "MNLI/test_matched.tsv", MNLI_TEST, PARSED, Example("A.", "B.", None, "5")),
+    ("qnli", "dev", "QNLI/dev.tsv", "index\tquestion\tsentence\tlabel\n", "2\tA?\tB.\tnot_entailment",
+     Example("A?", "B.", 1, "2")),
+    ("rte", "train", "RTE/train.tsv", PAIR, "0\tA.\tB.\tentailment", Example("A.", "B.", 0, "0")),
+    ("wnli", "dev", "WNLI/dev.tsv", PAIR, "0\tA.\tB.\t1", Example("A.", "B.", 1, "0")),
+    ("wnli", "test", "WNLI/test.tsv", PAIR_TEST, "0\tA.\tB.", Example("A.", "B.", None, "0")),
+    ("ax", "test", "diagnostic/diagnostic.tsv", PAIR_TEST, "0\tA.\tB.", Example("A.", "B.", None, "0")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "split", "file", "header", "row", "expected"), FORMATS)
+def test_published_formats(
+    tmp_path: Path, name: str, split: str, file: str, header: str, row: str, expected: Example
+) -> None:
+    path = write(tmp_path / file, f"{header}{row}\n")
+    task = find_task(name)
+    assert task.read(split, str(tmp_path)) == [expected]
+    assert task.read(split, str(path.parent)) == [expected]  # the task's own folder is as good
+
+
+def test_awkward_characters_stay_in_their_fields(tmp_path: Path) -> None:
+    texts = ['" he said', 'a "b', "'", "", "x\u2028y\u2029z\x85\x0b\x0cend", "trailing ", "\x00", "a\rb"]
+    lines = [f"{i}\t{text}\t{text[::-1]}\tentailment\n" for i, text in enumerate(texts)]
+    write(tmp_path / "dev.tsv", PAIR + "".join(lines))
+    examples = find_task("rte").read("dev", str(tmp_path))
+    assert [e.text_a for e in examples] == texts
+    assert [e.text_b for e in examples] == [text[::-1] for text in texts]
+
+
+def test_windows_line_ends_and_a_last_line_without_one(tmp_path: Path) -> None:
+    write(tmp_path / "dev.tsv", "sentence\tlabel\r\ngood\t1\r\nbad\t0")
+    assert [(e.text_a, e.label) for e in find_task("sst2").read("dev", str(tmp_path))] == [
+        ("good", 1),
+        ("bad", 0),
+    ]
+
+
+def test_qqp_short_rows_are_left_out_and_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = "1\t1\t2\tA?\tB?\t1\n2\t1\t2\tcut\n\tby a line break?\t0\n3\t1\t2\tC?\tD?\t0\n"
+    write(tmp_path / "train.tsv", QQP + rows)
+    assert [e.id for e in find_task("qqp").read("train", str(tmp_path))] == ["1", "3"]
+    assert "2 rows" in capsys.readouterr().err
+
+
+RTE = PAIR + "0\tA.\tB.\tentailment\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (RTE + "1\tA.\tB.\n", "dev.tsv:3: 3 fields where 4 are expected"),
+        (RTE + "1\tA.\tB\t.\tentailment\n", "dev.tsv:3: 5 fields where 4 are expected"),
+        (RTE + "\n", "dev.tsv:3: 1 fields"),
+        (RTE + "1\tA.\tB.\tneutral\n", "dev.tsv:3: label 'neutral' is not one of entailment, not_entailment"),
+        (RTE + "1\tA.\tB.\t-1\n", "dev.tsv:3: label '-1'"),
+        ("0\tA.\tB.\tentailment\n", "dev.tsv:1: not the published header"),
+        ("index\tsentence2\tsentence1\tlabel\n0\tB.\tA.\tentailment\n", "2nd column is 'sentence2'"),
+        ("index\tsentence1\tsentence2\n0\tA.\tB.\n", "last column is 'sentence2'"),
+        ("index\n0\n", "2nd column is None"),
+        (PAIR, "holds no examples"),
+        ("", "empty"),
+    ],
+)
+def test_files_that_are_not_as_published(tmp_path: Path, content: str, message: str) -> None:
+    write(tmp_path / "RTE" / "dev.tsv", content)
+    with pytest.raises(InputError) as caught:
+        find_task("rte").read("dev", str(tmp_path))
+    assert message in caught.value.message
+    assert "\n" not in caught.value.message
+
+
+def test_a_wrong_header_names_the_columns_wanted(tmp_path: Path) -> None:
+    write(tmp_path / "dev.tsv", "a\tb\n")
+    with pytest.raises(InputError) as caught:
+        find_task("sst2").read("dev", str(tmp_path))
+    assert caught.value.hint is not None
+    assert "'sentence' (1st), 'label' (2nd)" in caught.value.hint
+
+
+def test_invalid_utf8_names_the_line(tmp_path: Path) -> None:
+    (tmp_path / "dev.tsv").write_bytes(b"sentence\tlabel\ngood\t1\nb\xffd\t0\n")
+    with pytest.raises(InputError, match=r"dev\.tsv:3: not valid UTF-8"):
+        find_task("sst2").read("dev", str(tmp_path))
+
+
+@pytest.mark.parametrize("score", ["5.001", "-0.1", "nan", "inf", "high", ""])
+def test_similarity_outside_its_range(tmp_path: Path, score: str) -> None:
+    write(tmp_path / "dev.tsv", STSB + f"3\tg\tf\t2012\t1\tn\tn\tA .\tB .\t{score}\n")
+    with pytest.raises(InputError, match=r"dev\.tsv:2: label"):
+        find_task("stsb").read("dev", str(tmp_path))
+
+
+def test_missing_data(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such directory"):
+        find_task("rte").read("dev", str(tmp_path / "nowhere"))
+    with pytest.raises(InputError, match=r"neither RTE/dev\.tsv nor dev\.tsv"):
+        find_task("rte").read("dev", str(tmp_path))
+
+
+def test_task_names() -> None:
+    assert find_task("mrpc").metrics[0] == "accuracy"
+    assert find_task("mnli").labels == ("contradiction", "entailment", "neutral")
+    assert [find_task(name).num_outputs for name in ("stsb", "cola", "mnli")] == [1, 2, 3]
+    for name in ("squad1", "squad2", "race"):
+        with pytest.raises(ConfigError, match=f"{name} is not available yet"):
+            find_task(name)
+    with pytest.raises(ConfigError) as caught:
+        find_task("mprc")
+    assert caught.value.hint == "did you mean 'mrpc'?"
+    assert caught.value.exit_code == 2
+
+
+def test_splits() -> None:
+    assert TASKS["mnli"].splits == (
+        "train",
+        "dev_matched",
+        "dev_mismatched",
+        "test_matched",
+        "test_mismatched",
+    )
+    assert TASKS["ax"].splits == ("test",)
+    for name, split in (("ax", "train"), ("ax", "dev"), ("rte", "validation")):
+        with pytest.raises(ConfigError, match="has no split"):
+            TASKS[name].read(split, "anywhere")
+
+
+def test_fingerprint_tells_data_apart() -> None:
+    one, other = Example("a", "b", 1, "0"), Example("ab", "", 1, "0")
+    assert fingerprint([one]) == fingerprint([one])
+    assert len({fingerprint([one]), fingerprint([other]), fingerprint([one, one]), fingerprint([])}) == 4
+
+
+# ---------------------------------------------------------------- the Hub's form, from a local folder
+
+
+def hub_folder(folder: Path, names: list[str], rows: list[dict[str, object]]) -> str:
+    """A data set as `datasets` finds it in a repository: rows, and class names in the card."""
+    classes = "".join(f"\n            '{i}': {name}" for i, name in enumerate(names))
+    texts = [key for key in rows[0] if key not in ("label", "idx")]
+    features = "".join(f"\n  - name: {text}\n    dtype: string" for text in texts)
+    card = f"""---
+dataset_info:
+  features:{features}
+  - name: label
+    dtype:
+      class_label:
+        names:{classes}
+  - name: idx
+    dtype: int32
+configs:
+- config_name: default
+  data_files:
+  - split: train
+    path: train.jsonl
+  - split: test
+    path: test.jsonl
+---
+"""
+    write(folder / "README.md", card)
+    write(folder / "train.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    write(folder / "test.jsonl", "".join(json.dumps({**row, "label": -1}) + "\n" for row in rows))
+    return f"hf:{folder}"
+
+
+@pytest.fixture
+def hub_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import datasets
+
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.mark.usefixtures("hub_cache")
+def test_hub_class_names_become_our_label_order(tmp_path: Path) -> None:
+    rows: list[dict[str, object]] = [
+        {"premise": f"p{i}", "hypothesis": "h", "label": i, "idx": 10 + i} for i in range(3)
+    ]
+    source = hub_folder(tmp_path / "mnli", ["entailment", "neutral", "contradiction"], rows)
+    mnli = find_task("mnli")
+    assert [e.label for e in mnli.read("train", source)] == [1, 2, 0]
+    with pytest.raises(InputError, match="validation_matched"):
+        mnli.read("dev", source)
+
+
+@pytest.mark.usefixtures("hub_cache")
+def test_hub_names_for_zero_and_one(tmp_path: Path) -> None:
+    rows: list[dict[str, object]] = [{"sentence": f"s{i}", "label": i, "idx": i} for i in range(2)]
+    source = hub_folder(tmp_path / "cola", ["unacceptable", "acceptable"], rows)
+    cola = find_task("cola")
+    assert cola.read("train", source) == [Example("s0", None, 0, "0"), Example("s1", None, 1, "1")]
+    assert cola.read("test", source)[1] == Example("s1", None, None, "1")
+    with pytest.raises(InputError, match="no column 'sentence1'"):
+        find_task("rte").read("train", source)
+
+
+# ---------------------------------------------------------------- the real files
+
+
+SIZES = {
+    "cola": (8551, 1043, 1063),
+    "sst2": (67349, 872, 1821),
+    "mrpc": (3668, 408, 1725),
+    "stsb": (5749, 1500, 1379),
+    "qqp": (363846, 40430, 390965),
+    "mnli": (392702, 9815, 9832, 9796, 9847),
+    "qnli": (104743, 5463, 5463),
+    "rte": (2490, 277, 3000),
+    "wnli": (635, 71, 146),
+    "ax": (1104,),
+}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_published_sizes(shared_data: Path, name: str) -> None:
+    task, folder = find_task(name), shared_data / "glue"
+    read = 0
+    for split, size in zip(task.splits, SIZES[name], strict=True):
+        try:
+            examples = task.read(split, str(folder))
+        except InputError as error:
+            if "neither" not in error.message:
+                raise
+            continue
+        assert len(examples) == size
+        assert len({e.id for e in examples}) == size
+        assert all((e.label is None) == (split in task.test_splits) for e in examples)
+        read += 1
+    if not read:
+        pytest.skip(f"{task.title} is not in {folder}")

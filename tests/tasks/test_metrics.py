@@ -1,0 +1,110 @@
+"""Scores by hand, against the libraries on random cases, and where a correlation is not defined."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+from scipy import stats
+from sklearn import metrics as reference
+
+from albert_cli.errors import DivergedError
+from albert_cli.tasks.metrics import METRICS, majority, scores
+from albert_cli.tasks.spec import find_task
+
+
+@pytest.fixture(autouse=True)
+def _no_warnings() -> None:
+    warnings.simplefilter("error")
+
+
+def test_by_hand() -> None:
+    # 3 true positives, 1 false positive, 2 false negatives, 4 true negatives
+    labels = [1, 1, 1, 0, 1, 1, 0, 0, 0, 0]
+    predictions = [1, 1, 1, 1, 0, 0, 0, 0, 0, 0]
+    got = scores(("accuracy", "f1", "mcc"), predictions, labels)
+    assert got["accuracy"] == pytest.approx(0.7)
+    assert got["f1"] == pytest.approx(2 * 3 / (2 * 3 + 1 + 2))
+    assert got["mcc"] == pytest.approx((3 * 4 - 1 * 2) / (4 * 5 * 5 * 6) ** 0.5)
+
+
+def test_correlations_by_hand() -> None:
+    got = scores(("pearson", "spearman"), [1.0, 2.0, 4.0], [1.0, 3.0, 2.0])
+    assert got["pearson"] == pytest.approx(1 / (2 * 14 / 3) ** 0.5)
+    assert got["spearman"] == pytest.approx(0.5)
+
+
+def test_against_the_libraries() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(1000):
+        size = int(rng.integers(2, 40))
+        labels, predictions = rng.integers(0, 2, (2, size))
+        got = scores(("accuracy", "f1", "mcc"), predictions, labels)
+        assert got["accuracy"] == pytest.approx(reference.accuracy_score(labels, predictions))
+        assert got["f1"] == pytest.approx(reference.f1_score(labels, predictions, zero_division=0.0))
+        true, false = np.array([labels, predictions]), 1 - np.array([labels, predictions])
+        tp, tn = true.prod(0).sum(), false.prod(0).sum()
+        fp, fn = (false[0] * true[1]).sum(), (true[0] * false[1]).sum()
+        root = float((tp + fp) * (tp + fn) * (tn + fp) * (tn + fn)) ** 0.5
+        assert got["mcc"] == pytest.approx((tp * tn - fp * fn) / root if root else 0.0)
+
+
+def test_correlations_against_the_library() -> None:
+    rng = np.random.default_rng(1)
+    for _ in range(200):
+        size = int(rng.integers(3, 40))
+        labels, predictions = rng.normal(size=(2, size))
+        labels = np.round(labels * 2) / 2  # ties, as annotators give them
+        got = scores(("pearson", "spearman"), predictions.astype(np.float32), labels)
+        if np.ptp(labels) == 0:
+            assert got == {"pearson": 0.0, "spearman": 0.0}
+            continue
+        predictions = predictions.astype(np.float32).astype(float)
+        assert got["pearson"] == pytest.approx(np.corrcoef(predictions, labels)[0, 1])
+        ranks = stats.rankdata(predictions), stats.rankdata(labels)
+        assert got["spearman"] == pytest.approx(np.corrcoef(*ranks)[0, 1])
+
+
+def test_f1_counts_class_one_of_several() -> None:
+    assert scores(("f1",), [2, 1, 1, 0], [2, 1, 0, 0])["f1"] == pytest.approx(2 / 3)
+    assert scores(("macro_f1",), [2, 1, 1, 0], [2, 1, 0, 0])["macro_f1"] == pytest.approx(
+        (1 + 2 / 3 + 2 / 3) / 3
+    )
+
+
+@pytest.mark.parametrize("value", [0.0, 3.3, 1e9])
+def test_constant_predictions_score_zero(value: float) -> None:
+    predictions = np.full(5, value, dtype=np.float32)
+    predictions[0] = np.nextafter(predictions[0], np.float32(np.inf)) if value == 0 else predictions[0]
+    got = scores(("pearson", "spearman"), predictions, [1.0, 2.0, 3.0, 4.0, 5.0])
+    assert got == {"pearson": 0.0, "spearman": 0.0}
+
+
+def test_one_class_for_all_scores_zero_mcc() -> None:
+    assert scores(("mcc", "f1"), [0, 0, 0], [0, 1, 1]) == {"mcc": 0.0, "f1": 0.0}
+    assert scores(("mcc", "accuracy"), [1, 1], [1, 1]) == {"mcc": 0.0, "accuracy": 1.0}
+
+
+def test_what_cannot_be_scored() -> None:
+    with pytest.raises(DivergedError):
+        scores(("pearson",), [1.0, float("nan")], [1.0, 2.0])
+    for predictions, labels in (([], []), ([1], [1, 0]), ([[1]], [[1]])):
+        with pytest.raises(ValueError, match="labels"):
+            scores(("accuracy",), predictions, labels)
+
+
+def test_majority_is_that_of_train() -> None:
+    mrpc = find_task("mrpc")
+    assert majority(mrpc, [1, 1, 0], [0, 0, 1]) == {
+        "accuracy": pytest.approx(1 / 3),
+        "f1": pytest.approx(0.5),
+    }
+    assert majority(mrpc, [1, 0], [0, 0, 1])["accuracy"] == pytest.approx(2 / 3)  # a tie goes to the first
+    assert majority(find_task("stsb"), [1.0, 4.0], [0.5, 2.0]) == {"pearson": 0.0, "spearman": 0.0}
+
+
+def test_every_task_names_known_metrics() -> None:
+    from albert_cli.tasks.spec import TASKS
+
+    assert {metric for task in TASKS.values() for metric in task.metrics} <= set(METRICS)

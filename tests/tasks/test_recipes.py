@@ -1,0 +1,43 @@
+"""The fine-tuning recipes are the paper's table 14."""
+
+from __future__ import annotations
+
+import pytest
+
+from albert_cli.config import read_recipe
+from albert_cli.tasks.spec import TASKS
+
+# arXiv 1909.11942, table 14: learning rate, batch size, dropout, steps, warm-up.
+TABLE_14 = {
+    "cola": (1e-5, 16, 0.0, 5336, 320),
+    "stsb": (2e-5, 16, 0.0, 3598, 214),
+    "sst2": (1e-5, 32, 0.0, 20935, 1256),
+    "mnli": (3e-5, 128, 0.0, 10000, 1000),
+    "qnli": (1e-5, 32, 0.0, 33112, 1986),
+    "qqp": (5e-5, 128, 0.1, 14000, 1000),
+    "rte": (3e-5, 32, 0.1, 800, 200),
+    "mrpc": (2e-5, 32, 0.0, 800, 200),
+    "wnli": (2e-5, 16, 0.1, 2000, 250),
+}
+
+
+@pytest.mark.parametrize("name", TABLE_14)
+def test_table_14(name: str) -> None:
+    recipe = read_recipe(f"finetune/{name}")
+    optimizer, schedule, model = recipe["optimizer"], recipe["schedule"], recipe["model"]
+    here = (
+        optimizer["lr"],
+        recipe["train"]["batch_size"],
+        model["dropout"],
+        schedule["total_steps"],
+        schedule["warmup_steps"],
+    )
+    assert here == TABLE_14[name]
+    assert recipe["task"] == name
+    assert recipe["data"]["max_seq_length"] == 512
+    assert model["classifier_dropout"] == 0.1
+    assert (optimizer["name"], optimizer["weight_decay"], optimizer["eps"]) == ("adamw", 0.01, 1e-6)
+
+
+def test_every_task_with_training_data_has_a_recipe() -> None:
+    assert set(TABLE_14) == {name for name, task in TASKS.items() if task.train_split}

@@ -1,0 +1,215 @@
+"""One's own table: every form, the defaults, what is discovered, and the errors."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from albert_cli.config import validate
+from albert_cli.errors import ConfigError, InputError
+from albert_cli.tasks.spec import Example
+from albert_cli.tasks.table import TableSettings, open_table
+
+
+def write(path: Path, text: str) -> str:
+    path.write_bytes(text.encode())
+    return str(path)
+
+
+def settings(**values: Any) -> TableSettings:
+    return validate(TableSettings, values, "recipe")
+
+
+def test_tsv_has_no_quoting(tmp_path: Path) -> None:
+    write(tmp_path / "train.tsv", 'text\tlabel\n"fine, he said\tpos\nx\u2028y\tneg\n')
+    write(tmp_path / "dev.tsv", "label\ttext\nneg\tbad\n")  # the order of columns is each file's own
+    task = open_table(settings(), str(tmp_path))
+    assert (task.labels, task.inputs, task.metrics[0]) == (("neg", "pos"), 1, "accuracy")
+    assert task.read("train") == [Example('"fine, he said', None, 1, "0"), Example("x\u2028y", None, 0, "1")]
+    assert task.read("dev") == [Example("bad", None, 0, "0")]
+
+
+def test_csv_quotes_commas_and_line_breaks(tmp_path: Path) -> None:
+    content = 'id,Sentence1,sentence2,Label\nq1,"a, ""b""\nc",d,1\nq2,,"e\u2028f",0\n'
+    write(tmp_path / "train.csv", content)
+    write(tmp_path / "dev.csv", content)
+    examples = open_table(settings(), str(tmp_path)).read("dev")
+    assert examples == [Example('a, "b"\nc', "d", 1, "q1"), Example("", "e\u2028f", 0, "q2")]
+
+
+def test_jsonl(tmp_path: Path) -> None:
+    rows = [
+        {"text": "a\u2028\n\t", "label": 10},
+        {"label": 2, "text": None, "more": []},
+        {"text": "c", "label": 10},
+    ]
+    path = write(tmp_path / "my.jsonl", "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+    task = open_table(settings(train=path, dev=path))
+    assert task.labels == ("2", "10")
+    assert [(e.text_a, e.label) for e in task.read("train")] == [("a\u2028\n\t", 1), ("", 0), ("c", 1)]
+
+
+def test_named_columns_and_another_delimiter(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "stars;review;reply;text\n5;good;thanks;x\n1;bad;sorry;y\n")
+    named = settings(train=path, dev=path, delimiter=";", text="review", label="stars")
+    task = open_table(named)
+    assert task.read("dev")[0] == Example("good", None, 1, "0")
+    pair = open_table(
+        settings(train=path, dev=path, delimiter=";", text="review", text_pair="reply", label="stars")
+    )
+    assert pair.read("dev")[1] == Example("bad", "sorry", 0, "1")
+
+
+def test_quoting_can_be_turned_round(tmp_path: Path) -> None:
+    tsv = write(tmp_path / "a.tsv", 'text\tlabel\n"a\tb"\t1\nc\t0\n')
+    assert open_table(settings(train=tsv, dev=tsv, quoting="on")).read("dev")[0].text_a == "a\tb"
+    csv = write(tmp_path / "a.csv", 'text,label\n"a,1\nc",0\n')
+    assert open_table(settings(train=csv, dev=csv, quoting="off")).read("dev")[0].text_a == '"a'
+
+
+@pytest.mark.parametrize(
+    ("labels", "kind", "expected"),
+    [
+        (["0.5", "3", "1"], "auto", ()),
+        (["1.0", "0.0", "1.0"], "auto", ("0.0", "1.0")),  # classes that a spreadsheet turned into floats
+        (["1", "2", "10"], "auto", ("1", "2", "10")),
+        (["b", "10", "2", "-1"], "auto", ("-1", "2", "10", "b")),
+        (["1", "2", "10"], "regression", ()),
+        (["0.5", "1.5", "0.5"], "classification", ("0.5", "1.5")),
+    ],
+)
+def test_kind_and_classes(tmp_path: Path, labels: list[str], kind: str, expected: tuple[str, ...]) -> None:
+    path = write(tmp_path / "a.tsv", "text\tlabel\n" + "".join(f"t\t{label}\n" for label in labels))
+    task = open_table(settings(train=path, dev=path, kind=kind))
+    assert task.labels == expected
+    assert task.kind == ("classification" if expected else "regression")
+    assert task.metrics[0] == ("accuracy" if expected else "pearson")
+    found = [e.label for e in task.read("train")]
+    assert found == (
+        [expected.index(label) for label in labels] if expected else [float(label) for label in labels]
+    )
+    assert all(isinstance(label, int if expected else float) for label in found)
+
+
+def test_the_order_of_named_classes_is_kept(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tsv", "text\tlabel\nx\tpos\ny\tneg\n")
+    assert open_table(settings(train=path, dev=path, labels=["pos", "neg"])).read("dev")[0].label == 0
+
+
+def test_a_tenth_of_train_is_held_out_and_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path / "my.tsv", "text\tlabel\n" + "".join(f"t{i}\t{i % 2}\n" for i in range(40)))
+    task = open_table(settings(), path)
+    train, dev = task.read("train"), task.read("dev")
+    assert (len(train), len(dev)) == (36, 4)
+    assert sorted(int(e.text_a[1:]) for e in train + dev) == list(range(40))
+    assert "4 of 40 rows are held out" in capsys.readouterr().err
+    assert open_table(settings(), path).read("dev") == dev
+    assert open_table(settings(holdout_seed=1), path).read("dev") != dev
+    assert len(open_table(settings(holdout=0.5), path).read("dev")) == 20
+
+
+def test_test_rows_may_lack_labels(tmp_path: Path) -> None:
+    write(tmp_path / "train.tsv", "text\tlabel\na\tx\nb\ty\n")
+    write(tmp_path / "validation.tsv", "text\tlabel\na\tx\n")
+    write(tmp_path / "test.tsv", "text\nq\n")
+    task = open_table(settings(), str(tmp_path))
+    assert (task.read("dev")[0].label, task.read("test")[0].label) == (0, None)
+    labelled = write(tmp_path / "t.csv", "text,label\nq,y\nr,\n")
+    task = open_table(settings(test=labelled), str(tmp_path))
+    assert [e.label for e in task.read("test")] == [1, None]
+
+
+def test_classes_named_need_no_training_data(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tsv", "text\tlabel\nx\tpos\n")
+    task = open_table(settings(dev=path, labels=["neg", "pos"]))
+    assert (task.splits, task.read("dev")[0].label) == (("dev",), 1)
+    with pytest.raises(InputError, match="no training data"):
+        open_table(settings(dev=path))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message", "hint"),
+    [
+        ("a.tsv", "body\tlabel\nx\t1\n", "no column 'text' or 'sentence'", "table.text=COLUMN"),
+        (
+            "a.tsv",
+            "text\tstars\nx\t1\n",
+            "for the label; columns there: 'text', 'stars'",
+            "table.label=COLUMN",
+        ),
+        ("a.csv", "text;label\nx;1\n", "columns there: 'text;label'", "delimiter"),
+        ("a.tsv", "text\tlabel\nx\t1\ny\n", "a.tsv:3: 1 fields where 2 are expected", "cut line"),
+        ("a.tsv", "text\tlabel\nx\t1\ny\tz\t0\n", "a.tsv:3: 3 fields", "a tab"),
+        ("a.tsv", "text\ttext\tlabel\nx\ty\t1\n", "'text' is there twice", ""),
+        ("a.tsv", "text\tlabel\nx\t1\ny\t1\n", "only the label '1': nothing to learn", "two classes"),
+        ("a.tsv", "text\tlabel\nx\t1\ny\t\nz\t0\n", "a.tsv:3: the label is empty", ""),
+        ("a.tsv", "text\tlabel\nx\t0.5\ny\tnan\n", "a.tsv:3: label 'nan' is not finite", ""),
+        ("a.tsv", "text\tlabel\n", "holds no examples", ""),
+        ("a.tsv", "", "empty", ""),
+        ("a.csv", 'text,label\nx,1\n"y,1\nz,0\n', "a.csv:3:", "quote"),
+        ("a.jsonl", '{"text": "x", "label": 1}\n{"text": "x"}\n', "a.jsonl:2: no key 'label'", ""),
+        ("a.jsonl", '{"text": "x", "label": 1}\n{"text"\n', "a.jsonl:2: not valid JSON", ""),
+        ("a.jsonl", "[1]\n", "a.jsonl:1: not a JSON object", ""),
+        ("a.jsonl", "[" * 100_000 + "\n", "a.jsonl:1: not valid JSON", ""),
+        ("a.parquet", "x", "is a .tsv, .csv or .jsonl file", ""),
+    ],
+)
+def test_tables_that_do_not_fit(tmp_path: Path, name: str, content: str, message: str, hint: str) -> None:
+    path = write(tmp_path / name, content)
+    with pytest.raises(InputError) as caught:
+        open_table(settings(), path).read("train")
+    assert message in caught.value.message
+    assert hint in (caught.value.hint or "")
+    assert "\n" not in caught.value.message
+
+
+def test_a_dev_label_that_train_lacks(tmp_path: Path) -> None:
+    write(tmp_path / "train.tsv", "text\tlabel\na\tx\nb\ty\n")
+    write(tmp_path / "dev.tsv", "text\tlabel\na\tx\nb\tz\n")
+    with pytest.raises(InputError, match=r"dev\.tsv:3: label 'z' is not one of x, y"):
+        open_table(settings(), str(tmp_path)).read("dev")
+
+
+def test_which_file_is_meant(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no data"):
+        open_table(settings())
+    with pytest.raises(InputError, match="no such file"):
+        open_table(settings(), str(tmp_path / "nowhere"))
+    with pytest.raises(InputError, match=r"holds no train\.tsv"):
+        open_table(settings(), str(tmp_path))
+    with pytest.raises(InputError, match=r"gone\.tsv: no such file"):
+        open_table(settings(train=str(tmp_path / "gone.tsv")))
+    write(tmp_path / "train.tsv", "text\tlabel\na\tx\nb\ty\n")
+    write(tmp_path / "train.csv", "text,label\na,x\nb,y\n")
+    with pytest.raises(InputError, match=r"both train\.tsv and train\.csv"):
+        open_table(settings(), str(tmp_path))
+    assert open_table(settings(train=str(tmp_path / "train.csv")), str(tmp_path)).labels == ("x", "y")
+
+
+def test_settings_that_make_no_sense() -> None:
+    for values in (
+        {"holdout": 0.0},
+        {"holdout": 1.0},
+        {"delimiter": "||"},
+        {"labels": ["a", "a"]},
+        {"kind": "x"},
+    ):
+        with pytest.raises(ConfigError):
+            settings(**values)
+
+
+def test_a_hub_data_set_is_a_table_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import datasets
+
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "reviews"
+    folder.mkdir()
+    write(folder / "train.csv", "text,label\na,x\nb,y\n")
+    write(folder / "test.csv", "text,label\nc,y\n")
+    task = open_table(settings(dev=str(folder / "test.csv")), f"hf:{folder}")
+    assert (task.labels, task.splits) == (("x", "y"), ("train", "dev", "test"))
+    assert task.read("train")[0] == Example("a", None, 0, "0")
+    assert task.read("test")[0].label == 1
