@@ -1,0 +1,62 @@
+"""Corpora in memory whose ids say where they came from, and a vocabulary to go with them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from albert_cli.data.shards import Shard, TokenCorpus
+
+FIRST_ORDINARY = 5
+
+
+@dataclass(frozen=True)
+class FakeVocabulary:
+    size: int = 30_000
+    cls_id: int = 2
+    sep_id: int = 3
+    mask_id: int = 4
+    first_ordinary_id: int = FIRST_ORDINARY
+    is_word_start: NDArray[np.bool_] = field(default_factory=lambda: word_starts(30_000))
+
+
+def word_starts(size: int, share: float = 0.7) -> NDArray[np.bool_]:
+    starts: NDArray[np.bool_] = np.random.default_rng(3).random(size) < share
+    starts[:FIRST_ORDINARY] = True
+    return starts
+
+
+def numbered_corpus(shards: Sequence[Sequence[Sequence[int]]]) -> TokenCorpus:
+    """A corpus from shards of documents of sentence lengths, whose id at global position p is p + FIRST_ORDINARY."""
+    made, position = [], FIRST_ORDINARY
+    for documents in shards:
+        lengths = [n for document in documents for n in document]
+        sentences = np.cumsum([0, *lengths]).astype(np.uint32)
+        ids = np.arange(position, position + int(sentences[-1]), dtype=np.uint32)
+        position += ids.size
+        made.append(Shard(ids, sentences, np.cumsum([0, *map(len, documents)]).astype(np.uint32)))
+    return TokenCorpus(made)
+
+
+def text_like_corpus(documents: int = 300, shards: int = 1, size: int = 30_000, seed: int = 0) -> TokenCorpus:
+    """Random ids in sentences of about 25 pieces and documents of about 20 sentences."""
+    rng = np.random.default_rng(seed)
+    made = []
+    for _ in range(shards):
+        bounds = np.cumsum([0, *np.maximum(2, rng.geometric(1 / 20, documents // shards))]).astype(np.uint32)
+        sentences = np.cumsum([0, *np.maximum(1, rng.poisson(25, int(bounds[-1])))]).astype(np.uint32)
+        ids = rng.integers(FIRST_ORDINARY, size, int(sentences[-1])).astype(np.uint16)
+        made.append(Shard(ids, sentences, bounds))
+    return TokenCorpus(made)
+
+
+def document_of(corpus: TokenCorpus, position: int) -> int:
+    """The number of the document that holds a global position, counted over all shards."""
+    shard = int(np.searchsorted(corpus.starts, position, "right")) - 1
+    local = position - int(corpus.starts[shard])
+    sentence = int(np.searchsorted(corpus.shards[shard].sentences, local, "right")) - 1
+    document = int(np.searchsorted(corpus.shards[shard].documents, sentence, "right")) - 1
+    return int(corpus.document_starts[shard]) + document
