@@ -116,7 +116,7 @@ def select_spans(
     start = np.flatnonzero(starts_word | special)
     is_special = special[start]
     sequence = np.searchsorted(offsets, start, "right") - 1
-    words, order = _candidates(
+    words, reach, order = _candidates(
         start, is_special, sequence, offsets, settings, keys(seed, Stream.SPANS, index)
     )
     start = np.append(start, ids.size)
@@ -130,8 +130,8 @@ def select_spans(
     rank = 0
     while active.size:
         block = order[first[active] + rank]
-        drawn = n = words[block]
-        room = left[active]
+        drawn, room = words[block], left[active]
+        n = np.minimum(drawn, reach[block])
         size = start[block + n] - start[block]
         for _ in range(settings.ngram - 1):
             n = n - ((size > room) & (n > 1))
@@ -172,12 +172,10 @@ def _candidates(
     offsets: Integers,
     settings: PairSettings,
     key: Keys,
-) -> tuple[Integers, Integers]:
-    """Every block's span length in words, int64 [W], and the word blocks in the order in which they are
-    tried.
+) -> tuple[Integers, Integers, Integers]:
+    """The span length in words drawn for every block, the words to its segment's end, and the order of trial.
 
-    The order goes by sequence, and at random within each. A span ends at the next special token at the
-    latest.
+    All int64 [W], the order without the special tokens: by sequence, and at random within each.
     """
     bits = draw(key[sequence], start - offsets[sequence])
     words = np.ones(start.size, np.int64)
@@ -186,7 +184,7 @@ def _candidates(
         words += length_bits >= np.uint64(share * (1 << 24))
     barrier = np.append(np.flatnonzero(is_special), start.size)
     next_special = barrier[np.cumsum(is_special)]
-    limit = next_special - np.arange(start.size)
+    reach = next_special - np.arange(start.size)
     order = np.flatnonzero(~is_special)
     sort_key = (sequence[order].astype(np.uint64) << np.uint64(40)) | (bits[order] >> np.uint64(24))
-    return np.minimum(words, limit), order[np.argsort(sort_key)]
+    return words, reach, order[np.argsort(sort_key)]

@@ -30,7 +30,7 @@ def word_starts(size: int, share: float = 0.7) -> NDArray[np.bool_]:
 
 
 def numbered_corpus(shards: Sequence[Sequence[Sequence[int]]]) -> TokenCorpus:
-    """A corpus from shards of documents of sentence lengths, whose id at global position p is p + FIRST_ORDINARY."""
+    """Shards of documents of sentence lengths; the id at global position p is p + FIRST_ORDINARY."""
     made, position = [], FIRST_ORDINARY
     for documents in shards:
         lengths = [n for document in documents for n in document]

@@ -18,7 +18,7 @@ losses = st.sampled_from(["sop", "nsp", "none"])
 
 
 def truncate_piece_by_piece(a: int, b: int, longest: int) -> tuple[int, int]:
-    """The reference's rule (FACTS B.1 g): drop from the longer one, from B where they are equal."""
+    """The released generator's rule: drop from the longer one, from B where they are equal."""
     while a + b > longest:
         a, b = (a - 1, b) if a > b else (a, b - 1)
     return a, b
@@ -36,7 +36,7 @@ def test_pairs_obey_every_rule(shards: list[list[list[int]]], loss: str, length:
         pairs.order_labels.tolist(), strict=True,
     ):  # fmt: skip
         home = document_of(corpus, a)
-        assert 0 < a_end - a
+        assert a_end - a > 0
         assert a_end - a + b_end - b <= length - 3
         assert home == document_of(corpus, a_end - 1)
         if b == b_end:
@@ -59,7 +59,9 @@ def test_pairs_obey_every_rule(shards: list[list[list[int]]], loss: str, length:
 
 
 @given(shards=corpora, seed=st.integers(0, 99))
-def test_a_sequence_is_full_wherever_its_document_is_long_enough(shards: list[list[list[int]]], seed: int) -> None:
+def test_a_sequence_is_full_wherever_its_document_is_long_enough(
+    shards: list[list[list[int]]], seed: int
+) -> None:
     corpus = numbered_corpus(shards)
     pairs = draw_pairs(corpus, np.arange(40), PairSettings(35, short_sequence_probability=0), seed)
     tokens = [sum(document) for documents in shards for document in documents]

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+from dataclasses import fields
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from albert_cli.data.batches import PackedBatch, PairSettings, batch, concatenate, original_ids, step_indices
+from albert_cli.data.pairs import draw_pairs
+from albert_cli.data.shards import TokenCorpus
+from albert_cli.errors import InputError
+from tests.data.synthetic import FIRST_ORDINARY, FakeVocabulary, numbered_corpus, text_like_corpus
+
+VOCABULARY = FakeVocabulary()
+RULES = [
+    PairSettings(),
+    PairSettings(max_seq_length=64, sentence_loss="nsp", short_sequence_probability=0.5),
+    PairSettings(max_seq_length=16, sentence_loss="none", whole_word=False, max_predictions=2),
+]
+
+
+def assert_equal(first: PackedBatch, second: PackedBatch) -> None:
+    for field in fields(PackedBatch):
+        left, right = getattr(first, field.name), getattr(second, field.name)
+        assert left.dtype == right.dtype == np.int32, field.name
+        assert np.array_equal(left, right), field.name
+
+
+@settings(max_examples=40)
+@given(
+    index=st.lists(st.integers(0, 2**50), min_size=1, max_size=6),
+    seed=st.integers(0, 2**63),
+    rules=st.sampled_from(RULES),
+)
+def test_a_batch_is_the_batches_of_its_examples(index: list[int], seed: int, rules: PairSettings) -> None:
+    corpus = text_like_corpus(60, shards=3)
+    together = batch(corpus, VOCABULARY, rules, seed, np.array(index))
+    alone = [batch(corpus, VOCABULARY, rules, seed, np.array([i])) for i in index]
+    assert_equal(together, concatenate(alone))
+
+
+def test_shards_do_not_matter_but_for_where_documents_lie() -> None:
+    documents = [[3, 9, 4], [7, 7], [5, 5, 5, 5], [8, 1]]
+    rules = PairSettings(max_seq_length=16)
+    one, many = numbered_corpus([documents]), numbered_corpus([documents[:1], documents[1:3], documents[3:]])
+    assert_equal(*(batch(c, VOCABULARY, rules, 3, np.arange(50)) for c in (one, many)))
+
+
+@pytest.mark.parametrize("rules", RULES)
+def test_a_sequence_is_cls_a_sep_b_sep(rules: PairSettings) -> None:
+    corpus = numbered_corpus([[[6, 3, 5] * 20, [9]], [[4] * 50, [70, 90]]])
+    index = np.arange(60)
+    packed, pairs = batch(corpus, VOCABULARY, rules, 0, index), draw_pairs(corpus, index, rules, 0)
+    ids = original_ids(packed)
+    for row in range(60):
+        window = slice(int(packed.offsets[row]), int(packed.offsets[row + 1]))
+        a = range(FIRST_ORDINARY + int(pairs.a_start[row]), FIRST_ORDINARY + int(pairs.a_stop[row]))
+        b = range(FIRST_ORDINARY + int(pairs.b_start[row]), FIRST_ORDINARY + int(pairs.b_stop[row]))
+        expected = [2, *a, 3, *b, 3] if len(b) else [2, *a, 3]
+        assert ids[window].tolist() == expected
+        assert packed.segment_ids[window].tolist() == [0] * (len(a) + 2) + [1] * (len(b) + (len(b) > 0))
+        assert packed.position_ids[window].tolist() == list(range(len(expected)))
+        assert len(expected) <= rules.max_seq_length
+
+
+def test_passes_and_seeds_differ() -> None:
+    corpus = text_like_corpus(60)
+    first = batch(corpus, VOCABULARY, PairSettings(), 0, np.array([0]))
+    for seed, index in ((1, 0), (0, 1), (0, 10**6)):
+        other = batch(corpus, VOCABULARY, PairSettings(), seed, np.array([index]))
+        assert not np.array_equal(first.ids, other.ids)
+
+
+def test_steps_follow_each_other_without_a_gap() -> None:
+    assert np.concatenate([step_indices(s, 3) for s in range(3)]).tolist() == list(range(9))
+    assert step_indices(2**40, 4096).dtype == np.int64
+
+
+def test_an_empty_corpus_is_refused() -> None:
+    with pytest.raises(InputError, match="no text"):
+        batch(TokenCorpus([]), VOCABULARY, PairSettings(), 0, np.arange(2))
