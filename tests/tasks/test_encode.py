@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,8 @@ from numpy.typing import NDArray
 
 from albert_cli.errors import ConfigError
 from albert_cli.tasks.encode import Features, encode, epoch_order, truncated_lengths
-from albert_cli.tasks.spec import Example
+from albert_cli.tasks.spec import Example, find_task
+from albert_cli.text.vocabulary import Vocabulary, build
 
 
 class Letters:
@@ -179,3 +181,21 @@ def test_evaluation_covers_everything_once_within_the_budget(size: int, max_toke
     assert longest == sorted(longest, reverse=True)
     for batch, length in zip(batches, longest, strict=True):
         assert len(batch) == 1 or len(batch) * length <= max_tokens
+
+
+def test_ids_and_segments_are_those_of_the_hugging_face_tokenizer(shared_data: Path, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    mrpc = find_task("mrpc")
+    glue = str(shared_data / "glue")
+    text = tmp_path / "text.txt"
+    text.write_text("".join(f"{e.text_a}\n{e.text_b}\n" for e in mrpc.read("train", glue)), encoding="utf-8")
+    build([str(text)], tmp_path / "vocabulary", 1000)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "vocabulary")
+    examples = [*mrpc.read("dev", glue), *find_task("cola").read("dev", glue)]
+    features = encode(examples, Vocabulary.load(tmp_path / "vocabulary"), 512)
+    assert features.truncated == 0
+    for i, each in enumerate(examples):
+        expected = theirs(each.text_a, each.text_b)
+        here = slice(features.offsets[i], features.offsets[i + 1])
+        assert features.ids[here].tolist() == expected["input_ids"]
+        assert features.segment_ids[here].tolist() == expected["token_type_ids"]

@@ -1,0 +1,44 @@
+"""Without a network: one line at once, and no heavy import before data are read."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+
+def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    ours = {k: v for k, v in os.environ.items() if "proxy" not in k.lower() and not k.startswith("HF_")}
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env=ours | environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+
+
+def test_an_unreachable_hub_is_said_in_one_line(tmp_path: Path) -> None:
+    code = """
+from albert_cli.errors import InputError
+from albert_cli.tasks.spec import find_task
+try:
+    find_task("mrpc").read("dev")
+except InputError as error:
+    print(error.message)
+    print(error.hint)
+"""
+    # Port 9 discards: nothing listens there.
+    done = run_python(code, HF_ENDPOINT="http://127.0.0.1:9", HF_HOME=str(tmp_path))
+    message, hint = done.stdout.splitlines()
+    assert message.startswith("hf:nyu-mll/glue:mrpc:validation: cannot be loaded: ")
+    assert "--data DIR" in hint
+    assert "Retry" not in done.stderr
+
+
+def test_tasks_are_named_without_heavy_imports() -> None:
+    code = "import sys, albert_cli.tasks.spec, albert_cli.tasks.table; print(*sys.modules)"
+    loaded = set(run_python(code).stdout.split())
+    assert not loaded & {"numpy", "torch", "datasets", "sklearn", "scipy", "pydantic", "rich"}
