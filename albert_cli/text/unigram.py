@@ -21,8 +21,8 @@ _BYTES_A_CHARACTER = 25  # of peak memory in training: 21 to 23 measured on 2 to
 def train(sentences: list[str], size: int, character_coverage: float, seed: int) -> bytes:
     """A unigram model (the bytes of `spiece.model`) of `size` pieces, trained on cleaned sentences.
 
-    The same sentences, options and seed give the same bytes. Raises `InputError` for a size that the text does
-    not allow.
+    The same sentences, options and seed give the same bytes. Raises `InputError` for a size that the
+    text does not allow.
     """
     import sentencepiece
 
