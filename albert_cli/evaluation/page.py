@@ -1,8 +1,9 @@
-"""A page by construction safe: text is escaped when it becomes markup, and nothing is loaded from anywhere."""
+"""A page that is safe by construction: text is escaped as it becomes markup, nothing is loaded."""
 
 from __future__ import annotations
 
 import html
+from collections.abc import Sequence
 from pathlib import Path
 
 # No scripts, no network: only the page's own styles, which SVG needs inline as well.
@@ -23,22 +24,27 @@ def join(*children: str) -> Markup:
 def tag(name: str, *children: str, **attributes: str) -> Markup:
     """An element; `class_` stands for class, and an underscore in a name for a hyphen."""
     written = "".join(
-        f' {key.rstrip("_").replace("_", "-")}="{html.escape(clean(value))}"' for key, value in attributes.items()
+        f' {key.rstrip("_").replace("_", "-")}="{html.escape(clean(value))}"'
+        for key, value in attributes.items()
     )
     return Markup(f"<{name}{written}>{join(*children)}</{name}>")
 
 
 def clean(text: str) -> str:
     """Without control characters and lone surrogates, which no HTML or UTF-8 file may hold."""
-    return "".join(c if c >= " " or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text).encode(
-        "utf-8", "replace"
-    ).decode()
+    return (
+        "".join(c if c >= " " or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
+        .encode("utf-8", "replace")
+        .decode()
+    )
 
 
-def table(headers: list[str], rows: list[list[str]], *, text_columns: int = 1, caption: str = "") -> Markup:
+def table(
+    headers: Sequence[str], rows: Sequence[Sequence[str]], *, text_columns: int = 1, caption: str = ""
+) -> Markup:
     """A table whose first `text_columns` columns are text and whose others are aligned numbers."""
 
-    def cells(row: list[str], kind: str) -> list[Markup]:
+    def cells(row: Sequence[str], kind: str) -> list[Markup]:
         sides = ["text" if i < text_columns else "number" for i in range(len(row))]
         return [
             tag("th", cell, scope="row", class_=side)

@@ -1,11 +1,14 @@
-"""Drawings as SVG that lives inside the page: its text is the page's font, its colours follow the page's theme.
+"""Drawings as SVG inside the page: the text is in the page's font, the colours follow its theme.
 
 The same numbers give the same bytes. matplotlib is imported when the first drawing is made.
 """
 
 from __future__ import annotations
 
+import hashlib
+import html
 import io
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +25,7 @@ _INK, _MUTED, _RULE = "#010101", "#020202", "#030303"
 _VARIABLES = {_INK: "--ink", _MUTED: "--muted", _RULE: "--rule"} | {
     f"#0000{n:02x}": f"--s{n}" for n in range(1, SERIES + 1)
 }
-_STYLE: dict[str, Any] = {
+_STYLE: Any = {  # (matplotlib's stubs spell out the keys of their own release)
     "svg.fonttype": "none",
     "svg.hashsalt": "albert",
     "text.parse_math": False,
@@ -45,15 +48,21 @@ _STYLE: dict[str, Any] = {
     "lines.linewidth": 1.8,
     "lines.solid_capstyle": "round",
 }
+_KINDS: Mapping[str, dict[str, Any]] = {
+    "plain": {},
+    "thin": {"linewidth": 1.2, "alpha": 0.85},
+    "faint": {"linewidth": 1.2, "alpha": 0.45},
+    "marked": {"marker": "o", "markersize": 3.6},
+}
 
 
 @dataclass(frozen=True)
 class Line:
-    """One curve: (x, y) points, its series (colour), and whether it is drawn faintly or marked."""
+    """One curve: (x, y) points, its series (colour), and whether it is drawn thin, faint or with marks."""
 
     points: Sequence[tuple[float, float]]
     series: int
-    kind: Literal["plain", "faint", "marked"] = "plain"
+    kind: Literal["plain", "thin", "faint", "marked"] = "plain"
 
 
 @dataclass(frozen=True)
@@ -81,7 +90,12 @@ def colour(series: int | None) -> str:
 
 
 def curves(
-    lines: Sequence[Line], levels: Sequence[Level] = (), *, describes: str, x_label: str = "step", percent: bool = False
+    lines: Sequence[Line],
+    levels: Sequence[Level] = (),
+    *,
+    describes: str,
+    percent: bool = False,
+    from_zero: bool = False,
 ) -> Markup:
     """Curves over steps. `describes` is what a screen reader says; `percent` shows 0..1 as 0..100."""
 
@@ -89,29 +103,31 @@ def curves(
         scale = 100.0 if percent else 1.0
         for line in lines:
             xs, ys = zip(*_thinned(line.points), strict=True) if line.points else ((), ())
-            style: dict[str, Any] = {"faint": {"alpha": 0.45, "linewidth": 1.2}, "plain": {}}.get(line.kind, {})
-            if line.kind == "marked":
-                style = {"marker": "o", "markersize": 3.6}
+            style = _KINDS[line.kind]
             axes.plot(xs, [scale * y for y in ys], color=colour(line.series), **style)
         axes.margins(x=0.02, y=0.12)
         for level in levels:
-            axes.axhline(scale * level.value, color=colour(level.series), linestyle=(0, (4, 3)), linewidth=1.1)
+            axes.axhline(
+                scale * level.value, color=colour(level.series), linestyle=(0, (4, 3)), linewidth=1.1
+            )
             axes.annotate(
                 level.label, (0.99, scale * level.value), (0, 4), xycoords=("axes fraction", "data"),
                 textcoords="offset points", ha="right", color=_MUTED, size=10,
             )  # fmt: skip
-        axes.set_xlabel(x_label)
+        if from_zero:
+            axes.set_ylim(bottom=0)
+        axes.set_xlabel("step")
         _plain_ticks(axes)
 
     return _draw(draw, (5.4, 3.1), {"left": 0.115, "right": 0.985, "top": 0.97, "bottom": 0.15}, describes)
 
 
-def dots(rows: Sequence[Row], *, describes: str, x_label: str) -> Markup:
+def dots(rows: Sequence[Row], *, describes: str) -> Markup:
     """Every score as a dot, one row a model, the median as a bar; scores are shown times 100."""
-    width, row_height, foot = 8.6, 0.36, 0.55
+    width, row_height, foot = 5.4, 0.32, 0.32
     height = row_height * len(rows) + foot
     labels = [_shortened(row.label) for row in rows]
-    left = min(0.36, 0.02 + 0.0095 * max(len(label) for label in labels))
+    left = 0.04 + 0.0165 * max(len(label) for label in labels)
 
     def draw(axes: Axes) -> None:
         for place, row in enumerate(reversed(rows)):
@@ -123,16 +139,18 @@ def dots(rows: Sequence[Row], *, describes: str, x_label: str) -> Markup:
                 scores, _beside(place, scores), marker="o", markersize=6.5, linestyle="none",
                 color=colour(row.series), alpha=0.75, markeredgewidth=0,
             )  # fmt: skip
-            axes.plot([100 * row.median] * 2, [place - 0.32, place + 0.32], color=colour(row.series), linewidth=2.4)
+            axes.plot(
+                [100 * row.median] * 2, [place - 0.34, place + 0.34], color=colour(row.series), linewidth=2.4
+            )
         axes.set_yticks(range(len(rows)), labels[::-1])
         axes.tick_params(axis="y", labelcolor=_INK, pad=8)
         axes.set_ylim(-0.6, len(rows) - 0.4)
         axes.margins(x=0.06)
         axes.grid(axis="x")
         axes.spines["left"].set_visible(False)
-        axes.set_xlabel(x_label)
+        _plain_ticks(axes, x_only=True)
 
-    edges = {"left": left, "right": 0.985, "top": 0.985, "bottom": (foot - 0.02) / height}
+    edges = {"left": left, "right": 0.97, "top": 0.985, "bottom": foot / height}
     return _draw(draw, (width, height), edges, describes)
 
 
@@ -154,20 +172,23 @@ def _draw(draw: Any, size: tuple[float, float], edges: Mapping[str, float], desc
 
 
 def _inline(svg: str, describes: str) -> Markup:
-    """matplotlib's file as an element of the page: no prologue, no global styles or ids, the page's colours."""
-    import html
-
+    """matplotlib's file as an element of the page: no prologue, no styles or ids, the page's colours."""
     body = svg[svg.index("<svg") :]
     body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
     body = re.sub(r"<style.*?</style>", "", body, flags=re.DOTALL)
+    # Ids are kept only where something refers to them, and made unique on the page.
     referenced = set(re.findall(r'(?:xlink:href="#|url\(#)([^")]+)', body))
-    body = re.sub(r' id="([^"]+)"', lambda m: m[0] if m[1] in referenced else "", body)
+    prefix = f"d{hashlib.sha256(describes.encode('utf-8', 'replace')).hexdigest()[:8]}-"
+    body = re.sub(r' id="([^"]+)"', lambda m: f' id="{prefix}{m[1]}"' if m[1] in referenced else "", body)
+    body = re.sub(r'(xlink:href="#|url\(#)', rf"\g<1>{prefix}", body)
     body = re.sub(r"font-family: [^;\"]*;? ?", "", body)
     for stand_in, variable in _VARIABLES.items():
         body = body.replace(stand_in, f"var({variable})")
     view = re.search(r'viewBox="([^"]+)"', body)
     inner = body[body.index(">") + 1 :]
-    opening = f'<svg viewBox="{view[1] if view else ""}" role="img" aria-label="{html.escape(clean(describes))}">'
+    opening = (
+        f'<svg viewBox="{view[1] if view else ""}" role="img" aria-label="{html.escape(clean(describes))}">'
+    )
     return Markup(opening + re.sub(r"\n\s*", "\n", inner).strip())
 
 
@@ -176,7 +197,7 @@ def _thinned(points: Sequence[tuple[float, float]], most: int = 300) -> list[tup
     if len(points) <= most:
         return list(points)
     edges = [i * len(points) // most for i in range(most + 1)]
-    groups = [points[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+    groups = [points[a:b] for a, b in itertools.pairwise(edges)]
     return [(sum(x for x, _ in g) / len(g), sum(y for _, y in g) / len(g)) for g in groups]
 
 
@@ -190,20 +211,21 @@ def _beside(place: int, scores: Sequence[float]) -> list[float]:
     return heights
 
 
-def _shortened(label: str, most: int = 30) -> str:
+def _shortened(label: str, most: int = 24) -> str:
     label = clean(label)
     return label if len(label) <= most else label[: most - 1] + "…"
 
 
-def _plain_ticks(axes: Axes) -> None:
+def _plain_ticks(axes: Axes, x_only: bool = False) -> None:
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     def write(value: float, _: object) -> str:
         if abs(value) >= 10_000:
-            return f"{value / 1000:,.0f}k"
+            return f"{value / 1000:,.4g}k"
         return f"{value:,.0f}" if value == round(value) else f"{value:.4g}"
 
-    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-    axes.yaxis.set_major_locator(MaxNLocator(5))
+    axes.xaxis.set_major_locator(MaxNLocator(6, integer=not x_only, steps=[1, 2, 5, 10]))
     axes.xaxis.set_major_formatter(FuncFormatter(write))
-    axes.yaxis.set_major_formatter(FuncFormatter(write))
+    if not x_only:
+        axes.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
+        axes.yaxis.set_major_formatter(FuncFormatter(write))

@@ -29,12 +29,17 @@ class Pretraining:
 
     name: str
     path: Path
-    training: list[Record]
-    heldout: list[Record]  # {"step", **the evaluation's figures}
+    training: Sequence[Record]
+    heldout: Sequence[Record]  # {"step", **the evaluation's figures}
     recipe: Record
     status: Record
     unigram_entropy: float | None  # nats a token, of the held-out text
-    checkpoints: Mapping[str, str]  # fingerprint -> name of the step directory
+    checkpoints: Mapping[str, str]  # fingerprint -> "step 3,000"
+    data: str = ""  # fingerprint of the data directory
+
+    def setting(self, section: str, key: str) -> object:
+        """A value of the recipe, or None."""
+        return _at(self.recipe, section, key)
 
     def series(self, key: str, heldout: bool = False) -> Points:
         """(step, value) wherever the journal has a finite value under `key`."""
@@ -109,14 +114,18 @@ def collect(directories: Sequence[Path]) -> Results:
     """
     for directory in directories:
         if not directory.is_dir():
-            raise InputError(f"{directory}: no such directory", "name the directories that the other verbs wrote")
+            raise InputError(
+                f"{directory}: no such directory", "name the directories that the other verbs wrote"
+            )
     found = list(_walk(directories))
     results = Results()
     runs = [path for path in found if _is_pretraining(path)]
     names = _short_names(runs)
     entropies = _entropies(found)
     results.pretraining = [_read_pretraining(path, names[path], entropies) for path in runs]
-    known = {mark: f"{run.name}/{step}" for run in results.pretraining for mark, step in run.checkpoints.items()}
+    known = {
+        mark: f"{run.name}, {step}" for run in results.pretraining for mark, step in run.checkpoints.items()
+    }
     results.evaluations = _read_evaluations(found, known)
     for path in found:
         if (path / "examples.json").is_file():
@@ -162,19 +171,34 @@ def _is_pretraining(path: Path) -> bool:
 
 def _read_pretraining(path: Path, name: str, entropies: Mapping[str, float]) -> Pretraining:
     rows, status = _journal(path), _json(path / "status.json")
-    heldout = [{"step": row.get("step"), **_mapping(row["eval"])} for row in rows if "eval" in row]
-    checkpoints, parents = {}, set()
+    heldout = [{**_mapping(row["eval"]), "step": row.get("step")} for row in rows if "eval" in row]
+    checkpoints: dict[str, str] = {}
+    parents: dict[str, str] = {}
     for step in sorted(path.glob("step-*")):
         with suppress(AlbertError, OSError):
             manifest = store.read_manifest(step)
             if manifest is not None:
-                checkpoints[manifest.fingerprint()] = step.name
-                parents |= set(map(str, manifest.parents.values()))
+                checkpoints[manifest.fingerprint()] = _step_name(step)
+                parents |= manifest.parents
     said = [number(row.get("unigram_entropy_nats")) for row in (status, *rows, *heldout)]
-    by_data = [entropy for mark, entropy in entropies.items() if mark in parents]
+    by_data = [entropy for mark, entropy in entropies.items() if mark in parents.values()]
     entropy = next((value for value in (*said, *by_data, *_only(entropies)) if value is not None), None)
-    training = [row for row in rows if "eval" not in row]
-    return Pretraining(name, path, training, heldout, _toml(path / "recipe.toml"), status, entropy, checkpoints)
+    return Pretraining(
+        name=name,
+        path=path,
+        training=[row for row in rows if "eval" not in row],
+        heldout=heldout,
+        recipe=_toml(path / "recipe.toml"),
+        status=status,
+        unigram_entropy=entropy,
+        checkpoints=checkpoints,
+        data=str(parents.get("data", "")),
+    )
+
+
+def _step_name(path: Path) -> str:
+    digits = path.name.removeprefix("step-")
+    return f"step {int(digits):,}" if digits.isdecimal() else path.name
 
 
 def _entropies(found: Sequence[Path]) -> dict[str, float]:
@@ -248,7 +272,9 @@ def _model_name(record: Record, checkpoints: Mapping[str, str]) -> str:
 
 
 def _dev_curve(path: Path, metric: str) -> Points:
-    points = ((number(row.get("step")), number(_mapping(row.get("eval")).get(metric))) for row in _journal(path))
+    points = (
+        (number(row.get("step")), number(_mapping(row.get("eval")).get(metric))) for row in _journal(path)
+    )
     return [(step, score) for step, score in points if step is not None and score is not None]
 
 
@@ -313,4 +339,6 @@ def _toml(path: Path) -> Record:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: not valid TOML: {error}", "restore the file or leave its directory out") from None
+        raise InputError(
+            f"{path}: not valid TOML: {error}", "restore the file or leave its directory out"
+        ) from None

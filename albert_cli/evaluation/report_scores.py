@@ -1,0 +1,166 @@
+"""The report's sections on tasks: a table beside the baselines, every seed as a dot, learning curves."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+
+from albert_cli.evaluation import plots
+from albert_cli.evaluation.page import Markup, figure, join, key, table, tag
+from albert_cli.evaluation.results import Evaluation
+from albert_cli.tasks.spec import TASKS
+
+METRICS = {
+    "mcc": "Matthews correlation",
+    "f1": "F1",
+    "macro_f1": "macro F1",
+    "pearson": "Pearson correlation",
+    "spearman": "Spearman correlation",
+}
+
+
+def models(evaluations: Sequence[Evaluation]) -> list[str]:
+    """Names of the models, those that began from random weights last."""
+    return list(dict.fromkeys(e.model for e in sorted(evaluations, key=lambda e: e.is_random)))
+
+
+def by_task(evaluations: Sequence[Evaluation]) -> list[list[Evaluation]]:
+    """The evaluations of each task, random weights last."""
+    ordered = sorted(evaluations, key=lambda e: e.is_random)
+    return [[e for e in ordered if e.task == task] for task in dict.fromkeys(e.task for e in evaluations)]
+
+
+def facts(evaluations: Sequence[Evaluation], most: int) -> list[tuple[str, str, str]]:
+    """The best median of up to `most` tasks with what it stands beside; widest above random weights first."""
+
+    def gap(group: Sequence[Evaluation]) -> float:
+        random = [e.median for e in group if e.is_random]
+        return max(e.median for e in group) - max(random, default=0.0)
+
+    found = []
+    for group in sorted(by_task(evaluations), key=gap, reverse=True)[:most]:
+        best = max(group, key=lambda e: e.median)
+        beside = [f"{e.model} {score(e.median)}" for e in group if e is not best]
+        beside += [f"{name} {score(value)}" for name, value in _baselines(group).items()]
+        n = len(best.scores)
+        protocol = f"median of {n}" if n > 1 else "1 seed"
+        found.append(
+            (f"{task_name(best)}, {_metric(best)}, {protocol}", score(best.median), ", ".join(beside))
+        )
+    return found
+
+
+def section(evaluations: Sequence[Evaluation], series: Mapping[str, int]) -> Markup:
+    """Tasks by models with the median, whether the seeds are apart, every seed as a dot, and the protocol."""
+    groups = by_task(evaluations)
+    panels = [_dot_panel(group, series) for group in groups]
+    return join(
+        _task_table(groups, models(evaluations)),
+        *(tag("p", said) for said in _verdicts(groups)),
+        tag("p", "A dot is a seed, a bar the median, a diamond a baseline.", class_="small"),
+        tag("div", *panels, class_="grid"),
+        tag("h3", "Every seed, and the protocol"),
+        _seed_table([e for group in groups for e in group]),
+    )
+
+
+def learning(evaluations: Sequence[Evaluation], series: Mapping[str, int]) -> Markup | None:
+    """Development scores while fine-tuning; None where no run kept them."""
+    panels = []
+    for group in by_task([e for e in evaluations if e.curves]):
+        lines = [plots.Line(points, series[e.model], "thin") for e in group for points in e.curves.values()]
+        keys = [key(e.model, (series[e.model] - 1) % plots.SERIES + 1, "line") for e in group]
+        title = f"{task_name(group[0])}, {_metric(group[0])} × 100"
+        drawing = plots.curves(lines, percent=True, describes=f"{title}, on the development set over steps")
+        panels.append(figure(drawing, *keys, title=title))
+    if not panels:
+        return None
+    said = "The score on the development set while fine-tuning, a line for each seed. The best point counts."
+    return join(tag("p", said), tag("div", *panels, class_="grid"))
+
+
+def task_name(evaluation: Evaluation) -> str:
+    """The task as people write it: what the result says, or the title of a task known by name."""
+    known = TASKS.get(evaluation.task)
+    return str(evaluation.record.get("title") or (known.title if known else evaluation.task))
+
+
+def score(value: float) -> str:
+    """A score of 0..1 as the field writes it, times 100."""
+    return f"{100 * value:.1f}"
+
+
+def _metric(evaluation: Evaluation) -> str:
+    return METRICS.get(evaluation.metric, evaluation.metric.replace("_", " "))
+
+
+def _baselines(group: Sequence[Evaluation]) -> dict[str, float]:
+    return {name: value for e in group for name, value in e.baselines.items()}
+
+
+# ---------------------------------------------------------------- tables
+
+
+def _task_table(groups: Sequence[Sequence[Evaluation]], columns: Sequence[str]) -> Markup:
+    baselines = list(dict.fromkeys(name for group in groups for name in _baselines(group)))
+    rows = []
+    for group in groups:
+        best = max(e.median for e in group)
+        found, known = {e.model: e for e in group}, _baselines(group)
+        cells = [_score_cell(found.get(model), best) for model in columns]
+        cells += [Markup(score(known[name])) if name in known else Markup("–") for name in baselines]
+        name = join(task_name(group[0]), tag("span", _metric(group[0]), class_="beside"))
+        rows.append([name, *cells])
+    caption = "Median over the seeds on the development set, times 100."
+    return table(["task", *columns, *baselines], rows, caption=caption)
+
+
+def _score_cell(evaluation: Evaluation | None, best: float) -> Markup:
+    if evaluation is None:
+        return Markup("–")
+    kind = "best" if evaluation.median == best else "score"
+    n = len(evaluation.scores)
+    beside = f"{n} seeds, spread {100 * evaluation.spread:.1f}" if n > 1 else "1 seed"
+    return join(tag("span", score(evaluation.median), class_=kind), tag("span", beside, class_="beside"))
+
+
+def _verdicts(groups: Sequence[Sequence[Evaluation]]) -> list[str]:
+    """How each pretrained model stands to random weights, seed by seed, in one sentence."""
+    apart: dict[tuple[str, str], dict[bool, list[str]]] = {}
+    for group in groups:
+        for random in (e for e in group if e.is_random):
+            for other in (e for e in group if not e.is_random):
+                clear = min(other.scores.values()) > max(random.scores.values())
+                said = f"{task_name(other)} ({100 * (other.median - random.median):+.1f})"
+                apart.setdefault((other.model, random.model), {True: [], False: []})[clear].append(said)
+    verdicts = []
+    for (model, random_name), tasks in apart.items():
+        above = f"Every seed of {model} is above every seed of {random_name} on {_listed(tasks[True])}."
+        mixed = f"On {_listed(tasks[False])} not every seed of {model} is above {random_name}."
+        shown = [sentence for clear, sentence in ((True, above), (False, mixed)) if tasks[clear]]
+        verdicts.append(" ".join([*shown, "In brackets: the difference of the medians, in points."]))
+    return verdicts
+
+
+def _listed(words: Sequence[str]) -> str:
+    return f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else "".join(words)
+
+
+def _seed_table(evaluations: Sequence[Evaluation]) -> Markup:
+    columns = list(dict.fromkeys(name for e in evaluations for name in e.protocol))
+    rows = []
+    for e in evaluations:
+        scores = sorted(100 * value for value in e.scores.values())
+        each = ", ".join(f"{value:.1f}" for value in scores)
+        deviation = f"{statistics.stdev(scores):.1f}" if len(scores) > 1 else "–"
+        settings = [e.protocol.get(name, "–") for name in columns]
+        rows.append([task_name(e), e.model, each, f"{statistics.fmean(scores):.1f}", deviation, *settings])
+    return table(["task", "model", "scores", "mean", "st. dev.", *columns], rows, text_columns=3)
+
+
+def _dot_panel(group: Sequence[Evaluation], series: Mapping[str, int]) -> Markup:
+    rows = [plots.Row(e.model, sorted(e.scores.values()), e.median, series[e.model]) for e in group]
+    rows += [plots.Row(name, [value], None) for name, value in _baselines(group).items()]
+    title = f"{task_name(group[0])}, {_metric(group[0])} × 100"
+    words = ", ".join(f"{e.model}: median {score(e.median)} of {len(e.scores)}" for e in group)
+    return figure(plots.dots(rows, describes=f"{title}. {words}"), title=title)

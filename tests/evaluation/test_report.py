@@ -1,0 +1,254 @@
+"""The page shows what the directories hold, escapes all of it, and loads nothing."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from albert_cli import store
+from albert_cli.errors import CheckpointError, InputError
+from albert_cli.evaluation.page import Markup, tag
+from albert_cli.evaluation.report import build
+from albert_cli.evaluation.results import collect
+
+VOID = {"meta", "br", "link", "img", "input", "hr"}
+HOSTILE = "<script>alert('x')</script>\"&$x_1$"
+
+
+class Page(HTMLParser):
+    """Every element, attribute and piece of text, with a check that the elements nest."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.elements: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.text = ""
+        self._open: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self._open == []
+
+    def handle_starttag(self, name: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.elements.append(name)
+        self.attributes += attributes
+        if name not in VOID:
+            self._open.append(name)
+
+    def handle_startendtag(self, name: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.elements.append(name)
+        self.attributes += attributes
+
+    def handle_endtag(self, name: str) -> None:
+        assert self._open.pop() == name
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def write_pretraining(directory: Path, *, steps: int = 40, entropy: float | None = 7.0) -> str:
+    """A run with a checkpoint; its fingerprint."""
+    directory.mkdir(parents=True)
+    recipe = "[model]\nhidden_size = 64\nnum_attention_heads = 4\nintermediate_size = 256\n"
+    (directory / "recipe.toml").write_text(
+        recipe + f"[schedule]\ntotal_steps = {steps}\n[train]\nbatch_size = 8\n"
+    )
+    rows: list[dict[str, Any]] = []
+    for step in range(1, steps + 1):
+        loss = 8.0 - step / steps
+        rows.append(
+            {"step": step, "loss": loss + 0.7, "mlm_loss": loss, "tokens_per_second": 900.0, "seconds": step}
+        )
+        if step % 10 == 0:
+            evaluation = {"mlm_loss": loss, "mlm_accuracy": step / steps / 3, "order_accuracy": 0.5}
+            rows.append({"step": step, "eval": evaluation})
+    (directory / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"step": 4')
+    if entropy is not None:
+        store.write_json(directory / "status.json", {"state": "done", "unigram_entropy_nats": entropy})
+    checkpoint = directory / f"step-{steps:08d}"
+    checkpoint.mkdir()
+    (checkpoint / "config.json").write_text("{}")
+    store.seal(checkpoint, "checkpoint")
+    return store.fingerprint(checkpoint)
+
+
+def write_eval(directory: Path, scores: list[float], **more: Any) -> None:
+    directory.mkdir(parents=True)
+    by_seed = {str(seed): score for seed, score in enumerate(scores)}
+    record = {
+        "kind": "eval",
+        "task": "rte",
+        "metric": "accuracy",
+        "scores_by_seed": by_seed,
+        "majority": 0.527,
+    }
+    store.write_json(directory / "results.json", record | {"steps": 800} | more)
+    for seed, score in by_seed.items():
+        run = directory / f"run-{seed}"
+        run.mkdir()
+        store.write_json(
+            run / "results.json", {"kind": "run", "task": "rte", "score": score, "seed": int(seed)}
+        )
+        (run / "recipe.toml").write_text("[train]\nbatch_size = 32\n[optimizer]\nlr = 3e-5\n")
+        lines = [{"step": step, "eval": {"accuracy": score - 0.1 / step}} for step in (1, 2, 3)]
+        (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    root = tmp_path / "work"
+    checkpoint = write_pretraining(root / "pretrain")
+    write_eval(root / "pretrained", [0.61, 0.63, 0.62], checkpoint=checkpoint, initial="pretrained")
+    write_eval(root / "random", [0.55, 0.52, 0.54], checkpoint="random", baselines={"bag of words": 0.58})
+    return root
+
+
+def test_shows_scores_with_seeds_protocol_and_baselines(workspace: Path, tmp_path: Path) -> None:
+    said = build([workspace], tmp_path / "report.html")
+    page = Page((tmp_path / "report.html").read_text())
+    assert said["tasks"] == ["rte"] and said["scores"] == 6 and said["pretraining"] == ["pretrain"]
+    assert said["models"] == ["pretrain, step 40", "random weights"]
+    for shown in ("62.0", "54.0", "52.7", "58.0", "61.0, 62.0, 63.0", "3 seeds, spread 2.0", "3e-05", "800"):
+        assert shown in page.text, shown
+    assert "Every seed of pretrain, step 40 is above every seed of random weights on RTE (+8.0)" in page.text
+    assert "unigram entropy 7.00" in page.text
+
+
+def test_overlapping_seeds_are_said(tmp_path: Path) -> None:
+    write_eval(tmp_path / "w" / "a", [0.5, 0.6, 0.7], checkpoint="abc", initial="pretrained")
+    write_eval(tmp_path / "w" / "b", [0.52, 0.55, 0.58], checkpoint="random")
+    build([tmp_path / "w"], tmp_path / "report.html")
+    text = Page((tmp_path / "report.html").read_text()).text
+    assert "not every seed" in text and "Every seed of" not in text
+
+
+def test_same_directories_same_bytes(workspace: Path, tmp_path: Path) -> None:
+    build([workspace], tmp_path / "a.html")
+    build([workspace], tmp_path / "b.html")
+    assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()
+
+
+def test_nothing_is_loaded_and_nothing_runs(workspace: Path, tmp_path: Path) -> None:
+    store.write_json(workspace / "examples.json", {"title": "Examples", "rows": [{"text": "a", "n": 1}]})
+    build([workspace], tmp_path / "report.html")
+    text = (tmp_path / "report.html").read_text()
+    page = Page(text)
+    assert not {"script", "link", "img", "iframe", "object", "embed"} & set(page.elements)
+    links = [
+        value or ""
+        for name, value in page.attributes
+        if name in ("href", "src", "xlink:href", "data", "action")
+    ]
+    assert links and all(link.startswith("#") for link in links)
+    assert not [name for name, _ in page.attributes if name.startswith("on")]
+    assert "://" not in text and "@import" not in text
+    assert all(target.startswith("#") for target in re.findall(r"url\(([^)]*)\)", text))
+    assert any(name == "content" and "default-src 'none'" in (value or "") for name, value in page.attributes)
+    identifiers = [value for name, value in page.attributes if name == "id"]
+    assert len(identifiers) == len(set(identifiers))
+    assert {link.removeprefix("#") for link in links} <= set(identifiers)
+
+
+def test_markup_in_every_label_is_escaped(tmp_path: Path) -> None:
+    root = tmp_path / "work"
+    write_eval(
+        root / "a", [0.5, 0.6], task=HOSTILE, metric=HOSTILE, label=HOSTILE, baselines={HOSTILE: 0.4},
+        versions={HOSTILE: HOSTILE}, checkpoint=HOSTILE, recipe=HOSTILE, data=HOSTILE,
+    )  # fmt: skip
+    rows = [{HOSTILE: HOSTILE, "list": [[HOSTILE, 0.5]], "object": {HOSTILE: HOSTILE}}]
+    store.write_json(root / "examples.json", {"title": HOSTILE, "text": HOSTILE, "rows": rows})
+    build([root], tmp_path / "report.html", title=HOSTILE)
+    text = (tmp_path / "report.html").read_text()
+    page = Page(text)
+    assert "script" not in page.elements and "<script" not in text
+    assert page.text.count("alert('x')") >= 10
+    assert not [name for name, _ in page.attributes if "alert" in name]
+
+
+@given(st.text())
+def test_any_text_survives_in_an_element(text: str) -> None:
+    page = Page(tag("p", text, title=text))
+    assert page.elements == ["p"]
+    printable = "".join(c if c >= " " or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
+    assert page.text == printable.encode("utf-8", "replace").decode()
+
+
+def test_markup_is_not_escaped_twice() -> None:
+    assert tag("p", tag("b", "<"), class_="x") == Markup('<p class="x"><b>&lt;</b></p>')
+
+
+def test_examples_may_be_objects_lists_or_values(tmp_path: Path) -> None:
+    root = tmp_path / "work"
+    root.mkdir()
+    for name, rows in (
+        ("a", [{"x": 0.25}, {"y": [["item", 0.5]]}]),
+        ("b", [["one", None], ["two"]]),
+        ("c", ["plain"]),
+    ):
+        (root / name).mkdir()
+        store.write_json(root / name / "examples.json", {"title": f"Table {name}", "rows": rows})
+    said = build([root], tmp_path / "report.html")
+    text = Page((tmp_path / "report.html").read_text()).text
+    assert said["examples"] == 3
+    for shown in ("Table a", "0.25", "item 0.50", "two", "plain"):
+        assert shown in text
+
+
+def test_a_single_fine_tuning_run_is_enough(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    store.write_json(
+        run / "results.json", {"kind": "run", "task": "sst2", "metric": "accuracy", "score": 0.8, "seed": 7}
+    )
+    (evaluation,) = collect([run]).evaluations
+    assert evaluation.scores == {"7": 0.8}
+    build([run], tmp_path / "report.html")
+    assert "1 seed" in Page((tmp_path / "report.html").read_text()).text
+
+
+def test_entropy_comes_from_the_data_that_the_run_was_trained_on(tmp_path: Path) -> None:
+    root = tmp_path / "work"
+    marks = []
+    for name, entropy in (("data-a", 6.5), ("data-b", 7.5)):
+        (root / name).mkdir(parents=True)
+        store.write_json(root / name / "data.json", {"unigram_entropy_nats": entropy})
+        store.seal(root / name, "data")
+        marks.append(store.fingerprint(root / name))
+    write_pretraining(root / "run", entropy=None)
+    assert collect([root]).pretraining[0].unigram_entropy is None
+    store.seal(root / "run" / "step-00000040", "checkpoint", {"data": marks[1]}, ["config.json"])
+    assert collect([root]).pretraining[0].unigram_entropy == 7.5
+
+
+def test_runs_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write_pretraining(tmp_path / "work" / name / "run")
+    said = build([tmp_path / "work"], tmp_path / "report.html")
+    assert said["pretraining"] == ["a/run", "b/run"]
+
+
+def test_broken_values_are_left_out(tmp_path: Path) -> None:
+    root = tmp_path / "work"
+    write_eval(root / "a", [0.5, 0.6], majority="high", versions=["x"], examples=3, baselines={"b": None})
+    (evaluation,) = collect([root]).evaluations
+    assert evaluation.baselines == {} and list(evaluation.scores) == ["0", "1"]
+    build([root], tmp_path / "report.html")
+
+
+def test_what_cannot_be_reported_is_refused(tmp_path: Path) -> None:
+    out = tmp_path / "report.html"
+    with pytest.raises(InputError, match="no such directory"):
+        build([tmp_path / "missing"], out)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match="no results here"):
+        build([tmp_path / "empty"], out)
+    (tmp_path / "empty" / "results.json").write_text("{")
+    with pytest.raises(CheckpointError, match=r"results\.json"):
+        build([tmp_path / "empty"], out)
+    assert not out.exists()
