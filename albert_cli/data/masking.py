@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from albert_cli.data.pairs import PairSettings
 from albert_cli.data.random import Integers, Keys, Stream, below, draw, keys, uniform
+from albert_cli.errors import CheckpointError
 
 Ids: TypeAlias = NDArray[np.int32]
 Flags: TypeAlias = NDArray[np.bool_]
@@ -109,7 +110,13 @@ def select_spans(
     """Choose the spans to predict, in every sequence until its budget is spent; arguments as for `mask`.
 
     The k-th candidates of all sequences are tried together, so the loop is as long as one sequence needs.
+    Raises `CheckpointError` for an id that the vocabulary does not have.
     """
+    if ids.size and int(ids.max()) >= vocabulary.size:
+        raise CheckpointError(
+            f"the data holds piece {int(ids.max())}, the vocabulary only {vocabulary.size} pieces",
+            "the data is damaged or from another vocabulary: albert inspect DATA --verify",
+        )
     starts_word = vocabulary.is_word_start[ids] if settings.whole_word else np.ones(ids.size, bool)
     starts_word[1:] |= special[:-1]  # a segment may begin within a word after truncation
     # Blocks: words and special tokens, in order; [W] of them, and the end of the batch as the last start.

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from albert_cli import store
+from albert_cli.data.batches import PairSettings, batch, original_ids
+from albert_cli.data.build import BuildSettings, build
+from albert_cli.data.inspect import decode, describe, sample_statistics
+from albert_cli.data.shards import TokenCorpus
+from albert_cli.errors import CheckpointError
+from albert_cli.text.vocabulary import Vocabulary
+from tests.data.synthetic import FakeVocabulary, text_like_corpus
+
+Files = Callable[[int], list[str]]
+
+
+@pytest.fixture
+def data(small_vocabulary: Path, write_files: Files, tmp_path: Path) -> Path:
+    build(write_files(2), small_vocabulary, tmp_path / "data", BuildSettings(holdout=0.1), workers=1)
+    return tmp_path / "data"
+
+
+def test_a_data_directory_is_described_with_examples(data: Path) -> None:
+    facts, text = describe(data, examples=3, step=2, seed=1)
+    assert json.loads(json.dumps(facts))["kind"] == "data"
+    assert [example["index"] for example in facts["examples"]] == [6, 7, 8]
+    assert text.count("example ") == 3
+    assert "  A: " in text
+    assert "[" in text.split("example", 1)[1]
+    assert "\x1b" not in text, "no colour where stdout is not a terminal"
+
+
+def test_decoded_examples_are_the_text_of_the_batch(data: Path) -> None:
+    corpus, vocabulary = TokenCorpus.open(data), Vocabulary.load(data / "vocabulary")
+    packed = batch(corpus, vocabulary, PairSettings(max_seq_length=64), 0, np.arange(20))
+    ids = original_ids(packed)
+    for row, example in enumerate(decode(packed, vocabulary.pieces, range(20))):
+        window = slice(int(packed.offsets[row]), int(packed.offsets[row + 1]))
+        text = " ".join("".join(part for part, _ in run) for run in example["segments"])
+        ordinary = [i for i in ids[window].tolist() if i >= vocabulary.first_ordinary_id]
+        assert text.split() == vocabulary.decode(ordinary).split() or packed.segment_ids[window].any()
+        assert text.replace(" ", "") == vocabulary.decode(ordinary).replace(" ", "")
+        masked = [seen for run in example["segments"] for _, seen in run if seen is not None]
+        inside = (packed.masked_index >= window.start) & (packed.masked_index < window.stop)
+        shown = "".join(vocabulary.pieces[i] for i in packed.ids[packed.masked_index[inside]].tolist())
+        assert "".join(masked) == shown.replace("▁", " ")
+
+
+def test_the_sample_shows_the_rates_that_the_settings_ask_for() -> None:
+    facts = sample_statistics(text_like_corpus(400), FakeVocabulary(), PairSettings(max_seq_length=128), 0)
+    assert facts["mask_rate"] == pytest.approx(0.15, abs=0.005)
+    assert facts["label_1_share"] == pytest.approx(0.5, abs=0.07)
+    assert facts["ngram_share"] == pytest.approx(facts["ngram_expected"], abs=0.08)
+    assert facts["one_segment_share"] == 0
+
+
+def test_a_vocabulary_is_described(small_vocabulary: Path) -> None:
+    facts, text = describe(small_vocabulary)
+    assert facts["size"] == 300
+    assert "ordinary_pieces" in text
+
+
+def test_verify_counts_files_and_names_the_damaged_one(data: Path) -> None:
+    assert describe(data, verify=True)[0]["verified"] > 10
+    (path, _) = sorted(data.glob("shards/*/train-00.ids"))
+    content = bytearray(path.read_bytes())
+    content[7] ^= 4
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError, match="train-00.ids"):
+        describe(data, verify=True)
+
+
+def test_a_run_directory_shows_its_last_metrics(tmp_path: Path) -> None:
+    records = [
+        {"step": 1, "loss": 2.5},
+        {"step": 2, "loss": 2.0},
+        {"step": 2, "eval": {"mlm_accuracy": 0.25}},
+    ]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
+    with store.commit_directory(tmp_path / "step-00000002", "checkpoint") as staging:
+        (staging / "config.json").write_text('{"model_type": "albert", "hidden_size": 64}')
+    facts, text = describe(tmp_path)
+    assert facts["kind"] == "run"
+    assert facts["checkpoints"] == ["step-00000002"]
+    assert facts["last_training"]["loss"] == 2.0
+    assert "mlm_accuracy" in text
+    assert describe(tmp_path / "step-00000002")[0]["model"]["hidden_size"] == 64
+    assert describe(tmp_path, verify=True)[0]["verified"] == 1
+
+
+def test_what_is_nothing_of_ours_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="nothing of this program"):
+        describe(tmp_path)
+    with pytest.raises(CheckpointError, match="no such directory"):
+        describe(tmp_path / "missing")
+
+
+def test_pieces_cannot_drive_the_terminal() -> None:
+    corpus = text_like_corpus(20, size=9)
+    vocabulary = FakeVocabulary(size=9, is_word_start=np.ones(9, bool))
+    packed = batch(corpus, vocabulary, PairSettings(max_seq_length=32), 0, np.arange(2))
+    pieces = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]", "\x1b[31m", "a\nb", "▁c", "d"]
+    shown = json.dumps(decode(packed, pieces, [0, 1]))
+    assert "\\u001b" not in shown
+    assert "\\n" not in shown

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from albert_cli.data.shards import Shard, ShardWriter, TokenCorpus, id_type
+from albert_cli.errors import CheckpointError
+from tests.data.synthetic import numbered_corpus
+
+documents_of_lengths = st.lists(st.lists(st.integers(1, 30), max_size=6), max_size=20)
+
+
+def write(directory: Path, documents: list[list[int]], cap: int, dtype: str = "uint16") -> ShardWriter:
+    ids = iter(range(10**9))
+    with ShardWriter(directory, "train", dtype, cap) as writer:
+        for lengths in documents:
+            own = np.array([next(ids) for _ in range(sum(lengths))], np.uint32)
+            writer.add(own, np.array(lengths, np.int64))
+    return writer
+
+
+@given(documents=documents_of_lengths, cap=st.integers(10, 200))
+def test_what_is_written_is_read(
+    tmp_path_factory: pytest.TempPathFactory, documents: list[list[int]], cap: int
+) -> None:
+    directory = tmp_path_factory.mktemp("shards")
+    writer = write(directory, documents, cap)
+    shards = [Shard.open(directory / name, "uint16") for name in writer.names]
+    assert all(shard.n_tokens <= cap for shard in shards)
+    ids = [i for shard in shards for i in shard.ids.tolist()]
+    assert ids == list(range(sum(map(sum, documents))))
+    assert writer.tokens == len(ids)
+    assert writer.sentences == sum(map(len, documents))
+
+    # Joined over the shards the boundaries are those given, but for documents and sentences beyond the cap.
+    starts = np.cumsum([0, *(shard.n_tokens for shard in shards)]).tolist()
+    sentences = {int(o) + s for shard, s in zip(shards, starts, strict=False) for o in shard.sentences}
+    ends = {
+        int(shard.sentences[d]) + s for shard, s in zip(shards, starts, strict=False) for d in shard.documents
+    }
+    assert set(np.cumsum([n for d in documents for n in d]).tolist()) <= sentences
+    assert set(np.cumsum([sum(d) for d in documents]).tolist()) - {0} <= ends
+    if all(sum(d) <= cap for d in documents):
+        assert writer.documents == sum(1 for d in documents if d)
+
+
+def test_ids_take_the_narrowest_type() -> None:
+    assert [id_type(n) for n in (8, 65_536, 65_537)] == ["uint16", "uint16", "uint32"]
+
+
+def test_large_ids_survive(tmp_path: Path) -> None:
+    with ShardWriter(tmp_path, "train", "uint32") as writer:
+        writer.add(np.array([70_000, 5], np.uint32), np.array([2]))
+    assert Shard.open(tmp_path / "train-00", "uint32").ids.tolist() == [70_000, 5]
+
+
+def test_nothing_written_leaves_no_file(tmp_path: Path) -> None:
+    assert write(tmp_path, [], 100).names == []
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("suffix", [".ids", ".sentences", ".documents"])
+def test_a_cut_or_missing_file_is_named(tmp_path: Path, suffix: str) -> None:
+    write(tmp_path, [[3, 4], [5]], 100)
+    path = tmp_path / f"train-00{suffix}"
+    path.write_bytes(path.read_bytes()[:-4])
+    with pytest.raises(CheckpointError, match="train-00"):
+        Shard.open(tmp_path / "train-00", "uint16")
+    path.unlink()
+    with pytest.raises(CheckpointError, match=f"train-00{suffix}"):
+        Shard.open(tmp_path / "train-00", "uint16")
+
+
+@given(
+    runs=st.lists(st.tuples(st.integers(0, 199), st.integers(0, 40)), max_size=10),
+    sizes=st.lists(st.integers(1, 80), min_size=1, max_size=5),
+)
+def test_take_gathers_runs_from_any_shard(runs: list[tuple[int, int]], sizes: list[int]) -> None:
+    corpus = numbered_corpus([[[n]] for n in sizes])
+    starts, lengths, expected = [], [], []
+    for start, length in runs:
+        start %= corpus.tokens
+        end = int(corpus.starts[np.searchsorted(corpus.starts, start, "right")])
+        length = min(length, end - start)
+        starts, lengths = [*starts, start], [*lengths, length]
+        expected += range(start + 5, start + 5 + length)
+    taken = corpus.take(np.array(starts, np.int64), np.array(lengths, np.int64))
+    assert taken.dtype == np.int32
+    assert taken.tolist() == expected
+
+
+def test_opening_what_is_no_data_directory_says_so(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="not a complete data directory"):
+        TokenCorpus.open(tmp_path)
+    with pytest.raises(CheckpointError, match="no such directory"):
+        TokenCorpus.open(tmp_path / "missing")
