@@ -20,6 +20,8 @@ from albert_cli.text.clean import Cleaning
 
 SPECIAL_TOKENS = {"pad": "<pad>", "unk": "<unk>", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 _DIGIT_COMMA_PENALTY = 100.0
+_CASED = r"[\p{Lower}\p{Upper}\p{Lt}]"  # the Final_Sigma condition of the Unicode standard, section 3.13
+_CASE_IGNORABLE = r"[\p{Mn}\p{Me}\p{Cf}\p{Lm}\p{Sk}'.:·’]"
 
 
 def read_model(model: bytes) -> Any:
@@ -108,13 +110,16 @@ def _normalizer(charsmap: bytes, cleaning: Cleaning) -> Any:
         steps.append(normalizers.Replace(Regex(f"{_character_class(lambda c: combining(c) > 0)}+"), ""))
     if cleaning.lowercase:
         # str.lower knows the Greek final sigma, a step that lowers each character alone does not.
-        steps.append(normalizers.Replace(Regex(r"(?<=\p{L})Σ(?!\p{L})"), "ς"))
+        steps.append(normalizers.Replace(Regex(f"(?<={_CASED})Σ(?!{_CASE_IGNORABLE}*{_CASED})"), "ς"))
         steps.append(normalizers.Lowercase())
     if after:
         steps.append(forms[after]())
-    # SentencePiece's table works on the longest match and so composes; this `Precompiled` works on short
-    # graphemes and does not (Hangul stays in pieces), hence the composition before it.
+    # `Precompiled` looks up short graphemes where SentencePiece takes the longest match: it leaves Hangul in
+    # pieces and loses marks. After NFKC nothing is left to compose. SentencePiece keeps the full-width tilde.
+    tilde = [] if cleaning.normal_form.startswith("NFK") else ["～", "\ufdd1"]
+    steps += [normalizers.Replace(*tilde)] if tilde else []
     steps += [normalizers.NFKC(), normalizers.Precompiled(charsmap)]
+    steps += [normalizers.Replace(*reversed(tilde))] if tilde else []
     steps += [normalizers.Replace(Regex(" {2,}"), " "), normalizers.Strip(left=False, right=True)]
     return normalizers.Sequence(steps)
 

@@ -143,10 +143,14 @@ class Vocabulary:
         ]
         return np.array(starts, dtype=np.bool_)
 
+    @cached_property
+    def _tokenizer_json(self) -> str:
+        return tokenizer_json(self._proto, self.cleaning)
+
     def copy_to(self, directory: Path) -> None:
         """Write `spiece.model`, `tokenizer.json` and `tokenizer_config.json` into an existing directory."""
         store.write_bytes(directory / MODEL, self._model)
-        store.write_text(directory / TOKENIZER, tokenizer_json(self._proto, self.cleaning) + "\n")
+        store.write_text(directory / TOKENIZER, self._tokenizer_json + "\n")
         store.write_text(directory / CONFIG, tokenizer_config(self.cleaning) + "\n")
 
 
