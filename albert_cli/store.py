@@ -76,6 +76,23 @@ def write_bytes(path: Path, data: bytes) -> None:
             raise
 
 
+@contextmanager
+def text_writer(path: Path) -> Iterator[IO[str]]:
+    """A UTF-8 text stream whose content becomes the file on a clean exit, and nothing otherwise."""
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+    with _full_disk_is_said(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with temporary.open("w", encoding="utf-8", newline="\n") as stream:
+                yield stream
+            _sync(temporary)
+            temporary.replace(path)
+            _sync(path.parent)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a UTF-8 text file atomically."""
     write_bytes(path, text.encode())
@@ -133,6 +150,7 @@ def seal(
     files = {}
     for name in sorted(names):
         path = directory / name
+        path.chmod(path.stat().st_mode | 0o444)  # safetensors makes its files private; artefacts are to be shared
         _sync(path)
         files[name] = {"size": path.stat().st_size, "sha256": sha256_file(path)}
     manifest = Manifest(kind, files, dict(parents or {}))
