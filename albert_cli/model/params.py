@@ -6,7 +6,6 @@ which `paper_count` reproduces and `paper_note` explains where the figures canno
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any, Final
 
 from albert_cli import config as recipes
 from albert_cli.console import table
-from albert_cli.errors import CheckpointError, ConfigError
+from albert_cli.errors import ConfigError
 from albert_cli.model.config import PRESETS, ModelConfig
 
 # The shapes of the paper's comparison; v1 and v2 differ in dropout alone.
@@ -147,7 +146,9 @@ def resolve(name: str) -> tuple[ModelConfig, str]:
     if path.is_dir():
         path = path / "config.json"
     if path.name == "config.json":
-        return ModelConfig.from_hf(_read_config(path), str(path)), "checkpoint"
+        from albert_cli import store  # presets and recipes need none of its imports
+
+        return ModelConfig.from_hf(store.read_json(path), str(path)), "checkpoint"
     if not (name.endswith(".toml") or _is_shipped(name)):
         hint = recipes.suggestion(name, [*PRESETS, *recipes.shipped_recipes()])
         raise ConfigError(
@@ -163,18 +164,6 @@ def resolve(name: str) -> tuple[ModelConfig, str]:
 
 def _is_shipped(name: str) -> bool:
     return any(name in (full, full.rsplit("/", 1)[-1]) for full in recipes.shipped_recipes())
-
-
-def _read_config(path: Path) -> dict[str, Any]:
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise CheckpointError(f"{path.parent}: no config.json", "name a checkpoint directory") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise CheckpointError(f"{path}: not valid JSON: {error}") from None
-    if not isinstance(values, dict):
-        raise CheckpointError(f"{path}: not a JSON object", "this is no model's configuration")
-    return values
 
 
 # ---------------------------------------------------------------- shown

@@ -205,7 +205,7 @@ def test_unknown_names_are_refused_with_a_suggestion() -> None:
 
 
 def test_unusable_inputs_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"no config\.json"):
+    with pytest.raises(CheckpointError, match=r"config\.json: no such file"):
         describe([str(tmp_path)])
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(CheckpointError, match="not valid JSON"):

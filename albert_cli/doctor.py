@@ -1,0 +1,217 @@
+"""What this machine offers: versions, devices, number formats, compiler, space, and what is not installed.
+
+Every probe says what it found or why it found nothing; none of them raises.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from albert_cli import __version__
+
+PACKAGE = "albert-cli"
+# What an extra brings, for those who do not have it.
+EXTRAS = {
+    "tensorboard": "tensorboard: training curves in TensorBoard while a run goes on",
+    "test": "pytest, hypothesis, transformers: the test suite, and `bench --against transformers`",
+    "dev": "ruff, mypy: what a change to the code is checked with",
+}
+
+
+def describe() -> tuple[dict[str, Any], str]:
+    """Everything found, as data and as text; imports torch, and nothing else that is heavy."""
+    versions, extras, needed = _versions()
+    data: dict[str, Any] = {
+        "albert": __version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cpu": _cpu(),
+        "torch": _torch(),
+        "compiler": _compiler(),
+        "memory_bytes": _memory(),
+        "disk_free_bytes": shutil.disk_usage(Path.cwd()).free,
+        "versions": versions,
+        "missing_requirements": needed,
+        "missing_extras": extras,
+    }
+    return data, _text(data)
+
+
+# ---------------------------------------------------------------- packages
+
+
+def _versions() -> tuple[dict[str, str], dict[str, list[str]], list[str]]:
+    """Installed versions of what the package names, what each extra lacks, and what is missing."""
+    versions: dict[str, str] = {}
+    lacking: dict[str, list[str]] = {}
+    needed: list[str] = []
+    for name, extra in _requirements():
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            if extra:
+                lacking.setdefault(extra, []).append(name)
+            else:
+                needed.append(name)
+    return versions, lacking, needed
+
+
+def _requirements() -> Iterator[tuple[str, str]]:
+    """(distribution, the extra it belongs to or "") for every requirement in the package's own metadata."""
+    try:
+        lines = importlib.metadata.requires(PACKAGE) or []
+    except importlib.metadata.PackageNotFoundError:  # run from a checkout that was never installed
+        lines = []
+    for line in lines:
+        name = re.match(r"[\w.-]+", line)
+        extra = re.search(r"""extra\s*==\s*['"]([^'"]+)""", line)
+        if name and name[0] != PACKAGE:
+            yield name[0], extra[1] if extra else ""
+
+
+# ---------------------------------------------------------------- the machine
+
+
+def _cpu() -> dict[str, Any]:
+    flags: set[str] = set()
+    model = platform.processor() or platform.machine()
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+            key, _, value = (part.strip() for part in line.partition(":"))
+            if key in ("flags", "Features"):
+                flags |= set(value.split())
+            elif key == "model name":
+                model = value
+    except OSError:  # not Linux
+        pass
+    return {
+        "model": model,
+        "cores": _cores(),
+        "bf16_units": sorted(flags & {"amx_bf16", "avx512_bf16", "bf16"}),
+    }
+
+
+def _cores() -> int:
+    """Cores that this process may use, which in a container are fewer than the machine's."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _memory() -> dict[str, int]:
+    """Total and available memory in bytes, within the container's limit; empty where unknown."""
+    found: dict[str, int] = {}
+    try:
+        for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines():
+            key, _, value = line.partition(":")
+            if key in ("MemTotal", "MemAvailable"):
+                found[{"MemTotal": "total", "MemAvailable": "available"}[key]] = int(value.split()[0]) * 1024
+        limit = Path("/sys/fs/cgroup/memory.max").read_text(encoding="utf-8").strip()
+        if limit.isdecimal():
+            used = int(Path("/sys/fs/cgroup/memory.current").read_text(encoding="utf-8"))
+            found["total"] = min(found["total"], int(limit))
+            found["available"] = min(found["available"], int(limit) - used)
+    except (OSError, KeyError, ValueError, IndexError):
+        pass
+    return found
+
+
+def _compiler() -> str | None:
+    """The C++ compiler that `torch.compile` needs on a CPU and Triton on a GPU, or None."""
+    names = (os.environ.get("CXX"), "g++", "clang++")
+    return next((path for name in names if name and (path := shutil.which(name))), None)
+
+
+def _torch() -> dict[str, Any]:
+    try:
+        import torch
+    except (ImportError, OSError) as error:
+        return {"error": f"{type(error).__name__}: {error}"}
+    found: dict[str, Any] = {
+        "version": str(torch.__version__),
+        "cuda": torch.version.cuda,
+        "threads": torch.get_num_threads(),
+    }
+    devices: list[dict[str, Any]] = []
+    if torch.cuda.is_available():
+        for i in range(torch.cuda.device_count()):
+            card = torch.cuda.get_device_properties(i)
+            devices.append(
+                {
+                    "name": f"cuda:{i}",
+                    "model": card.name,
+                    "memory_bytes": card.total_memory,
+                    "capability": f"{card.major}.{card.minor}",
+                    "bf16": card.major >= 8,  # tensor cores multiply bf16 from Ampere on
+                }
+            )
+    if torch.backends.mps.is_available():
+        devices.append({"name": "mps", "model": "Apple GPU", "bf16": False})
+    found["devices"] = devices
+    found["triton"] = importlib.util.find_spec("triton") is not None
+    return found
+
+
+# ---------------------------------------------------------------- told
+
+
+def _text(data: dict[str, Any]) -> str:
+    lines = [
+        ("albert", f"{data['albert']}, Python {data['python']}, {data['platform']}"),
+        ("python", sys.executable),
+        *_machine_lines(data),
+        *_torch_lines(data["torch"], data["compiler"]),
+        ("versions", ", ".join(f"{name} {version}" for name, version in data["versions"].items())),
+    ]
+    if not data["versions"]:
+        lines[-1] = ("versions", f"unknown: {PACKAGE} is not installed, only run from its folder")
+    for name in data["missing_requirements"]:
+        lines.append(("missing", f"{name}, which albert needs: pip install --upgrade {PACKAGE}"))
+    for extra, names in data["missing_extras"].items():
+        brings = EXTRAS.get(extra, ", ".join(names))
+        lacks = f"{extra} lacks {', '.join(names)}"
+        lines.append(("extra", f"{lacks}; pip install '{PACKAGE}[{extra}]' brings {brings}"))
+    width = max(len(name) for name, _ in lines)
+    return "\n".join(f"{name.ljust(width)}  {value}" for name, value in lines)
+
+
+def _machine_lines(data: dict[str, Any]) -> list[tuple[str, str]]:
+    cpu, memory = data["cpu"], data["memory_bytes"]
+    units = ", ".join(cpu["bf16_units"])
+    bf16 = f"bf16 units: {units}" if units else "no bf16 units, so fp32 is the fast format here"
+    said = f"{_gib(memory['available'])} free of {_gib(memory['total'])}" if len(memory) == 2 else "unknown"
+    return [
+        ("cpu", f"{cpu['model']}, {cpu['cores']} core{'s' if cpu['cores'] != 1 else ''}, {bf16}"),
+        ("memory", said),
+        ("disk", f"{_gib(data['disk_free_bytes'])} free in the current directory"),
+    ]
+
+
+def _torch_lines(torch: dict[str, Any], compiler: str | None) -> list[tuple[str, str]]:
+    if "error" in torch:
+        return [("torch", f"cannot be imported ({torch['error']}); reinstall {PACKAGE}")]
+    lines = [
+        ("torch", f"{torch['version']}, CUDA {torch['cuda'] or 'not built in'}, {torch['threads']} threads")
+    ]
+    for device in torch["devices"]:
+        memory = f", {_gib(device['memory_bytes'])}" if "memory_bytes" in device else ""
+        formats = "bf16" if device["bf16"] else "no bf16, so fp32"
+        lines.append((device["name"], f"{device['model']}{memory}, {formats}"))
+    if not torch["devices"]:
+        lines.append(("gpu", "none that torch can use; training runs on the CPU"))
+    missing = "none found: install g++ or clang++; without one nothing is compiled, and all else works"
+    lines.append(("compiler", f"{compiler}, for torch.compile" if compiler else missing))
+    return lines
+
+
+def _gib(count: int) -> str:
+    return f"{count / 2**30:,.1f} GiB"

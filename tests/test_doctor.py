@@ -1,0 +1,85 @@
+"""The doctor describes any machine, also one where things are missing."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from albert_cli import __version__
+from albert_cli.doctor import describe
+
+
+def test_describes_this_machine() -> None:
+    data, text = describe()
+    assert json.loads(json.dumps(data)) == data
+    assert data["albert"] == __version__
+    assert data["cpu"]["cores"] >= 1
+    assert data["disk_free_bytes"] > 0
+    assert data["torch"]["version"] == importlib.metadata.version("torch")
+    assert f"{data['cpu']['cores']} core" in text and data["torch"]["version"] in text
+    assert all(line.strip() for line in text.splitlines())
+
+
+def test_says_when_there_is_no_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    data, text = describe()
+    assert data["compiler"] is None
+    assert "install g++" in text
+    compiler = tmp_path / "clang++"
+    compiler.write_text("#!/bin/sh\n")
+    compiler.chmod(0o755)
+    data, text = describe()
+    assert data["compiler"] == str(compiler)
+    assert f"{compiler}, for torch.compile" in text
+
+
+def test_lists_the_versions_of_the_requirements_when_installed() -> None:
+    if not any(d.metadata["Name"] == "albert-cli" for d in importlib.metadata.distributions()):
+        pytest.skip("albert-cli is run from a checkout that is not installed")
+    data, _ = describe()
+    assert {"torch", "numpy", "safetensors"} <= set(data["versions"])
+    assert data["missing_requirements"] == []
+
+
+def test_imports_nothing_heavy_but_torch() -> None:
+    script = (
+        "import sys; from albert_cli.doctor import describe; describe();"
+        "heavy = ('sentencepiece', 'datasets', 'sklearn', 'scipy', 'matplotlib', 'transformers', 'pydantic');"
+        "print([name for name in heavy if name in sys.modules])"
+    )
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environment
+    )
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_torch_that_cannot_be_imported_is_said(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text(
+        "raise ImportError('libcudart.so.12: cannot open shared object file')\n"
+    )
+    script = "from albert_cli.doctor import describe; print(describe()[1])"
+    path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": path},
+        cwd=Path(__file__).parent.parent,
+    )
+    assert "cannot be imported (ImportError: libcudart.so.12" in done.stdout
+
+
+def test_free_space_is_that_of_the_current_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    free = shutil.disk_usage(tmp_path).free
+    assert abs(describe()[0]["disk_free_bytes"] - free) < 2**30
