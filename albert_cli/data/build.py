@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from albert_cli import console, store
-from albert_cli.data.shards import id_type
+from albert_cli.data.shards import id_type, verify_data
 from albert_cli.data.tokenise import FORMAT, SPLITS, BuildSettings, Task, run_task
 from albert_cli.errors import BusyError, CheckpointError, InputError
 
@@ -100,9 +100,7 @@ def _finished(out: Path, tasks: Sequence[Task]) -> dict[str, Any] | None:
             f"{out}: holds data from other text, another vocabulary or other settings",
             "choose another --out or remove it",
         )
-    store.verify(out, "data")
-    for task in tasks:
-        store.verify(task.directory, "shard")
+    verify_data(out)
     return facts
 
 

@@ -42,6 +42,8 @@ def describe(
     if manifest is not None:
         facts |= {"fingerprint": manifest.fingerprint(), "created_by": manifest.created_by}
         facts |= {"parents": dict(manifest.parents)}
+    if verify:  # first: what is damaged cannot be described
+        facts["verified"] = _verify_below(directory)
     text = [
         f"{directory}: {kind}" + (f" {facts['fingerprint']}" if manifest else ", unverified (no manifest)")
     ]
@@ -54,7 +56,6 @@ def describe(
     facts |= more
     text += lines
     if verify:
-        facts["verified"] = _verify_below(directory)
         text.append(f"verified: {facts['verified']} files match their SHA-256")
     return facts, "\n".join(text)
 

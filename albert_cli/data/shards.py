@@ -145,6 +145,17 @@ class TokenCorpus:
         return ids
 
 
+def verify_data(directory: Path) -> None:
+    """Re-hash a data directory and its shards; raises `CheckpointError` naming the first damaged file."""
+    from albert_cli import store
+
+    store.verify(directory, "data")
+    for name, fingerprint in store.read_json(directory / "data.json")["fingerprints"].items():
+        shard = directory / "shards" / name
+        if store.verify(shard, "shard").fingerprint() != fingerprint:
+            raise CheckpointError(f"{shard}: not the shard that {directory / 'data.json'} names")
+
+
 class ShardWriter:
     """Append documents to shards `PREFIX-00`, `PREFIX-01`, ... in one directory, each of at most
     `max_tokens`.

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import pytest
 
 from albert_cli import store
 from albert_cli.data.build import BuildSettings, build, summary, unigram_entropies
-from albert_cli.data.shards import TokenCorpus
+from albert_cli.data.shards import TokenCorpus, verify_data
 from albert_cli.errors import BusyError, CheckpointError, ConfigError, InputError
 from albert_cli.text.sentences import split_sentences
 from albert_cli.text.vocabulary import Vocabulary
@@ -146,13 +147,11 @@ def test_damage_to_finished_data_is_found(small_vocabulary: Path, write_files: F
     build(write_files(1), small_vocabulary, out, TENTH)
     (path,) = out.glob("shards/*/train-00.ids")
     path.write_bytes(path.read_bytes()[:-2])
-    with pytest.raises(CheckpointError, match="train-00.ids"):
+    with pytest.raises(CheckpointError, match=r"train-00\.ids"):
         build(write_files(1), small_vocabulary, out, TENTH)
 
 
-def test_kill_9_and_the_same_command_again(
-    small_vocabulary: Path, write_files: Files, tmp_path: Path
-) -> None:
+def test_kill_9_then_the_same_command(small_vocabulary: Path, write_files: Files, tmp_path: Path) -> None:
     sources = write_files(6)
     build(sources, small_vocabulary, tmp_path / "whole", TENTH, workers=1)
     out = tmp_path / "killed"
@@ -240,3 +239,13 @@ def test_unigram_entropies_of_a_known_distribution() -> None:
     expected = -(2 * np.log(4 / 8) + np.log(2 / 8) + np.log(1 / 8)) / 4
     assert facts["unigram_entropy_nats"] == pytest.approx(expected, abs=1e-6)
     assert facts["heldout_own_entropy_nats"] == pytest.approx(1.5 * np.log(2), abs=1e-6)
+
+
+def test_a_shard_swapped_for_another_is_found(small_vocabulary: Path, write_files: Files, out: Path) -> None:
+    build(write_files(2), small_vocabulary, out, TENTH, workers=1)
+    first, second = sorted((out / "shards").iterdir())
+    first.rename(out / "kept")
+    second.rename(first)
+    (out / "kept").rename(second)
+    with pytest.raises(CheckpointError, match=re.escape(first.name)):
+        verify_data(out)

@@ -15,6 +15,7 @@ from scipy.stats import chi2_contingency, chisquare
 from albert_cli.data.batches import PairSettings, batch, original_ids, pack
 from albert_cli.data.masking import Spans, mask, ngram_probabilities, select_spans
 from albert_cli.data.pairs import draw_pairs
+from albert_cli.errors import CheckpointError
 from tests.data.synthetic import FakeVocabulary, text_like_corpus, word_starts
 
 VOCABULARY = FakeVocabulary()
@@ -200,3 +201,9 @@ def test_masking_changes_only_what_it_lists(seed: int, length: int, cap: int) ->
     assert not special[packed.masked_index].any()
     assert not np.isin(packed.masked_labels, [2, 3]).any()
     assert np.array_equal(packed.offsets, offsets)
+
+
+def test_ids_that_the_vocabulary_lacks_are_refused() -> None:
+    small = FakeVocabulary(size=50, is_word_start=word_starts(50))
+    with pytest.raises(CheckpointError, match="only 50 pieces"):
+        batch(text_like_corpus(20), small, PairSettings(), 0, np.arange(2))

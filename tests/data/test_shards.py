@@ -81,7 +81,9 @@ def test_a_cut_or_missing_file_is_named(tmp_path: Path, suffix: str) -> None:
 )
 def test_take_gathers_runs_from_any_shard(runs: list[tuple[int, int]], sizes: list[int]) -> None:
     corpus = numbered_corpus([[[n]] for n in sizes])
-    starts, lengths, expected = [], [], []
+    starts: list[int] = []
+    lengths: list[int] = []
+    expected: list[int] = []
     for start, length in runs:
         start %= corpus.tokens
         end = int(corpus.starts[np.searchsorted(corpus.starts, start, "right")])
