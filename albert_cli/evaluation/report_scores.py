@@ -43,7 +43,7 @@ def facts(evaluations: Sequence[Evaluation], most: int) -> list[tuple[str, str, 
         beside = [f"{e.model} {score(e.median)}" for e in group if e is not best]
         beside += [f"{name} {score(value)}" for name, value in _baselines(group).items()]
         n = len(best.scores)
-        protocol = f"median of {n}" if n > 1 else "1 seed"
+        protocol = f"median of {n}" if n > 1 else _single(best)
         found.append(
             (f"{task_name(best)}, {_metric(best)}, {protocol}", score(best.median), ", ".join(beside))
         )
@@ -120,8 +120,12 @@ def _score_cell(evaluation: Evaluation | None, best: float) -> Markup:
         return Markup("–")
     kind = "best" if evaluation.median == best else "score"
     n = len(evaluation.scores)
-    beside = f"{n} seeds, spread {100 * evaluation.spread:.1f}" if n > 1 else "1 seed"
+    beside = f"{n} seeds, spread {100 * evaluation.spread:.1f}" if n > 1 else _single(evaluation)
     return join(tag("span", score(evaluation.median), class_=kind), tag("span", beside, class_="beside"))
+
+
+def _single(evaluation: Evaluation) -> str:
+    return "as it is" if evaluation.record.get("initial") == "task checkpoint" else "1 seed"
 
 
 def _verdicts(groups: Sequence[Sequence[Evaluation]]) -> list[str]:

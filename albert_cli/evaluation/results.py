@@ -180,7 +180,11 @@ def _read_pretraining(path: Path, name: str, entropies: Mapping[str, float]) -> 
             if manifest is not None:
                 checkpoints[manifest.fingerprint()] = _step_name(step)
                 parents |= manifest.parents
-    said = [number(row.get("unigram_entropy_nats")) for row in (status, *rows, *heldout)]
+    said = [
+        number(row.get(key))
+        for row in (status, *heldout)
+        for key in ("unigram_entropy_nats", "unigram_entropy")
+    ]
     by_data = [entropy for mark, entropy in entropies.items() if mark in parents.values()]
     entropy = next((value for value in (*said, *by_data, *_only(entropies)) if value is not None), None)
     return Pretraining(

@@ -212,6 +212,21 @@ def test_a_single_fine_tuning_run_is_enough(tmp_path: Path) -> None:
     assert "1 seed" in Page((tmp_path / "report.html").read_text()).text
 
 
+def test_a_task_checkpoint_is_scored_as_it_is(tmp_path: Path) -> None:
+    record = {
+        "kind": "run",
+        "task": "sst2",
+        "title": "SST-2",
+        "metric": "accuracy",
+        "score": 0.8,
+        "checkpoint": "a1b2",
+    }
+    store.write_json(tmp_path / "results.json", record | {"initial": "task checkpoint", "steps": 0})
+    build([tmp_path], tmp_path / "report.html")
+    text = Page((tmp_path / "report.html").read_text()).text
+    assert "as it is" in text and "checkpoint a1b2" in text
+
+
 def test_entropy_comes_from_the_data_that_the_run_was_trained_on(tmp_path: Path) -> None:
     root = tmp_path / "work"
     marks = []
