@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 _END = re.compile(r"(?<=[.!?…。！？।])[\"'”’»)\]]*(?:\s+|(?<=[。！？]))")
+_LONGEST_PARAGRAPH = 1 << 14  # characters
 
 
 def split_sentences(text: str, language: str = "en") -> list[str]:
@@ -12,24 +14,32 @@ def split_sentences(text: str, language: str = "en") -> list[str]:
 
     A line is a paragraph: no sentence crosses a line end, and a line that is one sentence stays as it is.
     `language` is an ISO 639 code; an unknown one falls back to English rules (sentencex's own chain).
-    Joined by spaces, the sentences of a line give the line back, spaces collapsed.
+    Apart from white space, the sentences hold every character of the text.
     """
     from sentencex import segment
 
     sentences = []
     for line in text.split("\n"):
         # Spaces are normalised first: sentencex cuts at byte offsets, and panics inside a no-break space.
-        paragraph = " ".join(line.split())
-        if not paragraph:
-            continue
-        try:
-            parts = segment(language, paragraph)
-        except BaseException as error:  # a Rust panic is no Exception
-            if type(error).__name__ != "PanicException":
-                raise
-            parts = split_plainly(paragraph)
-        sentences += [stripped for part in parts if (stripped := part.strip())]
+        for paragraph in _bounded(" ".join(line.split())):
+            try:
+                parts = segment(language, paragraph)
+            except BaseException as error:  # a Rust panic is no Exception
+                if type(error).__name__ != "PanicException":
+                    raise
+                parts = split_plainly(paragraph)
+            sentences += [stripped for part in parts if (stripped := part.strip())]
     return sentences
+
+
+def _bounded(paragraph: str) -> Iterator[str]:
+    """Cut a paragraph of inhuman length at spaces: sentencex takes quadratic time between open quotes."""
+    while len(paragraph) > _LONGEST_PARAGRAPH:
+        cut = paragraph.rfind(" ", 0, _LONGEST_PARAGRAPH) + 1 or _LONGEST_PARAGRAPH
+        yield paragraph[:cut]
+        paragraph = paragraph[cut:]
+    if paragraph:
+        yield paragraph
 
 
 def split_plainly(paragraph: str) -> list[str]:

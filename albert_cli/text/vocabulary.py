@@ -37,6 +37,7 @@ MODEL, TOKENIZER, CONFIG, REPORT = (
 )
 
 _PLAIN = frozenset(string.ascii_letters + string.punctuation)
+_LONGEST_SENTENCE = 4192  # bytes; SentencePiece leaves longer ones out of its training
 _ENOUGH_TO_HOLD_BACK = 10_000  # sentences
 _STATISTICS_SENTENCES = 50_000
 
@@ -205,15 +206,20 @@ def build(
     vocabulary = Vocabulary(train(training, size, character_coverage, seed), cleaning)
     report = {
         "request": request,
-        "sentences": {"read": seen, "training": len(training), "held_back": len(held_back)},
+        "sentences": {
+            "read": seen,
+            "training": len(training),
+            "too_long": sum(
+                len(s) > _LONGEST_SENTENCE // 4 and len(s.encode()) > _LONGEST_SENTENCE for s in training
+            ),
+            "held_back": len(held_back),
+        },
         **_statistics(vocabulary, training, held_back),
     }
     with store.commit_directory(out, "vocabulary") as staging:
         vocabulary.copy_to(staging)
         store.write_json(staging / REPORT, report)
-    result = {"directory": str(out), "fingerprint": store.fingerprint(out), "up_to_date": False, **report}
-    console.note(summary(result))
-    return result
+    return {"directory": str(out), "fingerprint": store.fingerprint(out), "up_to_date": False, **report}
 
 
 def summary(report: Mapping[str, Any]) -> str:
