@@ -145,7 +145,9 @@ def dots(rows: Sequence[Row], *, describes: str) -> Markup:
         axes.set_yticks(range(len(rows)), labels[::-1])
         axes.tick_params(axis="y", labelcolor=_INK, pad=8)
         axes.set_ylim(-0.6, len(rows) - 0.4)
-        axes.margins(x=0.06)
+        every = [100 * score for row in rows for score in row.scores]
+        middle, reach = (min(every) + max(every)) / 2, max(max(every) - min(every), 1.0) * 0.56
+        axes.set_xlim(middle - reach, middle + reach)  # at least a point wide: less is no difference
         axes.grid(axis="x")
         axes.spines["left"].set_visible(False)
         _plain_ticks(axes, x_only=True)
