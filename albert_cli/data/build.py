@@ -14,7 +14,7 @@ import re
 import shutil
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from albert_cli import console, store
 from albert_cli.data.shards import id_type, verify_data
 from albert_cli.data.tokenise import FORMAT, SPLITS, BuildSettings, Task, run_task
-from albert_cli.errors import BusyError, CheckpointError, InputError
+from albert_cli.errors import AlbertError, BusyError, CheckpointError, InputError
 
 if TYPE_CHECKING:
     from albert_cli.text.vocabulary import Vocabulary
@@ -68,7 +68,7 @@ def build(
     if finished is not None:
         return {"out": str(out), "up_to_date": True, "seconds": 0.0, **finished}
     with store.lock(out), _nothing_left_behind(out):
-        store.write_json(out / _PLAN, {"tasks": [task.identity for task in tasks]})
+        store.write_json(out / _PLAN, _request(tasks))
         _discard_others(out, tasks)
         results = _run_all(tasks, workers or os.cpu_count() or 1)
         tasks, results = _ensure_heldout(tasks, results)
@@ -95,7 +95,7 @@ def _finished(out: Path, tasks: Sequence[Task]) -> dict[str, Any] | None:
     if manifest.kind != "data":
         raise BusyError(f"{out}: holds a {manifest.kind}", "choose another --out")
     facts = store.read_json(out / "data.json")
-    if facts["tasks"] != [_without_forced(task.identity) for task in tasks]:
+    if any(facts[name] != value for name, value in _request(tasks).items()):
         raise BusyError(
             f"{out}: holds data from other text, another vocabulary or other settings",
             "choose another --out or remove it",
@@ -104,8 +104,15 @@ def _finished(out: Path, tasks: Sequence[Task]) -> dict[str, Any] | None:
     return facts
 
 
-def _without_forced(identity: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in identity.items() if key != "forced_holdout"}
+def _request(tasks: Sequence[Task]) -> dict[str, Any]:
+    """What was asked for: the part of `data.json` that tells whether the same is asked again."""
+    settings = asdict(tasks[0].settings)
+    del settings["forced_holdout"]  # a consequence, not a wish
+    return {
+        "vocabulary": tasks[0].vocabulary,
+        "sources": [task.source for task in tasks],
+        "settings": settings,
+    }
 
 
 @contextmanager
@@ -147,40 +154,60 @@ def _kept(task: Task) -> dict[str, Any] | None:
 
 def _run_all(tasks: Sequence[Task], workers: int) -> list[dict[str, Any]]:
     """Run what is not finished yet, in this process or in several; the results in the order of the tasks."""
-    results = [_kept(task) for task in tasks]
-    open_tasks = [i for i, result in enumerate(results) if result is None]
-    sizes = [int(tasks[i].source.get("bytes", 0)) for i in open_tasks]
-    is_known = all(sizes) and not any(
-        str(tasks[i].source["source"]).endswith((".gz", ".xz")) for i in open_tasks
-    )
-    done, begin = 0, time.monotonic()
-    with console.progress("data", sum(sizes) if is_known and open_tasks else None) as progress:
+    results = {task.name: facts for task in tasks if (facts := _kept(task)) is not None}
+    # Large files first: the last worker to finish then has little left.
+    left = sorted((t for t in tasks if t.name not in results), key=lambda t: (-_size(t), t.name))
+    is_known = all(_size(task) and not str(task.source["source"]).endswith((".gz", ".xz")) for task in left)
+    begin = time.monotonic()
+    with console.progress("data", sum(map(_size, left)) if left and is_known else None) as progress:
 
         def show(total: int) -> None:
             rate = total / 1e6 / max(time.monotonic() - begin, 1e-9)
             progress.update(total, f"{total / 1e6:.1f} MB of text, {rate:.1f} MB/s")
 
-        if workers <= 1 or len(open_tasks) <= 1:
+        run = _run_here if min(workers, len(left)) <= 1 else _run_in_workers
+        results |= run(left, workers, show)
+    return [results[task.name] for task in tasks]
 
-            def count(size: int) -> None:
-                nonlocal done
-                done += size
-                show(done)
 
-            for i in open_tasks:
-                results[i] = run_task(tasks[i], count)
-        else:
-            # Large files first: the last worker to finish then has little left.
-            open_tasks.sort(key=lambda i: (-int(tasks[i].source.get("bytes", 0)), i))
-            with _pool(min(workers, len(open_tasks))) as (pool, counter):
-                futures = {pool.submit(_run_in_worker, tasks[i]): i for i in open_tasks}
-                left = set(futures)
-                while left:
-                    ready, left = wait(left, timeout=0.5, return_when=FIRST_COMPLETED)
-                    for future in ready:
-                        results[futures[future]] = future.result()
-                    show(counter.value)
-    return [result for result in results if result is not None]
+def _size(task: Task) -> int:
+    return int(task.source.get("bytes", 0))
+
+
+def _run_here(tasks: Sequence[Task], workers: int, show: Callable[[int], None]) -> dict[str, dict[str, Any]]:
+    done = 0
+    results: dict[str, dict[str, Any]] = {}
+
+    def count(size: int) -> None:
+        nonlocal done
+        done += size
+        show(done)
+
+    for task in tasks:
+        results[task.name] = run_task(task, count)
+    return results
+
+
+def _run_in_workers(
+    tasks: Sequence[Task], workers: int, show: Callable[[int], None]
+) -> dict[str, dict[str, Any]]:
+    from concurrent.futures.process import BrokenProcessPool
+
+    results = {}
+    with _pool(min(workers, len(tasks))) as (pool, counter):
+        names = {pool.submit(_run_in_worker, task): task.name for task in tasks}
+        left = set(names)
+        while left:
+            ready, left = wait(left, timeout=0.5, return_when=FIRST_COMPLETED)
+            try:
+                results |= {names[future]: future.result() for future in ready}
+            except BrokenProcessPool:
+                raise AlbertError(
+                    "a worker process was killed, perhaps for want of memory",
+                    "run the same command again with fewer --workers; finished files are kept",
+                ) from None
+            show(counter.value)
+    return results
 
 
 _worker_counter: Any = None
@@ -276,10 +303,9 @@ def _publish(
     facts: dict[str, Any] = {
         "format": FORMAT,
         "dtype": id_type(vocabulary.size),
-        "vocabulary": tasks[0].vocabulary,
+        **_request(tasks),
         "vocab_size": vocabulary.size,
         "cleaning": asdict(vocabulary.cleaning),
-        "holdout": tasks[0].settings.holdout,
         "bytes_read": sum(r["bytes"] for r in results),
         "totals": _sum(results),
         **unigram_entropies(counts["train"], counts["heldout"]),
@@ -288,8 +314,6 @@ def _publish(
             for split in SPLITS
         },
         "fingerprints": {task.name: store.fingerprint(task.directory) for task in tasks},
-        "sources": [task.source for task in tasks],
-        "tasks": [_without_forced(task.identity) for task in tasks],
     }
     shutil.rmtree(out / "vocabulary", ignore_errors=True)
     with store.publish(out, "data", {"vocabulary": tasks[0].vocabulary}) as staging:

@@ -133,7 +133,8 @@ def select_spans(
     tries = np.bincount(sequence[~is_special], minlength=left.size)
     first = np.cumsum(tries) - tries
     active = np.flatnonzero(tries)
-    found: list[tuple[Integers, Integers, Flags]] = []
+    nothing = np.zeros(0, np.int64)
+    found = [(nothing, nothing, nothing.astype(bool))]
     rank = 0
     while active.size:
         block = order[first[active] + rank]

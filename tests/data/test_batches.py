@@ -78,6 +78,12 @@ def test_steps_follow_each_other_without_a_gap() -> None:
     assert step_indices(2**40, 4096).dtype == np.int64
 
 
+def test_no_examples_make_an_empty_batch() -> None:
+    packed = batch(text_like_corpus(20), VOCABULARY, PairSettings(), 0, np.zeros(0, np.int64))
+    assert packed.ids.size == packed.masked_index.size == packed.order_labels.size == 0
+    assert packed.offsets.tolist() == [0]
+
+
 def test_an_empty_corpus_is_refused() -> None:
     with pytest.raises(InputError, match="no text"):
         batch(TokenCorpus([]), VOCABULARY, PairSettings(), 0, np.arange(2))
