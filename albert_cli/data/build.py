@@ -101,6 +101,7 @@ def _finished(out: Path, tasks: Sequence[Task]) -> dict[str, Any] | None:
             "choose another --out or remove it",
         )
     verify_data(out)
+    (out / _PLAN).unlink(missing_ok=True)  # there only if the build was killed after its last write
     return facts
 
 
@@ -193,7 +194,7 @@ def _run_in_workers(
 ) -> dict[str, dict[str, Any]]:
     from concurrent.futures.process import BrokenProcessPool
 
-    results = {}
+    results: dict[str, dict[str, Any]] = {}
     with _pool(min(workers, len(tasks))) as (pool, counter):
         names = {pool.submit(_run_in_worker, task): task.name for task in tasks}
         left = set(names)
