@@ -125,7 +125,9 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _root(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
 ) -> None:
     """From raw text to a scored, shareable ALBERT encoder."""
 
@@ -210,8 +212,12 @@ def pretrain(
     data: Annotated[Path, typer.Option(help="Data directory.")],
     out: Out,
     overrides: Overrides = None,
-    resume: Annotated[Literal["auto", "must", "never"], typer.Option(help="Whether to go on with what is in --out.")] = "auto",
-    max_time: Annotated[str | None, typer.Option(help="Measure the speed, then train as many steps as fit, e.g. 25m.")] = None,
+    resume: Annotated[
+        Literal["auto", "must", "never"], typer.Option(help="Whether to go on with what is in --out.")
+    ] = "auto",
+    max_time: Annotated[
+        str | None, typer.Option(help="Measure the speed, then train as many steps as fit, e.g. 25m.")
+    ] = None,
     nproc: Annotated[int, typer.Option(help="Start this many processes here through torchrun.")] = 1,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything and print the plan.")] = False,
     show_config: Annotated[bool, typer.Option("--show-config", help="Print the resolved recipe.")] = False,
@@ -261,7 +267,9 @@ def finetune(
     data: TaskData = None,
     seed: Annotated[int, typer.Option(help="Seed of the classifier, the order and dropout.")] = 0,
     overrides: Overrides = None,
-    resume: Annotated[Literal["auto", "must", "never"], typer.Option(help="Whether to go on with what is in --out.")] = "auto",
+    resume: Annotated[
+        Literal["auto", "must", "never"], typer.Option(help="Whether to go on with what is in --out.")
+    ] = "auto",
     device: Device = "auto",
 ) -> None:
     """Fine-tune a checkpoint on one task, one seed; the best checkpoint on dev is kept.
@@ -299,7 +307,9 @@ def evaluate(
 @verb(app)
 def predict(
     checkpoint: Annotated[str, typer.Argument(help="A task checkpoint.")],
-    input_file: Annotated[str, typer.Option("--input", help="A file of lines (two texts: tab between) or .jsonl; - is stdin.")],
+    input_file: Annotated[
+        str, typer.Option("--input", help="A file of lines (two texts: tab between) or .jsonl; - is stdin.")
+    ],
     out: Annotated[Path | None, typer.Option("--out", "-o", help="File to write; stdout otherwise.")] = None,
     on_bad_bytes: BadBytes = "refuse",
     device: Device = "auto",

@@ -187,7 +187,9 @@ def verify(directory: Path, kind: str | None = None) -> Manifest:
         raise CheckpointError(f"{directory}: no such directory")
     manifest = read_manifest(directory)
     if manifest is None:
-        raise CheckpointError(f"{directory}: no {MANIFEST}, so the directory is incomplete", "run the verb that makes it again")
+        raise CheckpointError(
+            f"{directory}: no {MANIFEST}, so the directory is incomplete", "run the verb that makes it again"
+        )
     if kind is not None and manifest.kind != kind:
         raise CheckpointError(f"{directory}: holds a {manifest.kind}, not a {kind}")
     for name, entry in manifest.files.items():

@@ -61,7 +61,12 @@ def predict(
     if out is None:
         return None
     seconds = time.monotonic() - started
-    return {"out": str(out), "lines": count, "seconds": round(seconds, 3), "lines_per_second": round(count / seconds, 1)}
+    return {
+        "out": str(out),
+        "lines": count,
+        "seconds": round(seconds, 3),
+        "lines_per_second": round(count / seconds, 1),
+    }
 
 
 def _task_of(found: hub.Checkpoint) -> Task:
@@ -116,5 +121,3 @@ def _chunks(examples: Iterator[Example]) -> Iterator[list[Example]]:
             chunk = []
     if chunk:
         yield chunk
-
-

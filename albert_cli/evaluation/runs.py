@@ -15,7 +15,7 @@ from albert_cli.model.heads import SequenceClassifier
 from albert_cli.tasks.metrics import majority
 from albert_cli.tasks.spec import TASKS
 from albert_cli.training.classify import evaluation, predict_logits
-from albert_cli.training.finetune import PREDICTIONS, RESULTS, Prepared, finetune, prepare, prediction_lines
+from albert_cli.training.finetune import PREDICTIONS, RESULTS, Prepared, finetune, prediction_lines, prepare
 
 GLUE = "glue"
 
@@ -39,9 +39,9 @@ def evaluate(
 
 def _median_of_runs(prepared: Prepared, out: Path, runs: int) -> dict[str, Any]:
     """Fine-tune seeds 0 … runs - 1 below `out`, each resumable on its own, and summarise them."""
-    if out.is_dir() and (names := [p.name for p in out.iterdir() if not p.name.startswith((".", "run-"))]):
-        if names != [RESULTS]:
-            raise BusyError(f"{out}: holds other files ({names[0]}, …)", "choose another --out")
+    others = [p.name for p in out.glob("*") if p.name != RESULTS and not p.name.startswith((".", "run-"))]
+    if others:
+        raise BusyError(f"{out}: holds other files ({others[0]}, …)", "choose another --out")
     results = [finetune(prepared, out / f"run-{seed}", seed) for seed in range(runs)]
     summary = summarise(results)
     store.write_json(out / RESULTS, summary)
@@ -53,7 +53,18 @@ def summarise(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     first = results[0]
     scores = [float(r["score"]) for r in results]
     shared = {k: first[k] for k in ("task", "title", "metric")}
-    same = ("majority", "labels", "checkpoint", "initial", "recipe", "data", "versions", "steps", "batch_size", "examples")
+    same = (
+        "majority",
+        "labels",
+        "checkpoint",
+        "initial",
+        "recipe",
+        "data",
+        "versions",
+        "steps",
+        "batch_size",
+        "examples",
+    )
     return {
         "kind": "eval",
         **shared,
@@ -150,9 +161,7 @@ def text(result: Mapping[str, Any]) -> str:
     if result["kind"] == "run":
         return run_text(result, None)
     rows = result["tasks"].values() if result["kind"] == "suite" else [result]
-    return console.table(
-        ("task", "metric", "median", "spread", "majority", "scores by seed"), [_row(r) for r in rows]
-    )
+    return console.table(("task", "metric", "median", "spread", "majority", "scores by seed"), [_row(r) for r in rows])
 
 
 def _row(result: Mapping[str, Any]) -> tuple[str, ...]:

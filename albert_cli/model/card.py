@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from albert_cli import __version__, store
-from albert_cli.model.config import ModelConfig
-from albert_cli.model.hub import OWN_TYPE, model_type
+from albert_cli.model.config import OWN_MODEL_TYPE, ModelConfig
+from albert_cli.model.hub import model_type
 from albert_cli.model.params import count
 
 
@@ -50,7 +50,7 @@ def _shape(config: ModelConfig) -> str:
 
 
 def _loading(config: ModelConfig, cls: str) -> str:
-    if model_type(config) == OWN_TYPE:
+    if model_type(config) == OWN_MODEL_TYPE:
         return "This shape has no Hugging Face class; `albert` reads it.\n"
     return (
         "```python\n"

@@ -16,11 +16,16 @@ from albert_cli.errors import CheckpointError, ConfigError
 Sharing = Literal["all", "attention", "ffn", "none"]
 Activation = Literal["gelu_new", "gelu", "relu"]
 
-OWN_MODEL_TYPE: Final = (
-    "albert_cli"  # `model_type` of shapes that neither of HF's two architectures expresses
-)
+OWN_MODEL_TYPE: Final = "albert_cli"  # `model_type` of shapes that neither of HF's two architectures expresses
 # The tanh GELU has several names; the first is the one that ALBERT's own files use.
 _ACTIVATION_NAMES: Final = {"gelu_pytorch_tanh": "gelu_new", "gelu_fast": "gelu_new"}
+# Hugging Face leaves out of a config.json what equals its own defaults: xxlarge for ALBERT, base for BERT.
+_HF_DEFAULTS: Final[dict[str, dict[str, Any]]] = {
+    "albert": {"hidden_size": 4096, "num_attention_heads": 64, "intermediate_size": 16384},
+    "bert": {"vocab_size": 30522, "hidden_size": 768, "hidden_act": "gelu"}
+    | {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1},
+}
+
 _POSITIVE: Final = (
     "vocab_size",
     "embedding_size",
@@ -135,16 +140,12 @@ class ModelConfig:
         if kind not in ("albert", "bert", OWN_MODEL_TYPE):
             raise CheckpointError(f"{origin}: model_type {kind!r} is not an ALBERT or BERT encoder")
         given = {f.name: values[f.name] for f in fields(cls) if values.get(f.name) is not None}
+        given = {**_HF_DEFAULTS.get(kind, {}), **given}
         if kind == "bert":
             dropout = values.get("classifier_dropout")
-            given |= {"embedding_size": given.get("hidden_size", cls.hidden_size), "sharing": "none"}
-            given["classifier_dropout_prob"] = (
-                given.get("hidden_dropout_prob", 0.1) if dropout is None else dropout
-            )
-            given = {"vocab_size": 30522, "hidden_act": "gelu", **given}  # HF's defaults for BERT
-        given["hidden_act"] = _ACTIVATION_NAMES.get(
-            given.get("hidden_act", ""), given.get("hidden_act", "gelu_new")
-        )
+            given |= {"embedding_size": given["hidden_size"], "sharing": "none"}
+            given["classifier_dropout_prob"] = given["hidden_dropout_prob"] if dropout is None else dropout
+        given["hidden_act"] = _ACTIVATION_NAMES.get(given.get("hidden_act", ""), given.get("hidden_act", "gelu_new"))
         try:
             config = cls.from_values(given, origin)
         except ConfigError as error:

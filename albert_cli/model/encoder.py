@@ -71,7 +71,7 @@ class Attention(nn.Module):
         weight, bias = fused
         hidden = x_TH.shape[-1]
         if rows is None:
-            q_RH, kv_TH = F.linear(x_TH, weight, bias).split([hidden, 2 * hidden], dim=-1)
+            q_RH, kv_TH = torch.split(F.linear(x_TH, weight, bias), [hidden, 2 * hidden], dim=-1)
             asked = grid
         else:
             x_RH = x_TH.index_select(0, rows.index)
@@ -79,7 +79,8 @@ class Attention(nn.Module):
             kv_TH = F.linear(x_TH, weight[hidden:], bias[hidden:])
             x_TH, asked = x_RH, rows.grid
         context_RH = self._attend(q_RH, kv_TH, asked, grid)
-        return self.norm(x_TH + self.dropout(self.output(context_RH)))  # type: ignore[no-any-return]
+        normed: Tensor = self.norm(x_TH + self.dropout(self.output(context_RH)))
+        return normed
 
     def _attend(self, q_RH: Tensor, kv_TH: Tensor, asked: Grid, grid: Grid) -> Tensor:
         """Scaled dot-product attention of the asked rows over all tokens of their sequence."""
@@ -92,8 +93,8 @@ class Attention(nn.Module):
 
     def _split_heads(self, x_NSH: Tensor, parts: int) -> tuple[Tensor, ...]:
         """[N, S, parts * H] to `parts` tensors [N, A, S, d]."""
-        split = x_NSH.unflatten(-1, (parts, self.heads, self.head_size))
-        return split.permute(2, 0, 3, 1, 4).unbind(0)
+        split = x_NSH.view(*x_NSH.shape[:2], parts, self.heads, self.head_size)
+        return torch.unbind(split.permute(2, 0, 3, 1, 4))
 
 
 class FeedForward(nn.Module):
@@ -109,7 +110,8 @@ class FeedForward(nn.Module):
 
     def forward(self, x_TH: Tensor) -> Tensor:
         """[T, H] to [T, H]."""
-        return self.norm(x_TH + self.dropout(self.down(self.activation(self.up(x_TH)))))  # type: ignore[no-any-return]
+        normed: Tensor = self.norm(x_TH + self.dropout(self.down(self.activation(self.up(x_TH)))))
+        return normed
 
 
 class Encoder(nn.Module):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from albert_cli import console, store
-from albert_cli.errors import CheckpointError, ConfigError
-from albert_cli.model.config import ModelConfig
+from albert_cli.errors import CheckpointError
+from albert_cli.model.config import OWN_MODEL_TYPE, ModelConfig
 
-OWN_TYPE = "albert_cli"
 WEIGHTS = "model.safetensors"
 
 # (our name, Hugging Face's name); {g}, {i} are a block's group and inner index, {k} its number.
@@ -77,13 +76,13 @@ def model_type(config: ModelConfig) -> str:
         return "albert"  # not shared is as many groups as layers
     if not config.has_projection and config.sharing == "none":
         return "bert"
-    return OWN_TYPE
+    return OWN_MODEL_TYPE
 
 
 def name_map(config: ModelConfig) -> dict[str, str]:
     """Our name of every possible parameter prefix to Hugging Face's, for this shape; empty for our own type."""
     kind = model_type(config)
-    table = {"albert": _ALBERT, "bert": _BERT, OWN_TYPE: []}[kind]
+    table = {"albert": _ALBERT, "bert": _BERT, OWN_MODEL_TYPE: []}[kind]
     inner = config.inner_group_num
     names = {}
     for ours, theirs in table:
@@ -110,12 +109,12 @@ def config_to_json(config: ModelConfig, architecture: str, labels: tuple[str, ..
     `labels` name a classifier's outputs; a single one makes it a regression.
     """
     kind = model_type(config)
-    prefix = {"albert": "Albert", "bert": "Bert", OWN_TYPE: "AlbertCli"}[kind]
+    prefix = {"albert": "Albert", "bert": "Bert", OWN_MODEL_TYPE: "AlbertCli"}[kind]
     values = asdict(config)
     del values["sharing"]
     if kind == "albert" and config.sharing == "none":
         values["num_hidden_groups"] = config.num_hidden_layers
-    if kind == OWN_TYPE:
+    if kind == OWN_MODEL_TYPE:
         values["sharing"] = config.sharing
     if kind == "bert":
         values["classifier_dropout"] = values.pop("classifier_dropout_prob")
@@ -128,26 +127,6 @@ def config_to_json(config: ModelConfig, architecture: str, labels: tuple[str, ..
         values["label2id"] = {label: i for i, label in enumerate(labels)}
         values["problem_type"] = "regression" if len(labels) == 1 else "single_label_classification"
     return values
-
-
-def config_from_json(values: Mapping[str, Any], origin: str) -> ModelConfig:
-    """A `ModelConfig` from anyone's ALBERT or BERT `config.json`; keys we do not know are tolerated."""
-    kind = values.get("model_type", "albert")
-    if kind not in ("albert", "bert", OWN_TYPE):
-        raise CheckpointError(f"{origin}: model_type {kind!r} is not an ALBERT or BERT encoder")
-    known = {f.name for f in fields(ModelConfig)}
-    taken = {key: value for key, value in values.items() if key in known and value is not None}
-    if kind == "bert":
-        taken |= {"embedding_size": values.get("hidden_size", 768), "sharing": "none"}
-        taken["classifier_dropout_prob"] = values.get("classifier_dropout") or values.get("hidden_dropout_prob", 0.1)
-        taken.setdefault("hidden_act", "gelu")  # Hugging Face's default for BERT
-    # The tanh GELU has several names; the first is the one that ALBERT's own files use.
-    if taken.get("hidden_act") in ("gelu_pytorch_tanh", "gelu_fast"):
-        taken["hidden_act"] = "gelu_new"
-    try:
-        return ModelConfig(**taken)
-    except (ConfigError, TypeError) as error:
-        raise CheckpointError(f"{origin}: {error}") from None
 
 
 # ---------------------------------------------------------------- reading
@@ -184,12 +163,14 @@ def find(name: str) -> Path:
         raise CheckpointError(f"{path}: no checkpoint here (no config.json, no finished step-*)")
     if re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) and not name.startswith("."):
         return _download(name)
-    raise CheckpointError(f"{path}: no such directory", "name a checkpoint directory, a run, or a Hub id such as albert/albert-base-v2")
+    raise CheckpointError(
+        f"{path}: no such directory", "name a checkpoint directory, a run, or a Hub id such as albert/albert-base-v2"
+    )
 
 
 def _download(name: str) -> Path:
     from huggingface_hub import snapshot_download
-    from huggingface_hub.utils import disable_progress_bars
+    from huggingface_hub.utils import disable_progress_bars  # type: ignore[attr-defined]
 
     disable_progress_bars()
     wanted = ["config.json", WEIGHTS, "spiece.model", "tokenizer*.json"]
@@ -214,7 +195,7 @@ def read(directory: Path) -> Checkpoint:
     else:
         console.note(f"{directory}: not written by albert, so there are no hashes to verify")
     values = store.read_json(directory / "config.json")
-    config = config_from_json(values, str(directory / "config.json"))
+    config = ModelConfig.from_hf(values, str(directory / "config.json"))
     path = directory / WEIGHTS
     try:
         stored = load_file(path)
@@ -228,7 +209,7 @@ def _our_names(stored: Mapping[str, Tensor], config: ModelConfig) -> dict[str, T
     kind = model_type(config)
     back = {theirs: ours for ours, theirs in name_map(config).items()}
     heads = tuple(theirs for ours, theirs in name_map(config).items() if not ours.startswith("encoder."))
-    bare = kind != OWN_TYPE and not any(name.startswith(f"{kind}.") for name in stored)
+    bare = kind != OWN_MODEL_TYPE and not any(name.startswith(f"{kind}.") for name in stored)
     tensors = {}
     for name, tensor in stored.items():
         if not _REDUNDANT.search(name):

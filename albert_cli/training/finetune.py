@@ -22,7 +22,7 @@ from albert_cli.model import hub
 from albert_cli.model.heads import SequenceClassifier
 from albert_cli.tasks.encode import Features, encode
 from albert_cli.tasks.metrics import majority
-from albert_cli.tasks.spec import fingerprint, find_task
+from albert_cli.tasks.spec import find_task, fingerprint
 from albert_cli.tasks.table import TableSettings, open_table
 from albert_cli.tasks.task import Example, Task
 from albert_cli.text.vocabulary import Vocabulary
@@ -76,10 +76,12 @@ class FinetuneRecipe:
 
 
 def resolve(task: str, overrides: Sequence[str]) -> FinetuneRecipe:
-    """The recipe of a task name or recipe file, with overrides."""
-    if not task.endswith(".toml") and task not in {name.rsplit("/", 1)[-1] for name in config.shipped_recipes()}:
-        find_task(task)  # says what is wrong with the name
-    return config.load(FinetuneRecipe, task if task.endswith(".toml") else f"finetune/{task}", overrides)
+    """The recipe of a task, of a shipped recipe's full name, or of a file, with overrides."""
+    if task.endswith(".toml") or task in config.shipped_recipes():
+        return config.load(FinetuneRecipe, task, overrides)
+    if task != "table" and find_task(task).train_split is None:  # also says what is wrong with the name
+        raise ConfigError(f"{task} has no training data", "score it with a checkpoint fine-tuned on mnli")
+    return config.load(FinetuneRecipe, f"finetune/{task}", overrides)
 
 
 @dataclass
@@ -96,8 +98,7 @@ class Prepared:
     @cached_property
     def examples(self) -> dict[str, list[Example]]:
         """The training split and every dev split."""
-        if self.task.train_split is None:
-            raise ConfigError(f"{self.task.name} has no training data", "score it with a checkpoint fine-tuned on mnli")
+        assert self.task.train_split is not None
         return {split: self.task.read(split, self.data) for split in (self.task.train_split, *self.task.dev_splits)}
 
     @cached_property
@@ -203,7 +204,8 @@ def _check_parents(out: Path, done: Mapping[str, Any], prepared: Prepared) -> No
     for what in ("checkpoint", "data"):
         if done[what] != prepared.provenance[what]:
             raise ConfigError(
-                f"{out}: was made from another {what} ({done[what]}, now {prepared.provenance[what]})", "choose another --out"
+                f"{out}: was made from another {what} ({done[what]}, now {prepared.provenance[what]})",
+                "choose another --out",
             )
 
 
@@ -280,7 +282,7 @@ class _Run:
         p = self.prepared
         hub.load_into(self.job.model, hub.read(self.out))
         self.job.model.eval()
-        found = {}
+        found: dict[str, float] = {}
         for split in p.task.dev_splits[1:]:
             metrics = evaluation(p.task, predict_logits(self.job.model, p.features[split], p.device), p.features[split])
             found |= {f"{split.removeprefix('dev_')}_{name}": metrics[name] for name in p.task.metrics}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,7 +46,9 @@ class MicroBatch:
 class Job(Protocol):
     """What the loop trains."""
 
-    model: nn.Module
+    @property
+    def model(self) -> nn.Module:
+        """The module whose parameters are trained."""
 
     def draw(self, step: int, group: Group) -> list[MicroBatch]:
         """This rank's micro-batches of a step: a pure function of (seed, step, rank, world size)."""
@@ -122,7 +124,9 @@ class Loop:
                     self.save()
                 if self.group.any(stop.is_set, self.device):
                     self.save()
-                    raise Interrupted(f"{self.out}: stopped after step {self.state.step}", "the same command goes on from there")
+                    raise Interrupted(
+                        f"{self.out}: stopped after step {self.state.step}", "the same command goes on from there"
+                    )
         return metrics
 
     # ------------------------------------------------------------ one step
@@ -218,19 +222,18 @@ def accumulate(
     names = list(parts[0].counts) if parts else list(job.draw(step, Group())[0].counts)
     local = torch.tensor([sum(p.counts[n] for p in parts) for n in names], dtype=torch.float64)
     counts = dict(zip(names, group.sum(local.to(device)).clamp(min=1).tolist(), strict=True))
-    means = dict.fromkeys(names, 0.0)
+    means = {name: torch.zeros((), device=device) for name in names}
     for part in parts:
         checkpoint.seed_for(settings.seed, step, part.number)
         with autocast(settings.precision, device):
             sums = job.loss_sums(part.data)
         losses = {name: sums[name] / counts[name] for name in names}
-        torch.stack(list(losses.values())).sum().backward()
+        torch.stack(list(losses.values())).sum().backward()  # type: ignore[no-untyped-call]
         for name, loss in losses.items():
-            means[name] += loss.detach()  # type: ignore[assignment]  # stays on the device until the end
+            means[name] += loss.detach()
     if group.world_size > 1:
         _reduce_gradients(job.model, group)
-    total = torch.stack([torch.as_tensor(means[n], dtype=torch.float32, device=device) for n in names])
-    return dict(zip(names, group.sum(total).tolist(), strict=True))
+    return dict(zip(names, group.sum(torch.stack(list(means.values()))).tolist(), strict=True))
 
 
 def _reduce_gradients(model: nn.Module, group: Group) -> None:
@@ -238,14 +241,14 @@ def _reduce_gradients(model: nn.Module, group: Group) -> None:
     parameters = [p for p in model.parameters() if p.requires_grad]
     flat = torch.cat([(p.grad if p.grad is not None else torch.zeros_like(p)).flatten() for p in parameters])
     group.sum(flat)
-    for parameter, part in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
+    for parameter, part in zip(parameters, torch.split(flat, [p.numel() for p in parameters]), strict=True):
         parameter.grad = part.view_as(parameter)
 
 
 def clip(optimizer: Lamb, limit: float) -> Tensor:
     """Scale all gradients so that their global norm is at most `limit` (0: never); return the norm before."""
     gradients = [p.grad for p in optimizer.parameters.values() if p.grad is not None]
-    norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+    norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
     if limit > 0:
         torch._foreach_mul_(gradients, (limit / norm.clamp(min=limit)))
     return norm
@@ -286,7 +289,9 @@ def _stop_signals() -> Iterator[_Stop]:
             signal.signal(number, handler)
 
 
-def measure(job: Job, settings: TrainSettings, group: Group, device: torch.device, *, steps: int, seconds: float) -> float:
+def measure(
+    job: Job, settings: TrainSettings, group: Group, device: torch.device, *, steps: int, seconds: float
+) -> float:
     """Seconds that one step takes, data and update included; the weights are changed, so throw them away.
 
     Two steps warm up, then at least `steps` and at least `seconds` are timed.
@@ -315,5 +320,3 @@ def _in_words(sums: Mapping[str, float]) -> str:
 def _short(value: float) -> float:
     """Six significant digits: enough for a curve, short enough to read."""
     return float(f"{value:.6g}")
-
-

@@ -101,4 +101,6 @@ class PretrainingJob:
         """The encoder with both heads, its tokenizer and its card."""
         hub.write(self.model, directory, "ForPreTraining")
         self.vocabulary.copy_to(directory)
-        card.write(directory, card.pretrained(self.model.config, self.pairs.sentence_loss, self.last_metrics, self.recipe))
+        card.write(
+            directory, card.pretrained(self.model.config, self.pairs.sentence_loss, self.last_metrics, self.recipe)
+        )

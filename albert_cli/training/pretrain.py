@@ -159,7 +159,9 @@ class _Parts:
 
     def _freeze(self, budget: float) -> None:
         """Turn a time budget into a number of steps: measure first, then the schedule can reach zero."""
-        seconds = measure(self.new_job(), self.recipe.train, self.group, self.device, steps=8, seconds=min(10, budget / 10))
+        seconds = measure(
+            self.new_job(), self.recipe.train, self.group, self.device, steps=8, seconds=min(10, budget / 10)
+        )
         self._set_total(max(1, round(budget * (1 - _RESERVE) / seconds)))
         console.note(
             f"{1000 * seconds:.0f} ms a step: {self.recipe.schedule.total_steps:,} steps fit into "
@@ -171,13 +173,15 @@ class _Parts:
         final = checkpoint.saved_steps(out)[-1]
         facts = store.read_json(self.data / "data.json")
         records = store.read_journal(out / "metrics.jsonl")
-        metrics = next((r["eval"] for r in reversed(records) if "eval" in r), {})
+        metrics: dict[str, float] = next((r["eval"] for r in reversed(records) if "eval" in r), {})
         state = store.read_json(final / "state.json")
         return {
             "checkpoint": str(final),
             "steps": state["step"],
             "seconds": round(state["seconds"], 1),
-            "tokens_per_second": records[-2]["tokens_per_second"] if len(records) > 1 and "eval" in records[-1] else None,
+            "tokens_per_second": records[-2]["tokens_per_second"]
+            if len(records) > 1 and "eval" in records[-1]
+            else None,
             **metrics,
             "unigram_entropy": facts["unigram_entropy_nats"],
             "below_unigram_entropy": round(facts["unigram_entropy_nats"] - metrics["mlm_loss"], 4) if metrics else None,
@@ -189,7 +193,9 @@ class _Parts:
         recipe, train = self.recipe, self.recipe.train
         counts = params.count(recipe.model)
         # One micro-batch stands for the step: a paper-sized batch would take minutes on a CPU.
-        probe = dataclasses.replace(train, batch_size=min(train.batch_size, train.micro_batch_size * self.group.world_size))
+        probe = dataclasses.replace(
+            train, batch_size=min(train.batch_size, train.micro_batch_size * self.group.world_size)
+        )
         job = dataclasses.replace(self.new_job(), settings=probe)
         probed = measure(job, probe, self.group, self.device, steps=1, seconds=0.5)
         seconds = probed * train.batch_size / probe.batch_size * recipe.schedule.total_steps
@@ -240,6 +246,7 @@ def summary_text(result: Mapping[str, Any]) -> str:
 
 def plan_text(plan: Mapping[str, Any]) -> str:
     """A dry run's plan as a table."""
+
     def shown(key: str, value: object) -> str:
         if key.endswith("seconds"):
             return console.duration(float(str(value)))

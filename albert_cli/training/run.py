@@ -31,7 +31,9 @@ def choose_device(name: str) -> torch.device:
     if name not in available:
         raise ConfigError(f"--device {name}: unknown", "choose auto, cpu, cuda or mps")
     if not available[name]:
-        raise ConfigError(f"--device {name}: this machine has none that torch can use", "`albert doctor` shows what there is")
+        raise ConfigError(
+            f"--device {name}: this machine has none that torch can use", "`albert doctor` shows what there is"
+        )
     return torch.device(name, torch.cuda.current_device()) if name == "cuda" else torch.device(name)
 
 
