@@ -53,15 +53,11 @@ def batch(
     Raises `InputError` when the corpus has no tokens.
     """
     if corpus.tokens == 0:
-        raise InputError(
-            "no text to draw examples from", "make the data with another --holdout, or from more text"
-        )
+        raise InputError("no text to draw examples from", "make the data with another --holdout, or from more text")
     pairs = draw_pairs(corpus, index, settings, seed)
     ids, special, segment_ids, offsets = pack(corpus, pairs, vocabulary.cls_id, vocabulary.sep_id)
     changed, masked_index, masked_labels = mask(ids, special, offsets, vocabulary, settings, seed, index)
-    positions = np.arange(ids.size, dtype=np.int32) - np.repeat(
-        offsets[:-1].astype(np.int32), np.diff(offsets)
-    )
+    positions = np.arange(ids.size, dtype=np.int32) - np.repeat(offsets[:-1].astype(np.int32), np.diff(offsets))
     return PackedBatch(
         changed,
         segment_ids,
@@ -100,9 +96,7 @@ def original_ids(packed: PackedBatch) -> NDArray[np.int32]:
 def concatenate(batches: Sequence[PackedBatch]) -> PackedBatch:
     """Join batches into one, in order."""
     sizes = np.cumsum([0, *(b.ids.size for b in batches)])
-    shifted = [
-        (b.offsets[1:] + n, b.masked_index + n) for b, n in zip(batches, sizes[:-1].tolist(), strict=True)
-    ]
+    shifted = [(b.offsets[1:] + n, b.masked_index + n) for b, n in zip(batches, sizes[:-1].tolist(), strict=True)]
 
     def join(parts: Sequence[Ids]) -> Ids:
         return np.concatenate(parts).astype(np.int32)

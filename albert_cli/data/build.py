@@ -83,8 +83,10 @@ def _task_name(position: int, source: dict[str, Any]) -> str:
 
 
 def _finished(out: Path, tasks: Sequence[Task]) -> dict[str, Any] | None:
-    """The `data.json` of a complete directory made by these tasks; raises `BusyError` when `out` holds
-    something else."""
+    """The `data.json` of a complete directory made by these tasks, or None when it is still to be made.
+
+    Raises `BusyError` when `out` holds something else, `CheckpointError` when it is damaged.
+    """
     if not out.exists() or (out.is_dir() and not any(p.name != ".lock" for p in out.iterdir())):
         return None
     manifest = store.read_manifest(out) if out.is_dir() else None
@@ -95,7 +97,7 @@ def _finished(out: Path, tasks: Sequence[Task]) -> dict[str, Any] | None:
     if manifest.kind != "data":
         raise BusyError(f"{out}: holds a {manifest.kind}", "choose another --out")
     facts = store.read_json(out / "data.json")
-    if any(facts[name] != value for name, value in _request(tasks).items()):
+    if any(facts.get(name) != value for name, value in _request(tasks).items()):
         raise BusyError(
             f"{out}: holds data from other text, another vocabulary or other settings",
             "choose another --out or remove it",
@@ -118,8 +120,7 @@ def _request(tasks: Sequence[Task]) -> dict[str, Any]:
 
 @contextmanager
 def _nothing_left_behind(out: Path) -> Iterator[None]:
-    """After a failure keep the tasks that are finished, for the next attempt; if there are none, remove
-    `out`."""
+    """After a failure keep the tasks that are finished for the next attempt; with none, remove `out`."""
     try:
         yield
     except BaseException:
@@ -189,9 +190,7 @@ def _run_here(tasks: Sequence[Task], workers: int, show: Callable[[int], None]) 
     return results
 
 
-def _run_in_workers(
-    tasks: Sequence[Task], workers: int, show: Callable[[int], None]
-) -> dict[str, dict[str, Any]]:
+def _run_in_workers(tasks: Sequence[Task], workers: int, show: Callable[[int], None]) -> dict[str, dict[str, Any]]:
     from concurrent.futures.process import BrokenProcessPool
 
     results: dict[str, dict[str, Any]] = {}
@@ -216,8 +215,7 @@ _worker_counter: Any = None
 
 @contextmanager
 def _pool(workers: int) -> Iterator[tuple[ProcessPoolExecutor, Any]]:
-    """Worker processes and the number of bytes that they have done; on an error what has not begun is
-    dropped."""
+    """Worker processes and the shared number of bytes done; on an error, what has not begun is dropped."""
     import multiprocessing
 
     context = multiprocessing.get_context("spawn")  # the same on every platform, and safe with threads
@@ -261,9 +259,7 @@ def _sum(results: Sequence[dict[str, Any]]) -> dict[str, dict[str, int]]:
     return {s: {u: sum(r["totals"][s][u] for r in results) for u in units} for s in SPLITS}
 
 
-def _ensure_heldout(
-    tasks: list[Task], results: list[dict[str, Any]]
-) -> tuple[list[Task], list[dict[str, Any]]]:
+def _ensure_heldout(tasks: list[Task], results: list[dict[str, Any]]) -> tuple[list[Task], list[dict[str, Any]]]:
     """Where the share takes no document of a small corpus, hold out the one with the smallest hash.
 
     Raises `InputError` when there is no text, or none left to train on.
@@ -283,9 +279,7 @@ def _ensure_heldout(
         totals = _sum(results)
     if totals["train"]["tokens"] == 0:
         _drop(tasks)
-        raise InputError(
-            "every document is held out, none is left to train on", "lower --holdout or add text"
-        )
+        raise InputError("every document is held out, none is left to train on", "lower --holdout or add text")
     return tasks, results
 
 
@@ -298,8 +292,7 @@ def _drop(tasks: Sequence[Task]) -> None:
 def _publish(
     out: Path, tasks: Sequence[Task], results: Sequence[dict[str, Any]], vocabulary: Vocabulary
 ) -> dict[str, Any]:
-    """Write `data.json`, the counts and the copy of the vocabulary; the manifest that makes it all valid
-    comes last."""
+    """Write `data.json`, the counts and the copy of the vocabulary, and last the manifest."""
     counts = {split: _counts(tasks, split) for split in SPLITS}
     facts: dict[str, Any] = {
         "format": FORMAT,
@@ -321,9 +314,7 @@ def _publish(
         (staging / "vocabulary").mkdir()
         vocabulary.copy_to(staging / "vocabulary")
         counts["train"].astype("<i8").tofile(staging / "unigram.counts")
-        (staging / "data.json").write_text(
-            json.dumps(facts, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
-        )
+        (staging / "data.json").write_text(json.dumps(facts, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     return facts
 
 
@@ -361,8 +352,7 @@ def summary(facts: dict[str, Any]) -> str:
     else:
         rate = read / 1e6 / max(facts["seconds"], 1e-3)
         lines.append(
-            f"{facts['out']}: {read / 1e6:.1f} MB of text in {console.duration(facts['seconds'])},"
-            f" {rate:.1f} MB/s"
+            f"{facts['out']}: {read / 1e6:.1f} MB of text in {console.duration(facts['seconds'])}, {rate:.1f} MB/s"
         )
     tokens = sum(facts["totals"][split]["tokens"] for split in SPLITS)
     lines.append(f"{read / max(tokens, 1):.2f} bytes of text a piece")

@@ -1,5 +1,4 @@
-"""`albert inspect`: what is in a directory: statistics, decoded examples, and whether its bytes are
-intact."""
+"""`albert inspect`: statistics of a directory, decoded examples, and whether its bytes are intact."""
 
 from __future__ import annotations
 
@@ -44,9 +43,7 @@ def describe(
         facts |= {"parents": dict(manifest.parents)}
     if verify:  # first: what is damaged cannot be described
         facts["verified"] = _verify_below(directory)
-    text = [
-        f"{directory}: {kind}" + (f" {facts['fingerprint']}" if manifest else ", unverified (no manifest)")
-    ]
+    text = [f"{directory}: {kind}" + (f" {facts['fingerprint']}" if manifest else ", unverified (no manifest)")]
     if kind == "data":
         more, lines = _describe_data(directory, examples, seed, step, settings or PairSettings())
     elif kind == "vocabulary":
@@ -168,9 +165,7 @@ def decode(packed: PackedBatch, pieces: Sequence[str], index: Sequence[int]) -> 
     for number, (start, stop) in enumerate(zip(packed.offsets[:-1], packed.offsets[1:], strict=True)):
         segments: list[list[tuple[str, str | None]]] = [[], []]
         for position in range(int(start) + 1, int(stop)):
-            if (
-                original[position] != original[int(stop) - 1] or masked[position]
-            ):  # every [SEP] ends a segment
+            if original[position] != original[int(stop) - 1] or masked[position]:  # every [SEP] ends a segment
                 run = segments[int(packed.segment_ids[position])]
                 text = _readable(pieces[original[position]])
                 seen = _readable(pieces[ids[position]]) if masked[position] else None
@@ -180,9 +175,7 @@ def decode(packed: PackedBatch, pieces: Sequence[str], index: Sequence[int]) -> 
                 run.append((text, seen))
         label = int(packed.order_labels[number])
         size = int(stop - start)
-        decoded.append(
-            {"index": index[number], "positions": size, "order_label": label, "segments": segments}
-        )
+        decoded.append({"index": index[number], "positions": size, "order_label": label, "segments": segments})
     return decoded
 
 

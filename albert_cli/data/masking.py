@@ -89,9 +89,7 @@ def mask(
     bits = draw(keys(seed, Stream.REPLACEMENT, index)[sequence], position - offsets[sequence])
     fate = uniform(bits)
     ordinary = vocabulary.size - vocabulary.first_ordinary_id
-    replaced = vocabulary.first_ordinary_id + below(
-        bits, ordinary
-    )  # lower bits: independent of `fate`'s upper ones
+    replaced = vocabulary.first_ordinary_id + below(bits, ordinary)  # lower bits: independent of `fate`'s upper ones
     shown = np.where(fate < _MASK, vocabulary.mask_id, np.where(fate < _KEEP, labels, replaced))
     changed = ids.copy()
     changed[position] = shown
@@ -123,9 +121,7 @@ def select_spans(
     start = np.flatnonzero(starts_word | special)
     is_special = special[start]
     sequence = np.searchsorted(offsets, start, "right") - 1
-    words, reach, order = _candidates(
-        start, is_special, sequence, offsets, settings, keys(seed, Stream.SPANS, index)
-    )
+    words, reach, order = _candidates(start, is_special, sequence, offsets, settings, keys(seed, Stream.SPANS, index))
     start = np.append(start, ids.size)
 
     taken = np.append(is_special, np.ones(settings.ngram, bool))  # room to look beyond the last block

@@ -66,9 +66,7 @@ class Shard:
         )
         fits = sentences.size > 1 and documents.size > 1
         if not fits or sentences[-1] != ids.size or documents[-1] != sentences.size - 1:
-            raise CheckpointError(
-                f"{prefix}: ids and offsets do not fit together", "make the data directory again"
-            )
+            raise CheckpointError(f"{prefix}: ids and offsets do not fit together", "make the data directory again")
         return cls(ids, sentences, documents)
 
     @property
@@ -196,16 +194,12 @@ class ShardWriter:
         self.tokens += ids.size
         self.sentences += lengths.size
 
-    def _parts(
-        self, ids: NDArray[np.integer], lengths: Integers
-    ) -> Sequence[tuple[NDArray[np.integer], Integers]]:
+    def _parts(self, ids: NDArray[np.integer], lengths: Integers) -> Sequence[tuple[NDArray[np.integer], Integers]]:
         """A document longer than a shard, cut between sentences (and within one that is itself longer)."""
         if ids.size <= self.max_tokens:
             return [(ids, lengths)] if lengths.size else []
         whole, rest = np.divmod(lengths, self.max_tokens)
-        pieces = [
-            [self.max_tokens] * w + [r] * (r > 0) for w, r in zip(whole.tolist(), rest.tolist(), strict=True)
-        ]
+        pieces = [[self.max_tokens] * w + [r] * (r > 0) for w, r in zip(whole.tolist(), rest.tolist(), strict=True)]
         parts, start = [], 0
         group: list[int] = []
         for length in [n for sentence in pieces for n in sentence] + [self.max_tokens + 1]:

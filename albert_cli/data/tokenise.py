@@ -33,9 +33,9 @@ _CHUNK = 1 << 20  # characters tokenised at a time: enough to amortise the call,
 
 @dataclass(frozen=True)
 class BuildSettings:
-    """How text becomes shards. holdout: share of the documents kept for evaluation; language: of the
-    sentence splitter.
+    """How text becomes shards.
 
+    holdout: share of the documents kept for evaluation; language: ISO 639 code for the sentence splitter;
     forced_holdout: hash of a document that is held out in any case (where the share alone would take none).
     """
 
@@ -57,8 +57,7 @@ class BuildSettings:
 
 @dataclass(frozen=True)
 class Task:
-    """One input file: `directory` receives its shards, `identity` says everything that its bytes depend
-    on."""
+    """One source: `directory` receives its shards; `identity` is all that their bytes depend on."""
 
     name: str
     directory: Path
@@ -79,11 +78,8 @@ class Task:
 
 
 def document_hash(text: str) -> int:
-    """64 bits of BLAKE2b over the text with single spaces: the same document in any file, under any
-    vocabulary."""
-    return int.from_bytes(
-        blake2b(" ".join(text.split()).encode("utf-8", "replace"), digest_size=8).digest(), "big"
-    )
+    """64 bits of BLAKE2b over the text with single spaces: the same in any file, under any vocabulary."""
+    return int.from_bytes(blake2b(" ".join(text.split()).encode("utf-8", "replace"), digest_size=8).digest(), "big")
 
 
 def run_task(task: Task, count: Callable[[int], None]) -> dict[str, Any]:

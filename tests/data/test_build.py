@@ -162,11 +162,7 @@ def test_kill_9_then_the_same_command(small_vocabulary: Path, write_files: Files
     command = [sys.executable, "-c", script, str(small_vocabulary), str(out), *sources]
     process = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])})
     deadline = time.monotonic() + 60
-    while (
-        not list(out.glob("shards/*/manifest.json"))
-        and process.poll() is None
-        and time.monotonic() < deadline
-    ):
+    while not list(out.glob("shards/*/manifest.json")) and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.001)
     process.send_signal(signal.SIGKILL)
     process.wait()
@@ -174,9 +170,7 @@ def test_kill_9_then_the_same_command(small_vocabulary: Path, write_files: Files
     assert contents(out) == contents(tmp_path / "whole")
 
 
-def test_other_sources_or_settings_do_not_overwrite(
-    small_vocabulary: Path, write_files: Files, out: Path
-) -> None:
+def test_other_sources_or_settings_do_not_overwrite(small_vocabulary: Path, write_files: Files, out: Path) -> None:
     build(write_files(1), small_vocabulary, out, TENTH)
     before = contents(out)
     with pytest.raises(BusyError, match="other text"):

@@ -36,12 +36,8 @@ def draw(settings: PairSettings, sequences: int = 400, seed: int = 0) -> Packed:
     return Packed(ids, special, offsets, index)
 
 
-def spans_of(
-    packed: Packed, settings: PairSettings, seed: int = 0, vocabulary: FakeVocabulary = VOCABULARY
-) -> Spans:
-    return select_spans(
-        packed.ids, packed.special, packed.offsets, vocabulary, settings, seed, packed.examples
-    )
+def spans_of(packed: Packed, settings: PairSettings, seed: int = 0, vocabulary: FakeVocabulary = VOCABULARY) -> Spans:
+    return select_spans(packed.ids, packed.special, packed.offsets, vocabulary, settings, seed, packed.examples)
 
 
 def words_of(packed: Packed, row: int, settings: PairSettings) -> list[list[int]]:
@@ -57,9 +53,7 @@ def words_of(packed: Packed, row: int, settings: PairSettings) -> list[list[int]
     return words
 
 
-def plain_spans(
-    packed: Packed, settings: PairSettings, rng: random.Random
-) -> list[list[tuple[list[int], bool]]]:
+def plain_spans(packed: Packed, settings: PairSettings, rng: random.Random) -> list[list[tuple[list[int], bool]]]:
     """The released generator's procedure, one word at a time: each sequence's spans, and if shortened."""
     everything = []
     for row in range(packed.offsets.size - 1):
@@ -160,9 +154,7 @@ def test_the_first_span_of_a_sequence_has_exactly_the_papers_distribution() -> N
 
 
 def test_longer_ngrams_can_be_favoured() -> None:
-    assert ngram_probabilities(PairSettings(favor_shorter_ngram=False)) == pytest.approx(
-        [2 / 11, 3 / 11, 6 / 11]
-    )
+    assert ngram_probabilities(PairSettings(favor_shorter_ngram=False)) == pytest.approx([2 / 11, 3 / 11, 6 / 11])
 
 
 def test_pieces_become_mask_stay_or_change_in_the_papers_shares() -> None:
@@ -175,9 +167,7 @@ def test_pieces_become_mask_stay_or_change_in_the_papers_shares() -> None:
     assert chisquare(counts, np.array([0.8, 0.1, 0.1]) * position.size).pvalue > 1e-3
     random_pieces = now[~masked & ~kept]
     assert random_pieces.min() >= VOCABULARY.first_ordinary_id
-    bins = np.bincount(
-        (random_pieces - VOCABULARY.first_ordinary_id) * 20 // (VOCABULARY.size - 5), minlength=20
-    )
+    bins = np.bincount((random_pieces - VOCABULARY.first_ordinary_id) * 20 // (VOCABULARY.size - 5), minlength=20)
     assert chisquare(bins).pvalue > 1e-3
 
 

@@ -59,9 +59,7 @@ def test_pairs_obey_every_rule(shards: list[list[list[int]]], loss: str, length:
 
 
 @given(shards=corpora, seed=st.integers(0, 99))
-def test_a_sequence_is_full_wherever_its_document_is_long_enough(
-    shards: list[list[list[int]]], seed: int
-) -> None:
+def test_a_sequence_is_full_wherever_its_document_is_long_enough(shards: list[list[list[int]]], seed: int) -> None:
     corpus = numbered_corpus(shards)
     pairs = draw_pairs(corpus, np.arange(40), PairSettings(35, short_sequence_probability=0), seed)
     tokens = [sum(document) for documents in shards for document in documents]

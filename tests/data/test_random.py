@@ -16,9 +16,7 @@ def test_permute_visits_every_number_once(size: int, seed: int, turn: int) -> No
 
 
 @given(size=st.integers(1, 2**40), seed=st.integers(0, 2**32), data=st.data())
-def test_permute_stays_in_range_for_sizes_that_no_array_could_hold(
-    size: int, seed: int, data: st.DataObject
-) -> None:
+def test_permute_stays_in_range_for_sizes_that_no_array_could_hold(size: int, seed: int, data: st.DataObject) -> None:
     index = np.array(data.draw(st.lists(st.integers(0, size - 1), min_size=1, max_size=20, unique=True)))
     image = permute(index, size, keys(seed, Stream.ORDER, np.array([0])))
     assert ((image >= 0) & (image < size)).all()

@@ -39,9 +39,7 @@ def test_what_is_written_is_read(
     # Joined over the shards the boundaries are those given, but for documents and sentences beyond the cap.
     starts = np.cumsum([0, *(shard.n_tokens for shard in shards)]).tolist()
     sentences = {int(o) + s for shard, s in zip(shards, starts, strict=False) for o in shard.sentences}
-    ends = {
-        int(shard.sentences[d]) + s for shard, s in zip(shards, starts, strict=False) for d in shard.documents
-    }
+    ends = {int(shard.sentences[d]) + s for shard, s in zip(shards, starts, strict=False) for d in shard.documents}
     assert set(np.cumsum([n for d in documents for n in d]).tolist()) <= sentences
     assert set(np.cumsum([sum(d) for d in documents]).tolist()) - {0} <= ends
     if all(sum(d) <= cap for d in documents):
