@@ -45,9 +45,7 @@ class Cleaning:
         if form == "NFKD":
             return "NFKD", None
         if not self.strip_accents:
-            return (
-                (None, None) if form == "none" else (form, form)
-            )  # small letters may compose where capitals do not
+            return (None, None) if form == "none" else (form, form)  # small letters may compose where capitals do not
         return ("NFKD", "NFKC") if form == "NFKC" else ("NFD", "NFC")
 
     @classmethod

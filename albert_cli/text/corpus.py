@@ -207,9 +207,7 @@ def _without_bad_characters(text: str, path: Path, number: int, on_bad_bytes: On
         return text
     if on_bad_bytes == "refuse":
         what = "a NUL character" if "\0" in text else "a lone surrogate"
-        raise InputError(
-            f"{path}:{number}: {what} in the text", "--on-bad-bytes replace continues without it"
-        )
+        raise InputError(f"{path}:{number}: {what} in the text", "--on-bad-bytes replace continues without it")
     return _SURROGATE.sub("\ufffd", text).replace("\0", "")
 
 
@@ -245,9 +243,7 @@ def _read_records(path: Path, on_bad_bytes: OnBadBytes, text_field: str) -> Iter
         except (json.JSONDecodeError, RecursionError) as error:
             raise InputError(f"{path}:{number}: not valid JSON ({error})", "one JSON object a line") from None
         if not isinstance(record, dict) or not isinstance(record.get(text_field), str):
-            known = (
-                ", ".join(map(str, list(record)[:8])) if isinstance(record, dict) else type(record).__name__
-            )
+            known = ", ".join(map(str, list(record)[:8])) if isinstance(record, dict) else type(record).__name__
             raise InputError(
                 f"{path}:{number}: no field {text_field!r} with text (found: {known})",
                 "--text-field names another one",
@@ -262,9 +258,7 @@ def _read_docs(source: str) -> Iterator[Document]:
 
     scope = source.removeprefix("docs:")
     if scope not in ("", "stdlib"):
-        raise InputError(
-            f"{source}: unknown", "docs: is all installed documentation, docs:stdlib Python's own"
-        )
+        raise InputError(f"{source}: unknown", "docs: is all installed documentation, docs:stdlib Python's own")
     for name, text in docs.read_docs(stdlib_only=scope == "stdlib"):
         yield Document(text, source, 1, name)
 

@@ -90,9 +90,7 @@ def _docstrings_of_file(path: Path) -> list[str]:
     try:
         with warnings.catch_warnings(), _no_collection():
             warnings.simplefilter("ignore")  # invalid escapes in other people's strings
-            return list(
-                _docstrings(ast.parse(source).body, is_topics=path.parts[-2:] == ("pydoc_data", "topics.py"))
-            )
+            return list(_docstrings(ast.parse(source).body, is_topics=path.parts[-2:] == ("pydoc_data", "topics.py")))
     except (SyntaxError, ValueError, RecursionError):
         return []
 

@@ -172,12 +172,6 @@ def _target_name(content: str) -> str:
 def _is_prose(text: str) -> bool:
     """At least five words, and nearly everything a plain word; no formulas, no templates."""
     words = text.count(" ") + 1
-    if (
-        words < 5
-        or "\\" in text
-        or "{" in text
-        or _CODE.match(text)
-        or not (text[0].isalpha() or text[0] in "\"'(")
-    ):
+    if words < 5 or "\\" in text or "{" in text or _CODE.match(text) or not (text[0].isalpha() or text[0] in "\"'("):
         return False
     return len(_WORD.findall(text)) >= 0.75 * words

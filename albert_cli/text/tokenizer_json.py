@@ -14,7 +14,7 @@ import json
 import sys
 from collections.abc import Callable
 from typing import Any
-from unicodedata import combining
+from unicodedata import category, combining
 
 from albert_cli.text.clean import Cleaning
 
@@ -102,12 +102,17 @@ def _normalizer(charsmap: bytes, cleaning: Cleaning) -> Any:
         "NFC": normalizers.NFC,
     }
     before, after = cleaning.steps
-    # Both classes are Python's own: the engine's \s and \p{M} differ in some characters.
-    steps: list[Any] = [normalizers.Replace(Regex(f"{_character_class(str.isspace)}+"), " ")]
+    precompiled = normalizers.Precompiled(charsmap)
+    # The classes are Python's own: the engine's \s and \p{M} differ in some characters.
+    steps: list[Any] = [normalizers.Replace(Regex(f"[{_ranges(str.isspace)}]+"), " ")]
     if before:
         steps.append(forms[before]())
-    if cleaning.strip_accents:
-        steps.append(normalizers.Replace(Regex(f"{_character_class(lambda c: combining(c) > 0)}+"), ""))
+    marks = _ranges(lambda c: combining(c) > 0) if cleaning.strip_accents else ""
+    dropped = _ranges(lambda c: category(c) == "Cc" and not precompiled.normalize_str(c))
+    # The word mark is put only where a text begins at its first character: keep something in that place.
+    steps.append(normalizers.Replace(Regex(rf"\A[{marks}{dropped}]+"), " "))
+    if marks:
+        steps.append(normalizers.Replace(Regex(f"[{marks}]+"), ""))
     if cleaning.lowercase:
         # str.lower knows the Greek final sigma, a step that lowers each character alone does not.
         steps.append(normalizers.Replace(Regex(f"(?<={_CASED})Σ(?!{_CASE_IGNORABLE}*{_CASED})"), "ς"))
@@ -118,14 +123,14 @@ def _normalizer(charsmap: bytes, cleaning: Cleaning) -> Any:
     # pieces and loses marks. After NFKC nothing is left to compose. SentencePiece keeps the full-width tilde.
     tilde = [] if cleaning.normal_form.startswith("NFK") else ["～", "\ufdd1"]
     steps += [normalizers.Replace(*tilde)] if tilde else []
-    steps += [normalizers.NFKC(), normalizers.Precompiled(charsmap)]
+    steps += [normalizers.NFKC(), precompiled]
     steps += [normalizers.Replace(*reversed(tilde))] if tilde else []
     steps += [normalizers.Replace(Regex(" {2,}"), " "), normalizers.Strip(left=False, right=True)]
     return normalizers.Sequence(steps)
 
 
-def _character_class(belongs: Callable[[str], bool]) -> str:
-    """A regular-expression class of the characters for which `belongs` is true, as ranges."""
+def _ranges(belongs: Callable[[str], bool]) -> str:
+    """The characters for which `belongs` is true, as the inside of a regular expression's class."""
     ranges: list[list[int]] = []
     for code in range(sys.maxunicode + 1):
         if belongs(chr(code)):
@@ -133,5 +138,4 @@ def _character_class(belongs: Callable[[str], bool]) -> str:
                 ranges[-1][1] = code
             else:
                 ranges.append([code, code])
-    parts = [f"\\x{{{a:X}}}" if a == b else f"\\x{{{a:X}}}-\\x{{{b:X}}}" for a, b in ranges]
-    return f"[{''.join(parts)}]"
+    return "".join(f"\\x{{{a:X}}}" if a == b else f"\\x{{{a:X}}}-\\x{{{b:X}}}" for a, b in ranges)

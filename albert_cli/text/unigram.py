@@ -80,7 +80,5 @@ def _explained(error: RuntimeError, size: int) -> InputError:
             "a larger --size, or a lower --character-coverage",
         )
     if "sentences_.empty()" in message:
-        return InputError(
-            "no sentence is short enough to train on (4,192 bytes)", "break the text into sentences"
-        )
+        return InputError("no sentence is short enough to train on (4,192 bytes)", "break the text into sentences")
     return InputError(f"SentencePiece cannot train on this text ({message})")

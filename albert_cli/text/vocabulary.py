@@ -87,9 +87,7 @@ class Vocabulary:
             directory = directory / "vocabulary"
         if not (directory / MODEL).is_file():
             reason = f"no {MODEL} in it" if directory.is_dir() else "no such directory"
-            raise CheckpointError(
-                f"{directory}: {reason}", "give a directory made by `albert vocab`, or a model's"
-            )
+            raise CheckpointError(f"{directory}: {reason}", "give a directory made by `albert vocab`, or a model's")
         config = store.read_json(directory / CONFIG) if (directory / CONFIG).is_file() else {}
         return cls((directory / MODEL).read_bytes(), Cleaning.from_json(config), directory)
 
@@ -110,19 +108,14 @@ class Vocabulary:
         for index in ids:
             if index != self.pad_id:
                 is_special = index < self.first_ordinary_id
-                parts.append(
-                    f" {self.pieces[index]} " if is_special else self.pieces[index].replace("▁", " ")
-                )
+                parts.append(f" {self.pieces[index]} " if is_special else self.pieces[index].replace("▁", " "))
         return " ".join("".join(parts).split())
 
     @cached_property
     def first_ordinary_id(self) -> int:
         """Ids below are padding, unknown and control pieces; at it and above are pieces of text."""
         special = {self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id}
-        of_text = (
-            p.type in (p.NORMAL, p.USER_DEFINED) and i not in special
-            for i, p in enumerate(self._proto.pieces)
-        )
+        of_text = (p.type in (p.NORMAL, p.USER_DEFINED) and i not in special for i, p in enumerate(self._proto.pieces))
         return next((index for index, is_text in enumerate(of_text) if is_text), self.size)
 
     @cached_property
@@ -199,9 +192,7 @@ def build(
     sample, seen = _sample(sources, sample_size, seed, language, on_bad_bytes, text_field)
     cleaned = [text for sentence in sample if (text := clean(sentence, cleaning))]
     if not cleaned:
-        raise InputError(
-            f"no text in {', '.join(sources)}", "a vocabulary needs at least some thousand sentences"
-        )
+        raise InputError(f"no text in {', '.join(sources)}", "a vocabulary needs at least some thousand sentences")
     training, held_back = _split(cleaned)
     vocabulary = Vocabulary(train(training, size, character_coverage, seed), cleaning)
     report = {
@@ -209,9 +200,7 @@ def build(
         "sentences": {
             "read": seen,
             "training": len(training),
-            "too_long": sum(
-                len(s) > _LONGEST_SENTENCE // 4 and len(s.encode()) > _LONGEST_SENTENCE for s in training
-            ),
+            "too_long": sum(len(s) > _LONGEST_SENTENCE // 4 and len(s.encode()) > _LONGEST_SENTENCE for s in training),
             "held_back": len(held_back),
         },
         **_statistics(vocabulary, training, held_back),
@@ -255,9 +244,7 @@ def _refuse_foreign(out: Path) -> None:
         return
     manifest = store.read_manifest(out) if out.is_dir() else None
     if manifest is None or manifest.kind != "vocabulary":
-        what = (
-            "a file" if out.is_file() else "not empty" if manifest is None else f"a {manifest.kind} directory"
-        )
+        what = "a file" if out.is_file() else "not empty" if manifest is None else f"a {manifest.kind} directory"
         raise BusyError(f"{out}: is {what}", "choose another --out or remove it")
 
 

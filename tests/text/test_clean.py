@@ -1,0 +1,69 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from albert_cli.errors import ConfigError
+from albert_cli.text.clean import Cleaning, clean
+
+FORMS = ["NFKD", "NFKC", "NFC", "none"]
+CLEANINGS = st.builds(Cleaning, st.booleans(), st.booleans(), st.sampled_from(FORMS))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("  Two \t words\u00a0here\u2028now ", "two words here now"),
+        ("Café Å", "cafe a"),
+        ("Ørsted Straße", "ørsted straße"),  # letters of their own, not accented ones
+        ("½ ﬁ", "1⁄2 fi"),
+        ("İstanbul", "istanbul"),
+        ("がぎ", "かき"),  # the dakuten is a combining mark
+        ("ΟΔΟΣ", "οδος"),
+        ("a ´ b", "a b"),  # NFKD makes an accent on a space of it
+        ("``quoted''", "``quoted''"),  # no quote replacement, unlike XLNet
+        ("", ""),
+    ],
+)
+def test_the_official_rule(text: str, expected: str) -> None:
+    assert clean(text, Cleaning()) == expected
+
+
+@pytest.mark.parametrize(
+    ("cleaning", "expected"),
+    [
+        (Cleaning(lowercase=False), "ELEVE fi"),
+        (Cleaning(strip_accents=False, normal_form="NFC"), "élève ﬁ"),
+        (Cleaning(strip_accents=False, normal_form="NFKC"), "élève fi"),
+        (Cleaning(strip_accents=False), "e\u0301le\u0300ve fi"),
+        (Cleaning(normal_form="NFC"), "eleve ﬁ"),
+        (Cleaning(normal_form="none"), "eleve ﬁ"),
+        (Cleaning(lowercase=False, strip_accents=False, normal_form="none"), "ÉLÈVE ﬁ"),
+    ],
+)
+def test_each_switch(cleaning: Cleaning, expected: str) -> None:
+    assert clean("ÉLÈVE ﬁ", cleaning) == expected
+
+
+@given(st.text(), CLEANINGS)
+def test_cleaning_twice_is_cleaning_once(text: str, cleaning: Cleaning) -> None:
+    once = clean(text, cleaning)
+    assert clean(once, cleaning) == once
+    assert once == " ".join(once.split())
+
+
+@given(st.text(st.characters(max_codepoint=127)), CLEANINGS)
+def test_ascii_is_only_collapsed_and_lowered(text: str, cleaning: Cleaning) -> None:
+    expected = " ".join(text.split())
+    assert clean(text, cleaning) == (expected.lower() if cleaning.lowercase else expected)
+
+
+def test_switches_come_from_our_key_or_from_hugging_face() -> None:
+    own = {"albert_cleaning": {"lowercase": False, "strip_accents": False, "normal_form": "NFC"}}
+    assert Cleaning.from_json(own) == Cleaning(False, False, "NFC")
+    assert Cleaning.from_json({}) == Cleaning()
+    assert Cleaning.from_json({"do_lower_case": False, "keep_accents": True}) == Cleaning(False, False, "NFKD")
+
+
+def test_an_unknown_form_is_refused() -> None:
+    with pytest.raises(ConfigError, match="NFX"):
+        Cleaning(normal_form="NFX")  # type: ignore[arg-type]  # what a recipe may hold

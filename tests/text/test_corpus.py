@@ -1,0 +1,199 @@
+import gzip
+import json
+import lzma
+import os
+import subprocess
+import sys
+import tracemalloc
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from albert_cli.errors import InputError
+from albert_cli.text.corpus import Document, describe_sources, read_documents, resolve
+
+
+def texts(*sources: object, **options: object) -> list[str]:
+    return [d.text for d in read_documents([str(s) for s in sources], **options)]  # type: ignore[arg-type]
+
+
+def test_blank_lines_end_documents(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"\xef\xbb\xbfOne.\r\nTwo.\r\n\r\n \t\nThree\xe2\x80\xa8still three.\rFour.")
+    assert list(read_documents([str(path)])) == [
+        Document("One.\nTwo.", str(path), 1),
+        Document("Three\u2028still three.\nFour.", str(path), 5),
+    ]
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz", ".xz"])
+@pytest.mark.parametrize("kind", [".txt", ".jsonl"])
+def test_each_kind_of_file(tmp_path: Path, kind: str, suffix: str) -> None:
+    content = "Grüße.\n\nEnde.\n" if kind == ".txt" else '{"text": "Grüße."}\n\n{"id": 2, "text": "Ende."}\n'
+    path = tmp_path / f"a{kind}{suffix}"
+    data = content.encode()
+    path.write_bytes({"": data, ".gz": gzip.compress(data), ".xz": lzma.compress(data)}[suffix])
+    assert texts(path) == ["Grüße.", "Ende."]
+
+
+def test_folders_and_globs_are_sorted_and_named_once(tmp_path: Path) -> None:
+    for name in ("b.txt", "a.txt", "sub/c.jsonl", "sub/ignored.md", ".hidden/d.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text('{"text": "c"}\n' if name.endswith("jsonl") else name)
+    assert texts(tmp_path) == ["a.txt", "b.txt", "c"]
+    assert texts(f"{tmp_path}/*.txt", tmp_path / "a.txt") == ["a.txt", "b.txt"]
+    assert resolve(["docs:", f"{tmp_path}/**/*.jsonl"]) == ["docs:", str(tmp_path / "sub" / "c.jsonl")]
+
+
+def test_invalid_utf8_is_refused_with_its_place_or_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "bad.txt"
+    path.write_bytes(b"fine\n\ncaf\xe9 here\nmore\n")
+    with pytest.raises(InputError, match=r"bad.txt:3: invalid UTF-8 at byte 9") as refused:
+        texts(path)
+    assert "--on-bad-bytes replace" in str(refused.value.hint)
+    assert texts(path, on_bad_bytes="replace") == ["fine", "caf\ufffd here\nmore"]
+
+
+@pytest.mark.parametrize("bad", [b"a\0b", b"\xc0\xafab", b"\xed\xa0\x80ab"])  # NUL, overlong, surrogate
+def test_other_bad_bytes(tmp_path: Path, bad: bytes) -> None:
+    path = tmp_path / "bad.txt"
+    path.write_bytes(bad)
+    with pytest.raises(InputError, match=r"bad.txt:1: "):
+        texts(path)
+    (text,) = texts(path, on_bad_bytes="replace")
+    assert text.endswith("ab")
+    text.encode()
+
+
+def test_bad_characters_out_of_json_escapes(tmp_path: Path) -> None:
+    path = tmp_path / "bad.jsonl"
+    path.write_text('{"text": "ok"}\n{"text": "x\\ud800y\\u0000z"}\n')
+    with pytest.raises(InputError, match=r"bad.jsonl:2: "):
+        texts(path)
+    assert texts(path, on_bad_bytes="replace") == ["ok", "x\ufffdyz"]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{oops", "not valid JSON"),
+        ('{"body": "x"}', "found: body"),
+        ("[1]", "found: list"),
+        ('{"text": 3}', "'text'"),
+    ],
+)
+def test_a_bad_record_is_named_by_line(tmp_path: Path, line: str, message: str) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(f'{{"text": "fine"}}\n\n{line}\n')
+    with pytest.raises(InputError, match=message) as refused:
+        texts(path)
+    assert f"{path}:3: " in refused.value.message
+
+
+def test_another_text_field(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"body": "x"}\n')
+    assert texts(path, text_field="body") == ["x"]
+
+
+def test_what_cannot_be_read_is_an_input_error(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "a.csv").write_text("a")
+    (tmp_path / "zipped.txt").write_bytes(gzip.compress(b"text" * 100))
+    (tmp_path / "cut.txt.gz").write_bytes(gzip.compress(os.urandom(5000).hex().encode())[:1000])
+    (tmp_path / "cut.txt.xz").write_bytes(lzma.compress(os.urandom(5000).hex().encode())[:1000])
+    (tmp_path / "wide.txt").write_bytes("text".encode("utf-16"))
+    os.mkfifo(tmp_path / "pipe.txt")
+    cases = {
+        "absent.txt": "no such file",
+        "empty": "no file in this folder",
+        "*.nothing": "no file matches",
+        "a.csv": "unknown kind of file",
+        "zipped.txt": "gzip",
+        "cut.txt.gz": "damaged or cut",
+        "cut.txt.xz": "damaged or cut",
+        "wide.txt": "UTF-16",
+        "pipe.txt": "not a regular file",
+    }
+    for name, message in cases.items():
+        with pytest.raises(InputError, match=message) as refused:
+            texts(tmp_path / name)
+        assert name in refused.value.message
+    for source in ("docs:other", "hf:", "hf:a:b:c:d"):
+        with pytest.raises(InputError, match=source):
+            texts(source)
+    with pytest.raises(InputError):
+        resolve([])
+
+
+def test_empty_files_and_blank_documents_give_nothing(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("")
+    (tmp_path / "b.txt").write_text("\n \n" * 100_000)
+    (tmp_path / "c.jsonl").write_text('{"text": " "}\n\n')
+    assert texts(tmp_path) == []
+
+
+def test_an_endless_line_comes_in_parts_within_little_memory(tmp_path: Path) -> None:
+    words, solid = tmp_path / "words.txt", tmp_path / "solid.txt"
+    words.write_text("word " * 3_000_000)
+    solid.write_text("é" * 4_000_000)
+    tracemalloc.start()
+    parts = [d.text.count("word") for d in read_documents([str(words)])]
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert sum(parts) == 3_000_000
+    assert peak < 40e6  # the file has 15 MB; a document, its lines and the decoded text are held
+    assert "".join(texts(solid)).replace("\n", "") == "é" * 4_000_000
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\n\r\ufeff"), min_size=1)))
+def test_text_files_keep_every_line(tmp_path_factory: pytest.TempPathFactory, lines: list[str]) -> None:
+    path = tmp_path_factory.mktemp("lines") / "a.txt"
+    path.write_bytes("\n".join(lines).encode())
+    read = [line for text in texts(path) for line in text.split("\n")]
+    assert read == [line for line in lines if line.strip()]
+
+
+def test_a_description_changes_with_the_text(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("one")
+    (first,) = describe_sources([str(path)])
+    path.write_text("two")
+    (second,) = describe_sources([str(path)])
+    assert first["bytes"] == second["bytes"] == 3
+    assert first["sha256"] != second["sha256"]
+
+
+def run_offline(program: str, *arguments: str) -> str:
+    """The output of a program in its own process, since `datasets` reads the environment when imported."""
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
+    result = subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return result.stdout
+
+
+def test_hub_data_sets(tmp_path: Path) -> None:
+    """A local folder goes the same way through `datasets` as a name; a name without a network is one line."""
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps({"text": t}) + "\n" for t in ("One.", " ", "Two.")))
+    program = """
+import sys
+from albert_cli.errors import InputError
+from albert_cli.text.corpus import read_documents
+print([d.text for d in read_documents([f"hf:{sys.argv[1]}"])])
+for source in ("hf:nobody/nothing", f"hf:{sys.argv[1]}::test"):
+    try:
+        list(read_documents([source]))
+    except InputError as error:
+        print(error.message.count("\\n"), source in error.message, error.hint)
+"""
+    first, *others = run_offline(program, str(tmp_path)).splitlines()
+    assert first == "['One.', 'Two.']"
+    assert len(others) == 2
+    assert all(line.startswith("0 True") and "network" in line for line in others)

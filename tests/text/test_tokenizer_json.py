@@ -1,0 +1,140 @@
+"""`AutoTokenizer` reads what we write and gives our ids; the exceptions are named here."""
+
+import json
+import subprocess
+import sys
+import unicodedata
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from albert_cli.text import vocabulary
+from albert_cli.text.clean import Cleaning
+from albert_cli.text.corpus import read_documents
+from albert_cli.text.sentences import split_sentences
+from albert_cli.text.vocabulary import Vocabulary
+
+# Characters newer than the Unicode tables of either side differ; these four decompose only in Python's.
+NEWER = "\ua7f2\ua7f3\ua7f4\U0001f16c"
+OLD = [chr(c) for c in range(0x110000) if unicodedata.category(chr(c)) not in ("Cn", "Co", "Cs")]
+OLD = [c for c in OLD if c not in NEWER]
+SPECIAL = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")
+
+
+@pytest.fixture(scope="module")
+def fast(vocabulary_dir: Path) -> Any:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(vocabulary_dir)
+
+
+def score(v: Vocabulary, ids: list[int]) -> float:
+    return float(sum(v._proto.pieces[i].score for i in ids))
+
+
+def differing(v: Vocabulary, fast: Any, texts: list[str]) -> list[str]:
+    """The texts whose ids differ for another reason than a tie of two segmentations."""
+    theirs = fast(texts, add_special_tokens=False)["input_ids"]
+    pairs = zip(texts, v.encode_batch(texts), theirs, strict=True)
+    return [t for t, a, b in pairs if a != b and abs(score(v, a) - score(v, b)) > 1e-3]
+
+
+def test_it_is_read_without_protobuf(vocabulary_dir: Path) -> None:
+    """Neither protobuf nor sentencepiece is imported, nor could be."""
+    program = """
+import sys
+sys.modules["google.protobuf"] = sys.modules["sentencepiece"] = None
+from transformers import AutoTokenizer
+print(AutoTokenizer.from_pretrained(sys.argv[1])("one two", "three")["input_ids"])
+"""
+    arguments = [sys.executable, "-c", program, str(vocabulary_dir)]
+    output = subprocess.run(arguments, capture_output=True, text=True, check=True).stdout
+    v = Vocabulary.load(vocabulary_dir)
+    expected = [v.cls_id, *v.encode("one two"), v.sep_id, *v.encode("three"), v.sep_id]
+    assert json.loads(output) == expected
+
+
+def test_pairs_have_segment_ids(small_vocabulary: Vocabulary, fast: Any) -> None:
+    v, encoded = small_vocabulary, fast("One text.", "And another text.")
+    a, b = v.encode("One text."), v.encode("And another text.")
+    assert encoded["input_ids"] == [v.cls_id, *a, v.sep_id, *b, v.sep_id]
+    assert encoded["token_type_ids"] == [0] * (len(a) + 2) + [1] * (len(b) + 1)
+    assert fast("One text.")["token_type_ids"] == [0] * (len(a) + 2)
+    assert fast.model_max_length == 512
+    for name in ("pad", "unk", "cls", "sep", "mask"):
+        assert getattr(fast, f"{name}_token_id") == getattr(v, f"{name}_id")
+
+
+def test_a_literal_mask_is_the_special_token_there_and_text_here(small_vocabulary: Vocabulary, fast: Any) -> None:
+    v = small_vocabulary
+    ids = fast("The [MASK] of a [MASK].", add_special_tokens=False)["input_ids"]
+    pieces = [v.pieces[i] for i in ids]
+    assert [p for p in pieces if p == "[MASK]"] == ["[MASK]"] * 2
+    assert "".join(pieces) == "▁the[MASK]▁of▁a[MASK]."  # the word mark only after a space
+    assert v.mask_id not in v.encode("The [MASK] of a [MASK].")
+
+
+@given(st.lists(st.sampled_from(OLD), max_size=12).map("".join))
+@example("ΟΔΟΣ ΟΔΟΣ'Α Σ ΑΣ)")
+@example("हिन्दी がぎ 한국어 각 ｱﾞ ～ ﷺ İ ǆ")
+@example("a\u200bb\x1cc\x85d\u2028 ▁e ▁▁ ")
+@example("\u07eb\0")
+@example("\x01\u200b\u0301\u200ba")
+@example("2011, 1,000,000, ①，")
+def test_any_text_has_the_same_ids(small_vocabulary: Vocabulary, fast: Any, text: str) -> None:
+    if not any(token in text for token in SPECIAL):
+        assert differing(small_vocabulary, fast, [text, f"a{text}b"]) == []
+
+
+def test_every_character_has_the_same_ids(small_vocabulary: Vocabulary, fast: Any) -> None:
+    assert differing(small_vocabulary, fast, [f"x{c}y {c}" for c in OLD[:: max(1, len(OLD) // 20_000)]]) == []
+
+
+@pytest.mark.parametrize(
+    "cleaning",
+    [
+        Cleaning(False, False, "NFKC"),
+        Cleaning(True, False, "NFC"),
+        Cleaning(True, True, "none"),
+        Cleaning(False),
+    ],
+)
+def test_other_cleanings(tmp_path: Path, vocabulary_dir: Path, cleaning: Cleaning) -> None:
+    from transformers import AutoTokenizer
+
+    v = Vocabulary((vocabulary_dir / "spiece.model").read_bytes(), cleaning)
+    v.copy_to(tmp_path)
+    texts = [
+        "Élève, ﬁ № ½!",
+        "각 한국어 가",
+        "ΟΔΟΣ Σ",
+        "全角，１～２ ｶﾞ",
+        "Việt Nam",
+        "naïve 2011,",
+        "हिन्दी",
+        "ẍ ǰ̌",
+    ]
+    assert differing(v, AutoTokenizer.from_pretrained(tmp_path), texts) == []
+
+
+def test_real_text_has_the_same_ids(tmp_path: Path, shared_data: Path) -> None:
+    """1,000 Wikipedia sentences and every MRPC dev line, raw on both sides."""
+    from transformers import AutoTokenizer
+
+    corpus = shared_data / "corpus" / "enwiki-small.jsonl"
+    vocabulary.build([str(corpus)], tmp_path / "v", 8000, sample_size=20_000)
+    v, fast = Vocabulary.load(tmp_path / "v"), AutoTokenizer.from_pretrained(tmp_path / "v")
+    sentences = [s for d in islice(read_documents([str(corpus)]), 60) for s in split_sentences(d.text)][:1000]
+    rows = (shared_data / "glue" / "MRPC" / "dev.tsv").read_text("utf-8-sig").split("\n")[1:]
+    pairs = [tuple(row.split("\t")[3:5]) for row in rows if row]
+    assert len(sentences) == 1000
+    assert len(pairs) == 408
+    assert differing(v, fast, [*sentences, *(text for pair in pairs for text in pair)]) == []
+    for a, b in pairs:
+        encoded, ids_a, ids_b = fast(a, b), v.encode(a), v.encode(b)
+        if encoded["input_ids"] == [v.cls_id, *ids_a, v.sep_id, *ids_b, v.sep_id]:
+            assert encoded["token_type_ids"] == [0] * (len(ids_a) + 2) + [1] * (len(ids_b) + 1)
