@@ -57,7 +57,7 @@ class Job(Protocol):
         """The sums of each loss over the items of one micro-batch, named as in its `counts`."""
 
     def evaluate(self, group: Group) -> dict[str, float]:
-        """Scores of the current weights; called in evaluation mode."""
+        """Scores of the current weights, none when there is nothing to score on; called in evaluation mode."""
 
     def score(self, metrics: Mapping[str, float]) -> float:
         """The number by which evaluations are compared; greater is better."""
@@ -181,6 +181,8 @@ class Loop:
         with torch.inference_mode():
             metrics = self.job.evaluate(self.group)
         self.job.model.train()
+        if not metrics:
+            return {}
         score = self.job.score(metrics)
         if self.group.rank == 0:
             rounded = {key: _short(value) for key, value in metrics.items()}

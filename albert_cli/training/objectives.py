@@ -40,6 +40,7 @@ class PretrainingJob:
     settings: TrainSettings
     device: torch.device
     recipe: str
+    unigram_entropy: float | None  # of the held-out text: what a model that only counts pieces would lose, in nats
     last_metrics: Mapping[str, float] = field(default_factory=dict)
 
     def draw(self, step: int, group: Group) -> list[MicroBatch]:
@@ -71,7 +72,12 @@ class PretrainingJob:
         return self.model(tokens), labels, orders
 
     def evaluate(self, group: Group) -> dict[str, float]:
-        """Losses and accuracies over a fixed set of held-out examples, the same at every step of every run."""
+        """Losses and accuracies over a fixed set of held-out examples, the same at every step of every run.
+
+        Nothing when no text was held out.
+        """
+        if self.heldout.tokens == 0 or self.unigram_entropy is None:
+            return {}
         sums = torch.zeros(6, dtype=torch.float64, device=self.device)
         size = self.settings.micro_batch_size
         for number, start, stop in micro_batches(self.settings.eval_batches * size, size, group):
@@ -85,6 +91,7 @@ class PretrainingJob:
             sums += torch.stack([f.to(self.device, torch.float64) for f in found])
         mlm, mlm_right, masked, order, order_right, ordered = group.sum(sums).tolist()
         metrics = {"mlm_loss": mlm / max(masked, 1), "mlm_accuracy": mlm_right / max(masked, 1)}
+        metrics["unigram_entropy"] = self.unigram_entropy
         if self.pairs.sentence_loss != "none":
             metrics |= {"order_loss": order / max(ordered, 1), "order_accuracy": order_right / max(ordered, 1)}
         self.last_metrics = metrics

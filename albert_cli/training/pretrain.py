@@ -14,7 +14,7 @@ import torch
 
 from albert_cli import config, console, store
 from albert_cli.data.batches import PairSettings
-from albert_cli.data.shards import TokenCorpus
+from albert_cli.data.shards import TokenCorpus, verify_data
 from albert_cli.distributed import Group, process_group
 from albert_cli.errors import CheckpointError, ConfigError
 from albert_cli.model import hub, params
@@ -80,7 +80,7 @@ def pretrain(
 ) -> dict[str, Any]:
     """Pretrain and return what `--json` prints; see `albert pretrain --help`."""
     corpus, heldout = TokenCorpus.open(data, "train"), TokenCorpus.open(data, "heldout")
-    store.verify(data, "data")
+    verify_data(data)
     vocabulary = Vocabulary.load(corpus.vocabulary_dir)
     resolved = resolve(recipe, overrides, vocabulary)
     budget = parse_duration(max_time, "--max-time") if max_time else None
@@ -123,8 +123,9 @@ class _Parts:
                 model.masked.bias.copy_(torch.from_numpy(np.log(counts / counts.sum())))
         model.to(self.device)
         text = config.dump_toml(recipe)
+        entropy = store.read_json(self.data / "data.json")["unigram_entropy_nats"]
         return PretrainingJob(
-            model, self.corpus, self.heldout, self.vocabulary, recipe.data, recipe.train, self.device, text
+            model, self.corpus, self.heldout, self.vocabulary, recipe.data, recipe.train, self.device, text, entropy
         )
 
     def train(self, out: Path, status: run.Status, resume: run.Resume, budget: float | None) -> dict[str, Any]:
@@ -171,20 +172,17 @@ class _Parts:
     def _summary(self, out: Path) -> dict[str, Any]:
         """What the finished run amounts to."""
         final = checkpoint.saved_steps(out)[-1]
-        facts = store.read_json(self.data / "data.json")
         records = store.read_journal(out / "metrics.jsonl")
         metrics: dict[str, float] = next((r["eval"] for r in reversed(records) if "eval" in r), {})
+        if metrics:
+            metrics["below_unigram_entropy"] = round(metrics["unigram_entropy"] - metrics["mlm_loss"], 4)
         state = store.read_json(final / "state.json")
         return {
             "checkpoint": str(final),
             "steps": state["step"],
             "seconds": round(state["seconds"], 1),
-            "tokens_per_second": records[-2]["tokens_per_second"]
-            if len(records) > 1 and "eval" in records[-1]
-            else None,
+            "tokens_per_second": next((r["tokens_per_second"] for r in reversed(records) if "loss" in r), None),
             **metrics,
-            "unigram_entropy": facts["unigram_entropy_nats"],
-            "below_unigram_entropy": round(facts["unigram_entropy_nats"] - metrics["mlm_loss"], 4) if metrics else None,
             "model_sha256": store.sha256_file(final / hub.WEIGHTS),
         }
 
@@ -234,12 +232,12 @@ def _check_disk(out: Path, moments: Any, model: torch.nn.Module, keep: int) -> N
 def summary_text(result: Mapping[str, Any]) -> str:
     """The result of a run as a person reads it."""
     lines = [f"{result['checkpoint']}: {result['steps']:,} steps in {console.duration(result['seconds'])}"]
-    if result.get("mlm_loss") is not None:
+    if "mlm_loss" in result:
         lines.append(
             f"held-out masked-word loss {result['mlm_loss']:.3f} nats, {result['below_unigram_entropy']:+.3f} below the "
             f"unigram entropy of the same text ({result['unigram_entropy']:.3f}); accuracy {result['mlm_accuracy']:.1%}"
         )
-    if result.get("order_accuracy") is not None:
+    if "order_accuracy" in result:
         lines.append(f"held-out sentence-order accuracy {result['order_accuracy']:.1%}")
     return "\n".join(lines)
 
