@@ -134,7 +134,11 @@ def test_real_text_has_the_same_ids(tmp_path: Path, shared_data: Path) -> None:
     assert len(sentences) == 1000
     assert len(pairs) == 408
     assert differing(v, fast, [*sentences, *(text for pair in pairs for text in pair)]) == []
+    equal = 0
     for a, b in pairs:
         encoded, ids_a, ids_b = fast(a, b), v.encode(a), v.encode(b)
-        if encoded["input_ids"] == [v.cls_id, *ids_a, v.sep_id, *ids_b, v.sep_id]:
-            assert encoded["token_type_ids"] == [0] * (len(ids_a) + 2) + [1] * (len(ids_b) + 1)
+        equal += (encoded["input_ids"], encoded["token_type_ids"]) == (
+            [v.cls_id, *ids_a, v.sep_id, *ids_b, v.sep_id],
+            [0] * (len(ids_a) + 2) + [1] * (len(ids_b) + 1),
+        )
+    assert equal >= 407  # all of them, but for a tie that another vocabulary may bring
