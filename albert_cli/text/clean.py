@@ -62,10 +62,17 @@ class Cleaning:
 
 
 def clean(text: str, cleaning: Cleaning) -> str:
-    """Normalise `text`: single spaces, none at the ends; cleaning the result again changes nothing."""
+    """Normalise `text`: single spaces, none at the ends; cleaning the result again changes nothing.
+
+    A lone surrogate, which no UTF-8 can hold but a JSON escape can make, becomes U+FFFD.
+    """
     text = " ".join(text.split())
     if text.isascii():  # no normal form and no accent touches ASCII
         return text.lower() if cleaning.lowercase else text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     before, after = cleaning.steps
     if before:
         text = normalize(before, text)

@@ -21,6 +21,7 @@ CLEANINGS = st.builds(Cleaning, st.booleans(), st.booleans(), st.sampled_from(FO
         ("ΟΔΟΣ", "οδος"),
         ("a ´ b", "a b"),  # NFKD makes an accent on a space of it
         ("``quoted''", "``quoted''"),  # no quote replacement, unlike XLNet
+        ("a\ud800b \ud83d\ude00", "a\ufffdb 😀"),  # a lone surrogate, and two that make a character
         ("", ""),
     ],
 )
