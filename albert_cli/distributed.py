@@ -7,7 +7,6 @@ size between two starts (DESIGN promise: a batch is a function of seed and step)
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -99,6 +98,8 @@ def launch(nproc: int, arguments: Sequence[str]) -> int:
 
     `torchrun` itself ends with 1 whatever its workers returned, so the run's `status.json` tells which.
     """
+    import subprocess
+
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={nproc}"]
     command += ["-m", "albert_cli", *arguments]
     environment = dict(os.environ)
