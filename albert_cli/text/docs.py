@@ -90,7 +90,9 @@ def _docstrings_of_file(path: Path) -> list[str]:
     try:
         with warnings.catch_warnings(), _no_collection():
             warnings.simplefilter("ignore")  # invalid escapes in other people's strings
-            return list(_docstrings(ast.parse(source).body, is_topics=path.parts[-2:] == ("pydoc_data", "topics.py")))
+            is_topics = path.parts[-2:] == ("pydoc_data", "topics.py")
+            # A docstring with a NUL in it (an unescaped "\\0") is no text that a file could hold.
+            return [text for text in _docstrings(ast.parse(source).body, is_topics) if "\0" not in text]
     except (SyntaxError, ValueError, RecursionError):
         return []
 
