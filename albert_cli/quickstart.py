@@ -200,7 +200,7 @@ def _make_data(out: Path, scale: Scale) -> None:
 
     corpus = [str(out / "corpus.jsonl")]
     vocabulary.build(corpus, out / "vocabulary", scale.vocabulary_size, sample_size=scale.sample_size)
-    facts = build.build(corpus, out / "vocabulary", out / "data", BuildSettings(holdout=0.02))
+    facts = build.build(corpus, out / "vocabulary", out / "data", BuildSettings(holdout=0.03))
     console.note(build.summary(facts))
 
 
@@ -229,7 +229,7 @@ def _fine_tune(out: Path, scale: Scale, device: str) -> dict[str, dict[str, Any]
         overrides += ["table.dev=" + json.dumps(str(out / "task" / "dev.csv"))]
         recipe = "mini/table"
         result = evaluate(recipe, str(out / "pretrain"), None, directory, scale.runs, overrides, device)
-        found[initial] = {**result, "baselines": baselines}
+        found[initial] = {**result, "title": "which package?", "baselines": baselines}
         store.write_json(directory / "results.json", found[initial])
     return found
 

@@ -50,7 +50,7 @@ class MaskFiller:
         probabilities = self.model(pack(batch, torch.device("cpu"), masked)).masked.softmax(-1)
         best = probabilities.topk(top)
         return [
-            [(self.vocabulary.decode([int(i)]), float(p)) for i, p in zip(row, values, strict=True)]
+            [(self.vocabulary.decode([i]).strip() or "▁", p) for i, p in zip(row, values, strict=True)]
             for row, values in zip(best.indices.tolist(), best.values.tolist(), strict=True)
         ]
 
