@@ -1,0 +1,202 @@
+"""The shape of the package, read from its source: who may import whom, what is imported late, who writes."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import albert_cli
+
+PACKAGE = Path(albert_cli.__file__).parent
+FILES = sorted(PACKAGE.rglob("*.py"))
+LAYERS = (
+    ("errors",),
+    ("console", "store", "config", "distributed"),
+    ("text",),
+    ("data",),
+    ("model",),
+    ("tasks",),
+    ("training",),
+    ("evaluation",),
+    ("quickstart", "doctor"),
+    ("cli",),
+    ("__main__",),
+)
+LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
+# What a verb imports when it needs it; `albert --help` must not wait for any of these.
+HEAVY = ("torch", "numpy", "pydantic", "sentencepiece", "tokenizers", "sentencex", "datasets", "huggingface_hub")
+HEAVY += ("sklearn", "scipy", "matplotlib", "safetensors", "transformers")
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(PACKAGE).as_posix()
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def imports(path: Path) -> Iterator[str]:
+    """The full name of every module that a file imports anywhere, `from package import module` included."""
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{relative(path)}:{node.lineno}: imports are absolute"
+            yield str(node.module)
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def part_of(path: Path) -> str:
+    """The row of LAYERS that a file belongs to."""
+    return path.relative_to(PACKAGE).with_suffix("").parts[0]
+
+
+@pytest.mark.parametrize("path", FILES, ids=relative)
+def test_imports_only_its_own_layer_and_lower_ones(path: Path) -> None:
+    if path == PACKAGE / "__init__.py":
+        assert list(imports(path)) == []
+        return
+    assert part_of(path) in LEVEL, f"name the layer of {relative(path)} in LAYERS"
+    used = {name.split(".")[1] for name in imports(path) if name.startswith("albert_cli.")}
+    higher = {name for name in used & LEVEL.keys() if LEVEL[name] > LEVEL[part_of(path)]}
+    assert not higher, f"{relative(path)} imports {', '.join(sorted(higher))}, which lie above it"
+
+
+def test_every_layer_exists() -> None:
+    assert {part_of(path) for path in FILES} - {"__init__"} == LEVEL.keys()
+
+
+# ---------------------------------------------------------------- imported late
+
+
+def imported_by(make_app: str, *arguments: str) -> set[str]:
+    """The top-level modules that a command line has imported when it ends."""
+    script = (
+        f"import sys\n{make_app}\n"
+        f"try: app({list(arguments)!r})\n"
+        "except SystemExit as end: assert not end.code, end.code\n"
+        "print(*sys.modules, file=sys.stderr)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment, check=True)
+    return {name.split(".")[0] for name in done.stderr.split()}
+
+
+@cache
+def bare_application() -> set[str]:
+    """What typer imports for itself when it parses an argument (its newer versions use pydantic)."""
+    app = "import typer\napp = typer.Typer()\n@app.command()\ndef verb(names: list[str]) -> None: print(names)"
+    return imported_by(app, "a", "b")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--help",),
+        ("--version",),
+        ("pretrain", "--help"),
+        ("params",),
+        ("params", "--json"),
+        ("params", "pretrain/albert-base"),
+        ("recipes", "list"),
+    ],
+    ids=" ".join,
+)
+def test_what_answers_at_once_imports_nothing_heavy(arguments: tuple[str, ...]) -> None:
+    found = imported_by("from albert_cli.cli import app", *arguments)
+    assert "albert_cli" in found
+    assert (found - bare_application()) & set(HEAVY) == set()
+    if arguments[0] == "params":
+        assert "rich" not in found
+
+
+def test_the_command_line_imports_only_what_is_light() -> None:
+    at_top = [node for node in tree(PACKAGE / "cli.py").body if isinstance(node, ast.Import | ast.ImportFrom)]
+    names = {node.module if isinstance(node, ast.ImportFrom) else node.names[0].name for node in at_top}
+    third_party = {str(name).split(".")[0] for name in names} - sys.stdlib_module_names
+    assert third_party == {"typer", "albert_cli"}
+
+
+# ---------------------------------------------------------------- never used
+
+
+@pytest.mark.parametrize("path", FILES, ids=relative)
+def test_never_imports_transformers_nor_pickle(path: Path) -> None:
+    forbidden = {"transformers", "pickle", "marshal", "shelve", "dill", "joblib", "cloudpickle"}
+    assert not {name.split(".")[0] for name in imports(path)} & forbidden
+
+
+def calls(path: Path) -> Iterator[tuple[ast.Call, str]]:
+    """Every call in a file with what is called, as written: `open`, `torch.load`, `model.to(device).eval`."""
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Call):
+            yield node, ast.unparse(node.func)
+
+
+@pytest.mark.parametrize("path", FILES, ids=relative)
+def test_never_runs_text_as_code_nor_through_a_shell(path: Path) -> None:
+    for call, name in calls(path):
+        where = f"{relative(path)}:{call.lineno}"
+        assert name not in {"eval", "exec", "__import__", "torch.load", "torch.save", "np.load", "os.system"}, where
+        assert not any(keyword.arg in {"shell", "allow_pickle"} for keyword in call.keywords), where
+
+
+# ---------------------------------------------------------------- who writes
+
+# Besides store.py. These fill a directory that store.py has staged (and will flush, hash and rename), or make an
+# empty folder for a file that store.py then writes.
+WRITES = {
+    ("config.py", "mkdir"): "the folder of a copied recipe",
+    ("quickstart.py", "mkdir"): "the folder of the task's tables",
+    ("evaluation/report.py", "mkdir"): "the folder of a report",
+    ("data/shards.py", "open"): "token ids, streamed into a staged shard",
+    ("data/shards.py", "tofile"): "boundaries, into a staged shard",
+    ("data/tokenise.py", "tofile"): "piece counts, into a staged shard",
+    ("data/tokenise.py", "write_text"): "shard.json, into a staged shard",
+    ("data/build.py", "mkdir"): "the vocabulary's folder in the staged directory",
+    ("data/build.py", "tofile"): "piece counts, into the staged directory",
+    ("data/build.py", "write_text"): "data.json, into the staged directory",
+    ("model/hub.py", "save_file"): "weights, into a staged checkpoint",
+    ("training/checkpoint.py", "save_file"): "moments, into a staged checkpoint",
+    ("evaluation/plots.py", "savefig"): "an image in memory",
+}
+WRITERS = {"write_text", "write_bytes", "mkdir", "makedirs", "touch", "tofile", "save_file", "savefig", "savez", "dump"}
+WRITERS |= {"symlink_to", "hardlink_to", "mkdtemp", "mkstemp", "NamedTemporaryFile", "TemporaryDirectory", "copyfile"}
+WRITERS |= {"copytree", "copy2"}
+
+
+def writes(path: Path) -> Iterator[tuple[str, int]]:
+    """Calls that put bytes or directories on the disk, other than through `store`: their name and line."""
+    for call, name in calls(path):
+        last = name.rsplit(".", 1)[-1]
+        if name.startswith("store."):
+            continue
+        if last == "open":
+            modes = [a.value for a in call.args if isinstance(a, ast.Constant) and isinstance(a.value, str)]
+            modes += [k.value.value for k in call.keywords if k.arg == "mode" and isinstance(k.value, ast.Constant)]
+            if any(set(mode) <= set("rwaxbt+U") and set(mode) & set("wax+") for mode in modes):
+                yield "open", call.lineno
+        elif last in WRITERS:
+            yield last, call.lineno
+
+
+def test_only_the_store_writes() -> None:
+    found = {(relative(path), name): line for path in FILES for name, line in writes(path) if path.name != "store.py"}
+    new = {f"{file}:{line} {name}" for (file, name), line in found.items() if (file, name) not in WRITES}
+    assert not new, f"write through albert_cli/store.py: {', '.join(sorted(new))}"
+    assert WRITES.keys() <= found.keys(), "these exceptions are no longer needed"
+
+
+def test_the_writing_rule_sees_what_it_must(tmp_path: Path) -> None:
+    source = 'open(p, "w")\np.open("ab")\np.open(mode="r+b")\np.open("rb")\nopen(p)\np.write_text("x")\nstore.write_text(p)\n'
+    (tmp_path / "example.py").write_text(source)
+    assert [line for _, line in writes(tmp_path / "example.py")] == [1, 2, 3, 6]
