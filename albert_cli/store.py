@@ -8,6 +8,7 @@ does not exist for readers. Nothing is ever pickled.
 from __future__ import annotations
 
 import errno
+import glob
 import hashlib
 import json
 import os
@@ -23,6 +24,7 @@ from albert_cli import __version__
 from albert_cli.errors import BusyError, CheckpointError
 
 MANIFEST = "manifest.json"
+_UNSEALED = (MANIFEST, "README.md")  # a model card may be edited without breaking anything
 _CHUNK = 1 << 20
 
 
@@ -34,14 +36,21 @@ def _full_disk_is_said(path: Path) -> Iterator[None]:
     """Turn "no space left" into one line that names how much is free."""
     try:
         yield
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+    except Exception as error:
+        if not _says_full(error):
             raise
         free = shutil.disk_usage(_existing_parent(path)).free
         raise CheckpointError(
             f"{path}: the disk is full ({free / 1e6:.1f} MB free)",
             "free some space and run the same command again; what was complete before is intact",
         ) from error
+
+
+def _says_full(error: Exception) -> bool:
+    """Whether an exception means a full disk; safetensors passes the system's error on as text only."""
+    numbers = (errno.ENOSPC, errno.EDQUOT)
+    said = type(error).__name__ == "SafetensorError" and any(f"os error {n})" in str(error) for n in numbers)
+    return said or (isinstance(error, OSError) and error.errno in numbers)
 
 
 def _existing_parent(path: Path) -> Path:
@@ -60,9 +69,14 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
+def _temporary(path: Path) -> Path:
+    """A hidden sibling's name; the random part keeps two processes apart."""
+    return path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+
+
 def write_bytes(path: Path, data: bytes) -> None:
     """Write a file atomically: readers see the old content or the new, never a part."""
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+    temporary = _temporary(path)
     with _full_disk_is_said(path):
         try:
             with temporary.open("wb") as stream:
@@ -79,7 +93,7 @@ def write_bytes(path: Path, data: bytes) -> None:
 @contextmanager
 def text_writer(path: Path) -> Iterator[IO[str]]:
     """A UTF-8 text stream whose content becomes the file on a clean exit, and nothing otherwise."""
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+    temporary = _temporary(path)
     with _full_disk_is_said(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -143,22 +157,26 @@ class Manifest:
 def seal(
     directory: Path, kind: str, parents: Mapping[str, str] | None = None, names: Iterable[str] | None = None
 ) -> Manifest:
-    """Write the manifest of files that are already there (all of them, or `names`), after flushing each."""
-    if names is None:
-        found = sorted(p for p in directory.rglob("*") if p.is_file())
-        names = [p.relative_to(directory).as_posix() for p in found if p.relative_to(directory).as_posix() != MANIFEST]
+    """Write the manifest of files that are already there, after flushing each.
+
+    It covers `names`, or else all files but the model card. Its last entry is a hash of the others.
+    """
+    found = [p.relative_to(directory).as_posix() for p in directory.rglob("*") if p.is_file()]
     files = {}
-    for name in sorted(names):
+    for name in sorted(found if names is None else names):
         path = directory / name
         path.chmod(path.stat().st_mode | 0o444)  # safetensors makes its files private; artefacts are to be shared
         _sync(path)
-        files[name] = {"size": path.stat().st_size, "sha256": sha256_file(path)}
+        if names is not None or name not in _UNSEALED:
+            files[name] = {"size": path.stat().st_size, "sha256": sha256_file(path)}
     manifest = Manifest(kind, files, dict(parents or {}))
-    write_json(
-        directory / MANIFEST,
-        {"kind": kind, "created_by": manifest.created_by, "parents": dict(manifest.parents), "files": files},
-    )
+    entries = {"kind": kind, "created_by": manifest.created_by, "parents": manifest.parents, "files": files}
+    write_json(directory / MANIFEST, {**entries, "sha256": _hash_of(entries)})
     return manifest
+
+
+def _hash_of(entries: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(entries, sort_keys=True).encode()).hexdigest()
 
 
 def read_manifest(directory: Path) -> Manifest | None:
@@ -167,14 +185,18 @@ def read_manifest(directory: Path) -> Manifest | None:
     if not path.is_file():
         return None
     value = read_json(path)
-    files = value.get("files")
-    if not isinstance(value.get("kind"), str) or not isinstance(files, dict):
+    seal_of_rest = value.pop("sha256", None)
+    files, parents = value.get("files"), value.get("parents")
+    if not (isinstance(value.get("kind"), str) and isinstance(files, dict) and isinstance(parents, dict)):
         raise CheckpointError(f"{path}: not a manifest of this program")
+    if seal_of_rest != _hash_of(value):
+        raise CheckpointError(f"{path}: damaged, its entries do not have the SHA-256 that it says")
     for name, entry in files.items():
         # A manifest names plain files inside its own directory and nothing else.
-        if Path(name).is_absolute() or ".." in Path(name).parts or not {"size", "sha256"} <= set(entry):
+        is_plain = not Path(name).is_absolute() and ".." not in Path(name).parts
+        if not (is_plain and isinstance(entry, dict) and {"size", "sha256"} <= set(entry)):
             raise CheckpointError(f"{path}: entry {name!r} is not allowed")
-    return Manifest(value["kind"], files, value.get("parents", {}), value.get("created_by", ""))
+    return Manifest(value["kind"], files, parents, str(value.get("created_by", "")))
 
 
 def verify(directory: Path, kind: str | None = None) -> Manifest:
@@ -219,7 +241,7 @@ def fingerprint(directory: Path) -> str:
 def _staging(beside: Path) -> Iterator[Path]:
     """A hidden temporary directory beside `beside`, removed at the end."""
     beside.parent.mkdir(parents=True, exist_ok=True)
-    staging = beside.parent / f".{beside.name}.{uuid.uuid4().hex[:8]}.tmp"
+    staging = _temporary(beside)
     staging.mkdir()
     try:
         with _full_disk_is_said(beside):
@@ -263,24 +285,29 @@ def publish(directory: Path, kind: str, parents: Mapping[str, str] | None = None
         _sync(directory)
 
 
-def remove_leftovers(directory: Path, name: str = "") -> None:
-    """Delete what a killed process left half-written: hidden `.NAME….tmp` siblings."""
+def remove_leftovers(directory: Path, name: str = "*") -> None:
+    """Delete what a killed process left half-written: hidden temporary siblings of `name`, or all of them."""
     if directory.is_dir():
-        for path in directory.glob(f".{name}*.tmp"):
+        for path in directory.glob(f".{name if name == '*' else glob.escape(name)}.{'[0-9a-f]' * 8}.tmp"):
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
 
 def remove_directory(directory: Path) -> None:
-    """Delete a committed directory so that a crash half-way leaves nothing a reader would accept."""
-    (directory / MANIFEST).unlink(missing_ok=True)
-    shutil.rmtree(directory)
+    """Delete a committed directory: hidden in one rename first, so that a crash half-way leaves no ruin."""
+    hidden = _temporary(directory)
+    directory.rename(hidden)
+    shutil.rmtree(hidden)
 
 
 @contextmanager
 def lock(directory: Path) -> Iterator[None]:
-    """Hold the output directory for this process; the lock dies with it, so `kill -9` leaves nothing stale."""
+    """Hold the output directory for this process; the lock dies with it, so `kill -9` leaves nothing stale.
+
+    A directory that was made for the lock and is still empty when the block fails is removed again.
+    """
     from filelock import FileLock, Timeout
 
+    made = [p for p in (directory, *directory.parents) if not p.exists()]
     with _full_disk_is_said(directory):
         try:
             directory.mkdir(parents=True, exist_ok=True)
@@ -293,6 +320,13 @@ def lock(directory: Path) -> Iterator[None]:
         raise BusyError(f"{directory}: another run is writing here", "wait for it or choose another --out") from None
     try:
         yield
+    except BaseException:
+        if directory in made and [p.name for p in directory.glob("*")] == [".lock"]:
+            (directory / ".lock").unlink()
+            with suppress(OSError):  # a folder above it that is not empty stays
+                for path in made:
+                    path.rmdir()
+        raise
     finally:
         guard.release()
 

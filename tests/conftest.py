@@ -1,8 +1,9 @@
-"""What all tests share: the real data where they are, and a small corpus of our own."""
+"""What all tests share: the real data where they are, and a small corpus, vocabulary and data set of our own."""
 
 from __future__ import annotations
 
 import os
+import random
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ import pytest
 # One thread a process: the tests' matrices are tiny, and pytest-xdist uses the cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+SYLLABLES = ["ba", "de", "fi", "go", "lu", "ma", "ne", "pi", "ro", "su", "ta", "ve", "wi", "zo", "kra", "ste"]
 
 
 @pytest.fixture(scope="session")
@@ -19,3 +22,48 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no real data at {folder}; set ALBERT_TEST_DATA to the folder that holds corpus/ and glue/")
     return folder
+
+
+def _document(rng: random.Random, words: list[str]) -> str:
+    sentences = [
+        " ".join(rng.choices(words, k=rng.randint(3, 12))).capitalize() + rng.choice(".?!")
+        for _ in range(rng.randint(1, 9))
+    ]
+    return " ".join(sentences)
+
+
+@pytest.fixture(scope="session")
+def documents() -> list[str]:
+    """600 documents of one to nine sentences."""
+    rng = random.Random(5)
+    words = ["".join(rng.choices(SYLLABLES, k=rng.randint(1, 4))) for _ in range(600)]
+    return [_document(rng, words) for _ in range(600)]
+
+
+@pytest.fixture(scope="session")
+def documents_file(tmp_path_factory: pytest.TempPathFactory, documents: list[str]) -> Path:
+    """The documents as one text file."""
+    path = tmp_path_factory.mktemp("documents") / "all.txt"
+    path.write_text("\n\n".join(documents), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="session")
+def tiny_vocabulary(tmp_path_factory: pytest.TempPathFactory, documents_file: Path) -> Path:
+    """A vocabulary of 300 pieces."""
+    from albert_cli.text import vocabulary
+
+    out = tmp_path_factory.mktemp("vocabulary") / "out"
+    vocabulary.build([str(documents_file)], out, size=300)
+    return out
+
+
+@pytest.fixture(scope="session")
+def tiny_data(tmp_path_factory: pytest.TempPathFactory, documents_file: Path, tiny_vocabulary: Path) -> Path:
+    """A data directory of the documents, a tenth of them held out."""
+    from albert_cli.data import build
+    from albert_cli.data.tokenise import BuildSettings
+
+    out = tmp_path_factory.mktemp("data") / "out"
+    build.build([str(documents_file)], tiny_vocabulary, out, BuildSettings(holdout=0.1), workers=1)
+    return out

@@ -134,7 +134,7 @@ class Encoder(nn.Module):
         The last layer is computed at those rows only, which is exact: nothing else depends on the others.
         `all_rows` computes every token, [T, H].
         """
-        x_TH = self.embeddings(tokens)
+        x_TH: Tensor = self.embeddings(tokens)
         if self.projection is not None:
             x_TH = self.projection(x_TH)
         fused = [attention.fused() for attention in self.attention]  # type: ignore[operator]

@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from albert_cli import console, store
+from albert_cli import console, network, store
 from albert_cli.errors import CheckpointError
 from albert_cli.model.config import OWN_MODEL_TYPE, ModelConfig
 
@@ -144,8 +144,10 @@ class Checkpoint:
     @property
     def labels(self) -> tuple[str, ...]:
         """The classifier's labels in order; empty without a classifier."""
-        names = self.values.get("id2label", {})
-        return tuple(names[key] for key in sorted(names, key=int)) if "classifier.weight" in self.tensors else ()
+        outputs = len(self.tensors.get("classifier.weight", ()))
+        names = self.values.get("id2label") or {}
+        # Hugging Face leaves out two outputs with its default names.
+        return tuple(str(names.get(str(i), f"LABEL_{i}")) for i in range(outputs))
 
 
 def find(name: str) -> Path:
@@ -169,17 +171,20 @@ def find(name: str) -> Path:
 
 
 def _download(name: str) -> Path:
+    offline = network.prefer_offline()
     from huggingface_hub import snapshot_download
     from huggingface_hub.utils import disable_progress_bars  # type: ignore[attr-defined]
 
     disable_progress_bars()
     wanted = ["config.json", WEIGHTS, "spiece.model", "tokenizer*.json"]
     try:
-        return Path(snapshot_download(name, allow_patterns=wanted))
+        return Path(snapshot_download(name, allow_patterns=wanted, local_files_only=offline))
     except Exception as error:  # the library's errors share no base class
-        reason = str(error).strip().split("\n")[0]
+        reason = f"{type(error).__name__}: {error}".split("\n")[0].strip()
+        if offline:
+            reason = "out of reach, and nothing of that name was downloaded before"
         raise CheckpointError(
-            f"{name}: no such directory, and the Hub could not be asked for it ({type(error).__name__}: {reason})",
+            f"{name}: no such directory, and the Hub could not be asked for it ({reason})",
             "check the path; with a network, a Hub id such as albert/albert-base-v2 works too",
         ) from None
 

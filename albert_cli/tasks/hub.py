@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import sys
 from types import ModuleType
 from typing import Any
-from urllib.parse import urlsplit
-from urllib.request import getproxies
 
+from albert_cli import network
 from albert_cli.errors import InputError
 from albert_cli.tasks.rows import Rows, as_text
-
-_SECONDS_TO_CONNECT = 5.0
 
 
 def is_hub(source: str | None) -> bool:
@@ -22,29 +16,11 @@ def is_hub(source: str | None) -> bool:
 
 
 def _import_datasets() -> ModuleType:
-    """`datasets`, in its offline mode when the Hub cannot be reached.
-
-    Its own retries take half a minute and print a line each before they give up; offline it answers at once
-    and still finds what was downloaded before.
-    """
-    if "datasets" not in sys.modules and "HF_HUB_OFFLINE" not in os.environ and not _is_reachable():
-        os.environ["HF_HUB_OFFLINE"] = "1"
+    network.prefer_offline()
     import datasets
 
     module: ModuleType = datasets
     return module
-
-
-def _is_reachable() -> bool:
-    endpoint = urlsplit(os.environ.get("HF_ENDPOINT", "https://huggingface.co"))
-    if getproxies():
-        return True  # behind a proxy a direct connection says nothing
-    address = (endpoint.hostname or "huggingface.co", endpoint.port or 443)
-    try:
-        socket.create_connection(address, timeout=_SECONDS_TO_CONNECT).close()
-    except OSError:
-        return False
-    return True
 
 
 def hub_splits(source: str) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Literal, cast
 
+from albert_cli import network
 from albert_cli.errors import InputError
 
 OnBadBytes = Literal["refuse", "replace"]
@@ -117,7 +118,7 @@ def _files(source: str) -> list[Path]:
         found = [path]
     for path in found:
         if not path.exists():
-            raise InputError(f"{path}: no such file or folder")
+            raise InputError(f"{path}: no such file or folder", "a source is a file, a folder, a glob, hf:NAME or docs:")
         if not path.is_file():
             raise InputError(f"{path}: not a regular file", "copy its content to a file first")
         if not path.name.endswith(SUFFIXES):
@@ -269,6 +270,7 @@ def _read_hub(source: str, text_field: str) -> Iterator[Document]:
     if not name or len(rest) > 2:
         raise InputError(f"{source}: not of the form hf:NAME[:CONFIG[:SPLIT]]")
     config, split = [*rest, "", ""][:2]
+    network.prefer_offline()
     try:
         from datasets import load_dataset
 

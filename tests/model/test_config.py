@@ -86,8 +86,8 @@ def test_presets_are_the_papers_shapes() -> None:
 
 
 def test_hugging_face_configs_become_shapes() -> None:
-    old = {"model_type": "albert", "hidden_size": 768, "net_structure_type": 0, "gap_size": 0}
-    assert ModelConfig.from_hf(old, "config.json") == ModelConfig()
+    base = {"model_type": "albert", "hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072}
+    assert ModelConfig.from_hf({**base, "net_structure_type": 0, "gap_size": 0}, "config.json") == ModelConfig()
     large = {"model_type": "bert", "hidden_size": 1024, "num_attention_heads": 16}
     bert = ModelConfig.from_hf(large, "config.json")
     assert (bert.embedding_size, bert.sharing, bert.vocab_size) == (1024, "none", 30522)
@@ -101,7 +101,7 @@ def test_hugging_face_configs_become_shapes() -> None:
     ("values", "message"),
     [
         ({"model_type": "roberta"}, "roberta"),
-        ({"model_type": "albert", "embedding_size": 768}, "embedding_size equals hidden_size"),
+        ({"model_type": "albert", "embedding_size": 4096}, "embedding_size equals hidden_size"),
         ({"hidden_size": "wide"}, "hidden_size is 'wide'"),
         ({"num_attention_heads": 5}, "5 attention heads"),
         ({"hidden_act": "swish"}, "swish"),

@@ -1,0 +1,82 @@
+"""Tiny shapes of every kind, and batches of random sequences to put through them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from albert_cli.data.batches import PackedBatch
+from albert_cli.model.config import ModelConfig
+
+TINY = ModelConfig(
+    vocab_size=60,
+    embedding_size=8,
+    hidden_size=16,
+    num_hidden_layers=3,
+    num_attention_heads=4,
+    intermediate_size=24,
+    max_position_embeddings=20,
+    initializer_range=0.3,  # large, so that every part of the model matters to the logits
+)
+
+# Every shape that Hugging Face has a class for.
+SHARED: dict[str, ModelConfig] = {
+    "one group": TINY,
+    "three groups of two layers": replace(TINY, num_hidden_layers=6, num_hidden_groups=3),
+    "as many groups as layers": replace(TINY, num_hidden_groups=3),
+    "two inner blocks": replace(TINY, num_hidden_groups=3, inner_group_num=2),
+    "not shared": replace(TINY, sharing="none"),
+    "exact GELU": replace(TINY, hidden_act="gelu"),
+    "ReLU": replace(TINY, hidden_act="relu"),
+    "BERT": replace(TINY, embedding_size=16, sharing="none"),
+}
+# Shapes of the paper's Table 4 that it has none for.
+OWN: dict[str, ModelConfig] = {
+    "attention shared": replace(TINY, sharing="attention"),
+    "feed-forward shared": replace(TINY, sharing="ffn"),
+    "all shared at E = H": replace(TINY, embedding_size=16),
+    "attention shared at E = H": replace(TINY, embedding_size=16, sharing="attention"),
+}
+ALL = SHARED | OWN
+
+
+def random_batch(lengths: Sequence[int], config: ModelConfig = TINY, seed: int = 0) -> PackedBatch:
+    """Sequences of these lengths with random ids and segments; about a third of the positions is masked."""
+    rng = np.random.default_rng(seed)
+    offsets = np.cumsum([0, *lengths]).astype(np.int32)
+    total = int(offsets[-1])
+    positions = np.concatenate([np.arange(n) for n in lengths]).astype(np.int32)
+    segments = [(np.arange(n) > rng.integers(1, n)).astype(np.int32) for n in lengths]
+    masked = np.flatnonzero((positions > 0) & (rng.random(total) < 0.35)).astype(np.int32)
+
+    def ids(count: int) -> np.ndarray[Any, np.dtype[np.int32]]:
+        return rng.integers(1, config.vocab_size, count).astype(np.int32)
+
+    orders = rng.integers(0, 2, len(lengths)).astype(np.int32)
+    return PackedBatch(ids(total), np.concatenate(segments), positions, offsets, masked, ids(masked.size), orders)
+
+
+def padded(batch: PackedBatch) -> dict[str, torch.Tensor]:
+    """The same batch as Hugging Face takes it: [N, S] ids, mask and token types, padded on the right."""
+    lengths = np.diff(batch.offsets)
+    shape = (len(lengths), int(lengths.max()))
+    there = np.arange(shape[1]) < lengths[:, None]
+    made = {}
+    for name, values in (("input_ids", batch.ids), ("token_type_ids", batch.segment_ids)):
+        made[name] = np.zeros(shape, np.int64)
+        made[name][there] = values
+    return {n: torch.from_numpy(v) for n, v in (made | {"attention_mask": there.astype(np.int64)}).items()}
+
+
+def shake(model: nn.Module, seed: int = 0) -> None:
+    """Give biases and LayerNorms random values too, so that a swapped or forgotten one shows."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 1:
+                parameter.add_(0.3 * torch.randn(parameter.shape, generator=generator))

@@ -1,0 +1,111 @@
+"""The encoder: which weights are shared, how they start, and where dropout acts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from albert_cli.model import params
+from albert_cli.model.encoder import ACTIVATIONS, Encoder
+from albert_cli.model.packing import pack
+from tests.model.shapes import ALL, TINY, random_batch
+
+CPU = torch.device("cpu")
+BATCH = random_batch((20, 3, 11))
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_shape_has_the_parameters_that_are_counted(name: str) -> None:
+    encoder = Encoder(ALL[name])
+    assert sum(p.numel() for p in encoder.parameters()) == params.count(ALL[name]).with_pooler
+    assert encoder(pack(BATCH, CPU), all_rows=True).shape == (len(BATCH.ids), 16)
+
+
+def test_depth_costs_nothing_where_all_is_shared() -> None:
+    sizes = {len(list(Encoder(replace(TINY, num_hidden_layers=n)).parameters())) for n in (1, 3, 12)}
+    assert len(sizes) == 1
+    deep, shallow = (Encoder(replace(TINY, num_hidden_layers=n)).eval() for n in (6, 3))
+    deep.load_state_dict(shallow.state_dict())
+    outputs = [e(pack(BATCH, CPU), all_rows=True) for e in (deep, shallow)]
+    assert not torch.allclose(*outputs)
+
+
+def test_three_layers_are_one_layer_three_times() -> None:
+    encoder = Encoder(TINY).eval()
+    tokens = pack(BATCH, CPU)
+    x = encoder.projection(encoder.embeddings(tokens))  # type: ignore[misc]
+    attention, feed_forward = encoder.attention[0], encoder.feed_forward[0]
+    for _ in range(3):
+        x = feed_forward(attention(x, attention.fused(), tokens.grid, None))  # type: ignore[operator]
+    assert torch.allclose(x, encoder(tokens, all_rows=True), atol=1e-6)
+
+
+def test_groups_are_used_in_order() -> None:
+    """A network of three groups, each changed in turn, answers as its layers do."""
+    config = replace(TINY, num_hidden_layers=6, num_hidden_groups=3)
+    encoder = Encoder(config).eval()
+    unshared = Encoder(replace(config, num_hidden_groups=6)).eval()
+    state = dict(encoder.state_dict())
+    for layer, (a, f) in enumerate(config.blocks()):
+        for part, index in (("attention", a), ("feed_forward", f)):
+            for name, tensor in encoder.state_dict().items():
+                if name.startswith(f"{part}.{index}."):
+                    state[name.replace(f"{part}.{index}.", f"new.{part}.{layer}.")] = tensor
+    kept = {n: t for n, t in state.items() if not n.startswith(("attention", "feed_forward"))}
+    unshared.load_state_dict({n.removeprefix("new."): t for n, t in kept.items()})
+    tokens = pack(BATCH, CPU)
+    assert torch.allclose(encoder(tokens), unshared(tokens), atol=1e-6)
+
+
+def test_weights_start_within_two_deviations_and_biases_at_zero() -> None:
+    torch.manual_seed(0)
+    config = replace(TINY, hidden_size=64, vocab_size=500, initializer_range=0.02)
+    for name, parameter in Encoder(config).state_dict().items():
+        if "norm" in name:
+            assert torch.equal(parameter, torch.full_like(parameter, float(name.endswith("weight"))))
+        elif name.endswith("bias"):
+            assert not parameter.any()
+        else:
+            assert float(parameter.abs().max()) <= 0.04
+            if parameter.numel() > 1000:  # a normal cut at two deviations has 0.88 of the deviation left
+                assert float(parameter.std()) == pytest.approx(0.88 * 0.02, rel=0.1)
+
+
+def test_dropout_acts_in_training_only_and_follows_the_seed() -> None:
+    encoder = Encoder(replace(TINY, hidden_dropout_prob=0.3, attention_probs_dropout_prob=0.3))
+    tokens = pack(BATCH, CPU)
+
+    def run(seed: int) -> torch.Tensor:
+        torch.manual_seed(seed)
+        out: torch.Tensor = encoder(tokens)
+        return out
+
+    assert torch.equal(run(1), run(1)) and not torch.equal(run(1), run(2))
+    encoder.eval()
+    assert torch.equal(run(1), run(2))
+
+
+@pytest.mark.parametrize("which", ["hidden_dropout_prob", "attention_probs_dropout_prob"])
+def test_each_dropout_rate_acts(which: str) -> None:
+    encoder = Encoder(replace(TINY, **{which: 0.5}))  # type: ignore[arg-type]
+    tokens = pack(BATCH, CPU)
+    assert not torch.equal(encoder(tokens), encoder(tokens))
+
+
+def test_gelu_is_the_tanh_form() -> None:
+    x = torch.linspace(-4, 4, 101, dtype=torch.float64)
+    by_hand = 0.5 * x * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (x + 0.044715 * x**3)))
+    assert torch.allclose(ACTIVATIONS["gelu_new"](x), by_hand, atol=1e-12)
+    assert not torch.allclose(ACTIVATIONS["gelu"](x), by_hand, atol=1e-5)
+
+
+def test_tokens_of_other_sequences_and_padding_have_no_influence() -> None:
+    encoder = Encoder(TINY).eval()
+    other = random_batch((20, 3, 11), seed=5)
+    mixed = replace(BATCH, ids=BATCH.ids.copy())
+    mixed.ids[:20] = other.ids[:20]
+    before, after = (encoder(pack(b, CPU), all_rows=True) for b in (BATCH, mixed))
+    assert torch.allclose(before[20:], after[20:], atol=1e-6)
+    assert not torch.allclose(before[:20], after[:20], atol=1e-3)

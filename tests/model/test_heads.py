@@ -1,0 +1,69 @@
+"""The heads: logits where they are read, tied to the word table."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from albert_cli.model import params
+from albert_cli.model.heads import PretrainingModel, SequenceClassifier
+from albert_cli.model.packing import pack
+from tests.model.shapes import TINY, random_batch
+
+CPU = torch.device("cpu")
+BATCH = random_batch((20, 3, 11))
+
+
+def test_logits_are_made_at_masked_positions_and_once_a_sequence() -> None:
+    model = PretrainingModel(TINY)
+    logits = model(pack(BATCH, CPU, BATCH.masked_index))
+    assert logits.masked.shape == (len(BATCH.masked_index), TINY.vocab_size)
+    assert logits.order.shape == (3, 2)
+    none = model(pack(BATCH, CPU, np.zeros(0, np.int32)))
+    assert none.masked.shape == (0, TINY.vocab_size)
+
+
+def test_the_decoder_is_the_word_table() -> None:
+    model = PretrainingModel(TINY).eval()
+    assert sum(p.numel() for p in model.parameters()) == params.count(TINY).total
+    tokens = pack(BATCH, CPU, BATCH.masked_index)
+    before = model(tokens).masked
+    unused = next(i for i in range(TINY.vocab_size) if i not in BATCH.ids)
+    with torch.no_grad():
+        model.encoder.embeddings.word.weight[unused] += torch.linspace(-1, 1, 8)
+    changed = (model(tokens).masked != before).any(0).nonzero().flatten().tolist()
+    assert changed == [unused]
+    model(tokens).masked.sum().backward()
+    gradient = model.encoder.embeddings.word.weight.grad
+    assert gradient is not None and bool(gradient[unused].any())
+
+
+def test_a_position_that_is_not_asked_for_gets_no_gradient_from_the_masked_head() -> None:
+    model = PretrainingModel(replace(TINY, num_hidden_layers=1))
+    model(pack(BATCH, CPU, BATCH.masked_index)).masked.sum().backward()
+    assert model.order.weight.grad is None and model.encoder.pooler.weight.grad is None
+    assert model.masked.bias.grad is not None
+    assert model.masked.bias.grad.tolist() == [len(BATCH.masked_index)] * TINY.vocab_size
+
+
+def test_a_classifier_has_dropout_before_its_layer_in_training_only() -> None:
+    model = SequenceClassifier(replace(TINY, classifier_dropout_prob=0.5), 4)
+    tokens = pack(BATCH, CPU)
+    assert model(tokens).shape == (3, 4)
+    assert not torch.equal(model(tokens), model(tokens))
+    model.eval()
+    assert torch.equal(model(tokens), model(tokens))
+
+
+def test_a_classifier_reads_the_first_token_alone() -> None:
+    model = SequenceClassifier(replace(TINY, num_hidden_layers=1), 2).eval()
+    with torch.no_grad():  # attention that looks nowhere: values of zero
+        attention = model.encoder.attention[0]
+        attention.value.weight.zero_()  # type: ignore[union-attr, operator]
+    changed = replace(BATCH, ids=BATCH.ids.copy())
+    changed.ids[1] = (BATCH.ids[1] + 1) % TINY.vocab_size
+    assert torch.equal(model(pack(BATCH, CPU)), model(pack(changed, CPU)))
+    changed.ids[0] = (BATCH.ids[0] + 1) % TINY.vocab_size
+    assert not torch.equal(model(pack(BATCH, CPU))[0], model(pack(changed, CPU))[0])

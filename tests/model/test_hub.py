@@ -1,0 +1,331 @@
+"""Checkpoints are Hugging Face's: the same logits both ways, nothing missing, nothing silently wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from albert_cli import store
+from albert_cli.errors import CheckpointError
+from albert_cli.model import hub
+from albert_cli.model.config import OWN_MODEL_TYPE, ModelConfig
+from albert_cli.model.heads import PretrainingModel, SequenceClassifier
+from albert_cli.model.packing import pack
+from tests.model.shapes import ALL, OWN, SHARED, TINY, padded, random_batch, shake
+
+CPU = torch.device("cpu")
+LENGTHS = (20, 3, 11, 2, 7)
+
+transformers.logging.set_verbosity_error()
+
+
+def assert_same(ours: Tensor, theirs: Tensor) -> None:
+    assert ours.shape == theirs.shape
+    assert float((ours - theirs).abs().max()) <= 1e-5 * float(theirs.abs().max())
+
+
+def saved(model: nn.Module, directory: Path, architecture: str, labels: tuple[str, ...] = ()) -> Path:
+    with store.commit_directory(directory, "checkpoint") as staging:
+        hub.write(model, staging, architecture, labels)
+    return directory
+
+
+def load_with_transformers(auto: Any, directory: Path) -> Any:
+    model, info = auto.from_pretrained(directory, output_loading_info=True)
+    assert not any(info[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys")), info
+    return model.eval()
+
+
+def read_into(model: nn.Module, directory: Path) -> hub.Coverage:
+    model.eval()
+    return hub.load_into(model, hub.read(directory))
+
+
+@torch.no_grad()
+def assert_same_pretraining_logits(ours: PretrainingModel, theirs: Any) -> None:
+    batch = random_batch(LENGTHS)
+    logits = ours.eval()(pack(batch, CPU, batch.masked_index))
+    inputs = padded(batch)
+    expected = theirs.eval()(**inputs)
+    order = expected.sop_logits if hasattr(expected, "sop_logits") else expected.seq_relationship_logits
+    assert_same(logits.order, order)
+    there = inputs["attention_mask"].bool()
+    assert_same(logits.masked, expected.prediction_logits[there][batch.masked_index])
+
+
+@torch.no_grad()
+def assert_same_classifier_logits(ours: SequenceClassifier, theirs: Any) -> None:
+    batch = random_batch(LENGTHS, seed=1)
+    assert_same(ours.eval()(pack(batch, CPU)), theirs.eval()(**padded(batch)).logits)
+
+
+# ---------------------------------------------------------------- ours read by transformers
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_transformers_reads_our_pretraining_checkpoints(name: str, tmp_path: Path) -> None:
+    model = PretrainingModel(SHARED[name])
+    shake(model)
+    theirs = load_with_transformers(
+        transformers.AutoModelForPreTraining, saved(model, tmp_path / "it", "ForPreTraining")
+    )
+    assert type(theirs).__name__ == ("BertForPreTraining" if name == "BERT" else "AlbertForPreTraining")
+    assert_same_pretraining_logits(model, theirs)
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_transformers_reads_our_classifiers(name: str, tmp_path: Path) -> None:
+    model = SequenceClassifier(SHARED[name], 3)
+    shake(model)
+    directory = saved(model, tmp_path / "it", "ForSequenceClassification", ("no", "maybe", "yes"))
+    theirs = load_with_transformers(transformers.AutoModelForSequenceClassification, directory)
+    assert theirs.config.id2label == {0: "no", 1: "maybe", 2: "yes"}
+    assert theirs.config.label2id == {"no": 0, "maybe": 1, "yes": 2}
+    assert hub.read(directory).labels == ("no", "maybe", "yes")
+    assert_same_classifier_logits(model, theirs)
+
+
+def test_a_regression_has_one_output(tmp_path: Path) -> None:
+    model = SequenceClassifier(TINY, 1)
+    directory = saved(model, tmp_path / "it", "ForSequenceClassification", ("score",))
+    theirs = load_with_transformers(transformers.AutoModelForSequenceClassification, directory)
+    assert (theirs.config.num_labels, theirs.config.problem_type) == (1, "regression")
+    assert_same_classifier_logits(model, theirs)
+
+
+def test_dropout_and_its_place_are_kept(tmp_path: Path) -> None:
+    shape = replace(TINY, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.2, classifier_dropout_prob=0.3)
+    for number, config in enumerate((shape, replace(shape, embedding_size=16, sharing="none"))):
+        directory = saved(SequenceClassifier(config, 2), tmp_path / str(number), "ForSequenceClassification")
+        theirs = transformers.AutoConfig.from_pretrained(directory)
+        dropout = theirs.classifier_dropout if number else theirs.classifier_dropout_prob
+        assert (theirs.hidden_dropout_prob, theirs.attention_probs_dropout_prob, dropout) == (0.1, 0.2, 0.3)
+        assert hub.read(directory).config == config
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_shapes_without_a_class_are_refused_by_transformers_and_read_by_us(name: str, tmp_path: Path) -> None:
+    model = PretrainingModel(OWN[name])
+    shake(model)
+    directory = saved(model, tmp_path / "it", "ForPreTraining")
+    assert json.loads((directory / "config.json").read_text())["model_type"] == OWN_MODEL_TYPE
+    with pytest.raises((ValueError, KeyError)):
+        transformers.AutoModelForPreTraining.from_pretrained(directory)
+    assert hub.read(directory).config == OWN[name]
+
+
+# ---------------------------------------------------------------- theirs read by us
+
+
+def hf_config(config: ModelConfig) -> Any:
+    """A Hugging Face configuration of our shape, made by its own class."""
+    values = hub.config_to_json(config, "ForPreTraining")
+    kind = {"albert": transformers.AlbertConfig, "bert": transformers.BertConfig}[values["model_type"]]
+    return kind(**{key: value for key, value in values.items() if key not in ("architectures", "dtype")})
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_we_read_pretraining_checkpoints_of_transformers(name: str, tmp_path: Path) -> None:
+    config = SHARED[name]
+    theirs = transformers.AutoModelForPreTraining.from_config(hf_config(config))
+    shake(theirs)
+    theirs.save_pretrained(tmp_path)
+    found = hub.read(tmp_path)
+    ours = PretrainingModel(found.config)
+    assert found.config.blocks() == config.blocks()
+    coverage = read_into(ours, tmp_path)
+    assert coverage.new == coverage.unused == ()
+    assert_same_pretraining_logits(ours, theirs)
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_we_read_classifiers_of_transformers(name: str, tmp_path: Path) -> None:
+    theirs = transformers.AutoModelForSequenceClassification.from_config(hf_config(SHARED[name]))
+    shake(theirs)
+    theirs.save_pretrained(tmp_path)
+    found = hub.read(tmp_path)
+    assert found.labels == ("LABEL_0", "LABEL_1")
+    ours = SequenceClassifier(found.config, 2)
+    coverage = read_into(ours, tmp_path)
+    assert coverage.new == coverage.unused == ()
+    assert_same_classifier_logits(ours, theirs)
+
+
+@pytest.mark.parametrize("name", ["one group", "BERT"])
+def test_we_read_bare_and_masked_language_models(name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    config = hf_config(SHARED[name])
+    for auto, missing_pooler in ((transformers.AutoModel, False), (transformers.AutoModelForMaskedLM, True)):
+        auto.from_config(config).save_pretrained(tmp_path)
+        coverage = read_into(PretrainingModel(SHARED[name]), tmp_path)
+        new = {n.split(".")[0] + "." + n.split(".")[1] for n in coverage.new}
+        assert ("encoder.pooler" in new) == missing_pooler
+        assert ("has no pooler" in capfd.readouterr().err) == missing_pooler
+        assert ("masked.dense" in new) == (not missing_pooler)
+        assert not any(n.startswith("encoder.") and not n.startswith("encoder.pooler") for n in coverage.new)
+
+
+def test_defaults_that_a_foreign_configuration_leaves_out() -> None:
+    for cls, kind in ((transformers.AlbertConfig, "albert"), (transformers.BertConfig, "bert")):
+        full = cls().to_dict()
+        assert ModelConfig.from_hf({"model_type": kind}, "it") == ModelConfig.from_hf(full, "it")
+
+
+# ---------------------------------------------------------------- round trips
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_round_trip_is_bit_identical(name: str, tmp_path: Path) -> None:
+    model = PretrainingModel(ALL[name])
+    shake(model)
+    first = saved(model, tmp_path / "first", "ForPreTraining")
+    again = PretrainingModel(hub.read(first).config)
+    coverage = read_into(again, first)
+    assert coverage.new == coverage.unused == ()
+    for key, tensor in model.state_dict().items():
+        assert torch.equal(tensor, again.state_dict()[key]), key
+    second = saved(again, tmp_path / "second", "ForPreTraining")
+    for file in ("model.safetensors", "config.json"):
+        assert (first / file).read_bytes() == (second / file).read_bytes()
+
+
+def test_tied_weights_are_stored_once(tmp_path: Path) -> None:
+    directory = saved(PretrainingModel(TINY), tmp_path / "it", "ForPreTraining")
+    names = load_file(directory / hub.WEIGHTS)
+    assert sum(t.numel() for t in names.values()) == sum(p.numel() for p in PretrainingModel(TINY).parameters())
+    assert not any("decoder" in name for name in names)
+
+
+# ---------------------------------------------------------------- what does not fit
+
+
+def foreign(directory: Path, tensors: dict[str, Tensor], config: ModelConfig = TINY) -> Path:
+    """A directory without a manifest, as from the Hub."""
+    directory.mkdir()
+    save_file(tensors, directory / hub.WEIGHTS)
+    store.write_json(directory / "config.json", hub.config_to_json(config, "ForPreTraining"))
+    return directory
+
+
+@pytest.fixture(scope="module")
+def tensors(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tensor]:
+    directory = saved(PretrainingModel(TINY), tmp_path_factory.mktemp("model") / "it", "ForPreTraining")
+    return load_file(directory / hub.WEIGHTS)
+
+
+def test_an_encoder_that_is_not_covered_stops_the_run(tensors: dict[str, Tensor], tmp_path: Path) -> None:
+    encoder = [n for n in tensors if n.startswith("albert.") and "pooler" not in n]
+    assert len(encoder) == 23
+    for number, name in enumerate(encoder):
+        rest = {n: t for n, t in tensors.items() if n != name}
+        directory = foreign(tmp_path / f"{number}-missing", rest)
+        with pytest.raises(CheckpointError, match=r"does not cover the encoder: encoder\..* is missing") as raised:
+            read_into(SequenceClassifier(TINY, 2), directory)
+        assert str(directory / hub.WEIGHTS) in raised.value.message
+        other = tensors | {name: torch.zeros(*tensors[name].shape, 2)}
+        with pytest.raises(CheckpointError, match=r"encoder\..* has shape .*2\), not"):
+            read_into(SequenceClassifier(TINY, 2), foreign(tmp_path / f"{number}-shape", other))
+
+
+def test_a_configuration_of_another_shape_is_found_out(tensors: dict[str, Tensor], tmp_path: Path) -> None:
+    for number, other in enumerate(
+        (replace(TINY, hidden_size=32), replace(TINY, num_hidden_groups=3), replace(TINY, vocab_size=61))
+    ):
+        directory = foreign(tmp_path / str(number), tensors, other)
+        with pytest.raises(CheckpointError, match="does not cover the encoder"):
+            read_into(PretrainingModel(other), directory)
+
+
+def test_foreign_directories_are_said_to_be_unverified(
+    tensors: dict[str, Tensor], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    read_into(PretrainingModel(TINY), foreign(tmp_path / "it", tensors))
+    assert "no hashes to verify" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("bad", [b"", b"{}", b"\x80\x04pickled", b"\xff" * 64, (2**62).to_bytes(8, "little") + b"{}"])
+def test_weights_that_are_none_are_refused(bad: bytes, tensors: dict[str, Tensor], tmp_path: Path) -> None:
+    directory = foreign(tmp_path / "it", tensors)
+    (directory / hub.WEIGHTS).write_bytes(bad)
+    with pytest.raises(CheckpointError, match=r"model\.safetensors: cannot be read"):
+        hub.read(directory)
+
+
+def test_missing_files_are_named(tensors: dict[str, Tensor], tmp_path: Path) -> None:
+    directory = foreign(tmp_path / "it", tensors)
+    (directory / hub.WEIGHTS).unlink()
+    with pytest.raises(CheckpointError, match=r"model\.safetensors"):
+        hub.read(directory)
+    (directory / "config.json").write_text("{")
+    with pytest.raises(CheckpointError, match=r"config\.json: not valid JSON"):
+        hub.read(directory)
+
+
+def test_a_flipped_bit_in_any_file_is_found(tmp_path: Path) -> None:
+    directory = saved(PretrainingModel(TINY), tmp_path / "it", "ForPreTraining")
+    store.write_text(directory / "notes.txt", "added later, so not covered\n")
+    files = [p for p in directory.iterdir() if p.name != "notes.txt"]
+    assert {p.name for p in files} == {"config.json", "manifest.json", "model.safetensors"}
+    for path in files:
+        whole = path.read_bytes()
+        for place in range(0, len(whole), max(1, len(whole) // 40)):
+            damaged = bytearray(whole)
+            damaged[place] ^= 1 << (place % 8)
+            path.write_bytes(damaged)
+            with pytest.raises(CheckpointError):
+                hub.read(directory)
+        path.write_bytes(whole)
+    assert hub.read(directory).config == TINY
+
+
+# ---------------------------------------------------------------- finding
+
+
+def test_a_run_means_its_newest_finished_step(tmp_path: Path) -> None:
+    for number in (5, 900, 1000):
+        saved(PretrainingModel(TINY), tmp_path / "run" / f"step-{number:08d}", "ForPreTraining")
+    (tmp_path / "run" / "step-00001000" / store.MANIFEST).unlink()
+    (tmp_path / "run" / "step-00002000").mkdir()
+    assert hub.find(str(tmp_path / "run")).name == "step-00000900"
+    step = tmp_path / "run" / "step-00000005"
+    assert hub.find(str(step)) == step
+
+
+def test_nothing_is_said_to_be_nothing(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="no checkpoint here"):
+        hub.find(str(tmp_path))
+    for name in (str(tmp_path / "gone"), "../gone", "a/b/c", ""):
+        with pytest.raises(CheckpointError, match=r"no such directory|no checkpoint here"):
+            hub.find(name)
+
+
+def test_a_hub_id_without_a_network_is_one_line_at_once(tmp_path: Path) -> None:
+    code = (
+        "from albert_cli.errors import CheckpointError\n"
+        "from albert_cli.model import hub\n"
+        "try:\n    hub.find('albert/albert-base-v2')\n"
+        "except CheckpointError as error:\n    print(error.message); print(error.hint)\n"
+    )
+    ours = {k: v for k, v in os.environ.items() if "proxy" not in k.lower() and not k.startswith("HF_")}
+    started = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=ours | {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path)},  # nothing listens there
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    message, hint = done.stdout.splitlines()
+    assert message.startswith("albert/albert-base-v2: no such directory, and the Hub could not be asked")
+    assert "check the path" in hint
+    assert not done.stderr
+    assert time.monotonic() - started < 30  # most of it imports torch; the library alone retries for longer

@@ -1,0 +1,110 @@
+"""Packed sequences are computed as if each were alone, and pruning the last layer changes nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from albert_cli.data.batches import PackedBatch
+from albert_cli.model.encoder import Encoder
+from albert_cli.model.heads import PretrainingModel, SequenceClassifier
+from albert_cli.model.packing import pack
+from tests.model.shapes import ALL, TINY, random_batch, shake
+
+CPU = torch.device("cpu")
+LENGTHS = (20, 3, 11, 2, 7)
+
+
+def one_by_one(batch: PackedBatch) -> list[PackedBatch]:
+    """Each sequence as a batch of its own."""
+    parts = []
+    for number, (start, stop) in enumerate(zip(batch.offsets, batch.offsets[1:], strict=False)):
+        inside = (batch.masked_index >= start) & (batch.masked_index < stop)
+        part = PackedBatch(
+            batch.ids[start:stop],
+            batch.segment_ids[start:stop],
+            batch.position_ids[start:stop],
+            np.array([0, stop - start], np.int32),
+            batch.masked_index[inside] - start,
+            batch.masked_labels[inside],
+            batch.order_labels[number : number + 1],
+        )
+        parts.append(part)
+    return parts
+
+
+def close(one: Tensor, other: Tensor, tolerance: float = 1e-5) -> bool:
+    return one.shape == other.shape and bool(torch.allclose(one, other, rtol=tolerance, atol=tolerance))
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_packed_equals_one_by_one(name: str) -> None:
+    model = PretrainingModel(ALL[name]).eval()
+    shake(model)
+    batch = random_batch(LENGTHS)
+    together = model(pack(batch, CPU, batch.masked_index))
+    alone = [model(pack(part, CPU, part.masked_index)) for part in one_by_one(batch)]
+    assert together.masked.shape == (len(batch.masked_index), TINY.vocab_size)
+    assert close(together.masked, torch.cat([a.masked for a in alone]))
+    assert close(together.order, torch.cat([a.order for a in alone]))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.integers(2, 20), min_size=1, max_size=6), st.integers(0, 99))
+def test_packed_equals_one_by_one_whatever_the_lengths(lengths: list[int], seed: int) -> None:
+    torch.manual_seed(seed)
+    model = SequenceClassifier(TINY, 3).eval()
+    batch = random_batch(lengths, seed=seed)
+    alone = [model(pack(part, CPU)) for part in one_by_one(batch)]
+    assert close(model(pack(batch, CPU)), torch.cat(alone))
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("lengths", [LENGTHS, (9, 9, 9)], ids=["ragged", "equal"])
+def test_computing_the_rows_that_are_read_equals_computing_all(name: str, lengths: tuple[int, ...]) -> None:
+    encoder = Encoder(ALL[name]).double()
+    shake(encoder)
+    batch = random_batch(lengths)
+    tokens = pack(batch, CPU, batch.masked_index)
+    gradients = []
+    outputs = []
+    for all_rows in (False, True):
+        encoder.zero_grad()
+        x = encoder(tokens, all_rows=all_rows)
+        if all_rows:
+            assert x.shape[0] == len(batch.ids)
+            x = x.index_select(0, tokens.rows.index)
+        (x * torch.linspace(-1, 1, x.numel(), dtype=x.dtype).view_as(x)).sum().backward()
+        outputs.append(x)
+        gradients.append({n: p.grad.clone() for n, p in encoder.named_parameters() if p.grad is not None})
+    assert close(outputs[0], outputs[1], tolerance=1e-12)
+    assert gradients[0].keys() == gradients[1].keys()
+    for key, gradient in gradients[0].items():
+        assert close(gradient, gradients[1][key], tolerance=1e-11), key
+
+
+def test_rows_point_at_the_first_tokens_and_the_masked_ones() -> None:
+    batch = random_batch(LENGTHS)
+    rows = pack(batch, CPU, batch.masked_index).rows
+    assert rows.index[rows.first].tolist() == batch.offsets[:-1].tolist()
+    assert rows.index[rows.masked].tolist() == batch.masked_index.tolist()
+    assert rows.index.tolist() == sorted({*batch.offsets[:-1].tolist(), *batch.masked_index.tolist()})
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=6))
+def test_a_grid_gives_back_what_it_spread(lengths: list[int]) -> None:
+    batch = random_batch([n + 1 for n in lengths])
+    grid = pack(batch, CPU).grid
+    rows = torch.arange(len(batch.ids) * 2, dtype=torch.float32).view(-1, 2) + 1
+    laid_out = grid.spread(rows)
+    assert laid_out.shape == (len(lengths), max(lengths) + 1, 2)
+    assert torch.equal(grid.gather(laid_out), rows)
+    there = (laid_out != 0).all(-1)
+    assert there.sum(1).tolist() == [n + 1 for n in lengths]
+    assert (grid.mask is None) == (len(set(lengths)) == 1)
+    if grid.mask is not None:
+        assert torch.equal(grid.mask[:, 0, 0], there)

@@ -1,0 +1,80 @@
+"""The command line in processes of its own, to be killed: forked from a server that has imported torch once."""
+
+from __future__ import annotations
+
+import io
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+
+_CONTEXT = multiprocessing.get_context("forkserver")
+_CONTEXT.set_forkserver_preload(
+    ["albert_cli.cli", "albert_cli.training.pretrain", "albert_cli.training.finetune", "pydantic"]
+)
+
+
+@dataclass
+class Run:
+    """A started command; its stdout and stderr go to one file."""
+
+    process: ForkServerProcess
+    log: Path
+
+    def wait(self, timeout: float = 60) -> int:
+        """The exit code, negative for a signal."""
+        self.process.join(timeout)
+        assert self.process.exitcode is not None, f"still running:\n{self.said()}"
+        return self.process.exitcode
+
+    def kill(self) -> int:
+        """SIGKILL, and the exit code."""
+        self.process.kill()
+        return self.wait()
+
+    def terminate(self) -> None:
+        """SIGTERM."""
+        self.process.terminate()
+
+    def said(self) -> str:
+        """All that was printed."""
+        return self.log.read_text(encoding="utf-8")
+
+    def wait_until(self, condition: Callable[[], bool], timeout: float = 60) -> None:
+        """Wait until the condition holds; the command must still be running then."""
+        deadline = time.monotonic() + timeout
+        while not condition():
+            assert self.process.is_alive(), f"ended with {self.process.exitcode}:\n{self.said()}"
+            assert time.monotonic() < deadline, f"nothing happened:\n{self.said()}"
+            time.sleep(0.002)
+
+
+def start(log: Path, *arguments: object, environment: dict[str, str] | None = None) -> Run:
+    """Start `albert ARGUMENTS`."""
+    process = _CONTEXT.Process(target=_main, args=([str(a) for a in arguments], str(log), environment or {}))
+    log.touch()
+    process.start()
+    return Run(process, log)
+
+
+def albert(log: Path, *arguments: object, environment: dict[str, str] | None = None) -> tuple[int, str]:
+    """Run `albert ARGUMENTS` to its end: the exit code and all that it printed."""
+    run = start(log, *arguments, environment=environment)
+    return run.wait(), run.said()
+
+
+def _main(arguments: list[str], log: str, environment: dict[str, str]) -> None:
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    for number in (1, 2):
+        os.dup2(descriptor, number)
+    sys.stdout = io.TextIOWrapper(os.fdopen(1, "wb", buffering=0), encoding="utf-8", write_through=True)
+    sys.stderr = io.TextIOWrapper(os.fdopen(2, "wb", buffering=0), encoding="utf-8", write_through=True)
+    os.environ.update(environment)
+    from albert_cli.cli import main
+
+    sys.argv = ["albert", *arguments]
+    main()
