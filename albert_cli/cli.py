@@ -374,7 +374,10 @@ def quickstart(
 
 @verb(app)
 def doctor() -> None:
-    """Show versions, devices, memory, and what each missing extra would bring."""
+    """Show versions, devices, memory, and what each missing extra would bring.
+
+    Example: albert doctor
+    """
     from albert_cli.doctor import describe
 
     console.emit(*describe())

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from albert_cli import console, store
-from albert_cli.errors import InputError
+from albert_cli.errors import BusyError
 from albert_cli.text.corpus import Document, read_documents
 from albert_cli.text.sentences import split_sentences
 
@@ -76,13 +76,12 @@ def _stage(number: int, what: str) -> None:
 def _refuse_other_scale(out: Path, scale: Scale) -> None:
     """A directory belongs to one scale; the same command again goes on where it stopped."""
     path, asked = out / "scale.json", asdict(scale)
-    if path.is_file():
-        if store.read_json(path) != asked:
-            raise InputError(
-                f"{out}: holds a quickstart of another scale or version", "choose another --out or remove it"
-            )
-    else:
+    if not path.is_file():
+        if any(p.name != ".lock" for p in out.iterdir()):
+            raise BusyError(f"{out}: holds something else", "choose another --out or remove it")
         store.write_json(path, asked)
+    elif store.read_json(path) != asked:
+        raise BusyError(f"{out}: holds a quickstart of another scale or version", "choose another --out or remove it")
 
 
 # ---------------------------------------------------------------- 1: text

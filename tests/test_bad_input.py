@@ -1,0 +1,321 @@
+"""Bad input: one line that names the place, a hint, the documented exit code, and nothing half-written."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from albert_cli import store
+from tests.command import QUICK, TINY, Ended, albert, pretrained, snapshot, write_table
+
+USAGE, INPUT, CHECKPOINT, BUSY = 2, 3, 4, 6
+
+
+@pytest.fixture(autouse=True)
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working directory, so that what a command leaves anywhere near is seen."""
+    folder = tmp_path / "work"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory, tiny_data: Path) -> Path:
+    return pretrained(tiny_data, tmp_path_factory.mktemp("bad") / "run")
+
+
+@pytest.fixture
+def table(work: Path) -> Path:
+    return write_table(work / "table")
+
+
+def refused(code: int, *arguments: object) -> Ended:
+    """The command must end with the code, an `error:` line and a `hint:` line, and leave every file as it was."""
+    before = snapshot(Path())
+    said = albert(*arguments, expect=code)
+    assert snapshot(Path()) == before
+    assert said.out == ""
+    assert "Traceback" not in said.err
+    lines = said.err.splitlines()
+    assert [line.split()[0] for line in lines[-2:]] == ["error:", "hint:"], said.err
+    assert sum(line.startswith("error:") for line in lines) == 1
+    return said
+
+
+# ---------------------------------------------------------------- text
+
+
+@pytest.mark.parametrize("verb", ["vocab", "data"])
+def test_a_missing_file(verb: str, tiny_vocabulary: Path) -> None:
+    extra = ["--vocab", tiny_vocabulary] if verb == "data" else []
+    said = refused(INPUT, verb, "nowhere.txt", *extra, "--out", "out")
+    assert "error: nowhere.txt: no such file or folder" in said.err
+
+
+@pytest.mark.parametrize("text", ["", "\n \n\n"])
+@pytest.mark.parametrize("verb", ["vocab", "data"])
+def test_an_empty_corpus(verb: str, text: str, work: Path, tiny_vocabulary: Path) -> None:
+    (work / "empty.txt").write_text(text)
+    extra = ["--vocab", tiny_vocabulary] if verb == "data" else []
+    assert "error: no text in " in refused(INPUT, verb, "empty.txt", *extra, "--out", "out").err
+
+
+def test_a_vocabulary_larger_than_the_text_allows(work: Path) -> None:
+    (work / "short.txt").write_text("Only a few words are here.\nThey allow a few pieces.\n")
+    said = refused(INPUT, "vocab", "short.txt", "--size", 30_000, "--out", "out")
+    wanted = re.search(r"--size (\d+)", said.err.splitlines()[-1])
+    assert wanted is not None, "the hint names a size that is possible"
+    albert("vocab", "short.txt", "--size", wanted[1], "--out", "out")
+
+
+BAD_LINE = b"The third line has a bad \xff byte.\n"
+
+
+def bad_text() -> Path:
+    path = Path("bad.txt")
+    path.write_bytes(b"A first line of text.\nA second line of text.\n" + BAD_LINE + b"And a fourth.\n" * 40)
+    return path
+
+
+@pytest.mark.parametrize("verb", ["vocab", "data"])
+def test_invalid_utf8_names_file_line_and_byte_and_replace_goes_on(verb: str, tiny_vocabulary: Path) -> None:
+    path = bad_text()
+    extra = ["--vocab", tiny_vocabulary] if verb == "data" else ["--size", 36]
+    said = refused(INPUT, verb, path, *extra, "--out", "out")
+    byte = path.read_bytes().index(b"\xff")
+    error, hint = said.err.splitlines()[-2:]
+    assert "bad.txt:3" in error
+    assert re.search(rf"\b{byte}\b", error), f"the byte's place in the file ({byte}) is not named: {error}"
+    assert "--on-bad-bytes replace" in hint
+    albert(verb, path, *extra, "--out", "out", "--on-bad-bytes", "replace")
+    assert store.read_manifest(Path("out")) is not None
+
+
+def test_a_record_that_is_not_json(work: Path) -> None:
+    (work / "a.jsonl").write_text('{"text": "fine"}\n{"text": \n')
+    said = albert("vocab", "a.jsonl", "--out", "out", expect=INPUT)
+    assert said.err.splitlines()[0].startswith("error: a.jsonl:2: not valid JSON")
+    assert not Path("out").exists()
+
+
+def test_a_record_without_the_field(work: Path) -> None:
+    (work / "a.jsonl").write_text('{"body": "words"}\n')
+    said = refused(INPUT, "vocab", "a.jsonl", "--out", "out")
+    assert "error: a.jsonl:1" in said.err
+    assert "--text-field" in said.err
+
+
+def test_a_directory_that_is_no_vocabulary(work: Path, documents_file: Path) -> None:
+    (work / "v").mkdir()
+    assert "error: v: " in refused(CHECKPOINT, "data", documents_file, "--vocab", "v", "--out", "out").err
+
+
+# ---------------------------------------------------------------- tables
+
+
+def test_a_table_without_the_columns(table: Path, run: Path) -> None:
+    for split in ("train", "dev"):
+        path = table / f"{split}.tsv"
+        path.write_text(path.read_text().replace("text\tlabel", "review\tstars", 1))
+    call = ["finetune", "table", "--checkpoint", run, "--data", "table", "--out", "out"]
+    said = refused(INPUT, *call)
+    assert "error: table/train.tsv: no column 'text'" in said.err
+    assert "'review', 'stars'" in said.err
+    assert "-s table.text=" in said.err
+    albert(*call, *QUICK, "-s", "table.text=review", "-s", "table.label=stars")
+
+
+def test_a_table_with_a_row_that_is_too_short(table: Path, run: Path) -> None:
+    with (table / "train.tsv").open("a") as stream:
+        stream.write("no label here\n")
+    said = refused(INPUT, "finetune", "table", "--checkpoint", run, "--data", "table", "--out", "out")
+    assert "table/train.tsv:26" in said.err
+
+
+def test_a_dev_label_that_training_does_not_know(table: Path, run: Path) -> None:
+    with (table / "dev.tsv").open("a") as stream:
+        stream.write("words\tugly\n")
+    said = albert("finetune", "table", "--checkpoint", run, "--data", "table", "--out", "out", expect=INPUT)
+    assert "error: table/dev.tsv:26: label 'ugly' is not one of bad, good" in said.err
+
+
+def test_a_task_without_its_files(work: Path, run: Path) -> None:
+    (work / "glue").mkdir()
+    said = refused(INPUT, "finetune", "mrpc", "--checkpoint", run, "--data", "glue", "--out", "out")
+    assert "MRPC/train.tsv" in said.err
+
+
+# ---------------------------------------------------------------- recipes
+
+
+@pytest.mark.parametrize("verb", ["pretrain", "validate"])
+def test_an_unknown_recipe_key(verb: str, work: Path, tiny_data: Path) -> None:
+    (work / "mine.toml").write_text('extends = "mini/docs"\n[optimizer]\nlearning_rate = 0.1\nbeta3 = 0.9\n')
+    call = ["pretrain", "mine.toml", "--data", tiny_data, "--out", "out"]
+    said = refused(USAGE, *(call if verb == "pretrain" else ["recipes", "validate", "mine.toml"]))
+    assert "error: mine.toml: unknown key 'optimizer.learning_rate'" in said.err
+
+
+def test_an_unknown_override_is_answered_with_the_nearest_key(tiny_data: Path) -> None:
+    said = refused(USAGE, "pretrain", "mini/docs", "--data", tiny_data, "--out", "out", "-s", "train.batchsize=8")
+    assert "unknown key 'train.batchsize'" in said.err
+    assert "hint: did you mean 'batch_size'?" in said.err
+
+
+@pytest.mark.parametrize(
+    ("override", "named"),
+    [
+        ("train.batch_size=many", "train.batch_size"),
+        ("train.batch_size=0", "train.batch_size"),
+        ("optimizer.lr=-1", "optimizer.lr"),
+        ("model.num_attention_heads=7", "7 attention heads"),
+        ("data.max_seq_length=4096", "data.max_seq_length"),
+        ("batch_size", "batch_size"),
+    ],
+)
+def test_a_value_that_cannot_be(override: str, named: str, tiny_data: Path) -> None:
+    call = ["pretrain", "mini/docs", "--data", tiny_data, "--out", "out", "-s", override]
+    before = snapshot(Path())
+    said = albert(*call, expect=USAGE)
+    assert snapshot(Path()) == before
+    assert said.err.startswith("error: ")
+    assert named in said.err.splitlines()[0]
+
+
+# ---------------------------------------------------------------- checkpoints
+
+
+def without_manifest(run: Path, to: Path) -> Path:
+    """A copy of a run's newest step as if another program had written it."""
+    shutil.copytree(sorted(run.glob("step-*"))[-1], to)
+    (to / "manifest.json").unlink()
+    return to
+
+
+@pytest.mark.parametrize("verb", ["finetune", "eval"])
+def test_a_checkpoint_that_does_not_cover_the_encoder(verb: str, run: Path, table: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    checkpoint = without_manifest(run, Path("foreign"))
+    tensors = load_file(checkpoint / "model.safetensors")
+    dropped = next(name for name in tensors if "attention" in name)
+    save_file({name: t for name, t in tensors.items() if name != dropped}, checkpoint / "model.safetensors")
+    call = [verb, "table", "--checkpoint", "foreign", "--data", "table", "--out", "out", *QUICK]
+    assert "error: foreign/model.safetensors: does not cover the encoder" in refused(CHECKPOINT, *call).err
+
+
+def test_a_checkpoint_of_another_shape(run: Path, table: Path) -> None:
+    checkpoint = without_manifest(run, Path("foreign"))
+    values = json.loads((checkpoint / "config.json").read_text())
+    (checkpoint / "config.json").write_text(json.dumps({**values, "intermediate_size": 96}))
+    call = ["finetune", "table", "--checkpoint", "foreign", "--data", "table", "--out", "out", *QUICK]
+    assert "has shape" in refused(CHECKPOINT, *call).err
+
+
+def test_a_checkpoint_with_a_flipped_bit(run: Path, table: Path) -> None:
+    step = shutil.copytree(sorted(run.glob("step-*"))[-1], Path("copy"))
+    weights = bytearray((step / "model.safetensors").read_bytes())
+    weights[-1] ^= 1
+    (step / "model.safetensors").write_bytes(weights)
+    said = albert("finetune", "table", "--checkpoint", "copy", "--data", "table", "--out", "out", expect=CHECKPOINT)
+    assert "error: copy/model.safetensors: damaged" in said.err
+    assert not Path("out").exists()
+    assert "damaged" in albert("inspect", "copy", "--verify", expect=CHECKPOINT).err
+
+
+def test_a_checkpoint_that_is_not_there(table: Path) -> None:
+    call = ["finetune", "table", "--checkpoint", "./nowhere", "--data", "table", "--out", "out"]
+    assert "error: nowhere: no such directory" in refused(CHECKPOINT, *call).err
+
+
+def test_predict_needs_a_classifier(run: Path, documents_file: Path) -> None:
+    said = refused(CHECKPOINT, "predict", run, "--input", documents_file, "--out", "out.jsonl")
+    assert "has no classifier" in said.err
+
+
+def test_data_that_is_not_there() -> None:
+    refused(CHECKPOINT, "pretrain", "mini/docs", "--data", "nowhere", "--out", "out")
+
+
+# ---------------------------------------------------------------- output directories
+
+
+def calls(out: str, text: Path, vocabulary: Path, data: Path, run: Path) -> dict[str, list[object]]:
+    """Every verb that writes a directory."""
+    tuned = ["--checkpoint", run, "--data", "table", "--out", out, *QUICK]
+    return {
+        "vocab": ["vocab", text, "--size", 200, "--out", out],
+        "data": ["data", text, "--vocab", vocabulary, "--out", out],
+        "pretrain": ["pretrain", "mini/docs", "--data", data, "--out", out, *TINY],
+        "finetune": ["finetune", "table", *tuned],
+        "eval": ["eval", "table", "--runs", 1, *tuned],
+        "quickstart": ["quickstart", "--smoke", "--out", out],
+    }
+
+
+WRITERS = list(calls("", *[Path()] * 4))
+
+
+@pytest.mark.parametrize("verb", WRITERS)
+def test_an_output_directory_that_holds_something_else(
+    verb: str, work: Path, table: Path, documents_file: Path, tiny_vocabulary: Path, tiny_data: Path, run: Path
+) -> None:
+    (work / "out").mkdir()
+    (work / "out" / "thesis.txt").write_text("do not touch")
+    refused(BUSY, *calls("out", documents_file, tiny_vocabulary, tiny_data, run)[verb])
+
+
+# vocab makes its directory in one rename, so it has nothing to lock; eval locks each of its runs.
+@pytest.mark.parametrize("verb", [verb for verb in WRITERS if verb not in ("vocab", "eval")])
+def test_an_output_directory_that_another_run_writes(
+    verb: str, table: Path, documents_file: Path, tiny_vocabulary: Path, tiny_data: Path, run: Path
+) -> None:
+    with store.lock(Path("out")):
+        said = refused(BUSY, *calls("out", documents_file, tiny_vocabulary, tiny_data, run)[verb])
+    assert "error: out: another run is writing here" in said.err
+
+
+@pytest.mark.parametrize("verb", WRITERS)
+def test_an_output_that_is_a_file(
+    verb: str, work: Path, table: Path, documents_file: Path, tiny_vocabulary: Path, tiny_data: Path, run: Path
+) -> None:
+    (work / "out").write_text("a file")
+    refused(BUSY, *calls("out", documents_file, tiny_vocabulary, tiny_data, run)[verb])
+
+
+def test_a_run_goes_on_only_with_the_recipe_it_began_with(run: Path, tiny_data: Path) -> None:
+    shutil.copytree(run, "run")
+    said = refused(USAGE, "pretrain", "mini/docs", "--data", tiny_data, "--out", "run", *TINY, "-s", "optimizer.lr=0.5")
+    assert "optimizer.lr" in said.err
+
+
+def test_never_and_must_mean_what_they_say(run: Path, tiny_data: Path) -> None:
+    shutil.copytree(run, "run")
+    refused(BUSY, "pretrain", "mini/docs", "--data", tiny_data, "--out", "run", "--resume", "never", *TINY)
+    refused(USAGE, "pretrain", "mini/docs", "--data", tiny_data, "--out", "new", "--resume", "must", *TINY)
+
+
+def test_a_recipe_is_not_copied_over_a_file(work: Path) -> None:
+    (work / "docs.toml").write_text("mine")
+    refused(BUSY, "recipes", "copy", "mini/docs")
+
+
+# ---------------------------------------------------------------- bugs
+
+
+def test_a_bug_is_told_from_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    from albert_cli import doctor
+
+    def broken() -> None:
+        raise ZeroDivisionError("an accident")
+
+    monkeypatch.setattr(doctor, "describe", broken)
+    said = albert("doctor", expect=1)
+    assert said.err.splitlines()[0] == "error: ZeroDivisionError: an accident"
+    assert "--debug" in said.err.splitlines()[1]
+    assert "Traceback" in albert("doctor", "--debug", expect=1).err

@@ -1,0 +1,301 @@
+"""Every verb from outside: help, streams, `--json`, `--quiet`, and what the small verbs answer."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from albert_cli import __version__, config
+from albert_cli.cli import EPILOGUE, app
+from tests.command import QUICK, TINY, albert, pretrained, write_table
+
+VERBS = (
+    "vocab",
+    "data",
+    "pretrain",
+    "finetune",
+    "eval",
+    "params",
+    "predict",
+    "report",
+    "inspect",
+    "quickstart",
+    "doctor",
+)
+RECIPE_VERBS = ("list", "show", "copy", "validate")
+ALL = [(verb,) for verb in VERBS] + [("recipes", verb) for verb in RECIPE_VERBS]
+
+
+# ---------------------------------------------------------------- help and version
+
+
+def test_the_verbs_are_these() -> None:
+    registered = {command.name or command.callback.__name__ for command in app.registered_commands if command.callback}
+    assert registered == set(VERBS)
+
+
+@pytest.mark.parametrize("verb", ALL, ids=" ".join)
+def test_help_of_every_verb(verb: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    said = albert(*verb, "--help")
+    assert f"Example: albert {' '.join(verb)}" in said.out
+    assert all(option in said.out for option in ("--json", "--quiet", "--debug"))
+    assert said.err == ""
+
+
+def test_help_names_every_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    said = albert("--help")
+    assert " ".join(EPILOGUE.split()) in " ".join(said.out.split())
+    assert all(f"{code} " in EPILOGUE for code in (0, 1, 2, 3, 4, 5, 6, 75))
+
+
+def test_version() -> None:
+    assert albert("--version").out == f"albert {__version__}\n"
+
+
+def test_is_a_module_too() -> None:
+    done = subprocess.run([sys.executable, "-m", "albert_cli", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"albert {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("pretrian",), "pretrain"),
+        (("recipes", "lst"), "list"),
+        (("vocab",), "SOURCE"),
+        (("params", "--josn"), "--json"),
+        (("data", "x.txt", "--vocab", "v"), "--out"),
+    ],
+)
+def test_wrong_usage_ends_with_2_and_says_what_is_missing(arguments: tuple[str, ...], said: str) -> None:
+    ended = albert(*arguments, expect=2)
+    assert said in ended.err
+    assert ended.out == ""
+
+
+# ---------------------------------------------------------------- one object, two streams
+
+
+@dataclass(frozen=True)
+class Road:
+    """One of everything, tiny."""
+
+    text: Path
+    vocabulary: Path
+    data: Path
+    run: Path
+    table: Path
+    task: Path
+
+
+@pytest.fixture(scope="module")
+def road(
+    tmp_path_factory: pytest.TempPathFactory, documents_file: Path, tiny_vocabulary: Path, tiny_data: Path
+) -> Road:
+    folder = tmp_path_factory.mktemp("road")
+    run, table = pretrained(tiny_data, folder / "run"), write_table(folder / "table")
+    albert("finetune", "table", "--checkpoint", run, "--data", table, "--out", folder / "task", *QUICK)
+    return Road(documents_file, tiny_vocabulary, tiny_data, run, table, folder / "task")
+
+
+def commands(road: Road, new: Path) -> dict[str, list[object]]:
+    """A quick call of every verb that writes to `new`, or nowhere."""
+    tuned = ["--checkpoint", road.run, "--data", road.table, *QUICK]
+    scored = ["--checkpoint", road.task, "--data", road.table]
+    return {
+        "vocab": ["vocab", road.text, "--size", 200, "--out", new / "v"],
+        "data": ["data", road.text, "--vocab", road.vocabulary, "--out", new / "d", "--workers", 1],
+        "pretrain": ["pretrain", "mini/docs", "--data", road.data, "--out", new / "r", *TINY],
+        "pretrain --dry-run": ["pretrain", "mini/docs", "--data", road.data, "--out", new / "r", "--dry-run", *TINY],
+        "pretrain --show-config": ["pretrain", "mini/docs", "--data", road.data, "--out", new / "r", "--show-config"],
+        "finetune": ["finetune", "table", "--out", new / "f", *tuned],
+        "eval": ["eval", "table", "--runs", 2, "--out", new / "e", *tuned],
+        "eval of a task checkpoint": ["eval", "table", "--out", new / "s", *scored],
+        "predict --out": ["predict", road.task, "--input", road.text, "--out", new / "p.jsonl"],
+        "params": ["params"],
+        "report": ["report", road.run, road.task, "--out", new / "report.html"],
+        "inspect a vocabulary": ["inspect", road.vocabulary],
+        "inspect data": ["inspect", road.data, "--examples", 2, "--verify"],
+        "inspect a run": ["inspect", road.run],
+        "inspect a task": ["inspect", road.task, "--verify"],
+        "recipes list": ["recipes", "list"],
+        "recipes show": ["recipes", "show", "mini/docs"],
+        "recipes copy": ["recipes", "copy", "mini/docs", "--out", new / "mine.toml"],
+        "recipes validate": ["recipes", "validate", "pretrain/albert-base"],
+        "doctor": ["doctor"],
+    }  # fmt: skip
+
+
+NAMES = list(commands(Road(*[Path()] * 6), Path()))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_json_is_one_object_and_quiet_is_silent(name: str, road: Road, tmp_path: Path) -> None:
+    said = albert(*commands(road, tmp_path)[name], "--json", "--quiet")
+    assert said.err == ""
+    assert said.out.endswith("}\n")
+    assert said.out.count("\n") == 1
+    assert isinstance(json.loads(said.out), dict)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_text_for_a_person_goes_to_stdout_without_json(name: str, road: Road, tmp_path: Path) -> None:
+    said = albert(*commands(road, tmp_path)[name])
+    assert said.out.strip()
+    assert "\033" not in said.out + said.err, "no colour where there is no terminal"
+    assert "Traceback" not in said.err
+
+
+def test_notes_go_to_stderr(road: Road, tmp_path: Path) -> None:
+    said = albert(*commands(road, tmp_path)["vocab"])
+    assert "memory" in said.err
+    assert "memory" not in said.out
+
+
+def test_predict_prints_a_line_of_json_a_text(road: Road, tmp_path: Path) -> None:
+    (tmp_path / "in.txt").write_text("bade fi\n\nkraste su\n", encoding="utf-8")
+    lines = albert("predict", road.task, "--input", tmp_path / "in.txt", "--quiet").out.splitlines()
+    values = [json.loads(line) for line in lines]
+    assert [value["id"] for value in values] == ["1", "2", "3"]
+    assert all(value["prediction"] in ("good", "bad") for value in values)
+    assert all(set(value["probabilities"]) == {"good", "bad"} for value in values)
+
+
+def test_no_color_wins_over_a_terminal(road: Road, monkeypatch: pytest.MonkeyPatch) -> None:
+    from albert_cli import console
+
+    class Terminal:
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert console.has_colour(Terminal())
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not console.has_colour(Terminal())
+
+
+# ---------------------------------------------------------------- recipes
+
+
+def test_list_names_every_recipe_with_a_sentence() -> None:
+    said: dict[str, str] = json.loads(albert("recipes", "list", "--json").out)
+    assert said.keys() == config.shipped_recipes().keys()
+    assert {"mini/docs", "mini/wiki", "mini/table", "pretrain/albert-base", "finetune/mrpc"} <= said.keys()
+    assert all(len(about) > 20 for about in said.values())
+    lines = albert("recipes", "list").out.splitlines()
+    assert [line.split()[0] for line in lines] == list(said)
+
+
+@pytest.mark.parametrize("name", sorted(config.shipped_recipes()))
+def test_every_shipped_recipe_is_valid(name: str) -> None:
+    resolved = tomllib.loads(albert("recipes", "validate", name).out)
+    assert resolved == json.loads(albert("recipes", "validate", name, "--json").out)
+    assert {"optimizer", "schedule", "train"} <= resolved.keys()
+
+
+def test_show_prints_the_file_itself() -> None:
+    name = "pretrain/albert-xxlarge"
+    assert albert("recipes", "show", name).out.strip() == config.shipped_recipes()[name].read_text().strip()
+
+
+def test_copy_then_edit_then_validate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert albert("recipes", "copy", "mini/wiki").out == "wiki.toml\n"
+    text = (tmp_path / "wiki.toml").read_text()
+    assert text == config.shipped_recipes()["mini/wiki"].read_text()
+    assert albert("recipes", "copy", "mini/wiki", expect=6).err.startswith("error: wiki.toml: already exists")
+    (tmp_path / "mine.toml").write_text('extends = "mini/wiki"\n[train]\nbatch_size = 8\n')
+    assert json.loads(albert("recipes", "validate", "mine.toml", "--json").out)["train"]["batch_size"] == 8
+
+
+# ---------------------------------------------------------------- names
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (("finetune", "mrcp", "--checkpoint", "x", "--out", "y"), "did you mean 'mrpc'?"),
+        (("eval", "sst-2", "--checkpoint", "x", "--out", "y"), "did you mean 'sst2'?"),
+        (("params", "albert-bsae"), "did you mean 'albert-base'?"),
+        (("recipes", "show", "mini/dcos"), "did you mean 'mini/docs'?"),
+    ],
+)
+def test_a_name_that_is_nearly_right_gets_a_suggestion(arguments: tuple[str, ...], hint: str, road: Road) -> None:
+    given = [str(road.run) if argument == "x" else argument for argument in arguments]
+    assert f"hint: {hint}\n" in albert(*given, expect=2).err
+
+
+@pytest.mark.parametrize("verb", ["finetune", "eval"])
+@pytest.mark.parametrize("task", ["squad1", "squad2", "race"])
+def test_tasks_to_come_say_so(verb: str, task: str, road: Road, tmp_path: Path) -> None:
+    said = albert(verb, task, "--checkpoint", road.run, "--out", tmp_path / "out", expect=2)
+    assert f"error: {task} is not available yet\n" in said.err
+    assert "hint: available: cola, sst2, mrpc" in said.err
+    assert not (tmp_path / "out").exists()
+
+
+# ---------------------------------------------------------------- params
+
+# Exact totals without the pooler, with it, and with both pretraining heads.
+EXACT = {
+    "bert-base": (108_490_752, 109_081_344, 109_705_010),
+    "bert-large": (333_557_760, 334_607_360, 335_691_058),
+    "bert-xlarge": (1_271_095_296, 1_275_291_648, 1_279_526_194),
+    "albert-base": (11_092_992, 11_683_584, 11_813_810),
+    "albert-large": (16_634_368, 17_683_968, 17_847_474),
+    "albert-xlarge": (54_528_512, 58_724_864, 59_021_490),
+    "albert-xxlarge": (205_814_272, 222_595_584, 223_158_450),
+}
+
+
+def test_params_counts_the_seven_presets_exactly() -> None:
+    models: list[dict[str, Any]] = json.loads(albert("params", "--json").out)["models"]
+    assert {m["name"]: (m["without_pooler"], m["with_pooler"], m["total"]) for m in models} == EXACT
+    assert all(sum(m["parts"].values()) == m["total"] for m in models)
+    figures = [m["paper"]["figure"] for m in models]
+    assert figures == [108, 334, 1270, 12, 18, 60, 235]
+
+
+def test_params_counts_what_a_checkpoint_holds(road: Road) -> None:
+    from safetensors import safe_open
+
+    step = next(road.run.glob("step-*"))
+    with safe_open(step / "model.safetensors", "np") as tensors:
+        stored = sum(tensors.get_tensor(name).size for name in tensors.keys())  # noqa: SIM118 (not a mapping)
+    counted = json.loads(albert("params", step, "--json").out)["models"][0]
+    assert counted["source"] == "checkpoint"
+    assert counted["total"] == stored
+
+
+# ---------------------------------------------------------------- inspect and doctor
+
+
+def test_inspect_says_what_a_directory_is(road: Road) -> None:
+    kinds = {"vocabulary": road.vocabulary, "data": road.data, "run": road.run, "task": road.task}
+    for kind, directory in kinds.items():
+        assert json.loads(albert("inspect", directory, "--json").out)["kind"] == kind
+
+
+def test_inspect_decodes_examples_with_the_masked_words_marked(road: Road) -> None:
+    said = albert("inspect", road.data, "--examples", 3).out
+    examples = [line for line in said.splitlines() if line.startswith("example ")]
+    assert len(examples) == 3
+    assert "[" in said.split("example ", 1)[1]
+
+
+def test_doctor_names_the_versions() -> None:
+    import torch
+
+    said = json.loads(albert("doctor", "--json").out)
+    assert said["torch"]["version"] == torch.__version__
+    assert torch.__version__ in albert("doctor").out
