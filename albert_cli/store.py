@@ -285,10 +285,11 @@ def publish(directory: Path, kind: str, parents: Mapping[str, str] | None = None
         _sync(directory)
 
 
-def remove_leftovers(directory: Path, name: str = "*") -> None:
+def remove_leftovers(directory: Path, name: str | None = None) -> None:
     """Delete what a killed process left half-written: hidden temporary siblings of `name`, or all of them."""
+    pattern = "*" if name is None else glob.escape(name)
     if directory.is_dir():
-        for path in directory.glob(f".{name if name == '*' else glob.escape(name)}.{'[0-9a-f]' * 8}.tmp"):
+        for path in directory.glob(f".{pattern}.{'[0-9a-f]' * 8}.tmp"):
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
 

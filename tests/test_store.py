@@ -1,0 +1,486 @@
+"""Every artefact appears whole, verified, or not at all, whatever fails and whenever."""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import os
+import pathlib
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from albert_cli import store
+from albert_cli.errors import BusyError, CheckpointError
+
+CALLS = ("fsync", "replace", "rename", "open", "mkdir", "rmdir", "unlink", "chmod")
+
+
+class _FailingStream(io.FileIO):
+    """A file whose writes are calls that may fail."""
+
+    fail: Callable[[], None]
+
+    def write(self, data: Any) -> int:
+        self.fail()
+        return super().write(data)
+
+
+class Faults:
+    """Lets the n-th call that changes the disk fail: by an OSError, or by killing the process."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, number: int, *, crash: bool) -> None:
+        self.left, self.crash = number, crash
+        for name in CALLS:
+            monkeypatch.setattr(os, name, self._counted(getattr(os, name)))
+        plain_open = pathlib.Path.open
+
+        def open_path(path: Path, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+            if "r" in mode:
+                return plain_open(path, mode, *args, **kwargs)
+            self._count()
+            stream = _FailingStream(path, mode.replace("b", ""))
+            stream.fail = self._count
+            buffered = io.BufferedWriter(stream)
+            return buffered if "b" in mode else io.TextIOWrapper(buffered, encoding="utf-8", newline="\n")
+
+        monkeypatch.setattr(pathlib.Path, "open", open_path)
+
+    def _count(self) -> None:
+        self.left -= 1
+        if self.left == 0:
+            if self.crash:
+                os._exit(9)
+            raise OSError(errno.EIO, "Input/output error")
+
+    def _counted(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self._count()
+            return function(*args, **kwargs)
+
+        return call
+
+
+def survives(action: Callable[[], None], number: int, *, crash: bool) -> bool:
+    """Run the action while its n-th call fails; whether there was no n-th call any more."""
+    if not crash:
+        with pytest.MonkeyPatch.context() as patch:
+            faults = Faults(patch, number, crash=False)
+            try:
+                action()
+            except OSError as error:
+                assert error.errno == errno.EIO
+            return faults.left > 0
+    child = os.fork()
+    if child == 0:
+        Faults(pytest.MonkeyPatch(), number, crash=True)
+        action()
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def sweep(
+    tmp_path: Path,
+    prepare: Callable[[Path], None],
+    action: Callable[[Path], None],
+    check: Callable[[Path], None],
+    *,
+    crash: bool,
+) -> None:
+    """Fail at the first call, the second, … until the action succeeds; `check` the state after each."""
+    for number in range(1, 200):
+        place = tmp_path / str(number)
+        place.mkdir()
+        prepare(place)
+        done = survives(lambda place=place: action(place), number, crash=crash)  # type: ignore[misc]
+        check(place)
+        store.remove_leftovers(place)
+        store.remove_leftovers(place / "it")
+        assert not list(place.rglob(".*"))
+        if done:
+            assert number > 2
+            return
+    raise AssertionError("it never succeeded")
+
+
+def fill(directory: Path, text: str) -> None:
+    for name in ("a", "b", "c"):
+        store.write_text(directory / name, text + name)
+
+
+def content(directory: Path) -> str:
+    """The common content of the files of a directory that verifies."""
+    manifest = store.verify(directory, "checkpoint")
+    assert set(manifest.files) == {"a", "b", "c"}
+    (found,) = {(directory / name).read_text()[:-1] for name in manifest.files}
+    return found
+
+
+crashing = pytest.mark.parametrize("crash", [False, True], ids=["error", "crash"])
+
+
+@crashing
+@pytest.mark.parametrize("write", ["write_text", "text_writer"])
+def test_a_file_is_the_old_one_or_the_new_one(write: str, crash: bool, tmp_path: Path) -> None:
+    def action(place: Path) -> None:
+        if write == "write_text":
+            store.write_text(place / "it", "new" * 10_000)
+        else:
+            with store.text_writer(place / "it") as stream:
+                stream.write("new" * 10_000)
+
+    def check(place: Path) -> None:
+        assert (place / "it").read_text() in ("old", "new" * 10_000)
+        assert crash or [p.name for p in place.iterdir()] == ["it"]
+
+    sweep(tmp_path, lambda place: store.write_text(place / "it", "old"), action, check, crash=crash)
+
+
+@crashing
+def test_a_directory_is_there_whole_or_not_at_all(crash: bool, tmp_path: Path) -> None:
+    def action(place: Path) -> None:
+        with store.commit_directory(place / "it", "checkpoint", {"data": "abc"}) as staging:
+            fill(staging, "new")
+
+    def check(place: Path) -> None:
+        if (place / "it").exists() and any((place / "it").iterdir()):
+            assert content(place / "it") == "new"
+        assert crash or all(p.name == "it" for p in place.iterdir())
+
+    sweep(tmp_path, lambda _: None, action, check, crash=crash)
+    (tmp_path / "onto an empty one").mkdir()
+    sweep(tmp_path / "onto an empty one", lambda place: (place / "it").mkdir(), action, check, crash=crash)
+
+
+@crashing
+def test_what_is_published_is_never_a_mixture_that_verifies(crash: bool, tmp_path: Path) -> None:
+    def prepare(place: Path) -> None:
+        with store.publish(place / "it", "checkpoint") as staging:
+            fill(staging, "old")
+
+    def action(place: Path) -> None:
+        with store.publish(place / "it", "checkpoint") as staging:
+            fill(staging, "new")
+
+    def check(place: Path) -> None:
+        try:
+            assert content(place / "it") in ("old", "new")
+        except CheckpointError as error:
+            assert "SHA-256" in error.message
+
+    sweep(tmp_path, prepare, action, check, crash=crash)
+
+
+@crashing
+def test_a_directory_that_is_being_deleted_is_whole_or_gone(crash: bool, tmp_path: Path) -> None:
+    def prepare(place: Path) -> None:
+        with store.commit_directory(place / "it", "checkpoint") as staging:
+            fill(staging, "old")
+
+    def check(place: Path) -> None:
+        if (place / "it").exists():
+            assert content(place / "it") == "old"
+
+    sweep(tmp_path, prepare, lambda place: store.remove_directory(place / "it"), check, crash=crash)
+
+
+@crashing
+def test_a_journal_is_cut_back_whole_or_not_at_all(crash: bool, tmp_path: Path) -> None:
+    lines = [json.dumps({"step": n}) + "\n" for n in range(50)]
+
+    def check(place: Path) -> None:
+        assert len(store.read_journal(place / "it")) in (11, 50)
+
+    def action(place: Path) -> None:
+        store.Journal(place / "it").cut_back(10)
+
+    sweep(tmp_path, lambda place: store.write_text(place / "it", "".join(lines)), action, check, crash=crash)
+
+
+def test_an_error_inside_leaves_nothing(tmp_path: Path) -> None:
+    def interrupted(write: Callable[[], Any]) -> None:
+        with pytest.raises(KeyboardInterrupt), write() as target:
+            if isinstance(target, Path):
+                fill(target, "new")
+            raise KeyboardInterrupt
+
+    interrupted(lambda: store.commit_directory(tmp_path / "a", "checkpoint"))
+    interrupted(lambda: store.text_writer(tmp_path / "b"))
+    assert not list(tmp_path.iterdir())
+    interrupted(lambda: store.publish(tmp_path / "c", "checkpoint"))
+    assert not list((tmp_path / "c").iterdir())
+
+
+# ---------------------------------------------------------------- manifests
+
+
+@pytest.fixture
+def committed(tmp_path: Path) -> Path:
+    with store.commit_directory(tmp_path / "it", "checkpoint", {"data": "abc"}) as staging:
+        fill(staging, "x")
+        (staging / "sub").mkdir()
+        store.write_text(staging / "sub" / "d", "deep")
+        store.write_text(staging / "README.md", "a card")
+    return tmp_path / "it"
+
+
+def test_a_manifest_says_what_is_there(committed: Path) -> None:
+    manifest = store.verify(committed, "checkpoint")
+    assert set(manifest.files) == {"a", "b", "c", "sub/d"}
+    assert manifest.parents == {"data": "abc"} and manifest.created_by.startswith("albert ")
+    assert manifest.files["a"] == {"size": 2, "sha256": store.sha256_file(committed / "a")}
+    assert store.fingerprint(committed) == manifest.fingerprint()
+
+
+def test_a_model_card_may_be_edited(committed: Path) -> None:
+    before = store.fingerprint(committed)
+    (committed / "README.md").write_text("a better card")
+    store.verify(committed)
+    assert store.fingerprint(committed) == before
+
+
+def test_every_change_is_found_and_the_file_named(committed: Path) -> None:
+    def flip(path: Path) -> None:
+        whole = bytearray(path.read_bytes())
+        whole[-1] ^= 1
+        path.write_bytes(whole)
+
+    def replace_by_directory(path: Path) -> None:
+        path.unlink()
+        path.mkdir()
+
+    changes: dict[str, Callable[[Path], object]] = {
+        "damaged": flip,
+        "1 bytes, the manifest says 2": lambda path: path.write_bytes(b"x"),
+        "3 bytes, the manifest says 2": lambda path: path.write_bytes(b"xab"),
+        "missing": lambda path: path.unlink(),
+        "missing, though": replace_by_directory,
+    }
+    for said, change in changes.items():
+        change(committed / "b")
+        with pytest.raises(CheckpointError, match=said) as raised:
+            store.verify(committed)
+        assert str(committed / "b") in raised.value.message
+        if (committed / "b").is_dir():
+            (committed / "b").rmdir()
+        (committed / "b").write_text("xb")
+        store.verify(committed)
+
+
+def test_swapped_files_are_found(committed: Path) -> None:
+    (committed / "a").rename(committed / "t")
+    (committed / "b").rename(committed / "a")
+    (committed / "t").rename(committed / "b")
+    with pytest.raises(CheckpointError, match="SHA-256"):
+        store.verify(committed)
+
+
+def test_another_kind_is_refused(committed: Path, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="holds a checkpoint, not a data"):
+        store.verify(committed, "data")
+    with pytest.raises(CheckpointError, match="no such directory"):
+        store.verify(tmp_path / "gone")
+    (tmp_path / "bare").mkdir()
+    with pytest.raises(CheckpointError, match=r"no manifest\.json") as raised:
+        store.verify(tmp_path / "bare")
+    assert raised.value.hint
+    assert store.read_manifest(tmp_path / "bare") is None
+
+
+def forge(directory: Path, **changes: Any) -> None:
+    """A manifest by somebody who knows how its hash is made."""
+    value = json.loads((directory / store.MANIFEST).read_text()) | changes
+    value.pop("sha256")
+    store.write_json(directory / store.MANIFEST, {**value, "sha256": store._hash_of(value)})
+
+
+@pytest.mark.parametrize("name", ["../outside", "sub/../../outside", "/etc/hostname", "..", "sub/../a"])
+def test_a_manifest_does_not_lead_outside(name: str, committed: Path) -> None:
+    (committed.parent / "outside").write_text("secret")
+    entry = {"size": 6, "sha256": store.sha256_file(committed.parent / "outside")}
+    forge(committed, files={name: entry})
+    with pytest.raises(CheckpointError, match="not allowed"):
+        store.verify(committed)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"files": []}, {"files": {"a": 1}}, {"files": {"a": {"size": 2}}}, {"kind": None}, {"parents": "x"}],
+)
+def test_a_manifest_of_another_form_is_refused(changes: dict[str, Any], committed: Path) -> None:
+    forge(committed, **changes)
+    with pytest.raises(CheckpointError, match=r"manifest\.json"):
+        store.verify(committed)
+
+
+@given(st.binary(max_size=300))
+def test_a_manifest_of_any_bytes_is_an_error_of_ours(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+    directory = tmp_path_factory.getbasetemp() / "any"
+    directory.mkdir(exist_ok=True)
+    (directory / store.MANIFEST).write_bytes(data)
+    with pytest.raises(CheckpointError):
+        store.read_manifest(directory)
+
+
+def test_fingerprints_change_with_any_file(tmp_path: Path) -> None:
+    prints = set()
+    for number, text in enumerate(("x", "y")):
+        with store.commit_directory(tmp_path / str(number), "checkpoint") as staging:
+            fill(staging, text)
+        prints.add(store.fingerprint(tmp_path / str(number)))
+    (tmp_path / "0" / store.MANIFEST).unlink()
+    assert len(prints) == 2 and all(len(p) == 16 for p in prints)
+    assert store.fingerprint(tmp_path / "0").startswith("unverified-")
+
+
+# ---------------------------------------------------------------- directories
+
+
+def test_what_is_there_is_not_overwritten(committed: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    for target in (committed, tmp_path / "file"):
+        with pytest.raises(BusyError, match="already exists"), store.commit_directory(target, "checkpoint"):
+            raise AssertionError
+    assert (tmp_path / "file").read_text() == "mine"
+    store.verify(committed)
+
+
+def test_leftovers_of_others_stay(tmp_path: Path) -> None:
+    """Two names of which one begins like the other, or looks like a pattern, do not disturb each other."""
+    with store.commit_directory(tmp_path / "data2", "data") as other:
+        for name in ("data", "data[12]", "*"):
+            with store.commit_directory(tmp_path / name, "data"):
+                assert other.is_dir()
+    assert {p.name for p in tmp_path.iterdir()} == {"data", "data2", "data[12]", "*"}
+
+
+def test_leftovers_of_a_killed_process_go(tmp_path: Path) -> None:
+    (tmp_path / ".it.0123abcd.tmp").mkdir()
+    (tmp_path / ".it.0123abcd.tmp" / "weights").write_text("x")
+    (tmp_path / ".other.0123abcd.tmp").write_text("x")
+    (tmp_path / ".hidden").write_text("mine")
+    with store.commit_directory(tmp_path / "it", "checkpoint"):
+        assert not (tmp_path / ".it.0123abcd.tmp").exists()
+    assert {p.name for p in tmp_path.iterdir()} == {"it", ".other.0123abcd.tmp", ".hidden"}
+    store.remove_leftovers(tmp_path)
+    assert {p.name for p in tmp_path.iterdir()} == {"it", ".hidden"}
+
+
+def test_artefacts_can_be_read_by_others(tmp_path: Path) -> None:
+    with store.commit_directory(tmp_path / "it", "checkpoint") as staging:
+        (staging / "private").write_text("x")
+        (staging / "private").chmod(0o600)
+    assert (tmp_path / "it" / "private").stat().st_mode & 0o777 == 0o644
+
+
+def test_one_run_a_directory(tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from albert_cli import store\n"
+        "with store.lock(Path(sys.argv[1])):\n    print('held', flush=True); sys.stdin.read()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path / "out")],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as holder:  # fmt: skip
+        assert holder.stdout is not None and holder.stdout.readline() == "held\n"
+        with pytest.raises(BusyError, match="another run"), store.lock(tmp_path / "out"):
+            raise AssertionError
+        holder.kill()
+    with store.lock(tmp_path / "out"):
+        pass
+    (tmp_path / "file").write_text("")
+    for target in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(BusyError), store.lock(target):
+            raise AssertionError
+
+
+# ---------------------------------------------------------------- journals
+
+
+def test_a_journal_is_appended_and_cut_back(tmp_path: Path) -> None:
+    journal = store.Journal(tmp_path / "metrics.jsonl")
+    for step in (10, 20, 20, 30):
+        journal.append({"step": step, "loss": 1 / 3})
+    assert [r["step"] for r in store.read_journal(journal.path)] == [10, 20, 20, 30]
+    with journal.path.open("a") as stream:
+        stream.write('{"step": 40, "lo')  # torn by a crash
+    assert [r["step"] for r in store.read_journal(journal.path)] == [10, 20, 20, 30]
+    journal.cut_back(20)
+    journal.append({"step": 21, "loss": 1 / 3})
+    journal.close()
+    assert journal.path.read_text().count("\n") == 4
+    assert store.read_journal(journal.path)[-1] == {"step": 21, "loss": 1 / 3}
+
+
+def test_a_torn_line_does_not_swallow_the_next(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1}\n{"st')
+    journal = store.Journal(path)
+    journal.cut_back(5)
+    journal.append({"step": 2})
+    journal.close()
+    assert [r["step"] for r in store.read_journal(path)] == [1, 2]
+
+
+def test_nothing_to_cut_back_is_no_error(tmp_path: Path) -> None:
+    store.Journal(tmp_path / "gone").cut_back(0)
+    assert not list(tmp_path.iterdir())
+
+
+# ---------------------------------------------------------------- a full disk
+
+
+def has_namespaces() -> bool:
+    return sys.platform == "linux" and not subprocess.run(["unshare", "-rm", "true"], capture_output=True).returncode
+
+
+_FULL_DISK = """
+import json, sys
+from pathlib import Path
+import torch
+from safetensors.torch import save_file
+from albert_cli import store
+from albert_cli.errors import CheckpointError
+place, big = Path(sys.argv[1]), torch.zeros(100_000)
+with store.commit_directory(place / "small", "checkpoint") as staging:
+    store.write_text(staging / "a", "x")
+
+def commit():
+    with store.commit_directory(place / "it", "checkpoint") as staging:
+        save_file({"x": big}, staging / "it.safetensors")
+
+def journal():
+    lines = store.Journal(place / "journal")
+    for step in range(10_000):
+        lines.append({"step": step, "text": "x" * 100})
+
+for action in (lambda: store.write_bytes(place / "it", b"x" * 300_000), commit, journal):
+    try:
+        action()
+        print("went through")
+    except CheckpointError as error:
+        print(error.message)
+    store.verify(place / "small")
+    print(sorted(p.name for p in place.iterdir() if p.name.startswith((".", "it"))))
+"""
+
+
+@pytest.mark.skipif(not has_namespaces(), reason="no user namespaces (unshare -rm) to mount a small disk in")
+def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
+    mount = f'mount -t tmpfs -o size=200k tmpfs {tmp_path} && exec {sys.executable} -c "$0" {tmp_path}'
+    done = subprocess.run(
+        ["unshare", "-rm", "sh", "-c", mount, _FULL_DISK], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    for message, left in zip(lines[::2], lines[1::2], strict=True):
+        assert "the disk is full" in message
+        assert left == "[]"
+    assert len(lines) == 6
