@@ -251,7 +251,10 @@ def _launch(nproc: int, out: Path) -> int:
 
     from albert_cli import distributed
 
-    code = distributed.launch(nproc, sys.argv[1:])
+    given = sys.argv[1:]
+    # Without --nproc, which torchrun would take for an abbreviation of its own option.
+    arguments = [a for a, before in zip(given, ["", *given], strict=False) if "--nproc" not in (a, before)]
+    code = distributed.launch(nproc, [a for a in arguments if not a.startswith("--nproc=")])
     try:
         said = json.loads((out / "status.json").read_text(encoding="utf-8"))["exit_code"]
     except (OSError, ValueError, KeyError):
@@ -353,7 +356,7 @@ def report(
     from albert_cli.evaluation.report import build
 
     result = build(directories, out)
-    console.emit(result, f"{out}: {len(result['tasks'])} tasks, {len(result['pretraining'])} pretraining runs")
+    console.emit(result, f"{out}: tasks {len(result['tasks'])}, pretraining runs {len(result['pretraining'])}")
 
 
 @verb(app)
