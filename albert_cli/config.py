@@ -64,7 +64,7 @@ def read_recipe(name: str) -> dict[str, Any]:
 
 
 def _read_chain(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
-    if path in seen:
+    if path.resolve() in seen:
         raise ConfigError(f"{path}: `extends` goes round in a circle")
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -78,7 +78,9 @@ def _read_chain(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     if not isinstance(parent, str):
         raise ConfigError(f'{path}: extends must be the name of a recipe, such as extends = "albert-base"')
     beside = path.parent / parent
-    base = _read_chain(beside if parent.endswith(".toml") and beside.is_file() else find_recipe(parent), (*seen, path))
+    base = _read_chain(
+        beside if parent.endswith(".toml") and beside.is_file() else find_recipe(parent), (*seen, path.resolve())
+    )
     return merge(base, values)
 
 
@@ -127,10 +129,10 @@ def validate(schema: type[T], values: Mapping[str, Any], origin: str) -> T:
     _refuse_unknown(schema, values, origin)
     try:
         # JSON mode lets TOML's integers be floats and its arrays tuples, and strictness still refuses "12" for 12.
-        return TypeAdapter(schema).validate_json(json.dumps(values), strict=True)
+        return TypeAdapter(schema).validate_json(json.dumps(values, default=str), strict=True)
     except ValidationError as error:
         first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
+        key = ".".join(str(part) for part in first["loc"][:2])  # what follows names a union's member or an index
         cause = first.get("ctx", {}).get("error")
         if isinstance(cause, ConfigError):
             raise cause from None
@@ -155,13 +157,15 @@ def _refuse_unknown(schema: type[Any], values: Mapping[str, Any], origin: str, p
 
 
 def as_dict(settings: Any) -> dict[str, Any]:
-    """A dataclass as nested dictionaries, without the values that are None (TOML has no null)."""
-    values = dataclasses.asdict(settings)
-    return {
-        key: {k: v for k, v in value.items() if v is not None} if isinstance(value, dict) else value
-        for key, value in values.items()
-        if value is not None
-    }
+    """A dataclass as TOML's own types: nested dictionaries and lists, without the values that are None."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: plain(v) for key, v in value.items() if v is not None}
+        return [plain(v) for v in value] if isinstance(value, list | tuple) else value
+
+    values: dict[str, Any] = plain(dataclasses.asdict(settings))
+    return values
 
 
 def dump_toml(settings: Any) -> str:
@@ -178,7 +182,8 @@ def _toml(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False)  # JSON's escapes are TOML's basic-string escapes
+        # JSON's escapes are TOML's basic-string escapes, but TOML wants one more character escaped.
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, list | tuple):
         return f"[{', '.join(_toml(v) for v in value)}]"
     if isinstance(value, float):

@@ -48,6 +48,12 @@ class TaskData:
 
     max_seq_length: int = 512
 
+    def __post_init__(self) -> None:
+        if self.max_seq_length < 5:
+            raise ConfigError(
+                f"data.max_seq_length is {self.max_seq_length}", "two texts and their special tokens need at least 5"
+            )
+
 
 @dataclass(frozen=True)
 class TaskModel:
@@ -60,6 +66,11 @@ class TaskModel:
     dropout: float = 0.0
     classifier_dropout: float = 0.1
     initial: Literal["pretrained", "random"] = "pretrained"
+
+    def __post_init__(self) -> None:
+        for name in ("dropout", "classifier_dropout"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ConfigError(f"model.{name} is {getattr(self, name)}", "a dropout rate lies in [0, 1)")
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from typing import Literal
@@ -22,8 +23,13 @@ class OptimizerSettings:
     clip_norm: float = 1.0
 
     def __post_init__(self) -> None:
-        if not self.lr > 0:
-            raise ConfigError(f"optimizer.lr is {self.lr}", "it must be greater than 0")
+        _check("optimizer.lr", self.lr, 0 < self.lr < math.inf, "be greater than 0")
+        _check("optimizer.eps", self.eps, 0 < self.eps < math.inf, "be greater than 0")
+        for name in ("weight_decay", "clip_norm"):
+            value = getattr(self, name)
+            _check(f"optimizer.{name}", value, 0 <= value < math.inf, "be at least 0")
+        for name in ("beta1", "beta2"):
+            _check(f"optimizer.{name}", getattr(self, name), 0 <= getattr(self, name) < 1, "lie in [0, 1)")
 
 
 @dataclass(frozen=True)
@@ -35,10 +41,9 @@ class ScheduleSettings:
     warmup_ratio: float = 0.1
 
     def __post_init__(self) -> None:
-        if self.total_steps < 1:
-            raise ConfigError(f"schedule.total_steps is {self.total_steps}", "it must be at least 1")
-        if not 0 <= self.warmup_ratio < 1:
-            raise ConfigError(f"schedule.warmup_ratio is {self.warmup_ratio}", "it lies in [0, 1)")
+        _check("schedule.total_steps", self.total_steps, self.total_steps >= 1, "be at least 1")
+        _check("schedule.warmup_ratio", self.warmup_ratio, 0 <= self.warmup_ratio < 1, "lie in [0, 1)")
+        _check("schedule.warmup_steps", self.warmup_steps, (self.warmup_steps or 0) >= 0, "be at least 0")
 
     @property
     def warmup(self) -> int:
@@ -66,8 +71,11 @@ class TrainSettings:
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "micro_batch_size", "log_every", "eval_every", "eval_batches", "keep"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"train.{name} is {getattr(self, name)}", "it must be at least 1")
+            _check(f"train.{name}", getattr(self, name), getattr(self, name) >= 1, "be at least 1")
+        # Seeds from 2**62 on draw the held-out examples.
+        _check("train.seed", self.seed, 0 <= self.seed < 2**62, "lie in [0, 2**62)")
+        if isinstance(self.save_every, int):
+            _check("train.save_every", self.save_every, self.save_every >= 0, "be at least 0")
         self.save_interval()
 
     def save_interval(self) -> tuple[int, float]:
@@ -75,6 +83,11 @@ class TrainSettings:
         if isinstance(self.save_every, int):
             return self.save_every, 0.0
         return 0, parse_duration(self.save_every, "train.save_every")
+
+
+def _check(name: str, value: object, is_right: bool, must: str) -> None:
+    if not is_right:
+        raise ConfigError(f"{name} is {value}", f"it must {must}")
 
 
 # What may change between a run and its resumption without changing what is computed.

@@ -1,0 +1,295 @@
+"""Recipes: every mistake is named with its key and a remedy; what is saved is what was meant."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from albert_cli import config
+from albert_cli.errors import BusyError, ConfigError
+from albert_cli.training.finetune import FinetuneRecipe
+from albert_cli.training.pretrain import PretrainRecipe
+from albert_cli.training.recipes import validate
+
+SCHEMAS: dict[str, type[Any]] = {"pretrain": PretrainRecipe, "finetune": FinetuneRecipe}
+NEEDED = {"pretrain": {}, "finetune": {"task": "mrpc"}}
+
+
+def keys(schema: type[Any], prefix: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Every section and key of a schema, as paths."""
+    for name, hint in typing.get_type_hints(schema).items():
+        yield (*prefix, name)
+        if dataclasses.is_dataclass(hint):
+            assert isinstance(hint, type)
+            yield from keys(hint, (*prefix, name))
+
+
+def nested(path: tuple[str, ...], value: object) -> dict[str, Any]:
+    for part in reversed(path):
+        value = {part: value}
+    assert isinstance(value, dict)
+    return value
+
+
+EVERY_KEY = [(kind, path) for kind, schema in SCHEMAS.items() for path in keys(schema)]
+
+
+def check(kind: str, values: dict[str, Any]) -> Any:
+    return config.validate(SCHEMAS[kind], NEEDED[kind] | values, "recipe.toml")
+
+
+# ---------------------------------------------------------------- what is refused
+
+
+@pytest.mark.parametrize(("kind", "path"), EVERY_KEY, ids=lambda v: v if isinstance(v, str) else ".".join(v))
+def test_a_mistyped_key_is_refused_with_the_right_one(kind: str, path: tuple[str, ...]) -> None:
+    *section, name = path
+    middle = len(name) // 2
+    for typo in (name[: middle + 1] + name[middle:], name[:middle] + "q" + name[middle:]):
+        with pytest.raises(ConfigError) as raised:
+            check(kind, nested((*section, typo), 1))
+        assert f"unknown key {'.'.join((*section, typo))!r}" in raised.value.message
+        assert raised.value.hint is not None and name in raised.value.hint
+
+
+@pytest.mark.parametrize(("kind", "path"), EVERY_KEY, ids=lambda v: v if isinstance(v, str) else ".".join(v))
+def test_a_value_of_a_wrong_type_is_refused_by_name(kind: str, path: tuple[str, ...]) -> None:
+    schema: Any = SCHEMAS[kind]
+    for part in path:
+        schema = typing.get_type_hints(schema)[part]
+    wrong: list[object] = [tomllib.loads("x = 2020-01-01")["x"], [[1]], True]
+    if schema is bool:
+        wrong = ["true", 1, 0.0]
+    elif schema in (int, float):
+        wrong += ["12", "twelve"] + ([1.5, 2.0] if schema is int else [])
+    elif schema is str:
+        wrong = [1, 1.5, True, ["x"]]
+    elif dataclasses.is_dataclass(schema):
+        wrong += [3, "x"]
+    for value in wrong:
+        with pytest.raises(ConfigError) as raised:
+            check(kind, nested(path, value))
+        assert path[-1] in raised.value.message and "\n" not in raised.value.message
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "value"),
+    [
+        *[("pretrain", f"model.{k}", 0) for k in ("vocab_size", "hidden_size", "num_hidden_layers", "embedding_size")],
+        ("pretrain", "model.hidden_dropout_prob", 1.0),
+        ("pretrain", "model.hidden_act", "swish"),
+        ("pretrain", "model.sharing", "some"),
+        ("pretrain", "model.layer_norm_eps", float("nan")),
+        ("pretrain", "data.max_seq_length", 2),
+        ("pretrain", "data.masked_lm_probability", 1.5),
+        ("pretrain", "data.sentence_loss", "both"),
+        ("pretrain", "data.ngram", 0),
+        ("pretrain", "masked_bias", "one"),
+        *[("pretrain", "optimizer.lr", v) for v in (0.0, -1.0, float("nan"), float("inf"))],
+        ("pretrain", "optimizer.beta1", 1.0),
+        ("pretrain", "optimizer.beta2", -0.1),
+        ("pretrain", "optimizer.eps", 0.0),
+        ("pretrain", "optimizer.weight_decay", -0.01),
+        ("pretrain", "optimizer.clip_norm", -1.0),
+        ("pretrain", "optimizer.name", "sgd"),
+        ("pretrain", "schedule.total_steps", 0),
+        ("pretrain", "schedule.warmup_steps", -1),
+        ("pretrain", "schedule.warmup_ratio", 1.0),
+        *[("pretrain", f"train.{k}", 0) for k in ("batch_size", "micro_batch_size", "keep", "log_every")],
+        ("pretrain", "train.seed", -1),
+        ("pretrain", "train.save_every", -1),
+        ("pretrain", "train.save_every", "soon"),
+        ("pretrain", "train.save_every", "0m"),
+        ("pretrain", "train.precision", "fp8"),
+        ("finetune", "data.max_seq_length", 3),
+        ("finetune", "model.dropout", 1.0),
+        ("finetune", "model.initial", "best"),
+        ("finetune", "table.holdout", 0.0),
+        ("finetune", "table.kind", "other"),
+    ],
+)  # fmt: skip
+def test_values_out_of_range_are_refused_by_name(kind: str, key: str, value: object) -> None:
+    with pytest.raises(ConfigError) as raised:
+        check(kind, nested(tuple(key.split(".")), value))
+    assert key.split(".")[-1] in raised.value.message
+
+
+def test_a_needed_key_that_is_missing_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"recipe\.toml: task: "):
+        config.validate(FinetuneRecipe, {}, "recipe.toml")
+
+
+def test_whole_numbers_are_allowed_where_fractions_are() -> None:
+    assert check("pretrain", {"optimizer": {"lr": 1, "clip_norm": 0}}).optimizer.lr == 1.0
+
+
+# ---------------------------------------------------------------- files
+
+
+def write(path: Path, text: str) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def test_extended_recipes_lie_underneath(tmp_path: Path) -> None:
+    write(tmp_path / "base.toml", "[train]\nseed = 1\nkeep = 5\n[optimizer]\nlr = 0.5\n")
+    write(tmp_path / "sub" / "middle.toml", 'extends = "../base.toml"\n[train]\nseed = 2\n')
+    top = write(tmp_path / "top.toml", 'extends = "sub/middle.toml"\nmasked_bias = "unigram"\n[train]\nlog_every = 3\n')
+    values = config.read_recipe(top)
+    assert values == {
+        "train": {"seed": 2, "keep": 5, "log_every": 3}, "optimizer": {"lr": 0.5}, "masked_bias": "unigram"
+    }  # fmt: skip
+    loaded = config.load(PretrainRecipe, top, ["train.seed=3", "train.keep=1"])
+    assert (loaded.train.seed, loaded.train.keep, loaded.train.log_every, loaded.optimizer.lr) == (3, 1, 3, 0.5)
+
+
+def test_a_shipped_recipe_can_be_extended_by_name(tmp_path: Path) -> None:
+    mine = write(tmp_path / "mine.toml", 'extends = "albert-base"\n[train]\nseed = 9\n')
+    plain, changed = config.load(PretrainRecipe, "albert-base"), config.load(PretrainRecipe, mine)
+    assert changed == dataclasses.replace(plain, train=dataclasses.replace(plain.train, seed=9))
+
+
+def test_a_circle_is_refused(tmp_path: Path) -> None:
+    for names in (["a"], ["a", "b"], ["a", "b", "c"]):
+        for name, following in zip(names, [*names[1:], names[0]], strict=True):
+            write(tmp_path / f"{name}.toml", f'extends = "{following}.toml"\n')
+        with pytest.raises(ConfigError, match="goes round in a circle"):
+            config.read_recipe(str(tmp_path / "a.toml"))
+    (tmp_path / "sub").mkdir()
+    write(tmp_path / "d.toml", 'extends = "sub/../d.toml"\n')
+    with pytest.raises(ConfigError, match="goes round in a circle"):
+        config.read_recipe(str(tmp_path / "d.toml"))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"[train\n", "not valid TOML"),
+        (b"[train]\nseed = 1\nseed = 2\n", "not valid TOML"),
+        (b"a = '\xff'\n", r"not valid UTF-8 \(byte 5\)"),
+        (b"extends = 3\n", "extends must be the name"),
+        (b'extends = "gone.toml"\n', "no such recipe file"),
+        (b'extends = "albert-bass"\n', "no recipe is called"),
+    ],
+)
+def test_unreadable_recipes_are_refused_by_name(text: bytes, message: str, tmp_path: Path) -> None:
+    (tmp_path / "it.toml").write_bytes(text)
+    with pytest.raises(ConfigError, match=message):
+        config.read_recipe(str(tmp_path / "it.toml"))
+
+
+def test_names_of_recipes() -> None:
+    assert config.find_recipe("albert-base") == config.find_recipe("pretrain/albert-base")
+    with pytest.raises(ConfigError, match="no recipe is called 'albert-bose'") as raised:
+        config.find_recipe("albert-bose")
+    assert raised.value.hint == "did you mean 'pretrain/albert-base'?"
+    with pytest.raises(ConfigError, match="ambiguous") as raised:  # one for pretraining on tables, one for tuning
+        config.find_recipe("table")
+    assert raised.value.hint is not None and "finetune/table" in raised.value.hint
+
+
+@pytest.mark.parametrize("name", config.shipped_recipes())
+def test_every_shipped_recipe_is_valid_and_says_what_it_is(name: str) -> None:
+    values, text = validate(name)
+    assert tomllib.loads(text) == values
+    about = config.first_comment(config.shipped_recipes()[name])
+    assert len(about) > 20 and about[0].isupper()
+
+
+def test_copying_a_recipe(tmp_path: Path) -> None:
+    copied = config.copy_recipe("mini/docs", tmp_path / "sub" / "mine.toml")
+    assert config.read_recipe(str(copied)) == config.read_recipe("mini/docs")
+    with pytest.raises(BusyError, match="already exists"):
+        config.copy_recipe("mini/docs", copied)
+
+
+# ---------------------------------------------------------------- overrides
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("a.b=1", {"a": {"b": 1}}),
+        ("a.b = 1e-3", {"a": {"b": 1e-3}}),
+        ("a=true", {"a": True}),
+        ("a.b.c=x", {"a": {"b": {"c": "x"}}}),
+        ('a="1"', {"a": "1"}),
+        ("a=10m", {"a": "10m"}),
+        ("a=x=y", {"a": "x=y"}),
+        ("a=", {"a": ""}),
+        ('a=["x", "y"]', {"a": ["x", "y"]}),
+        ("a=1\nb = 2", {"a": 1}),
+    ],
+)
+def test_overrides_are_toml_values_or_words(text: str, value: object) -> None:
+    assert config.parse_override(text) == value
+
+
+@pytest.mark.parametrize("text", ["", "a", "=1", "a.=1", ".a=1", "a..b=1"])
+def test_an_override_of_another_form_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"expected section\.key=value"):
+        config.parse_override(text)
+
+
+def test_overrides_are_checked_like_the_recipe() -> None:
+    with pytest.raises(ConfigError, match=r"unknown key 'optimizer\.lrr'"):
+        config.load(PretrainRecipe, "albert-base", ["optimizer.lrr=1"])
+    with pytest.raises(ConfigError, match=r"train\.log_every: .*got '5x'"):
+        config.load(PretrainRecipe, "albert-base", ["train.log_every=5x"])
+    with pytest.raises(ConfigError, match="model: "):
+        config.load(PretrainRecipe, "albert-base", ["model=3"])
+    with pytest.raises(ConfigError, match=r"train\.save_every: .*got 1\.5"):
+        config.load(PretrainRecipe, "albert-base", ["train.save_every=1.5"])
+
+
+# ---------------------------------------------------------------- writing
+
+
+fractions = st.floats(0, 0.99)
+positive = st.floats(1e-300, 1e300)
+counts = st.integers(1, 2**62 - 1)
+words = st.text()
+
+
+@st.composite
+def pretraining(draw: st.DrawFn) -> PretrainRecipe:
+    section = config.as_dict(PretrainRecipe())
+    section["optimizer"] |= draw(
+        st.fixed_dictionaries({"lr": positive, "beta1": fractions, "clip_norm": positive, "eps": positive})
+    )
+    section["train"] |= draw(
+        st.fixed_dictionaries({"seed": counts, "save_every": counts | st.sampled_from(["10m", "1.5h"])})
+    )
+    section["schedule"] |= draw(
+        st.fixed_dictionaries({"total_steps": counts, "warmup_ratio": fractions}, optional={"warmup_steps": counts})
+    )
+    section["data"]["favor_shorter_ngram"] = draw(st.booleans())
+    return config.validate(PretrainRecipe, section, "drawn")
+
+
+@given(pretraining())
+def test_a_written_recipe_is_the_same_one_read(recipe: PretrainRecipe) -> None:
+    values = tomllib.loads(config.dump_toml(recipe))
+    assert config.validate(PretrainRecipe, values, "again") == recipe
+    assert list(config.differences(values, config.as_dict(recipe))) == []
+
+
+@given(st.lists(words, unique=True, max_size=4), words, words)
+def test_any_text_survives_being_written(labels: list[str], text: str, task: str) -> None:
+    recipe = config.validate(FinetuneRecipe, {"task": task, "table": {"labels": labels, "text": text}}, "drawn")
+    assert config.validate(FinetuneRecipe, tomllib.loads(config.dump_toml(recipe)), "again") == recipe
+
+
+def test_differences_name_the_key_and_both_values() -> None:
+    old = {"train": {"seed": 1, "keep": 2}, "masked_bias": "zero"}
+    new = {"train": {"seed": 3, "keep": 2}, "masked_bias": "zero", "more": {"x": 1}}
+    assert list(config.differences(old, new)) == ["more: None -> {'x': 1}", "train.seed: 1 -> 3"]
