@@ -232,7 +232,7 @@ def pretrain(
     if nproc < 1:
         raise ConfigError(f"--nproc {nproc}: at least one process is needed")
     if nproc > 1 and distributed.world_size() == 1:
-        raise typer.Exit(_launch(nproc, out))
+        raise typer.Exit(distributed.launch(nproc, sys.argv[1:]))
     from albert_cli.training import pretrain as verb_module
 
     if show_config:
@@ -243,23 +243,6 @@ def pretrain(
         recipe, data, out, overrides or [], resume=resume, max_time=max_time, dry_run=dry_run, device=device
     )
     console.emit(result, verb_module.plan_text(result) if dry_run else verb_module.summary_text(result))
-
-
-def _launch(nproc: int, out: Path) -> int:
-    """Start the ranks; torchrun hides their exit codes, so read the run's own from its status."""
-    import json
-
-    from albert_cli import distributed
-
-    given = sys.argv[1:]
-    # Without --nproc, which torchrun would take for an abbreviation of its own option.
-    arguments = [a for a, before in zip(given, ["", *given], strict=False) if "--nproc" not in (a, before)]
-    code = distributed.launch(nproc, [a for a in arguments if not a.startswith("--nproc=")])
-    try:
-        said = json.loads((out / "status.json").read_text(encoding="utf-8"))["exit_code"]
-    except (OSError, ValueError, KeyError):
-        said = None
-    return int(said) if code and said else code
 
 
 @verb(app)

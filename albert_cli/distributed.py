@@ -6,12 +6,16 @@ size between two starts (DESIGN promise: a batch is a function of seed and step)
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
+import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from albert_cli.errors import AlbertError, Interrupted
 
 if TYPE_CHECKING:
     import torch
@@ -89,20 +93,42 @@ def process_group(device_type: str) -> Iterator[Group]:
     dist.init_process_group("nccl" if device_type == "cuda" else "gloo")
     try:
         yield Group(rank(), world_size())
+    except RuntimeError as error:
+        if "closed by peer" not in str(error) and not isinstance(error, dist.DistError):
+            raise
+        raise AlbertError(f"rank {rank()}: lost the connection to another rank", "its own message says why") from error
     finally:
         dist.destroy_process_group()
 
 
 def launch(nproc: int, arguments: Sequence[str]) -> int:
-    """Run `albert ARGUMENTS` as `nproc` ranks on this machine through `torchrun`; return the exit code.
+    """Run `albert ARGUMENTS` as `nproc` ranks on this machine, as `torchrun` does; return the exit code.
 
-    `torchrun` itself ends with 1 whatever its workers returned, so the run's `status.json` tells which.
+    It is that of the lowest rank that failed. Asked to stop (SIGTERM, Ctrl-C), the ranks are too,
+    and have half a minute to save.
     """
-    import subprocess
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={nproc}"]
-    command += ["-m", "albert_cli", *arguments]
-    environment = dict(os.environ)
     # torchrun would set one thread a rank and warn about it; share the cores instead.
-    environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // nproc)))
-    return subprocess.run(command, env=environment, check=False).returncode
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // nproc)))
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # the ranks say what is wrong
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=nproc,
+        run_id=uuid.uuid4().hex,
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        max_restarts=0,
+    )
+    try:
+        elastic_launch(config, sys.executable)("-m", "albert_cli", *arguments)
+    except ChildFailedError as error:
+        codes = [failure.exitcode for _, failure in sorted(error.failures.items())]
+        # Negative: ended by a signal, perhaps the launcher's own; 1: perhaps for want of the rank that failed.
+        return next((code for code in codes if code > 1), 1 if 1 in codes else 128 - codes[0])
+    except SignalException:
+        return Interrupted.exit_code
+    return 0

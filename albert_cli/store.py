@@ -314,6 +314,8 @@ def lock(directory: Path) -> Iterator[None]:
             directory.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError):
             raise BusyError(f"{directory}: is a file, not a directory", "choose another --out") from None
+        except PermissionError as error:
+            raise BusyError(f"{directory}: cannot be written ({error.strerror})", "choose another --out") from None
     guard = FileLock(directory / ".lock", timeout=0)
     try:
         guard.acquire()

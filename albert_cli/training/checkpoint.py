@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from albert_cli import console, store
@@ -71,6 +72,8 @@ def newest_valid(out: Path) -> Path | None:
             store.verify(directory, "checkpoint")
         except CheckpointError as error:
             aside = directory.with_name(f"damaged-{directory.name}")
+            if aside.exists():
+                store.remove_directory(aside)
             console.warn(f"{error.message}; set aside as {aside.name}, going back to the checkpoint before")
             directory.rename(aside)
         else:
@@ -83,7 +86,7 @@ def restore(directory: Path, optimizer: Lamb) -> TrainState:
     try:
         optimizer.load_state_dict(load_file(directory / OPTIMIZER))
         return TrainState(**store.read_json(directory / "state.json"))
-    except (KeyError, TypeError, RuntimeError) as error:
+    except (KeyError, TypeError, RuntimeError, OSError, SafetensorError) as error:
         raise CheckpointError(f"{directory}: does not fit this run's model ({error})") from None
 
 

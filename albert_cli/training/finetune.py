@@ -204,20 +204,10 @@ def finetune(prepared: Prepared, out: Path, seed: int, resume: run.Resume = "aut
             run.check_same(out, old, recipe)
             if (out / RESULTS).is_file():
                 done = store.read_json(out / RESULTS)
-                _check_parents(out, done, prepared)
+                run.check_parents(out, done, {what: prepared.provenance[what] for what in ("checkpoint", "data")})
                 return done
         torch.manual_seed(seed)
         return _Run(prepared, recipe, out).train(status)
-
-
-def _check_parents(out: Path, done: Mapping[str, Any], prepared: Prepared) -> None:
-    """A finished run answers for the same checkpoint and data only."""
-    for what in ("checkpoint", "data"):
-        if done[what] != prepared.provenance[what]:
-            raise ConfigError(
-                f"{out}: was made from another {what} ({done[what]}, now {prepared.provenance[what]})",
-                "choose another --out",
-            )
 
 
 @dataclass
@@ -237,10 +227,9 @@ class _Run:
         )
         optimizer = run.make_optimizer(model, recipe.optimizer)
         store.write_text(self.out / "recipe.toml", text)
-        group = Group()
-        state = run.resume_state(self.out, optimizer, lambda d: hub.load_into(model, hub.read(d)), group)
+        group, parents = Group(), {what: str(p.provenance[what]) for what in ("checkpoint", "data")}
+        state = run.resume_state(self.out, optimizer, lambda d: hub.load_into(model, hub.read(d)), group, parents)
         run.running(self.out, status, state.step, total)
-        parents = {"checkpoint": str(p.provenance["checkpoint"])}
         loop = Loop(
             self.job, optimizer, recipe.optimizer, recipe.schedule, recipe.train, self.out, text, parents, group,
             p.device, f"{p.task.title} seed {recipe.train.seed}", state,

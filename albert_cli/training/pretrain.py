@@ -131,11 +131,13 @@ class _Parts:
     def train(self, out: Path, status: run.Status, resume: run.Resume, budget: float | None) -> dict[str, Any]:
         """Run to the last step, or go on with what `out` holds."""
         old = run.saved_recipe(out, resume) if self.group.rank == 0 else None
-        if old is not None and budget is not None:
+        if budget is not None:
             # The first start froze the number of steps; asking for the same time again means that run.
-            self._set_total(int(old["schedule"]["total_steps"]))
-        elif budget is not None:
-            self._freeze(budget)
+            frozen = old["schedule"]["total_steps"] if old is not None else 0
+            if frozen := int(self.group.broadcast(float(frozen))):
+                self._set_total(frozen)
+            else:
+                self._freeze(budget)
         if old is not None:
             run.check_same(out, old, self.recipe)
         self._set_total(int(self.group.broadcast(float(self.recipe.schedule.total_steps))))
@@ -144,11 +146,12 @@ class _Parts:
         if self.group.rank == 0:
             _check_disk(out, optimizer.state_dict().values(), job.model, self.recipe.train.keep)
             store.write_text(out / "recipe.toml", job.recipe)
-        state = run.resume_state(out, optimizer, lambda d: hub.load_into(job.model, hub.read(d)), self.group)
+        parents = {"data": store.fingerprint(self.data)}
+        state = run.resume_state(out, optimizer, lambda d: hub.load_into(job.model, hub.read(d)), self.group, parents)
         run.running(out, status, state.step, self.recipe.schedule.total_steps)
         loop = Loop(
             job, optimizer, self.recipe.optimizer, self.recipe.schedule, self.recipe.train, out, job.recipe,
-            {"data": store.fingerprint(self.data)}, self.group, self.device, "pretrain", state,
+            parents, self.group, self.device, "pretrain", state,
         )  # fmt: skip
         loop.run()
         loop.save()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
@@ -14,7 +14,7 @@ import torch
 
 from albert_cli import __version__, config, console, store
 from albert_cli.distributed import Group, is_main
-from albert_cli.errors import AlbertError, BusyError, ConfigError
+from albert_cli.errors import AlbertError, BusyError, CheckpointError, ConfigError
 from albert_cli.training import checkpoint
 from albert_cli.training.checkpoint import TrainState
 from albert_cli.training.lamb import Lamb
@@ -63,7 +63,10 @@ def saved_recipe(out: Path, resume: Resume) -> dict[str, Any] | None:
     if resume == "never" and holds:
         raise BusyError(f"{out}: is not empty", "choose another --out, or --resume auto to go on with what is there")
     if path.is_file():
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        try:
+            return tomllib.loads(path.read_text(encoding="utf-8"))
+        except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise CheckpointError(f"{path}: damaged ({error})", "restore it from a step's recipe.toml") from None
     if resume == "must":
         raise ConfigError(f"{out}: nothing to resume here", "leave out --resume must to start")
     if any(not p.name.startswith(".") for p in holds):
@@ -81,12 +84,21 @@ def check_same(out: Path, old: dict[str, Any], new: Any) -> None:
         )
 
 
-def resume_state(out: Path, optimizer: Lamb, load_model: Callable[[Path], object], group: Group) -> TrainState:
+def resume_state(
+    out: Path,
+    optimizer: Lamb,
+    load_model: Callable[[Path], object],
+    group: Group,
+    parents: Mapping[str, str],
+) -> TrainState:
     """Take weights and moments from the newest valid checkpoint; a fresh state when there is none.
 
-    Rank 0 verifies and chooses; the others follow it.
+    Rank 0 verifies and chooses; the others follow it. Raises `ConfigError` when the checkpoint was made from
+    other `parents` (data, or a pretrained checkpoint) than those of this run.
     """
     directory = checkpoint.newest_valid(out) if group.rank == 0 else None
+    if directory is not None and (manifest := store.read_manifest(directory)) is not None:
+        check_parents(out, manifest.parents, parents)
     step = int(group.broadcast(float(directory.name.removeprefix("step-")) if directory else -1.0))
     if step < 0:
         return TrainState()
@@ -95,6 +107,15 @@ def resume_state(out: Path, optimizer: Lamb, load_model: Callable[[Path], object
     state = checkpoint.restore(directory, optimizer)
     console.note(f"{out}: going on from step {state.step}")
     return state
+
+
+def check_parents(out: Path, old: Mapping[str, str], new: Mapping[str, str]) -> None:
+    """Refuse to go on with, or to answer by, what was made from something else."""
+    for what, mark in new.items():
+        if old.get(what) != mark:
+            raise ConfigError(
+                f"{out}: was made from another {what} ({old.get(what)}, now {mark})", "choose another --out"
+            )
 
 
 # ---------------------------------------------------------------- status
@@ -121,11 +142,14 @@ def reported(out: Path) -> Iterator[Status]:
         yield Status()
         return
     with store.lock(out):
+        store.remove_leftovers(out)
         status = Status()
         try:
             yield status
         except BaseException as error:
             code = error.exit_code if isinstance(error, AlbertError) else 1
+            if isinstance(error, KeyboardInterrupt):
+                code = 130
             _write_status(out, status, {5: "diverged", 75: "interrupted"}.get(code, "failed"), code, str(error))
             raise
         _write_status(out, status, "done", 0, "")

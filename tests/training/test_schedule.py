@@ -1,0 +1,60 @@
+"""The learning rate, step by step, and lengths of time as people write them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from albert_cli.errors import ConfigError
+from albert_cli.training.schedule import learning_rate
+from albert_cli.training.settings import ScheduleSettings, TrainSettings, parse_duration
+
+
+def test_the_papers_schedule() -> None:
+    rates = {step: learning_rate(step, 0.00176, 125_000, 3125) for step in (0, 1, 3124, 3125, 62_500, 124_999)}
+    assert rates[0] == 0.0
+    assert rates[1] == pytest.approx(0.00176 / 3125)
+    assert rates[3124] == pytest.approx(0.00176 * 3124 / 3125)
+    assert rates[3125] == pytest.approx(0.975 * 0.00176)  # the decay is reckoned from step 0
+    assert rates[62_500] == pytest.approx(0.00088)
+    assert rates[124_999] == pytest.approx(0.00176 / 125_000)
+    assert learning_rate(125_000, 0.00176, 125_000, 3125) == 0.0
+
+
+@given(st.integers(1, 10_000), st.integers(0, 10_000), st.floats(1e-6, 1.0))
+def test_it_rises_then_falls_and_stays_within_its_peak(total: int, warmup: int, peak: float) -> None:
+    rates = [learning_rate(step, peak, total, warmup) for step in range(0, total, max(1, total // 97))]
+    assert all(0 <= rate <= peak for rate in rates)
+    top = rates.index(max(rates))
+    assert rates[:top] == sorted(rates[:top]) and rates[top:] == sorted(rates[top:], reverse=True)
+
+
+def test_without_warm_up_it_starts_at_its_peak() -> None:
+    assert [learning_rate(step, 1.0, 4, 0) for step in range(5)] == [1.0, 0.75, 0.5, 0.25, 0.0]
+
+
+def test_warm_up_as_a_number_or_a_share() -> None:
+    assert ScheduleSettings(total_steps=1000).warmup == 100
+    assert ScheduleSettings(total_steps=1000, warmup_ratio=0.025).warmup == 25
+    assert ScheduleSettings(total_steps=1000, warmup_steps=3).warmup == 3
+    assert ScheduleSettings(total_steps=1000, warmup_steps=0).warmup == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90s", 90), ("25m", 1500), ("1.5h", 5400), ("2d", 172_800), ("7", 7), (" 3 m ", 180)]
+)
+def test_lengths_of_time(text: str, seconds: float) -> None:
+    assert parse_duration(text, "--max-time") == seconds
+
+
+@pytest.mark.parametrize("text", ["", "m", "0s", "-3m", "3 weeks", "1h30m", "nan"])
+def test_what_is_no_length_of_time(text: str) -> None:
+    with pytest.raises(ConfigError, match="--max-time"):
+        parse_duration(text, "--max-time")
+
+
+def test_when_to_save() -> None:
+    assert TrainSettings(save_every=500).save_interval() == (500, 0.0)
+    assert TrainSettings(save_every="10m").save_interval() == (0, 600.0)
+    assert TrainSettings(save_every=0).save_interval() == (0, 0.0)
