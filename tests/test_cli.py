@@ -275,6 +275,7 @@ def test_params_counts_what_a_checkpoint_holds(road: Road) -> None:
     counted = json.loads(albert("params", step, "--json").out)["models"][0]
     assert counted["source"] == "checkpoint"
     assert counted["total"] == stored
+    assert json.loads(albert("params", road.run, "--json").out)["models"][0]["total"] == stored
 
 
 # ---------------------------------------------------------------- inspect and doctor

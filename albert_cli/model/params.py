@@ -144,7 +144,8 @@ def resolve(name: str) -> tuple[ModelConfig, str]:
         return PRESETS[name], "preset"
     path = Path(name)
     if path.is_dir():
-        path = path / "config.json"
+        steps = sorted(path.glob("step-*/config.json"))  # a run stands for its newest step
+        path = steps[-1] if steps and not (path / "config.json").exists() else path / "config.json"
     if path.name == "config.json":
         from albert_cli import store  # presets and recipes need none of its imports
 

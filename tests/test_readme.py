@@ -1,0 +1,194 @@
+"""Every command of the README is run, in order, in one empty directory; what it prints is what the README shows.
+
+A block of commands is fenced as `sh` (commands alone), `console` (`$ command`, then what it prints) or `python`.
+An HTML comment before a block, `<!-- in tests: prepare NAME… -->`, names fixtures of `PREPARE` below: the files
+that a reader would bring along. `SUBSTITUTES` is all that differs between the README's commands and the test's.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+CI = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+
+# What would take minutes, a network or many processors -> what stands for it here.
+SUBSTITUTES = {
+    "albert quickstart": "albert quickstart --smoke",
+    "--max-time 2m": "--max-time 3s",
+    "--runs 3": "--runs 3 -s schedule.total_steps=20 -s schedule.warmup_steps=2",
+    "--runs 5": "--runs 1 -s schedule.total_steps=2 -s schedule.warmup_steps=1 -s train.batch_size=2",
+    "--out packages": "--out packages -s schedule.total_steps=20 -s schedule.warmup_steps=2",
+    "albert/albert-base-v2": "./downloaded",
+    "--out paraphrases": "--out paraphrases -s schedule.total_steps=2 -s schedule.warmup_steps=1",
+}
+INSTALLS = ("pip ", "pytest")  # these are run by .ci/run, on a fresh machine
+
+
+# ---------------------------------------------------------------- reading the README
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: its language, its lines, and what a comment before it asks for."""
+
+    language: str
+    lines: tuple[str, ...]
+    prepare: tuple[str, ...]
+
+    def commands(self) -> Iterator[tuple[str, list[str]]]:
+        """Each command with the lines that it is said to print."""
+        if self.language == "python":
+            yield "\n".join(self.lines), []
+        elif self.language == "sh":
+            joined = "\n".join(self.lines).replace("\\\n", " ")
+            yield from ((line, []) for line in joined.split("\n") if line.strip() and not line.startswith("#"))
+        else:
+            starts = [i for i, line in enumerate(self.lines) if line.startswith("$ ")]
+            assert starts[:1] == [0], "a console block begins with a command"
+            for start, stop in zip(starts, [*starts[1:], len(self.lines)], strict=True):
+                yield self.lines[start].removeprefix("$ "), [line for line in self.lines[start + 1 : stop] if line]
+
+
+def blocks(text: str) -> list[Block]:
+    """The blocks of commands in a Markdown text."""
+    pattern = r"(?:<!-- in tests: prepare ([\w ]+) -->\s*\n)?^```(sh|console|python)\n(.*?)^```"
+    found = re.finditer(pattern, text, re.MULTILINE | re.DOTALL)
+    return [Block(m[2], tuple(m[3].rstrip("\n").split("\n")), tuple((m[1] or "").split())) for m in found]
+
+
+def all_commands(text: str) -> list[str]:
+    return [command for block in blocks(text) for command, _ in block.commands()]
+
+
+# ---------------------------------------------------------------- what a reader brings along
+
+
+def glue(folder: Path) -> None:
+    """A folder of GLUE in its published layout, MRPC and RTE only."""
+    for name, header, row in (
+        ("MRPC", "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String", "{label}\t1\t2\tA cat sat.\tA cat was sitting {i}."),
+        ("RTE", "index\tsentence1\tsentence2\tlabel", "{i}\tIt rained all day.\tIt was wet.\t{entails}"),
+    ):
+        (folder / "glue" / name).mkdir(parents=True, exist_ok=True)
+        rows = [row.format(i=i, label=i % 2, entails=["entailment", "not_entailment"][i % 2]) for i in range(8)]
+        for split in ("train", "dev"):
+            (folder / "glue" / name / f"{split}.tsv").write_text("\n".join([header, *rows]) + "\n", encoding="utf-8")
+
+
+def downloaded(folder: Path) -> None:
+    """A Hugging Face ALBERT that another program wrote: no manifest, no optimizer."""
+    step = sorted((folder / "run").glob("step-*"))[-1]
+    shutil.copytree(step, folder / "downloaded", ignore=shutil.ignore_patterns("manifest.json", "*.toml", "optim*"))
+
+
+PREPARE: dict[str, Callable[[Path], None]] = {"glue": glue, "downloaded": downloaded}
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """`albert` and `python` of this interpreter and this checkout, whatever else is installed."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name, call in (("albert", "-m albert_cli"), ("python", "")):
+        (programs / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {call} "$@"\n')
+        (programs / name).chmod(0o755)
+    path = os.pathsep.join([str(programs), str(Path(sys.executable).parent), os.environ["PATH"]])
+    return {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "NO_COLOR": "1"}
+
+
+# ---------------------------------------------------------------- running it
+
+
+def substituted(command: str) -> str:
+    for old, new in SUBSTITUTES.items():
+        command = re.sub(rf"{re.escape(old)}(?![\w-])", new, command)
+    return command
+
+
+def shape(text: str) -> str:
+    """A line without what differs from run to run: numbers, padding, rules."""
+    text = re.sub(r"[+-]?\d[\d,.]*", "#", re.sub(r"─+", "─", text))
+    return " ".join(re.sub(r"# (s|min # s|h # min)\b", "TIME", text).split())
+
+
+def check_printed(command: str, wanted: list[str], printed: str) -> None:
+    """Every line that the README shows was printed, up to numbers; those of `albert params` exactly."""
+    exact = command.startswith("albert params albert")
+    there = {line.rstrip() if exact else shape(line) for line in printed.splitlines()}
+    for line in wanted:
+        if line != "…":
+            assert (line if exact else shape(line)) in there, f"$ {command}\nnot printed: {line}\n{printed}"
+
+
+@pytest.mark.timeout(600)
+def test_every_command_works_and_prints_what_is_shown(tmp_path: Path, environment: dict[str, str]) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    for block in blocks(README):
+        for name in block.prepare:
+            PREPARE[name](work)
+        for command, wanted in block.commands():
+            parts = [part.strip() for part in command.split("&&")] if block.language == "sh" else [command]
+            for part in parts:
+                if part.startswith(INSTALLS):
+                    continue  # see test_ci_installs_as_the_readme_says
+                call = ["python", "-c", part] if block.language == "python" else ["bash", "-c", substituted(part)]
+                done = subprocess.run(
+                    call,
+                    cwd=work,
+                    env=environment,
+                    text=True,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    check=False,
+                )
+                assert done.returncode == 0, f"$ {part}\n{done.stdout}"
+                check_printed(part, wanted, done.stdout)
+
+
+def test_ci_installs_as_the_readme_says() -> None:
+    parts = [part.strip() for command in all_commands(README) for part in command.split("&&")]
+    installs = [part for part in parts if part.startswith(INSTALLS)]
+    assert {"pip install .", "pip install '.[test]'", "pytest"} <= set(installs)
+    run_by_ci = {line.strip() for line in CI.splitlines()}
+    for part in installs:
+        assert part in run_by_ci or any(line.startswith(f"{part} ") for line in run_by_ci), f".ci/run lacks: {part}"
+
+
+def test_every_substitute_is_needed() -> None:
+    text = "\n".join(all_commands(README))
+    assert [old for old in SUBSTITUTES if old not in text] == []
+
+
+def test_the_readme_shows_every_verb() -> None:
+    from tests.test_cli import VERBS
+
+    commands = all_commands(README)
+    assert [verb for verb in (*VERBS, "recipes") if not any(f"albert {verb}" in c for c in commands)] == []
+
+
+def test_inline_commands_are_in_a_block_too() -> None:
+    """A whole command in running text, such as `albert vocab x --out y`, must be run by a block."""
+    prose = re.sub(r"^```.*?^```", "", README, flags=re.MULTILINE | re.DOTALL)
+    inline = [c for c in re.findall(r"`(albert [^`]+)`", prose) if len(c.split()) > 2]
+    run = {version for command in all_commands(README) for version in (command, substituted(command))}
+    assert [command for command in inline if command not in run] == []
+
+
+def test_links_and_pictures_exist() -> None:
+    targets = re.findall(r"\]\(([^)#:]+)\)", README)
+    assert "docs/report.png" in targets
+    assert [target for target in targets if not (ROOT / target).exists()] == []
+    assert (ROOT / "docs" / "report.png").stat().st_size < 300_000
