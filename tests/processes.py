@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import multiprocessing
 import os
+import socket
 import sys
 import time
 from collections.abc import Callable
@@ -53,9 +54,14 @@ class Run:
             time.sleep(0.002)
 
 
-def start(log: Path, *arguments: object, environment: dict[str, str] | None = None) -> Run:
-    """Start `albert ARGUMENTS`."""
-    process = _CONTEXT.Process(target=_main, args=([str(a) for a in arguments], str(log), environment or {}))
+def start(
+    log: Path,
+    *arguments: object,
+    environment: dict[str, str] | None = None,
+    before: Callable[[], None] | None = None,
+) -> Run:
+    """Start `albert ARGUMENTS`; `before` is called first in the new process."""
+    process = _CONTEXT.Process(target=_main, args=([str(a) for a in arguments], str(log), environment or {}, before))
     log.touch()
     process.start()
     return Run(process, log)
@@ -67,7 +73,24 @@ def albert(log: Path, *arguments: object, environment: dict[str, str] | None = N
     return run.wait(), run.said()
 
 
-def _main(arguments: list[str], log: str, environment: dict[str, str]) -> None:
+def start_ranks(log: Path, count: int, *arguments: object, before: Callable[[], None] | None = None) -> list[Run]:
+    """Start the ranks of one run, as torchrun does."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(count)}
+    return [
+        start(
+            log.with_name(f"{log.name}-{rank}"),
+            *arguments,
+            environment={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            before=before,
+        )
+        for rank in range(count)
+    ]
+
+
+def _main(arguments: list[str], log: str, environment: dict[str, str], before: Callable[[], None] | None) -> None:
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     for number in (1, 2):
         os.dup2(descriptor, number)
@@ -76,5 +99,7 @@ def _main(arguments: list[str], log: str, environment: dict[str, str]) -> None:
     os.environ.update(environment)
     from albert_cli.cli import main
 
+    if before is not None:
+        before()
     sys.argv = ["albert", *arguments]
     main()

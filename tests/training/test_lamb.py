@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.training.lamb import Lamb, is_excluded, trust_ratios
 from tests.model.shapes import ALL, TINY
 
-Arrays = dict[str, np.ndarray]
+Arrays = dict[str, NDArray[Any]]
 SHAPES: dict[str, tuple[int, ...]] = {
     "encoder.embeddings.word.weight": (50, 8),
     "encoder.attention.0.query.weight": (16, 16),

@@ -1,0 +1,397 @@
+"""Runs that are killed, stopped, damaged, changed: the same command again ends in the same weights."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from albert_cli import store
+from albert_cli.errors import BusyError, CheckpointError, ConfigError, DivergedError
+from albert_cli.model import hub
+from albert_cli.training.objectives import PretrainingJob
+from albert_cli.training.pretrain import pretrain
+from tests.processes import Run, albert, start, start_ranks
+from tests.test_store import has_namespaces
+
+LAST = "step-00000030"
+
+
+def weights_of(run: Path) -> str:
+    return store.sha256_file(run / LAST / hub.WEIGHTS)
+
+
+def status(run: Path) -> dict[str, Any]:
+    return store.read_json(run / "status.json")
+
+
+def steps(run: Path) -> list[int]:
+    return [int(p.name.removeprefix("step-")) for p in sorted(run.glob("step-*"))]
+
+
+def curve(run: Path) -> list[dict[str, Any]]:
+    """What was logged, but for the times."""
+    records = store.read_journal(run / "metrics.jsonl")
+    return [{k: v for k, v in r.items() if k not in ("seconds", "tokens_per_second")} for r in records]
+
+
+def copy(finished: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(finished, tmp_path / "run"))
+
+
+# ---------------------------------------------------------------- a run
+
+
+def test_a_run_leaves_what_is_promised(finished: Path) -> None:
+    assert steps(finished) == [25, 30]
+    assert status(finished) == {
+        "state": "done", "exit_code": 0, "step": 30, "total_steps": 30, "message": ""
+    }  # fmt: skip
+    assert not [p for p in finished.iterdir() if p.name.startswith(".") and p.name != ".lock"]
+    manifest = store.verify(finished / LAST, "checkpoint")
+    model_files = {"config.json", "model.safetensors", "spiece.model", "tokenizer.json", "tokenizer_config.json"}
+    assert set(manifest.files) == model_files | {"optimizer.safetensors", "state.json", "recipe.toml"}
+    assert "held-out mlm loss" in (finished / LAST / "README.md").read_text()
+    logged = [(r["step"], "eval" in r) for r in curve(finished)]
+    assert logged == [
+        (5, False),
+        (10, False),
+        (15, False),
+        (15, True),
+        (20, False),
+        (25, False),
+        (30, False),
+        (30, True),
+    ]
+    losses = [r["loss"] for r in curve(finished) if "loss" in r]
+    assert losses[-1] < losses[0]
+    rates = [r["lr"] for r in store.read_journal(finished / "metrics.jsonl") if "lr" in r]
+    assert max(rates) < 1e-2 and rates[-1] == min(rates)
+
+
+def test_the_same_command_repeats_nothing_that_is_done(
+    finished: Path, recipe: Path, tiny_data: Path, tmp_path: Path
+) -> None:
+    run = copy(finished, tmp_path)
+    before = {p: p.stat().st_mtime_ns for p in run.rglob("*") if p.parent.name.startswith("step-")}
+    result = pretrain(str(recipe), tiny_data, run, device="cpu")
+    assert result["steps"] == 30 and result["checkpoint"] == str(run / LAST)
+    assert {p: p.stat().st_mtime_ns for p in before} == before
+    assert curve(run) == curve(finished)
+
+
+def test_a_run_of_the_same_seed_is_the_same(command: Sequence[object], finished: Path, tmp_path: Path) -> None:
+    code, said = albert(tmp_path / "log", *command, "--out", tmp_path / "run")
+    assert code == 0, said
+    assert weights_of(tmp_path / "run") == weights_of(finished)
+    assert curve(tmp_path / "run") == curve(finished)
+
+
+def test_a_dry_run_writes_nothing(recipe: Path, tiny_data: Path, tmp_path: Path) -> None:
+    plan = pretrain(str(recipe), tiny_data, tmp_path / "run", dry_run=True, device="cpu")
+    assert (plan["steps"], plan["sequences_per_step"], plan["processes"]) == (30, 8, 1)
+    assert plan["estimated_seconds"] > 0
+    assert not list(tmp_path.iterdir())
+
+
+# ---------------------------------------------------------------- killed
+
+
+def is_saving(run: Path) -> Callable[[], bool]:
+    return lambda: any(run.glob(".step-*.tmp/*"))
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_killed_at_any_moment_it_ends_in_the_same_weights(
+    dropout: float, command: Sequence[object], tiny_data: Path, recipe: Path, finished: Path, tmp_path: Path
+) -> None:
+    overrides = [f"model.{name}_dropout_prob={dropout}" for name in ("hidden", "attention_probs")]
+    expected = finished
+    if dropout:
+        expected = tmp_path / "through"
+        pretrain(str(recipe), tiny_data, expected, overrides, device="cpu")
+        assert weights_of(expected) != weights_of(finished)
+    run, rng = tmp_path / "run", random.Random(int(10 * dropout))
+    arguments = (*command, "--out", run, *(word for o in overrides for word in ("-s", o)))
+    inside_a_save = 0
+    for attempt in range(6):
+        process = start(tmp_path / "log", *arguments)
+        if attempt % 2:
+            process.wait_until(is_saving(run))
+        else:
+            written = (run / "metrics.jsonl").stat().st_mtime_ns if (run / "metrics.jsonl").exists() else 0
+            process.wait_until(
+                lambda before=written: (
+                    (run / "metrics.jsonl").exists()  # type: ignore[misc]
+                    and (run / "metrics.jsonl").stat().st_mtime_ns > before
+                )
+            )
+            time.sleep(rng.uniform(0, 0.2))
+        process.process.kill()
+        if process.wait() == 0:
+            break  # it was done before the signal came
+        inside_a_save += is_saving(run)()
+    code, said = albert(tmp_path / "log", *arguments)
+    assert code == 0, said
+    assert inside_a_save
+    assert weights_of(run) == weights_of(expected)
+    assert curve(run) == curve(expected)
+    for name in ("optimizer.safetensors", "config.json", "recipe.toml"):
+        assert (run / LAST / name).read_bytes() == (expected / LAST / name).read_bytes()
+    assert not list(run.glob(".*.tmp"))
+
+
+def test_stopped_by_a_signal_it_saves_the_current_step(
+    command: Sequence[object], finished: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    process = start(tmp_path / "log", *command, "--out", run, "-s", "train.save_every=0", "-s", "train.log_every=1")
+    process.wait_until(lambda: (run / "metrics.jsonl").exists())
+    process.terminate()
+    assert process.wait() == 75
+    assert "the same command goes on from there" in process.said()
+    (step,) = steps(run)
+    assert 0 < step < 30
+    assert status(run) == {
+        "state": "interrupted", "exit_code": 75, "step": step, "total_steps": 30,
+        "message": f"{run}: stopped after step {step}",
+    }  # fmt: skip
+    assert [r["step"] for r in curve(run)] == list(range(1, step + 1))  # nothing was lost
+    code, said = albert(tmp_path / "log", *command, "--out", run, "--resume", "must")  # what is harmless has changed
+    assert code == 0, said
+    assert f"going on from step {step}" in said
+    assert weights_of(run) == weights_of(finished)
+
+
+def test_a_second_run_in_the_same_directory_is_refused(command: Sequence[object], tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    first = start(tmp_path / "log", *command, "--out", run, "-s", "schedule.total_steps=100000")
+    first.wait_until(lambda: (run / "metrics.jsonl").exists())
+    code, said = albert(tmp_path / "second", *command, "--out", run, "-s", "schedule.total_steps=100000")
+    assert code == 6 and "another run is writing here" in said
+    assert status(run)["state"] == "running" and first.process.is_alive()
+    assert first.kill() == -9
+    again = start(tmp_path / "log", *command, "--out", run, "-s", "schedule.total_steps=100000")
+    again.wait_until(lambda: "going on from step" in again.said() or bool(steps(run)))  # nothing stale is in the way
+    again.kill()
+
+
+# ---------------------------------------------------------------- what does not fit
+
+
+def test_another_recipe_is_refused_with_the_difference(
+    finished: Path, recipe: Path, tiny_data: Path, tmp_path: Path
+) -> None:
+    run = copy(finished, tmp_path)
+    with pytest.raises(ConfigError) as raised:
+        pretrain(str(recipe), tiny_data, run, ["optimizer.lr=0.5", "train.seed=4"], device="cpu")
+    assert "optimizer.lr: 0.01 -> 0.5; train.seed: 0 -> 4" in raised.value.message
+    assert raised.value.exit_code == 2
+    assert curve(run) == curve(finished) and status(run)["state"] == "done"
+    pretrain(str(recipe), tiny_data, run, ["train.keep=1", "train.log_every=7", "train.save_every=1m"], device="cpu")
+
+
+def test_other_data_are_refused(finished: Path, recipe: Path, tiny_vocabulary: Path, tmp_path: Path) -> None:
+    from albert_cli.data import build
+    from albert_cli.data.tokenise import BuildSettings
+
+    (tmp_path / "other.txt").write_text("Another text. With few words.\n\nAnd one more. For the other part.\n" * 9)
+    other = tmp_path / "other"
+    build.build([str(tmp_path / "other.txt")], tiny_vocabulary, other, BuildSettings(holdout=0.2), workers=1)
+    run = copy(finished, tmp_path)
+    with pytest.raises(ConfigError, match="was made from another data"):
+        pretrain(str(recipe), other, run, device="cpu")
+
+
+def test_whether_to_resume(finished: Path, recipe: Path, tiny_data: Path, tmp_path: Path) -> None:
+    run = copy(finished, tmp_path)
+    with pytest.raises(BusyError, match="is not empty"):
+        pretrain(str(recipe), tiny_data, run, resume="never", device="cpu")
+    with pytest.raises(ConfigError, match="nothing to resume"):
+        pretrain(str(recipe), tiny_data, tmp_path / "new", resume="must", device="cpu")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("years of work")
+    with pytest.raises(BusyError, match="holds other files"):
+        pretrain(str(recipe), tiny_data, tmp_path / "mine", device="cpu")
+    assert (tmp_path / "mine" / "thesis.tex").read_text() == "years of work"
+    assert pretrain(str(recipe), tiny_data, run, resume="must", device="cpu")["steps"] == 30
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "optimizer.safetensors", "state.json", "manifest.json"])
+def test_a_damaged_newest_checkpoint_is_passed_over(
+    file: str, finished: Path, recipe: Path, tiny_data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run = copy(finished, tmp_path)
+    whole = bytearray((run / LAST / file).read_bytes())
+    whole[len(whole) // 2] ^= 4
+    (run / LAST / file).write_bytes(whole)
+    pretrain(str(recipe), tiny_data, run, device="cpu")
+    said = capfd.readouterr().err
+    assert f"{LAST}/{file}" in said and "going on from step 25" in said
+    assert weights_of(run) == weights_of(finished)
+    assert curve(run) == curve(finished)
+    assert (run / f"damaged-{LAST}" / file).read_bytes() == whole
+
+
+def test_a_recipe_that_does_not_fit_the_data_is_refused(recipe: Path, tiny_data: Path, tmp_path: Path) -> None:
+    for override, message in (
+        ("model.vocab_size=301", "the data's vocabulary has 300 pieces"),
+        ("data.max_seq_length=64", "only 48 positions"),
+        ("train.batch_sice=4", "unknown key"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            pretrain(str(recipe), tiny_data, tmp_path / "run", [override], device="cpu")
+    damaged = Path(shutil.copytree(tiny_data, tmp_path / "data"))
+    shard = next(damaged.glob("shards/**/*.ids"))
+    shard.write_bytes(shard.read_bytes()[:-2] + b"\1\1")
+    with pytest.raises(CheckpointError, match="ids"):
+        pretrain(str(recipe), damaged, tmp_path / "run", device="cpu")
+    assert not (tmp_path / "run").exists()
+
+
+def test_old_checkpoints_go(recipe: Path, tiny_data: Path, tmp_path: Path) -> None:
+    pretrain(str(recipe), tiny_data, tmp_path / "run", ["train.keep=4", "train.save_every=3"], device="cpu")
+    assert steps(tmp_path / "run") == [21, 24, 27, 30]
+
+
+# ---------------------------------------------------------------- divergence
+
+
+def poison(step: int, rank: int = 0) -> None:
+    """Make a loss NaN at a step on a rank."""
+    import os
+
+    plain, draw = PretrainingJob.loss_sums, PretrainingJob.draw
+    drawn: list[Any] = []
+
+    def marked(self: PretrainingJob, number: int, group: Any) -> Any:
+        parts = draw(self, number, group)
+        drawn.extend(id(p.data) for p in parts if number == step)
+        return parts
+
+    def loss_sums(self: PretrainingJob, data: Any) -> Any:
+        sums = plain(self, data)
+        if id(data) in drawn and int(os.environ.get("RANK", "0")) == rank:
+            sums["mlm_loss"] = sums["mlm_loss"] * float("nan")
+        return sums
+
+    PretrainingJob.draw, PretrainingJob.loss_sums = marked, loss_sums  # type: ignore[method-assign]
+
+
+def poison_rank_1() -> None:
+    poison(7, rank=1)
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_before_the_update(
+    recipe: Path, tiny_data: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    for name in ("draw", "loss_sums"):  # to be put back
+        monkeypatch.setattr(PretrainingJob, name, getattr(PretrainingJob, name))
+    poison(17)
+    with pytest.raises(DivergedError, match="step 17: the loss or gradient is not finite"):
+        pretrain(str(recipe), tiny_data, run, device="cpu")
+    assert (status(run)["state"], status(run)["exit_code"], status(run)["step"]) == ("diverged", 5, 15)
+    monkeypatch.undo()
+    store.verify(run / "step-00000015")
+    pretrain(str(recipe), tiny_data, run, device="cpu")
+    assert weights_of(run) == weights_of(finished)
+
+
+def test_an_absurd_rate_diverges_with_its_exit_code(command: Sequence[object], tmp_path: Path) -> None:
+    code, said = albert(tmp_path / "log", *command, "--out", tmp_path / "run", "-s", "optimizer.lr=1e38")
+    assert code == 5 and "lower optimizer.lr" in said
+    assert status(tmp_path / "run")["exit_code"] == 5
+
+
+def end(ranks: list[Run]) -> list[int]:
+    return [rank.wait() for rank in ranks]
+
+
+def test_not_finite_on_one_rank_stops_all(command: Sequence[object], tmp_path: Path) -> None:
+    ranks = start_ranks(tmp_path / "log", 2, *command, "--out", tmp_path / "run", before=poison_rank_1)
+    assert end(ranks) == [5, 5], "\n".join(r.said() for r in ranks)
+    assert all("step 7: " in rank.said() for rank in ranks)
+    assert steps(tmp_path / "run") == [5]
+
+
+# ---------------------------------------------------------------- several processes
+
+
+def test_two_processes_give_the_weights_of_one(command: Sequence[object], finished: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    ranks = start_ranks(tmp_path / "log", 2, *command, "--out", run)
+    assert end(ranks) == [0, 0], "\n".join(r.said() for r in ranks)
+    assert not ranks[1].said()
+    one, two = (load_file(r / LAST / hub.WEIGHTS) for r in (finished, run))
+    for name, tensor in one.items():
+        assert float((tensor - two[name]).norm()) <= 1e-5 * float(tensor.norm()) + 1e-7, name
+    for old, new in zip(curve(finished), curve(run), strict=True):
+        assert old["step"] == new["step"] and old.get("loss", 0) == pytest.approx(new.get("loss", 0), abs=1e-5)
+
+
+def test_a_run_changes_its_number_of_processes(command: Sequence[object], finished: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(finished, run)
+    shutil.rmtree(run / LAST)
+    ranks = start_ranks(tmp_path / "log", 2, *command, "--out", run)
+    assert end(ranks) == [0, 0], "\n".join(r.said() for r in ranks)
+    assert "going on from step 25" in ranks[0].said()
+    one, two = (load_file(r / LAST / hub.WEIGHTS) for r in (finished, run))
+    assert all(torch.allclose(one[name], two[name], atol=1e-5) for name in one)
+
+
+# ---------------------------------------------------------------- a time budget
+
+
+def test_a_time_budget_freezes_the_number_of_steps(command: Sequence[object], tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    arguments = (*command, "--out", run, "--max-time", "2s", "-s", "train.save_every=1")
+    process = start(tmp_path / "log", *arguments)
+    process.wait_until(lambda: len(steps(run)) == 2)
+    process.kill()
+    saved = store.read_json(run / "status.json")["total_steps"]
+    assert saved != 30 and f"total_steps = {saved}\n" in (run / "recipe.toml").read_text()
+    ranks = start_ranks(tmp_path / "log", 2, *arguments)
+    assert end(ranks) == [0, 0], "\n".join(r.said() for r in ranks)
+    assert status(run)["state"] == "done" and status(run)["step"] == steps(run)[-1] == saved
+    last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-2])
+    assert last["lr"] < 0.01 * 5.5 / saved  # the schedule came down
+
+
+# ---------------------------------------------------------------- a full disk
+
+_SMALL_DISK = """
+mount -t tmpfs -o size=700k tmpfs "$1" || exit 99
+shift
+"$@"; echo "ended with $?"
+ls -A "$RUN"
+mount -o remount,size=50m tmpfs "${RUN%/run}" || exit 99
+"$@"; echo "ended with $?"
+sha256sum "$RUN"/step-00000030/model.safetensors
+"""
+
+
+@pytest.mark.skipif(not has_namespaces(), reason="no user namespaces (unshare -rm) to mount a small disk in")
+def test_a_full_disk_leaves_the_last_checkpoint(command: Sequence[object], finished: Path, tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    arguments = [sys.executable, "-m", "albert_cli", *map(str, command), "--out", str(disk / "run")]
+    done = subprocess.run(
+        ["unshare", "-rm", "env", f"RUN={disk / 'run'}", "sh", "-c", _SMALL_DISK, "sh", str(disk), *arguments],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout.count("ended with 4") == 1 and done.stdout.count("ended with 0") == 1, done.stdout + done.stderr
+    assert "the disk is full" in done.stderr and "going on from step" in done.stderr
+    assert ".tmp" not in done.stdout
+    assert weights_of(finished) in done.stdout
