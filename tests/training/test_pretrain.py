@@ -285,7 +285,8 @@ def poison(step: int, rank: int = 0) -> None:
             sums["mlm_loss"] = sums["mlm_loss"] * float("nan")
         return sums
 
-    PretrainingJob.draw, PretrainingJob.loss_sums = marked, loss_sums  # type: ignore[method-assign]
+    for name, replacement in (("draw", marked), ("loss_sums", loss_sums)):
+        setattr(PretrainingJob, name, replacement)
 
 
 def poison_rank_1() -> None:

@@ -1,0 +1,108 @@
+"""Data on stdout, everything else on stderr, one voice."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from albert_cli import console
+
+
+@pytest.fixture(autouse=True)
+def _plain() -> Iterator[None]:
+    yield
+    console.configure()
+
+
+def test_results_go_to_stdout_and_notes_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    console.note("in passing")
+    console.warn("mind this")
+    console.emit({"a": 1}, "one")
+    assert capsys.readouterr() == ("one\n", "in passing\nwarning: mind this\n")
+
+
+def test_json_is_one_object(capsys: pytest.CaptureFixture[str]) -> None:
+    console.configure(json=True)
+    console.emit({"a": [1, None, "ü"]}, "text")
+    assert json.loads(capsys.readouterr().out) == {"a": [1, None, "ü"]}
+
+
+def test_quiet_leaves_results_and_warnings(capsys: pytest.CaptureFixture[str]) -> None:
+    console.configure(quiet=True)
+    console.note("in passing")
+    console.warn("mind this")
+    console.emit({}, "one")
+    with console.progress("train", 10) as bar:
+        bar.update(5, "x")
+    assert capsys.readouterr() == ("one\n", "warning: mind this\n")
+
+
+def test_only_the_first_rank_speaks(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    console.note("a")
+    console.warn("b")
+    console.emit({}, "c")
+    with console.progress("train", 10) as bar:
+        bar.update(5)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_progress_in_a_log_is_a_line_now_and_then(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    with console.progress("train", 200) as bar:
+        for done in range(1, 101):
+            now[0] += 1.0
+            bar.update(done, f"loss {done}")
+    out, err = capsys.readouterr()
+    assert not out
+    lines = err.splitlines()
+    assert len(lines) == 6
+    assert lines[0] == "train 8 % loss 15, 3 min 05 s left"
+
+
+def test_progress_on_a_terminal_is_a_bar_that_goes_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    with console.progress("train", 10) as bar:
+        bar.update(10, "loss 3.210")
+    assert "train" in terminal.getvalue()
+    monkeypatch.setenv("TERM", "dumb")
+    assert not console.is_terminal()
+
+
+def test_colour_is_for_terminals_that_want_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    assert console.has_colour(Terminal()) and not console.has_colour(io.StringIO())
+    monkeypatch.setenv("NO_COLOR", "")
+    assert not console.has_colour(Terminal())
+
+
+def test_a_table_is_aligned() -> None:
+    lines = console.table(("model", "score"), [("a", 1), ("longer", 22.5)]).split("\n")
+    assert lines == ["model   score", "──────  ─────", "a           1", "longer   22.5"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(0.4, "0 s"), (42, "42 s"), (59.4, "59 s"), (59.6, "1 min 00 s"), (185, "3 min 05 s"), (7800, "2 h 10 min")],
+)
+def test_lengths_of_time_as_people_say_them(seconds: float, said: str) -> None:
+    assert console.duration(seconds) == said

@@ -1,0 +1,68 @@
+"""The process group: nothing for one process; several through the program's own launcher."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from albert_cli import distributed
+from albert_cli.distributed import Group, process_group
+
+RECIPE = """
+extends = "mini/docs"
+[model]
+embedding_size = 8
+hidden_size = 16
+intermediate_size = 16
+[train]
+log_every = 1
+save_every = 0
+"""
+
+
+def test_one_process_needs_no_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    assert distributed.is_main() and distributed.world_size() == 1
+    with process_group("cpu") as group:
+        assert group == Group(0, 1)
+        tensor = torch.tensor([1.0, 2.0])
+        assert group.sum(tensor) is tensor and tensor.tolist() == [1.0, 2.0]
+        assert group.any(True, torch.device("cpu")) and not group.any(False, torch.device("cpu"))
+        assert group.broadcast(3.5) == 3.5
+        group.barrier()
+    assert not torch.distributed.is_initialized()
+
+
+def test_ranks_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "3")
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    assert (distributed.rank(), distributed.world_size(), distributed.is_main()) == (3, 8, False)
+
+
+def test_nproc_starts_ranks_stops_them_and_tells_their_exit_code(tiny_data: Path, tmp_path: Path) -> None:
+    (tmp_path / "it.toml").write_text(RECIPE)
+    run = tmp_path / "run"
+    command = [sys.executable, "-m", "albert_cli", "pretrain", str(tmp_path / "it.toml"), "--data", str(tiny_data)]
+    command += ["--out", str(run), "--nproc", "2", "-s", "schedule.total_steps=100000", "--device", "cpu"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        deadline = time.monotonic() + 60
+        while not (run / "metrics.jsonl").exists() and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+        process.terminate()
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 75, said
+    status = json.loads((run / "status.json").read_text())
+    assert (status["state"], status["exit_code"]) == ("interrupted", 75)
+    assert (run / f"step-{status['step']:08d}" / "manifest.json").is_file()
+    # Stopped before it could begin, the run keeps its old status, but the code is this start's own.
+    done = subprocess.run([*command, "-s", "train.seed=5"], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert "train.seed: 0 -> 5" in done.stderr
+    assert "bug" not in done.stderr

@@ -1,0 +1,235 @@
+"""The arithmetic of a step: micro-batches and ranks cut the work, not the update."""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from albert_cli import config
+from albert_cli.data.shards import TokenCorpus
+from albert_cli.distributed import Group
+from albert_cli.errors import DivergedError, Interrupted
+from albert_cli.model.heads import PretrainingModel
+from albert_cli.text.vocabulary import Vocabulary
+from albert_cli.training.checkpoint import TrainState, restore, save, seed_for
+from albert_cli.training.lamb import Lamb
+from albert_cli.training.loop import Loop, accumulate, autocast, clip, measure, micro_batches
+from albert_cli.training.objectives import PretrainingJob
+from albert_cli.training.pretrain import PretrainRecipe
+
+CPU = torch.device("cpu")
+MakeJob = Callable[..., PretrainingJob]
+
+
+@pytest.fixture
+def make_job(recipe: Path, tiny_data: Path) -> MakeJob:
+    def make(**changes: object) -> PretrainingJob:
+        overrides = [f"{key.replace('__', '.')}={value}" for key, value in changes.items()]
+        resolved = config.load(PretrainRecipe, str(recipe), ["model.vocab_size=300", *overrides])
+        torch.manual_seed(0)
+        train, heldout = TokenCorpus.open(tiny_data, "train"), TokenCorpus.open(tiny_data, "heldout")
+        vocabulary = Vocabulary.load(tiny_data)
+        model = PretrainingModel(resolved.model)
+        return PretrainingJob(model, train, heldout, vocabulary, resolved.data, resolved.train, CPU, "", 4.0)
+
+    return make
+
+
+def gradients(job: PretrainingJob, step: int = 3) -> tuple[dict[str, float], dict[str, Tensor]]:
+    job.model.zero_grad()
+    losses = accumulate(job, job.draw(step, Group()), job.settings, step, Group(), CPU)
+    return losses, {n: p.grad.clone() for n, p in job.model.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("loss", ["sop", "nsp", "none"])
+def test_the_micro_batch_size_does_not_change_the_gradient(loss: str, make_job: MakeJob) -> None:
+    expected_losses, expected = gradients(make_job(train__micro_batch_size=8, data__sentence_loss=loss))
+    assert set(expected_losses) == ({"mlm_loss"} if loss == "none" else {"mlm_loss", "order_loss"})
+    for size in (1, 3, 5, 100):
+        losses, found = gradients(make_job(train__micro_batch_size=size, data__sentence_loss=loss))
+        assert losses == pytest.approx(expected_losses, rel=1e-5)
+        assert found.keys() == expected.keys()
+        for name, gradient in expected.items():
+            assert float((found[name] - gradient).norm()) <= 1e-5 * float(gradient.norm()) + 1e-8, name
+
+
+def test_losses_are_means_over_the_whole_batch(make_job: MakeJob) -> None:
+    job = make_job()
+    losses, _ = gradients(job)
+    parts = job.draw(3, Group())
+    sums = [{name: value.detach() for name, value in job.loss_sums(part.data).items()} for part in parts]
+    masked, ordered = (sum(part.counts[name] for part in parts) for name in ("mlm_loss", "order_loss"))
+    assert masked == sum(len(p.data.masked_index) for p in parts)
+    assert losses["mlm_loss"] == pytest.approx(sum(float(s["mlm_loss"]) for s in sums) / masked, rel=1e-5)
+    assert losses["order_loss"] == pytest.approx(sum(float(s["order_loss"]) for s in sums) / ordered, rel=1e-5)
+    assert 5 < losses["mlm_loss"] < 6.5  # near log 300 at the start
+    assert losses["order_loss"] == pytest.approx(np.log(2), abs=0.05)
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4, 9])
+def test_the_ranks_draw_the_same_samples_between_them(world_size: int, make_job: MakeJob) -> None:
+    job = make_job(train__micro_batch_size=3)
+    alone = {part.number: part.data for part in job.draw(5, Group())}
+    together = {}
+    for rank in range(world_size):
+        for part in job.draw(5, Group(rank, world_size)):
+            assert part.number not in together
+            together[part.number] = part.data
+    assert together.keys() == alone.keys() == {0, 1, 2}
+    for number, data in alone.items():
+        for field in dataclasses.fields(data):
+            assert np.array_equal(getattr(data, field.name), getattr(together[number], field.name))
+
+
+def test_micro_batches_cover_the_batch_once() -> None:
+    for total, size, world in ((8, 4, 1), (10, 3, 2), (1, 5, 3)):
+        parts = [cut for rank in range(world) for cut in micro_batches(total, size, Group(rank, world))]
+        covered = [i for _, start, stop in sorted(parts) for i in range(start, stop)]
+        assert covered == list(range(total))
+        assert sorted(number for number, _, _ in parts) == list(range(len(parts)))
+
+
+def test_dropout_follows_seed_step_and_micro_batch() -> None:
+    drawn = {}
+    for place in [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1), (2**61, 10**9, 10**4)]:
+        seed_for(*place)
+        drawn[place] = tuple(torch.rand(4).tolist())
+        seed_for(*place)
+        assert drawn[place] == tuple(torch.rand(4).tolist())
+    assert len(set(drawn.values())) == len(drawn)
+
+
+def test_clipping_keeps_the_direction_and_returns_the_norm_before() -> None:
+    for limit, factor in ((1.0, 1 / 13), (0.0, 1.0), (13.0, 1.0), (100.0, 1.0)):
+        first, second, unused = (nn.Parameter(torch.zeros(2)) for _ in range(3))
+        first.grad, second.grad = torch.tensor([3.0, 4.0]), torch.tensor([12.0, 0.0])
+        optimizer = Lamb([("a", first), ("b", second), ("c", unused)])
+        assert float(clip(optimizer, limit)) == 13.0
+        assert torch.allclose(first.grad, torch.tensor([3.0, 4.0]) * factor)
+        assert torch.allclose(second.grad, torch.tensor([12.0, 0.0]) * factor)
+
+
+def test_precision_is_fp32_on_a_cpu_unless_it_is_asked_for() -> None:
+    for precision, dtype in (("auto", torch.float32), ("fp32", torch.float32), ("bf16", torch.bfloat16)):
+        with autocast(precision, CPU):
+            assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == dtype
+
+
+def test_bf16_trains_fp32_weights(make_job: MakeJob) -> None:
+    job = make_job(train__precision="bf16")
+    losses, found = gradients(job)
+    exact_losses, exact = gradients(make_job())
+    assert losses == pytest.approx(exact_losses, rel=0.02)
+    assert all(g.dtype == torch.float32 for g in found.values())
+    word = "encoder.embeddings.word.weight"
+    assert float((found[word] - exact[word]).norm()) < 0.1 * float(exact[word].norm())
+
+
+# ---------------------------------------------------------------- the loop
+
+
+def make_loop(job: PretrainingJob, out: Path, recipe: Path, *overrides: str) -> Loop:
+    resolved = config.load(PretrainRecipe, str(recipe), ["model.vocab_size=300", *overrides])
+    job.settings = resolved.train
+    optimizer = Lamb(job.model.named_parameters())
+    out.mkdir(exist_ok=True)
+    return Loop(
+        job, optimizer, resolved.optimizer, resolved.schedule, resolved.train, out, "# recipe\n", {}, Group(), CPU
+    )
+
+
+def test_no_weight_changes_in_the_step_that_diverges(make_job: MakeJob, recipe: Path, tmp_path: Path) -> None:
+    job = make_job()
+    loop = make_loop(job, tmp_path / "run", recipe)
+    plain = job.loss_sums
+    seen: list[dict[str, Tensor]] = []
+
+    def loss_sums(data: object) -> dict[str, Tensor]:
+        sums = plain(data)  # type: ignore[arg-type]
+        if loop.state.step == 4:
+            seen.append({n: p.detach().clone() for n, p in job.model.named_parameters()})
+            sums["order_loss"] = sums["order_loss"] + float("inf")
+        return sums
+
+    job.loss_sums = loss_sums  # type: ignore[method-assign]
+    with pytest.raises(DivergedError, match=r"step 4: .*order_loss inf"):
+        loop.run()
+    moments = {n: m.clone() for n, m in loop.optimizer.state_dict().items()}
+    assert all(torch.equal(p, seen[0][n]) for n, p in job.model.named_parameters())
+    assert all(bool(torch.isfinite(m).all()) for m in moments.values())
+    assert loop.state.step == 4
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
+def test_a_signal_ends_the_loop_after_its_step(
+    number: signal.Signals, make_job: MakeJob, recipe: Path, tmp_path: Path
+) -> None:
+    job = make_job()
+    loop = make_loop(job, tmp_path / "run", recipe, "train.save_every=0")
+    plain = job.loss_sums
+    places: list[int] = []
+
+    def loss_sums(data: object) -> dict[str, Tensor]:
+        places.append(loop.state.step)
+        if places.count(3) == 1:
+            places.append(3)
+            signal.raise_signal(number)
+        return plain(data)  # type: ignore[arg-type]
+
+    job.loss_sums = loss_sums  # type: ignore[method-assign]
+    before = signal.getsignal(number)
+    with pytest.raises(Interrupted, match="stopped after step 4"):
+        loop.run()
+    assert signal.getsignal(number) == before
+    assert [p.name for p in (tmp_path / "run").glob("step-*")] == ["step-00000004"]
+
+
+def test_the_best_evaluation_is_kept_once_each_time_it_is_better(
+    make_job: MakeJob, recipe: Path, tmp_path: Path
+) -> None:
+    job = make_job()
+    scores = iter([0.5, 0.4, 0.7, 0.7, 0.6, 0.8])
+    kept: list[tuple[int, float | None]] = []
+    job.score = lambda metrics: next(scores)  # type: ignore[method-assign]
+    job.keep_best = lambda metrics, state: kept.append((state.step, state.best_score))  # type: ignore[method-assign]
+    loop = make_loop(job, tmp_path / "run", recipe, "train.eval_every=5", "train.save_every=0")
+    loop.run()
+    assert kept == [(5, 0.5), (15, 0.7), (30, 0.8)]
+    assert (loop.state.best_step, loop.state.best_score) == (30, 0.8)
+
+
+def test_an_evaluation_is_the_same_whenever_it_is_made(make_job: MakeJob) -> None:
+    job = make_job()
+    job.model.eval()
+    with torch.inference_mode():
+        first = job.evaluate(Group())
+        torch.rand(7)
+        assert job.evaluate(Group()) == first
+    assert 5 < first["mlm_loss"] < 6.5 and 0 <= first["mlm_accuracy"] < 0.2 and 0 <= first["order_accuracy"] <= 1
+
+
+def test_measuring_gives_the_time_of_a_step(make_job: MakeJob) -> None:
+    job = make_job()
+    before = {n: p.clone() for n, p in job.model.named_parameters()}
+    assert 0 < measure(job, job.settings, Group(), CPU, steps=2, seconds=0.01) < 5
+    assert all(torch.equal(p, before[n]) for n, p in job.model.named_parameters())
+
+
+def test_a_checkpoint_gives_back_state_and_moments(make_job: MakeJob, tmp_path: Path) -> None:
+    job = make_job()
+    optimizer = Lamb(job.model.named_parameters())
+    gradients(job)
+    optimizer.step(0.01)
+    state = TrainState(step=7, seconds=12.5, best_score=-3.25, best_step=5)
+    directory = save(tmp_path, state, optimizer, job.write_model, "# recipe\n", {"data": "abc"}, keep=2)
+    assert save(tmp_path, state, optimizer, job.write_model, "# recipe\n", {}, keep=2) == directory  # once is enough
+    again = Lamb(job.model.named_parameters())
+    assert restore(directory, again) == state
+    assert all(torch.equal(m, again.state_dict()[n]) for n, m in optimizer.state_dict().items())
