@@ -1,22 +1,19 @@
-"""The verbs: parse, dispatch, and turn errors into one line and an exit code.
+"""The verbs: parse and dispatch.
 
 Nothing heavy is imported here; each verb imports what it needs when it runs.
 """
 
 from __future__ import annotations
 
-import functools
-import inspect
 import sys
-import traceback
-from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from albert_cli import __version__, console
-from albert_cli.errors import AlbertError, ConfigError
+from albert_cli.command import verb
+from albert_cli.errors import ConfigError
 
 EPILOGUE = (
     "Exit codes: 0 done, 1 bug, 2 usage or configuration, 3 bad input, 4 checkpoint or integrity, "
@@ -57,64 +54,12 @@ CheckpointName = Annotated[
 ]
 TaskData = Annotated[str | None, typer.Option("--data", help="Folder with the task's files, or hf:NAME.")]
 
-_COMMON: dict[str, tuple[str, str]] = {
-    "json": ("--json", "Print one JSON object on stdout."),
-    "quiet": ("--quiet", "No progress and no notes."),
-    "debug": ("--debug", "Show the traceback of an error."),
-}
 
-
-def verb(target: typer.Typer, **options: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Register a verb with `--json --quiet --debug`, and map its errors to exit codes."""
-
-    def register(function: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(function)
-        def run(**arguments: Any) -> None:
-            console.configure(**{name: arguments.pop(name) for name in _COMMON})
-            try:
-                function(**arguments)
-            except typer.Exit:
-                raise
-            except BaseException as error:
-                raise typer.Exit(_report(error)) from None
-
-        signature = inspect.signature(function, eval_str=True)
-        common = [
-            inspect.Parameter(
-                name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=False,
-                annotation=Annotated[bool, typer.Option(flag, help=text, rich_help_panel="Output")],
-            )
-            for name, (flag, text) in _COMMON.items()
-        ]
-        parameters = [*signature.parameters.values(), *common]
-        run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-        run.__annotations__ = {p.name: p.annotation for p in parameters}
-        target.command(**options)(run)
-        return run
-
-    return register
-
-
-def _report(error: BaseException) -> int:
-    """Say what went wrong on stderr, and return the exit code."""
-    if console.settings.debug:
-        traceback.print_exception(error)
-    if isinstance(error, AlbertError):
-        print(f"error: {error.message}", file=sys.stderr)
-        if error.hint:
-            print(f"hint: {error.hint}", file=sys.stderr)
-        return error.exit_code
-    if isinstance(error, KeyboardInterrupt):
-        print("error: interrupted", file=sys.stderr)
-        return 130
-    if isinstance(error, BrokenPipeError):
-        sys.stderr.close()  # the reader of our output went away; there is nobody left to tell
-        return 0
-    print(f"error: {type(error).__name__}: {error}", file=sys.stderr)
-    print("hint: this is a bug in albert; run again with --debug and report what it shows", file=sys.stderr)
-    return 1
+def _file(path: Path | None) -> Path | None:
+    """A path that is to become a file; raises `ConfigError` when a directory is there."""
+    if path is not None and path.is_dir():
+        raise ConfigError(f"--out {path}: is a directory", "name a file in it")
+    return path
 
 
 def _version(wanted: bool) -> None:
@@ -190,9 +135,9 @@ def data(
 def inspect_directory(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Any directory that albert wrote.")],
     verify: Annotated[bool, typer.Option("--verify", help="Re-hash every file.")] = False,
-    examples: Annotated[int, typer.Option(help="Training examples to decode (data directories).")] = 0,
+    examples: Annotated[int, typer.Option(min=0, help="Training examples to decode (data directories).")] = 0,
     seed: Annotated[int, typer.Option(help="Seed of the examples.")] = 0,
-    step: Annotated[int, typer.Option(help="Training step of the examples.")] = 0,
+    step: Annotated[int, typer.Option(min=0, help="Training step of the examples.")] = 0,
 ) -> None:
     """Show what a vocabulary, data, run or result directory holds.
 
@@ -230,7 +175,7 @@ def pretrain(
     from albert_cli import distributed
 
     if nproc < 1:
-        raise ConfigError(f"--nproc {nproc}: at least one process is needed")
+        raise ConfigError(f"--nproc {nproc}: at least one process is needed", "leave it out for one")
     if nproc > 1 and distributed.world_size() == 1:
         raise typer.Exit(distributed.launch(nproc, sys.argv[1:]))
     from albert_cli.training import pretrain as verb_module
@@ -306,7 +251,7 @@ def predict(
     """
     from albert_cli.evaluation import predict as verb_module
 
-    result = verb_module.predict(checkpoint, input_file, out, device, on_bad_bytes)
+    result = verb_module.predict(checkpoint, input_file, _file(out), device, on_bad_bytes)
     if result is not None:
         console.emit(result, f"{result['out']}: {result['lines']:,} lines, {result['lines_per_second']:,.0f} a second")
 
@@ -338,6 +283,7 @@ def report(
     """
     from albert_cli.evaluation.report import build
 
+    _file(out)
     result = build(directories, out)
     console.emit(result, f"{out}: tasks {len(result['tasks'])}, pretraining runs {len(result['pretraining'])}")
 

@@ -319,3 +319,21 @@ def test_a_bug_is_told_from_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
     assert said.err.splitlines()[0] == "error: ZeroDivisionError: an accident"
     assert "--debug" in said.err.splitlines()[1]
     assert "Traceback" in albert("doctor", "--debug", expect=1).err
+
+
+def test_a_path_that_the_system_refuses_is_no_bug(run: Path, work: Path) -> None:
+    (work / "file").write_text("a file")
+    said = refused(INPUT, "report", run, "--out", "file/report.html")
+    assert "error: file" in said.err
+
+
+def test_an_output_file_that_is_a_directory(run: Path, work: Path) -> None:
+    (work / "there").mkdir()
+    assert "error: --out there: is a directory" in refused(USAGE, "report", run, "--out", "there").err
+
+
+def test_too_little_memory_is_no_bug(tiny_data: Path) -> None:
+    call = ["pretrain", "mini/docs", "--data", tiny_data, "--out", "out", "-s", "model.intermediate_size=1000000000000"]
+    said = refused(1, *call, "--device", "cpu")
+    assert "error: out of memory" in said.err
+    assert "train.micro_batch_size" in said.err

@@ -26,6 +26,7 @@ LAYERS = (
     ("training",),
     ("evaluation",),
     ("quickstart", "doctor"),
+    ("command",),
     ("cli",),
     ("__main__",),
 )
