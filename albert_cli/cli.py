@@ -5,6 +5,7 @@ Nothing heavy is imported here; each verb imports what it needs when it runs.
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Literal
@@ -370,4 +371,7 @@ def recipes_validate(file: Annotated[str, typer.Argument(metavar="FILE", help="A
 
 def main() -> None:
     """The console script `albert`."""
+    # Threads that wait for each other by spinning are ten times slower as soon as anything else runs on the same
+    # cores. A short spin costs nothing on a quiet machine. torch's OpenMP reads this when it is loaded.
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     app()

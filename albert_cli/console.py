@@ -99,8 +99,8 @@ class _Silent:
 class _Lines:
     """Progress for log files: a line now and then."""
 
-    def __init__(self, label: str, total: float | None) -> None:
-        self.label, self.total = label, total
+    def __init__(self, label: str, total: float | None, done: float) -> None:
+        self.label, self.total, self.done_before = label, total, done
         self.start = self.last = time.monotonic()
 
     def update(self, done: float, text: str = "") -> None:
@@ -110,8 +110,8 @@ class _Lines:
         self.last = now
         share = f" {100 * done / self.total:.0f} %" if self.total else ""
         left = ""
-        if self.total and done > 0:
-            left = f", {duration((now - self.start) * (self.total - done) / done)} left"
+        if self.total and done > self.done_before:
+            left = f", {duration((now - self.start) * (self.total - done) / (done - self.done_before))} left"
         print(f"{self.label}{share} {text}{left}", file=sys.stderr, flush=True)
 
 
@@ -126,12 +126,12 @@ class _Bar:
 
 
 @contextmanager
-def progress(label: str, total: float | None = None) -> Iterator[Progress]:
-    """Show the progress of a task of `total` units (None: unknown) while the block runs."""
+def progress(label: str, total: float | None = None, done: float = 0) -> Iterator[Progress]:
+    """Show the progress of a task of `total` units (None: unknown), `done` of them before, while the block runs."""
     if settings.quiet or not is_main():
         yield _Silent()
     elif not is_terminal():
-        yield _Lines(label, total)
+        yield _Lines(label, total, done)
     else:
         from rich.console import Console
         from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
@@ -140,4 +140,4 @@ def progress(label: str, total: float | None = None) -> Iterator[Progress]:
         columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TaskProgressColumn())
         rest = (TimeRemainingColumn(compact=True), TextColumn("{task.fields[text]}"))
         with RichProgress(*columns, *rest, console=Console(stderr=True), transient=True) as bar:
-            yield _Bar(bar, bar.add_task(label, total=total, text=""))
+            yield _Bar(bar, bar.add_task(label, total=total, completed=int(done), text=""))

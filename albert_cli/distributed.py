@@ -51,25 +51,23 @@ class Group:
             dist.all_reduce(tensor)
         return tensor
 
-    def any(self, flag: bool, device: torch.device) -> bool:
-        """Whether the flag is set on at least one rank."""
-        if self.world_size == 1:
-            return flag
-        import torch
+    def sum_numbers(self, values: Sequence[float]) -> list[float]:
+        """Each number summed over the ranks, in float64."""
+        return list(values) if self.world_size == 1 else self.sum(_exchangeable(values)).tolist()
 
-        return bool(self.sum(torch.tensor(float(flag), device=device)).item())
+    def any(self, flag: bool) -> bool:
+        """Whether the flag is set on at least one rank."""
+        return self.sum_numbers([float(flag)])[0] > 0
 
     def broadcast(self, value: float) -> float:
         """Rank 0's value, on every rank."""
         if self.world_size == 1:
             return value
-        import torch
         import torch.distributed as dist
 
-        device = "cuda" if dist.get_backend() == "nccl" else "cpu"
-        tensor = torch.tensor(value, dtype=torch.float64, device=device)
-        dist.broadcast(tensor, src=0)
-        return float(tensor.item())
+        numbers = _exchangeable([value])
+        dist.broadcast(numbers, src=0)
+        return float(numbers.item())
 
     def barrier(self) -> None:
         """Wait for all ranks."""
@@ -77,6 +75,19 @@ class Group:
             import torch.distributed as dist
 
             dist.barrier()
+
+
+def _exchangeable(values: Sequence[float]) -> torch.Tensor:
+    """Numbers as float64 where the process group can reach them: NCCL on the GPU, gloo in memory."""
+    import torch
+    import torch.distributed as dist
+
+    return torch.tensor(values, dtype=torch.float64, device="cuda" if dist.get_backend() == "nccl" else "cpu")
+
+
+def local_rank() -> int:
+    """Which of this machine's GPUs is this process's."""
+    return int(os.environ.get("LOCAL_RANK", "0"))
 
 
 @contextmanager
@@ -89,7 +100,7 @@ def process_group(device_type: str) -> Iterator[Group]:
     import torch.distributed as dist
 
     if device_type == "cuda":
-        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+        torch.cuda.set_device(local_rank())
     dist.init_process_group("nccl" if device_type == "cuda" else "gloo")
     try:
         yield Group(rank(), world_size())

@@ -64,8 +64,11 @@ def run(out: Path, *, smoke: bool = False, device: str = "auto") -> dict[str, An
         _stage(5, "what it learnt, and the report")
         examples = _fill_masks(out)
         result = _result(out, facts, pretrained, evaluations, examples)
-        result["seconds"] = round(time.monotonic() - started, 1)
-        store.write_json(out / "quickstart.json", result)
+        before = out / "quickstart.json"  # a repetition finds everything done; the first run's time is the time
+        result["seconds"] = (
+            store.read_json(before)["seconds"] if before.is_file() else round(time.monotonic() - started, 1)
+        )
+        store.write_json(before, result)
     return result
 
 

@@ -25,7 +25,6 @@ from albert_cli.errors import BusyError, CheckpointError
 
 MANIFEST = "manifest.json"
 _UNSEALED = (MANIFEST, "README.md")  # a model card may be edited without breaking anything
-_CHUNK = 1 << 20
 
 
 # ---------------------------------------------------------------- single files
@@ -39,7 +38,7 @@ def _full_disk_is_said(path: Path) -> Iterator[None]:
     except Exception as error:
         if not _says_full(error):
             raise
-        free = shutil.disk_usage(_existing_parent(path)).free
+        free = free_bytes(path)
         raise CheckpointError(
             f"{path}: the disk is full ({free / 1e6:.1f} MB free)",
             "free some space and run the same command again; what was complete before is intact",
@@ -53,8 +52,9 @@ def _says_full(error: Exception) -> bool:
     return said or (isinstance(error, OSError) and error.errno in numbers)
 
 
-def _existing_parent(path: Path) -> Path:
-    return next(p for p in (path, *path.parents) if p.exists())
+def free_bytes(path: Path) -> int:
+    """What is free on the disk that holds, or would hold, the path."""
+    return shutil.disk_usage(next(p for p in (path, *path.absolute().parents) if p.exists())).free
 
 
 def _sync(path: Path) -> None:

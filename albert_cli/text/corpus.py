@@ -118,7 +118,8 @@ def _files(source: str) -> list[Path]:
         found = [path]
     for path in found:
         if not path.exists():
-            raise InputError(f"{path}: no such file or folder", "a source is a file, a folder, a glob, hf:NAME or docs:")
+            hint = "a source is a file, a folder, a glob, hf:NAME or docs:"
+            raise InputError(f"{path}: no such file or folder", hint)
         if not path.is_file():
             raise InputError(f"{path}: not a regular file", "copy its content to a file first")
         if not path.name.endswith(SUFFIXES):

@@ -1,0 +1,1 @@
+"""From a recipe to weights: LAMB, the one loop, pretraining, fine-tuning."""

@@ -44,6 +44,11 @@ class ClassificationJob:
     recipe: str
     keep: Callable[[Mapping[str, float], Array], None]
 
+    @property
+    def loss_names(self) -> tuple[str, ...]:
+        """The one loss of the task."""
+        return ("loss",)
+
     def draw(self, step: int, group: Group) -> list[MicroBatch]:
         """This rank's micro-batches of the step."""
         size = self.settings.batch_size

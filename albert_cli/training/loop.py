@@ -50,6 +50,10 @@ class Job(Protocol):
     def model(self) -> nn.Module:
         """The module whose parameters are trained."""
 
+    @property
+    def loss_names(self) -> tuple[str, ...]:
+        """The losses whose sum is minimised."""
+
     def draw(self, step: int, group: Group) -> list[MicroBatch]:
         """This rank's micro-batches of a step: a pure function of (seed, step, rank, world size)."""
 
@@ -111,7 +115,7 @@ class Loop:
         with (
             _stop_signals() as stop,
             ThreadPoolExecutor(1) as pool,
-            console.progress(self.label, total) as bar,
+            console.progress(self.label, total, self.state.step) as bar,
             contextlib.closing(self.journal),
         ):
             self._drawn = self._draw_ahead(pool, self.state.step)
@@ -122,7 +126,7 @@ class Loop:
                     metrics = self._evaluate()
                 if self._must_save():
                     self.save()
-                if self.group.any(stop.is_set, self.device):
+                if self.group.any(stop.is_set):
                     self.save()
                     raise Interrupted(
                         f"{self.out}: stopped after step {self.state.step}", "the same command goes on from there"
@@ -141,7 +145,7 @@ class Loop:
         sums = accumulate(self.job, parts, self.settings, self.state.step, self.group, self.device)
         norm = clip(self.optimizer, self.optimizer_settings.clip_norm)
         finite = bool(torch.isfinite(norm)) and all(map(_is_finite, sums.values()))
-        if self.group.any(not finite, self.device):
+        if self.group.any(not finite):
             raise DivergedError(
                 f"step {self.state.step}: the loss or gradient is not finite ({_in_words(sums)}); nothing was updated",
                 "lower optimizer.lr or lengthen the warm-up; the last checkpoint is intact",
@@ -178,7 +182,7 @@ class Loop:
         """Score the weights, note it, and let the job keep them when they are the best so far."""
         started = time.monotonic()
         self.job.model.eval()
-        with torch.inference_mode():
+        with torch.inference_mode(), autocast(self.settings.precision, self.device):
             metrics = self.job.evaluate(self.group)
         self.job.model.train()
         if not metrics:
@@ -187,6 +191,8 @@ class Loop:
         if self.group.rank == 0:
             rounded = {key: _short(value) for key, value in metrics.items()}
             self.journal.append({"step": self.state.step, "eval": rounded, "seconds": round(self.state.seconds, 2)})
+            shown = "  ".join(f"{key.replace('_', ' ')} {value:.4g}" for key, value in metrics.items())
+            console.note(f"{self.label} step {self.state.step:,}: {shown}")
         if self.state.best_score is None or score > self.state.best_score:
             self.state.best_score, self.state.best_step = score, self.state.step
             if self.group.rank == 0:
@@ -221,9 +227,9 @@ def accumulate(
     Every loss is divided by its count over the *global* batch, so that neither the micro-batch size nor the
     number of ranks changes the update; gradients are summed locally and reduced once.
     """
-    names = list(parts[0].counts) if parts else list(job.draw(step, Group())[0].counts)
-    local = torch.tensor([sum(p.counts[n] for p in parts) for n in names], dtype=torch.float64)
-    counts = dict(zip(names, group.sum(local.to(device)).clamp(min=1).tolist(), strict=True))
+    names = job.loss_names  # a rank without micro-batches must know them too
+    summed = group.sum_numbers([float(sum(p.counts[n] for p in parts)) for n in names])
+    counts = {name: max(count, 1.0) for name, count in zip(names, summed, strict=True)}
     means = {name: torch.zeros((), device=device) for name in names}
     for part in parts:
         checkpoint.seed_for(settings.seed, step, part.number)
@@ -235,7 +241,7 @@ def accumulate(
             means[name] += loss.detach()
     if group.world_size > 1:
         _reduce_gradients(job.model, group)
-    return dict(zip(names, group.sum(torch.stack(list(means.values()))).tolist(), strict=True))
+    return dict(zip(names, group.sum_numbers(torch.stack(list(means.values())).tolist()), strict=True))
 
 
 def _reduce_gradients(model: nn.Module, group: Group) -> None:

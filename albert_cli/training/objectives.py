@@ -43,6 +43,11 @@ class PretrainingJob:
     unigram_entropy: float | None  # of the held-out text: what a model that only counts pieces would lose, in nats
     last_metrics: Mapping[str, float] = field(default_factory=dict)
 
+    @property
+    def loss_names(self) -> tuple[str, ...]:
+        """Masked words, and the order of sentences unless the recipe leaves it out."""
+        return ("mlm_loss",) if self.pairs.sentence_loss == "none" else ("mlm_loss", "order_loss")
+
     def draw(self, step: int, group: Group) -> list[MicroBatch]:
         """This rank's micro-batches of the step."""
         index = step_indices(step, self.settings.batch_size)
@@ -78,18 +83,24 @@ class PretrainingJob:
         """
         if self.heldout.tokens == 0 or self.unigram_entropy is None:
             return {}
-        sums = torch.zeros(6, dtype=torch.float64, device=self.device)
+        sums = np.zeros(6)
         size = self.settings.micro_batch_size
-        for number, start, stop in micro_batches(self.settings.eval_batches * size, size, group):
+        for number, start, stop in micro_batches(self.settings.eval_sequences, size, group):
             drawn = self._micro_batch(self.heldout, number, _EVALUATION_SEED, np.arange(start, stop)).data
             logits, labels, orders = self._forward(drawn)
             known = orders != IGNORE
             losses = F.cross_entropy(logits.masked.float(), labels, reduction="sum")
             order_losses = F.cross_entropy(logits.order.float()[known], orders[known], reduction="sum")
             right = (logits.masked.argmax(-1) == labels).sum(), (logits.order.argmax(-1) == orders)[known].sum()
-            found = [losses, right[0], torch.tensor(len(labels)), order_losses, right[1], known.sum()]
-            sums += torch.stack([f.to(self.device, torch.float64) for f in found])
-        mlm, mlm_right, masked, order, order_right, ordered = group.sum(sums).tolist()
+            sums += [
+                losses.item(),
+                right[0].item(),
+                len(labels),
+                order_losses.item(),
+                right[1].item(),
+                int(known.sum()),
+            ]
+        mlm, mlm_right, masked, order, order_right, ordered = group.sum_numbers(sums.tolist())
         metrics = {"mlm_loss": mlm / max(masked, 1), "mlm_accuracy": mlm_right / max(masked, 1)}
         metrics["unigram_entropy"] = self.unigram_entropy
         if self.pairs.sentence_loss != "none":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +14,7 @@ import torch
 from albert_cli import config, console, store
 from albert_cli.data.batches import PairSettings
 from albert_cli.data.shards import TokenCorpus, verify_data
-from albert_cli.distributed import Group, process_group
+from albert_cli.distributed import Group, is_main, process_group
 from albert_cli.errors import CheckpointError, ConfigError
 from albert_cli.model import hub, params
 from albert_cli.model.config import ModelConfig
@@ -28,6 +27,7 @@ from albert_cli.training.settings import OptimizerSettings, ScheduleSettings, Tr
 
 # Share of a time budget kept for evaluations, checkpoints and a machine that slows down.
 _RESERVE = 0.05
+_CHECKPOINT_BYTES = 12  # a parameter: the weight and two moments in fp32
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,8 @@ def pretrain(
 ) -> dict[str, Any]:
     """Pretrain and return what `--json` prints; see `albert pretrain --help`."""
     corpus, heldout = TokenCorpus.open(data, "train"), TokenCorpus.open(data, "heldout")
-    verify_data(data)
+    if is_main():
+        verify_data(data)
     vocabulary = Vocabulary.load(corpus.vocabulary_dir)
     resolved = resolve(recipe, overrides, vocabulary)
     budget = parse_duration(max_time, "--max-time") if max_time else None
@@ -88,7 +89,7 @@ def pretrain(
     with process_group(target.type) as group:
         parts = _Parts(resolved, corpus, heldout, vocabulary, data, target, group)
         if dry_run:
-            return parts.plan(out)
+            return parts.plan(out, budget)
         with run.reported(out) as status:
             return parts.train(out, status, resume, budget)
 
@@ -130,25 +131,15 @@ class _Parts:
 
     def train(self, out: Path, status: run.Status, resume: run.Resume, budget: float | None) -> dict[str, Any]:
         """Run to the last step, or go on with what `out` holds."""
-        old = run.saved_recipe(out, resume) if self.group.rank == 0 else None
-        if budget is not None:
-            # The first start froze the number of steps; asking for the same time again means that run.
-            frozen = old["schedule"]["total_steps"] if old is not None else 0
-            if frozen := int(self.group.broadcast(float(frozen))):
-                self._set_total(frozen)
-            else:
-                self._freeze(budget)
-        if old is not None:
-            run.check_same(out, old, self.recipe)
-        self._set_total(int(self.group.broadcast(float(self.recipe.schedule.total_steps))))
+        self._settle(out, resume, budget)
         job = self.new_job()
         optimizer = run.make_optimizer(job.model, self.recipe.optimizer)
         if self.group.rank == 0:
-            _check_disk(out, optimizer.state_dict().values(), job.model, self.recipe.train.keep)
             store.write_text(out / "recipe.toml", job.recipe)
         parents = {"data": store.fingerprint(self.data)}
         state = run.resume_state(out, optimizer, lambda d: hub.load_into(job.model, hub.read(d)), self.group, parents)
         run.running(out, status, state.step, self.recipe.schedule.total_steps)
+        job.last_metrics = _last_evaluation(out, state.step)
         loop = Loop(
             job, optimizer, self.recipe.optimizer, self.recipe.schedule, self.recipe.train, out, job.recipe,
             parents, self.group, self.device, "pretrain", state,
@@ -156,6 +147,23 @@ class _Parts:
         loop.run()
         loop.save()
         return self._summary(out)
+
+    def _settle(self, out: Path, resume: run.Resume, budget: float | None) -> None:
+        """Fix the number of steps, and refuse a directory, a recipe or a disk that does not fit."""
+        old = run.saved_recipe(out, resume) if self.group.rank == 0 else None
+        if budget is not None:
+            # The first start froze the number of steps; asking for a time again means that run.
+            frozen = old["schedule"]["total_steps"] if old is not None else 0
+            if frozen := int(self.group.broadcast(float(frozen))):
+                self._set_total(frozen)
+                console.note(f"{out}: keeps the {frozen:,} steps of its first start")
+            else:
+                self._freeze(budget)
+        if old is not None:
+            run.check_same(out, old, self.recipe)
+        if self.group.rank == 0:
+            _check_disk(out, params.count(self.recipe.model).total, self.recipe.train.keep)
+        self._set_total(int(self.group.broadcast(float(self.recipe.schedule.total_steps))))
 
     def _set_total(self, total_steps: int) -> None:
         schedule = dataclasses.replace(self.recipe.schedule, total_steps=total_steps)
@@ -176,7 +184,7 @@ class _Parts:
         """What the finished run amounts to."""
         final = checkpoint.saved_steps(out)[-1]
         records = store.read_journal(out / "metrics.jsonl")
-        metrics: dict[str, float] = next((r["eval"] for r in reversed(records) if "eval" in r), {})
+        metrics = _last_evaluation(out, self.recipe.schedule.total_steps)
         if metrics:
             metrics["below_unigram_entropy"] = round(metrics["unigram_entropy"] - metrics["mlm_loss"], 4)
         state = store.read_json(final / "state.json")
@@ -189,8 +197,9 @@ class _Parts:
             "model_sha256": store.sha256_file(final / hub.WEIGHTS),
         }
 
-    def plan(self, out: Path) -> dict[str, Any]:
+    def plan(self, out: Path, budget: float | None) -> dict[str, Any]:
         """What a run would do: shapes, tokens, disk, and the time as measured on a few sequences here."""
+        self._settle(out, "auto", budget)
         recipe, train = self.recipe, self.recipe.train
         counts = params.count(recipe.model)
         # One micro-batch stands for the step: a paper-sized batch would take minutes on a CPU.
@@ -201,7 +210,6 @@ class _Parts:
         probed = measure(job, probe, self.group, self.device, steps=1, seconds=0.5)
         seconds = probed * train.batch_size / probe.batch_size * recipe.schedule.total_steps
         tokens = train.batch_size * recipe.data.max_seq_length
-        run.saved_recipe(out, "auto")
         return {
             "parameters": counts.total,
             "steps": recipe.schedule.total_steps,
@@ -211,34 +219,42 @@ class _Parts:
             "corpus_tokens": self.corpus.tokens,
             "passes_over_corpus": round(tokens * recipe.schedule.total_steps / max(self.corpus.tokens, 1), 2),
             "weights_gradients_moments_bytes": 16 * counts.total,
-            "checkpoint_bytes": 12 * counts.total,
-            "disk_bytes_needed": 12 * counts.total * (train.keep + 1),
-            "disk_bytes_free": shutil.disk_usage(next(p for p in (out, *out.absolute().parents) if p.exists())).free,
+            "checkpoint_bytes": _CHECKPOINT_BYTES * counts.total,
+            "disk_bytes_needed": _CHECKPOINT_BYTES * counts.total * (train.keep + 1),
+            "disk_bytes_free": store.free_bytes(out),
             "device": str(self.device),
             "processes": self.group.world_size,
             "estimated_seconds": round(seconds, 1),
         }
 
 
-def _check_disk(out: Path, moments: Any, model: torch.nn.Module, keep: int) -> None:
-    """Refuse to start where not even the checkpoints that are kept would fit."""
-    size = sum(t.numel() * t.element_size() for t in (*moments, *model.state_dict().values()))
-    have = sum(1 for _ in checkpoint.saved_steps(out))
-    needed, free = size * max(1, keep + 1 - have), shutil.disk_usage(out).free
+def _check_disk(out: Path, parameters: int, keep: int) -> None:
+    """Refuse to start where not even the checkpoints that are kept would fit, one more while it is written."""
+    have = len(checkpoint.saved_steps(out))
+    needed, free = _CHECKPOINT_BYTES * parameters * max(1, keep + 1 - have), store.free_bytes(out)
     if free < needed:
         raise CheckpointError(
-            f"{out}: {needed / 1e6:.0f} MB are needed for {keep} checkpoints and {free / 1e6:.0f} MB are free",
+            f"{out}: {needed / 1e6:.1f} MB are needed for {keep} checkpoints and {free / 1e6:.1f} MB are free",
             "free some space, or keep fewer with -s train.keep=1",
         )
+
+
+def _last_evaluation(out: Path, step: int) -> dict[str, float]:
+    """The newest evaluation that the journal holds at or before a step."""
+    path = out / "metrics.jsonl"
+    records = store.read_journal(path) if path.is_file() else []
+    return next((r["eval"] for r in reversed(records) if "eval" in r and r["step"] <= step), {})
 
 
 def summary_text(result: Mapping[str, Any]) -> str:
     """The result of a run as a person reads it."""
     lines = [f"{result['checkpoint']}: {result['steps']:,} steps in {console.duration(result['seconds'])}"]
     if "mlm_loss" in result:
+        below = result["below_unigram_entropy"]
+        side = "below" if below >= 0 else "above"
         lines.append(
-            f"held-out masked-word loss {result['mlm_loss']:.3f} nats, {result['below_unigram_entropy']:+.3f} below the "
-            f"unigram entropy of the same text ({result['unigram_entropy']:.3f}); accuracy {result['mlm_accuracy']:.1%}"
+            f"held-out masked-word loss {result['mlm_loss']:.3f} nats, {abs(below):.3f} {side} the unigram entropy of "
+            f"the same text ({result['unigram_entropy']:.3f}); accuracy {result['mlm_accuracy']:.1%}"
         )
     if "order_accuracy" in result:
         lines.append(f"held-out sentence-order accuracy {result['order_accuracy']:.1%}")

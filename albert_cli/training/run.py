@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 
 from albert_cli import __version__, config, console, store
-from albert_cli.distributed import Group, is_main
+from albert_cli.distributed import Group, is_main, local_rank
 from albert_cli.errors import AlbertError, BusyError, CheckpointError, ConfigError
 from albert_cli.training import checkpoint
 from albert_cli.training.checkpoint import TrainState
@@ -34,7 +34,7 @@ def choose_device(name: str) -> torch.device:
         raise ConfigError(
             f"--device {name}: this machine has none that torch can use", "`albert doctor` shows what there is"
         )
-    return torch.device(name, torch.cuda.current_device()) if name == "cuda" else torch.device(name)
+    return torch.device(name, local_rank()) if name == "cuda" else torch.device(name)
 
 
 def make_optimizer(model: torch.nn.Module, settings: OptimizerSettings) -> Lamb:

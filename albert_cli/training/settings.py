@@ -56,7 +56,8 @@ class TrainSettings:
     """`[train]`: batch, seed, precision, and how often to look and save.
 
     `batch_size` counts sequences over all processes; a process computes `micro_batch_size` of them at a time.
-    `save_every` is a number of steps or a time such as "10m"; 0 saves at the end only.
+    Pretraining is evaluated on `eval_sequences` held-out sequences. `save_every` is a number of steps or a time
+    such as "10m"; 0 saves at the end only.
     """
 
     seed: int = 0
@@ -64,13 +65,13 @@ class TrainSettings:
     micro_batch_size: int = 32
     log_every: int = 50
     eval_every: int = 500
-    eval_batches: int = 32
+    eval_sequences: int = 1024
     save_every: int | str = "10m"
     keep: int = 2
     precision: Literal["auto", "fp32", "bf16"] = "auto"
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "micro_batch_size", "log_every", "eval_every", "eval_batches", "keep"):
+        for name in ("batch_size", "micro_batch_size", "log_every", "eval_every", "eval_sequences", "keep"):
             _check(f"train.{name}", getattr(self, name), getattr(self, name) >= 1, "be at least 1")
         # Seeds from 2**62 on draw the held-out examples.
         _check("train.seed", self.seed, 0 <= self.seed < 2**62, "lie in [0, 2**62)")

@@ -24,7 +24,7 @@ batch_size = 8
 micro_batch_size = 4
 log_every = 5
 eval_every = 15
-eval_batches = 2
+eval_sequences = 32
 save_every = 5
 """
 
