@@ -45,13 +45,19 @@ class Run:
         """All that was printed."""
         return self.log.read_text(encoding="utf-8")
 
-    def wait_until(self, condition: Callable[[], bool], timeout: float = 60) -> None:
-        """Wait until the condition holds; the command must still be running then."""
+    def reaches(self, condition: Callable[[], bool], timeout: float = 60) -> bool:
+        """Wait until the condition holds; False when the command ended before."""
         deadline = time.monotonic() + timeout
         while not condition():
-            assert self.process.is_alive(), f"ended with {self.process.exitcode}:\n{self.said()}"
+            if not self.process.is_alive():
+                return False
             assert time.monotonic() < deadline, f"nothing happened:\n{self.said()}"
             time.sleep(0.002)
+        return True
+
+    def wait_until(self, condition: Callable[[], bool], timeout: float = 60) -> None:
+        """Wait until the condition holds; the command must still be running then."""
+        assert self.reaches(condition, timeout), f"ended with {self.process.exitcode}:\n{self.said()}"
 
 
 def start(

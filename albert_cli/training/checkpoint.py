@@ -67,15 +67,18 @@ def save(
 
 def newest_valid(out: Path) -> Path | None:
     """The newest checkpoint whose every byte verifies; a damaged one is named, set aside and passed over."""
-    for directory in reversed(saved_steps(out)):
+    steps = saved_steps(out)
+    for directory in reversed(steps):
         try:
             store.verify(directory, "checkpoint")
         except CheckpointError as error:
             aside = directory.with_name(f"damaged-{directory.name}")
             if aside.exists():
                 store.remove_directory(aside)
-            console.warn(f"{error.message}; set aside as {aside.name}, going back to the checkpoint before")
+            console.warn(f"{error.message}; set aside as {aside.name}")
             directory.rename(aside)
+            if directory == steps[0]:
+                console.warn(f"{out}: no checkpoint is intact, so training starts from step 0")
         else:
             return directory
     return None

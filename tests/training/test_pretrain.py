@@ -12,13 +12,20 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file
 
 from albert_cli import store
 from albert_cli.errors import BusyError, CheckpointError, ConfigError, DivergedError
 from albert_cli.model import hub
+from albert_cli.model.heads import PretrainingModel
+from albert_cli.model.packing import pack
+from albert_cli.tasks.encode import encode
+from albert_cli.tasks.spec import Example
+from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.objectives import PretrainingJob
 from albert_cli.training.pretrain import pretrain
 from tests.processes import Run, albert, start, start_ranks
@@ -104,6 +111,29 @@ def test_a_dry_run_writes_nothing(recipe: Path, tiny_data: Path, tmp_path: Path)
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("step", [25, 30])
+def test_transformers_reads_every_step(step: int, finished: Path) -> None:
+    directory = finished / f"step-{step:08d}"
+    model, info = transformers.AutoModelForPreTraining.from_pretrained(directory, output_loading_info=True)
+    assert not any(info[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
+    texts = [("Kra bade wi.", "Luma figo."), ("Ste.", "Nepi roro suta vewi.")]
+    inputs = tokenizer([a for a, _ in texts], [b for _, b in texts], padding=True, return_tensors="pt")
+    examples = [Example(a, b, None, "") for a, b in texts]
+    features = encode(examples, Vocabulary.load(directory), 48)
+    packed, _ = features.batch(np.arange(2))
+    there = inputs["attention_mask"].bool()
+    assert inputs["input_ids"][there].tolist() == packed.ids.tolist()
+    assert inputs["token_type_ids"][there].tolist() == packed.segment_ids.tolist()
+    found = hub.read(directory)
+    ours = PretrainingModel(found.config).eval()
+    assert hub.load_into(ours, found).new == ()
+    with torch.inference_mode():
+        expected = model.eval()(**inputs).sop_logits
+        logits = ours(pack(packed, torch.device("cpu"))).order
+    assert float((logits - expected).abs().max()) <= 1e-5 * float(expected.abs().max())
+
+
 # ---------------------------------------------------------------- killed
 
 
@@ -127,10 +157,10 @@ def test_killed_at_any_moment_it_ends_in_the_same_weights(
     for attempt in range(6):
         process = start(tmp_path / "log", *arguments)
         if attempt % 2:
-            process.wait_until(is_saving(run))
+            process.reaches(is_saving(run))
         else:
             written = (run / "metrics.jsonl").stat().st_mtime_ns if (run / "metrics.jsonl").exists() else 0
-            process.wait_until(
+            process.reaches(
                 lambda before=written: (
                     (run / "metrics.jsonl").exists()  # type: ignore[misc]
                     and (run / "metrics.jsonl").stat().st_mtime_ns > before
@@ -138,8 +168,7 @@ def test_killed_at_any_moment_it_ends_in_the_same_weights(
             )
             time.sleep(rng.uniform(0, 0.2))
         process.process.kill()
-        if process.wait() == 0:
-            break  # it was done before the signal came
+        assert process.wait() in (0, -9), process.said()
         inside_a_save += is_saving(run)()
     code, said = albert(tmp_path / "log", *arguments)
     assert code == 0, said
@@ -241,6 +270,18 @@ def test_a_damaged_newest_checkpoint_is_passed_over(
     assert weights_of(run) == weights_of(finished)
     assert curve(run) == curve(finished)
     assert (run / f"damaged-{LAST}" / file).read_bytes() == whole
+
+
+def test_without_an_intact_checkpoint_training_starts_anew(
+    finished: Path, recipe: Path, tiny_data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run = copy(finished, tmp_path)
+    for step in run.glob("step-*"):
+        (step / "state.json").write_text("{}")
+    pretrain(str(recipe), tiny_data, run, device="cpu")
+    assert "no checkpoint is intact, so training starts from step 0" in capfd.readouterr().err
+    assert weights_of(run) == weights_of(finished) and curve(run) == curve(finished)
+    assert len(list(run.glob("damaged-step-*"))) == 2
 
 
 def test_a_recipe_that_does_not_fit_the_data_is_refused(recipe: Path, tiny_data: Path, tmp_path: Path) -> None:

@@ -1,0 +1,312 @@
+"""Fine-tuning, evaluation and prediction on a small table of one's own, end to end."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from albert_cli import store
+from albert_cli.errors import BusyError, CheckpointError, ConfigError
+from albert_cli.evaluation.predict import predict
+from albert_cli.evaluation.runs import evaluate
+from albert_cli.model import hub
+from albert_cli.model.heads import SequenceClassifier
+from albert_cli.text.vocabulary import Vocabulary
+from albert_cli.training.finetune import Prepared, finetune, prepare
+from tests.processes import albert, start
+
+OVERRIDES = (
+    "optimizer.lr=5e-3", "schedule.total_steps=30", "schedule.warmup_steps=3", "train.batch_size=8",
+    "train.micro_batch_size=8", "train.eval_every=6", "train.log_every=6", "train.save_every=5",
+)  # fmt: skip
+MODEL_FILES = ("config.json", "model.safetensors", "spiece.model", "tokenizer.json", "tokenizer_config.json")
+
+
+@pytest.fixture(scope="session")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Sentences about one of two things; which one is the label."""
+    folder = tmp_path_factory.mktemp("table")
+    rng = random.Random(0)
+    for name, rows in (("train", 80), ("dev", 40)):
+        lines = ["text\tlabel"]
+        for _ in range(rows):
+            label = rng.choice(["kra", "wi"])
+            words = [rng.choice(["bade", "figo", "luma"]) for _ in range(rng.randint(1, 6))]
+            words[rng.randrange(len(words))] = "kra kra" if label == "kra" else "wi wi"
+            lines.append(f"{' '.join(words)}\t{label}")
+        (folder / f"{name}.tsv").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def prepared(finished: Path, table: Path) -> Prepared:
+    return prepare("table", str(finished), str(table), OVERRIDES, "cpu")
+
+
+@pytest.fixture(scope="session")
+def tuned(tmp_path_factory: pytest.TempPathFactory, prepared: Prepared) -> Path:
+    """A finished fine-tuning of seed 1; not to be changed."""
+    out = tmp_path_factory.mktemp("tuned") / "out"
+    finetune(prepared, out, 1)
+    return out
+
+
+@pytest.fixture(scope="session")
+def command(finished: Path, table: Path) -> Sequence[object]:
+    """`albert finetune` of seed 1, but for --out."""
+    overrides = [word for o in OVERRIDES for word in ("-s", o)]
+    fixed = ("--checkpoint", finished, "--data", table, "--seed", 1, "--device", "cpu")
+    return ("finetune", "table", *fixed, *overrides)
+
+
+def untimed(result: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in result.items() if key != "seconds"}
+
+
+def predictions(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+# ---------------------------------------------------------------- one run
+
+
+def test_a_run_learns_and_says_all_that_decided_it(tuned: Path, prepared: Prepared) -> None:
+    result = store.read_json(tuned / "results.json")
+    assert result["score"] == result["scores"]["accuracy"] > result["majority"]
+    assert (result["kind"], result["task"], result["metric"], result["seed"]) == ("run", "table", "accuracy", 1)
+    assert (result["labels"], result["initial"], result["steps"]) == (["kra", "wi"], "pretrained", 30)
+    assert result["examples"] == {"train": 80, "dev": 40}
+    assert result["checkpoint"] == store.fingerprint(prepared.checkpoint.directory)
+    assert {"albert", "torch"} <= set(result["versions"])
+    status = store.read_json(tuned / "status.json")
+    assert (status["state"], status["exit_code"], status["step"]) == ("done", 0, 30)
+    assert not list(tuned.glob("step-*")) and not list(tuned.glob(".*.tmp"))
+
+
+def test_the_best_evaluation_is_what_is_kept(tuned: Path) -> None:
+    result = store.read_json(tuned / "results.json")
+    records = store.read_journal(tuned / "metrics.jsonl")
+    scores = {r["step"]: r["eval"]["accuracy"] for r in records if "eval" in r}
+    assert list(scores) == [6, 12, 18, 24, 30]
+    assert result["score"] == max(scores.values())
+    assert result["best_step"] == next(step for step, score in scores.items() if score == max(scores.values()))
+    rows = predictions(tuned / "predictions.dev.jsonl")
+    assert np.mean([row["label"] == row["prediction"] for row in rows]) == pytest.approx(result["score"], abs=1e-6)
+    manifest = store.verify(tuned, "task")
+    assert set(manifest.files) == {*MODEL_FILES, "predictions.dev.jsonl"}
+
+
+def test_transformers_gives_the_same_answers(tuned: Path, table: Path) -> None:
+    model, info = transformers.AutoModelForSequenceClassification.from_pretrained(tuned, output_loading_info=True)
+    assert not info["missing_keys"] and not info["unexpected_keys"]
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tuned)
+    texts = [line.split("\t")[0] for line in (table / "dev.tsv").read_text().splitlines()[1:]]
+    with torch.inference_mode():
+        logits = model.eval()(**tokenizer(texts, padding=True, return_tensors="pt")).logits
+    rows = predictions(tuned / "predictions.dev.jsonl")
+    assert [model.config.id2label[int(i)] for i in logits.argmax(-1)] == [row["prediction"] for row in rows]
+    for row, probabilities in zip(rows, logits.softmax(-1).tolist(), strict=True):
+        assert list(row["probabilities"].values()) == pytest.approx(probabilities, abs=2e-5)
+
+
+def test_a_finished_run_is_not_repeated(tuned: Path, command: Sequence[object], tmp_path: Path) -> None:
+    run = shutil.copytree(tuned, tmp_path / "run")
+    before = {p: p.stat().st_mtime_ns for p in run.iterdir() if p.name not in ("status.json", ".lock")}
+    code, said = albert(tmp_path / "log", *command, "--out", run)
+    assert code == 0, said
+    assert {p: p.stat().st_mtime_ns for p in before} == before
+
+
+def test_other_data_another_checkpoint_or_recipe_are_refused(
+    tuned: Path, finished: Path, table: Path, tmp_path: Path
+) -> None:
+    other = Path(shutil.copytree(table, tmp_path / "table"))
+    with (other / "train.tsv").open("a") as stream:
+        stream.write("luma wi wi\twi\n")
+    for checkpoint, data, overrides, message in (
+        (finished, other, OVERRIDES, "made from another data"),
+        (finished / "step-00000025", table, OVERRIDES, "made from another checkpoint"),
+        (finished, table, (*OVERRIDES, "optimizer.lr=1e-3"), r"optimizer\.lr: 0\.005 -> 0\.001"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            finetune(prepare("table", str(checkpoint), str(data), overrides, "cpu"), tuned, 1)
+    with pytest.raises(ConfigError, match=r"train\.seed: 1 -> 2"):
+        finetune(prepare("table", str(finished), str(table), OVERRIDES, "cpu"), tuned, 2)
+    assert store.read_json(tuned / "status.json")["state"] == "done"
+
+
+def test_killed_at_any_moment_it_ends_in_the_same_weights(
+    tuned: Path, command: Sequence[object], tmp_path: Path
+) -> None:
+    run, rng = tmp_path / "run", random.Random(3)
+    conditions: list[Callable[[], bool]] = [
+        lambda: bool(list(run.glob("step-*"))),
+        lambda: bool(list(run.glob(".publish.*.tmp/*"))),
+        lambda: bool(list(run.glob(".step-*.tmp/*"))),
+        lambda: (run / "step-00000020").exists(),
+    ]
+    for condition in conditions:
+        process = start(tmp_path / "log", *command, "--out", run)
+        process.reaches(condition)
+        time.sleep(rng.uniform(0, 0.02))
+        process.process.kill()
+        assert process.wait() in (0, -9), process.said()
+    code, said = albert(tmp_path / "log", *command, "--out", run)
+    assert code == 0, said
+    for name in (*MODEL_FILES, "predictions.dev.jsonl", "recipe.toml"):
+        assert (run / name).read_bytes() == (tuned / name).read_bytes(), name
+    assert untimed(store.read_json(run / "results.json")) == untimed(store.read_json(tuned / "results.json"))
+    assert not list(run.glob("step-*")) and not list(run.glob(".*.tmp"))
+
+
+def test_an_unfinished_run_does_not_go_on_from_other_data(
+    command: Sequence[object], finished: Path, table: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    process = start(tmp_path / "log", *command, "--out", run)
+    process.wait_until(lambda: bool(list(run.glob("step-*"))))
+    process.terminate()
+    assert process.wait() == 75
+    other = Path(shutil.copytree(table, tmp_path / "table"))
+    (other / "dev.tsv").write_text("text\tlabel\nluma wi\twi\nkra\tkra\n")
+    with pytest.raises(ConfigError, match="was made from another data"):
+        finetune(prepare("table", str(finished), str(other), OVERRIDES, "cpu"), run, 1)
+
+
+# ---------------------------------------------------------------- what it starts from
+
+
+def encoder_of(model: SequenceClassifier) -> dict[str, torch.Tensor]:
+    return {n: t for n, t in model.state_dict().items() if n.startswith("encoder.")}
+
+
+def test_it_starts_from_the_checkpoint_or_from_random_weights(prepared: Prepared, finished: Path, table: Path) -> None:
+    stored = hub.read(hub.find(str(finished))).tensors
+    first, second = (prepared.new_model(seed) for seed in (1, 2))
+    assert all(torch.equal(t, stored[n]) for n, t in encoder_of(first).items())
+    assert not torch.equal(first.classifier.weight, second.classifier.weight)
+    overrides = (*OVERRIDES, "model.initial=random")
+    random_prepared = prepare("table", str(finished), str(table), overrides, "cpu")
+    one, again, two = (random_prepared.new_model(seed) for seed in (1, 1, 2))
+    word = "encoder.embeddings.word.weight"
+    assert torch.equal(one.state_dict()[word], again.state_dict()[word])
+    assert not torch.equal(one.state_dict()[word], two.state_dict()[word])
+    assert not torch.equal(one.state_dict()[word], stored[word])
+
+
+def test_a_classifier_of_another_task_is_not_taken_over(tuned: Path, table: Path) -> None:
+    from_task = prepare("table", str(tuned), str(table), OVERRIDES, "cpu").new_model(5)
+    stored = hub.read(tuned).tensors
+    assert all(torch.equal(t, stored[n]) for n, t in encoder_of(from_task).items())
+    assert not torch.equal(from_task.classifier.weight, stored["classifier.weight"])
+
+
+def test_dropout_comes_from_the_recipe(finished: Path, table: Path) -> None:
+    overrides = (*OVERRIDES, "model.dropout=0.2", "model.classifier_dropout=0.3")
+    shape = prepare("table", str(finished), str(table), overrides, "cpu").new_model(0).config
+    assert (shape.hidden_dropout_prob, shape.attention_probs_dropout_prob, shape.classifier_dropout_prob) == (
+        0.2, 0.2, 0.3
+    )  # fmt: skip
+
+
+def test_a_tokenizer_of_another_size_is_refused(finished: Path, table: Path, tmp_path: Path) -> None:
+    directory = tmp_path / "it"
+    with store.commit_directory(directory, "checkpoint") as staging:
+        config = hub.read(hub.find(str(finished))).config
+        bigger = SequenceClassifier(type(config)(**{**vars(config), "vocab_size": 301}), 2)
+        hub.write(bigger, staging, "ForSequenceClassification", ("a", "b"))
+        Vocabulary.load(hub.find(str(finished))).copy_to(staging)
+    with pytest.raises(ConfigError, match="has 300 pieces, the model 301"):
+        prepare("table", str(directory), str(table), OVERRIDES, "cpu")
+
+
+# ---------------------------------------------------------------- evaluation
+
+
+def test_evaluation_is_the_median_of_its_runs(tuned: Path, finished: Path, table: Path, tmp_path: Path) -> None:
+    out = tmp_path / "scores"
+    result = evaluate("table", str(finished), str(table), out, 3, OVERRIDES, "cpu")
+    runs = [store.read_json(out / f"run-{seed}" / "results.json") for seed in range(3)]
+    scores = [r["score"] for r in runs]
+    assert result["median"] == statistics.median(scores) == sorted(scores)[1]
+    assert result["spread"] == max(scores) - min(scores)
+    assert result["scores_by_seed"] == {"0": scores[0], "1": scores[1], "2": scores[2]}
+    assert (result["seeds"], result["kind"]) == ([0, 1, 2], "eval")
+    assert untimed(runs[1]) == untimed(store.read_json(tuned / "results.json"))  # a run is a fine-tuning of its seed
+    assert store.read_json(out / "results.json") == result
+    before = {p: p.stat().st_mtime_ns for p in out.rglob("*.safetensors")}
+    again = evaluate("table", str(finished), str(table), out, 3, OVERRIDES, "cpu")
+    assert {p: p.stat().st_mtime_ns for p in before} == before and again == result
+    two = evaluate("table", str(finished), str(table), out, 2, OVERRIDES, "cpu")
+    assert two["median"] == statistics.median(scores[:2])
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("x")
+    with pytest.raises(BusyError, match="holds other files"):
+        evaluate("table", str(finished), str(table), tmp_path / "mine", 1, OVERRIDES, "cpu")
+
+
+def test_a_task_checkpoint_is_scored_without_training(tuned: Path, table: Path, tmp_path: Path) -> None:
+    result = evaluate("table", str(tuned), str(table), tmp_path / "scores", 5, OVERRIDES, "cpu")
+    known = store.read_json(tuned / "results.json")
+    assert result["scores"]["accuracy"] == pytest.approx(known["scores"]["accuracy"], abs=1e-5)
+    assert result["steps"] == 0 and not list((tmp_path / "scores").glob("**/*.safetensors"))
+    assert predictions(tmp_path / "scores" / "predictions.dev.jsonl") == predictions(tuned / "predictions.dev.jsonl")
+
+
+def test_a_task_checkpoint_of_other_labels_is_refused(tuned: Path, table: Path, tmp_path: Path) -> None:
+    other = tmp_path / "table"
+    other.mkdir()
+    for name in ("train", "dev"):
+        (other / f"{name}.tsv").write_text((table / f"{name}.tsv").read_text().replace("\tkra", "\tno"))
+    with pytest.raises(CheckpointError, match="was fine-tuned for the labels kra, wi"):
+        evaluate("table", str(tuned), str(other), tmp_path / "scores", 1, OVERRIDES, "cpu")
+
+
+# ---------------------------------------------------------------- prediction
+
+
+def test_predictions_are_those_of_the_evaluation(tuned: Path, table: Path, tmp_path: Path) -> None:
+    texts = [line.split("\t")[0] for line in (table / "dev.tsv").read_text().splitlines()[1:]]
+    (tmp_path / "in.txt").write_text("\n".join(texts) + "\n")
+    summary = predict(str(tuned), str(tmp_path / "in.txt"), tmp_path / "out.jsonl", "cpu")
+    assert summary is not None and summary["lines"] == len(texts)
+    known = predictions(tuned / "predictions.dev.jsonl")
+    found = predictions(tmp_path / "out.jsonl")
+    assert [row["prediction"] for row in found] == [row["prediction"] for row in known]
+    for one, other in zip(found, known, strict=True):
+        assert one["probabilities"] == pytest.approx(other["probabilities"], abs=2e-5)
+
+
+def test_predicting_needs_a_classifier(finished: Path, tmp_path: Path) -> None:
+    (tmp_path / "in.txt").write_text("x\n")
+    with pytest.raises(CheckpointError, match="has no classifier"):
+        predict(str(finished), str(tmp_path / "in.txt"), tmp_path / "out.jsonl", "cpu")
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_a_regression_end_to_end(finished: Path, tmp_path: Path) -> None:
+    rng = random.Random(1)
+    for name, rows in (("train", 60), ("dev", 30)):
+        lines = ["text\tscore"]
+        for _ in range(rows):
+            count = rng.randint(0, 5)
+            lines.append(f"{' '.join(['wi'] * count + ['luma'] * (5 - count))}\t{count + 0.5}")
+        (tmp_path / f"{name}.tsv").write_text("\n".join(lines) + "\n")
+    out = tmp_path / "run"
+    result = finetune(prepare("table", str(finished), str(tmp_path), OVERRIDES, "cpu"), out, 0)
+    assert result["metric"] == "pearson" and result["score"] > 0.3 and result["labels"] == []
+    assert hub.read(out).labels == ("score",)
+    (tmp_path / "in.txt").write_text("wi wi wi\n")
+    predict(str(out), str(tmp_path / "in.txt"), tmp_path / "out.jsonl", "cpu")
+    assert isinstance(predictions(tmp_path / "out.jsonl")[0]["prediction"], float)
