@@ -287,6 +287,13 @@ def test_inspect_says_what_a_directory_is(road: Road) -> None:
         assert json.loads(albert("inspect", directory, "--json").out)["kind"] == kind
 
 
+def test_inspect_says_what_an_evaluation_found(road: Road, tmp_path: Path) -> None:
+    albert(*commands(road, tmp_path)["eval"])
+    said = json.loads(albert("inspect", tmp_path / "e", "--json").out)
+    assert said["kind"] == "evaluation"
+    assert said["results"]["seeds"] == [0, 1]
+
+
 def test_inspect_decodes_examples_with_the_masked_words_marked(road: Road) -> None:
     said = albert("inspect", road.data, "--examples", 3).out
     examples = [line for line in said.splitlines() if line.startswith("example ")]

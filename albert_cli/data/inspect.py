@@ -60,6 +60,8 @@ def describe(
 def _kind_without_manifest(directory: Path) -> str:
     if (directory / "metrics.jsonl").is_file() or any(directory.glob("step-*")):
         return "run"
+    if (directory / "results.json").is_file():
+        return "evaluation"
     if (directory / "config.json").is_file():
         return "Hugging Face model"
     if (directory / "plan.json").is_file():
