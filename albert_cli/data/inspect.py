@@ -84,7 +84,16 @@ def _is_hidden(path: Path, below: Path) -> bool:
 def _pairs_of(facts: dict[str, Any], names: Sequence[str]) -> list[str]:
     """Aligned lines `name  value` of the facts that are there."""
     width = max(map(len, names))
-    return [f"  {name.ljust(width)}  {facts[name]}" for name in names if facts.get(name) is not None]
+    return [f"  {name.ljust(width)}  {_plain(facts[name])}" for name in names if facts.get(name) is not None]
+
+
+def _plain(value: object) -> str:
+    """A value for a person: no braces, quotes or brackets around what it is made of."""
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_plain(v)}" for name, v in value.items() if v not in (None, ""))
+    if isinstance(value, list):
+        return " ".join(map(_plain, value))
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 # ---------------------------------------------------------------- data
