@@ -398,7 +398,7 @@ def test_a_run_changes_its_number_of_processes(command: Sequence[object], finish
 
 def test_a_time_budget_freezes_the_number_of_steps(command: Sequence[object], tmp_path: Path) -> None:
     run = tmp_path / "run"
-    arguments = (*command, "--out", run, "--max-time", "2s", "-s", "train.save_every=1")
+    arguments = (*command, "--out", run, "--max-time", "1s", "-s", "train.save_every=10")
     process = start(tmp_path / "log", *arguments)
     process.wait_until(lambda: len(steps(run)) == 2)
     process.kill()
