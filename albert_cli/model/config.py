@@ -75,8 +75,8 @@ class ModelConfig:
 
     def _check_ranges(self) -> None:
         for name in _POSITIVE:
-            if getattr(self, name) < 1:
-                raise ConfigError(f"model.{name} is {getattr(self, name)}", "it must be at least 1")
+            if not 1 <= getattr(self, name) < 2**31:
+                raise ConfigError(f"model.{name} is {getattr(self, name)}", "it must be at least 1, and below 2**31")
         for name in _PROBABILITIES:
             if not 0.0 <= getattr(self, name) < 1.0:
                 raise ConfigError(f"model.{name} is {getattr(self, name)}", "a dropout rate lies in [0, 1)")
@@ -96,7 +96,7 @@ class ModelConfig:
             self.num_hidden_groups,
         )
         if hidden % heads:
-            below = max(h for h in range(1, min(heads, hidden) + 1) if hidden % h == 0)
+            below = max(h for h in range(1, min(heads, hidden, 1024) + 1) if hidden % h == 0)
             raise ConfigError(
                 f"model.hidden_size {hidden} cannot be split over {heads} attention heads",
                 f"num_attention_heads must divide hidden_size, for example {below}",
@@ -145,7 +145,8 @@ class ModelConfig:
             dropout = values.get("classifier_dropout")
             given |= {"embedding_size": given["hidden_size"], "sharing": "none"}
             given["classifier_dropout_prob"] = given["hidden_dropout_prob"] if dropout is None else dropout
-        given["hidden_act"] = _ACTIVATION_NAMES.get(given.get("hidden_act", ""), given.get("hidden_act", "gelu_new"))
+        activation = str(given.get("hidden_act", "gelu_new"))
+        given["hidden_act"] = _ACTIVATION_NAMES.get(activation, activation)
         try:
             config = cls.from_values(given, origin)
         except ConfigError as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -110,6 +110,26 @@ def test_hugging_face_configs_become_shapes() -> None:
 def test_unusable_checkpoint_configs_are_refused(values: dict[str, Any], message: str) -> None:
     with pytest.raises(CheckpointError, match=message):
         ModelConfig.from_hf(values, "config.json")
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    max_leaves=3,
+)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["model_type", "classifier_dropout", *(f.name for f in fields(ModelConfig))]),
+        json_values | st.sampled_from(["albert", "bert", "albert_cli", 16, 10**30, 1e300]),
+    )
+)
+def test_any_foreign_configuration_is_read_or_refused(values: dict[str, Any]) -> None:
+    try:
+        assert ModelConfig.from_hf(values, "config.json").hidden_size >= 1
+    except CheckpointError as error:
+        assert error.message
 
 
 def test_wrong_types_in_a_recipe_are_refused() -> None:
