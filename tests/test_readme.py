@@ -117,7 +117,8 @@ def substituted(command: str) -> str:
 
 
 def shape(text: str) -> str:
-    """A line without what differs from run to run: numbers, padding, rules."""
+    """A line without what differs from run to run: numbers, padding, rules, on which side of a bound."""
+    text = text.replace(" above the ", " below the ")
     text = re.sub(r"[+-]?\d[\d,.]*", "#", re.sub(r"─+", "─", text))
     return " ".join(re.sub(r"# (s|min # s|h # min)\b", "TIME", text).split())
 
