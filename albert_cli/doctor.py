@@ -21,8 +21,7 @@ from albert_cli import __version__
 PACKAGE = "albert-cli"
 # What an extra brings, for those who do not have it.
 EXTRAS = {
-    "tensorboard": "tensorboard: training curves in TensorBoard while a run goes on",
-    "test": "pytest, hypothesis, transformers: the test suite, and `bench --against transformers`",
+    "test": "pytest, hypothesis, transformers: the test suite",
     "dev": "ruff, mypy: what a change to the code is checked with",
 }
 

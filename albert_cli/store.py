@@ -25,6 +25,7 @@ from albert_cli.errors import BusyError, CheckpointError
 
 MANIFEST = "manifest.json"
 _UNSEALED = (MANIFEST, "README.md")  # a model card may be edited without breaking anything
+_MODEL = ("config.json", "model.safetensors", "spiece.model", "tokenizer_config.json")
 
 
 # ---------------------------------------------------------------- single files
@@ -226,11 +227,16 @@ def verify(directory: Path, kind: str | None = None) -> Manifest:
 
 
 def fingerprint(directory: Path) -> str:
-    """The directory's identity, from its manifest; of a foreign directory without one, from its file sizes."""
+    """The directory's identity, from its manifest; of a model from elsewhere, from the files that decide its results.
+
+    Raises `CheckpointError` for a directory that is neither.
+    """
     manifest = read_manifest(directory)
     if manifest is not None:
         return manifest.fingerprint()
-    lines = [f"{p.name} {p.stat().st_size}" for p in sorted(directory.iterdir()) if p.is_file()]
+    lines = [f"{name} {sha256_file(directory / name)}" for name in _MODEL if (directory / name).is_file()]
+    if not lines:
+        raise CheckpointError(f"{directory}: neither a {MANIFEST} nor a model to identify it by")
     return "unverified-" + hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 
 

@@ -8,12 +8,13 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from albert_cli import __version__
-from albert_cli.doctor import describe
+from albert_cli.doctor import EXTRAS, describe
 
 
 def test_describes_this_machine() -> None:
@@ -47,6 +48,11 @@ def test_lists_the_versions_of_the_requirements_when_installed() -> None:
     data, _ = describe()
     assert {"torch", "numpy", "safetensors"} <= set(data["versions"])
     assert data["missing_requirements"] == []
+
+
+def test_every_extra_that_is_promised_exists() -> None:
+    project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert set(EXTRAS) == set(project["optional-dependencies"])
 
 
 def test_imports_nothing_heavy_but_torch() -> None:

@@ -335,9 +335,25 @@ def test_fingerprints_change_with_any_file(tmp_path: Path) -> None:
         with store.commit_directory(tmp_path / str(number), "checkpoint") as staging:
             fill(staging, text)
         prints.add(store.fingerprint(tmp_path / str(number)))
-    (tmp_path / "0" / store.MANIFEST).unlink()
     assert len(prints) == 2 and all(len(p) == 16 for p in prints)
-    assert store.fingerprint(tmp_path / "0").startswith("unverified-")
+
+
+@pytest.mark.parametrize("changed", ["config.json", "model.safetensors", "spiece.model", "tokenizer_config.json"])
+def test_a_model_from_elsewhere_is_identified_by_its_content(tmp_path: Path, changed: str) -> None:
+    for name in ("config.json", "model.safetensors", "spiece.model", "tokenizer_config.json", "README.md"):
+        (tmp_path / name).write_text("one")
+    before = store.fingerprint(tmp_path)
+    assert before.startswith("unverified-")
+    (tmp_path / "README.md").write_text("a longer text")
+    assert store.fingerprint(tmp_path) == before
+    (tmp_path / changed).write_text("two")  # of the same size
+    assert store.fingerprint(tmp_path) != before
+
+
+def test_what_is_no_model_has_no_fingerprint(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("x")
+    with pytest.raises(CheckpointError, match="nor a model"):
+        store.fingerprint(tmp_path)
 
 
 # ---------------------------------------------------------------- directories

@@ -30,7 +30,7 @@ class MaskFiller:
         """Read a pretraining checkpoint; raises `CheckpointError` when it does not fit."""
         found = hub.read(hub.find(checkpoint))
         model = PretrainingModel(found.config)
-        hub.load_into(model, found)
+        hub.load_into(model, found, ["masked"])
         return cls(model.eval(), Vocabulary.load(found.directory))
 
     @torch.inference_mode()

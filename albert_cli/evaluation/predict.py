@@ -18,8 +18,7 @@ from albert_cli.tasks.encode import encode
 from albert_cli.tasks.spec import Task
 from albert_cli.tasks.task import Example
 from albert_cli.text.vocabulary import Vocabulary
-from albert_cli.training.classify import predict_logits
-from albert_cli.training.finetune import prediction_lines
+from albert_cli.training.classify import predict_logits, prediction_lines
 from albert_cli.training.run import choose_device
 
 _CHUNK = 1024  # lines held at a time; enough to group by length
@@ -38,7 +37,8 @@ def predict(
     """Label each line of a file (or stdin, `-`) and write JSON lines to `out`, or to stdout.
 
     A line is a text, or two texts with a tab between; of a `.jsonl` file each line is an object with `text`
-    (or `text_a`) and perhaps `text_pair` (or `text_b`). Returns a summary when `out` is given.
+    (or `text_a`) and perhaps `text_pair` (or `text_b`). Texts are cut where the task's own were. Returns a
+    summary when `out` is given. Raises `InputError` for a single text where the task has pairs, and the reverse.
     """
     found = hub.read(hub.find(checkpoint))
     if not found.labels:
@@ -47,15 +47,19 @@ def predict(
         )
     target = choose_device(device)
     task = _task_of(found)
-    model = SequenceClassifier(found.config, task.num_outputs)
-    hub.load_into(model, found)
+    model = SequenceClassifier(found.config, len(task.output_names))
+    hub.load_into(model, found, ["classifier"])
     model.to(target).eval()
     vocabulary = Vocabulary.load(found.directory)
+    made_for = found.finetuned_for
+    inputs = made_for.inputs if made_for else None
+    limit = found.config.max_position_embeddings
+    limit = min(made_for.max_seq_length, limit) if made_for else limit
     started, count = time.monotonic(), 0
     with ExitStack() as stack:
         stream = sys.stdout if out is None else stack.enter_context(store.text_writer(out))
-        for examples in _chunks(_read(input_file, on_bad_bytes)):
-            features = encode(examples, vocabulary, found.config.max_position_embeddings)
+        for examples in _chunks(_read(input_file, on_bad_bytes, inputs)):
+            features = encode(examples, vocabulary, limit)
             stream.writelines(prediction_lines(task, predict_logits(model, features, target), examples))
             count += len(examples)
     if out is None:
@@ -76,8 +80,11 @@ def _task_of(found: hub.Checkpoint) -> Task:
     return Task("predict", "predict", labels, (), 1, _NoSource(), "regression" if is_value else "classification")
 
 
-def _read(name: str, on_bad_bytes: str) -> Iterator[Example]:
-    """The examples of a file or of stdin, a line each; empty lines are texts too, so that lines keep their count."""
+def _read(name: str, on_bad_bytes: str, inputs: int | None) -> Iterator[Example]:
+    """The examples of a file or of stdin, a line each; empty lines are texts too, so that lines keep their count.
+
+    `inputs` is the number of texts in each; None takes either.
+    """
     errors = "replace" if on_bad_bytes == "replace" else "strict"
     with ExitStack() as stack:
         stream: IO[bytes]
@@ -95,7 +102,12 @@ def _read(name: str, on_bad_bytes: str) -> Iterator[Example]:
                 raise InputError(
                     f"{name}:{number}: not valid UTF-8 at byte {error.start} of the line", "--on-bad-bytes replace"
                 ) from None
-            yield _example(line, name, number)
+            example = _example(line, name, number)
+            if inputs is not None and inputs != (1 if example.text_b is None else 2):
+                wanted = ("a single text", "two texts, with a tab or as text and text_pair")
+                got = "one text" if inputs == 2 else "two texts"
+                raise InputError(f"{name}:{number}: {got}, but the model was fine-tuned on {wanted[inputs - 1]}")
+            yield example
 
 
 def _example(line: str, name: str, number: int) -> Example:

@@ -8,10 +8,10 @@ under a `model_type` of our own, so that no other library loads it silently wron
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from safetensors import SafetensorError
@@ -103,6 +103,20 @@ def _translate(name: str, names: Mapping[str, str]) -> str:
 # ---------------------------------------------------------------- configuration
 
 
+@dataclass(frozen=True)
+class FinetunedFor:
+    """What a task checkpoint says of its task: name, texts in an input, and pieces at which inputs were cut."""
+
+    task: str
+    inputs: int
+    max_seq_length: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Entries of `config.json`: Hugging Face's key for the name, one of our own for what it lacks."""
+        ours = {"inputs": self.inputs, "max_seq_length": self.max_seq_length}
+        return {"finetuning_task": self.task, "albert_task": ours}
+
+
 def config_to_json(config: ModelConfig, architecture: str, labels: tuple[str, ...] = ()) -> dict[str, Any]:
     """`config.json`: Hugging Face's keys, and the architecture class that reads the heads.
 
@@ -145,9 +159,21 @@ class Checkpoint:
     def labels(self) -> tuple[str, ...]:
         """The classifier's labels in order; empty without a classifier."""
         outputs = len(self.tensors.get("classifier.weight", ()))
-        names = self.values.get("id2label") or {}
+        names = self.values.get("id2label")
+        names = names if isinstance(names, dict) else {}
         # Hugging Face leaves out two outputs with its default names.
         return tuple(str(names.get(str(i), f"LABEL_{i}")) for i in range(outputs))
+
+    @property
+    def finetuned_for(self) -> FinetunedFor | None:
+        """What `albert` fine-tuned it for; None for a pretrained model and for a classifier from elsewhere."""
+        match self.values:
+            case {
+                "finetuning_task": str(task),
+                "albert_task": {"inputs": int(inputs), "max_seq_length": int(max_seq_length)},
+            }:
+                return FinetunedFor(task, inputs, max_seq_length)
+        return None
 
 
 def find(name: str) -> Path:
@@ -223,47 +249,57 @@ def _our_names(stored: Mapping[str, Tensor], config: ModelConfig) -> dict[str, T
     return tensors
 
 
-@dataclass(frozen=True)
-class Coverage:
-    """What loading did: names taken from the file, names left at their initial value, names not used."""
+def load_into(model: nn.Module, checkpoint: Checkpoint, heads: Sequence[str] | Literal["all"] = ()) -> None:
+    """Copy a checkpoint into a model; the encoder must be covered, and so must the `heads` that are named.
 
-    matched: tuple[str, ...]
-    new: tuple[str, ...]
-    unused: tuple[str, ...]
+    The other heads may be new, and so may the pooler where only the encoder is asked for (files saved from a
+    masked-language model have none). Under "all" the file must hold every parameter, as resuming needs.
 
-
-def load_into(model: nn.Module, checkpoint: Checkpoint) -> Coverage:
-    """Copy a checkpoint into a model; the heads may be new, the encoder must be covered.
-
-    Raises `CheckpointError` naming the first encoder tensor that is missing or has another shape: a run
-    that silently trains from random weights is the commonest way to lose a day. The pooler may be absent
-    (files saved from a masked-language model), which is said.
+    Raises `CheckpointError` naming the first tensor that is missing or has another shape: a run that silently
+    trains from random weights is the commonest way to lose a day.
     """
     own = model.state_dict()
     fitting = {n: t for n, t in checkpoint.tensors.items() if n in own and own[n].shape == t.shape}
-    new = tuple(name for name in own if name not in fitting)
+    new = [name for name in own if name not in fitting]
     for name in new:
-        if not name.startswith("encoder."):
-            continue
-        if name not in checkpoint.tensors and name.startswith("encoder.pooler."):
-            console.warn(f"{checkpoint.directory}: has no pooler; it starts from random weights")
-            continue
         found = checkpoint.tensors.get(name)
+        part = name.split(".")[0]
+        may_be_new = part not in ("encoder", *heads) or (found is None and name.startswith("encoder.pooler."))
+        if may_be_new and heads != "all":
+            continue
         what = "is missing" if found is None else f"has shape {tuple(found.shape)}, not {tuple(own[name].shape)}"
         raise CheckpointError(
-            f"{checkpoint.directory / WEIGHTS}: does not cover the encoder: {name} {what}",
+            f"{checkpoint.directory / WEIGHTS}: does not cover the {part}: {name} {what}",
             "the file and its config.json do not belong together, or it holds another architecture",
         )
     with torch.no_grad():
         for name, tensor in fitting.items():
             own[name].copy_(tensor)
-    return Coverage(tuple(fitting), new, tuple(n for n in checkpoint.tensors if n not in fitting))
+    _say_coverage(checkpoint, new, [name for name in checkpoint.tensors if name not in fitting])
+
+
+def _say_coverage(checkpoint: Checkpoint, new: Sequence[str], unused: Sequence[str]) -> None:
+    """Say what a model from elsewhere leaves to chance, and what of it is of no use here."""
+    if any(name.startswith("encoder.pooler.") for name in new):
+        console.warn(f"{checkpoint.directory}: has no pooler; it starts from random weights")
+    if store.read_manifest(checkpoint.directory) is not None:
+        return  # of our own files it is known
+    parts = [("starts new", [n for n in new if not n.startswith("encoder.")]), ("not used", unused)]
+    said = [f"{what}: {', '.join(sorted({n.split('.')[0] for n in names}))}" for what, names in parts if names]
+    if said:
+        console.note(f"{checkpoint.directory}: {'; '.join(said)}")
 
 
 # ---------------------------------------------------------------- writing
 
 
-def write(model: nn.Module, directory: Path, architecture: str, labels: tuple[str, ...] = ()) -> None:
+def write(
+    model: nn.Module,
+    directory: Path,
+    architecture: str,
+    labels: tuple[str, ...] = (),
+    finetuned_for: FinetunedFor | None = None,
+) -> None:
     """Write `config.json` and `model.safetensors` into a staged directory.
 
     `architecture` is Hugging Face's class without its prefix (`ForPreTraining`). Tied weights are stored once.
@@ -272,4 +308,5 @@ def write(model: nn.Module, directory: Path, architecture: str, labels: tuple[st
     names = name_map(config)
     tensors = {_translate(n, names): t.detach().float().cpu().contiguous() for n, t in model.state_dict().items()}
     save_file(tensors, directory / WEIGHTS, metadata={"format": "pt"})
-    store.write_json(directory / "config.json", config_to_json(config, architecture, labels))
+    values = config_to_json(config, architecture, labels)
+    store.write_json(directory / "config.json", values | (finetuned_for.to_json() if finetuned_for else {}))

@@ -53,7 +53,6 @@ class GlueFiles:
     labelled: Columns
     test: Columns
     skip_short: bool = False
-    file_of_split: tuple[tuple[str, str], ...] = ()
 
     def read(self, task: Task, split: str, data: str | None) -> list[Example]:
         """All examples of a split; without `data` from the Hub."""
@@ -72,7 +71,7 @@ class GlueFiles:
         return _examples(task, rows, columns, is_labelled=split not in task.test_splits)
 
     def _find(self, data: Path, split: str) -> Path:
-        file = dict(self.file_of_split).get(split, split) + ".tsv"
+        file = f"{split}.tsv"
         if not data.is_dir():
             raise InputError(
                 f"{data}: no such directory", f"--data names the folder that holds {self.folder}/{file}"

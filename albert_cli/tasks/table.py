@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -59,13 +59,21 @@ class TableSettings:
             raise ConfigError("table.labels names a class twice")
 
 
-def open_table(settings: TableSettings, data: str | None = None) -> Task:
+def open_table(settings: TableSettings, data: str | None = None, known: tuple[str, ...] = ()) -> Task:
     """The task of one's own table: finds the files, reads train, and settles columns, kind and classes.
 
-    `data` is a folder, a single file (then train) or `hf:NAME[:CONFIG]`. Raises `ConfigError` when nothing
+    `data` is a folder, a single file (then train) or `hf:NAME[:CONFIG]`; `known` are the outputs of a model, for
+    data without train to take the classes from. Raises `ConfigError` when nothing
     names a file, `InputError` for a missing file or column, or labels that make no task.
     """
     files = _locate(settings, data)
+    if "train" not in files and not settings.labels and settings.kind != "regression":
+        if not known:
+            raise InputError(
+                f"{data or next(iter(files.values()))}: no training data to take the classes from",
+                "-s table.train=FILE, or name the classes by table.labels",
+            )
+        settings = replace(settings, kind="regression") if len(known) == 1 else replace(settings, labels=known)
     table = TableFiles(settings, files)
     reference = table.rows(next(iter(files)))
     texts = [reference.columns[_column(reference, "text", settings)]]
@@ -106,11 +114,6 @@ def _locate(settings: TableSettings, data: str | None) -> dict[str, str]:
     files = {split: name for split in _FILE_NAMES if (name := given.get(split) or found.get(split))}
     if not files:
         raise ConfigError("the task 'table' has no data", "--data DIR, or -s table.train=FILE")
-    if "train" not in files and not (settings.labels or settings.kind == "regression"):
-        raise InputError(
-            f"{data or next(iter(files.values()))}: no training data to take the classes from",
-            "-s table.train=FILE, or name the classes by table.labels",
-        )
     return files
 
 

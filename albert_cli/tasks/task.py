@@ -51,9 +51,9 @@ class Task:
     test_splits: tuple[str, ...] = ("test",)
 
     @property
-    def num_outputs(self) -> int:
-        """Columns of the head's logits: one a class, a single one for a value."""
-        return len(self.labels) if self.kind == "classification" else 1
+    def output_names(self) -> tuple[str, ...]:
+        """The columns of the head's logits by name: one a class, a single one for a value."""
+        return self.labels if self.kind == "classification" else ("score",)
 
     @property
     def splits(self) -> tuple[str, ...]:

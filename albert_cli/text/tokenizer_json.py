@@ -72,13 +72,13 @@ def tokenizer_json(proto: Any, cleaning: Cleaning) -> str:
     return str(tokenizer.to_str(pretty=False))
 
 
-def tokenizer_config(cleaning: Cleaning) -> str:
+def tokenizer_config(cleaning: Cleaning, model_max_length: int) -> str:
     """The content of `tokenizer_config.json`."""
     return json.dumps(
         {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
-            "model_max_length": 512,
+            "model_max_length": model_max_length,
             **{f"{name}_token": token for name, token in SPECIAL_TOKENS.items()},
             "clean_up_tokenization_spaces": False,
             "albert_cleaning": {

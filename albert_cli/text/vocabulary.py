@@ -141,11 +141,14 @@ class Vocabulary:
     def _tokenizer_json(self) -> str:
         return tokenizer_json(self._proto, self.cleaning)
 
-    def copy_to(self, directory: Path) -> None:
-        """Write `spiece.model`, `tokenizer.json` and `tokenizer_config.json` into an existing directory."""
+    def copy_to(self, directory: Path, model_max_length: int = 512) -> None:
+        """Write `spiece.model`, `tokenizer.json` and `tokenizer_config.json` into an existing directory.
+
+        model_max_length: the positions of the model beside it, to which other programs cut what they encode.
+        """
         store.write_bytes(directory / MODEL, self._model)
         store.write_text(directory / TOKENIZER, self._tokenizer_json + "\n")
-        store.write_text(directory / CONFIG, tokenizer_config(self.cleaning) + "\n")
+        store.write_text(directory / CONFIG, tokenizer_config(self.cleaning, model_max_length) + "\n")
 
 
 # ---------------------------------------------------------------- training

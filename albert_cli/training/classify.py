@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from albert_cli.model.heads import SequenceClassifier
 from albert_cli.model.packing import pack
 from albert_cli.tasks.encode import Features
 from albert_cli.tasks.metrics import scores
-from albert_cli.tasks.task import Task
+from albert_cli.tasks.task import Example, Task
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.checkpoint import TrainState
 from albert_cli.training.loop import MicroBatch, micro_batches
@@ -32,7 +33,7 @@ _EVALUATION_TOKENS = 16_384  # a forward pass without gradients; bounds memory, 
 
 @dataclass
 class ClassificationJob:
-    """One fine-tuning run; `keep` is called with the dev metrics and logits whenever dev is best so far."""
+    """One fine-tuning run; `keep` is called with the step, dev metrics and logits whenever dev is best so far."""
 
     model: SequenceClassifier
     task: Task
@@ -42,7 +43,8 @@ class ClassificationJob:
     settings: TrainSettings
     device: torch.device
     recipe: str
-    keep: Callable[[Mapping[str, float], Array], None]
+    max_seq_length: int
+    keep: Callable[[int, Mapping[str, float], Array], None]
 
     @property
     def loss_names(self) -> tuple[str, ...]:
@@ -76,13 +78,13 @@ class ClassificationJob:
 
     def keep_best(self, metrics: Mapping[str, float], state: TrainState) -> None:
         """Hand the best weights so far to whoever keeps them."""
-        self.keep(metrics, self.logits)
+        self.keep(state.step, metrics, self.logits)
 
     def write_model(self, directory: Path) -> None:
         """The encoder and its classifier with its labels, tokenizer and card."""
-        labels = self.task.labels if self.task.kind == "classification" else ("score",)
-        hub.write(self.model, directory, "ForSequenceClassification", labels)
-        self.vocabulary.copy_to(directory)
+        made_for = hub.FinetunedFor(self.task.name, self.task.inputs, self.max_seq_length)
+        hub.write(self.model, directory, "ForSequenceClassification", self.task.output_names, made_for)
+        self.vocabulary.copy_to(directory, self.model.config.max_position_embeddings)
 
 
 def write_task_card(directory: Path, job: ClassificationJob, metrics: Mapping[str, float]) -> None:
@@ -118,3 +120,27 @@ def evaluation(task: Task, logits: Array, features: Features) -> dict[str, float
     labels = torch.from_numpy(features.labels)
     loss = float(summed_loss(task, torch.from_numpy(logits), labels)) / len(features)
     return {**scores(task.metrics, predictions_of(task, logits), features.labels), "loss": loss}
+
+
+def prediction_lines(task: Task, logits: Array, examples: Iterable[Example]) -> list[str]:
+    """One JSON line an example: id, gold label where known, prediction, and probabilities by label."""
+    predicted = predictions_of(task, logits)
+    if task.kind == "regression":
+        found: list[dict[str, Any]] = [{"prediction": round(float(value), 5)} for value in predicted]
+    else:
+        shifted = np.exp(logits - logits.max(axis=1, keepdims=True))
+        probabilities = shifted / shifted.sum(axis=1, keepdims=True)
+        found = [
+            {
+                "prediction": task.labels[int(label)],
+                "probabilities": {n: round(float(q), 5) for n, q in zip(task.labels, row, strict=True)},
+            }
+            for label, row in zip(predicted, probabilities, strict=True)
+        ]
+    lines = []
+    for example, entry in zip(examples, found, strict=True):
+        gold: dict[str, Any] = {}
+        if example.label is not None:
+            gold["label"] = task.labels[int(example.label)] if task.kind == "classification" else example.label
+        lines.append(json.dumps({"id": example.id, **gold, **entry}, ensure_ascii=False) + "\n")
+    return lines

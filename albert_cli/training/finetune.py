@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import torch
 
 from albert_cli import config, console, store
 from albert_cli.distributed import Group
-from albert_cli.errors import ConfigError
+from albert_cli.errors import CheckpointError, ConfigError, InputError
 from albert_cli.model import hub
 from albert_cli.model.heads import SequenceClassifier
 from albert_cli.tasks.encode import Features, encode
@@ -32,7 +30,7 @@ from albert_cli.training.classify import (
     ClassificationJob,
     evaluation,
     predict_logits,
-    predictions_of,
+    prediction_lines,
     write_task_card,
 )
 from albert_cli.training.loop import Loop
@@ -90,8 +88,8 @@ def resolve(task: str, overrides: Sequence[str]) -> FinetuneRecipe:
     """The recipe of a task, of a shipped recipe's full name, or of a file, with overrides."""
     if task.endswith(".toml") or task in config.shipped_recipes():
         return config.load(FinetuneRecipe, task, overrides)
-    if task != "table" and find_task(task).train_split is None:  # also says what is wrong with the name
-        raise ConfigError(f"{task} has no training data", "score it with a checkpoint fine-tuned on mnli")
+    if task != "table":
+        find_task(task)  # says what is wrong with the name
     return config.load(FinetuneRecipe, f"finetune/{task}", overrides)
 
 
@@ -105,12 +103,17 @@ class Prepared:
     vocabulary: Vocabulary
     data: str | None
     device: torch.device
+    for_scoring: bool = False
 
     @cached_property
     def examples(self) -> dict[str, list[Example]]:
-        """The training split and every dev split."""
-        assert self.task.train_split is not None
-        return {split: self.task.read(split, self.data) for split in (self.task.train_split, *self.task.dev_splits)}
+        """Every dev split, and the training split before them unless a model is only scored."""
+        splits = list(self.task.dev_splits)
+        if not self.for_scoring:
+            if self.task.train_split is None:
+                raise InputError(f"{self.task.title} has no training data here", "--data DIR with a train file")
+            splits.insert(0, self.task.train_split)
+        return {split: self.task.read(split, self.data) for split in splits}
 
     @cached_property
     def features(self) -> dict[str, Features]:
@@ -120,8 +123,7 @@ class Prepared:
     @property
     def train(self) -> Features:
         """The training split."""
-        assert self.task.train_split is not None
-        return self.features[self.task.train_split]
+        return self.features[str(self.task.train_split)]
 
     @property
     def dev(self) -> Features:
@@ -148,12 +150,53 @@ class Prepared:
             classifier_dropout_prob=settings.classifier_dropout,
         )
         torch.manual_seed(seed)
-        model = SequenceClassifier(shape, self.task.num_outputs)
+        model = SequenceClassifier(shape, len(self.task.output_names))
         if settings.initial == "pretrained":
             # A classifier in the file belongs to another task, whatever its shape.
             encoder = {n: t for n, t in self.checkpoint.tensors.items() if not n.startswith("classifier.")}
             hub.load_into(model, dataclasses.replace(self.checkpoint, tensors=encoder))
         return model.to(self.device)
+
+    @cached_property
+    def majority(self) -> float | None:
+        """What knowing only the training labels scores on dev; None where there is no training split to read."""
+        split = self.task.train_split
+        if split is None:
+            return None
+        try:
+            train = self.examples[split] if split in self.examples else self.task.read(split, self.data)
+        except InputError:
+            return None
+        return majority(self.task, [e.label for e in train], self.dev.labels)[self.task.metrics[0]]  # type: ignore[arg-type]
+
+    def results(self, model: SequenceClassifier) -> tuple[dict[str, Any], Array]:
+        """What every result says (`results.json`): the model's scores on each dev split, and all that decided them.
+
+        Also the logits [N, C] on the first of these splits, in the task's order.
+        """
+        model.eval()
+        task = self.task
+        scores: dict[str, float] = {}
+        logits: dict[str, Array] = {}
+        for split, features in self.features.items():
+            if split in task.dev_splits:
+                logits[split] = predict_logits(model, features, self.device)
+                metrics = evaluation(task, logits[split], features)
+                further = "" if split == task.dev_splits[0] else split.removeprefix("dev_") + "_"
+                scores |= {f"{further}{name}": metrics[name] for name in task.metrics}
+        record = {
+            "kind": "run",
+            "task": task.name,
+            "title": task.title,
+            "metric": task.metrics[0],
+            "score": scores[task.metrics[0]],
+            "scores": scores,
+            "majority": self.majority,
+            "labels": list(task.labels),
+            "predictions": PREDICTIONS,
+            **self.provenance,
+        }
+        return record, logits[task.dev_splits[0]]
 
     @cached_property
     def provenance(self) -> dict[str, Any]:
@@ -175,9 +218,11 @@ class Prepared:
 def prepare(task: str, checkpoint_name: str, data: str | None, overrides: Sequence[str], device: str) -> Prepared:
     """Resolve the recipe, verify the checkpoint, and open the task; nothing is trained or written."""
     recipe = resolve(task, overrides)
-    row = open_table(recipe.table, data) if recipe.task == "table" else find_task(recipe.task)
     directory = hub.find(checkpoint_name)
     found = hub.read(directory)
+    row = open_table(recipe.table, data, found.labels) if recipe.task == "table" else find_task(recipe.task)
+    if not row.dev_splits:
+        raise InputError(f"{row.title} has no labelled dev data here", "--data DIR with a dev file")
     limit = found.config.max_position_embeddings
     if recipe.data.max_seq_length > limit:
         # The paper's 512 is a ceiling, not a wish: a small model simply sees less of a long input.
@@ -191,13 +236,16 @@ def prepare(task: str, checkpoint_name: str, data: str | None, overrides: Sequen
     return Prepared(recipe, row, found, vocabulary, data, run.choose_device(device))
 
 
-def finetune(prepared: Prepared, out: Path, seed: int, resume: run.Resume = "auto") -> dict[str, Any]:
-    """Train one seed into `out`, keeping the checkpoint that is best on dev; return its `results.json`.
+def finetune(
+    prepared: Prepared, out: Path, seed: int | None = None, resume: run.Resume = "auto"
+) -> dict[str, Any]:
+    """Train one seed (default: the recipe's) into `out`, keeping the checkpoint that is best on dev.
 
-    A finished run with the same recipe is not repeated.
+    Returns its `results.json`. A finished run with the same recipe is verified and not repeated.
     """
-    seeded = dataclasses.replace(prepared.recipe.train, seed=seed)
-    recipe = dataclasses.replace(prepared.recipe, train=seeded)
+    recipe = prepared.recipe
+    if seed is not None:
+        recipe = dataclasses.replace(recipe, train=dataclasses.replace(recipe.train, seed=seed))
     with run.reported(out) as status:
         old = run.saved_recipe(out, resume)
         if old is not None:
@@ -205,8 +253,10 @@ def finetune(prepared: Prepared, out: Path, seed: int, resume: run.Resume = "aut
             if (out / RESULTS).is_file():
                 done = store.read_json(out / RESULTS)
                 run.check_parents(out, done, {what: prepared.provenance[what] for what in ("checkpoint", "data")})
+                store.verify(out, "task")
+                _remove_steps(out)
                 return done
-        torch.manual_seed(seed)
+        torch.manual_seed(recipe.train.seed)
         return _Run(prepared, recipe, out).train(status)
 
 
@@ -222,92 +272,82 @@ class _Run:
         p, recipe, total = self.prepared, self.recipe, self.recipe.schedule.total_steps
         text = config.dump_toml(recipe)
         model = p.new_model(recipe.train.seed)
+        limit = recipe.data.max_seq_length
         self.job = ClassificationJob(
-            model, p.task, p.train, p.dev, p.vocabulary, recipe.train, p.device, text, self._keep
+            model, p.task, p.train, p.dev, p.vocabulary, recipe.train, p.device, text, limit, self._keep
         )
         optimizer = run.make_optimizer(model, recipe.optimizer)
         store.write_text(self.out / "recipe.toml", text)
         group, parents = Group(), {what: str(p.provenance[what]) for what in ("checkpoint", "data")}
-        state = run.resume_state(self.out, optimizer, lambda d: hub.load_into(model, hub.read(d)), group, parents)
+        _drop_states_without_their_best(self.out)
+        state = run.resume_state(
+            self.out, optimizer, lambda d: hub.load_into(model, hub.read(d), "all"), group, parents
+        )
         run.running(self.out, status, state.step, total)
         loop = Loop(
             self.job, optimizer, recipe.optimizer, recipe.schedule, recipe.train, self.out, text, parents, group,
             p.device, f"{p.task.title} seed {recipe.train.seed}", state,
         )  # fmt: skip
         loop.run()
-        results = self._results(state, state.seconds or time.monotonic() - started)
-        store.write_json(self.out / RESULTS, results)
-        for directory in checkpoint.saved_steps(self.out):
-            store.remove_directory(directory)  # only resuming needs them; the best stands in `out` itself
+        self._publish(_best(self.out, state.best_step))
+        hub.load_into(model, hub.read(self.out), "all")
+        results, _ = p.results(model)
+        results |= {"seed": recipe.train.seed, "best_step": state.best_step}
+        results["seconds"] = round(state.seconds or time.monotonic() - started, 2)
+        store.write_json(self.out / RESULTS, results)  # from here on the run is done
+        _remove_steps(self.out)
         return results
 
-    def _keep(self, metrics: Mapping[str, float], logits: Array) -> None:
-        """Publish the best weights so far as the run's model, with their predictions on dev."""
+    def _keep(self, step: int, metrics: Mapping[str, float], logits: Array) -> None:
+        """Commit the best model so far with its predictions on dev, and delete those that no state refers to."""
+        directory = _best(self.out, step)
+        if directory.exists():  # of an attempt that ended before its state was saved
+            store.remove_directory(directory)
         parents = {"checkpoint": str(self.prepared.provenance["checkpoint"])}
-        with store.publish(self.out, "task", parents) as staging:
+        with store.commit_directory(directory, "task", parents) as staging:
             self.job.write_model(staging)
             write_task_card(staging, self.job, metrics)
             examples = self.prepared.examples[self.prepared.task.dev_splits[0]]
             lines = prediction_lines(self.prepared.task, logits, examples)
             store.write_text(staging / PREDICTIONS, "".join(lines))
+        needed = {directory, *(_best(self.out, _best_step(saved)) for saved in checkpoint.saved_steps(self.out))}
+        for old in set(self.out.glob("best-*")) - needed:
+            store.remove_directory(old)
 
-    def _results(self, state: checkpoint.TrainState, seconds: float) -> dict[str, Any]:
-        """`results.json`: the dev scores of the best checkpoint and all that decided them."""
-        p, task = self.prepared, self.prepared.task
-        records = store.read_journal(self.out / "metrics.jsonl")
-        best = next(r["eval"] for r in reversed(records) if "eval" in r and r["step"] == state.best_step)
-        scores = {name: best[name] for name in task.metrics}
-        if len(task.dev_splits) > 1:
-            scores |= self._other_splits()
-        assert p.train.labels is not None
-        assert p.dev.labels is not None
-        return {
-            "kind": "run",
-            "task": task.name,
-            "title": task.title,
-            "metric": task.metrics[0],
-            "score": scores[task.metrics[0]],
-            "scores": scores,
-            "seed": self.recipe.train.seed,
-            "best_step": state.best_step,
-            "majority": majority(task, p.train.labels, p.dev.labels)[task.metrics[0]],
-            "labels": list(task.labels),
-            "predictions": PREDICTIONS,
-            **p.provenance,
-            "seconds": round(seconds, 2),
-        }
-
-    def _other_splits(self) -> dict[str, float]:
-        """Scores of the best checkpoint on the further dev splits (MNLI: mismatched)."""
-        p = self.prepared
-        hub.load_into(self.job.model, hub.read(self.out))
-        self.job.model.eval()
-        found: dict[str, float] = {}
-        for split in p.task.dev_splits[1:]:
-            metrics = evaluation(p.task, predict_logits(self.job.model, p.features[split], p.device), p.features[split])
-            found |= {f"{split.removeprefix('dev_')}_{name}": metrics[name] for name in p.task.metrics}
-        return found
+    def _publish(self, best: Path) -> None:
+        """Make a committed model the run's own."""
+        manifest = store.verify(best, "task")
+        with store.publish(self.out, "task", manifest.parents) as staging:
+            for path in best.iterdir():
+                if path.name != store.MANIFEST:
+                    store.write_bytes(staging / path.name, path.read_bytes())
 
 
-def prediction_lines(task: Task, logits: Array, examples: Iterable[Example]) -> list[str]:
-    """One JSON line an example: id, gold label where known, prediction, and probabilities by label."""
-    predicted = predictions_of(task, logits)
-    if task.kind == "regression":
-        found: list[dict[str, Any]] = [{"prediction": round(float(value), 5)} for value in predicted]
-    else:
-        shifted = np.exp(logits - logits.max(axis=1, keepdims=True))
-        probabilities = shifted / shifted.sum(axis=1, keepdims=True)
-        found = [
-            {
-                "prediction": task.labels[int(label)],
-                "probabilities": {n: round(float(q), 5) for n, q in zip(task.labels, row, strict=True)},
-            }
-            for label, row in zip(predicted, probabilities, strict=True)
-        ]
-    lines = []
-    for example, entry in zip(examples, found, strict=True):
-        gold: dict[str, Any] = {}
-        if example.label is not None:
-            gold["label"] = task.labels[int(example.label)] if task.kind == "classification" else example.label
-        lines.append(json.dumps({"id": example.id, **gold, **entry}, ensure_ascii=False) + "\n")
-    return lines
+# ---------------------------------------------------------------- the best model beside the states
+
+
+def _best(out: Path, step: int) -> Path:
+    """Where the model of an evaluation is kept while its run goes on."""
+    return out / f"best-{step:08d}"
+
+
+def _best_step(directory: Path) -> int:
+    """The best evaluation as a saved state knows it; 0 before the first."""
+    return int(store.read_json(directory / "state.json").get("best_step", 0))
+
+
+def _drop_states_without_their_best(out: Path) -> None:
+    """Delete states whose best model is not there whole: training then goes on from an older one and finds it anew."""
+    for directory in checkpoint.saved_steps(out):
+        try:
+            if step := _best_step(directory):
+                store.verify(_best(out, step), "task")
+        except CheckpointError as error:
+            console.warn(f"{error.message}; {directory.name} is not gone on from")
+            store.remove_directory(directory)
+
+
+def _remove_steps(out: Path) -> None:
+    """Delete what only resuming needs; the best model stands in `out` itself."""
+    for directory in (*checkpoint.saved_steps(out), *out.glob("best-*")):
+        store.remove_directory(directory)

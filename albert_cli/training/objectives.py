@@ -118,7 +118,7 @@ class PretrainingJob:
     def write_model(self, directory: Path) -> None:
         """The encoder with both heads, its tokenizer and its card."""
         hub.write(self.model, directory, "ForPreTraining")
-        self.vocabulary.copy_to(directory)
+        self.vocabulary.copy_to(directory, self.model.config.max_position_embeddings)
         card.write(
             directory, card.pretrained(self.model.config, self.pairs.sentence_loss, self.last_metrics, self.recipe)
         )

@@ -137,7 +137,9 @@ class _Parts:
         if self.group.rank == 0:
             store.write_text(out / "recipe.toml", job.recipe)
         parents = {"data": store.fingerprint(self.data)}
-        state = run.resume_state(out, optimizer, lambda d: hub.load_into(job.model, hub.read(d)), self.group, parents)
+        state = run.resume_state(
+            out, optimizer, lambda d: hub.load_into(job.model, hub.read(d), "all"), self.group, parents
+        )
         run.running(out, status, state.step, self.recipe.schedule.total_steps)
         job.last_metrics = _last_evaluation(out, state.step)
         loop = Loop(

@@ -182,8 +182,30 @@ def test_we_read_bare_and_masked_language_models(name: str, tmp_path: Path, capf
         assert ("has no pooler" in capfd.readouterr().err) == missing_pooler
         assert ("masked.dense" in new) == (not missing_pooler)
         assert not any(n.startswith("encoder.") and n != "encoder.pooler" for n in new)
-        with pytest.raises(CheckpointError, match="is missing"):
-            hub.load_into(model, hub.read(tmp_path), "all")
+        for heads in ("all", ["order"]):
+            with pytest.raises(CheckpointError, match="is missing"):
+                hub.load_into(model, hub.read(tmp_path), heads)
+        if missing_pooler:  # a masked-language model has all that filling masks needs
+            hub.load_into(model, hub.read(tmp_path), ["masked"])
+
+
+def test_what_is_not_used_of_a_foreign_file_is_said(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    transformers.AutoModelForPreTraining.from_config(hf_config(TINY)).save_pretrained(tmp_path / "theirs")
+    read_into(SequenceClassifier(TINY, 2), tmp_path / "theirs")
+    assert f"{tmp_path / 'theirs'}: starts new: classifier; not used: masked, order\n" in capfd.readouterr().err
+    read_into(SequenceClassifier(TINY, 2), saved(PretrainingModel(TINY), tmp_path / "ours", "ForPreTraining"))
+    assert capfd.readouterr().err == ""
+
+
+def test_a_task_checkpoint_says_what_it_was_fine_tuned_for(tmp_path: Path) -> None:
+    made_for = hub.FinetunedFor("cola", 1, 128)
+    with store.commit_directory(tmp_path / "it", "task") as staging:
+        hub.write(SequenceClassifier(TINY, 2), staging, "ForSequenceClassification", ("0", "1"), made_for)
+    assert hub.read(tmp_path / "it").finetuned_for == made_for
+    theirs = load_with_transformers(transformers.AutoModelForSequenceClassification, tmp_path / "it")
+    theirs.save_pretrained(tmp_path / "theirs")
+    assert hub.read(tmp_path / "theirs").finetuned_for == made_for
+    assert hub.read(saved(PretrainingModel(TINY), tmp_path / "pretrained", "ForPreTraining")).finetuned_for is None
 
 
 def test_defaults_that_a_foreign_configuration_leaves_out() -> None:
