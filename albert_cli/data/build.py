@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BuildSettings", "build", "summary", "unigram_entropies"]
 
+_FEW_HELDOUT = 5_000  # pieces: ten sequences of the paper's length
 _PLAN = "plan.json"
 
 
@@ -361,4 +362,6 @@ def summary(facts: dict[str, Any]) -> str:
             f"unigram entropy of the held-out pieces: {facts['unigram_entropy_nats']:.3f} nats"
             f" (their own: {facts['heldout_own_entropy_nats']:.3f})"
         )
+    if 0 < facts["totals"]["heldout"]["tokens"] < _FEW_HELDOUT:
+        lines.append("so few pieces are held out that scores on them will say little; --holdout takes a larger share")
     return "\n".join(lines)

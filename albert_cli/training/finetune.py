@@ -87,6 +87,8 @@ class FinetuneRecipe:
 def resolve(task: str, overrides: Sequence[str]) -> FinetuneRecipe:
     """The recipe of a task, of a shipped recipe's full name, or of a file, with overrides."""
     if task.endswith(".toml") or task in config.shipped_recipes():
+        if "task" not in config.read_recipe(task):
+            raise ConfigError(f"{task} is no fine-tuning recipe: it names no task", "albert pretrain takes it")
         return config.load(FinetuneRecipe, task, overrides)
     if task != "table":
         find_task(task)  # says what is wrong with the name

@@ -49,6 +49,8 @@ class PretrainRecipe:
 def resolve(recipe: str, overrides: Sequence[str], vocabulary: Vocabulary) -> PretrainRecipe:
     """The recipe with overrides, fitted to the vocabulary; raises `ConfigError` where they do not fit."""
     values = config.read_recipe(recipe)
+    if "task" in values:
+        raise ConfigError(f"{recipe} is a fine-tuning recipe, for {values['task']}", "albert finetune takes it")
     for text in overrides:
         values = config.merge(values, config.parse_override(text))
     asked = values.setdefault("model", {}).setdefault("vocab_size", vocabulary.size)
