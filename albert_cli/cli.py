@@ -87,6 +87,9 @@ def vocab(
     out: Out,
     size: Annotated[int, typer.Option(help="Number of pieces.")] = 30_000,
     sample_size: Annotated[int, typer.Option(help="Sentences to train on, drawn uniformly from all text.")] = 2_000_000,
+    character_coverage: Annotated[
+        float, typer.Option(help="Share of the text's characters that get a piece; the rarest become unknown.")
+    ] = 0.99995,
     lowercase: Annotated[bool, typer.Option(help="Lower-case the text.")] = True,
     strip_accents: Annotated[bool, typer.Option(help="Drop accents and other combining marks.")] = True,
     normal_form: Annotated[Literal["NFKD", "NFKC", "NFC", "none"], typer.Option(help="Unicode normal form.")] = "NFKD",
@@ -103,8 +106,9 @@ def vocab(
     from albert_cli.text.clean import Cleaning
 
     report = vocabulary.build(
-        sources, out, size, Cleaning(lowercase, strip_accents, normal_form), sample_size=sample_size, seed=seed,
-        language=language, on_bad_bytes=on_bad_bytes, text_field=text_field,
+        sources, out, size, Cleaning(lowercase, strip_accents, normal_form), sample_size=sample_size,
+        character_coverage=character_coverage, seed=seed, language=language, on_bad_bytes=on_bad_bytes,
+        text_field=text_field,
     )  # fmt: skip
     console.emit(report, vocabulary.summary(report))
 
@@ -137,16 +141,28 @@ def inspect_directory(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Any directory that albert wrote.")],
     verify: Annotated[bool, typer.Option("--verify", help="Re-hash every file.")] = False,
     examples: Annotated[int, typer.Option(min=0, help="Training examples to decode (data directories).")] = 0,
-    seed: Annotated[int, typer.Option(help="Seed of the examples.")] = 0,
+    seed: Annotated[int | None, typer.Option(help="Seed of the examples; default: the recipe's, or 0.")] = None,
     step: Annotated[int, typer.Option(min=0, help="Training step of the examples.")] = 0,
+    recipe: Annotated[
+        str | None, typer.Option(help="Show what this pretraining recipe draws: its batches and lengths.")
+    ] = None,
 ) -> None:
     """Show what a vocabulary, data, run or result directory holds.
 
     Example: albert inspect data --examples 3
     """
     from albert_cli.data.inspect import describe
+    from albert_cli.training.settings import TrainSettings
 
-    console.emit(*describe(directory, examples, seed, step, verify))
+    train, settings = TrainSettings(), None
+    if recipe is not None:
+        from albert_cli.text.vocabulary import Vocabulary
+        from albert_cli.training.pretrain import resolve
+
+        resolved = resolve(recipe, [], Vocabulary.load(directory))
+        train, settings = resolved.train, resolved.data
+    seed = train.seed if seed is None else seed
+    console.emit(*describe(directory, examples, seed, step, verify, settings, train.batch_size))
 
 
 # ---------------------------------------------------------------- training
@@ -197,7 +213,9 @@ def finetune(
     checkpoint: CheckpointName,
     out: Out,
     data: TaskData = None,
-    seed: Annotated[int, typer.Option(help="Seed of the classifier, the order and dropout.")] = 0,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of the classifier, the order and dropout; default: the recipe's.")
+    ] = None,
     overrides: Overrides = None,
     resume: Annotated[
         Literal["auto", "must", "never"], typer.Option(help="Whether to go on with what is in --out.")
@@ -242,7 +260,9 @@ def predict(
     input_file: Annotated[
         str, typer.Option("--input", help="A file of lines (two texts: tab between) or .jsonl; - is stdin.")
     ],
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="File to write; stdout otherwise.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="File to write; stdout otherwise. --json needs it.")
+    ] = None,
     on_bad_bytes: BadBytes = "refuse",
     device: Device = "auto",
 ) -> None:
@@ -250,6 +270,8 @@ def predict(
 
     Example: albert predict mrpc --input pairs.tsv --out labels.jsonl
     """
+    if console.settings.json and out is None:
+        raise ConfigError("--json prints one object, and predictions are a JSON line each", "give --out FILE for them")
     from albert_cli.evaluation import predict as verb_module
 
     result = verb_module.predict(checkpoint, input_file, _file(out), device, on_bad_bytes)

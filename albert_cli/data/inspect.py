@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from albert_cli import console, store
-from albert_cli.data.batches import PackedBatch, PairSettings, batch, original_ids, pack, step_indices
+from albert_cli.data.batches import PackedBatch, PairSettings, batch, original_ids, pack
 from albert_cli.data.masking import VocabularyFacts, ngram_probabilities, select_spans
 from albert_cli.data.pairs import draw_pairs, examples_per_pass
 from albert_cli.data.shards import TokenCorpus
@@ -26,12 +26,13 @@ def describe(
     step: int = 0,
     verify: bool = False,
     settings: PairSettings | None = None,
+    batch_size: int = 32,
 ) -> tuple[dict[str, Any], str]:
     """What `directory` holds, as a mapping and as text.
 
-    examples: how many training examples of `step` to decode, for a data directory; verify: re-hash every
-    file that a manifest below names. Raises `CheckpointError` when there is nothing to describe or a file
-    is damaged.
+    examples: how many training examples to decode, from the first of `step` at `batch_size` on, for a data
+    directory; verify: re-hash every file that a manifest below names. Raises `CheckpointError` when there is
+    nothing to describe or a file is damaged.
     """
     if not directory.is_dir():
         raise CheckpointError(f"{directory}: no such directory")
@@ -45,7 +46,7 @@ def describe(
         facts["verified"] = _verify_below(directory)
     text = [f"{directory}: {kind}" + (f" {facts['fingerprint']}" if manifest else ", unverified (no manifest)")]
     if kind == "data":
-        more, lines = _describe_data(directory, examples, seed, step, settings or PairSettings())
+        more, lines = _describe_data(directory, examples, seed, (step, batch_size), settings or PairSettings())
     elif kind == "vocabulary":
         more, lines = _describe_vocabulary(directory)
     else:
@@ -100,7 +101,7 @@ def _plain(value: object) -> str:
 
 
 def _describe_data(
-    directory: Path, examples: int, seed: int, step: int, settings: PairSettings
+    directory: Path, examples: int, seed: int, place: tuple[int, int], settings: PairSettings
 ) -> tuple[dict[str, Any], list[str]]:
     from albert_cli.text.vocabulary import Vocabulary
 
@@ -123,8 +124,11 @@ def _describe_data(
     lines += [f"{drawn['sequences']} sequences of at most {settings.max_seq_length} positions, seed {seed}:"]
     lines += _pairs_of(drawn, tuple(drawn))
     if examples > 0:
-        index = step_indices(step, examples)
+        step, batch_size = place
+        index = step * batch_size + np.arange(examples, dtype=np.int64)
+        lines += ["", f"from step {step}, {batch_size} sequences a step, seed {seed}:"]
         drawn_batch = batch(corpus, vocabulary, settings, seed, index)
+        facts |= {"step": step, "batch_size": batch_size, "seed": seed}
         facts["examples"] = decode(drawn_batch, vocabulary.pieces, index.tolist())
         for example in facts["examples"]:
             lines += ["", *_show(example, settings)]

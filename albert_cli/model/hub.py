@@ -267,9 +267,10 @@ def load_into(model: nn.Module, checkpoint: Checkpoint, heads: Sequence[str] | L
         may_be_new = part not in ("encoder", *heads) or (found is None and name.startswith("encoder.pooler."))
         if may_be_new and heads != "all":
             continue
+        head = "" if part == "encoder" else " head"
         what = "is missing" if found is None else f"has shape {tuple(found.shape)}, not {tuple(own[name].shape)}"
         raise CheckpointError(
-            f"{checkpoint.directory / WEIGHTS}: does not cover the {part}: {name} {what}",
+            f"{checkpoint.directory / WEIGHTS}: does not cover the {part}{head}: {name} {what}",
             "the file and its config.json do not belong together, or it holds another architecture",
         )
     with torch.no_grad():

@@ -134,14 +134,15 @@ def paper_note(config: ModelConfig) -> str:
 # ---------------------------------------------------------------- by name
 
 
-def resolve(name: str) -> tuple[ModelConfig, str]:
+def resolve(name: str) -> tuple[ModelConfig, str, bool]:
     """The shape behind a preset, a recipe (path or shipped name) or a checkpoint directory, and its kind.
 
-    Raises ConfigError for an unknown name or impossible shape, CheckpointError for a directory without a
+    Also whether the size of the vocabulary is assumed, because a recipe leaves it to the data. Raises ConfigError
+    for an unknown name, an impossible shape or a fine-tuning recipe, CheckpointError for a directory without a
     usable config.json.
     """
     if name in PRESETS:
-        return PRESETS[name], "preset"
+        return PRESETS[name], "preset", False
     path = Path(name)
     if path.is_dir():
         steps = sorted(path.glob("step-*/config.json"))  # a run stands for its newest step
@@ -149,18 +150,21 @@ def resolve(name: str) -> tuple[ModelConfig, str]:
     if path.name == "config.json":
         from albert_cli import store  # presets and recipes need none of its imports
 
-        return ModelConfig.from_hf(store.read_json(path), str(path)), "checkpoint"
+        return ModelConfig.from_hf(store.read_json(path), str(path)), "checkpoint", False
     if not (name.endswith(".toml") or _is_shipped(name)):
         hint = recipes.suggestion(name, [*PRESETS, *recipes.shipped_recipes()])
         raise ConfigError(
             f"{name}: neither a preset, a recipe nor a checkpoint directory",
             hint or f"presets: {', '.join(PRESETS)}; `albert recipes list` names the recipes",
         )
-    section = recipes.read_recipe(name).get("model")
+    recipe = recipes.read_recipe(name)
+    section = recipe.get("model")
+    hint = "name a pretraining recipe, a preset or a checkpoint directory"
+    if "task" in recipe:
+        raise ConfigError(f"{name}: a fine-tuning recipe has no shape of its own, the checkpoint decides it", hint)
     if not isinstance(section, dict):
-        hint = "name a pretraining recipe, a preset or a checkpoint directory"
         raise ConfigError(f"{name}: no [model] section to count", hint)
-    return ModelConfig.from_values(section, name), "recipe"
+    return ModelConfig.from_values(section, name), "recipe", "vocab_size" not in section
 
 
 def _is_shipped(name: str) -> bool:
@@ -185,6 +189,8 @@ def describe(names: Sequence[str] = ()) -> tuple[dict[str, Any], str]:
         rows.append((model["name"], *(f"{n:,}" for n in (*numbers, model["paper_count"])), figure))
         if paper and paper["note"]:
             notes.append(f"* {model['name']}: {paper['note']}.")
+        if model["vocab_size_assumed"]:
+            notes.append(f"{model['name']}: names no vocabulary; counted with {model['vocab_size']:,} pieces.")
     legend = (
         "The paper's count leaves out the heads everywhere, and the pooler where nothing is shared; "
         "the total is what pretraining trains."
@@ -193,11 +199,13 @@ def describe(names: Sequence[str] = ()) -> tuple[dict[str, Any], str]:
 
 
 def _describe_one(name: str) -> dict[str, Any]:
-    config, source = resolve(name)
+    config, source, vocab_size_assumed = resolve(name)
     counts, figure = count(config), paper_figure(config)
     return {
         "name": name,
         "source": source,
+        "vocab_size": config.vocab_size,
+        "vocab_size_assumed": vocab_size_assumed,
         "config": asdict(config),
         "parts": {field.name: getattr(counts, field.name) for field in fields(counts)},
         "distinct_blocks": {

@@ -26,9 +26,10 @@ def data(small_vocabulary: Path, write_files: Files, tmp_path: Path) -> Path:
 
 
 def test_a_data_directory_is_described_with_examples(data: Path) -> None:
-    facts, text = describe(data, examples=3, step=2, seed=1)
+    facts, text = describe(data, examples=3, step=2, seed=1, batch_size=8)
     assert json.loads(json.dumps(facts))["kind"] == "data"
-    assert [example["index"] for example in facts["examples"]] == [6, 7, 8]
+    assert [example["index"] for example in facts["examples"]] == [16, 17, 18]
+    assert "from step 2, 8 sequences a step, seed 1:" in text
     assert text.count("example ") == 3
     assert "  A: " in text
     assert "[" in text.split("example", 1)[1]

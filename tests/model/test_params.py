@@ -198,6 +198,17 @@ def test_shipped_paper_recipes_have_the_presets_shapes() -> None:
         }
 
 
+def test_an_assumed_vocabulary_is_said(tmp_path: Path) -> None:
+    recipe = tmp_path / "mine.toml"
+    recipe.write_text("[model]\nvocab_size = 8000\n")
+    data, text = describe(["mini/wiki", str(recipe), "albert-base"])
+    assert [m["vocab_size"] for m in data["models"]] == [30_000, 8_000, 30_000]
+    assert [m["vocab_size_assumed"] for m in data["models"]] == [True, False, False]
+    assert [line for line in text.splitlines() if "30,000 pieces" in line] == [
+        "mini/wiki: names no vocabulary; counted with 30,000 pieces."
+    ]
+
+
 def test_unknown_names_are_refused_with_a_suggestion() -> None:
     with pytest.raises(ConfigError, match="albert-lrage") as raised:
         describe(["albert-lrage"])
@@ -221,6 +232,9 @@ def test_unusable_inputs_are_refused(tmp_path: Path) -> None:
     recipe.write_text("[train]\nseed = 1\n")
     with pytest.raises(ConfigError, match=r"no \[model\] section"):
         describe([str(recipe)])
+    for name in ("finetune/cola", "mini/table"):
+        with pytest.raises(ConfigError, match="a fine-tuning recipe has no shape of its own"):
+            describe([name])
 
 
 def test_nothing_heavy_is_imported() -> None:
