@@ -1,0 +1,460 @@
+"""Which checkpoints are scored and which are trained from, on GLUE's files in miniature."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from albert_cli import store
+from albert_cli.errors import BusyError, CheckpointError, ConfigError, InputError
+from albert_cli.evaluation import runs
+from albert_cli.evaluation.fill_mask import MaskFiller
+from albert_cli.evaluation.predict import predict
+from albert_cli.evaluation.runs import evaluate
+from albert_cli.model import hub
+from albert_cli.model.config import ModelConfig
+from albert_cli.model.heads import PretrainingModel, SequenceClassifier
+from albert_cli.tasks.spec import find_task
+from albert_cli.text.vocabulary import Vocabulary
+from albert_cli.training import finetune as finetuning
+from albert_cli.training.finetune import finetune, prepare
+from tests.command import albert
+
+SHAPE = ModelConfig(
+    vocab_size=300, embedding_size=8, hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
+    intermediate_size=32, max_position_embeddings=48, initializer_range=0.1,
+)  # fmt: skip
+QUICK = (
+    "schedule.total_steps=6", "schedule.warmup_steps=1", "train.eval_every=2", "train.save_every=3",
+    "train.batch_size=4", "train.log_every=6", "optimizer.lr=5e-3", "data.max_seq_length=24",
+)  # fmt: skip
+WORDS = ("bade", "figo", "luma", "wi", "kra", "ne")
+
+
+def sentence(number: int) -> str:
+    return " ".join(WORDS[(number * k + k) % len(WORDS)] for k in range(1, 4 + number % 3))
+
+
+@pytest.fixture(scope="session")
+def glue(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """CoLA, SST-2 and MNLI with a dozen rows each."""
+    folder = tmp_path_factory.mktemp("glue")
+    rows = range(12)
+    single = "sentence\tlabel\n" + "".join(f"{sentence(i)}\t{i % 2}\n" for i in rows)
+    header = "\t".join(str(i) for i in range(8)) + "\tsentence1\tsentence2\tgold_label\n"
+    labels = find_task("mnli").labels
+    pairs = ["\t".join([*"01234567", sentence(i), sentence(i + 5), labels[i % 3]]) + "\n" for i in range(24)]
+    pairs = [pair.replace("0", str(i), 1) for i, pair in enumerate(pairs)]
+    files = {
+        "CoLA/train": "".join(f"x\t{i % 2}\t\t{sentence(i)}\n" for i in rows),
+        "CoLA/dev": "".join(f"x\t{(i + 1) % 2}\t\t{sentence(i)}\n" for i in rows),
+        "SST-2/train": single,
+        "SST-2/dev": single,
+        "MNLI/train": header.replace("0", "index", 1) + "".join(pairs),
+        "MNLI/dev_matched": header.replace("0", "index", 1) + "".join(pairs[:9]),
+        "MNLI/dev_mismatched": header.replace("0", "index", 1) + "".join(pairs[9:]),
+    }
+    for name, text in files.items():
+        path = folder / f"{name}.tsv"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def encoder(tmp_path_factory: pytest.TempPathFactory, tiny_vocabulary: Path) -> Path:
+    """A pretraining checkpoint that nothing pretrained; enough to start from."""
+    torch.manual_seed(0)
+    directory = tmp_path_factory.mktemp("encoder") / "it"
+    with store.commit_directory(directory, "checkpoint") as staging:
+        hub.write(PretrainingModel(SHAPE), staging, "ForPreTraining")
+        Vocabulary.load(tiny_vocabulary).copy_to(staging, SHAPE.max_position_embeddings)
+    return directory
+
+
+@pytest.fixture(scope="session")
+def tuned(tmp_path_factory: pytest.TempPathFactory, encoder: Path, glue: Path) -> Callable[[str], Path]:
+    """Task checkpoints by the name of their task, each made once."""
+    folder = tmp_path_factory.mktemp("tuned")
+
+    def of(task: str) -> Path:
+        if not (folder / task).exists():
+            finetune(prepare(task, str(encoder), str(glue), QUICK, "cpu"), folder / task, 0)
+        return folder / task
+
+    return of
+
+
+Tuned = Callable[[str], Path]
+
+
+def from_elsewhere(directory: Path, out: Path, labels: tuple[str, ...], **changes: object) -> Path:
+    """The same model as another program would have written it: no manifest, its own label names."""
+    shutil.copytree(directory, out, ignore=shutil.ignore_patterns("manifest.json", "results.json", ".lock"))
+    values = store.read_json(out / "config.json")
+    del values["albert_task"], values["finetuning_task"]
+    values["id2label"] = {str(i): label for i, label in enumerate(labels)}
+    (out / "config.json").write_text(json.dumps(values | changes))
+    return out
+
+
+# ---------------------------------------------------------------- scored or trained from
+
+
+def test_a_checkpoint_of_the_task_is_scored(tuned: Tuned, glue: Path, tmp_path: Path) -> None:
+    known = store.read_json(tuned("cola") / "results.json")
+    result = evaluate("cola", str(tuned("cola")), str(glue), tmp_path / "out", 5, QUICK, "cpu")
+    assert (result["kind"], result["initial"], result["steps"]) == ("run", "task checkpoint", 0)
+    assert {k: result[k] for k in ("scores", "majority", "labels")} == {
+        k: known[k] for k in ("scores", "majority", "labels")
+    }
+    files = {p.name for p in (tmp_path / "out").glob("[!.]*")}
+    assert files == {"results.json", "predictions.dev.jsonl"}
+
+
+def test_a_checkpoint_of_another_task_with_the_same_labels_is_a_start(
+    tuned: Tuned, glue: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    result = evaluate("sst2", str(tuned("cola")), str(glue), tmp_path / "out", 2, QUICK, "cpu")
+    assert (result["kind"], result["seeds"], result["steps"]) == ("eval", [0, 1], 6)
+    assert result["checkpoint"] == store.fingerprint(tuned("cola"))
+    assert "was fine-tuned for cola (0, 1); SST-2 is trained from its encoder" in capfd.readouterr().err
+
+
+def test_random_weights_can_be_asked_for_with_a_checkpoint_of_the_task(
+    tuned: Tuned, glue: Path, tmp_path: Path
+) -> None:
+    overrides = (*QUICK, "model.initial=random")
+    result = evaluate("cola", str(tuned("cola")), str(glue), tmp_path / "out", 1, overrides, "cpu")
+    assert (result["kind"], result["initial"]) == ("eval", "random")
+
+
+def test_a_named_classifier_from_elsewhere_is_scored_in_its_own_order(tuned: Tuned, glue: Path, tmp_path: Path) -> None:
+    ours = evaluate("mnli", str(tuned("mnli")), str(glue), tmp_path / "ours", 1, QUICK, "cpu")
+    assert set(ours["scores"]) == {"accuracy", "mismatched_accuracy"}
+    order = [2, 0, 1]
+    labels = tuple(find_task("mnli").labels[i] for i in order)
+    other = from_elsewhere(tuned("mnli"), tmp_path / "other", labels)
+    model = SequenceClassifier(SHAPE, 3)
+    hub.load_into(model, hub.read(tuned("mnli")), "all")
+    with torch.no_grad():
+        for parameter in (model.classifier.weight, model.classifier.bias):
+            parameter.copy_(parameter[order].clone())
+    values = store.read_json(other / "config.json")
+    hub.write(model, other, "ForSequenceClassification", labels)
+    store.write_json(other / "config.json", values)
+    theirs = evaluate("mnli", str(other), str(glue), tmp_path / "theirs", 1, QUICK, "cpu")
+    assert theirs["scores"] == ours["scores"]
+    lines = [(tmp_path / name / "predictions.dev.jsonl").read_text() for name in ("ours", "theirs")]
+    assert lines[0] == lines[1]
+
+
+def test_a_classifier_with_default_names_is_scored_and_said_to_be(
+    tuned: Tuned, glue: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    other = from_elsewhere(tuned("cola"), tmp_path / "other", ("LABEL_0", "LABEL_1"))
+    result = evaluate("cola", str(other), str(glue), tmp_path / "out", 1, QUICK, "cpu")
+    assert result["scores"] == store.read_json(tuned("cola") / "results.json")["scores"]
+    assert f"{other}: names no labels; they are taken for CoLA's: 0, 1\n" in capfd.readouterr().err
+    other = from_elsewhere(tuned("cola"), tmp_path / "another", ("no", "yes"))
+    assert evaluate("cola", str(other), str(glue), tmp_path / "trained", 1, QUICK, "cpu")["kind"] == "eval"
+
+
+def test_inputs_are_cut_where_the_checkpoint_was_trained_to_be(encoder: Path, glue: Path, tmp_path: Path) -> None:
+    overrides = (*QUICK, "data.max_seq_length=6")
+    finetune(prepare("cola", str(encoder), str(glue), overrides, "cpu"), tmp_path / "short", 0)
+    scored = evaluate("cola", str(tmp_path / "short"), str(glue), tmp_path / "out", 1, (), "cpu")
+    lines = [(d / "predictions.dev.jsonl").read_text() for d in (tmp_path / "short", tmp_path / "out")]
+    assert lines[0] == lines[1]
+    assert scored["scores"] == store.read_json(tmp_path / "short" / "results.json")["scores"]
+
+
+def test_scoring_needs_no_training_data(tuned: Tuned, glue: Path, tmp_path: Path) -> None:
+    (tmp_path / "CoLA").mkdir()
+    shutil.copy(glue / "CoLA" / "dev.tsv", tmp_path / "CoLA")
+    result = evaluate("cola", str(tuned("cola")), str(tmp_path), tmp_path / "out", 1, QUICK, "cpu")
+    assert result["majority"] is None and result["examples"] == {"dev": 12}
+    assert "majority" not in runs.text(result)
+    with pytest.raises(InputError, match=r"SST-2/train\.tsv"):
+        evaluate("sst2", str(tuned("cola")), str(tmp_path), tmp_path / "other", 1, QUICK, "cpu")
+
+
+def test_a_table_without_training_rows_has_the_classes_of_the_checkpoint(encoder: Path, tmp_path: Path) -> None:
+    (tmp_path / "all").mkdir()
+    (tmp_path / "dev-only").mkdir()
+    rows = "text\tlabel\n" + "".join(f"{sentence(i)}\t{'no' if i % 2 else 'yes'}\n" for i in range(12))
+    for name in ("all/train.tsv", "all/dev.tsv", "dev-only/dev.tsv"):
+        (tmp_path / name).write_text(rows)
+    finetune(prepare("table", str(encoder), str(tmp_path / "all"), QUICK, "cpu"), tmp_path / "run", 0)
+    results = [
+        evaluate("table", str(tmp_path / "run"), str(tmp_path / data), tmp_path / f"of-{data}", 1, QUICK, "cpu")
+        for data in ("all", "dev-only")
+    ]
+    assert results[0]["scores"] == results[1]["scores"]
+    with pytest.raises(InputError, match="no training data"):
+        evaluate("table", str(encoder), str(tmp_path / "dev-only"), tmp_path / "no", 1, QUICK, "cpu")
+
+
+# ---------------------------------------------------------------- where results are written
+
+
+def test_scoring_does_not_write_into_what_is_there(tuned: Tuned, glue: Path, tmp_path: Path) -> None:
+    before = {p.name: p.read_bytes() for p in tuned("cola").iterdir() if p.is_file()}
+    with pytest.raises(BusyError, match="holds other files") as refused:
+        evaluate("cola", str(tuned("cola")), str(glue), tuned("cola"), 1, QUICK, "cpu")
+    assert refused.value.exit_code == 6
+    assert {p.name: p.read_bytes() for p in tuned("cola").iterdir() if p.is_file()} == before
+    out = tmp_path / "out"
+    first = evaluate("cola", str(tuned("cola")), str(glue), out, 1, QUICK, "cpu")
+    assert evaluate("cola", str(tuned("cola")), str(glue), out, 1, QUICK, "cpu") == first
+    with pytest.raises(ConfigError, match="was made from another task"):
+        evaluate("sst2", str(tuned("sst2")), str(glue), out, 1, QUICK, "cpu")
+    with pytest.raises(BusyError, match="holds other files"):
+        evaluate("sst2", str(tuned("cola")), str(glue), out, 1, QUICK, "cpu")
+
+
+# ---------------------------------------------------------------- the suite
+
+
+def test_the_suite_has_one_number(tuned: Tuned, glue: Path, tmp_path: Path) -> None:
+    result = evaluate("glue", str(tuned("mnli")), str(glue), tmp_path / "out", 2, QUICK, "cpu")
+    assert list(result["tasks"]) == ["cola", "sst2", "mnli"] and len(result["left_out"]) == 6
+    kinds = {name: task["kind"] for name, task in result["tasks"].items()}
+    assert kinds == {"cola": "eval", "sst2": "eval", "mnli": "run"}
+    mnli = statistics.fmean(result["tasks"]["mnli"]["scores"].values())
+    trained = {"cola": "mcc", "sst2": "accuracy"}
+    others = [statistics.median(result["tasks"][name]["all_scores"][metric]) for name, metric in trained.items()]
+    assert result["mean_of_tasks"] == pytest.approx(np.mean([mnli, *others]))
+    assert "glue_score" not in result and result["tasks_scored"] == 3
+    last = runs.text(result).splitlines()[-1]
+    assert last.startswith("mean of 3 of 9 tasks") and f"{100 * result['mean_of_tasks']:.1f}" in last
+    (tmp_path / "out" / "notes.txt").write_text("x")
+    with pytest.raises(BusyError):
+        evaluate("glue", str(tuned("mnli")), str(glue), tmp_path / "out", 2, QUICK, "cpu")
+
+
+def test_two_metrics_count_by_their_mean_and_cola_by_one() -> None:
+    of = {"mrpc": {"accuracy": [0.5, 0.9, 0.6], "f1": [0.8, 0.1, 0.7]}, "cola": {"mcc": [0.3], "accuracy": [0.9]}}
+    scores = [runs.task_score({"task": name, "all_scores": all_scores}) for name, all_scores in of.items()]
+    assert scores == pytest.approx([(0.6 + 0.7) / 2, 0.3])
+
+
+def test_all_nine_tasks_are_the_glue_score() -> None:
+    task: dict[str, Any] = {"kind": "run", "title": "T", "metric": "m", "score": 0.5, "majority": None}
+    suite = {"kind": "suite", "tasks": {"a": task}, "glue_score": 0.715, "tasks_scored": 9}
+    assert runs.text(suite).splitlines()[-1].split() == ["GLUE", "score", "71.5"]
+
+
+# ---------------------------------------------------------------- seeds
+
+
+def test_the_seed_of_the_recipe_counts_unless_one_is_named(
+    encoder: Path, glue: Path, tmp_path: Path
+) -> None:
+    call = ["finetune", "cola", "--checkpoint", encoder, "--data", glue, "--device", "cpu", "--json"]
+    call += [word for override in (*QUICK, "train.seed=5") for word in ("-s", override)]
+    assert json.loads(albert(*call, "--out", tmp_path / "recipe").out)["seed"] == 5
+    assert json.loads(albert(*call, "--seed", 0, "--out", tmp_path / "named").out)["seed"] == 0
+    result = evaluate("cola", str(encoder), str(glue), tmp_path / "eval", 2, (*QUICK, "train.seed=5"), "cpu")
+    assert result["seeds"] == [5, 6]
+
+
+# ---------------------------------------------------------------- the best model and the states
+
+
+class Killed(BaseException):
+    """Stands for a crash: nothing in the program handles it."""
+
+
+@pytest.fixture(scope="session")
+def rising(tmp_path_factory: pytest.TempPathFactory, encoder: Path) -> finetuning.Prepared:
+    """A run whose evaluations 2, 4, 6 and 8 are each the best so far, and whose steps 3, 6, 9 and 12 are saved."""
+    folder = tmp_path_factory.mktemp("counts")
+    rows = "".join(f"{' '.join(['wi'] * (i % 6) + ['luma'] * (5 - i % 6))}\t{i % 6 + 0.5}\n" for i in range(24))
+    for split in ("train", "dev"):
+        (folder / f"{split}.tsv").write_text("text\tscore\n" + rows)
+    overrides = (*QUICK, "optimizer.lr=3e-3", "schedule.total_steps=12")
+    return prepare("table", str(encoder), str(folder), overrides, "cpu")
+
+
+@pytest.fixture(scope="session")
+def whole(tmp_path_factory: pytest.TempPathFactory, rising: finetuning.Prepared) -> Path:
+    """That run, uninterrupted; not to be changed."""
+    out = tmp_path_factory.mktemp("whole") / "out"
+    finetune(rising, out, 0)
+    scores = [r["eval"]["pearson"] for r in store.read_journal(out / "metrics.jsonl") if "eval" in r]
+    assert scores[:4] == sorted(set(scores[:4])) and max(scores) == scores[3]
+    return out
+
+
+def weights_and_scores(out: Path) -> tuple[dict[str, bytes], dict[str, Any]]:
+    names = ("model.safetensors", "config.json", "predictions.dev.jsonl", "tokenizer.json")
+    results = store.read_json(out / "results.json")
+    return {name: (out / name).read_bytes() for name in names}, {k: v for k, v in results.items() if k != "seconds"}
+
+
+def test_ended_anywhere_it_finishes_with_the_same_model(
+    rising: finetuning.Prepared, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = weights_and_scores(whole)
+    real, calls, fatal = store._sync, 0, -1
+
+    def sync(path: Path) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == fatal:
+            raise Killed
+        real(path)
+
+    monkeypatch.setattr(store, "_sync", sync)
+    finetune(rising, tmp_path / "counted", 0)
+    total = calls
+    assert total > 100
+    for number, last in enumerate(range(3, total + 1, 6)):
+        out = tmp_path / str(number)
+        calls, fatal = 0, last
+        with pytest.raises(Killed):
+            finetune(rising, out, 0)
+        fatal = -1
+        finetune(rising, out, 0)
+        assert weights_and_scores(out) == expected, f"ended at the flush number {last}"
+        assert not list(out.glob("step-*")) and not list(out.glob("best-*")) and not list(out.glob(".*.tmp"))
+        store.verify(out, "task")
+        shutil.rmtree(out)
+
+
+def interrupted(prepared: finetuning.Prepared, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Train to the end, and crash before the best model is published."""
+    with monkeypatch.context() as patch:
+        patch.setattr(finetuning._Run, "_publish", lambda self, best: (_ for _ in ()).throw(Killed()))
+        with pytest.raises(Killed):
+            finetune(prepared, out, 0)
+
+
+@pytest.mark.parametrize("harm", ["missing", "damaged"])
+def test_without_its_best_model_a_state_is_not_gone_on_from(
+    rising: finetuning.Prepared, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    harm: str, capfd: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    out = tmp_path / "out"
+    interrupted(rising, out, monkeypatch)
+    newest = store.read_json(max(out.glob("step-*")) / "state.json")
+    best = out / f"best-{newest['best_step']:08d}"
+    if harm == "missing":
+        shutil.rmtree(best)
+    else:
+        content = bytearray((best / "model.safetensors").read_bytes())
+        content[-1] ^= 1
+        (best / "model.safetensors").write_bytes(content)
+    finetune(rising, out, 0)
+    assert "is not gone on from" in capfd.readouterr().err
+    assert weights_and_scores(out) == weights_and_scores(whole)
+
+
+def test_the_model_of_a_lost_attempt_is_replaced(
+    rising: finetuning.Prepared, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    real, kept = finetuning._Run._keep, 0
+
+    def keep(self: finetuning._Run, *arguments: Any) -> None:
+        nonlocal kept
+        real(self, *arguments)
+        kept += 1
+        if kept == 4:  # the evaluation of step 8 is best, and the last state is of step 6
+            raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(finetuning._Run, "_keep", keep)
+        with pytest.raises(Killed):
+            finetune(rising, out, 0)
+    assert sorted(p.name[-2:] for p in out.glob("best-*")) == ["02", "06", "08"]  # step 3 knows 2, step 6 knows 6
+    lost = out / "best-00000008"  # on a GPU the second attempt may give other weights
+    store.write_text(lost / "model.safetensors", "other weights")
+    finetune(rising, out, 0)
+    assert weights_and_scores(out) == weights_and_scores(whole)
+
+
+def test_a_finished_run_that_was_damaged_is_found_out(rising: finetuning.Prepared, whole: Path, tmp_path: Path) -> None:
+    out = Path(shutil.copytree(whole, tmp_path / "out"))
+    (out / "predictions.dev.jsonl").write_text("{}\n")
+    with pytest.raises(CheckpointError, match=r"predictions\.dev\.jsonl"):
+        finetune(rising, out, 0)
+
+
+# ---------------------------------------------------------------- using a model
+
+
+def test_a_task_checkpoint_carries_what_predicting_needs(tuned: Tuned) -> None:
+    assert hub.read(tuned("mnli")).finetuned_for == hub.FinetunedFor("mnli", 2, 24)
+    assert store.read_json(tuned("mnli") / "config.json")["finetuning_task"] == "mnli"
+    assert store.read_json(tuned("mnli") / "tokenizer_config.json")["model_max_length"] == 48
+
+
+@pytest.mark.parametrize(
+    ("task", "lines", "message"),
+    [
+        ("cola", "bade figo\nbade\tfigo\n", r"in\.txt:2: two texts, but the model was fine-tuned on a single text"),
+        ("mnli", "bade\tfigo\n\nwi\tne\n", r"in\.txt:2: one text, but the model was fine-tuned on two texts"),
+    ],
+)
+def test_predicting_wants_as_many_texts_as_the_task(
+    tuned: Tuned, tmp_path: Path, task: str, lines: str, message: str
+) -> None:
+    (tmp_path / "in.txt").write_text(lines)
+    with pytest.raises(InputError, match=message):
+        predict(str(tuned(task)), str(tmp_path / "in.txt"), tmp_path / "out.jsonl", "cpu")
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_predicting_cuts_where_training_did(tuned: Tuned, tmp_path: Path) -> None:
+    long = " ".join(sentence(i) for i in range(20))
+    vocabulary = Vocabulary.load(tuned("cola"))
+    ids = vocabulary.encode(long)[:22]
+    (tmp_path / "in.txt").write_text(f"{long}\n{long} {long}\n")
+    predict(str(tuned("cola")), str(tmp_path / "in.txt"), tmp_path / "out.jsonl", "cpu")
+    rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert rows[0]["probabilities"] == rows[1]["probabilities"]
+    found = hub.read(tuned("cola"))
+    model = SequenceClassifier(found.config, 2)
+    hub.load_into(model.eval(), found, "all")
+    from albert_cli.data.batches import PackedBatch
+    from albert_cli.model.packing import pack
+
+    whole = np.array([vocabulary.cls_id, *ids, vocabulary.sep_id], np.int32)
+    none, offsets = np.empty(0, np.int32), np.array([0, len(whole)], np.int32)
+    batch = PackedBatch(whole, np.zeros_like(whole), np.arange(len(whole), dtype=np.int32), offsets, none, none, none)
+    with torch.inference_mode():
+        expected = model(pack(batch, torch.device("cpu"))).softmax(-1)[0].tolist()
+    assert list(rows[0]["probabilities"].values()) == pytest.approx(expected, abs=2e-5)
+
+
+def test_json_needs_a_file_for_predictions(tuned: Tuned, tmp_path: Path) -> None:
+    (tmp_path / "in.txt").write_text("bade figo\n")
+    said = albert("predict", tuned("cola"), "--input", tmp_path / "in.txt", "--json", expect=2)
+    assert "hint: give --out FILE" in said.err and said.out == ""
+    out = tmp_path / "out.jsonl"
+    said = albert("predict", tuned("cola"), "--input", tmp_path / "in.txt", "--json", "--out", out)
+    assert json.loads(said.out)["lines"] == 1
+
+
+def test_filling_masks_needs_the_masked_word_head(tuned: Tuned, encoder: Path) -> None:
+    assert MaskFiller.load(str(encoder)).fill("bade [MASK] figo")
+    with pytest.raises(CheckpointError, match=r"does not cover the masked head: masked\.\S+ is missing"):
+        MaskFiller.load(str(tuned("cola")))
+
+
+def test_a_state_without_its_heads_is_not_resumed(encoder: Path, tmp_path: Path) -> None:
+    found = hub.read(encoder)
+    without = dataclasses.replace(found, tensors={n: t for n, t in found.tensors.items() if n != "order.bias"})
+    with pytest.raises(CheckpointError, match=r"order\.bias is missing"):
+        hub.load_into(PretrainingModel(SHAPE), without, "all")
