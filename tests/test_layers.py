@@ -168,7 +168,6 @@ WRITES = {
     ("data/build.py", "write_text"): "data.json, into the staged directory",
     ("model/hub.py", "save_file"): "weights, into a staged checkpoint",
     ("training/checkpoint.py", "save_file"): "moments, into a staged checkpoint",
-    ("training/finetune.py", "copyfile"): "the best model, into a staged directory",
     ("evaluation/plots.py", "savefig"): "an image in memory",
 }
 WRITERS = {"write_text", "write_bytes", "mkdir", "makedirs", "touch", "tofile", "save_file", "savefig", "savez", "dump"}
