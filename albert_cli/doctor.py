@@ -198,9 +198,7 @@ def _machine_lines(data: dict[str, Any]) -> list[tuple[str, str]]:
 def _torch_lines(torch: dict[str, Any], compiler: str | None) -> list[tuple[str, str]]:
     if "error" in torch:
         return [("torch", f"cannot be imported ({torch['error']}); reinstall {PACKAGE}")]
-    lines = [
-        ("torch", f"{torch['version']}, CUDA {torch['cuda'] or 'not built in'}, {torch['threads']} threads")
-    ]
+    lines = [("torch", f"{torch['version']}, CUDA {torch['cuda'] or 'not built in'}, {torch['threads']} threads")]
     for device in torch["devices"]:
         memory = f", {_gib(device['memory_bytes'])}" if "memory_bytes" in device else ""
         formats = "bf16" if device["bf16"] else "no bf16, so fp32"

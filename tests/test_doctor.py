@@ -62,16 +62,12 @@ def test_imports_nothing_heavy_but_torch() -> None:
         "print([name for name in heavy if name in sys.modules])"
     )
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environment
-    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environment)
     assert done.stdout.strip() == "[]"
 
 
 def test_a_torch_that_cannot_be_imported_is_said(tmp_path: Path) -> None:
-    (tmp_path / "torch.py").write_text(
-        "raise ImportError('libcudart.so.12: cannot open shared object file')\n"
-    )
+    (tmp_path / "torch.py").write_text("raise ImportError('libcudart.so.12: cannot open shared object file')\n")
     script = "from albert_cli.doctor import describe; print(describe()[1])"
     path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
     done = subprocess.run(

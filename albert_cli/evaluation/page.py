@@ -24,8 +24,7 @@ def join(*children: str) -> Markup:
 def tag(name: str, *children: str, **attributes: str) -> Markup:
     """An element; `class_` stands for class, and an underscore in a name for a hyphen."""
     written = "".join(
-        f' {key.rstrip("_").replace("_", "-")}="{html.escape(clean(value))}"'
-        for key, value in attributes.items()
+        f' {key.rstrip("_").replace("_", "-")}="{html.escape(clean(value))}"' for key, value in attributes.items()
     )
     return Markup(f"<{name}{written}>{join(*children)}</{name}>")
 
@@ -39,9 +38,7 @@ def clean(text: str) -> str:
     )
 
 
-def table(
-    headers: Sequence[str], rows: Sequence[Sequence[str]], *, text_columns: int = 1, caption: str = ""
-) -> Markup:
+def table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, text_columns: int = 1, caption: str = "") -> Markup:
     """A table whose first `text_columns` columns are text and whose others are aligned numbers."""
 
     def cells(row: Sequence[str], kind: str) -> list[Markup]:

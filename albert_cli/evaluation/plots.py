@@ -107,9 +107,7 @@ def curves(
             axes.plot(xs, [scale * y for y in ys], color=colour(line.series), **style)
         axes.margins(x=0.02, y=0.12)
         for level in levels:
-            axes.axhline(
-                scale * level.value, color=colour(level.series), linestyle=(0, (4, 3)), linewidth=1.1
-            )
+            axes.axhline(scale * level.value, color=colour(level.series), linestyle=(0, (4, 3)), linewidth=1.1)
             axes.annotate(
                 level.label, (0.99, scale * level.value), (0, 4), xycoords=("axes fraction", "data"),
                 textcoords="offset points", ha="right", color=_MUTED, size=10,
@@ -139,9 +137,7 @@ def dots(rows: Sequence[Row], *, describes: str) -> Markup:
                 scores, _beside(place, scores), marker="o", markersize=6.5, linestyle="none",
                 color=colour(row.series), alpha=0.75, markeredgewidth=0,
             )  # fmt: skip
-            axes.plot(
-                [100 * row.median] * 2, [place - 0.34, place + 0.34], color=colour(row.series), linewidth=2.4
-            )
+            axes.plot([100 * row.median] * 2, [place - 0.34, place + 0.34], color=colour(row.series), linewidth=2.4)
         axes.set_yticks(range(len(rows)), labels[::-1])
         axes.tick_params(axis="y", labelcolor=_INK, pad=8)
         axes.set_ylim(-0.6, len(rows) - 0.4)
@@ -188,9 +184,7 @@ def _inline(svg: str, describes: str) -> Markup:
         body = body.replace(stand_in, f"var({variable})")
     view = re.search(r'viewBox="([^"]+)"', body)
     inner = body[body.index(">") + 1 :]
-    opening = (
-        f'<svg viewBox="{view[1] if view else ""}" role="img" aria-label="{html.escape(clean(describes))}">'
-    )
+    opening = f'<svg viewBox="{view[1] if view else ""}" role="img" aria-label="{html.escape(clean(describes))}">'
     return Markup(opening + re.sub(r"\n\s*", "\n", inner).strip())
 
 

@@ -57,10 +57,7 @@ def _page(results: Results, title: str) -> str:
 def _told_apart(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
     """The same with directory names added where two results would share a task and a model's name."""
     times = Counter((e.task, e.model) for e in evaluations)
-    return [
-        replace(e, model=f"{e.model} ({e.path.name})") if times[e.task, e.model] > 1 else e
-        for e in evaluations
-    ]
+    return [replace(e, model=f"{e.model} ({e.path.name})") if times[e.task, e.model] > 1 else e for e in evaluations]
 
 
 def _series(results: Results) -> dict[str, int]:
@@ -107,9 +104,7 @@ def _pretraining_facts(runs: Sequence[Pretraining]) -> list[tuple[str, str, str]
     run, facts = runs[0], []
     loss, entropy = report_runs.last(run, "mlm_loss"), run.unigram_entropy
     if loss is not None:
-        below = (
-            f"nats; the unigram entropy is {entropy:.2f}" if entropy is not None else "nats a masked token"
-        )
+        below = f"nats; the unigram entropy is {entropy:.2f}" if entropy is not None else "nats a masked token"
         facts.append(("Held-out masked-word loss", f"{loss:.2f}", below))
     for name, label, beside in (
         ("mlm_accuracy", "Masked words right", "per cent of the held-out masked tokens"),

@@ -130,7 +130,5 @@ def _panel(
     drawn = [line for line in lines if line.points]
     if not drawn:
         return None
-    drawing = plots.curves(
-        drawn, levels, describes=f"{title} over steps", percent=percent, from_zero=from_zero
-    )
+    drawing = plots.curves(drawn, levels, describes=f"{title} over steps", percent=percent, from_zero=from_zero)
     return figure(drawing, *caption, title=title)

@@ -44,9 +44,7 @@ def facts(evaluations: Sequence[Evaluation], most: int) -> list[tuple[str, str, 
         beside += [f"{name} {score(value)}" for name, value in _baselines(group).items()]
         n = len(best.scores)
         protocol = f"median of {n}" if n > 1 else _single(best)
-        found.append(
-            (f"{task_name(best)}, {_metric(best)}, {protocol}", score(best.median), ", ".join(beside))
-        )
+        found.append((f"{task_name(best)}, {_metric(best)}, {protocol}", score(best.median), ", ".join(beside)))
     return found
 
 

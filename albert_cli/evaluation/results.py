@@ -114,18 +114,14 @@ def collect(directories: Sequence[Path]) -> Results:
     """
     for directory in directories:
         if not directory.is_dir():
-            raise InputError(
-                f"{directory}: no such directory", "name the directories that the other verbs wrote"
-            )
+            raise InputError(f"{directory}: no such directory", "name the directories that the other verbs wrote")
     found = list(_walk(directories))
     results = Results()
     runs = [path for path in found if _is_pretraining(path)]
     names = _short_names(runs)
     entropies = _entropies(found)
     results.pretraining = [_read_pretraining(path, names[path], entropies) for path in runs]
-    known = {
-        mark: f"{run.name}, {step}" for run in results.pretraining for mark, step in run.checkpoints.items()
-    }
+    known = {mark: f"{run.name}, {step}" for run in results.pretraining for mark, step in run.checkpoints.items()}
     results.evaluations = _read_evaluations(found, known)
     for path in found:
         if (path / "examples.json").is_file():
@@ -180,11 +176,7 @@ def _read_pretraining(path: Path, name: str, entropies: Mapping[str, float]) -> 
             if manifest is not None:
                 checkpoints[manifest.fingerprint()] = _step_name(step)
                 parents |= manifest.parents
-    said = [
-        number(row.get(key))
-        for row in (status, *heldout)
-        for key in ("unigram_entropy_nats", "unigram_entropy")
-    ]
+    said = [number(row.get(key)) for row in (status, *heldout) for key in ("unigram_entropy_nats", "unigram_entropy")]
     by_data = [entropy for mark, entropy in entropies.items() if mark in parents.values()]
     entropy = next((value for value in (*said, *by_data, *_only(entropies)) if value is not None), None)
     return Pretraining(
@@ -276,9 +268,7 @@ def _model_name(record: Record, checkpoints: Mapping[str, str]) -> str:
 
 
 def _dev_curve(path: Path, metric: str) -> Points:
-    points = (
-        (number(row.get("step")), number(_mapping(row.get("eval")).get(metric))) for row in _journal(path)
-    )
+    points = ((number(row.get("step")), number(_mapping(row.get("eval")).get(metric))) for row in _journal(path))
     return [(step, score) for step, score in points if step is not None and score is not None]
 
 
@@ -343,6 +333,4 @@ def _toml(path: Path) -> Record:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(
-            f"{path}: not valid TOML: {error}", "restore the file or leave its directory out"
-        ) from None
+        raise InputError(f"{path}: not valid TOML: {error}", "restore the file or leave its directory out") from None

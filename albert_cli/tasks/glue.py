@@ -73,9 +73,7 @@ class GlueFiles:
     def _find(self, data: Path, split: str) -> Path:
         file = f"{split}.tsv"
         if not data.is_dir():
-            raise InputError(
-                f"{data}: no such directory", f"--data names the folder that holds {self.folder}/{file}"
-            )
+            raise InputError(f"{data}: no such directory", f"--data names the folder that holds {self.folder}/{file}")
         for path in (data / self.folder / file, data / file):
             if path.is_file():
                 return path
@@ -91,9 +89,7 @@ class GlueFiles:
         missing = [name for name in wanted if name not in rows.columns]
         if missing:
             there = ", ".join(rows.columns)
-            raise InputError(
-                f"{rows.origin}: no column {missing[0]!r}; it has {there}", f"wanted: {', '.join(wanted)}"
-            )
+            raise InputError(f"{rows.origin}: no column {missing[0]!r}; it has {there}", f"wanted: {', '.join(wanted)}")
         place = rows.columns.index("label")
         names = rows.names.get("label", ())
         if task.labels and not set(names) <= set(task.labels):

@@ -54,9 +54,7 @@ def read_text(path: Path) -> str:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
-        raise InputError(
-            f"{path}:{line}: not valid UTF-8", "convert the file, for example by iconv"
-        ) from None
+        raise InputError(f"{path}:{line}: not valid UTF-8", "convert the file, for example by iconv") from None
 
 
 def read_lines(path: Path) -> list[str]:

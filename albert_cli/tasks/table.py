@@ -159,9 +159,7 @@ class TableFiles:
         examples = self._examples(task, "train")
         held_out = _held_out(len(examples), self.settings)
         if split == "dev":
-            console.note(
-                f"{self.files['train']}: no dev data, so {len(held_out)} of {len(examples)} rows are held out"
-            )
+            console.note(f"{self.files['train']}: no dev data, so {len(held_out)} of {len(examples)} rows are held out")
         return [example for i, example in enumerate(examples) if (i in held_out) == (split == "dev")]
 
     def rows(self, split: str) -> Rows:

@@ -238,9 +238,7 @@ def prepare(task: str, checkpoint_name: str, data: str | None, overrides: Sequen
     return Prepared(recipe, row, found, vocabulary, data, run.choose_device(device))
 
 
-def finetune(
-    prepared: Prepared, out: Path, seed: int | None = None, resume: run.Resume = "auto"
-) -> dict[str, Any]:
+def finetune(prepared: Prepared, out: Path, seed: int | None = None, resume: run.Resume = "auto") -> dict[str, Any]:
     """Train one seed (default: the recipe's) into `out`, keeping the checkpoint that is best on dev.
 
     Returns its `results.json`. A finished run with the same recipe is verified and not repeated.

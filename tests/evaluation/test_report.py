@@ -56,15 +56,11 @@ def write_pretraining(directory: Path, *, steps: int = 40, entropy: float | None
     """A run with a checkpoint; its fingerprint."""
     directory.mkdir(parents=True)
     recipe = "[model]\nhidden_size = 64\nnum_attention_heads = 4\nintermediate_size = 256\n"
-    (directory / "recipe.toml").write_text(
-        recipe + f"[schedule]\ntotal_steps = {steps}\n[train]\nbatch_size = 8\n"
-    )
+    (directory / "recipe.toml").write_text(recipe + f"[schedule]\ntotal_steps = {steps}\n[train]\nbatch_size = 8\n")
     rows: list[dict[str, Any]] = []
     for step in range(1, steps + 1):
         loss = 8.0 - step / steps
-        rows.append(
-            {"step": step, "loss": loss + 0.7, "mlm_loss": loss, "tokens_per_second": 900.0, "seconds": step}
-        )
+        rows.append({"step": step, "loss": loss + 0.7, "mlm_loss": loss, "tokens_per_second": 900.0, "seconds": step})
         if step % 10 == 0:
             evaluation = {"mlm_loss": loss, "mlm_accuracy": step / steps / 3, "order_accuracy": 0.5}
             rows.append({"step": step, "eval": evaluation})
@@ -92,9 +88,7 @@ def write_eval(directory: Path, scores: list[float], **more: Any) -> None:
     for seed, score in by_seed.items():
         run = directory / f"run-{seed}"
         run.mkdir()
-        store.write_json(
-            run / "results.json", {"kind": "run", "task": "rte", "score": score, "seed": int(seed)}
-        )
+        store.write_json(run / "results.json", {"kind": "run", "task": "rte", "score": score, "seed": int(seed)})
         (run / "recipe.toml").write_text("[train]\nbatch_size = 32\n[optimizer]\nlr = 3e-5\n")
         lines = [{"step": step, "eval": {"accuracy": score - 0.1 / step}} for step in (1, 2, 3)]
         (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -140,11 +134,7 @@ def test_nothing_is_loaded_and_nothing_runs(workspace: Path, tmp_path: Path) -> 
     text = (tmp_path / "report.html").read_text()
     page = Page(text)
     assert not {"script", "link", "img", "iframe", "object", "embed"} & set(page.elements)
-    links = [
-        value or ""
-        for name, value in page.attributes
-        if name in ("href", "src", "xlink:href", "data", "action")
-    ]
+    links = [value or "" for name, value in page.attributes if name in ("href", "src", "xlink:href", "data", "action")]
     assert links and all(link.startswith("#") for link in links)
     assert not [name for name, _ in page.attributes if name.startswith("on")]
     assert "://" not in text and "@import" not in text

@@ -257,9 +257,7 @@ def test_all_nine_tasks_are_the_glue_score() -> None:
 # ---------------------------------------------------------------- seeds
 
 
-def test_the_seed_of_the_recipe_counts_unless_one_is_named(
-    encoder: Path, glue: Path, tmp_path: Path
-) -> None:
+def test_the_seed_of_the_recipe_counts_unless_one_is_named(encoder: Path, glue: Path, tmp_path: Path) -> None:
     call = ["finetune", "cola", "--checkpoint", encoder, "--data", glue, "--device", "cpu", "--json"]
     call += [word for override in (*QUICK, "train.seed=5") for word in ("-s", override)]
     assert json.loads(albert(*call, "--out", tmp_path / "recipe").out)["seed"] == 5

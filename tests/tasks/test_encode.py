@@ -46,9 +46,7 @@ def example(a: str, b: str | None, label: int | float | None = 0) -> Example:
 
 
 def test_layout_of_one_and_two_texts() -> None:
-    features = encode(
-        [example("abc", None), example("ab", "c"), example("", ""), example("", None)], Letters(), 16
-    )
+    features = encode([example("abc", None), example("ab", "c"), example("", ""), example("", None)], Letters(), 16)
     assert [spelled(features, i) for i in range(4)] == ["[abc|", "[ab|c|", "[||", "[|"]
     assert [segments(features, i) for i in range(4)] == [[0] * 5, [0, 0, 0, 0, 1, 1], [0, 0, 1], [0, 0]]
     assert features.truncated == 0

@@ -68,9 +68,7 @@ def test_correlations_against_the_library() -> None:
 
 def test_f1_counts_class_one_of_several() -> None:
     assert scores(("f1",), [2, 1, 1, 0], [2, 1, 0, 0])["f1"] == pytest.approx(2 / 3)
-    assert scores(("macro_f1",), [2, 1, 1, 0], [2, 1, 0, 0])["macro_f1"] == pytest.approx(
-        (1 + 2 / 3 + 2 / 3) / 3
-    )
+    assert scores(("macro_f1",), [2, 1, 1, 0], [2, 1, 0, 0])["macro_f1"] == pytest.approx((1 + 2 / 3 + 2 / 3) / 3)
 
 
 @pytest.mark.parametrize("value", [0.0, 3.3, 1e9])

@@ -57,9 +57,7 @@ def test_named_columns_and_another_delimiter(tmp_path: Path) -> None:
     named = settings(train=path, dev=path, delimiter=";", text="review", label="stars")
     task = open_table(named)
     assert task.read("dev")[0] == Example("good", None, 1, "0")
-    pair = open_table(
-        settings(train=path, dev=path, delimiter=";", text="review", text_pair="reply", label="stars")
-    )
+    pair = open_table(settings(train=path, dev=path, delimiter=";", text="review", text_pair="reply", label="stars"))
     assert pair.read("dev")[1] == Example("bad", "sorry", 0, "1")
 
 
@@ -88,9 +86,7 @@ def test_kind_and_classes(tmp_path: Path, labels: list[str], kind: str, expected
     assert task.kind == ("classification" if expected else "regression")
     assert task.metrics[0] == ("accuracy" if expected else "pearson")
     found = [e.label for e in task.read("train")]
-    assert found == (
-        [expected.index(label) for label in labels] if expected else [float(label) for label in labels]
-    )
+    assert found == ([expected.index(label) for label in labels] if expected else [float(label) for label in labels])
     assert all(isinstance(label, int if expected else float) for label in found)
 
 
