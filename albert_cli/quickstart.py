@@ -44,7 +44,7 @@ class Scale:
     runs: int = 3
 
 
-FULL = Scale("docs:", 4000, 40_000, "mini/docs", "4m", 8, 0.25, 2_000, 2_000, 400)
+FULL = Scale("docs:", 4000, 40_000, "mini/docs", "5m", 8, 0.25, 2_000, 2_000, 600)
 SMOKE = Scale("docs:stdlib", 1500, 10_000, "mini/docs", "10s", 5, 0.5, 500, 1_000, 40)
 
 
