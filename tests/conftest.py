@@ -15,6 +15,11 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 SYLLABLES = ["ba", "de", "fi", "go", "lu", "ma", "ne", "pi", "ro", "su", "ta", "ve", "wi", "zo", "kra", "ste"]
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Start with the README, the longest single test, so that the other process has work beside it."""
+    items.sort(key=lambda item: item.path.name != "test_readme.py")
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """The folder of real corpora, GLUE and SQuAD; tests that need it are skipped where it is absent."""
