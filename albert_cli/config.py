@@ -108,6 +108,13 @@ def parse_override(text: str) -> dict[str, Any]:
     return dict(leaf)
 
 
+def override(values: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """A recipe's values with every `-s section.key=value` laid on them, in order."""
+    for text in overrides:
+        values = merge(values, parse_override(text))
+    return dict(values)
+
+
 # ---------------------------------------------------------------- validation
 
 
@@ -116,9 +123,7 @@ def load(schema: type[T], recipe: str | Mapping[str, Any], overrides: Sequence[s
 
     Raises `ConfigError` that names the key, what is wrong with it, and the nearest known key.
     """
-    values = read_recipe(recipe) if isinstance(recipe, str) else dict(recipe)
-    for text in overrides:
-        values = merge(values, parse_override(text))
+    values = override(read_recipe(recipe) if isinstance(recipe, str) else recipe, overrides)
     return validate(schema, values, recipe if isinstance(recipe, str) else "recipe")
 
 

@@ -51,8 +51,7 @@ def resolve(recipe: str, overrides: Sequence[str], vocabulary: Vocabulary) -> Pr
     values = config.read_recipe(recipe)
     if "task" in values:
         raise ConfigError(f"{recipe} is a fine-tuning recipe, for {values['task']}", "albert finetune takes it")
-    for text in overrides:
-        values = config.merge(values, config.parse_override(text))
+    values = config.override(values, overrides)
     asked = values.setdefault("model", {}).setdefault("vocab_size", vocabulary.size)
     if asked != vocabulary.size:
         raise ConfigError(
