@@ -1,0 +1,40 @@
+"""The arguments and options that several verbs share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from albert_cli.errors import ConfigError
+
+Out = Annotated[Path, typer.Option("--out", "-o", help="Directory to write.")]
+Sources = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="SOURCE...",
+        help="Files, folders or globs of .txt and .jsonl (also .gz, .xz); hf:NAME[:CONFIG[:SPLIT]]; "
+        "docs: for the documentation installed on this machine.",
+    ),
+]
+Overrides = Annotated[
+    list[str] | None, typer.Option("-s", "--set", metavar="SECTION.KEY=VALUE", help="Change a recipe's value.")
+]
+Device = Annotated[Literal["auto", "cpu", "cuda", "mps"], typer.Option(help="Where the model runs.")]
+BadBytes = Annotated[
+    Literal["refuse", "replace"], typer.Option("--on-bad-bytes", help="Invalid UTF-8: stop and say where, or replace.")
+]
+TextField = Annotated[str, typer.Option(help="Field of a JSON line, or column of a Hub data set, with the text.")]
+Language = Annotated[str, typer.Option(help="Language code for splitting sentences.")]
+CheckpointName = Annotated[
+    str, typer.Option("--checkpoint", help="A checkpoint directory, a run (its newest step), or a Hub id.")
+]
+TaskData = Annotated[str | None, typer.Option("--data", help="Folder with the task's files, or hf:NAME.")]
+
+
+def file_to_write(path: Path | None) -> Path | None:
+    """A path that is to become a file; raises `ConfigError` when a directory is there."""
+    if path is not None and path.is_dir():
+        raise ConfigError(f"--out {path}: is a directory", "name a file in it")
+    return path

@@ -1,0 +1,62 @@
+"""`albert recipes`: the recipes that are shipped, and checking one's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from albert_cli import console
+from albert_cli.cli.app import recipes_app
+from albert_cli.command import verb
+
+
+@verb(recipes_app, name="list")
+def recipes_list() -> None:
+    """Name the recipes that are shipped, a line each.
+
+    Example: albert recipes list
+    """
+    from albert_cli import config
+
+    found = {name: config.first_comment(path) for name, path in config.shipped_recipes().items()}
+    width = max(map(len, found))
+    console.emit(found, "\n".join(f"{name:<{width}}  {about}" for name, about in found.items()))
+
+
+@verb(recipes_app, name="show")
+def recipes_show(name: Annotated[str, typer.Argument(help="A recipe's name.")]) -> None:
+    """Print a recipe's file.
+
+    Example: albert recipes show mini/docs
+    """
+    from albert_cli import config
+
+    console.emit(config.read_recipe(name), config.find_recipe(name).read_text(encoding="utf-8").rstrip())
+
+
+@verb(recipes_app, name="copy")
+def recipes_copy(
+    name: Annotated[str, typer.Argument(help="A recipe's name.")],
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="File to write; default: the name here.")] = None,
+) -> None:
+    """Copy a recipe out to edit it.
+
+    Example: albert recipes copy mini/docs --out mine.toml
+    """
+    from albert_cli import config
+
+    copied = config.copy_recipe(name, out)
+    console.emit({"recipe": str(copied)}, str(copied))
+
+
+@verb(recipes_app, name="validate")
+def recipes_validate(file: Annotated[str, typer.Argument(metavar="FILE", help="A recipe's file or name.")]) -> None:
+    """Check a recipe: every key, type and range.
+
+    Example: albert recipes validate mine.toml
+    """
+    from albert_cli.training.recipes import validate
+
+    console.emit(*validate(file))

@@ -1,0 +1,101 @@
+"""Verbs that train: pretraining, fine-tuning, and the scores of both."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from albert_cli import console
+from albert_cli.cli.app import app
+from albert_cli.cli.options import CheckpointName, Device, Out, Overrides, TaskData
+from albert_cli.command import verb
+from albert_cli.errors import ConfigError
+
+
+@verb(app)
+def pretrain(
+    recipe: Annotated[str, typer.Argument(help="A recipe's name or file; `albert recipes list` names them.")],
+    data: Annotated[Path, typer.Option(help="Data directory.")],
+    out: Out,
+    overrides: Overrides = None,
+    resume: Annotated[
+        Literal["auto", "must", "never"], typer.Option(help="Whether to go on with what is in --out.")
+    ] = "auto",
+    max_time: Annotated[
+        str | None, typer.Option(help="Measure the speed, then train as many steps as fit, e.g. 25m.")
+    ] = None,
+    nproc: Annotated[int, typer.Option(help="Start this many processes here through torchrun.")] = 1,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything and print the plan.")] = False,
+    show_config: Annotated[bool, typer.Option("--show-config", help="Print the resolved recipe.")] = False,
+    device: Device = "auto",
+) -> None:
+    """Pretrain an encoder; the same command again resumes.
+
+    Example: albert pretrain mini/wiki --data data --out run --max-time 10m
+    """
+    from albert_cli import distributed
+
+    if nproc < 1:
+        raise ConfigError(f"--nproc {nproc}: at least one process is needed", "leave it out for one")
+    if nproc > 1 and distributed.world_size() == 1:
+        raise typer.Exit(distributed.launch(nproc, sys.argv[1:]))
+    from albert_cli.training import pretrain as verb_module
+
+    if show_config:
+        resolved = verb_module.show_config(recipe, data, overrides or [])
+        console.emit(*resolved)
+        return
+    result = verb_module.pretrain(
+        recipe, data, out, overrides or [], resume=resume, max_time=max_time, dry_run=dry_run, device=device
+    )
+    console.emit(result, verb_module.plan_text(result) if dry_run else verb_module.summary_text(result))
+
+
+@verb(app)
+def finetune(
+    task: Annotated[str, typer.Argument(help="cola sst2 mrpc stsb qqp mnli qnli rte wnli, table, or a recipe file.")],
+    checkpoint: CheckpointName,
+    out: Out,
+    data: TaskData = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of the classifier, the order and dropout; default: the recipe's.")
+    ] = None,
+    overrides: Overrides = None,
+    resume: Annotated[
+        Literal["auto", "must", "never"], typer.Option(help="Whether to go on with what is in --out.")
+    ] = "auto",
+    device: Device = "auto",
+) -> None:
+    """Fine-tune a checkpoint on one task, one seed; the best checkpoint on dev is kept.
+
+    Example: albert finetune mrpc --checkpoint run --data glue --out mrpc
+    """
+    from albert_cli.evaluation import runs
+    from albert_cli.training import finetune as verb_module
+
+    prepared = verb_module.prepare(task, checkpoint, data, overrides or [], device)
+    result = verb_module.finetune(prepared, out, seed, resume)
+    console.emit(result, runs.run_text(result, out))
+
+
+@verb(app, name="eval")
+def evaluate(
+    task: Annotated[str, typer.Argument(help="A task as for finetune, or glue for all of its tasks.")],
+    checkpoint: CheckpointName,
+    out: Out,
+    data: TaskData = None,
+    runs: Annotated[int, typer.Option(help="Seeds to fine-tune; the median is reported.")] = 5,
+    overrides: Overrides = None,
+    device: Device = "auto",
+) -> None:
+    """Score a checkpoint: the median of k seeded fine-tunings, or a task checkpoint as it is.
+
+    Example: albert eval glue --checkpoint run --data glue --runs 5 --out scores
+    """
+    from albert_cli.evaluation import runs as verb_module
+
+    result = verb_module.evaluate(task, checkpoint, data, out, runs, overrides or [], device)
+    console.emit(result, verb_module.text(result))
