@@ -7,8 +7,10 @@ switches are stored with each vocabulary. The quote replacement of XLNet is not 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal, get_args
 from unicodedata import combining, normalize
 
@@ -16,6 +18,9 @@ from albert_cli.errors import ConfigError
 
 NormalForm = Literal["NFKD", "NFKC", "NFC", "none"]
 _Form = Literal["NFKD", "NFKC", "NFC", "NFD"]
+
+# White space that `clean` changes, in ASCII lines between line feeds.
+_UNTIDY = ("  ", " \n", "\n ", "\t", "\r", "\v", "\f", "\x1c", "\x1d", "\x1e", "\x1f")
 
 
 @dataclass(frozen=True)
@@ -77,9 +82,34 @@ def clean(text: str, cleaning: Cleaning) -> str:
     if before:
         text = normalize(before, text)
     if cleaning.strip_accents:
-        text = "".join([c for c in text if not combining(c)])
+        text = _possible_marks().sub(_unless_mark, text)
     if cleaning.lowercase:
         text = text.lower()
     if after:
         text = normalize(after, text)
-    return " ".join(text.split())  # compatibility forms bring spaces of their own, e.g. ´ and ﷺ
+    # Compatibility forms bring spaces of their own, e.g. ´ and ﷺ.
+    return " ".join(text.split()) if "  " in f" {text} " else text
+
+
+def clean_batch(texts: Sequence[str], cleaning: Cleaning) -> list[str]:
+    """`clean` for each of many texts; several times as fast where they are ASCII with single spaces.
+
+    Most sentences of English text are: those become one block, which is lower-cased at once.
+    """
+    plain = [text for text in texts if text.isascii()]
+    block = "\n".join(["", *plain, ""])
+    if block.count("\n") != len(plain) + 1 or any(space in block for space in _UNTIDY):
+        return [clean(text, cleaning) for text in texts]
+    lines = iter((block.lower() if cleaning.lowercase else block).split("\n")[1:])
+    return [next(lines) if text.isascii() else clean(text, cleaning) for text in texts]
+
+
+@cache
+def _possible_marks() -> re.Pattern[str]:
+    """The combining characters, and all beyond the Basic Multilingual Plane: up to its end a class is one look-up."""
+    marks = "".join(c for c in map(chr, range(0x300, 0x10000)) if combining(c))
+    return re.compile(f"[{marks}\U00010000-\U0010ffff]")
+
+
+def _unless_mark(found: re.Match[str]) -> str:
+    return "" if combining(found[0]) else found[0]

@@ -14,7 +14,7 @@ from unicodedata import normalize
 
 from albert_cli import console, store
 from albert_cli.errors import BusyError, CheckpointError, ConfigError, InputError
-from albert_cli.text.clean import Cleaning, clean
+from albert_cli.text.clean import Cleaning, clean, clean_batch
 from albert_cli.text.corpus import OnBadBytes, describe_sources, read_documents
 from albert_cli.text.sentences import split_sentences
 from albert_cli.text.tokenizer_json import (
@@ -98,8 +98,7 @@ class Vocabulary:
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """`encode` for many texts at once, on the calling thread."""
-        cleaned = [clean(text, self.cleaning) for text in texts]
-        ids: list[list[int]] = self._processor.encode(cleaned, num_threads=1)
+        ids: list[list[int]] = self._processor.encode(clean_batch(texts, self.cleaning), num_threads=1)
         return ids
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -193,7 +192,7 @@ def build(
         console.note(f"{out}: up to date")
         return finished
     sample, seen = _sample(sources, sample_size, seed, language, on_bad_bytes, text_field)
-    cleaned = [text for sentence in sample if (text := clean(sentence, cleaning))]
+    cleaned = [text for text in clean_batch(sample, cleaning) if text]
     if not cleaned:
         raise InputError(f"no text in {', '.join(sources)}", "a vocabulary needs at least some thousand sentences")
     training, held_back = _split(cleaned)
