@@ -6,6 +6,9 @@ left out; every chosen piece becomes [MASK] (80 %), stays (10 %) or becomes a ra
 purpose different: the budget is 15 % of the positions (the generator's cap is a setting), a span never
 crosses a [SEP], a segment's first piece always starts a word, and random pieces are ordinary ones, never a
 special or control symbol.
+
+The generator's permutation objective (its `do_permutation`) is an option: further spans, of the same budget
+and apart from the masked ones, whose pieces change places among themselves and are predicted as well.
 """
 
 from __future__ import annotations
@@ -57,12 +60,21 @@ class VocabularyFacts(Protocol):
 @dataclass(frozen=True)
 class Spans:
     """The chosen spans: packed positions [start, stop) and number of words n, int64 [K] each; shortened:
-    bool [K]."""
+    bool [K], to fit the budget or the segment; permuted: bool [K], chosen to be shuffled rather than masked."""
 
     start: Integers
     stop: Integers
     words: Integers
     shortened: Flags
+    permuted: Flags
+
+    def positions(self, permuted: bool) -> Integers:
+        """The packed positions that one kind of span covers, ascending: int64 [M]."""
+        start, stop = self.start[self.permuted == permuted], self.stop[self.permuted == permuted]
+        width = stop - start
+        position: Integers = np.repeat(start - np.cumsum(width) + width, width) + np.arange(int(width.sum()))
+        position.sort()
+        return position
 
 
 def mask(
@@ -74,26 +86,46 @@ def mask(
     seed: int,
     index: Integers,
 ) -> tuple[Ids, Ids, Ids]:
-    """Mask a packed batch: the changed ids int32 [T], the masked positions int32 [M] (sorted), their labels
+    """Mask a packed batch: the changed ids int32 [T], the positions to predict int32 [M] (sorted), their labels
     int32 [M].
 
     ids: int32 [T]; special: bool [T], where [CLS] and [SEP] stand; offsets: int64 [N + 1]; index: int64 [N].
     """
     spans = select_spans(ids, special, offsets, vocabulary, settings, seed, index)
-    width = spans.stop - spans.start
-    position = np.repeat(spans.start - np.cumsum(width) + width, width) + np.arange(int(width.sum()))
-    position.sort()
-    labels = ids[position]
-
-    sequence = np.searchsorted(offsets, position, "right") - 1
-    bits = draw(keys(seed, Stream.REPLACEMENT, index)[sequence], position - offsets[sequence])
+    position = spans.positions(permuted=False)
+    row = _rows(position, offsets)
+    bits = draw(keys(seed, Stream.REPLACEMENT, index)[row], position - offsets[row])
     fate = uniform(bits)
     ordinary = vocabulary.size - vocabulary.first_ordinary_id
     replaced = vocabulary.first_ordinary_id + below(bits, ordinary)  # lower bits: independent of `fate`'s upper ones
-    shown = np.where(fate < _MASK, vocabulary.mask_id, np.where(fate < _KEEP, labels, replaced))
     changed = ids.copy()
-    changed[position] = shown
-    return changed, position.astype(np.int32), labels
+    changed[position] = np.where(fate < _MASK, vocabulary.mask_id, np.where(fate < _KEEP, ids[position], replaced))
+    if settings.permutation:
+        moved = spans.positions(permuted=True)
+        row = _rows(moved, offsets)
+        bits = draw(keys(seed, Stream.PERMUTATION, index)[row], moved - offsets[row])
+        changed[moved] = ids[moved[np.lexsort((bits, row))]]  # a random order within each sequence
+        position = np.sort(np.concatenate([position, moved]))
+    return changed, position.astype(np.int32), ids[position]
+
+
+def _rows(position: Integers, offsets: Integers) -> Integers:
+    """The sequence that holds each of some ascending packed positions: int64 [M]."""
+    return np.repeat(np.arange(offsets.size - 1), np.diff(np.searchsorted(position, offsets)))
+
+
+@dataclass(frozen=True)
+class _Blocks:
+    """Words and special tokens in the order of the batch; W of them.
+
+    start: packed positions, int64 [W + 1], the last the end of the batch; is_special: bool [W]; sequence:
+    int64 [W]; reach: the words from each to its segment's end, int64 [W].
+    """
+
+    start: Integers
+    is_special: Flags
+    sequence: Integers
+    reach: Integers
 
 
 def select_spans(
@@ -107,7 +139,6 @@ def select_spans(
 ) -> Spans:
     """Choose the spans to predict, in every sequence until its budget is spent; arguments as for `mask`.
 
-    The k-th candidates of all sequences are tried together, so the loop is as long as one sequence needs.
     Raises `CheckpointError` for an id that the vocabulary does not have.
     """
     if ids.size and int(ids.max()) >= vocabulary.size:
@@ -116,42 +147,68 @@ def select_spans(
             "the data is damaged or from another vocabulary: albert inspect DATA --verify",
         )
     starts_word = vocabulary.is_word_start[ids] if settings.whole_word else np.ones(ids.size, bool)
-    starts_word[1:] |= special[:-1]  # a segment may begin within a word after truncation
-    # Blocks: words and special tokens, in order; [W] of them, and the end of the batch as the last start.
-    start = np.flatnonzero(starts_word | special)
-    is_special = special[start]
-    sequence = np.searchsorted(offsets, start, "right") - 1
-    words, reach, order = _candidates(start, is_special, sequence, offsets, settings, keys(seed, Stream.SPANS, index))
-    start = np.append(start, ids.size)
+    blocks = _blocks(starts_word, special, offsets)
+    budget = _budget(np.diff(offsets), settings)
+    taken = np.append(blocks.is_special, np.ones(settings.ngram, bool))  # room to look beyond the last block
+    streams = [Stream.SPANS, Stream.PERMUTED_SPANS][: 1 + settings.permutation]
+    rounds = []
+    for stream in streams:
+        counter = blocks.start[:-1] - offsets[blocks.sequence]
+        bits = draw(keys(seed, stream, index)[blocks.sequence], counter)
+        rounds.append(_fill(blocks, bits, budget, taken, settings))
+    block, n, shortened = (np.concatenate(parts) for parts in zip(*rounds, strict=True))
+    permuted = np.repeat(np.arange(len(rounds)) == 1, [part[0].size for part in rounds])
+    return Spans(blocks.start[block], blocks.start[block + n], n, shortened, permuted)
 
-    taken = np.append(is_special, np.ones(settings.ngram, bool))  # room to look beyond the last block
-    left = _budget(np.diff(offsets), settings)
-    tries = np.bincount(sequence[~is_special], minlength=left.size)
+
+def _blocks(starts_word: Flags, special: Flags, offsets: Integers) -> _Blocks:
+    """Cut a batch into words and special tokens; starts_word, special: bool [T]."""
+    begins = starts_word | special
+    begins[1:] |= special[:-1]  # a segment may begin within a word after truncation
+    start = np.flatnonzero(begins)
+    is_special = special[start]
+    sequence = _rows(start, offsets)
+    barrier = np.append(np.flatnonzero(is_special), start.size)
+    width = np.diff(barrier, prepend=0)  # from each barrier, or the begin, to the next
+    reach = np.repeat(barrier, width) - np.arange(start.size)
+    return _Blocks(np.append(start, starts_word.size), is_special, sequence, reach)
+
+
+def _fill(
+    blocks: _Blocks, bits: Keys, budget: Integers, taken: Flags, settings: PairSettings
+) -> tuple[Integers, Integers, Flags]:
+    """Try words in random order as starts of spans until every sequence has spent its budget.
+
+    bits: 64 random ones for each block, [W]; budget: int64 [N]; taken: bool [W + ngram], which is changed.
+    Returns the first block, the words and whether it was shortened, of each span: int64, int64 and bool [K].
+    The k-th candidates of all sequences are tried together, so the loop is as long as one sequence needs.
+    """
+    words, order = _candidates(blocks, bits, settings)
+    start, left = blocks.start, budget.copy()
+    tries = np.bincount(blocks.sequence[order], minlength=left.size)
     first = np.cumsum(tries) - tries
-    active = np.flatnonzero(tries)
+    ahead = np.arange(settings.ngram)
     nothing = np.zeros(0, np.int64)
     found = [(nothing, nothing, nothing.astype(bool))]
-    rank = 0
+    active, rank = np.flatnonzero(tries), 0
     while active.size:
-        block = order[first[active] + rank]
-        drawn, room = words[block], left[active]
-        n = np.minimum(drawn, reach[block])
+        block, room = order[first[active] + rank], left[active]
+        drawn = words[block]
+        n = np.minimum(drawn, blocks.reach[block])
         size = start[block + n] - start[block]
-        for _ in range(settings.ngram - 1):
-            n = n - ((size > room) & (n > 1))
+        while (too_long := (size > room) & (n > 1)).any():
+            n -= too_long
             size = start[block + n] - start[block]
-        free = size <= room
-        for step in range(settings.ngram):
-            free &= (n <= step) | ~taken[block + step]
-        block, n, size, drawn = block[free], n[free], size[free], drawn[free]
-        for step in range(settings.ngram):
-            taken[(block + step)[n > step]] = True
-        left[active[free]] -= size
-        found.append((block, n, n < drawn))
+        covers = block[:, None] + ahead
+        beyond = ahead >= n[:, None]
+        free = (size <= room) & (beyond | ~taken[covers]).all(1)
+        taken[covers[free][~beyond[free]]] = True
+        left[active[free]] -= size[free]
+        found.append((block[free], n[free], (n < drawn)[free]))
         rank += 1
         active = active[(left[active] > 0) & (tries[active] > rank)]
     block, n, shortened = (np.concatenate(parts) for parts in zip(*found, strict=True))
-    return Spans(start[block], start[block + n], n, shortened)
+    return block, n, shortened
 
 
 def ngram_probabilities(settings: PairSettings) -> NDArray[np.float64]:
@@ -169,26 +226,13 @@ def _budget(length: Integers, settings: PairSettings) -> Integers:
     return np.minimum(budget, settings.max_predictions) if settings.max_predictions else budget
 
 
-def _candidates(
-    start: Integers,
-    is_special: Flags,
-    sequence: Integers,
-    offsets: Integers,
-    settings: PairSettings,
-    key: Keys,
-) -> tuple[Integers, Integers, Integers]:
-    """The span length in words drawn for every block, the words to its segment's end, and the order of trial.
-
-    All int64 [W], the order without the special tokens: by sequence, and at random within each.
-    """
-    bits = draw(key[sequence], start - offsets[sequence])
-    words = np.ones(start.size, np.int64)
+def _candidates(blocks: _Blocks, bits: Keys, settings: PairSettings) -> tuple[Integers, Integers]:
+    """The span length in words drawn for every block, int64 [W], and the order of trial: the blocks that are
+    words, by sequence and at random within each."""
+    words = np.ones(bits.size, np.int64)
     length_bits = bits & np.uint64((1 << 24) - 1)
     for share in np.cumsum(ngram_probabilities(settings))[:-1]:
         words += length_bits >= np.uint64(share * (1 << 24))
-    barrier = np.append(np.flatnonzero(is_special), start.size)
-    next_special = barrier[np.cumsum(is_special)]
-    reach = next_special - np.arange(start.size)
-    order = np.flatnonzero(~is_special)
-    sort_key = (sequence[order].astype(np.uint64) << np.uint64(40)) | (bits[order] >> np.uint64(24))
-    return words, reach, order[np.argsort(sort_key)]
+    order = np.flatnonzero(~blocks.is_special)
+    sort_key = (blocks.sequence[order].astype(np.uint64) << np.uint64(40)) | (bits[order] >> np.uint64(24))
+    return words, order[np.argsort(sort_key)]

@@ -35,7 +35,8 @@ class PairSettings:
     """How sequences are cut and masked; the defaults are the paper's (§4.1).
 
     max_predictions caps the masked positions of a sequence (0: no cap; the released generator's default is
-    20).
+    20). permutation adds as many positions again, where pieces of a sequence have changed places and are
+    predicted too.
     """
 
     max_seq_length: int = 512
@@ -46,6 +47,7 @@ class PairSettings:
     ngram: int = 3
     favor_shorter_ngram: bool = True
     whole_word: bool = True
+    permutation: bool = False
 
     def __post_init__(self) -> None:
         checks = {

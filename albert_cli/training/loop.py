@@ -11,7 +11,6 @@ import contextlib
 import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -21,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from albert_cli import console, store
+from albert_cli.data.prefetch import prefetch
 from albert_cli.distributed import Group
 from albert_cli.errors import DivergedError, Interrupted
 from albert_cli.training import checkpoint
@@ -114,13 +114,12 @@ class Loop:
         total = self.schedule.total_steps
         with (
             _stop_signals() as stop,
-            ThreadPoolExecutor(1) as pool,
+            prefetch(lambda step: self.job.draw(step, self.group), range(self.state.step, total)) as batches,
             console.progress(self.label, total, self.state.step) as bar,
             contextlib.closing(self.journal),
         ):
-            self._drawn = self._draw_ahead(pool, self.state.step)
-            while self.state.step < total:
-                self._step(pool)
+            for parts in batches:
+                self._step(parts)
                 self._after_step(bar)
                 if self._is_due(self.settings.eval_every):
                     metrics = self._evaluate()
@@ -135,13 +134,8 @@ class Loop:
 
     # ------------------------------------------------------------ one step
 
-    def _draw_ahead(self, pool: ThreadPoolExecutor, step: int) -> Future[list[MicroBatch]]:
-        return pool.submit(self.job.draw, step, self.group)
-
-    def _step(self, pool: ThreadPoolExecutor) -> None:
+    def _step(self, parts: Sequence[MicroBatch]) -> None:
         """One update of the weights."""
-        parts = self._drawn.result()
-        self._drawn = self._draw_ahead(pool, self.state.step + 1)
         sums = accumulate(self.job, parts, self.settings, self.state.step, self.group, self.device)
         norm = clip(self.optimizer, self.optimizer_settings.clip_norm)
         finite = bool(torch.isfinite(norm)) and all(map(_is_finite, sums.values()))

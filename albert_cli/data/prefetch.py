@@ -1,0 +1,42 @@
+"""Drawing the next batches while the current one is computed on.
+
+Drawing takes a few per cent of the time of computing, so one thread is enough: it hides the latency. What
+it draws is a function of the step alone, so that being ahead changes no sample.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TypeVar
+
+T = TypeVar("T")
+
+DEPTH = 2  # steps drawn ahead of the one that is computed on
+
+
+@contextmanager
+def prefetch(draw: Callable[[int], T], steps: Iterable[int], depth: int = DEPTH) -> Iterator[Iterator[T]]:
+    """Give an iterator over `draw(step)`, in the order of `steps`, drawn by a background thread.
+
+    At most `depth` steps are drawn ahead of the one that was asked for. What `draw` raises is raised where
+    its step is asked for. Leaving the block, also by an exception, drops what is queued and waits for the
+    one draw that has begun.
+    """
+    pool = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
+    try:
+        yield _in_order(draw, steps, depth, pool)
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _in_order(draw: Callable[[int], T], steps: Iterable[int], depth: int, pool: ThreadPoolExecutor) -> Iterator[T]:
+    queue: deque[Future[T]] = deque()
+    for step in steps:
+        queue.append(pool.submit(draw, step))
+        if len(queue) > depth:
+            yield queue.popleft().result()
+    while queue:
+        yield queue.popleft().result()
