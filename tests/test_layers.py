@@ -25,7 +25,7 @@ LAYERS = (
     ("tasks",),
     ("training",),
     ("evaluation",),
-    ("quickstart", "doctor"),
+    ("quickstart", "doctor", "bench"),
     ("command",),
     ("cli",),
     ("__main__",),

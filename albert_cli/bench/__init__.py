@@ -1,0 +1,1 @@
+"""Speeds, measured on the machine at hand."""
