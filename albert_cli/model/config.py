@@ -25,6 +25,8 @@ _HF_DEFAULTS: Final[dict[str, dict[str, Any]]] = {
     "bert": {"vocab_size": 30522, "hidden_size": 768, "hidden_act": "gelu"}
     | {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1},
 }
+# Old releases of Hugging Face's two classes could do these; the only values that the model here computes.
+_COMPUTED_OTHERWISE: Final = {"position_embedding_type": "absolute", "is_decoder": False}
 
 _POSITIVE: Final = (
     "vocab_size",
@@ -47,8 +49,9 @@ class ModelConfig:
 
     ``hidden_act="gelu_new"`` is the tanh approximation of GELU that the released weights were trained with.
     ``sharing`` says which weights the layers have in common: ``all`` (ALBERT), ``attention`` or ``ffn``
-    (Table 4), ``none`` (BERT). A sub-layer's LayerNorm goes with it. Raises ConfigError on a shape that
-    cannot be built.
+    (Table 4), ``none`` (BERT). A sub-layer's LayerNorm goes with it. ``always_project`` keeps the E x H
+    projection at E = H too, where the paper has none: Hugging Face's ALBERT checkpoints of such widths were
+    trained with one. Raises ConfigError on a shape that cannot be built.
     """
 
     vocab_size: int = 30000
@@ -68,6 +71,7 @@ class ModelConfig:
     num_hidden_groups: int = 1
     inner_group_num: int = 1
     sharing: Sharing = "all"
+    always_project: bool = False
 
     def __post_init__(self) -> None:
         self._check_ranges()
@@ -134,27 +138,30 @@ class ModelConfig:
         """Build from a checkpoint's config.json: HF's ALBERT or BERT, or our own kind that says `sharing`.
 
         Keys that do not shape the computation (old official configs carry several) are ignored. An HF BERT
-        is a shape with E = H and nothing shared. Raises CheckpointError for anything else.
+        is a shape with E = H and nothing shared; an HF ALBERT projects at E = H too. Raises CheckpointError
+        for anything else.
         """
         kind = values.get("model_type", "albert")
         if kind not in ("albert", "bert", OWN_MODEL_TYPE):
             raise CheckpointError(f"{origin}: model_type {kind!r} is not an ALBERT or BERT encoder")
+        for key, wanted in _COMPUTED_OTHERWISE.items():
+            if values.get(key, wanted) != wanted:
+                hint = "it computes something that this model does not, so its weights would be used wrongly"
+                raise CheckpointError(f"{origin}: {key} is {values[key]!r}", hint)
         given = {f.name: values[f.name] for f in fields(cls) if values.get(f.name) is not None}
         given = {**_HF_DEFAULTS.get(kind, {}), **given}
         if kind == "bert":
             dropout = values.get("classifier_dropout")
-            given |= {"embedding_size": given["hidden_size"], "sharing": "none"}
+            given |= {"embedding_size": given["hidden_size"], "sharing": "none", "always_project": False}
             given["classifier_dropout_prob"] = given["hidden_dropout_prob"] if dropout is None else dropout
+        if kind == "albert":
+            given["always_project"] = given.get("embedding_size", cls.embedding_size) == given["hidden_size"]
         activation = str(given.get("hidden_act", "gelu_new"))
         given["hidden_act"] = _ACTIVATION_NAMES.get(activation, activation)
         try:
-            config = cls.from_values(given, origin)
+            return cls.from_values(given, origin)
         except ConfigError as error:
             raise CheckpointError(error.message, error.hint) from None
-        if kind == "albert" and not config.has_projection:
-            hint = "HF's ALBERT projects E to H even where they are equal, which this model does not"
-            raise CheckpointError(f"{origin}: embedding_size equals hidden_size", hint)
-        return config
 
     @property
     def head_size(self) -> int:
@@ -164,7 +171,7 @@ class ModelConfig:
     @property
     def has_projection(self) -> bool:
         """Whether the E-wide embeddings are mapped to H; at E = H the paper has no such matrix."""
-        return self.embedding_size != self.hidden_size
+        return self.always_project or self.embedding_size != self.hidden_size
 
     @property
     def num_attention_blocks(self) -> int:

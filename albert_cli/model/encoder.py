@@ -115,17 +115,19 @@ class FeedForward(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Token ids to hidden states, and the pooled [CLS] vector that sentence-level heads read."""
+    """Token ids to hidden states, and the pooled [CLS] vector that sentence-level heads read.
 
-    def __init__(self, config: ModelConfig) -> None:
+    Heads that read tokens alone take it without the pooler.
+    """
+
+    def __init__(self, config: ModelConfig, *, pooler: bool = True) -> None:
         super().__init__()
         self.config = config
         self.embeddings = Embeddings(config)
-        # At E = H the paper has no projection; Hugging Face's ALBERT always has one.
         self.projection = nn.Linear(config.embedding_size, config.hidden_size) if config.has_projection else None
         self.attention = nn.ModuleList(Attention(config) for _ in range(config.num_attention_blocks))
         self.feed_forward = nn.ModuleList(FeedForward(config) for _ in range(config.num_feed_forward_blocks))
-        self.pooler = nn.Linear(config.hidden_size, config.hidden_size)
+        self.pooler = nn.Linear(config.hidden_size, config.hidden_size) if pooler else None
         self.apply(partial(initialize, std=config.initializer_range))
 
     def forward(self, tokens: PackedTokens, *, all_rows: bool = False) -> Tensor:
@@ -147,6 +149,7 @@ class Encoder(nn.Module):
 
     def pooled(self, first_NH: Tensor) -> Tensor:
         """The [CLS] states [N, H] through the pooler: tanh(xW + b), [N, H]."""
+        assert self.pooler is not None, "this encoder was made without a pooler"
         return torch.tanh(self.pooler(first_NH))
 
 

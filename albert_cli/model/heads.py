@@ -1,6 +1,7 @@
-"""What is put on the encoder: the two pretraining objectives (§3.1), and a classifier for tasks.
+"""What is put on the encoder: the two pretraining objectives (§3.1), and the heads that tasks need.
 
-Shapes: M masked positions, N sequences, V vocabulary, C labels.
+Every model takes a packed batch. Shapes: T tokens, R rows that a head reads, M masked positions, N sequences,
+H hidden, E embedding, V vocabulary, C labels or choices.
 """
 
 from __future__ import annotations
@@ -56,7 +57,23 @@ class PretrainingModel(nn.Module):
         """Logits of both objectives for a packed batch."""
         x_RH = self.encoder(tokens)
         masked_MV = self.masked(x_RH.index_select(0, tokens.rows.masked), self.encoder.embeddings.word.weight)
-        return PretrainingLogits(masked_MV, self.order(self.encoder.pooled(x_RH.index_select(0, tokens.rows.first))))
+        return PretrainingLogits(masked_MV, self.order(_pooled(self.encoder, x_RH, tokens)))
+
+
+class MaskedLanguageModel(nn.Module):
+    """The encoder with the masked-language head alone: what filling masks needs."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.encoder = Encoder(config, pooler=False)
+        self.masked = MaskedLanguageHead(config)
+        self.masked.apply(partial(initialize, std=config.initializer_range))
+
+    def forward(self, tokens: PackedTokens) -> Tensor:
+        """Logits [M, V] at the masked positions of a packed batch."""
+        x_MH = self.encoder(tokens).index_select(0, tokens.rows.masked)
+        return self.masked(x_MH, self.encoder.embeddings.word.weight)  # type: ignore[no-any-return]
 
 
 class SequenceClassifier(nn.Module):
@@ -72,6 +89,60 @@ class SequenceClassifier(nn.Module):
 
     def forward(self, tokens: PackedTokens) -> Tensor:
         """Logits [N, C] for a packed batch."""
-        x_RH = self.encoder(tokens)
-        pooled_NH = self.encoder.pooled(x_RH.index_select(0, tokens.rows.first))
+        pooled_NH = _pooled(self.encoder, self.encoder(tokens), tokens)
         return self.classifier(self.dropout(pooled_NH))  # type: ignore[no-any-return]
+
+
+class MultipleChoice(SequenceClassifier):
+    """One logit a choice; the C sequences of a question follow one another in the batch."""
+
+    def __init__(self, config: ModelConfig, choices: int) -> None:
+        super().__init__(config, num_labels=1)
+        self.choices = choices
+
+    def forward(self, tokens: PackedTokens) -> Tensor:
+        """Logits [N / C, C] for a packed batch of N sequences, which C must divide."""
+        return super().forward(tokens).view(-1, self.choices)
+
+
+class QuestionAnswering(nn.Module):
+    """The encoder with two logits a token: that an answer begins there, and that one ends there."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.encoder = Encoder(config, pooler=False)
+        self.span = nn.Linear(config.hidden_size, 2)
+        initialize(self.span, std=config.initializer_range)
+
+    def forward(self, tokens: PackedTokens) -> Tensor:
+        """Logits [T, 2], start and end, for every token of a packed batch."""
+        return self.span(self.encoder(tokens, all_rows=True))  # type: ignore[no-any-return]
+
+
+class EncoderStates(NamedTuple):
+    """`tokens` [T, H], the last layer's states; `first` [N, H], those of each [CLS]; `pooled` [N, H] or None."""
+
+    tokens: Tensor
+    first: Tensor
+    pooled: Tensor | None
+
+
+class BareEncoder(nn.Module):
+    """The encoder with nothing on it, with or without the pooler."""
+
+    def __init__(self, config: ModelConfig, *, pooler: bool = True) -> None:
+        super().__init__()
+        self.config = config
+        self.encoder = Encoder(config, pooler=pooler)
+
+    def forward(self, tokens: PackedTokens) -> EncoderStates:
+        """The states of every token of a packed batch."""
+        x_TH = self.encoder(tokens, all_rows=True)
+        first_NH = x_TH.index_select(0, tokens.rows.index.index_select(0, tokens.rows.first))
+        return EncoderStates(x_TH, first_NH, None if self.encoder.pooler is None else self.encoder.pooled(first_NH))
+
+
+def _pooled(encoder: Encoder, x_RH: Tensor, tokens: PackedTokens) -> Tensor:
+    """The pooled [CLS] vectors [N, H] of the rows that were computed."""
+    return encoder.pooled(x_RH.index_select(0, tokens.rows.first))

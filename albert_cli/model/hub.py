@@ -45,6 +45,7 @@ _ALBERT = [
     ("masked.bias", "predictions.bias"),
     ("order", "sop_classifier.classifier"),
     ("classifier", "classifier"),
+    ("span", "qa_outputs"),
 ]
 _BERT = [
     ("encoder.embeddings.word", "bert.embeddings.word_embeddings"),
@@ -65,7 +66,13 @@ _BERT = [
     ("masked.bias", "cls.predictions.bias"),
     ("order", "cls.seq_relationship"),
     ("classifier", "classifier"),
+    ("span", "qa_outputs"),
 ]
+_CLASSES = {"albert": "Albert", "bert": "Bert", OWN_MODEL_TYPE: "AlbertCli"}  # what names of classes begin with
+# The bare encoder's class; its files leave out the prefix `albert.` or `bert.` that every other file has.
+_BARE = "Model"
+# What old files call the two parameters of a LayerNorm.
+_OLD_LEAVES = {"gamma": "weight", "beta": "bias"}
 # Copies that other programs write beside the original: the tied decoder, and index buffers.
 _REDUNDANT = re.compile(r"(predictions\.decoder\.(weight|bias)|embeddings\.position_ids)$")
 
@@ -97,6 +104,7 @@ def _translate(name: str, names: Mapping[str, str]) -> str:
     if name in names:  # a bare parameter, such as the vocabulary bias
         return names[name]
     prefix, _, leaf = name.rpartition(".")
+    leaf = _OLD_LEAVES.get(leaf, leaf)
     return f"{names[prefix]}.{leaf}" if prefix in names else name
 
 
@@ -123,18 +131,17 @@ def config_to_json(config: ModelConfig, architecture: str, labels: tuple[str, ..
     `labels` name a classifier's outputs; a single one makes it a regression.
     """
     kind = model_type(config)
-    prefix = {"albert": "Albert", "bert": "Bert", OWN_MODEL_TYPE: "AlbertCli"}[kind]
     values = asdict(config)
-    del values["sharing"]
+    if kind != OWN_MODEL_TYPE:
+        for key in ("sharing", "always_project"):
+            del values[key]
     if kind == "albert" and config.sharing == "none":
         values["num_hidden_groups"] = config.num_hidden_layers
-    if kind == OWN_MODEL_TYPE:
-        values["sharing"] = config.sharing
     if kind == "bert":
         values["classifier_dropout"] = values.pop("classifier_dropout_prob")
         for key in ("embedding_size", "num_hidden_groups", "inner_group_num"):
             del values[key]
-    values |= {"model_type": kind, "architectures": [prefix + architecture], "tie_word_embeddings": True}
+    values |= {"model_type": kind, "architectures": [_CLASSES[kind] + architecture], "tie_word_embeddings": True}
     values |= {"pad_token_id": 0, "dtype": "float32"}
     if labels:
         values["id2label"] = {str(i): label for i, label in enumerate(labels)}
@@ -156,8 +163,17 @@ class Checkpoint:
     tensors: dict[str, Tensor]
 
     @property
+    def architecture(self) -> str | None:
+        """The class that its heads belong to, without its prefix (`ForPreTraining`); None where it is not said."""
+        named = self.values.get("architectures")
+        prefix = _CLASSES[model_type(self.config)]
+        return str(named[0]).removeprefix(prefix) if isinstance(named, list) and named else None
+
+    @property
     def labels(self) -> tuple[str, ...]:
-        """The classifier's labels in order; empty without a classifier."""
+        """The sequence classifier's labels in order; empty without one."""
+        if self.architecture not in (None, "ForSequenceClassification"):
+            return ()  # a layer called `classifier` is also in the heads for choices and for tokens
         outputs = len(self.tensors.get("classifier.weight", ()))
         names = self.values.get("id2label")
         names = names if isinstance(names, dict) else {}
@@ -255,8 +271,9 @@ def load_into(model: nn.Module, checkpoint: Checkpoint, heads: Sequence[str] | L
     The other heads may be new, and so may the pooler where only the encoder is asked for (files saved from a
     masked-language model have none). Under "all" the file must hold every parameter, as resuming needs.
 
-    Raises `CheckpointError` naming the first tensor that is missing or has another shape: a run that silently
-    trains from random weights is the commonest way to lose a day.
+    Raises `CheckpointError` naming the first tensor that is missing or has another shape, or a part of an encoder
+    that the configuration does not speak of: a run that silently trains from random weights is the commonest way
+    to lose a day.
     """
     own = model.state_dict()
     fitting = {n: t for n, t in checkpoint.tensors.items() if n in own and own[n].shape == t.shape}
@@ -273,22 +290,33 @@ def load_into(model: nn.Module, checkpoint: Checkpoint, heads: Sequence[str] | L
             f"{checkpoint.directory / WEIGHTS}: does not cover the {part}{head}: {name} {what}",
             "the file and its config.json do not belong together, or it holds another architecture",
         )
+    unused = [name for name in checkpoint.tensors if name not in fitting]
+    of_encoder = ("encoder.", f"{model_type(checkpoint.config)}.")
+    if beyond := [name for name in unused if name.startswith(of_encoder) and _part(name) != "pooler"]:
+        raise CheckpointError(
+            f"{checkpoint.directory / WEIGHTS}: has more of an encoder than config.json says: {beyond[0]}",
+            "the file and its config.json do not belong together",
+        )
     with torch.no_grad():
         for name, tensor in fitting.items():
             own[name].copy_(tensor)
-    _say_coverage(checkpoint, new, [name for name in checkpoint.tensors if name not in fitting])
+    _say_coverage(checkpoint, list(fitting), new, unused)
 
 
-def _say_coverage(checkpoint: Checkpoint, new: Sequence[str], unused: Sequence[str]) -> None:
-    """Say what a model from elsewhere leaves to chance, and what of it is of no use here."""
-    if any(name.startswith("encoder.pooler.") for name in new):
+def _part(name: str) -> str:
+    """Which part of a model a parameter belongs to: encoder, pooler, or a head by its name."""
+    return "pooler" if name.startswith("encoder.pooler.") else name.split(".")[0]
+
+
+def _say_coverage(checkpoint: Checkpoint, matched: Sequence[str], new: Sequence[str], unused: Sequence[str]) -> None:
+    """Say what of a model from elsewhere was taken, what it leaves to chance, and what of it is of no use here."""
+    if any(_part(name) == "pooler" for name in new):
         console.warn(f"{checkpoint.directory}: has no pooler; it starts from random weights")
     if store.read_manifest(checkpoint.directory) is not None:
         return  # of our own files it is known
-    parts = [("starts new", [n for n in new if not n.startswith("encoder.")]), ("not used", unused)]
-    said = [f"{what}: {', '.join(sorted({n.split('.')[0] for n in names}))}" for what, names in parts if names]
-    if said:
-        console.note(f"{checkpoint.directory}: {'; '.join(said)}")
+    parts = [(f"{len(matched)} tensors matched", matched), ("new", new), ("not used", unused)]
+    said = [f"{what}: {', '.join(sorted({_part(name) for name in names}))}" for what, names in parts if names]
+    console.note(f"{checkpoint.directory}: {'; '.join(said)}")
 
 
 # ---------------------------------------------------------------- writing
@@ -303,11 +331,14 @@ def write(
 ) -> None:
     """Write `config.json` and `model.safetensors` into a staged directory.
 
-    `architecture` is Hugging Face's class without its prefix (`ForPreTraining`). Tied weights are stored once.
+    `architecture` is Hugging Face's class without its prefix (`ForPreTraining`; `Model` for a bare encoder). Tied
+    weights are stored once.
     """
     config: ModelConfig = model.config  # type: ignore[assignment]
     names = name_map(config)
     tensors = {_translate(n, names): t.detach().float().cpu().contiguous() for n, t in model.state_dict().items()}
+    if architecture == _BARE:
+        tensors = {name.removeprefix(f"{model_type(config)}."): tensor for name, tensor in tensors.items()}
     save_file(tensors, directory / WEIGHTS, metadata={"format": "pt"})
     values = config_to_json(config, architecture, labels)
     store.write_json(directory / "config.json", values | (finetuned_for.to_json() if finetuned_for else {}))

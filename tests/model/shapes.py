@@ -33,6 +33,8 @@ SHARED: dict[str, ModelConfig] = {
     "not shared": replace(TINY, sharing="none"),
     "exact GELU": replace(TINY, hidden_act="gelu"),
     "ReLU": replace(TINY, hidden_act="relu"),
+    "E = H with a projection": replace(TINY, embedding_size=16, always_project=True),
+    "not shared at E = H with a projection": replace(TINY, embedding_size=16, always_project=True, sharing="none"),
     "BERT": replace(TINY, embedding_size=16, sharing="none"),
 }
 # Shapes of the paper's Table 4 that it has none for.
@@ -41,6 +43,9 @@ OWN: dict[str, ModelConfig] = {
     "feed-forward shared": replace(TINY, sharing="ffn"),
     "all shared at E = H": replace(TINY, embedding_size=16),
     "attention shared at E = H": replace(TINY, embedding_size=16, sharing="attention"),
+    "feed-forward shared at E = H with a projection": replace(
+        TINY, embedding_size=16, sharing="ffn", always_project=True
+    ),
 }
 ALL = SHARED | OWN
 

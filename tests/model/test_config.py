@@ -72,7 +72,9 @@ def test_impossible_shapes_are_refused_with_a_remedy(change: dict[str, Any], mes
 def test_projection_only_where_widths_differ() -> None:
     assert PRESETS["albert-base"].has_projection
     assert not PRESETS["bert-base"].has_projection
-    assert not replace(PRESETS["albert-base"], embedding_size=768).has_projection
+    wide = replace(PRESETS["albert-base"], embedding_size=768)
+    assert not wide.has_projection
+    assert replace(wide, always_project=True).has_projection
 
 
 def test_presets_are_the_papers_shapes() -> None:
@@ -87,7 +89,9 @@ def test_presets_are_the_papers_shapes() -> None:
 
 def test_hugging_face_configs_become_shapes() -> None:
     base = {"model_type": "albert", "hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072}
-    assert ModelConfig.from_hf({**base, "net_structure_type": 0, "gap_size": 0}, "config.json") == ModelConfig()
+    assert ModelConfig.from_hf(base, "config.json") == ModelConfig()
+    wide = ModelConfig.from_hf({**base, "embedding_size": 768}, "config.json")
+    assert wide == ModelConfig(embedding_size=768, always_project=True)
     large = {"model_type": "bert", "hidden_size": 1024, "num_attention_heads": 16}
     bert = ModelConfig.from_hf(large, "config.json")
     assert (bert.embedding_size, bert.sharing, bert.vocab_size) == (1024, "none", 30522)
@@ -101,7 +105,11 @@ def test_hugging_face_configs_become_shapes() -> None:
     ("values", "message"),
     [
         ({"model_type": "roberta"}, "roberta"),
-        ({"model_type": "albert", "embedding_size": 4096}, "embedding_size equals hidden_size"),
+        (
+            {"model_type": "bert", "position_embedding_type": "relative_key"},
+            "position_embedding_type is 'rel",
+        ),
+        ({"model_type": "bert", "is_decoder": True}, "is_decoder is True"),
         ({"hidden_size": "wide"}, "hidden_size is 'wide'"),
         ({"num_attention_heads": 5}, "5 attention heads"),
         ({"hidden_act": "swish"}, "swish"),

@@ -9,101 +9,30 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from torch import Tensor
 
 from albert_cli import store
 from albert_cli.errors import CheckpointError
 from albert_cli.model import hub
 from albert_cli.model.config import OWN_MODEL_TYPE, ModelConfig
 from albert_cli.model.heads import PretrainingModel, SequenceClassifier
-from albert_cli.model.packing import pack
-from tests.model.shapes import ALL, OWN, SHARED, TINY, padded, random_batch, shake
-
-CPU = torch.device("cpu")
-LENGTHS = (20, 3, 11, 2, 7)
-
-transformers.logging.set_verbosity_error()
-
-
-def assert_same(ours: Tensor, theirs: Tensor) -> None:
-    assert ours.shape == theirs.shape
-    assert float((ours - theirs).abs().max()) <= 1e-5 * float(theirs.abs().max())
-
-
-def saved(model: nn.Module, directory: Path, architecture: str, labels: tuple[str, ...] = ()) -> Path:
-    with store.commit_directory(directory, "checkpoint") as staging:
-        hub.write(model, staging, architecture, labels)
-    return directory
-
-
-def load_with_transformers(auto: Any, directory: Path) -> Any:
-    model, info = auto.from_pretrained(directory, output_loading_info=True)
-    assert not any(info[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys")), info
-    return model.eval()
-
-
-def read_into(model: nn.Module, directory: Path) -> None:
-    """Load the encoder and whatever heads are there."""
-    model.eval()
-    hub.load_into(model, hub.read(directory))
-
-
-def read_all_into(model: nn.Module, directory: Path) -> None:
-    """Load every parameter, from a file that holds no other."""
-    model.eval()
-    found = hub.read(directory)
-    assert found.tensors.keys() == model.state_dict().keys()
-    hub.load_into(model, found, "all")
-
-
-@torch.no_grad()
-def assert_same_pretraining_logits(ours: PretrainingModel, theirs: Any) -> None:
-    batch = random_batch(LENGTHS)
-    logits = ours.eval()(pack(batch, CPU, batch.masked_index))
-    inputs = padded(batch)
-    expected = theirs.eval()(**inputs)
-    order = expected.sop_logits if hasattr(expected, "sop_logits") else expected.seq_relationship_logits
-    assert_same(logits.order, order)
-    there = inputs["attention_mask"].bool()
-    assert_same(logits.masked, expected.prediction_logits[there][batch.masked_index])
-
-
-@torch.no_grad()
-def assert_same_classifier_logits(ours: SequenceClassifier, theirs: Any) -> None:
-    batch = random_batch(LENGTHS, seed=1)
-    assert_same(ours.eval()(pack(batch, CPU)), theirs.eval()(**padded(batch)).logits)
-
+from tests.model.hugging_face import (
+    HEADS,
+    assert_same_outputs,
+    hf_config,
+    load_with_transformers,
+    read_all_into,
+    read_into,
+    saved,
+)
+from tests.model.shapes import ALL, OWN, SHARED, TINY, random_batch, shake
 
 # ---------------------------------------------------------------- ours read by transformers
-
-
-@pytest.mark.parametrize("name", SHARED)
-def test_transformers_reads_our_pretraining_checkpoints(name: str, tmp_path: Path) -> None:
-    model = PretrainingModel(SHARED[name])
-    shake(model)
-    theirs = load_with_transformers(
-        transformers.AutoModelForPreTraining, saved(model, tmp_path / "it", "ForPreTraining")
-    )
-    assert type(theirs).__name__ == ("BertForPreTraining" if name == "BERT" else "AlbertForPreTraining")
-    assert_same_pretraining_logits(model, theirs)
-
-
-@pytest.mark.parametrize("name", SHARED)
-def test_transformers_reads_our_classifiers(name: str, tmp_path: Path) -> None:
-    model = SequenceClassifier(SHARED[name], 3)
-    shake(model)
-    directory = saved(model, tmp_path / "it", "ForSequenceClassification", ("no", "maybe", "yes"))
-    theirs = load_with_transformers(transformers.AutoModelForSequenceClassification, directory)
-    assert theirs.config.id2label == {0: "no", 1: "maybe", 2: "yes"}
-    assert theirs.config.label2id == {"no": 0, "maybe": 1, "yes": 2}
-    assert hub.read(directory).labels == ("no", "maybe", "yes")
-    assert_same_classifier_logits(model, theirs)
 
 
 def test_a_regression_has_one_output(tmp_path: Path) -> None:
@@ -111,7 +40,7 @@ def test_a_regression_has_one_output(tmp_path: Path) -> None:
     directory = saved(model, tmp_path / "it", "ForSequenceClassification", ("score",))
     theirs = load_with_transformers(transformers.AutoModelForSequenceClassification, directory)
     assert (theirs.config.num_labels, theirs.config.problem_type) == (1, "regression")
-    assert_same_classifier_logits(model, theirs)
+    assert_same_outputs(HEADS["classification"], model, theirs, random_batch((20, 3)))
 
 
 def test_dropout_and_its_place_are_kept(tmp_path: Path) -> None:
@@ -130,44 +59,13 @@ def test_shapes_without_a_class_are_refused_by_transformers_and_read_by_us(name:
     shake(model)
     directory = saved(model, tmp_path / "it", "ForPreTraining")
     assert json.loads((directory / "config.json").read_text())["model_type"] == OWN_MODEL_TYPE
-    with pytest.raises((ValueError, KeyError)):
-        transformers.AutoModelForPreTraining.from_pretrained(directory)
+    for auto in (transformers.AutoConfig, transformers.AutoModel, transformers.AutoModelForPreTraining):
+        with pytest.raises(ValueError, match="model type `albert_cli` but Transformers does not recognize"):
+            auto.from_pretrained(directory)
     assert hub.read(directory).config == OWN[name]
 
 
 # ---------------------------------------------------------------- theirs read by us
-
-
-def hf_config(config: ModelConfig) -> Any:
-    """A Hugging Face configuration of our shape, made by its own class."""
-    values = hub.config_to_json(config, "ForPreTraining")
-    kind = {"albert": transformers.AlbertConfig, "bert": transformers.BertConfig}[values["model_type"]]
-    return kind(**{key: value for key, value in values.items() if key not in ("architectures", "dtype")})
-
-
-@pytest.mark.parametrize("name", SHARED)
-def test_we_read_pretraining_checkpoints_of_transformers(name: str, tmp_path: Path) -> None:
-    config = SHARED[name]
-    theirs = transformers.AutoModelForPreTraining.from_config(hf_config(config))
-    shake(theirs)
-    theirs.save_pretrained(tmp_path)
-    found = hub.read(tmp_path)
-    ours = PretrainingModel(found.config)
-    assert found.config.blocks() == config.blocks()
-    read_all_into(ours, tmp_path)
-    assert_same_pretraining_logits(ours, theirs)
-
-
-@pytest.mark.parametrize("name", SHARED)
-def test_we_read_classifiers_of_transformers(name: str, tmp_path: Path) -> None:
-    theirs = transformers.AutoModelForSequenceClassification.from_config(hf_config(SHARED[name]))
-    shake(theirs)
-    theirs.save_pretrained(tmp_path)
-    found = hub.read(tmp_path)
-    assert found.labels == ("LABEL_0", "LABEL_1")
-    ours = SequenceClassifier(found.config, 2)
-    read_all_into(ours, tmp_path)
-    assert_same_classifier_logits(ours, theirs)
 
 
 @pytest.mark.parametrize("name", ["one group", "BERT"])
@@ -192,7 +90,8 @@ def test_we_read_bare_and_masked_language_models(name: str, tmp_path: Path, capf
 def test_what_is_not_used_of_a_foreign_file_is_said(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     transformers.AutoModelForPreTraining.from_config(hf_config(TINY)).save_pretrained(tmp_path / "theirs")
     read_into(SequenceClassifier(TINY, 2), tmp_path / "theirs")
-    assert f"{tmp_path / 'theirs'}: starts new: classifier; not used: masked, order\n" in capfd.readouterr().err
+    said = "25 tensors matched: encoder, pooler; new: classifier; not used: masked, order"
+    assert f"{tmp_path / 'theirs'}: {said}\n" in capfd.readouterr().err
     read_into(SequenceClassifier(TINY, 2), saved(PretrainingModel(TINY), tmp_path / "ours", "ForPreTraining"))
     assert capfd.readouterr().err == ""
 
@@ -276,6 +175,28 @@ def test_a_configuration_of_another_shape_is_found_out(tensors: dict[str, Tensor
         directory = foreign(tmp_path / str(number), tensors, other)
         with pytest.raises(CheckpointError, match="does not cover the encoder"):
             read_into(PretrainingModel(other), directory)
+
+
+def test_a_file_with_more_of_an_encoder_than_its_configuration_is_refused(tmp_path: Path) -> None:
+    for number, (whole, part) in enumerate(
+        (
+            (SHARED["BERT"], replace(SHARED["BERT"], num_hidden_layers=2)),
+            (SHARED["as many groups as layers"], TINY),
+            (OWN["attention shared"], replace(OWN["attention shared"], num_hidden_layers=2)),
+        )
+    ):
+        directory = saved(PretrainingModel(whole), tmp_path / f"{number}-whole", "ForPreTraining")
+        cut = foreign(tmp_path / f"{number}-cut", load_file(directory / hub.WEIGHTS), part)
+        with pytest.raises(CheckpointError, match=r"more of an encoder than config\.json says"):
+            read_into(PretrainingModel(part), cut)
+
+
+def test_a_layer_called_classifier_is_none_for_sequences_in_other_heads(tmp_path: Path) -> None:
+    config = hf_config(TINY)
+    for auto in (transformers.AutoModelForMultipleChoice, transformers.AutoModelForTokenClassification):
+        auto.from_config(config).save_pretrained(tmp_path)
+        assert "classifier.weight" in hub.read(tmp_path).tensors
+        assert hub.read(tmp_path).labels == ()
 
 
 def test_foreign_directories_are_said_to_be_unverified(

@@ -1,0 +1,148 @@
+"""The same model here and in `transformers`: every head of both, made, saved, loaded and computed on one batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor, nn
+
+from albert_cli import store
+from albert_cli.data.batches import PackedBatch
+from albert_cli.model import heads, hub
+from albert_cli.model.config import ModelConfig
+from albert_cli.model.packing import PackedTokens, pack
+from tests.model.shapes import padded
+
+transformers.logging.set_verbosity_error()
+transformers.logging.disable_progress_bar()
+
+
+@dataclass(frozen=True)
+class Head:
+    """A head of ours and Hugging Face's of the same name; `outputs` are what both compute at the same rows.
+
+    `ours` maps our model and a packed batch to tensors, `theirs` a model, its padded inputs and the packed batch.
+    """
+
+    architecture: str
+    auto: Any
+    make: Callable[[ModelConfig], nn.Module]
+    ours: Callable[[nn.Module, PackedTokens], tuple[Tensor, ...]]
+    theirs: Callable[[Any, dict[str, Tensor], PackedBatch], tuple[Tensor, ...]]
+    labels: tuple[str, ...] = ()
+
+
+def _pretraining(model: Any, inputs: dict[str, Tensor], batch: PackedBatch) -> tuple[Tensor, ...]:
+    said = model(**inputs)
+    order = said.sop_logits if "sop_logits" in said else said.seq_relationship_logits
+    return _real(said.prediction_logits, inputs)[batch.masked_index], order
+
+
+def _masked(model: Any, inputs: dict[str, Tensor], batch: PackedBatch) -> tuple[Tensor, ...]:
+    return (_real(model(**inputs).logits, inputs)[batch.masked_index],)
+
+
+def _classes(model: Any, inputs: dict[str, Tensor], batch: PackedBatch) -> tuple[Tensor, ...]:
+    return (model(**inputs).logits,)
+
+
+def _choices(model: Any, inputs: dict[str, Tensor], batch: PackedBatch) -> tuple[Tensor, ...]:
+    return (model(**{name: tensor.unflatten(0, (-1, 2)) for name, tensor in inputs.items()}).logits,)
+
+
+def _answers(model: Any, inputs: dict[str, Tensor], batch: PackedBatch) -> tuple[Tensor, ...]:
+    said = model(**inputs)
+    return (_real(torch.stack([said.start_logits, said.end_logits], -1), inputs),)
+
+
+def _states(model: Any, inputs: dict[str, Tensor], batch: PackedBatch) -> tuple[Tensor, ...]:
+    said = model(**inputs)
+    return _real(said.last_hidden_state, inputs), said.last_hidden_state[:, 0], said.pooler_output
+
+
+def _real(padded_NS: Tensor, inputs: dict[str, Tensor]) -> Tensor:
+    """What a padded tensor holds at real tokens: [N, S, …] to [T, …]."""
+    return padded_NS[inputs["attention_mask"].bool()]
+
+
+def _tuple(model: nn.Module, tokens: PackedTokens) -> tuple[Tensor, ...]:
+    said = model(tokens)
+    return said if isinstance(said, tuple) else (said,)
+
+
+# Two choices a question, so that a batch needs an even number of sequences.
+HEADS: dict[str, Head] = {
+    "pretraining": Head(
+        "ForPreTraining", transformers.AutoModelForPreTraining, heads.PretrainingModel, _tuple, _pretraining
+    ),
+    "masked words": Head(
+        "ForMaskedLM", transformers.AutoModelForMaskedLM, heads.MaskedLanguageModel, _tuple, _masked
+    ),
+    "classification": Head(
+        "ForSequenceClassification", transformers.AutoModelForSequenceClassification,
+        lambda config: heads.SequenceClassifier(config, 3), _tuple, _classes, ("no", "maybe", "yes"),
+    ),
+    "multiple choice": Head(
+        "ForMultipleChoice", transformers.AutoModelForMultipleChoice,
+        lambda config: heads.MultipleChoice(config, 2), _tuple, _choices,
+    ),
+    "question answering": Head(
+        "ForQuestionAnswering", transformers.AutoModelForQuestionAnswering, heads.QuestionAnswering, _tuple, _answers
+    ),
+    "bare": Head("Model", transformers.AutoModel, heads.BareEncoder, _tuple, _states),
+}  # fmt: skip
+
+
+def assert_same(ours: Tensor, theirs: Tensor) -> None:
+    assert ours.shape == theirs.shape
+    assert float((ours - theirs).abs().max()) <= 1e-5 * float(theirs.abs().max())
+
+
+def assert_same_outputs(head: Head, ours: nn.Module, theirs: Any, batch: PackedBatch) -> None:
+    with torch.no_grad():
+        found = head.ours(ours.eval(), pack(batch, torch.device("cpu"), batch.masked_index))
+        wanted = head.theirs(theirs.eval(), padded(batch), batch)
+    for one, other in zip(found, wanted, strict=True):
+        assert_same(one, other)
+
+
+def hf_config(config: ModelConfig, labels: tuple[str, ...] = ()) -> Any:
+    """A Hugging Face configuration of our shape, made by its own class."""
+    values = hub.config_to_json(config, "Model", labels)
+    kind = {"albert": transformers.AlbertConfig, "bert": transformers.BertConfig}[values["model_type"]]
+    return kind(**{key: value for key, value in values.items() if key not in ("architectures", "dtype")})
+
+
+def new_of_theirs(head: Head, config: ModelConfig) -> Any:
+    return head.auto.from_config(hf_config(config, head.labels), attn_implementation="sdpa")
+
+
+def saved(model: nn.Module, directory: Path, architecture: str, labels: tuple[str, ...] = ()) -> Path:
+    with store.commit_directory(directory, "checkpoint") as staging:
+        hub.write(model, staging, architecture, labels)
+    return directory
+
+
+def load_with_transformers(auto: Any, directory: Path) -> Any:
+    model, info = auto.from_pretrained(directory, output_loading_info=True, attn_implementation="sdpa")
+    assert not any(info[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys")), info
+    return model.eval()
+
+
+def read_into(model: nn.Module, directory: Path) -> None:
+    """Load the encoder and whatever heads are there."""
+    model.eval()
+    hub.load_into(model, hub.read(directory))
+
+
+def read_all_into(model: nn.Module, directory: Path) -> None:
+    """Load every parameter, from a file that holds no other."""
+    model.eval()
+    found = hub.read(directory)
+    assert found.tensors.keys() == model.state_dict().keys()
+    hub.load_into(model, found, "all")

@@ -1,0 +1,160 @@
+"""The model computes what `transformers` computes: logits, gradients, both ways, every head, every shape it has."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from albert_cli import store
+from albert_cli.data.batches import PackedBatch
+from albert_cli.model import hub
+from albert_cli.model.config import ModelConfig
+from albert_cli.model.packing import pack
+from tests.model.hugging_face import (
+    HEADS,
+    Head,
+    assert_same_outputs,
+    hf_config,
+    load_with_transformers,
+    new_of_theirs,
+    read_all_into,
+    saved,
+)
+from tests.model.shapes import SHARED, TINY, padded, random_batch, shake
+
+LENGTHS = (20, 3, 11, 2, 7, 16)  # padded to 20; every sequence has both segments
+WIDE = replace(
+    TINY, vocab_size=200, hidden_size=768, num_hidden_layers=2, num_attention_heads=12, intermediate_size=512,
+    max_position_embeddings=512, initializer_range=0.05,
+)  # fmt: skip
+# The widths of the paper's Table 3, at the longest input there is.
+WIDTHS: dict[str, ModelConfig] = {
+    "E 64": replace(WIDE, embedding_size=64),
+    "E 128, two groups": replace(WIDE, embedding_size=128, num_hidden_groups=2),
+    "E 768 with a projection": replace(WIDE, embedding_size=768, always_project=True),
+    "BERT": replace(WIDE, embedding_size=768, sharing="none"),
+}
+
+
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("shape", SHARED)
+def test_transformers_computes_what_we_do(shape: str, head: str, tmp_path: Path) -> None:
+    h = HEADS[head]
+    ours = h.make(SHARED[shape])
+    shake(ours)
+    directory = saved(ours, tmp_path / "ours", h.architecture, h.labels)
+    theirs = load_with_transformers(h.auto, directory)
+    family = "Bert" if shape == "BERT" else "Albert"
+    assert type(theirs).__name__ == family + h.architecture
+    assert tuple(theirs.config.id2label.values()) == (h.labels or ("LABEL_0", "LABEL_1"))
+    assert hub.read(directory).labels == h.labels
+    assert_same_outputs(h, ours, theirs, random_batch(LENGTHS))
+
+
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("shape", SHARED)
+def test_from_transformers_and_back(shape: str, head: str, tmp_path: Path) -> None:
+    h, batch = HEADS[head], random_batch(LENGTHS, seed=1)
+    theirs = new_of_theirs(h, SHARED[shape])
+    shake(theirs)
+    theirs.save_pretrained(tmp_path / "theirs")
+    found = hub.read(tmp_path / "theirs")
+    assert found.config.blocks() == SHARED[shape].blocks()
+    ours = h.make(found.config)
+    read_all_into(ours, tmp_path / "theirs")
+    assert_same_outputs(h, ours, theirs, batch)
+    # These weights are so large that fp32 rounding alone comes near 1e-4; in fp64 only another formula could.
+    found_64, theirs_64 = (copy.deepcopy(model).double() for model in (ours, theirs))
+    assert_same_gradients(h, found_64, theirs_64, batch, tmp_path, 1e-9)
+
+    directory = saved(ours, tmp_path / "ours", h.architecture, found.labels)
+    assert_same_tensors(load_file(directory / hub.WEIGHTS), load_file(tmp_path / "theirs" / hub.WEIGHTS))
+    assert_same_tensors(load_with_transformers(h.auto, directory).state_dict(), theirs.state_dict())
+
+
+@pytest.mark.parametrize("head", ["pretraining", "question answering"])
+@pytest.mark.parametrize("shape", WIDTHS)
+def test_real_widths_at_length_512(shape: str, head: str, tmp_path: Path) -> None:
+    h, batch = HEADS[head], random_batch((512, 130), WIDTHS[shape])
+    theirs = new_of_theirs(h, WIDTHS[shape])
+    shake(theirs)
+    theirs.save_pretrained(tmp_path / "theirs")
+    ours = h.make(hub.read(tmp_path / "theirs").config)
+    read_all_into(ours, tmp_path / "theirs")
+    assert_same_outputs(h, ours, theirs, batch)
+    assert_same_gradients(h, ours, theirs, batch, tmp_path, 1e-4)
+
+
+def assert_same_tensors(ones: dict[str, Tensor], others: dict[str, Tensor]) -> None:
+    assert ones.keys() == others.keys()
+    for name, tensor in ones.items():
+        assert tensor.dtype == others[name].dtype and torch.equal(tensor, others[name]), name
+
+
+def assert_same_gradients(
+    head: Head, ours: nn.Module, theirs: Any, batch: PackedBatch, folder: Path, to: float
+) -> None:
+    """Gradients of one loss on the same outputs: equal for each tensor to a share `to` of its largest entry."""
+    backward(head.ours(ours.eval(), pack(batch, torch.device("cpu"), batch.masked_index)))
+    backward(head.theirs(theirs.eval(), padded(batch), batch))
+    found = {name: p.grad for name, p in ours.named_parameters() if p.grad is not None}
+    wanted = under_our_names(theirs, folder / "gradients")
+    assert found.keys() == wanted.keys()
+    for name, gradient in found.items():
+        scale = wanted[name].abs().max()
+        if name.endswith("key.bias"):
+            # The same number added to all of a row's scores changes no softmax: what is left is rounding.
+            scale = wanted[name.replace("key", "query")].abs().max()
+            assert wanted[name].abs().max() <= to * scale
+        assert float((gradient - wanted[name]).abs().max()) <= to * float(scale), name
+
+
+def backward(outputs: tuple[Tensor, ...]) -> None:
+    """A loss that weighs every output at random, the same way each time."""
+    generator = torch.Generator().manual_seed(7)
+    torch.stack([(o * torch.randn(o.shape, generator=generator).to(o)).sum() for o in outputs]).sum().backward()
+
+
+def under_our_names(theirs: Any, directory: Path) -> dict[str, Tensor]:
+    """Their gradients under our names: they travel like weights."""
+    directory.mkdir()
+    gradients = {name: p.grad for name, p in theirs.named_parameters() if p.grad is not None}
+    save_file(gradients, directory / hub.WEIGHTS)
+    store.write_json(directory / "config.json", theirs.config.to_dict())
+    return hub.read(directory).tensors
+
+
+def test_old_official_configurations_are_read(tmp_path: Path) -> None:
+    head = HEADS["bare"]
+    theirs = new_of_theirs(head, TINY)
+    theirs.save_pretrained(tmp_path)
+    old = {"net_structure_type": 0, "gap_size": 0, "num_memory_blocks": 0, "down_scale_factor": 1, "layers_to_keep": []}
+    values = store.read_json(tmp_path / "config.json")
+    store.write_json(tmp_path / "config.json", values | old)
+    ours = head.make(hub.read(tmp_path).config)
+    read_all_into(ours, tmp_path)
+    assert_same_outputs(head, ours, theirs, random_batch(LENGTHS))
+
+
+def test_old_names_of_layer_norms_are_read(tmp_path: Path) -> None:
+    head = HEADS["pretraining"]
+    theirs = new_of_theirs(head, SHARED["BERT"])
+    shake(theirs)
+    old = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+    tensors = {}
+    for name, tensor in theirs.state_dict().items():
+        prefix, _, leaf = name.rpartition("LayerNorm.")
+        tensors[prefix + old[f"LayerNorm.{leaf}"] if prefix else name] = tensor.clone()
+    assert sum(name.endswith((".gamma", ".beta")) for name in tensors) == 2 * (2 * TINY.num_hidden_layers + 2)
+    save_file(tensors, tmp_path / hub.WEIGHTS)
+    store.write_json(tmp_path / "config.json", hf_config(SHARED["BERT"]).to_dict())
+    ours = head.make(SHARED["BERT"])
+    read_all_into(ours, tmp_path)
+    assert_same_outputs(head, ours, theirs, random_batch(LENGTHS))
