@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
+import textwrap
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
@@ -74,6 +76,22 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
         for row in cells
     ]
     return "\n".join([lines[0], "  ".join("─" * w for w in widths), *lines[1:]])
+
+
+def markdown(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """The same table in Markdown: the first column to the left, the others to the right."""
+    rule = ["---", *(["---:"] * (len(headers) - 1))]
+    return "\n".join(f"| {' | '.join(str(c).strip() for c in row)} |" for row in (headers, rule, *rows))
+
+
+def columns() -> int:
+    """Columns of text to use: the terminal's (100 elsewhere), but not so many that a line is hard to follow."""
+    return min(max(shutil.get_terminal_size((100, 24)).columns, 60), 140)
+
+
+def wrapped(notes: Iterable[str]) -> str:
+    """Notes under a table, each from a new line, broken where the terminal ends."""
+    return "\n".join(textwrap.fill(note, columns(), subsequent_indent="  ") for note in notes)
 
 
 def duration(seconds: float) -> str:

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import getproxies
+
+from albert_cli.errors import CheckpointError
 
 _SECONDS_TO_CONNECT = 5.0
 
@@ -36,3 +40,25 @@ def _is_reachable() -> bool:
     except OSError:
         return False
     return True
+
+
+def hub_files(name: str, wanted: Sequence[str]) -> Path:
+    """Fetch a model's files that match the patterns from the Hub, or find them where they were fetched before.
+
+    Returns their directory; raises `CheckpointError` when the Hub does not answer or has no such model.
+    """
+    offline = prefer_offline()
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.utils import disable_progress_bars  # type: ignore[attr-defined]
+
+    disable_progress_bars()
+    try:
+        return Path(snapshot_download(name, allow_patterns=list(wanted), local_files_only=offline))
+    except Exception as error:  # the library's errors share no base class
+        reason = f"{type(error).__name__}: {error}".split("\n")[0].strip()
+        if offline:
+            reason = "out of reach, and nothing of that name was downloaded before"
+        raise CheckpointError(
+            f"{name}: no such directory, and the Hub could not be asked for it ({reason})",
+            "check the path; with a network, a Hub id such as albert/albert-base-v2 works too",
+        ) from None

@@ -3,27 +3,57 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from albert_cli import console
 from albert_cli.cli.app import app
-from albert_cli.cli.options import Device, file_to_write
+from albert_cli.cli.options import Device, Overrides, file_to_write
 from albert_cli.command import verb
+from albert_cli.errors import ConfigError
 
 
 @verb(app)
 def params(
-    names: Annotated[list[str] | None, typer.Argument(metavar="[PRESET|RECIPE|CHECKPOINT]...")] = None,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[MODEL]...",
+            help="Presets, recipes, checkpoint directories, runs, Hub ids; NAME:E=64,sharing=none changes values.",
+        ),
+    ] = None,
+    set_: Overrides = None,
+    memory: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Say which batches fit, such as 12GB or 80GiB.")
+    ] = None,
+    sequence_length: Annotated[
+        int | None, typer.Option(help="Count FLOPs at this length; default 512, or all positions if fewer.")
+    ] = None,
+    device: Annotated[Literal["cuda", "cpu"], typer.Option(help="Where the model would train.")] = "cuda",
+    precision: Annotated[
+        Literal["auto", "bf16", "fp32"], typer.Option(help="auto: bf16 on cuda, fp32 on a cpu.")
+    ] = "auto",
+    details: Annotated[bool, typer.Option("--details", help="By part, also of more than four models.")] = False,
+    paper: Annotated[bool, typer.Option("--paper", help="Every shape of the paper beside its figure.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.", rich_help_panel="Output")] = False,
 ) -> None:
-    """Count parameters by part, exactly, beside the paper's figures.
+    """Count parameters, FLOPs and memory of models, beside the paper's figures.
 
-    Example: albert params albert-base albert-xxlarge
+    Example: albert params albert-base albert-xxlarge --memory 12GB
     """
-    from albert_cli.model.params import describe
+    from albert_cli.model import costs, overview
+    from albert_cli.model import paper as of_the_paper
 
-    console.emit(*describe(names or []))
+    if paper:
+        if names or set_:
+            raise ConfigError("--paper has its own list of models", "leave out the names, or leave out --paper")
+        console.emit(*of_the_paper.describe_paper(as_markdown=markdown))
+        return
+    chosen: costs.Precision = ("bf16" if device == "cuda" else "fp32") if precision == "auto" else precision
+    size = None if memory is None else costs.parse_size(memory, "--memory")
+    question = overview.Question(sequence_length, size, costs.Setup(device, chosen))
+    console.emit(*overview.describe(names or [], question, set_ or [], details=details, as_markdown=markdown))
 
 
 @verb(app)

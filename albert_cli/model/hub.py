@@ -206,29 +206,10 @@ def find(name: str) -> Path:
             return steps[-1]
         raise CheckpointError(f"{path}: no checkpoint here (no config.json, no finished step-*)")
     if re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) and not name.startswith("."):
-        return _download(name)
+        return network.hub_files(name, ["config.json", WEIGHTS, "spiece.model", "tokenizer*.json"])
     raise CheckpointError(
         f"{path}: no such directory", "name a checkpoint directory, a run, or a Hub id such as albert/albert-base-v2"
     )
-
-
-def _download(name: str) -> Path:
-    offline = network.prefer_offline()
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.utils import disable_progress_bars  # type: ignore[attr-defined]
-
-    disable_progress_bars()
-    wanted = ["config.json", WEIGHTS, "spiece.model", "tokenizer*.json"]
-    try:
-        return Path(snapshot_download(name, allow_patterns=wanted, local_files_only=offline))
-    except Exception as error:  # the library's errors share no base class
-        reason = f"{type(error).__name__}: {error}".split("\n")[0].strip()
-        if offline:
-            reason = "out of reach, and nothing of that name was downloaded before"
-        raise CheckpointError(
-            f"{name}: no such directory, and the Hub could not be asked for it ({reason})",
-            "check the path; with a network, a Hub id such as albert/albert-base-v2 works too",
-        ) from None
 
 
 def read(directory: Path) -> Checkpoint:

@@ -1,18 +1,15 @@
-"""The counts are exact: pinned figures, instantiated models, and what the paper prints."""
+"""The counts are exact: pinned figures, and instantiated models of every shape of the paper."""
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from albert_cli.errors import CheckpointError, ConfigError
+from albert_cli.model import shapes
 from albert_cli.model.config import PRESETS, ModelConfig
-from albert_cli.model.params import SEVEN, count, describe, paper_count, paper_figure, paper_note
+from albert_cli.model.paper import SEVEN, SHAPES
+from albert_cli.model.params import count
 
 BASE = PRESETS["albert-base"]
 
@@ -70,20 +67,12 @@ def three(config: ModelConfig) -> tuple[int, int, int]:
 @pytest.mark.parametrize("name", MAIN)
 def test_presets_count_exactly(name: str) -> None:
     assert three(PRESETS[name]) == MAIN[name][:3]
-    figure = paper_figure(PRESETS[name])
-    assert figure is not None and figure[0] == MAIN[name][3]
 
 
 @pytest.mark.parametrize(("embedding", "sharing"), ABLATIONS)
 def test_ablations_count_exactly(embedding: int, sharing: str) -> None:
-    config = replace(BASE, embedding_size=embedding, sharing=sharing)  # type: ignore[arg-type]
-    *counts, millions = ABLATIONS[embedding, sharing]
-    assert three(config) == tuple(counts)
-    figure = paper_figure(config)
-    assert (figure and figure[0]) == millions
-    if millions is not None:
-        assert round(paper_count(config) / 1e6) == millions
-        assert paper_note(config) == ""
+    config = shapes.find(f"albert-base:E={embedding},sharing={sharing}").config
+    assert three(config) == ABLATIONS[embedding, sharing][:3]
 
 
 @pytest.mark.parametrize("name", GROUPS)
@@ -96,38 +85,36 @@ def test_inner_blocks_have_weights_of_their_own() -> None:
     assert count(replace(BASE, inner_group_num=2)).with_pooler == 18_771_456
 
 
-@pytest.mark.parametrize(("hidden", "millions"), [(1024, 18), (2048, 60), (4096, 225), (6144, 499)])
-def test_three_layer_rows_of_table_12(hidden: int, millions: int) -> None:
-    config = ModelConfig(
-        hidden_size=hidden,
-        num_hidden_layers=3,
-        num_attention_heads=hidden // 64,
-        intermediate_size=4 * hidden,
-    )
-    assert paper_figure(config) == (millions, "Table 11" if hidden == 1024 else "Table 12")
-    # The paper's own figure needs a position table of width H, and is then met to the million.
-    assert round((paper_count(config) + 512 * (hidden - 128)) / 1e6) == millions
-    if hidden == 6144:
-        assert three(config) == (457_763_328, 495_518_208, 496_347_314)
-
-
 def test_parts_of_the_base_model() -> None:
     counts = count(BASE)
     assert (counts.embeddings, counts.projection, counts.blocks) == (3_906_048, 99_072, 7_087_872)
     assert (counts.pooler, counts.mlm_head, counts.sentence_order_head) == (590_592, 128_688, 1_538)
 
 
-def test_differences_to_the_paper_are_explained() -> None:
-    notes = {name: paper_note(PRESETS[name]) for name in SEVEN}
-    assert {name for name, note in notes.items() if note} == {
-        "bert-xlarge",
-        "albert-xlarge",
-        "albert-xxlarge",
-    }
-    assert "235M" in notes["albert-xxlarge"] and "222,595,584" in notes["albert-xxlarge"]
-    assert "not reproducible" in notes["albert-xxlarge"]
+@pytest.mark.parametrize("name", [name for names in SHAPES.values() for name in names])
+def test_counts_equal_the_instantiated_model(name: str) -> None:
+    torch = pytest.importorskip("torch")
+    from albert_cli.model.heads import PretrainingModel
+
+    config = shapes.find(name).config
+    counts = count(config)
+    with torch.device("meta"):
+        model = PretrainingModel(config)
+
+    def held(*prefixes: str) -> int:
+        return sum(p.numel() for n, p in model.named_parameters() if n.startswith(prefixes))
+
+    assert held("encoder.embeddings.") == counts.embeddings
+    assert held("encoder.projection.") == counts.projection
+    assert held("encoder.attention.") == counts.attention
+    assert held("encoder.feed_forward.") == counts.feed_forward
+    assert held("encoder.pooler.") == counts.pooler
+    assert held("masked.") == counts.mlm_head
+    assert held("order.") == counts.sentence_order_head
+    assert held("") == counts.total
 
 
+# What Hugging Face has a class for is compared with that class, too.
 EXPRESSIBLE = {
     **{name: PRESETS[name] for name in SEVEN},
     **{f"groups {g}": replace(BASE, num_hidden_groups=g) for g in (3, 12)},
@@ -152,97 +139,3 @@ def test_counts_equal_the_instantiated_reference(name: str) -> None:
     encoder = model.bert if bert else model.albert
     assert sum(p.numel() for p in encoder.parameters()) == count(ours).with_pooler
     assert sum(p.numel() for p in model.parameters()) == count(ours).total
-
-
-def test_describe_shows_the_seven_presets_beside_the_paper() -> None:
-    data, text = describe()
-    assert [m["name"] for m in data["models"]] == list(MAIN)
-    for model in data["models"]:
-        without, with_pooler, total, millions = MAIN[model["name"]]
-        assert (model["without_pooler"], model["with_pooler"]) == (without, with_pooler)
-        assert model["total"] == total
-        assert model["paper"]["figure"] == millions
-        assert sum(model["parts"].values()) == total
-        assert f"{total:,}" in text and f"{millions}M" in text
-    json.dumps(data)
-
-
-def test_describe_reads_recipes_and_checkpoints(tmp_path: Path) -> None:
-    recipe = tmp_path / "small.toml"
-    recipe.write_text('extends = "pretrain/albert-base"\n[model]\nembedding_size = 64\n')
-    ours = tmp_path / "checkpoint"
-    ours.mkdir()
-    (ours / "config.json").write_text(
-        '{"model_type": "albert", "embedding_size": 128, "hidden_size": 768, '
-        '"num_attention_heads": 12, "intermediate_size": 3072, "gap_size": 0}'
-    )
-    bert = tmp_path / "bert"
-    bert.mkdir()
-    (bert / "config.json").write_text('{"model_type": "bert", "vocab_size": 30522}')
-    data, _ = describe([str(recipe), str(ours), str(bert), "pretrain/albert-large", "pretrain/bert-large"])
-    counts = [model["with_pooler"] for model in data["models"]]
-    assert counts == [9_681_408, 11_683_584, 109_482_240, 17_683_968, 334_607_360]
-    sources = [model["source"] for model in data["models"]]
-    assert sources == ["recipe", "checkpoint", "checkpoint", "recipe", "recipe"]
-
-
-def test_shipped_paper_recipes_have_the_presets_shapes() -> None:
-    for name in SEVEN:
-        if name == "bert-xlarge":
-            continue
-        data, _ = describe([f"pretrain/{name}", name])
-        recipe, preset = (model["config"] for model in data["models"])
-        dropouts = ("hidden_dropout_prob", "attention_probs_dropout_prob")
-        assert {k: v for k, v in recipe.items() if k not in dropouts} == {
-            k: v for k, v in preset.items() if k not in dropouts
-        }
-
-
-def test_an_assumed_vocabulary_is_said(tmp_path: Path) -> None:
-    recipe = tmp_path / "mine.toml"
-    recipe.write_text("[model]\nvocab_size = 8000\n")
-    data, text = describe(["mini/wiki", str(recipe), "albert-base"])
-    assert [m["vocab_size"] for m in data["models"]] == [30_000, 8_000, 30_000]
-    assert [m["vocab_size_assumed"] for m in data["models"]] == [True, False, False]
-    assert [line for line in text.splitlines() if "30,000 pieces" in line] == [
-        "mini/wiki: names no vocabulary; counted with 30,000 pieces."
-    ]
-
-
-def test_unknown_names_are_refused_with_a_suggestion() -> None:
-    with pytest.raises(ConfigError, match="albert-lrage") as raised:
-        describe(["albert-lrage"])
-    assert raised.value.hint is not None and "albert-large" in raised.value.hint
-
-
-def test_unusable_inputs_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"config\.json: no such file"):
-        describe([str(tmp_path)])
-    (tmp_path / "config.json").write_text("{")
-    with pytest.raises(CheckpointError, match="not valid JSON"):
-        describe([str(tmp_path)])
-    (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
-    with pytest.raises(CheckpointError, match="gpt2"):
-        describe([str(tmp_path)])
-    recipe = tmp_path / "r.toml"
-    recipe.write_text("[model]\nhiden_size = 12\n")
-    with pytest.raises(ConfigError, match="hiden_size") as raised:
-        describe([str(recipe)])
-    assert raised.value.hint is not None and "hidden_size" in raised.value.hint
-    recipe.write_text("[train]\nseed = 1\n")
-    with pytest.raises(ConfigError, match=r"no \[model\] section"):
-        describe([str(recipe)])
-    for name in ("finetune/cola", "mini/table"):
-        with pytest.raises(ConfigError, match="a fine-tuning recipe has no shape of its own"):
-            describe([name])
-
-
-def test_nothing_heavy_is_imported() -> None:
-    script = (
-        "import sys; from albert_cli.model import params;"
-        "params.describe([]); params.describe(['pretrain/bert-large']);"
-        "heavy = ('torch', 'pydantic', 'rich', 'numpy', 'transformers', 'matplotlib');"
-        "print([name for name in heavy if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"

@@ -1,0 +1,223 @@
+"""What a shape costs, by arithmetic: FLOPs a token, bytes of weights and state, bytes of activations.
+
+Sharing divides the parameters, and neither the FLOPs nor the activations: a shared block is computed, and its
+activations are kept, as often as it is used. The activations are those that `encoder.py` and `heads.py` leave
+behind for the backward pass; the tests compare them with what autograd really keeps. No torch here.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from albert_cli.errors import ConfigError
+from albert_cli.model.config import ModelConfig
+from albert_cli.model.params import count
+
+MASKED: Final = 0.15  # share of the positions that the masked-word head sees (§4.1)
+LENGTHS: Final = (64, 128, 256, 320, 384, 512)  # of BERT's table of batches that fit into a GPU's memory
+USABLE: Final = 0.9  # of a memory; the rest is for the device's context, work space and fragments
+
+Device = Literal["cuda", "cpu"]
+Precision = Literal["bf16", "fp32"]
+
+
+# ---------------------------------------------------------------- FLOPs
+
+
+def forward_flops(config: ModelConfig, length: int, *, pruned: bool = False) -> float:
+    """FLOPs a token of the pretraining model's forward pass, in sequences of `length` tokens.
+
+    Matrix products alone, two FLOPs a multiplication: a block has 4 H^2 of them in attention's projections,
+    2 H F in the feed-forward part and 2 S H in scores and contexts; the masked-word head runs at 15 % of the
+    positions. `pruned`: the last block's queries, output and feed-forward part at the rows alone that a head
+    reads (masked positions and [CLS]), as `Encoder` computes it.
+    """
+    e, h, f = config.embedding_size, config.hidden_size, config.intermediate_size
+    per_block = 8 * h * h + 4 * h * f + 4 * length * h
+    flops = len(config.blocks()) * per_block + MASKED * (2 * h * e + 2 * e * config.vocab_size)
+    if config.has_projection:
+        flops += 2 * e * h
+    if pruned:
+        keys_and_values = 4 * h * h  # which every token needs
+        flops -= (1 - _rows(length) / length) * (per_block - keys_and_values)
+    return flops
+
+
+def training_flops(config: ModelConfig, length: int, *, pruned: bool = False) -> float:
+    """FLOPs a token of forward and backward pass: three forward passes; recomputation counts as nothing."""
+    return 3 * forward_flops(config, length, pruned=pruned)
+
+
+def _masked(length: int) -> int:
+    """Masked positions of a sequence."""
+    return max(1, round(MASKED * length))
+
+
+def _rows(length: int) -> int:
+    """Rows of a sequence that a head reads: its masked positions and [CLS]."""
+    return min(length, _masked(length) + 1)
+
+
+# ---------------------------------------------------------------- bytes that do not depend on the batch
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Where and how training computes: what `train.precision = "auto"` takes is the default."""
+
+    device: Device = "cuda"
+    precision: Precision = "bf16"
+
+    @property
+    def item(self) -> int:
+        """Bytes of a number in matrix products."""
+        return 2 if self.precision == "bf16" else 4
+
+    @property
+    def norm_item(self) -> int:
+        """Bytes of a number that LayerNorm keeps: CUDA's autocast normalises in fp32, the CPU's does not."""
+        return 2 if self.precision == "bf16" and self.device == "cpu" else 4
+
+    @property
+    def mask_item(self) -> int:
+        """Bytes a number of a dropout mask: bools on CUDA, the numbers' own type on a CPU."""
+        return 1 if self.device == "cuda" else self.item
+
+
+GPU: Final = Setup()
+
+
+@dataclass(frozen=True)
+class State:
+    """Bytes that training holds whatever the batch; `update` is LAMB's work space, needed between two batches."""
+
+    weights: int
+    gradients: int
+    moments: int
+    copy: int
+    update: int
+
+    @property
+    def total(self) -> int:
+        """What lies in memory while a batch is computed."""
+        return self.weights + self.gradients + self.moments + self.copy
+
+
+def state_bytes(config: ModelConfig, setup: Setup = GPU) -> State:
+    """Weights, gradients and LAMB's two moments in fp32, and the weights' copy in bf16 where products are in bf16."""
+    parameters = count(config).total
+    copy = 2 * parameters if setup.precision == "bf16" else 0
+    return State(4 * parameters, 4 * parameters, 8 * parameters, copy, 8 * parameters)
+
+
+# ---------------------------------------------------------------- activations
+
+
+def activation_bytes(
+    config: ModelConfig,
+    length: int,
+    setup: Setup = GPU,
+    *,
+    checkpointed: bool = False,
+) -> int:
+    """Bytes that a pretraining step keeps for the backward pass, a sequence of `length` tokens.
+
+    `checkpointed`: only the input of every block is kept, and one block at a time is computed again.
+    """
+    blocks = len(config.blocks())
+    whole, last = _block(config, length, length, setup), _block(config, length, _rows(length), setup)
+    around = _embeddings(config, length, setup) + _heads(config, length, setup)
+    if checkpointed:
+        return around + blocks * length * config.hidden_size * setup.norm_item + (whole if blocks > 1 else last)
+    return around + (blocks - 1) * whole + last
+
+
+def _block(config: ModelConfig, tokens: int, rows: int, setup: Setup) -> int:
+    """One block of a sequence whose queries and feed-forward part run at `rows` of its tokens."""
+    h, f, heads, item = config.hidden_size, config.intermediate_size, config.num_attention_heads, setup.item
+    kept = tokens * 3 * h * item  # the block's input, keys, values
+    if rows < tokens:
+        kept += rows * h * item  # the input again, at the rows
+    # Queries, contexts, the feed-forward part's input; before and after its activation, which for ReLU is one.
+    wide = f if config.hidden_act == "relu" else 2 * f
+    row = (3 * h + wide) * item
+    row += 2 * (h * setup.norm_item + 2 * 4)  # the input of both LayerNorms, its mean and deviation
+    row += 4 * heads  # the logarithm of softmax's denominators
+    if config.hidden_dropout_prob:
+        row += 2 * h * setup.mask_item
+    if config.attention_probs_dropout_prob and setup.device == "cpu":
+        row += 3 * heads * tokens * item  # no fused kernel there: probabilities, their mask, their product
+    return kept + rows * row
+
+
+def _embeddings(config: ModelConfig, tokens: int, setup: Setup) -> int:
+    """Ids, the input of the LayerNorm over E, and the projection's input."""
+    size = config.embedding_size
+    kept = 3 * 8 + size * 4 + 2 * 4
+    if config.has_projection:
+        kept += size * setup.item
+    if config.hidden_dropout_prob:
+        kept += size * (1 if setup.device == "cuda" else 4)
+    return tokens * kept
+
+
+def _heads(config: ModelConfig, length: int, setup: Setup) -> int:
+    """The masked-word head with its softmax in fp32, and the pooler."""
+    h, e, item = config.hidden_size, config.embedding_size, setup.item
+    masked = (h + 2 * e) * item + e * setup.norm_item + 2 * 4 + 4 * config.vocab_size
+    return _masked(length) * masked + 2 * h * item
+
+
+def working_bytes(config: ModelConfig, length: int, setup: Setup = GPU) -> int:
+    """Bytes a sequence that the backward pass needs beside what was kept: gradients of logits, or of one block."""
+    logits = _masked(length) * config.vocab_size * (4 + setup.item)
+    block = length * (2 * config.intermediate_size + 3 * config.hidden_size) * setup.item
+    return max(logits, block)
+
+
+# ---------------------------------------------------------------- what fits
+
+
+def largest_batch(
+    config: ModelConfig,
+    length: int,
+    memory: int,
+    setup: Setup = GPU,
+    *,
+    checkpointed: bool = False,
+) -> int:
+    """How many sequences of `length` tokens fit at once into 90 % of `memory` bytes beside the state; 0 for none."""
+    state = state_bytes(config, setup)
+    usable = int(USABLE * memory)
+    if state.total + state.update > usable:
+        return 0
+    a_sequence = activation_bytes(config, length, setup, checkpointed=checkpointed)
+    return (usable - state.total) // (a_sequence + working_bytes(config, length, setup))
+
+
+def parse_size(text: str, option: str) -> int:
+    """`12GB` (10^9), `12GiB` (2^30) or `800MB` in bytes; raises `ConfigError` naming the option."""
+    match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?([kMGT])(i?)B", text)
+    if match is None:
+        raise ConfigError(f"{option} {text}: not a size", f"write a number and a unit, such as {option} 12GB or 800MiB")
+    power = 1 + "kMGT".index(match[2])
+    size = round(float(match[1]) * (1024.0 if match[3] else 1000.0) ** power)
+    if size == 0:
+        raise ConfigError(f"{option} {text}: no memory at all", f"for example {option} 12GB")
+    return size
+
+
+def three_digits(value: float) -> str:
+    """A number with three digits that count: `0.190`, `14.8`, `1230`."""
+    return f"{value:#.3g}".rstrip(".") if value < 999.5 else f"{value:.0f}"
+
+
+def size_in_words(size: float) -> str:
+    """Bytes as a person says them, in powers of ten: `47.3 MB`."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 999.5:
+            return f"{three_digits(size)} {unit}"
+        size /= 1000
+    return f"{three_digits(size)} TB"

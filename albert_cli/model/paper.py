@@ -1,0 +1,162 @@
+"""The paper's comparison as data: every shape in one line, and the figure that the paper prints for it.
+
+The paper rounds in a way of its own, which `paper_count` reproduces and `paper_note` explains where the figures
+cannot be met (arXiv 1909.11942). No torch here.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from albert_cli.console import markdown, table, wrapped
+from albert_cli.model import shapes
+from albert_cli.model.config import PRESETS, ModelConfig
+from albert_cli.model.params import count
+
+# The shapes of the paper's comparison; v1 and v2 differ in dropout alone.
+SEVEN: Final = tuple(name for name in PRESETS if not name.endswith("-v1"))
+
+_SHARINGS: Final = ("all", "attention", "ffn", "none")
+_GROUPS: Final = {
+    "albert-base": (2, 3, 4, 6, 12),
+    "albert-large": (2, 3, 4, 6, 8, 12, 24),
+    "albert-xlarge": (2, 4, 12, 24),
+    "albert-xxlarge": (2, 3, 4, 6, 12),
+}
+# A heading, and the shapes that stand under it as `albert params` takes them.
+SHAPES: Final[dict[str, tuple[str, ...]]] = {
+    "Table 1, and BERT-xlarge of its first version": SEVEN,
+    "The first release, with dropout": tuple(name for name in PRESETS if name.endswith("-v1")),
+    "Tables 3 and 4: embedding size and sharing": tuple(
+        f"albert-base:E={size},sharing={sharing}" for size in (64, 128, 256, 768) for sharing in _SHARINGS
+    ),
+    "Groups of layers (§4.5), and two blocks in a layer": (
+        *(f"{name}:G={groups}" for name, those in _GROUPS.items() for groups in those),
+        "albert-base:inner_group_num=2",
+    ),
+    "Table 11: depth": tuple(f"albert-large:L={layers}" for layers in (1, 3, 6, 12, 24, 48)),
+    "Table 12: width": tuple(f"albert-large:L=3,H={h},A={h // 64},F={4 * h}" for h in (1024, 2048, 4096, 6144)),
+    "Table 13: is a deeper xxlarge better": ("albert-xxlarge:L=12", "albert-xxlarge:L=24"),
+}
+
+_BASE, _LARGE, _XLARGE, _XXLARGE = (768, 12), (1024, 24), (2048, 24), (4096, 12)  # (hidden size, layers)
+# (E, H, layers, sharing) -> the paper's figure in millions, and where it stands.
+PAPER: Final[dict[tuple[int, int, int, str], tuple[int, str]]] = {
+    (768, *_BASE, "none"): (108, "Table 1"),
+    (1024, *_LARGE, "none"): (334, "Table 1"),
+    (2048, *_XLARGE, "none"): (1270, "arXiv v1, Table 2"),
+    (128, *_BASE, "all"): (12, "Table 1"),
+    (128, *_LARGE, "all"): (18, "Table 1"),
+    (128, *_XLARGE, "all"): (60, "Table 1"),
+    (128, *_XXLARGE, "all"): (235, "Table 1"),
+    **{(e, *_BASE, "none"): (m, "Table 3") for e, m in ((64, 87), (128, 89), (256, 93))},
+    **{(e, *_BASE, "all"): (m, "Table 3") for e, m in ((64, 10), (256, 16), (768, 31))},
+    **{(e, *_BASE, "attention"): (m, "Table 4") for e, m in ((128, 64), (768, 83))},
+    **{(e, *_BASE, "ffn"): (m, "Table 4") for e, m in ((128, 38), (768, 57))},
+    **{(128, 1024, layers, "all"): (18, "Table 11") for layers in (1, 3, 6, 12, 48)},
+    **{(128, h, 3, "all"): (m, "Table 12") for h, m in ((2048, 60), (4096, 225), (6144, 499))},
+}
+
+
+def paper_figure(config: ModelConfig) -> tuple[int, str] | None:
+    """The figure that the paper prints for this shape, in millions, and its table; None when it has none."""
+    like_the_paper = (
+        (config.vocab_size, config.max_position_embeddings, config.type_vocab_size) == (30000, 512, 2)
+        and config.intermediate_size == 4 * config.hidden_size
+        and (config.num_hidden_groups, config.inner_group_num) == (1, 1)
+    )
+    shape = (config.embedding_size, config.hidden_size, config.num_hidden_layers, config.sharing)
+    return PAPER.get(shape) if like_the_paper else None
+
+
+def paper_count(config: ModelConfig) -> int:
+    """The count that the paper rounds: with the pooler where weights are shared, without it otherwise."""
+    counts = count(config)
+    return counts.without_pooler if config.sharing == "none" else counts.with_pooler
+
+
+def paper_note(config: ModelConfig) -> str:
+    """Why the exact count does not round to the paper's figure; empty when it does, or when there is none."""
+    figure = paper_figure(config)
+    if figure is None or round(paper_count(config) / 1e6) == figure[0]:
+        return ""
+    millions, where = figure
+    exact = paper_count(config)
+    # The shared rows come out right if the position table is taken as 512 x H instead of 512 x E.
+    wide = exact + config.max_position_embeddings * (config.hidden_size - config.embedding_size)
+    said = f"the paper says {millions}M ({where}), the exact count is {exact:,}"
+    if config.sharing == "none":
+        return f"{said}: rounded to tens of millions there"
+    if round(wide / 1e6) == millions:
+        return f"{said}: its figure fits position embeddings of width H ({wide:,})"
+    return (
+        f"{said}: not reproducible; with position embeddings of width H it would be {wide:,}, "
+        "and Table 12 prints 225M for the same weights, so 235M looks like a misprint of that"
+    )
+
+
+# ---------------------------------------------------------------- all of it
+
+_Found = dict[str, list[tuple[str, ModelConfig]]]
+_HEADERS: Final = ("shape", "without pooler", "with pooler", "with heads", "the paper", "in")
+_INTRODUCTION: Final = """# Every shape of the paper
+
+Printed by `albert params --paper --markdown`: exact parameter counts, by arithmetic, beside the paper's figures
+(arXiv 1909.11942). A shape is a preset, or a preset with values changed: E embedding size, H hidden size, L layers,
+A attention heads, F width of the feed-forward part, G groups of layers. The same row is one line of a recipe:
+`albert pretrain albert-base -s model.embedding_size=64 -s model.sharing=none …` for `albert-base:E=64,sharing=none`.
+
+The paper counts no heads, and the pooler only where layers share weights: its figure rounds the count in **bold**.
+A star marks a figure that is not that count rounded; the reasons stand at the end. A dash: the paper has no figure."""
+
+
+def describe_paper(*, as_markdown: bool = False) -> tuple[dict[str, Any], str]:
+    """Counts of all the paper's shapes, as data and as text (the text of `docs/shapes.md` under `as_markdown`)."""
+    found = {heading: [(name, shapes.find(name).config) for name in names] for heading, names in SHAPES.items()}
+    data = [
+        {"shape": name, "section": heading, **as_data(config)}
+        for heading, rows in found.items()
+        for name, config in rows
+    ]
+    reasons: dict[str, str] = {}
+    for name, config in (row for rows in found.values() for row in rows):
+        if note := paper_note(config):
+            reasons.setdefault(note, f"* {name}: {note}.")
+    return {"shapes": data}, (_as_markdown if as_markdown else _as_text)(found, list(reasons.values()))
+
+
+def _as_text(found: _Found, reasons: list[str]) -> str:
+    tables = (f"{heading}\n\n{table(_HEADERS, list(map(_row, rows)))}\n" for heading, rows in found.items())
+    return "\n".join([*tables, wrapped(reasons)])
+
+
+def _as_markdown(found: _Found, reasons: list[str]) -> str:
+    parts = [_INTRODUCTION]
+    for heading, rows in found.items():
+        cells = []
+        for name, config in rows:
+            _, *counts, figure, where = _row((name, config))
+            rounded = f"{paper_count(config):,}"
+            cells.append((f"`{name}`", *(f"**{c}**" if c == rounded else c for c in counts), figure, where))
+        parts += [f"## {heading}", markdown(_HEADERS, cells)]
+    return "\n\n".join([*parts, "## Figures that are not the count rounded", "\n".join(reasons)])
+
+
+def _row(shape: tuple[str, ModelConfig]) -> tuple[str, ...]:
+    name, config = shape
+    counts, figure = count(config), paper_figure(config)
+    said = f"{figure[0]}M{'*' if paper_note(config) else ' '}" if figure else "– "
+    numbers = (counts.without_pooler, counts.with_pooler, counts.total)
+    return (name, *(f"{number:,}" for number in numbers), said, figure[1] if figure else "")
+
+
+def as_data(config: ModelConfig) -> dict[str, Any]:
+    """The counts of a shape beside the paper's, for `--json`."""
+    counts, figure = count(config), paper_figure(config)
+    return {
+        "without_pooler": counts.without_pooler,
+        "with_pooler": counts.with_pooler,
+        "total": counts.total,
+        "paper_count": paper_count(config),
+        "paper": figure and {"figure": figure[0], "table": figure[1], "note": paper_note(config)},
+    }

@@ -1,0 +1,130 @@
+"""The shape behind a name: a preset, a recipe, a checkpoint directory, a run, a Hub id, and each of them changed.
+
+`albert-base:E=64,sharing=none` is a preset with two values changed; the symbols are the paper's (§3.1). No torch here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from albert_cli import config as recipes
+from albert_cli.errors import ConfigError
+from albert_cli.model.config import PRESETS, ModelConfig
+
+SYMBOLS: Final = {
+    "V": "vocab_size",
+    "E": "embedding_size",
+    "H": "hidden_size",
+    "L": "num_hidden_layers",
+    "A": "num_attention_heads",
+    "F": "intermediate_size",
+    "G": "num_hidden_groups",
+}
+_CHANGED = re.compile(r"(?P<name>.+?):(?P<changes>\w+=.*)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A model's shape, and where it was read; the vocabulary is assumed where a recipe leaves it to the data."""
+
+    name: str
+    config: ModelConfig
+    source: Literal["preset", "recipe", "checkpoint", "hub"]
+    vocab_size_assumed: bool = False
+
+
+def find(name: str, overrides: Sequence[str] = ()) -> Shape:
+    """The shape that a name means, with `-s model.KEY=VALUE` laid on it.
+
+    Raises ConfigError for an unknown name, an impossible shape or a fine-tuning recipe, CheckpointError for a
+    directory or Hub repository without a usable config.json.
+    """
+    plain, changes = _split(name)
+    changes = {**changes, **_model_section(overrides)}
+    preset = PRESETS.get(plain.removesuffix("-v2"))  # the presets of ALBERT are its second release
+    if preset is not None and (plain in PRESETS or plain.startswith("albert-")):
+        return Shape(name, _changed(preset, changes, name), "preset")
+    path = Path(plain)
+    if plain and (path.is_dir() or path.name == "config.json"):
+        return Shape(name, _changed(_from_checkpoint(path), changes, name), "checkpoint")
+    if plain.endswith(".toml") or _is_shipped(plain):
+        return _from_recipe(name, plain, changes)
+    if re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", plain) and not _is_recipe_folder(plain.partition("/")[0]):
+        from albert_cli import network, store  # presets and recipes need none of their imports
+
+        file = network.hub_files(plain, ["config.json"]) / "config.json"
+        config = ModelConfig.from_hf(store.read_json(file), f"{plain}/config.json")
+        return Shape(name, _changed(config, changes, name), "hub")
+    hint = recipes.suggestion(plain, [*PRESETS, *recipes.shipped_recipes()])
+    raise ConfigError(
+        f"{plain}: neither a preset, a recipe, a checkpoint directory nor a Hub id",
+        hint or f"presets: {', '.join(PRESETS)}; `albert recipes list` names the recipes; a Hub id is owner/name",
+    )
+
+
+def _is_shipped(name: str) -> bool:
+    return any(name in (full, full.rsplit("/", 1)[-1]) for full in recipes.shipped_recipes())
+
+
+def _is_recipe_folder(name: str) -> bool:
+    return any(full.startswith(f"{name}/") for full in recipes.shipped_recipes())
+
+
+# ---------------------------------------------------------------- changes
+
+
+def _split(name: str) -> tuple[str, dict[str, Any]]:
+    """`NAME:KEY=VALUE,…` as the name and the changes; a name without changes as it is."""
+    match = _CHANGED.fullmatch(name)
+    if match is None:
+        return name, {}
+    changes: dict[str, Any] = {}
+    for part in match["changes"].split(","):
+        key, equals, _ = part.partition("=")
+        if not equals:
+            raise ConfigError(f"{name}: expected KEY=VALUE, not {part!r}", "for example albert-base:E=64,sharing=none")
+        symbol = SYMBOLS.get(key.strip())
+        changes.update(recipes.parse_override(part if symbol is None else symbol + part[len(key) :]))
+    return match["name"], changes
+
+
+def _model_section(overrides: Sequence[str]) -> dict[str, Any]:
+    values = recipes.override({}, overrides)
+    section = values.pop("model", {})
+    if values or not isinstance(section, dict):
+        key = next(iter(values), "model")
+        raise ConfigError(f"-s {key}…: only the [model] section has a shape", "for example -s model.embedding_size=64")
+    return section
+
+
+def _changed(config: ModelConfig, changes: Mapping[str, Any], origin: str) -> ModelConfig:
+    return ModelConfig.from_values({**asdict(config), **changes}, origin) if changes else config
+
+
+# ---------------------------------------------------------------- where shapes are read
+
+
+def _from_checkpoint(path: Path) -> ModelConfig:
+    """A directory's config.json; a run stands for its newest step."""
+    from albert_cli import store  # presets and recipes need none of its imports
+
+    if path.is_dir():
+        steps = sorted(path.glob("step-*/config.json"))
+        path = steps[-1] if steps and not (path / "config.json").exists() else path / "config.json"
+    return ModelConfig.from_hf(store.read_json(path), str(path))
+
+
+def _from_recipe(name: str, plain: str, changes: Mapping[str, Any]) -> Shape:
+    recipe = recipes.read_recipe(plain)
+    section = recipe.get("model")
+    hint = "name a pretraining recipe, a preset or a checkpoint directory"
+    if "task" in recipe:
+        raise ConfigError(f"{plain}: a fine-tuning recipe has no shape of its own, the checkpoint decides it", hint)
+    if not isinstance(section, dict):
+        raise ConfigError(f"{plain}: no [model] section to count", hint)
+    section = {**section, **changes}
+    return Shape(name, ModelConfig.from_values(section, name), "recipe", "vocab_size" not in section)

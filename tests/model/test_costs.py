@@ -1,0 +1,240 @@
+"""FLOPs against the published formula, activations against what autograd keeps, batches against the bytes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from albert_cli.data.batches import PackedBatch
+from albert_cli.errors import ConfigError
+from albert_cli.model import costs
+from albert_cli.model.config import PRESETS, ModelConfig
+from albert_cli.model.costs import GPU, LENGTHS, Setup
+from albert_cli.model.heads import PretrainingModel
+from albert_cli.model.packing import pack
+from albert_cli.model.params import count
+from albert_cli.training.lamb import Lamb
+
+BASE = PRESETS["albert-base"]
+CPU = Setup("cpu", "fp32")
+SMALL = ModelConfig(
+    vocab_size=2000,
+    embedding_size=32,
+    hidden_size=128,
+    num_hidden_layers=4,
+    num_attention_heads=4,
+    intermediate_size=512,
+    max_position_embeddings=256,
+)
+SHAPES = {
+    "shared": SMALL,
+    "not shared": replace(SMALL, sharing="none"),
+    "one layer": replace(SMALL, num_hidden_layers=1),
+    "E = H": replace(SMALL, embedding_size=128),
+    "narrow feed-forward": replace(SMALL, intermediate_size=128, num_attention_heads=8),
+    "inner blocks": replace(SMALL, num_hidden_groups=2, inner_group_num=2),
+    "ReLU": replace(SMALL, hidden_act="relu"),
+    "dropout": replace(SMALL, hidden_dropout_prob=0.1),
+    "attention dropout": replace(SMALL, attention_probs_dropout_prob=0.1),
+}
+
+
+# ---------------------------------------------------------------- FLOPs
+
+
+@pytest.mark.parametrize(
+    ("name", "length", "gigaflops"),
+    [
+        ("albert-base", 128, 0.528),
+        ("albert-base", 512, 0.570),
+        ("albert-large", 128, 1.854),
+        ("albert-large", 512, 1.967),
+        ("albert-xlarge", 128, 7.33),
+        ("albert-xlarge", 512, 7.56),
+        ("albert-xxlarge", 128, 14.58),
+        ("albert-xxlarge", 512, 14.81),
+    ],
+)
+def test_training_flops_of_the_releases(name: str, length: int, gigaflops: float) -> None:
+    """3 (L (24 H^2 + 4 S H) + 0.15 (2 H E + 2 E V) + 2 E H) a token, for F = 4 H."""
+    assert costs.training_flops(PRESETS[name], length) / 1e9 == pytest.approx(gigaflops, rel=2e-3)
+
+
+def test_pruning_the_last_layer_saves_a_known_share() -> None:
+    for name, share in (("albert-base", 0.059), ("albert-large", 0.029), ("albert-xxlarge", 0.059)):
+        whole, pruned = (costs.training_flops(PRESETS[name], 512, pruned=p) for p in (False, True))
+        assert 1 - pruned / whole == pytest.approx(share, abs=1.5e-3)
+
+
+@pytest.mark.parametrize("name", ["shared", "E = H", "narrow feed-forward", "inner blocks", "one layer"])
+def test_forward_flops_are_those_that_torch_counts(name: str) -> None:
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch.utils.flop_counter import FlopCounterMode
+
+    config, sequences, length = SHAPES[name], 2, 100
+    batch = a_batch(sequences, length, config)
+    tokens = pack(batch, torch.device("cpu"), batch.masked_index)
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH), torch.no_grad():
+        PretrainingModel(config)(tokens)
+    pooler_and_order = sequences * 2 * (config.hidden_size**2 + 2 * config.hidden_size)
+    expected = sequences * length * costs.forward_flops(config, length, pruned=True) + pooler_and_order
+    assert counter.get_total_flops() == pytest.approx(expected, rel=1e-3)
+
+
+# ---------------------------------------------------------------- activations
+
+
+def a_batch(sequences: int, length: int, config: ModelConfig) -> PackedBatch:
+    """Full sequences with 15 % of their positions masked."""
+    rng = np.random.default_rng(0)
+    masked = [np.sort(rng.choice(np.arange(1, length), round(0.15 * length), replace=False)) for _ in range(sequences)]
+    index = np.concatenate([i * length + m for i, m in enumerate(masked)]).astype(np.int32)
+    tokens = sequences * length
+
+    def ids(size: int) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+        return rng.integers(0, config.vocab_size, size).astype(np.int32)
+
+    return PackedBatch(
+        ids(tokens),
+        np.zeros(tokens, np.int32),
+        np.tile(np.arange(length, dtype=np.int32), sequences),
+        np.arange(0, tokens + 1, length, dtype=np.int32),
+        index,
+        ids(len(index)),
+        np.zeros(sequences, np.int32),
+    )
+
+
+def kept_bytes(config: ModelConfig, sequences: int, length: int, precision: str) -> int:
+    """Bytes of the storages that autograd holds after a pretraining step's forward pass, parameters apart."""
+    model = PretrainingModel(config).train()
+    parameters = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    held: dict[int, Tensor] = {}  # the tensors themselves, so that no address is used twice
+
+    def keep(tensor: Tensor) -> Tensor:
+        address = tensor.untyped_storage().data_ptr()
+        if address not in parameters:
+            held.setdefault(address, tensor)
+        return tensor
+
+    batch = a_batch(sequences, length, config)
+    tokens = pack(batch, torch.device("cpu"), batch.masked_index)
+    with (
+        torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
+        torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"),
+    ):
+        logits = model(tokens)
+        F.cross_entropy(logits.masked.float(), torch.from_numpy(batch.masked_labels.astype(np.int64)))
+        F.cross_entropy(logits.order.float(), torch.from_numpy(batch.order_labels.astype(np.int64)))
+    return sum(tensor.untyped_storage().nbytes() for tensor in held.values())
+
+
+@pytest.mark.parametrize("length", [64, 256])
+@pytest.mark.parametrize("name", SHAPES)
+def test_activations_are_what_autograd_keeps(name: str, length: int) -> None:
+    """The difference of two batches: what grows with the batch, and not what does not."""
+    one, three = (kept_bytes(SHAPES[name], n, length, "fp32") for n in (1, 3))
+    assert costs.activation_bytes(SHAPES[name], length, CPU) == pytest.approx((three - one) / 2, rel=0.1)
+
+
+def test_activations_in_bf16_are_what_autograd_keeps() -> None:
+    one, three = (kept_bytes(SMALL, n, 128, "bf16") for n in (1, 3))
+    assert costs.activation_bytes(SMALL, 128, Setup("cpu", "bf16")) == pytest.approx((three - one) / 2, rel=0.1)
+
+
+def test_sharing_does_not_shrink_activations() -> None:
+    for sharing in ("all", "attention", "ffn", "none"):
+        assert costs.activation_bytes(replace(BASE, sharing=sharing), 512) == costs.activation_bytes(BASE, 512)
+
+
+def test_checkpointing_keeps_a_block_s_input_and_recomputes_one_block() -> None:
+    kept, less = (costs.activation_bytes(PRESETS["albert-xxlarge"], 512, checkpointed=c) for c in (False, True))
+    inputs = 12 * 512 * 4096 * 4
+    assert inputs < less < inputs + kept / 8
+    one = replace(BASE, num_hidden_layers=1)
+    assert costs.activation_bytes(one, 512, checkpointed=True) > costs.activation_bytes(one, 512)
+
+
+def test_dropout_keeps_its_masks() -> None:
+    plain, dropped = (replace(BASE, hidden_dropout_prob=p) for p in (0.0, 0.1))
+    more = costs.activation_bytes(dropped, 512, GPU) - costs.activation_bytes(plain, 512, GPU)
+    assert more == pytest.approx(2 * 12 * 512 * 768, rel=0.1)  # a byte a number, twice a block
+    attention = replace(BASE, attention_probs_dropout_prob=0.1)
+    assert costs.activation_bytes(attention, 512, GPU) == costs.activation_bytes(BASE, 512, GPU)
+    assert costs.activation_bytes(attention, 512, CPU) > 2 * costs.activation_bytes(BASE, 512, CPU)
+
+
+# ---------------------------------------------------------------- state and batches
+
+
+def test_the_state_is_what_training_holds() -> None:
+    model = PretrainingModel(SMALL)
+    optimizer = Lamb(model.named_parameters())
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    state = costs.state_bytes(SMALL, CPU)
+    assert state.weights == sum(p.nbytes for p in model.parameters())
+    assert state.gradients == sum(p.grad.nbytes for p in model.parameters() if p.grad is not None)
+    assert state.moments == sum(m.nbytes for m in optimizer.state_dict().values())
+    assert (state.copy, state.total) == (0, 16 * count(SMALL).total)
+    assert costs.state_bytes(SMALL, GPU).total == 18 * count(SMALL).total
+
+
+@given(
+    name=st.sampled_from(sorted(PRESETS)),
+    length=st.sampled_from(LENGTHS),
+    memory=st.integers(10**9, 10**12),
+    setup=st.sampled_from([GPU, CPU, Setup("cuda", "fp32")]),
+    checkpointed=st.booleans(),
+)
+def test_the_largest_batch_fits_and_one_more_does_not(
+    name: str, length: int, memory: int, setup: Setup, checkpointed: bool
+) -> None:
+    config = PRESETS[name]
+    batch = costs.largest_batch(config, length, memory, setup, checkpointed=checkpointed)
+    state = costs.state_bytes(config, setup)
+    a_sequence = costs.activation_bytes(config, length, setup, checkpointed=checkpointed)
+    a_sequence += costs.working_bytes(config, length, setup)
+    if batch:
+        assert state.total + max(batch * a_sequence, state.update) <= 0.9 * memory
+    elif state.total + state.update <= 0.9 * memory:
+        assert state.total + a_sequence > 0.9 * memory - 1
+    if state.total + state.update <= 0.9 * memory:
+        assert state.total + (batch + 1) * a_sequence > 0.9 * memory - 1
+
+
+def test_a_model_whose_state_does_not_fit_has_no_batch() -> None:
+    assert costs.largest_batch(PRESETS["bert-xlarge"], 64, 12 * 10**9) == 0
+
+
+# ---------------------------------------------------------------- sizes
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("12GB", 12 * 10**9), ("12GiB", 12 * 2**30), ("800MB", 8 * 10**8), ("1.5 TB", 15 * 10**11), ("64kiB", 65536)],
+)
+def test_sizes(text: str, size: int) -> None:
+    assert costs.parse_size(text, "--memory") == size
+
+
+@pytest.mark.parametrize("text", ["12", "12G", "12gb", "12Gb", "-1GB", "GB", "", "1e3GB", "0GB", "0.0MB", "١GB"])
+def test_what_is_no_size(text: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        costs.parse_size(text, "--memory")
+    assert "--memory" in raised.value.message and "12GB" in str(raised.value.hint)
+
+
+@given(st.floats(1, 1e15))
+def test_sizes_in_words_keep_three_digits(size: float) -> None:
+    number, unit = costs.size_in_words(size).split()
+    assert len(number.replace(".", "").lstrip("0") or "0") >= 3
+    power = ["B", "kB", "MB", "GB", "TB"].index(unit)
+    assert float(number) * 1000**power == pytest.approx(size, rel=5.1e-3)

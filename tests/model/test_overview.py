@@ -1,0 +1,166 @@
+"""What `albert params` says of models side by side: complete, exact, readable, and without torch."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from albert_cli.errors import ConfigError
+from albert_cli.model import costs
+from albert_cli.model.config import PRESETS
+from albert_cli.model.overview import Question, describe
+from albert_cli.model.paper import SEVEN
+from tests.command import albert
+from tests.model.test_params import MAIN
+
+
+def rows(text: str) -> dict[str, list[str]]:
+    """The lines of a table by what they begin with."""
+    return {line[:26].strip(): line[26:].split() for line in text.splitlines() if line}
+
+
+def test_without_names_the_seven_stand_beside_the_paper() -> None:
+    data, text = describe()
+    assert [m["name"] for m in data["models"]] == list(MAIN)
+    for model in data["models"]:
+        without, with_pooler, total, millions = MAIN[model["name"]]
+        assert (model["without_pooler"], model["with_pooler"]) == (without, with_pooler)
+        assert model["total"] == total == sum(model["parts"].values())
+        assert model["paper"]["figure"] == millions
+        assert f"{model['paper_count']:,}" in text and f"{millions}M" in text
+    json.dumps(data)
+
+
+def test_a_few_models_are_shown_by_part() -> None:
+    _, text = describe(["albert-base", "bert-base"])
+    shown = rows(text)
+    assert shown["embeddings"] == ["3,906,048", "23,436,288"]
+    assert shown["projection from E to H"] == ["99,072", "0"]
+    assert shown["attention"] == ["2,363,904", "28,366,848"]
+    assert shown["all that pretraining trains"[:26]][1:] == ["11,813,810", "109,705,010"]
+    assert shown["as the paper counts"] == ["11,683,584", "108,490,752"]
+    assert shown["the paper says"] == ["12M", "108M"]
+    assert shown["blocks, own weights"] == ["12,", "1", "12,", "12"]
+    assert shown["weights, fp32"] == ["47.3", "MB", "439", "MB"]
+
+
+def test_many_models_are_a_line_each_unless_details_are_asked_for() -> None:
+    _, text = describe(SEVEN)
+    assert "feed-forward" not in text
+    _, text = describe(SEVEN, details=True)
+    assert text.count("feed-forward") > 1  # more tables than one
+    assert all(f"{model[2]:,}" in text for model in MAIN.values())
+
+
+@pytest.mark.parametrize("columns", [80, 100, 120])
+def test_lines_fit_the_terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    question = Question(memory=80 * 10**9)
+    for names in (SEVEN, ("albert-base",), SEVEN[:4], ("albert-base:E=64,sharing=none", "albert-large:L=3")):
+        for details in (False, True):
+            _, text = describe(names, question, details=details)
+            assert max(map(len, text.splitlines())) <= columns
+
+
+def test_flops_and_memory_are_those_of_costs() -> None:
+    setup = costs.Setup("cpu", "fp32")
+    data, _ = describe(["albert-large"], Question(384, 16 * 10**9, setup))
+    model, config = data["models"][0], PRESETS["albert-large"]
+    assert model["sequence_length"] == 384
+    assert model["flops_per_token"]["training"] == round(costs.training_flops(config, 384))
+    assert model["state_bytes"]["total"] == costs.state_bytes(config, setup).total
+    assert list(model["activation_bytes_per_sequence"]) == ["64", "128", "256", "320", "384", "512"]
+    for length, kept in model["activation_bytes_per_sequence"].items():
+        assert kept["kept"] == costs.activation_bytes(config, int(length), setup)
+        batch = model["largest_batch"][length]
+        assert batch["kept"] == costs.largest_batch(config, int(length), 16 * 10**9, setup)
+        assert batch["checkpointed"] == costs.largest_batch(config, int(length), 16 * 10**9, setup, checkpointed=True)
+
+
+def test_a_model_with_few_positions() -> None:
+    data, text = describe(["mini/wiki", "albert-base"])
+    few, many = data["models"]
+    assert few["sequence_length"] == few["config"]["max_position_embeddings"] < many["sequence_length"] == 512
+    assert rows(text)["512 tokens"][0] == "–"
+    with pytest.raises(ConfigError, match="--sequence-length 512: mini/wiki has 128 positions"):
+        describe(["mini/wiki"], Question(512))
+    with pytest.raises(ConfigError, match="--sequence-length 1:"):
+        describe(["albert-base"], Question(1))
+    data, _ = describe(["albert-base"], Question(200))
+    assert list(data["models"][0]["activation_bytes_per_sequence"])[1:4] == ["128", "200", "256"]
+
+
+def test_shipped_paper_recipes_have_the_presets_shapes() -> None:
+    for name in SEVEN:
+        data, _ = describe([f"pretrain/{name}", name])
+        recipe, preset = (model["config"] for model in data["models"])
+        dropouts = ("hidden_dropout_prob", "attention_probs_dropout_prob")
+        assert {k: v for k, v in recipe.items() if k not in dropouts} == {
+            k: v for k, v in preset.items() if k not in dropouts
+        }
+
+
+def test_an_assumed_vocabulary_is_said(tmp_path: Path) -> None:
+    recipe = tmp_path / "mine.toml"
+    recipe.write_text("[model]\nvocab_size = 8000\n")
+    data, text = describe(["mini/wiki", str(recipe), "albert-base"])
+    assert [m["vocab_size"] for m in data["models"]] == [30_000, 8_000, 30_000]
+    assert [m["vocab_size_assumed"] for m in data["models"]] == [True, False, False]
+    assert [line for line in text.splitlines() if "30,000 pieces" in line] == [
+        "mini/wiki: names no vocabulary; counted with 30,000 pieces."
+    ]
+
+
+# ---------------------------------------------------------------- the command
+
+
+def test_the_command_takes_its_options_to_all_models() -> None:
+    call = ["params", "albert-base", "albert-large:E=64", "-s", "model.sharing=none", "--memory", "16GiB", "--json"]
+    data = json.loads(albert(*call, "--sequence-length", 128, "--device", "cpu").out)
+    assert [m["config"]["sharing"] for m in data["models"]] == ["none", "none"]
+    assert [m["config"]["embedding_size"] for m in data["models"]] == [128, 64]
+    assert {(m["device"], m["precision"], m["sequence_length"]) for m in data["models"]} == {("cpu", "fp32", 128)}
+    expected = costs.largest_batch(
+        replace(PRESETS["albert-base"], sharing="none"), 128, 16 * 2**30, costs.Setup("cpu", "fp32")
+    )
+    assert data["models"][0]["largest_batch"]["128"]["kept"] == expected > 0
+
+
+def test_markdown_is_one_table_whatever_the_width() -> None:
+    said = albert("params", *SEVEN, "--details", "--markdown").out.splitlines()
+    assert said[0] == f"|  | {' | '.join(SEVEN)} |"
+    assert {line.count("|") for line in said if line.startswith("|")} == {9}
+    said = albert("params", "--memory", "80GB", "--markdown").out.splitlines()
+    assert sum(line.startswith("| ---") for line in said) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["albert-base", "--memory", "12"], "--memory 12: not a size"),
+        (["albert-base", "--memory", "0GB"], "--memory 0GB: no memory at all"),
+        (["albert-base", "--paper"], "--paper has its own list of models"),
+        (["albert-base", "--sequence-length", 0], "--sequence-length 0"),
+        (["albert-base", "-s", "train.seed=1"], "only the [model] section has a shape"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_a_hint(arguments: list[object], said: str) -> None:
+    ended = albert("params", *arguments, expect=2)
+    assert said in ended.err and ended.err.count("\n") == 2 and "hint: " in ended.err and not ended.out
+
+
+def test_nothing_heavy_is_imported() -> None:
+    script = (
+        "import sys; from albert_cli.model import overview, paper;"
+        "overview.describe([], overview.Question(128, 10**10)); overview.describe(['pretrain/bert-large']);"
+        "paper.describe_paper(as_markdown=True);"
+        "heavy = ('torch', 'pydantic', 'rich', 'numpy', 'transformers', 'matplotlib', 'huggingface_hub');"
+        "print([name for name in heavy if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,116 @@
+"""Every shape of the paper in one line, beside the paper's figure, and the page that says so."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from albert_cli import config as recipes
+from albert_cli.model import shapes
+from albert_cli.model.config import PRESETS, ModelConfig
+from albert_cli.model.paper import SEVEN, SHAPES, describe_paper, paper_count, paper_figure, paper_note
+from tests.command import albert
+from tests.model.test_params import ABLATIONS, MAIN, three
+
+PAGE = Path(__file__).parents[2] / "docs" / "shapes.md"
+NAMES = [name for names in SHAPES.values() for name in names]
+
+
+def test_the_committed_page_is_what_the_command_prints() -> None:
+    assert albert("params", "--paper", "--markdown").out == PAGE.read_text(encoding="utf-8")
+
+
+def test_the_page_has_every_shape_with_its_exact_count() -> None:
+    rows = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("| `")]
+    assert len(rows) == len(NAMES) == len(set(NAMES)) >= 40
+    for name, row in zip(NAMES, rows, strict=True):
+        cells = [cell.strip() for cell in row.strip("|").split("|")]
+        config = shapes.find(name).config
+        assert cells[0] == f"`{name}`"
+        assert tuple(int(cell.strip("*").replace(",", "")) for cell in cells[1:4]) == three(config)
+        bold = [int(cell.strip("*").replace(",", "")) for cell in cells[1:4] if cell.startswith("**")]
+        assert bold == [paper_count(config)]
+        figure = paper_figure(config)
+        assert cells[4].rstrip("*") == (f"{figure[0]}M" if figure else "–")
+        assert cells[4].endswith("*") == bool(paper_note(config))
+
+
+def test_the_shapes_cover_the_paper_s_tables() -> None:
+    configs = [shapes.find(name).config for name in NAMES]
+    assert {c.num_hidden_layers for c in configs if c.hidden_size == 1024 and c.sharing == "all"} == {
+        1,
+        3,
+        6,
+        12,
+        24,
+        48,
+    }
+    assert {c.hidden_size for c in configs if c.num_hidden_layers == 3} == {1024, 2048, 4096, 6144}
+    base = {(c.embedding_size, c.sharing) for c in configs if c.hidden_size == 768}
+    assert base == ABLATIONS.keys()
+    assert all(c.intermediate_size == 4 * c.hidden_size for c in configs)
+
+
+def test_a_row_is_one_line_of_a_recipe() -> None:
+    """`NAME:E=64,sharing=none` and `-s model.embedding_size=64 -s model.sharing=none` on the recipe are one shape."""
+    for name in NAMES:
+        plain, _, changes = name.partition(":")
+        pairs = [change.partition("=") for change in changes.split(",") if change]
+        recipe = f"pretrain/{plain.removesuffix('-v1')}"
+        overrides = [f"model.{shapes.SYMBOLS.get(key, key)}={value}" for key, _, value in pairs]
+        values = recipes.override(recipes.read_recipe(recipe), overrides)
+        read = ModelConfig.from_values(values["model"], recipe)
+        assert three(read) == three(shapes.find(name).config)
+        assert read.blocks() == shapes.find(name).config.blocks()
+
+
+def test_json_holds_every_shape() -> None:
+    data = json.loads(albert("params", "--paper", "--json").out)
+    assert [row["shape"] for row in data["shapes"]] == NAMES
+    row = next(row for row in data["shapes"] if row["shape"] == "albert-base:E=128,sharing=ffn")
+    assert (row["paper_count"], row["paper"]["figure"], row["paper"]["note"]) == (37_686_528, 38, "")
+
+
+def test_the_text_names_each_reason_once() -> None:
+    _, text = describe_paper()
+    assert text.count("* albert-xxlarge: the paper says 235M") == 1
+    assert "albert-xxlarge-v1: the paper says" not in text
+
+
+@pytest.mark.parametrize("name", MAIN)
+def test_presets_have_the_paper_s_figures(name: str) -> None:
+    figure = paper_figure(PRESETS[name])
+    assert figure is not None and figure[0] == MAIN[name][3]
+
+
+@pytest.mark.parametrize(("embedding", "sharing"), ABLATIONS)
+def test_ablations_round_to_the_paper_s_figures(embedding: int, sharing: str) -> None:
+    config = shapes.find(f"albert-base:E={embedding},sharing={sharing}").config
+    millions, figure = ABLATIONS[embedding, sharing][3], paper_figure(config)
+    assert (figure and figure[0]) == millions
+    if millions is not None:
+        assert round(paper_count(config) / 1e6) == millions
+        assert paper_note(config) == ""
+
+
+@pytest.mark.parametrize(("hidden", "millions"), [(1024, 18), (2048, 60), (4096, 225), (6144, 499)])
+def test_three_layer_rows_of_table_12(hidden: int, millions: int) -> None:
+    config = shapes.find(f"albert-large:L=3,H={hidden},A={hidden // 64},F={4 * hidden}").config
+    assert paper_figure(config) == (millions, "Table 11" if hidden == 1024 else "Table 12")
+    # The paper's own figure needs a position table of width H, and is then met to the million.
+    assert round((paper_count(config) + 512 * (hidden - 128)) / 1e6) == millions
+    if hidden == 6144:
+        assert three(config) == (457_763_328, 495_518_208, 496_347_314)
+
+
+def test_differences_to_the_paper_are_explained() -> None:
+    notes = {name: paper_note(PRESETS[name]) for name in SEVEN}
+    assert {name for name, note in notes.items() if note} == {
+        "bert-xlarge",
+        "albert-xlarge",
+        "albert-xxlarge",
+    }
+    assert "235M" in notes["albert-xxlarge"] and "222,595,584" in notes["albert-xxlarge"]
+    assert "not reproducible" in notes["albert-xxlarge"]

@@ -1,0 +1,147 @@
+"""What a name may mean to `albert params`, and what is said when it means nothing."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from albert_cli.errors import AlbertError, CheckpointError, ConfigError
+from albert_cli.model.config import PRESETS
+from albert_cli.model.shapes import SYMBOLS, find
+
+BASE = PRESETS["albert-base"]
+CONFIG = {
+    "model_type": "albert",
+    "embedding_size": 128,
+    "hidden_size": 768,
+    "num_attention_heads": 12,
+    "intermediate_size": 3072,
+    "gap_size": 0,  # old official configurations have keys of no meaning
+}
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset(name: str) -> None:
+    shape = find(name)
+    assert (shape.config, shape.source, shape.vocab_size_assumed) == (PRESETS[name], "preset", False)
+
+
+def test_the_second_release_may_be_named() -> None:
+    assert find("albert-xlarge-v2").config == PRESETS["albert-xlarge"]
+    with pytest.raises(ConfigError, match="bert-base-v2"):
+        find("bert-base-v2")
+
+
+def test_values_are_changed_by_symbol_and_by_name() -> None:
+    assert find("albert-base:E=64,sharing=none").config == replace(BASE, embedding_size=64, sharing="none")
+    assert find("albert-base:embedding_size=64").config == replace(BASE, embedding_size=64)
+    assert find("albert-base:hidden_dropout_prob=0.1").config == replace(BASE, hidden_dropout_prob=0.1)
+    every = find("albert-base:V=100,E=16,H=32,L=4,A=2,F=48,G=2").config
+    assert [getattr(every, name) for name in SYMBOLS.values()] == [100, 16, 32, 4, 2, 48, 2]
+
+
+def test_overrides_come_last() -> None:
+    config = find("albert-base:E=64", ["model.embedding_size=256", "model.num_hidden_layers=3"]).config
+    assert config == replace(BASE, embedding_size=256, num_hidden_layers=3)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("albert-base:E=wide", "model.embedding_size is 'wide'"),
+        ("albert-base:Z=1", "unknown key 'model.Z'"),
+        ("albert-base:E=64,none", "expected KEY=VALUE, not 'none'"),
+        ("albert-base:E=0", "model.embedding_size is 0"),
+        ("albert-base:sharing=some", "model.sharing is 'some'"),
+        ("albert-base:H=100", "cannot be split over 12 attention heads"),
+        ("albert-base:G=13", "there are only 12 layers"),
+        ("albert-base:E=true", "model.embedding_size is True"),
+        ("albert-lrage:E=64", "albert-lrage: neither a preset"),
+        (":E=64", ":E=64: neither a preset"),
+        ("", "neither a preset"),
+    ],
+)
+def test_impossible_changes_are_refused(name: str, said: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        find(name)
+    assert said in raised.value.message and raised.value.hint
+
+
+@pytest.mark.parametrize("override", ["train.seed=1", "model=3", "optimizer=adam"])
+def test_overrides_of_anything_else_are_refused(override: str) -> None:
+    with pytest.raises(ConfigError, match=r"only the \[model\] section has a shape"):
+        find("albert-base", [override])
+
+
+def test_a_recipe_by_path_and_by_name(tmp_path: Path) -> None:
+    recipe = tmp_path / "small.toml"
+    recipe.write_text('extends = "pretrain/albert-base"\n[model]\nembedding_size = 64\n')
+    shape = find(str(recipe))
+    assert (shape.config.embedding_size, shape.source, shape.vocab_size_assumed) == (64, "recipe", False)
+    assert find(f"{recipe}:E=32").config.embedding_size == 32
+    assert find("pretrain/albert-large").config.num_hidden_layers == 24
+    assert find("mini/wiki").vocab_size_assumed
+    assert not find("mini/wiki:V=2000").vocab_size_assumed
+    assert not find("mini/wiki", ["model.vocab_size=2000"]).vocab_size_assumed
+
+
+def test_a_checkpoint_a_run_and_a_file(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    for step, layers in (("step-00000001", 2), ("step-00000002", 3)):
+        (run / step).mkdir(parents=True)
+        (run / step / "config.json").write_text(json.dumps({**CONFIG, "num_hidden_layers": layers}))
+    for name in (run, run / "step-00000002", run / "step-00000002" / "config.json"):
+        shape = find(str(name))
+        assert (shape.config, shape.source) == (replace(BASE, num_hidden_layers=3), "checkpoint")
+    assert find(f"{run}:L=5").config.num_hidden_layers == 5
+
+
+def test_a_hub_id_that_was_downloaded_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The layout of the Hub's own cache: a name's reference points to a snapshot."""
+    constants = pytest.importorskip("huggingface_hub.constants")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    stored = tmp_path / "models--someone--an-albert"
+    (stored / "snapshots" / ("0" * 40)).mkdir(parents=True)
+    (stored / "refs").mkdir()
+    (stored / "refs" / "main").write_text("0" * 40)
+    (stored / "snapshots" / ("0" * 40) / "config.json").write_text(json.dumps(CONFIG))
+    shape = find("someone/an-albert")
+    assert (shape.config, shape.source) == (BASE, "hub")
+    assert find("someone/an-albert:E=64").config == replace(BASE, embedding_size=64)
+
+
+def test_a_hub_id_out_of_reach_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(CheckpointError, match=r"someone/nothing: no such directory.*out of reach"):
+        find("someone/nothing")
+
+
+def test_unknown_names_are_refused_with_a_suggestion() -> None:
+    for name, meant in (("albert-lrage", "albert-large"), ("pretrain/albert-lrage", "pretrain/albert-large")):
+        with pytest.raises(ConfigError, match=name) as raised:
+            find(name)
+        assert raised.value.hint is not None and meant in raised.value.hint
+
+
+def test_unusable_inputs_are_refused(tmp_path: Path) -> None:
+    def said(name: object, kind: type[AlbertError]) -> str:
+        with pytest.raises(kind) as raised:
+            find(str(name))
+        return f"{raised.value.message} ({raised.value.hint})"
+
+    assert "config.json: no such file" in said(tmp_path, CheckpointError)
+    (tmp_path / "config.json").write_text("{")
+    assert "not valid JSON" in said(tmp_path, CheckpointError)
+    (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
+    assert "gpt2" in said(tmp_path, CheckpointError)
+    recipe = tmp_path / "r.toml"
+    recipe.write_text("[model]\nhiden_size = 12\n")
+    assert "hidden_size" in said(recipe, ConfigError)
+    recipe.write_text("[train]\nseed = 1\n")
+    assert "no [model] section" in said(recipe, ConfigError)
+    for name in ("finetune/cola", "mini/table"):
+        assert "a fine-tuning recipe has no shape of its own" in said(name, ConfigError)
