@@ -1,28 +1,21 @@
 """The ALBERT encoder (§3.1): factorised embeddings, and blocks whose weights layers share.
 
-Post-LayerNorm transformer blocks as in BERT; which weights a layer uses is `ModelConfig.blocks()`, so every
-kind of sharing in the paper's Tables 3 and 4 runs through the same lines. Shapes: T packed tokens,
-R rows that a head reads, N sequences, S the longest one, A heads of width d, H hidden, E embedding.
+Which weights a layer uses is `ModelConfig.blocks()`, so every kind of sharing in the paper's Tables 3 and 4 runs
+through the same lines. Shapes: T packed tokens, R rows that a head reads, N sequences, H hidden, E embedding.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
+from albert_cli.model.block import AttentionWeights, BlockSettings, FeedForwardWeights, block
 from albert_cli.model.config import ModelConfig
-from albert_cli.model.packing import Grid, PackedTokens, Rows
-
-# The released weights were trained with the tanh approximation of GELU, which Hugging Face calls gelu_new.
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "gelu_new": partial(F.gelu, approximate="tanh"),
-    "gelu": F.gelu,
-    "relu": F.relu,
-}
+from albert_cli.model.packing import PackedTokens
+from albert_cli.model.precision import lender, work_dtype
 
 
 class Embeddings(nn.Module):
@@ -45,73 +38,39 @@ class Embeddings(nn.Module):
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention with its residual connection and LayerNorm.
+    """The weights of one attention sub-layer, its LayerNorm included.
 
     Query, key and value stay separate parameters, because LAMB adapts each matrix on its own; the forward
-    pass multiplies with the three stacked, which `fused` makes once a pass however many layers share them.
+    pass multiplies with the three stacked, made once a pass however many layers share them.
     """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         hidden = config.hidden_size
-        self.heads, self.head_size = config.num_attention_heads, config.head_size
-        self.dropout_rate = config.attention_probs_dropout_prob
         self.query, self.key, self.value = (nn.Linear(hidden, hidden) for _ in range(3))
         self.output = nn.Linear(hidden, hidden)
         self.norm = nn.LayerNorm(hidden, eps=config.layer_norm_eps)
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
-    def fused(self) -> tuple[Tensor, Tensor]:
-        """The stacked weight [3H, H] and bias [3H] of query, key and value."""
+    def weights(self) -> AttentionWeights:
+        """The weights as the block takes them."""
         parts = (self.query, self.key, self.value)
-        return torch.cat([p.weight for p in parts]), torch.cat([p.bias for p in parts])
-
-    def forward(self, x_TH: Tensor, fused: tuple[Tensor, Tensor], grid: Grid, rows: Rows | None) -> Tensor:
-        """Attend over the sequences of `grid`; [T, H] to [T, H], or to [R, H] at `rows` only."""
-        weight, bias = fused
-        hidden = x_TH.shape[-1]
-        if rows is None:
-            q_RH, kv_TH = torch.split(F.linear(x_TH, weight, bias), [hidden, 2 * hidden], dim=-1)
-            asked = grid
-        else:
-            x_RH = x_TH.index_select(0, rows.index)
-            q_RH = F.linear(x_RH, weight[:hidden], bias[:hidden])
-            kv_TH = F.linear(x_TH, weight[hidden:], bias[hidden:])
-            x_TH, asked = x_RH, rows.grid
-        context_RH = self._attend(q_RH, kv_TH, asked, grid)
-        normed: Tensor = self.norm(x_TH + self.dropout(self.output(context_RH)))
-        return normed
-
-    def _attend(self, q_RH: Tensor, kv_TH: Tensor, asked: Grid, grid: Grid) -> Tensor:
-        """Scaled dot-product attention of the asked rows over all tokens of their sequence."""
-        q_NASd = self._split_heads(asked.spread(q_RH), 1)[0]
-        k_NASd, v_NASd = self._split_heads(grid.spread(kv_TH), 2)
-        context = F.scaled_dot_product_attention(
-            q_NASd, k_NASd, v_NASd, attn_mask=grid.mask, dropout_p=self.dropout_rate if self.training else 0.0
-        )
-        return asked.gather(context.transpose(1, 2).flatten(2))
-
-    def _split_heads(self, x_NSH: Tensor, parts: int) -> tuple[Tensor, ...]:
-        """[N, S, parts * H] to `parts` tensors [N, A, S, d]."""
-        split = x_NSH.view(*x_NSH.shape[:2], parts, self.heads, self.head_size)
-        return torch.unbind(split.permute(2, 0, 3, 1, 4))
+        stacked = torch.cat([p.weight for p in parts]), torch.cat([p.bias for p in parts])
+        return AttentionWeights(*stacked, self.output.weight, self.output.bias, self.norm.weight, self.norm.bias)
 
 
 class FeedForward(nn.Module):
-    """The position-wise network H -> F -> H with its residual connection and LayerNorm."""
+    """The weights of one position-wise network H -> F -> H, its LayerNorm included."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.up = nn.Linear(config.hidden_size, config.intermediate_size)
         self.down = nn.Linear(config.intermediate_size, config.hidden_size)
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.activation = ACTIVATIONS[config.hidden_act]
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
-    def forward(self, x_TH: Tensor) -> Tensor:
-        """[T, H] to [T, H]."""
-        normed: Tensor = self.norm(x_TH + self.dropout(self.down(self.activation(self.up(x_TH)))))
-        return normed
+    def weights(self) -> FeedForwardWeights:
+        """The weights as the block takes them."""
+        up, down, norm = self.up, self.down, self.norm
+        return FeedForwardWeights(up.weight, up.bias, down.weight, down.bias, norm.weight, norm.bias)
 
 
 class Encoder(nn.Module):
@@ -129,23 +88,46 @@ class Encoder(nn.Module):
         self.feed_forward = nn.ModuleList(FeedForward(config) for _ in range(config.num_feed_forward_blocks))
         self.pooler = nn.Linear(config.hidden_size, config.hidden_size) if pooler else None
         self.apply(partial(initialize, std=config.initializer_range))
+        self.block = block
+        self.checkpointing = False
+
+    def compile(self) -> None:
+        """Run the block as one kernel-fusing program: one compilation for all layers, since it is one function."""
+        self.block = torch.compile(block, dynamic=True)  # lengths differ from batch to batch
 
     def forward(self, tokens: PackedTokens, *, all_rows: bool = False) -> Tensor:
         """Hidden states of the last layer at the rows that the heads read: [R, H].
 
         The last layer is computed at those rows only, which is exact: nothing else depends on the others.
-        `all_rows` computes every token, [T, H].
+        `all_rows` computes every token, [T, H]. With `checkpointing` a block keeps its input alone for the backward
+        pass and is computed again there: less memory, one more forward pass.
         """
         x_TH: Tensor = self.embeddings(tokens)
         if self.projection is not None:
             x_TH = self.projection(x_TH)
-        fused = [attention.fused() for attention in self.attention]  # type: ignore[operator]
+        dtype, settings = work_dtype(x_TH.device), self.settings()
+        attention = [lender(a.weights(), dtype) for a in self.attention]  # type: ignore[operator]
+        feed_forward = [lender(f.weights(), dtype) for f in self.feed_forward]  # type: ignore[operator]
         plan = self.config.blocks()
         for depth, (a, f) in enumerate(plan, start=1):
             rows = tokens.rows if depth == len(plan) and not all_rows else None
-            x_TH = self.attention[a](x_TH, fused[a], tokens.grid, rows)
-            x_TH = self.feed_forward[f](x_TH)
+            given = (x_TH, attention[a](), feed_forward[f](), tokens.grid, rows, settings)
+            if self.checkpointing and torch.is_grad_enabled():
+                x_TH = checkpoint(self.block, *given, use_reentrant=False)
+            else:
+                x_TH = self.block(*given)
         return x_TH
+
+    def settings(self) -> BlockSettings:
+        """What every block computes with, in the mode (training or not) that the module is in."""
+        c, rate = self.config, 1.0 if self.training else 0.0
+        return BlockSettings(
+            heads=c.num_attention_heads,
+            activation=c.hidden_act,
+            layer_norm_eps=c.layer_norm_eps,
+            hidden_dropout=rate * c.hidden_dropout_prob,
+            attention_dropout=rate * c.attention_probs_dropout_prob,
+        )
 
     def pooled(self, first_NH: Tensor) -> Tensor:
         """The [CLS] states [N, H] through the pooler: tanh(xW + b), [N, H]."""

@@ -13,8 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from albert_cli.model.block import ACTIVATIONS
 from albert_cli.model.config import ModelConfig
-from albert_cli.model.encoder import ACTIVATIONS, Encoder, initialize
+from albert_cli.model.encoder import Encoder, initialize
 from albert_cli.model.packing import PackedTokens
 
 

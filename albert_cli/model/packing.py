@@ -7,7 +7,7 @@ token lies in it. Shapes: N sequences, T tokens, S the longest sequence, R the r
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -34,11 +34,13 @@ class HostBatch(Protocol):
 class Grid:
     """Where rows of N sequences lie in a padded [N, S] rectangle.
 
-    `slots` [rows] int64 is n * S + s of each row; None when the rows fill the rectangle in order.
+    `offsets` [N + 1] int32 is where each sequence begins among the rows; `slots` [rows] int64 is n * S + s of each
+    row, None when the rows fill the rectangle in order.
     """
 
     sequences: int
     width: int
+    offsets: Tensor
     slots: Tensor | None
     mask: Tensor | None  # [N, 1, 1, S] bool, True where a row lies; None when all are full
 
@@ -89,8 +91,8 @@ def pack(batch: HostBatch, device: torch.device, masked_index: NDArray[np.int32]
     # [CLS] is never masked, so the union has no duplicates.
     wanted = np.sort(np.concatenate([offsets[:-1], masked]))
 
-    def put(array: NDArray[np.int64]) -> Tensor:
-        return torch.from_numpy(array.astype(np.int64, copy=False)).to(device, non_blocking=True)
+    def put(array: NDArray[np.integer[Any]]) -> Tensor:
+        return torch.from_numpy(array).to(device, non_blocking=True)
 
     rows = Rows(
         put(wanted),
@@ -108,14 +110,14 @@ def pack(batch: HostBatch, device: torch.device, masked_index: NDArray[np.int32]
 def _grid(sequence: NDArray[np.int64], count: int, put: _Put, device: torch.device) -> Grid:
     """The grid of rows whose sequence numbers (ascending) are given."""
     lengths = np.bincount(sequence, minlength=count)
-    width = int(lengths.max())
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    width, offsets = int(lengths.max()), put(starts.astype(np.int32))
     if bool((lengths == width).all()):
-        return Grid(count, width, None, None)
-    starts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
+        return Grid(count, width, offsets, None, None)
     slots = sequence * width + np.arange(len(sequence)) - starts[sequence]
     mask = torch.from_numpy(np.arange(width) < lengths[:, None])[:, None, None, :]
-    return Grid(count, width, put(slots), mask.to(device))
+    return Grid(count, width, offsets, put(slots), mask.to(device))
 
 
 class _Put(Protocol):
-    def __call__(self, array: NDArray[np.int64]) -> Tensor: ...
+    def __call__(self, array: NDArray[np.integer[Any]]) -> Tensor: ...

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from albert_cli.model import params
-from albert_cli.model.encoder import ACTIVATIONS, Encoder
+from albert_cli.model.block import ACTIVATIONS, block
+from albert_cli.model.encoder import Encoder
 from albert_cli.model.packing import pack
 from tests.model.shapes import ALL, TINY, random_batch
 
@@ -38,7 +39,7 @@ def test_three_layers_are_one_layer_three_times() -> None:
     x = encoder.projection(encoder.embeddings(tokens))  # type: ignore[misc]
     attention, feed_forward = encoder.attention[0], encoder.feed_forward[0]
     for _ in range(3):
-        x = feed_forward(attention(x, attention.fused(), tokens.grid, None))  # type: ignore[operator]
+        x = block(x, attention.weights(), feed_forward.weights(), tokens.grid, None, encoder.settings())  # type: ignore[operator]
     assert torch.allclose(x, encoder(tokens, all_rows=True), atol=1e-6)
 
 
