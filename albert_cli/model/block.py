@@ -111,7 +111,8 @@ def _rectangle(q_NARd: Tensor, k_NASd: Tensor, v_NASd: Tensor, mask: Tensor | No
         scores = (q_NARd * q_NARd.shape[-1] ** -0.5) @ k_NASd.transpose(-1, -2)
         if mask is not None:
             scores = scores.masked_fill(~mask, -torch.inf)
-        return F.dropout(torch.softmax(scores, -1), dropout) @ v_NASd
+        shares = torch.softmax(scores, -1)
+        return (F.dropout(shares, dropout) if dropout else shares) @ v_NASd
     return F.scaled_dot_product_attention(q_NARd, k_NASd, v_NASd, attn_mask=mask, dropout_p=dropout)
 
 

@@ -144,7 +144,10 @@ def _block(config: ModelConfig, tokens: int, rows: int, setup: Setup) -> int:
     wide = f if config.hidden_act == "relu" else 2 * f
     row = (3 * h + wide) * item
     row += 2 * (h * setup.norm_item + 2 * 4)  # the input of both LayerNorms, its mean and deviation
-    row += 4 * heads  # the logarithm of softmax's denominators
+    if setup.device == "cpu" and setup.precision == "bf16":
+        row += heads * tokens * item  # no fused kernel there: probabilities
+    else:
+        row += 4 * heads  # the logarithm of softmax's denominators
     if config.hidden_dropout_prob:
         row += 2 * h * setup.mask_item
     if config.attention_probs_dropout_prob and setup.device == "cpu":
