@@ -9,14 +9,11 @@ from typing import Any
 import numpy as np
 
 from albert_cli import console, store
-from albert_cli.data.batches import PackedBatch, PairSettings, batch, original_ids, pack
-from albert_cli.data.masking import VocabularyFacts, ngram_probabilities, select_spans
-from albert_cli.data.pairs import draw_pairs, examples_per_pass
+from albert_cli.data.batches import PairSettings, batch
+from albert_cli.data.examples import LABELS, LEGEND, decode, readable, show
 from albert_cli.data.shards import TokenCorpus
+from albert_cli.data.statistics import LENGTH_BINS, length_statistics, sample_statistics
 from albert_cli.errors import CheckpointError, InputError
-
-_SAMPLE = 512  # sequences that the statistics of a data directory are measured on
-_LABELS = {"sop": ("in order", "swapped"), "nsp": ("next", "from another document"), "none": ("", "")}
 
 
 def describe(
@@ -108,117 +105,74 @@ def _describe_data(
     data = store.read_json(directory / "data.json")
     vocabulary = Vocabulary.load(directory / "vocabulary")
     corpus = TokenCorpus.open(directory, "train")
-    drawn = sample_statistics(corpus, vocabulary, settings, seed)
-    names = (
-        "totals",
-        "vocab_size",
-        "dtype",
-        "bytes_read",
-        "unigram_entropy_nats",
-        "heldout_own_entropy_nats",
-    )
-    facts: dict[str, Any] = {name: data[name] for name in names} | {"sample": drawn}
-    rows = [[split, *(f"{n:,}" for n in counts.values())] for split, counts in data["totals"].items()]
-    lines = [console.table(["split", "documents", "sentences", "pieces"], rows)]
-    lines += _pairs_of(facts, names[1:])
-    lines += [f"{drawn['sequences']} sequences of at most {settings.max_seq_length} positions, seed {seed}:"]
-    lines += _pairs_of(drawn, tuple(drawn))
+    names = ("totals", "vocab_size", "dtype", "bytes_read", "unigram_entropy_nats", "heldout_own_entropy_nats")
+    facts: dict[str, Any] = {name: data[name] for name in names}
+    facts |= {"pieces_per": length_statistics(corpus, seed)}
+    facts |= {"sample": sample_statistics(corpus, vocabulary, settings, seed)}
+    lines = [*_size_lines(facts), "", *_sample_lines(facts["sample"], settings, seed)]
     if examples > 0:
         step, batch_size = place
         index = step * batch_size + np.arange(examples, dtype=np.int64)
-        lines += ["", f"from step {step}, {batch_size} sequences a step, seed {seed}:"]
+        lines += ["", f"from step {step}, {batch_size} sequences a step, seed {seed}:", LEGEND]
         drawn_batch = batch(corpus, vocabulary, settings, seed, index)
         facts |= {"step": step, "batch_size": batch_size, "seed": seed}
         facts["examples"] = decode(drawn_batch, vocabulary.pieces, index.tolist())
         for example in facts["examples"]:
-            lines += ["", *_show(example, settings)]
+            lines += ["", *show(example, settings)]
     return facts, lines
 
 
-def sample_statistics(
-    corpus: TokenCorpus,
-    vocabulary: VocabularyFacts,
-    settings: PairSettings,
-    seed: int,
-    sequences: int = _SAMPLE,
-) -> dict[str, Any]:
-    """How sequences come out: fill, mask rate, n-gram shares beside p(n), label balance, shorter and
-    one-segment share.
-
-    ngram_share counts the spans that were neither shortened to fit the budget nor by the end of their
-    segment.
-    """
-    index = np.arange(sequences, dtype=np.int64)
-    pairs = draw_pairs(corpus, index, settings, seed)
-    ids, special, _, offsets = pack(corpus, pairs, vocabulary.cls_id, vocabulary.sep_id)
-    spans = select_spans(ids, special, offsets, vocabulary, settings, seed, index)
-    words = np.bincount(spans.words[~spans.shortened], minlength=settings.ngram + 1)[1:]
-    labelled = pairs.order_labels[pairs.order_labels >= 0]
-    length = np.diff(offsets)
-    return {
-        "sequences": sequences,
-        "examples_per_pass": examples_per_pass(corpus.tokens, settings.max_seq_length),
-        "fill": round(float(length.mean()) / settings.max_seq_length, 4),
-        "full_share": round(float((length == settings.max_seq_length).mean()), 4),
-        "one_segment_share": round(float((pairs.b_stop == pairs.b_start).mean()), 4),
-        "label_1_share": round(float(labelled.mean()), 4) if labelled.size else None,
-        "mask_rate": round(float((spans.stop - spans.start).sum()) / ids.size, 4),
-        "pieces_per_span": round(float((spans.stop - spans.start).mean()), 3) if spans.start.size else None,
-        "ngram_share": [round(float(n), 4) for n in words / max(int(words.sum()), 1)],
-        "ngram_expected": [round(float(p), 4) for p in ngram_probabilities(settings)],
-        "unknown_share": round(float((ids == getattr(vocabulary, "unk_id", -1)).mean()), 6),
-    }
-
-
-def decode(packed: PackedBatch, pieces: Sequence[str], index: Sequence[int]) -> list[dict[str, Any]]:
-    """Each sequence as text: its segments as lists of (text, what the model sees, or None where nothing is
-    masked)."""
-    ids, original = packed.ids.tolist(), original_ids(packed).tolist()
-    masked = np.zeros(len(ids), bool)
-    masked[packed.masked_index] = True
-    decoded = []
-    for number, (start, stop) in enumerate(zip(packed.offsets[:-1], packed.offsets[1:], strict=True)):
-        segments: list[list[tuple[str, str | None]]] = [[], []]
-        for position in range(int(start) + 1, int(stop)):
-            if original[position] != original[int(stop) - 1] or masked[position]:  # every [SEP] ends a segment
-                run = segments[int(packed.segment_ids[position])]
-                text = _readable(pieces[original[position]])
-                seen = _readable(pieces[ids[position]]) if masked[position] else None
-                if run and (run[-1][1] is None) == (seen is None):
-                    text, seen = run[-1][0] + text, None if seen is None else str(run[-1][1]) + seen
-                    run.pop()
-                run.append((text, seen))
-        label = int(packed.order_labels[number])
-        size = int(stop - start)
-        decoded.append({"index": index[number], "positions": size, "order_label": label, "segments": segments})
-    return decoded
-
-
-def _readable(piece: str) -> str:
-    """A piece as text: spaces for word marks, nothing that a terminal would obey."""
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in piece.replace("▁", " "))
-
-
-def _show(example: dict[str, Any], settings: PairSettings) -> list[str]:
-    """One decoded example for a person: what is masked stands in brackets, and in colour on a terminal."""
-    colour = console.has_colour()
-    label = example["order_label"]
-    meaning = f"label {label}: {_LABELS[settings.sentence_loss][label]}" if label >= 0 else "no order label"
-    lines = [f"example {example['index']}: {example['positions']} positions, {meaning}"]
-    for name, segment in zip("AB", example["segments"], strict=True):
-        if segment:
-            text = "".join(piece if seen is None else _marked(piece, colour) for piece, seen in segment)
-            lines.append(f"  {name}: {text.strip()}")
+def _size_lines(facts: dict[str, Any]) -> list[str]:
+    """How much text there is, and how long its sentences and documents are."""
+    totals = facts["totals"]
+    rows = [[split, *(f"{n:,}" for n in counts.values())] for split, counts in totals.items()]
+    lengths = [
+        [f"pieces a {unit}", *(f"{found[name]:,.1f}" for name in ("mean", "p5", "p50", "p95"))]
+        for unit, found in facts["pieces_per"].items()
+    ]
+    pieces = sum(counts["tokens"] for counts in totals.values())
+    size = f"{facts['bytes_read'] / 1e6:,.1f} MB of text, {facts['bytes_read'] / max(pieces, 1):.2f} bytes a piece"
+    lines = [console.table(["split", "documents", "sentences", "pieces"], rows), ""]
+    lines += [console.table(["train", "mean", "5 %", "median", "95 %"], lengths), ""]
+    lines += [f"{size}; a vocabulary of {facts['vocab_size']:,}, {facts['dtype']} ids"]
+    if facts["unigram_entropy_nats"] is not None:
+        own = facts["heldout_own_entropy_nats"]
+        lines.append(
+            f"unigram entropy of the held-out pieces: {facts['unigram_entropy_nats']:.3f} nats (own: {own:.3f})"
+        )
     return lines
 
 
-def _marked(text: str, colour: bool) -> str:
-    space = " " * (len(text) - len(text.lstrip(" ")))
-    if not colour:
-        return f"{space}[{text.lstrip(' ')}]"
-    from rich.style import Style
+def _sample_lines(drawn: dict[str, Any], settings: PairSettings, seed: int) -> list[str]:
+    """What the sequences look like, with bars for their lengths and their n-grams."""
+    longest, passes = settings.max_seq_length, drawn["examples_per_pass"]
+    lines = [f"{drawn['sequences']} sequences of at most {longest} positions, seed {seed}; {passes:,} make a pass"]
+    labels = LABELS[settings.sentence_loss]
+    shares = {
+        "filled": drawn["fill"],
+        "of full length": drawn["full_share"],
+        "masked positions": drawn["mask_rate"],
+        "permuted positions": drawn["permuted_rate"] or None,
+        f"label 1 ({labels[1]})": drawn["label_1_share"],
+        "of one segment": drawn["one_segment_share"],
+        "unknown pieces": drawn["unknown_share"],
+    }
+    width = max(map(len, shares))
+    lines += [f"  {name.ljust(width)}  {100 * share:8.3f} %" for name, share in shares.items() if share is not None]
+    lines.append(f"  {'pieces a span'.ljust(width)}  {drawn['pieces_per_span'] or 0:8.3f}")
+    edges = [longest * (n + 1) // LENGTH_BINS for n in range(LENGTH_BINS)]
+    lines += ["", "length up to    share", *_bars(edges, drawn["length_share"])]
+    words = range(1, settings.ngram + 1)
+    return [*lines, "", "words a span    share, and p(n)", *_bars(words, drawn["ngram_share"], drawn["ngram_expected"])]
 
-    return space + Style(color="black", bgcolor="yellow").render(text.lstrip(" "))
+
+def _bars(names: Sequence[int], shares: Sequence[float], expected: Sequence[float] | None = None) -> list[str]:
+    """A bar for each share, 40 columns for 100 %; with what was expected behind it."""
+    behind = [f"  {100 * p:5.1f} %" for p in expected] if expected is not None else [""] * len(shares)
+    return [
+        f"{name:12,}  {100 * share:5.1f} %{beside}  {'█' * round(40 * share)}".rstrip()
+        for name, share, beside in zip(names, shares, behind, strict=True)
+    ]
 
 
 # ---------------------------------------------------------------- everything else
@@ -237,8 +191,8 @@ def _describe_vocabulary(directory: Path) -> tuple[dict[str, Any], list[str]]:
         "ordinary_pieces": len(ordinary),
         "word_starts": int(vocabulary.is_word_start[vocabulary.first_ordinary_id :].sum()),
         "mean_length": round(float(lengths.mean()), 2),
-        "longest": [_readable(p) for p in sorted(ordinary, key=lambda p: (-len(p), p))[:5]],
-        "first": [_readable(p) for p in ordinary[:20]],
+        "longest": [readable(p) for p in sorted(ordinary, key=lambda p: (-len(p), p))[:5]],
+        "first": [readable(p) for p in ordinary[:20]],
         "cleaning": asdict(vocabulary.cleaning),
     }
     return facts, _pairs_of(facts, tuple(facts))

@@ -42,6 +42,7 @@ class Stream(IntEnum):
     REPLACEMENT = 12
     PERMUTED_SPANS = 13
     PERMUTATION = 14
+    STATISTICS = 15
 
 
 def _mix(state: Keys) -> Keys:

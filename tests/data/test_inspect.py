@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,11 +12,13 @@ import pytest
 from albert_cli import store
 from albert_cli.data.batches import PairSettings, batch, original_ids
 from albert_cli.data.build import BuildSettings, build
-from albert_cli.data.inspect import decode, describe, sample_statistics
+from albert_cli.data.examples import decode
+from albert_cli.data.inspect import describe
 from albert_cli.data.shards import TokenCorpus
+from albert_cli.data.statistics import length_statistics, sample_statistics
 from albert_cli.errors import CheckpointError
 from albert_cli.text.vocabulary import Vocabulary
-from tests.data.synthetic import FakeVocabulary, text_like_corpus
+from tests.data.synthetic import FakeVocabulary, numbered_corpus, text_like_corpus
 
 Files = Callable[[int], list[str]]
 
@@ -34,6 +38,34 @@ def test_a_data_directory_is_described_with_examples(data: Path) -> None:
     assert "  A: " in text
     assert "[" in text.split("example", 1)[1]
     assert "\x1b" not in text, "no colour where stdout is not a terminal"
+    pieces = facts["totals"]["train"]["tokens"]
+    assert facts["pieces_per"]["document"]["mean"] == pytest.approx(
+        pieces / facts["totals"]["train"]["documents"], 0.01
+    )
+
+
+@pytest.mark.parametrize("colour", [True, False])
+def test_examples_fit_a_terminal_and_are_coloured_unless_it_is_refused(
+    colour: bool, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    if not colour:
+        monkeypatch.setenv("NO_COLOR", "1")
+    _, text = describe(data, examples=2)
+    assert ("\x1b[" in text) == colour
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
+    assert max(map(len, plain.splitlines()[1:])) <= 80
+    assert re.search(r" \[\S", plain), "the marks stay where colour is refused, and where it is not"
+
+
+def test_lengths_of_documents_and_sentences_are_read_from_every_shard() -> None:
+    corpus = numbered_corpus([[[4, 4]] * 50, [[8] * 5] * 30])
+    found = length_statistics(corpus)
+    assert found["document"] == {"mean": 20.0, "p5": 8, "p50": 8, "p95": 40}
+    assert found["sentence"] == {"mean": 6.4, "p5": 4, "p50": 8, "p95": 8}
 
 
 def test_decoded_examples_are_the_text_of_the_batch(data: Path) -> None:
