@@ -1,0 +1,145 @@
+"""The released generator's procedure, written plainly from its published description, quirks included.
+
+Documents are lists of sentences, sentences lists of piece ids, and every random choice is made by one
+generator, one at a time. It is slow and holds everything: it is what the product is compared with.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+Sentence = list[int]
+Document = list[Sentence]
+
+
+@dataclass(frozen=True)
+class Instance:
+    """A pair before masking, and how many sentences its chunk and (before a swap) its first segment had."""
+
+    a: Sentence
+    b: Sentence
+    label: int
+    sentences: int
+    a_sentences: int
+
+
+@dataclass(frozen=True)
+class Masked:
+    """A masked sequence. labels, shuffled: the pieces that were there, by position, where it is masked or where
+    pieces changed places; spans: (words drawn, words kept, whether a [SEP] lies within) for each."""
+
+    ids: list[int]
+    labels: dict[int, int]
+    spans: list[tuple[int, int, bool]]
+    shuffled: dict[int, int] = field(default_factory=dict)
+
+
+def draw_target(longest: int, short: float, rng: random.Random) -> int:
+    """The length that a document's chunks are filled to in one pass."""
+    return rng.randint(2, longest) if rng.random() < short else longest
+
+
+def instances(
+    documents: Sequence[Document], max_seq_length: int, short: float, next_sentence: bool, rng: random.Random
+) -> list[Instance]:
+    """One pass over the documents."""
+    longest = max_seq_length - 3
+    made = []
+    for number, document in enumerate(documents):
+        target = draw_target(longest, short, rng)
+        chunk: list[Sentence] = []
+        i = 0
+        while i < len(document):
+            chunk.append(document[i])
+            if sum(map(len, chunk)) >= target or i == len(document) - 1:
+                a_end = rng.randint(1, len(chunk) - 1) if len(chunk) > 1 else 1
+                a = [piece for sentence in chunk[:a_end] for piece in sentence]
+                b = [piece for sentence in chunk[a_end:] for piece in sentence]
+                label = 0
+                if len(chunk) == 1 or (next_sentence and rng.random() < 0.5):
+                    b, label = other_text(documents, number, max(1, target - len(a)), rng), 1
+                    i -= len(chunk) - a_end  # sentences that were not used are put back
+                elif not next_sentence and rng.random() < 0.5:
+                    a, b, label = b, a, 1
+                truncate(a, b, longest, rng)
+                made.append(Instance(a, b, label, len(chunk), a_end))
+                chunk = []
+            i += 1
+    return made
+
+
+def other_text(documents: Sequence[Document], own: int, wanted: int, rng: random.Random) -> Sentence:
+    """Sentences of a random document, another one if ten tries find it, until there are `wanted` pieces."""
+    for _ in range(10):
+        number = rng.randint(0, len(documents) - 1)
+        if number != own:
+            break
+    document, text = documents[number], []
+    for sentence in document[rng.randint(0, len(document) - 1) :]:
+        text += sentence
+        if len(text) >= wanted:
+            break
+    return text
+
+
+def truncate(a: Sentence, b: Sentence, longest: int, rng: random.Random) -> None:
+    """Drop pieces of the longer segment, at its front or back, until both fit."""
+    while len(a) + len(b) > longest:
+        side = a if len(a) > len(b) else b
+        side.pop(0 if rng.random() < 0.5 else -1)
+
+
+def mask(
+    ids: Sequence[int], starts_word: Sequence[bool], special: Sequence[bool], *, size: int, mask_id: int,
+    rng: random.Random, share: float = 0.15, most: int = 20, ngram: int = 3, permutation: bool = False,
+) -> Masked:  # fmt: skip
+    """Choose spans of whole words and change them; a word is started by a piece for which `starts_word` holds."""
+    words: list[list[int]] = []
+    for position, is_special in enumerate(special):
+        if is_special:
+            continue
+        if words and not starts_word[position]:
+            words[-1].append(position)  # also over a [SEP], after which B begins within a word
+        else:
+            words.append([position])
+    budget = min(most, max(1, round(len(ids) * share)))
+    spans: list[tuple[int, int, bool]] = []
+    masked = _cover(words, budget, ngram, set(), spans, rng)
+    moved = _cover(words, budget, ngram, masked, [], rng) if permutation else set()
+    changed = list(ids)
+    for position in sorted(masked):
+        fate = rng.random()
+        if fate < 0.8:
+            changed[position] = mask_id
+        elif fate >= 0.9:
+            changed[position] = rng.randint(0, size - 1)
+    order = sorted(moved)
+    rng.shuffle(order)
+    for position, source in zip(sorted(moved), order, strict=True):
+        changed[position] = ids[source]
+    return Masked(changed, {p: ids[p] for p in masked}, spans, {p: ids[p] for p in moved})
+
+
+def _cover(
+    words: list[list[int]], budget: int, ngram: int, others: set[int], spans: list[tuple[int, int, bool]],
+    rng: random.Random,
+) -> set[int]:  # fmt: skip
+    """Take spans at random until `budget` positions are covered, none of them in `others`."""
+    covered: set[int] = set()
+    order = list(range(len(words)))
+    rng.shuffle(order)
+    for first in order:
+        if len(covered) >= budget:
+            break
+        (drawn,) = rng.choices(range(1, ngram + 1), [1 / n for n in range(1, ngram + 1)])
+        n = min(drawn, len(words) - first)
+        while n > 1 and len(covered) + sum(map(len, words[first : first + n])) > budget:
+            n -= 1
+        span = [position for word in words[first : first + n] for position in word]
+        if len(covered) + len(span) > budget or (covered | others) & set(span):
+            continue
+        covered |= set(span)
+        spans.append((drawn, n, span[-1] - span[0] + 1 != len(span)))
+    return covered
