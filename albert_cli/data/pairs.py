@@ -1,8 +1,10 @@
 """Segment pairs with sentence-order labels, drawn while training (§3.1).
 
 An example is a function of (seed, index). A pass over the corpus cuts it into strides of one sequence,
-visits them in random order, and shifts all of them by a random phase, so that every token is covered
-equally often and no two passes cut at the same places. Nothing of the corpus' size is held.
+visits them in random order, and shifts all of them by a random phase, so that no two passes cut at the same
+places and every token is covered equally often (but for documents shorter than a sequence, which are drawn
+in proportion to their length). Nothing of the corpus' size is held: the order is a keyed permutation, and
+sentences and documents are found by bisection in the shards' offsets, which stay on the disk.
 
 Where this departs from the released data generator on purpose:
 - the target length is drawn for every sequence, not for every document;

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import fields
 
 import numpy as np
@@ -64,6 +65,19 @@ def test_a_sequence_is_cls_a_sep_b_sep(rules: PairSettings) -> None:
         assert packed.segment_ids[window].tolist() == [0] * (len(a) + 2) + [1] * (len(b) + (len(b) > 0))
         assert packed.position_ids[window].tolist() == list(range(len(expected)))
         assert len(expected) <= rules.max_seq_length
+
+
+def test_memory_does_not_grow_with_the_corpus() -> None:
+    def peak(documents: int) -> int:
+        corpus = text_like_corpus(documents)
+        batch(corpus, VOCABULARY, RULES[1], 0, np.arange(64))
+        tracemalloc.start()
+        batch(corpus, VOCABULARY, RULES[1], 0, np.arange(64))
+        most = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return most
+
+    assert peak(8000) < 1.2 * peak(250)
 
 
 def test_passes_and_seeds_differ() -> None:

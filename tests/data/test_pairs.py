@@ -101,6 +101,21 @@ def test_every_token_is_drawn_about_equally_often() -> None:
     assert times.min() > 0
 
 
+@settings(max_examples=10)
+@given(shards=st.lists(st.lists(document, min_size=1, max_size=3), min_size=1, max_size=2), loss=losses)
+def test_every_sentence_is_drawn_sooner_or_later(shards: list[list[list[int]]], loss: str) -> None:
+    corpus = numbered_corpus(shards)
+    index = np.arange(200 * examples_per_pass(corpus.tokens, 16))
+    pairs = draw_pairs(corpus, index, PairSettings(16, sentence_loss=loss), 0)  # type: ignore[arg-type]
+    seen = np.zeros(corpus.tokens + 1, np.int64)
+    for start, stop in ((pairs.a_start, pairs.a_stop), (pairs.b_start, pairs.b_stop)):
+        np.add.at(seen, start, 1)
+        np.add.at(seen, stop, -1)
+    times = np.cumsum(seen)[:-1]
+    starts = np.cumsum([0, *(n for documents in shards for d in documents for n in d)])[:-1]
+    assert (np.add.reduceat(times, starts) > 0).all()
+
+
 def test_one_pass_starts_once_in_every_stride() -> None:
     corpus = numbered_corpus([[[1] * 1000]])
     rules = PairSettings(13, short_sequence_probability=0, sentence_loss="none")
