@@ -274,7 +274,7 @@ def _fill_masks(out: Path) -> list[dict[str, Any]]:
         if not word.isalpha() or len(filler.vocabulary.encode(word)) != 1 or not 8 <= len(words) <= 16:
             continue
         text = " ".join([*words[:place], MASK, *words[place + 1 :]])
-        guesses = [f"{piece} {probability:.0%}" for piece, probability in filler.fill(text)[0]]
+        guesses = [f"{guess.text} {guess.probability:.0%}" for guess in filler.fill(text)[0]]
         rows.append({"sentence": text, "word": word.lower(), "guesses": ", ".join(guesses)})
         if len(rows) == 12:
             break

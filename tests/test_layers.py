@@ -160,6 +160,7 @@ WRITES = {
     ("config.py", "mkdir"): "the folder of a copied recipe",
     ("quickstart.py", "mkdir"): "the folder of the task's tables",
     ("evaluation/report.py", "mkdir"): "the folder of a report",
+    ("evaluation/encode.py", "mkdir"): "the folder of the vectors' file",
     ("data/shards.py", "open"): "token ids, streamed into a staged shard",
     ("data/shards.py", "tofile"): "boundaries, into a staged shard",
     ("data/tokenise.py", "tofile"): "piece counts, into a staged shard",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -37,3 +37,54 @@ def predict(
     result = verb_module.predict(checkpoint, input_file, file_to_write(out), device, on_bad_bytes)
     if result is not None:
         console.emit(result, f"{result['out']}: {result['lines']:,} lines, {result['lines_per_second']:,.0f} a second")
+
+
+@verb(app)
+def encode(
+    checkpoint: Annotated[str, typer.Argument(help="Any checkpoint: a directory, a run, or a Hub id.")],
+    input_file: Annotated[
+        str, typer.Option("--input", help="A file of lines (two texts: tab between) or .jsonl; - is stdin.")
+    ],
+    pooling: Annotated[
+        Literal["mean", "cls", "pooler"],
+        typer.Option(help="Last layer: its mean over all tokens, its state at [CLS], or that through the pooler."),
+    ] = "mean",
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="File to write, .jsonl or .safetensors; stdout otherwise. --json needs it."),
+    ] = None,
+    on_bad_bytes: BadBytes = "refuse",
+    device: Device = "auto",
+) -> None:
+    """Turn text into vectors: a line in, a JSON line out, or one tensor for all.
+
+    Example: albert encode run --input sentences.txt --out vectors.safetensors
+    """
+    if console.settings.json and out is None:
+        raise ConfigError("--json prints one object, and vectors are a JSON line each", "give --out FILE for them")
+    from albert_cli.evaluation import encode as verb_module
+
+    result = verb_module.encode_file(checkpoint, input_file, file_to_write(out), pooling, device, on_bad_bytes)
+    if result is not None:
+        console.emit(
+            result,
+            f"{result['out']}: {result['lines']:,} vectors of {result['dimensions']:,} numbers, "
+            f"{result['lines_per_second']:,.0f} a second",
+        )
+
+
+@verb(app, name="fill-mask")
+def fill_mask(
+    checkpoint: Annotated[str, typer.Argument(help="A pretrained checkpoint: a directory, a run, or a Hub id.")],
+    texts: Annotated[list[str], typer.Argument(metavar="TEXT...", help="Texts with one or more [MASK].")],
+    top: Annotated[int, typer.Option(min=1, help="Guesses to show for each mask.")] = 5,
+    device: Device = "auto",
+) -> None:
+    """Show what a pretrained model puts in the place of [MASK].
+
+    Example: albert fill-mask run "the capital of [MASK] is paris"
+    """
+    from albert_cli.evaluation import fill_mask as verb_module
+
+    result = verb_module.fill_masks(checkpoint, texts, top, device)
+    console.emit(result, verb_module.text(result))

@@ -1,69 +1,108 @@
-"""What a pretrained model puts in the place of a masked word: the quickest way to see what it has learnt."""
+"""`albert fill-mask`: what a model puts in the place of a masked word, the quickest way to see what it has learnt."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from albert_cli.errors import InputError
+from albert_cli.errors import CheckpointError, InputError
 from albert_cli.model import hub
-from albert_cli.model.heads import PretrainingModel
+from albert_cli.model.heads import MaskedLanguageModel
 from albert_cli.model.packing import pack
 from albert_cli.text.vocabulary import Vocabulary
+from albert_cli.training.run import choose_device
 
 MASK = "[MASK]"
+
+
+class Guess(NamedTuple):
+    """What may stand in the place of a mask: as text, with its probability, and as the vocabulary's piece."""
+
+    text: str
+    probability: float
+    piece: str
 
 
 @dataclass
 class MaskFiller:
     """A pretrained model with its vocabulary."""
 
-    model: PretrainingModel
+    model: MaskedLanguageModel
     vocabulary: Vocabulary
+    device: torch.device
 
     @classmethod
-    def load(cls, checkpoint: str) -> MaskFiller:
-        """Read a pretraining checkpoint; raises `CheckpointError` when it does not fit."""
-        found = hub.read(hub.find(checkpoint))
-        model = PretrainingModel(found.config)
+    def load(cls, checkpoint: str, device: str = "cpu") -> MaskFiller:
+        """Read a checkpoint with a masked-language head; raises `CheckpointError` for one without."""
+        target, found = choose_device(device), hub.read(hub.find(checkpoint))
+        if "masked.bias" not in found.tensors:
+            raise CheckpointError(
+                f"{found.directory}: has no masked-language head", "name a pretrained checkpoint, not a task's"
+            )
+        model = MaskedLanguageModel(found.config)
         hub.load_into(model, found, ["masked"])
-        return cls(model.eval(), Vocabulary.load(found.directory))
+        return cls(model.to(target).eval(), hub.vocabulary_of(found), target)
 
     @torch.inference_mode()
-    def fill(self, text: str, top: int = 5) -> list[list[tuple[str, float]]]:
+    def fill(self, text: str, top: int = 5) -> list[list[Guess]]:
         """For each `[MASK]` in the text, the likeliest pieces and their probabilities, best first.
 
         Raises `InputError` without a mask, or where the text is longer than the model's positions.
         """
         ids = self._encode(text)
         masked = np.flatnonzero(ids == self.vocabulary.mask_id).astype(np.int32)
-        if not len(masked):
-            raise InputError(f"no {MASK} in {text!r}", f"write {MASK} where a word is to be guessed")
         positions = np.arange(len(ids), dtype=np.int32)
         batch = SimpleNamespace(
             ids=ids, segment_ids=np.zeros_like(ids), position_ids=positions, offsets=np.array([0, len(ids)], np.int32)
         )
-        probabilities = self.model(pack(batch, torch.device("cpu"), masked)).masked.softmax(-1)
-        best = probabilities.topk(top)
+        probabilities = self.model(pack(batch, self.device, masked)).float().softmax(-1)
+        best = probabilities.topk(min(top, probabilities.shape[-1]))
         return [
-            [(self.vocabulary.decode([i]).strip() or "▁", p) for i, p in zip(row, values, strict=True)]
+            [self._guess(index, p) for index, p in zip(row, values, strict=True)]
             for row, values in zip(best.indices.tolist(), best.values.tolist(), strict=True)
         ]
 
+    def _guess(self, index: int, probability: float) -> Guess:
+        piece = self.vocabulary.pieces[index]
+        return Guess(self.vocabulary.decode([index]) or piece, probability, piece)
+
     def _encode(self, text: str) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+        """`[CLS] text [SEP]`, int32 [T]."""
         v = self.vocabulary
-        parts: Sequence[list[int]] = v.encode_batch(text.split(MASK))
-        ids = [v.cls_id]
-        for number, part in enumerate(parts):
-            ids += [v.mask_id] * (number > 0) + list(part)
+        first, *others = text.split(MASK)
+        if not others:
+            raise InputError(f"no {MASK} in {text!r}", f"write {MASK} where a word is to be guessed")
+        ids = [v.cls_id, *v.encode(first)]
+        for part in others:
+            # Only after a space does a word begin: what follows a mask closely, such as a full stop, goes on in it.
+            ids += [v.mask_id, *(v.encode(part) if part[:1].isspace() else v.encode_continued(part))]
         ids.append(v.sep_id)
-        if len(ids) > self.model.config.max_position_embeddings:
-            raise InputError(
-                f"{len(ids)} pieces are more than the model's {self.model.config.max_position_embeddings} positions",
-                "shorten the text",
-            )
+        limit = self.model.config.max_position_embeddings
+        if len(ids) > limit:
+            raise InputError(f"{text[:40]!r}…: {len(ids)} pieces, the model has {limit} positions", "shorten the text")
         return np.array(ids, np.int32)
+
+
+def fill_masks(checkpoint: str, texts: Sequence[str], top: int, device: str) -> dict[str, Any]:
+    """The guesses for every mask of every text, as `--json` prints them."""
+    filler = MaskFiller.load(checkpoint, device)
+    filled = [
+        {"text": text, "masks": [[g._asdict() for g in mask] for mask in filler.fill(text, top)]} for text in texts
+    ]
+    return {"texts": filled}
+
+
+def text(result: Mapping[str, Any]) -> str:
+    """The result as a person reads it: each text, and below it the guesses for its masks."""
+    lines = []
+    for entry in result["texts"]:
+        lines.append(entry["text"])
+        for number, guesses in enumerate(entry["masks"], start=1):
+            lines += [f"  {MASK} {number}"] * (len(entry["masks"]) > 1)
+            lines += [f"  {guess['probability']:6.1%}  {guess['text']}" for guess in guesses]
+    return "\n".join(lines)

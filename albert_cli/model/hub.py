@@ -19,8 +19,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from albert_cli import console, network, store
-from albert_cli.errors import CheckpointError
+from albert_cli.errors import CheckpointError, ConfigError
 from albert_cli.model.config import OWN_MODEL_TYPE, ModelConfig
+from albert_cli.text.vocabulary import Vocabulary
 
 WEIGHTS = "model.safetensors"
 
@@ -244,6 +245,18 @@ def _our_names(stored: Mapping[str, Tensor], config: ModelConfig) -> dict[str, T
             full = f"{kind}.{name}" if bare and not name.startswith(heads) else name
             tensors[_translate(full, back)] = tensor
     return tensors
+
+
+def vocabulary_of(checkpoint: Checkpoint) -> Vocabulary:
+    """The vocabulary beside a checkpoint; raises `ConfigError` where it is not as large as the model's."""
+    vocabulary = Vocabulary.load(checkpoint.directory)
+    if vocabulary.size != checkpoint.config.vocab_size:
+        raise ConfigError(
+            f"{checkpoint.directory}: the vocabulary has {vocabulary.size} pieces, the model "
+            f"{checkpoint.config.vocab_size}",
+            "the tokenizer and the weights of this directory do not belong together",
+        )
+    return vocabulary
 
 
 def load_into(model: nn.Module, checkpoint: Checkpoint, heads: Sequence[str] | Literal["all"] = ()) -> None:

@@ -96,6 +96,20 @@ class Vocabulary:
         ids: list[int] = self._processor.encode(clean(text, self.cleaning))
         return ids
 
+    def encode_continued(self, text: str) -> list[int]:
+        """`encode` for text that goes on right after a special piece: no word begins at its first character."""
+        ids: list[int] = self._continuing.encode(clean(text, self.cleaning))
+        return ids
+
+    @cached_property
+    def _continuing(self) -> Any:
+        from sentencepiece import SentencePieceProcessor
+
+        proto = type(self._proto)()
+        proto.CopyFrom(self._proto)
+        proto.normalizer_spec.add_dummy_prefix = False
+        return SentencePieceProcessor(model_proto=proto.SerializeToString())
+
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """`encode` for many texts at once, on the calling thread."""
         ids: list[list[int]] = self._processor.encode(clean_batch(texts, self.cleaning), num_threads=1)

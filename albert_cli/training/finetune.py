@@ -219,8 +219,7 @@ class Prepared:
 def prepare(task: str, checkpoint_name: str, data: str | None, overrides: Sequence[str], device: str) -> Prepared:
     """Resolve the recipe, verify the checkpoint, and open the task; nothing is trained or written."""
     recipe = resolve(task, overrides)
-    directory = hub.find(checkpoint_name)
-    found = hub.read(directory)
+    found = hub.read(hub.find(checkpoint_name))
     row = open_table(recipe.table, data, found.labels) if recipe.task == "table" else find_task(recipe.task)
     if not row.dev_splits:
         raise InputError(f"{row.title} has no labelled dev data here", "--data DIR with a dev file")
@@ -228,13 +227,7 @@ def prepare(task: str, checkpoint_name: str, data: str | None, overrides: Sequen
     if recipe.data.max_seq_length > limit:
         # The paper's 512 is a ceiling, not a wish: a small model simply sees less of a long input.
         recipe = dataclasses.replace(recipe, data=TaskData(limit))
-    vocabulary = Vocabulary.load(directory)
-    if vocabulary.size != found.config.vocab_size:
-        raise ConfigError(
-            f"{directory}: the vocabulary has {vocabulary.size} pieces, the model {found.config.vocab_size}",
-            "the tokenizer and the weights of this directory do not belong together",
-        )
-    return Prepared(recipe, row, found, vocabulary, data, run.choose_device(device))
+    return Prepared(recipe, row, found, hub.vocabulary_of(found), data, run.choose_device(device))
 
 
 def finetune(prepared: Prepared, out: Path, seed: int | None = None, resume: run.Resume = "auto") -> dict[str, Any]:

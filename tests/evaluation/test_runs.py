@@ -447,7 +447,7 @@ def test_json_needs_a_file_for_predictions(tuned: Tuned, tmp_path: Path) -> None
 
 def test_filling_masks_needs_the_masked_word_head(tuned: Tuned, encoder: Path) -> None:
     assert MaskFiller.load(str(encoder)).fill("bade [MASK] figo")
-    with pytest.raises(CheckpointError, match=r"does not cover the masked head: masked\.\S+ is missing"):
+    with pytest.raises(CheckpointError, match="has no masked-language head"):
         MaskFiller.load(str(tuned("cola")))
 
 

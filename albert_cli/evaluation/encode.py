@@ -1,0 +1,144 @@
+"""`albert encode`: text in, one vector out for each, from a checkpoint's encoder as it is."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from albert_cli import console, store
+from albert_cli.errors import CheckpointError, ConfigError
+from albert_cli.evaluation.inputs import chunks, read_examples
+from albert_cli.model import hub
+from albert_cli.model.heads import BareEncoder, EncoderStates
+from albert_cli.model.packing import pack
+from albert_cli.tasks.encode import Features, encode
+from albert_cli.tasks.task import Example
+from albert_cli.text.vocabulary import Vocabulary
+from albert_cli.training.run import choose_device
+
+Pooling = Literal["mean", "cls", "pooler"]
+Vectors = NDArray[np.float32]
+_TOKENS = 16_384  # a forward pass; bounds memory, not the result
+
+
+@dataclass
+class TextEncoder:
+    """A checkpoint's encoder with its vocabulary, and how a text's states become one vector.
+
+    `mean` averages the last layer over all of a text's tokens, [CLS] and [SEP] among them, as sentence-transformers
+    does; `cls` takes the last layer at [CLS]; `pooler` takes that through the pooler, tanh(xW + b).
+    """
+
+    model: BareEncoder
+    vocabulary: Vocabulary
+    device: torch.device
+    pooling: Pooling
+    truncated: int = 0
+
+    @classmethod
+    def load(cls, checkpoint: str, pooling: Pooling = "mean", device: str = "cpu") -> TextEncoder:
+        """Read any checkpoint; raises `CheckpointError` when its encoder is not whole, or has no pooler to use."""
+        target, found = choose_device(device), hub.read(hub.find(checkpoint))
+        if pooling == "pooler" and "encoder.pooler.weight" not in found.tensors:
+            raise CheckpointError(f"{found.directory}: has no pooler", "--pooling mean or cls")
+        model = BareEncoder(found.config, pooler=pooling == "pooler")
+        hub.load_into(model, found)
+        return cls(model.to(target).eval(), hub.vocabulary_of(found), target, pooling)
+
+    def vectors(self, examples: list[Example]) -> Vectors:
+        """The vectors [N, H] float32 of N texts or pairs, in their order; what is too long is cut, and counted."""
+        features = encode(examples, self.vocabulary, self.model.config.max_position_embeddings)
+        self.truncated += features.truncated
+        return self._compute(features)
+
+    @torch.inference_mode()
+    def _compute(self, features: Features) -> Vectors:
+        found = np.empty((len(features), self.model.config.hidden_size), np.float32)
+        for index in features.eval_batches(_TOKENS):
+            packed, _ = features.batch(index)
+            states: EncoderStates = self.model(pack(packed, self.device))
+            found[index] = self._pool(states, torch.from_numpy(features.lengths[index])).float().cpu().numpy()
+        return found
+
+    def _pool(self, states: EncoderStates, lengths: Tensor) -> Tensor:
+        """The states of a batch to its vectors [N, H]; `lengths` [N] are in tokens."""
+        if self.pooling == "cls":
+            return states.first
+        if self.pooling == "pooler":
+            assert states.pooled is not None, "made with a pooler"
+            return states.pooled
+        lengths = lengths.to(self.device)
+        text_of_token = torch.repeat_interleave(lengths)
+        sums = states.first.new_zeros(states.first.shape).index_add(0, text_of_token, states.tokens)
+        return sums / lengths[:, None]
+
+
+def encode_file(
+    checkpoint: str, input_file: str, out: Path | None, pooling: Pooling, device: str, on_bad_bytes: str = "refuse"
+) -> dict[str, Any] | None:
+    """The vector of each line of a file (or stdin, `-`): JSON lines to stdout or to `out`, or one tensor to `out`.
+
+    Lines are those of `read_examples`. `out` ends in .jsonl (an object with `id` and `vector` a line) or in
+    .safetensors (`vectors` [N, H] float32, in memory until the last line; row i is line i). Both hold the same
+    numbers. Returns a summary when `out` is given.
+    """
+    if out is not None and out.suffix not in (".jsonl", ".safetensors"):
+        raise ConfigError(f"--out {out}: unknown kind of file", "let its name end in .jsonl or .safetensors")
+    encoder = TextEncoder.load(checkpoint, pooling, device)
+    started, count = time.monotonic(), 0
+    with ExitStack() as stack:
+        as_tensor = out is not None and out.suffix == ".safetensors"
+        rows: list[Vectors] = []
+        if not as_tensor:
+            stream = sys.stdout if out is None else stack.enter_context(store.text_writer(out))
+        for examples in chunks(read_examples(input_file, on_bad_bytes)):
+            vectors = encoder.vectors(examples)
+            count += len(examples)
+            if as_tensor:
+                rows.append(vectors)
+            else:
+                stream.writelines(_lines(examples, vectors))
+    if encoder.truncated:
+        limit = encoder.model.config.max_position_embeddings
+        console.note(f"{encoder.truncated:,} of {count:,} lines are longer than {limit} pieces and were cut")
+    if out is None:
+        return None
+    hidden = encoder.model.config.hidden_size
+    if as_tensor:
+        _write_tensor(out, np.concatenate(rows) if rows else np.empty((0, hidden), np.float32), pooling)
+    seconds = time.monotonic() - started
+    return {
+        "out": str(out),
+        "lines": count,
+        "dimensions": hidden,
+        "pooling": pooling,
+        "truncated": encoder.truncated,
+        "seconds": round(seconds, 3),
+        "lines_per_second": round(count / seconds, 1),
+    }
+
+
+def _lines(examples: list[Example], vectors: Vectors) -> Iterator[str]:
+    """One JSON line a text; a float32 is written as the shortest decimal that is read as the same one."""
+    import json
+
+    for example, vector in zip(examples, vectors, strict=True):
+        numbers = ", ".join(map(str, vector))
+        yield f'{{"id": {json.dumps(example.id, ensure_ascii=False)}, "vector": [{numbers}]}}\n'
+
+
+def _write_tensor(out: Path, vectors: Vectors, pooling: Pooling) -> None:
+    from safetensors.numpy import save
+
+    out.parent.mkdir(parents=True, exist_ok=True)
+    store.write_bytes(out, save({"vectors": vectors}, metadata={"pooling": pooling}))

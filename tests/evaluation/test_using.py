@@ -1,0 +1,234 @@
+"""Vectors of texts and guesses for masks: the same as `transformers` gives from the same directory."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from io import BytesIO, TextIOWrapper
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from safetensors.numpy import load_file
+
+from albert_cli import store
+from albert_cli.errors import CheckpointError, ConfigError, InputError
+from albert_cli.evaluation.encode import Pooling, TextEncoder, encode_file
+from albert_cli.evaluation.fill_mask import MASK, MaskFiller
+from albert_cli.model import hub
+from albert_cli.model.config import ModelConfig
+from albert_cli.model.heads import BareEncoder, MaskedLanguageModel, PretrainingModel, QuestionAnswering
+from albert_cli.tasks.task import Example
+from albert_cli.text.vocabulary import Vocabulary
+from tests.command import albert
+from tests.model.shapes import shake
+
+SHAPE = ModelConfig(
+    vocab_size=300, embedding_size=8, hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
+    intermediate_size=32, max_position_embeddings=24, initializer_range=0.3,
+)  # fmt: skip
+MODELS = {
+    "ForPreTraining": PretrainingModel,
+    "ForMaskedLM": MaskedLanguageModel,
+    "ForQuestionAnswering": QuestionAnswering,
+    "Model": BareEncoder,
+}
+SHAPES = {"ALBERT": SHAPE, "BERT": replace(SHAPE, embedding_size=16, sharing="none")}
+OWN = replace(SHAPE, sharing="attention")
+LINES = ["bade figo", "", "Luma wi, krate ne!", "zo", "bade " * 40, "bade figo"]
+
+
+def written(directory: Path, vocabulary: Path, architecture: str, config: ModelConfig = SHAPE) -> Path:
+    """A checkpoint of random weights with a vocabulary beside it."""
+    torch.manual_seed(0)
+    model = MODELS[architecture](config)
+    shake(model)
+    with store.commit_directory(directory, "checkpoint") as staging:
+        hub.write(model, staging, architecture)
+        Vocabulary.load(vocabulary).copy_to(staging, config.max_position_embeddings)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def pretrained(tmp_path_factory: pytest.TempPathFactory, tiny_vocabulary: Path) -> Path:
+    return written(tmp_path_factory.mktemp("using") / "it", tiny_vocabulary, "ForPreTraining")
+
+
+def texts(lines: list[str]) -> list[Example]:
+    return [Example(line, None, None, str(i)) for i, line in enumerate(lines)]
+
+
+# ---------------------------------------------------------------- vectors
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("pooling", ["mean", "cls", "pooler"])
+def test_vectors_are_those_of_transformers(shape: str, pooling: Pooling, tiny_vocabulary: Path, tmp_path: Path) -> None:
+    directory = written(tmp_path / "it", tiny_vocabulary, "Model", SHAPES[shape])
+    tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
+    model = transformers.AutoModel.from_pretrained(directory).eval()
+    inputs = tokenizer(LINES, padding=True, truncation=True, return_tensors="pt")
+    with torch.inference_mode():
+        said = model(**inputs)
+    there = inputs["attention_mask"][..., None]
+    mean = (said.last_hidden_state * there).sum(1) / there.sum(1)
+    wanted = {"mean": mean, "cls": said.last_hidden_state[:, 0], "pooler": said.pooler_output}[pooling].numpy()
+    encoder = TextEncoder.load(str(directory), pooling)
+    assert np.abs(encoder.vectors(texts(LINES)) - wanted).max() < 1e-5 * np.abs(wanted).max()
+    assert encoder.truncated == 1
+
+
+def test_pairs_have_segments(pretrained: Path) -> None:
+    encoder = TextEncoder.load(str(pretrained))
+    pair, reverse, joined = encoder.vectors(
+        [Example("bade", "figo", None, "1"), Example("figo", "bade", None, "2"), Example("bade figo", None, None, "3")]
+    )
+    assert not np.allclose(pair, reverse)
+    assert not np.allclose(pair, joined)
+
+
+def test_a_vector_depends_on_its_own_line_alone(pretrained: Path) -> None:
+    encoder = TextEncoder.load(str(pretrained))
+    together = encoder.vectors(texts(LINES))
+    for line, vector in zip(LINES, together, strict=True):
+        assert encoder.vectors(texts([line]))[0] == pytest.approx(vector, abs=1e-5)
+    assert (together[0] == together[-1]).all()
+
+
+def test_lines_and_tensor_hold_the_same_numbers(pretrained: Path, tmp_path: Path) -> None:
+    (tmp_path / "in.txt").write_text("\n".join(LINES) + "\n")
+    call = ["encode", pretrained, "--input", tmp_path / "in.txt"]
+    printed = albert(*call).out
+    said = albert(*call, "--out", tmp_path / "out" / "v.jsonl")
+    assert f"1 of {len(LINES)} lines are longer than 24 pieces and were cut" in said.err
+    facts = json.loads(albert(*call, "--out", tmp_path / "new" / "v.safetensors", "--json").out)
+    assert (facts["lines"], facts["dimensions"], facts["pooling"], facts["truncated"]) == (len(LINES), 16, "mean", 1)
+    assert (tmp_path / "out" / "v.jsonl").read_text() == printed
+    rows = [json.loads(line) for line in printed.splitlines()]
+    assert [row["id"] for row in rows] == [str(i + 1) for i in range(len(LINES))]
+    vectors = load_file(tmp_path / "new" / "v.safetensors")["vectors"]
+    assert vectors.dtype == np.float32
+    assert (np.array([row["vector"] for row in rows], np.float32) == vectors).all()
+
+
+def test_objects_and_stdin_are_read(pretrained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = [{"id": "α", "text": "bade", "text_pair": "figo"}, {"text": "zo"}]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(value) + "\n" for value in values))
+    rows = [json.loads(s) for s in albert("encode", pretrained, "--input", tmp_path / "in.jsonl").out.splitlines()]
+    assert [row["id"] for row in rows] == ["α", "2"]
+    monkeypatch.setattr(sys, "stdin", TextIOWrapper(BytesIO(b"bade\tfigo\nzo\n")))
+    again = [json.loads(s) for s in albert("encode", pretrained, "--input", "-").out.splitlines()]
+    assert [row["vector"] for row in again] == [row["vector"] for row in rows]
+
+
+def test_no_lines_are_no_vectors(pretrained: Path, tmp_path: Path) -> None:
+    (tmp_path / "in.txt").write_text("")
+    for name in ("v.jsonl", "v.safetensors"):
+        facts = encode_file(str(pretrained), str(tmp_path / "in.txt"), tmp_path / name, "mean", "cpu")
+        assert facts is not None and facts["lines"] == 0
+    assert (tmp_path / "v.jsonl").read_text() == ""
+    assert load_file(tmp_path / "v.safetensors")["vectors"].shape == (0, 16)
+
+
+def test_any_head_is_an_encoder_but_a_pooler_must_be_there(tiny_vocabulary: Path, tmp_path: Path) -> None:
+    for architecture in MODELS:
+        directory = written(tmp_path / architecture, tiny_vocabulary, architecture)
+        assert TextEncoder.load(str(directory)).vectors(texts(["bade"])).shape == (1, 16)
+    own = written(tmp_path / "own", tiny_vocabulary, "ForPreTraining", OWN)
+    assert TextEncoder.load(str(own), "pooler").vectors(texts(["bade"])).shape == (1, 16)
+    with pytest.raises(CheckpointError, match="has no pooler"):
+        TextEncoder.load(str(tmp_path / "ForMaskedLM"), "pooler")
+
+
+def test_a_bad_line_leaves_no_file(pretrained: Path, tmp_path: Path) -> None:
+    (tmp_path / "in.txt").write_bytes(b"bade\nfi\xffgo\n")
+    for name in ("v.jsonl", "v.safetensors"):
+        call = ["encode", pretrained, "--input", tmp_path / "in.txt", "--out", tmp_path / name]
+        assert "in.txt:2: not valid UTF-8 at byte 2 of the line" in albert(*call, expect=3).err
+        assert sorted(p.name for p in tmp_path.iterdir()) == ["in.txt"]
+        albert(*call, "--on-bad-bytes", "replace")
+        (tmp_path / name).unlink()
+
+
+def test_what_encode_refuses(pretrained: Path, tmp_path: Path) -> None:
+    call = ["encode", pretrained, "--input", tmp_path / "gone.txt"]
+    assert "gone.txt: No such file" in albert(*call, expect=3).err
+    assert "let its name end in .jsonl or .safetensors" in albert(*call, "--out", tmp_path / "v.npy", expect=2).err
+    assert "give --out FILE" in albert(*call, "--json", expect=2).err
+    assert "is a directory" in albert(*call, "--out", tmp_path, expect=2).err
+
+
+def test_a_vocabulary_of_another_size_is_refused(tiny_vocabulary: Path, tmp_path: Path) -> None:
+    directory = written(tmp_path / "it", tiny_vocabulary, "Model", replace(SHAPE, vocab_size=310))
+    with pytest.raises(ConfigError, match="has 300 pieces, the model 310"):
+        TextEncoder.load(str(directory))
+
+
+# ---------------------------------------------------------------- masks
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("architecture", ["ForPreTraining", "ForMaskedLM"])
+def test_guesses_are_those_of_transformers(
+    shape: str, architecture: str, tiny_vocabulary: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    directory = written(tmp_path / "it", tiny_vocabulary, architecture, SHAPES[shape])
+    tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
+    model = transformers.AutoModelForMaskedLM.from_pretrained(directory).eval()
+    filler = MaskFiller.load(str(directory))
+    for text in ("bade [MASK] figo.", "[MASK]", "Lu[MASK] wi, [MASK]. [MASK] zo![MASK]"):
+        inputs = tokenizer(text, return_tensors="pt")
+        with torch.inference_mode():
+            logits = model(**inputs).logits[0][inputs["input_ids"][0] == tokenizer.mask_token_id]
+        best = logits.softmax(-1).topk(7)
+        guesses = filler.fill(text, 7)
+        pieces = [tokenizer.convert_ids_to_tokens(row) for row in best.indices.tolist()]
+        assert [[guess.piece for guess in mask] for mask in guesses] == pieces
+        found = torch.tensor([[guess.probability for guess in mask] for mask in guesses])
+        assert float((found - best.values).abs().max()) < 1e-5
+    assert "warning" not in capfd.readouterr().err, "no head that filling masks does not need is missed"
+
+
+@pytest.mark.parametrize(
+    "text", ["a [MASK] b", "a[MASK]b", "[MASK].", "a [MASK] , b", "[MASK][MASK] [MASK]", " [MASK] \t 1,", "É[MASK]é ﬁ"]
+)
+def test_text_around_masks_is_cut_as_the_tokenizer_cuts_it(text: str, pretrained: Path) -> None:
+    tokenizer = transformers.AutoTokenizer.from_pretrained(pretrained)
+    assert MaskFiller.load(str(pretrained))._encode(text).tolist() == tokenizer(text)["input_ids"]
+
+
+def test_the_verb_shows_every_text_and_mask(pretrained: Path) -> None:
+    one, two = "bade [MASK] figo", "[MASK] wi [MASK]."
+    said = albert("fill-mask", pretrained, one, two, "--top", 3).out.splitlines()
+    assert (said[0], said[4:6], said[9]) == (one, [two, "  [MASK] 1"], "  [MASK] 2")
+    assert len(said) == 1 + 3 + 1 + 2 * (1 + 3)
+    found = json.loads(albert("fill-mask", pretrained, one, two, "--top", 3, "--json").out)["texts"]
+    assert [entry["text"] for entry in found] == [one, two]
+    assert [[len(mask) for mask in entry["masks"]] for entry in found] == [[3], [3, 3]]
+    assert all(
+        a["probability"] >= b["probability"]
+        for a, b in zip(found[0]["masks"][0], found[0]["masks"][0][1:], strict=False)
+    )
+    everything = json.loads(albert("fill-mask", pretrained, one, "--top", 10_000, "--json").out)["texts"][0]["masks"][0]
+    assert len(everything) == 300
+    probabilities = [guess["probability"] for guess in everything]
+    assert probabilities == sorted(probabilities, reverse=True)
+    assert sum(probabilities) == pytest.approx(1, abs=1e-5)
+    assert all(guess["text"] for guess in everything)
+
+
+def test_what_fill_mask_refuses(pretrained: Path, tiny_vocabulary: Path, tmp_path: Path) -> None:
+    assert (
+        "error: no [MASK] in 'bade [mask]'\nhint: write [MASK]"
+        in albert("fill-mask", pretrained, "bade [mask]", expect=3).err
+    )
+    filler = MaskFiller.load(str(pretrained))
+    assert filler.fill(MASK * 22)
+    with pytest.raises(InputError, match="25 pieces, the model has 24 positions"):
+        filler.fill(MASK * 23)
+    bare = written(tmp_path / "bare", tiny_vocabulary, "Model")
+    assert f"{bare}: has no masked-language head" in albert("fill-mask", bare, "[MASK]", expect=4).err
+    assert albert("fill-mask", pretrained, "[MASK]", "--top", 0, expect=2).out == ""
