@@ -165,7 +165,8 @@ def _parameters(models: Sequence[Facts]) -> Iterator[Line]:
     yield _line("all that pretraining trains", models, lambda m: f"{m['total']:,}")
     yield _line("as the paper counts", models, lambda m: f"{m['paper_count']:,}")
     yield _line("the paper says", models, _figure)
-    yield _line("blocks, own weights", models, _blocks)
+    yield _line("blocks computed", models, lambda m: str(m["block_applications"]))
+    yield _line("sets of block weights", models, _distinct)
 
 
 def _figure(model: Facts) -> str:
@@ -173,11 +174,9 @@ def _figure(model: Facts) -> str:
     return f"{paper['figure']}M{'*' if paper['note'] else ' '}" if paper else "– "
 
 
-def _blocks(model: Facts) -> str:
-    """How many blocks are computed, and how many sets of weights there are: `12, 1`; FFN's apart if they differ."""
+def _distinct(model: Facts) -> str:
     attention, feed_forward = model["distinct_blocks"].values()
-    distinct = str(attention) if attention == feed_forward else f"{attention}/{feed_forward}"
-    return f"{model['block_applications']}, {distinct}"
+    return str(attention) if attention == feed_forward else f"{attention} attn, {feed_forward} FFN"
 
 
 def _computation(models: Sequence[Facts]) -> Iterator[Line]:

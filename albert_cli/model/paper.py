@@ -64,6 +64,7 @@ def paper_figure(config: ModelConfig) -> tuple[int, str] | None:
         (config.vocab_size, config.max_position_embeddings, config.type_vocab_size) == (30000, 512, 2)
         and config.intermediate_size == 4 * config.hidden_size
         and (config.num_hidden_groups, config.inner_group_num) == (1, 1)
+        and not config.always_project
     )
     shape = (config.embedding_size, config.hidden_size, config.num_hidden_layers, config.sharing)
     return PAPER.get(shape) if like_the_paper else None

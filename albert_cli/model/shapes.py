@@ -80,7 +80,7 @@ def _is_recipe_folder(name: str) -> bool:
 def _split(name: str) -> tuple[str, dict[str, Any]]:
     """`NAME:KEY=VALUE,…` as the name and the changes; a name without changes as it is."""
     match = _CHANGED.fullmatch(name)
-    if match is None:
+    if match is None or Path(name).exists():
         return name, {}
     changes: dict[str, Any] = {}
     for part in match["changes"].split(","):

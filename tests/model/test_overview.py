@@ -45,7 +45,8 @@ def test_a_few_models_are_shown_by_part() -> None:
     assert shown["all that pretraining trains"[:26]][1:] == ["11,813,810", "109,705,010"]
     assert shown["as the paper counts"] == ["11,683,584", "108,490,752"]
     assert shown["the paper says"] == ["12M", "108M"]
-    assert shown["blocks, own weights"] == ["12,", "1", "12,", "12"]
+    assert shown["blocks computed"] == ["12", "12"]
+    assert shown["sets of block weights"] == ["1", "12"]
     assert shown["weights, fp32"] == ["47.3", "MB", "439", "MB"]
 
 

@@ -105,6 +105,11 @@ def test_three_layer_rows_of_table_12(hidden: int, millions: int) -> None:
         assert three(config) == (457_763_328, 495_518_208, 496_347_314)
 
 
+def test_a_projection_at_equal_widths_is_not_the_paper_s_shape() -> None:
+    assert paper_figure(shapes.find("albert-base:E=768").config) == (31, "Table 3")
+    assert paper_figure(shapes.find("albert-base:E=768,always_project=true").config) is None
+
+
 def test_differences_to_the_paper_are_explained() -> None:
     notes = {name: paper_note(PRESETS[name]) for name in SEVEN}
     assert {name for name, note in notes.items() if note} == {

@@ -99,6 +99,13 @@ def test_a_checkpoint_a_run_and_a_file(tmp_path: Path) -> None:
     assert find(f"{run}:L=5").config.num_hidden_layers == 5
 
 
+def test_a_directory_may_be_called_like_a_change(tmp_path: Path) -> None:
+    odd = tmp_path / "albert-base:E=64"
+    odd.mkdir()
+    (odd / "config.json").write_text(json.dumps(CONFIG))
+    assert find(str(odd)).config == BASE
+
+
 def test_a_hub_id_that_was_downloaded_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The layout of the Hub's own cache: a name's reference points to a snapshot."""
     constants = pytest.importorskip("huggingface_hub.constants")
