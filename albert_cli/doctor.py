@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from albert_cli import __version__
+from albert_cli.memory import memory as available_memory
 
 PACKAGE = "albert-cli"
 # What an extra brings, for those who do not have it.
@@ -36,7 +37,7 @@ def describe() -> tuple[dict[str, Any], str]:
         "cpu": _cpu(),
         "torch": _torch(),
         "compiler": _compiler(),
-        "memory_bytes": _memory(),
+        "memory_bytes": available_memory(),
         "disk_free_bytes": shutil.disk_usage(Path.cwd()).free,
         "versions": versions,
         "missing_requirements": needed,
@@ -104,24 +105,6 @@ def _cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-def _memory() -> dict[str, int]:
-    """Total and available memory in bytes, within the container's limit; empty where unknown."""
-    found: dict[str, int] = {}
-    try:
-        for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines():
-            key, _, value = line.partition(":")
-            if key in ("MemTotal", "MemAvailable"):
-                found[{"MemTotal": "total", "MemAvailable": "available"}[key]] = int(value.split()[0]) * 1024
-        limit = Path("/sys/fs/cgroup/memory.max").read_text(encoding="utf-8").strip()
-        if limit.isdecimal():
-            used = int(Path("/sys/fs/cgroup/memory.current").read_text(encoding="utf-8"))
-            found["total"] = min(found["total"], int(limit))
-            found["available"] = min(found["available"], int(limit) - used)
-    except (OSError, KeyError, ValueError, IndexError):
-        pass
-    return found
 
 
 def _compiler() -> str | None:

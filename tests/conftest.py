@@ -7,6 +7,11 @@ import random
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# A deadline a case measures how busy the machine is; pytest-timeout ends what hangs.
+settings.register_profile("albert", deadline=None)
+settings.load_profile("albert")
 
 # One thread a process: the tests' matrices are tiny, and pytest-xdist uses the cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -62,8 +62,9 @@ def _kind_without_manifest(directory: Path) -> str:
         return "evaluation"
     if (directory / "config.json").is_file():
         return "Hugging Face model"
-    if (directory / "plan.json").is_file():
-        return "unfinished data"
+    for file, kind in (("plan.json", "data"), ("request.json", "vocabulary")):
+        if (directory / file).is_file():
+            return f"unfinished {kind}"
     raise CheckpointError(f"{directory}: nothing of this program, and no Hugging Face model")
 
 
@@ -181,7 +182,8 @@ def _bars(names: Sequence[int], shares: Sequence[float], expected: Sequence[floa
 def _describe_vocabulary(directory: Path) -> tuple[dict[str, Any], list[str]]:
     from dataclasses import asdict
 
-    from albert_cli.text.vocabulary import Vocabulary
+    from albert_cli.text import statistics
+    from albert_cli.text.vocabulary import REPORT, Vocabulary
 
     vocabulary = Vocabulary.load(directory)
     ordinary = vocabulary.pieces[vocabulary.first_ordinary_id :]
@@ -195,7 +197,11 @@ def _describe_vocabulary(directory: Path) -> tuple[dict[str, Any], list[str]]:
         "first": [readable(p) for p in ordinary[:20]],
         "cleaning": asdict(vocabulary.cleaning),
     }
-    return facts, _pairs_of(facts, tuple(facts))
+    lines = _pairs_of(facts, tuple(facts))
+    if (directory / REPORT).is_file():
+        facts["report"] = report = store.read_json(directory / REPORT)
+        lines += statistics.lines(report) if "fewer_pieces" in report else []
+    return facts, lines
 
 
 def _describe_other(directory: Path) -> tuple[dict[str, Any], list[str]]:

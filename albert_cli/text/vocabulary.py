@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import random
 import string
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from unicodedata import normalize
 
 from albert_cli import console, store
 from albert_cli.errors import BusyError, CheckpointError, ConfigError, InputError
+from albert_cli.text import statistics
 from albert_cli.text.clean import Cleaning, clean, clean_batch
 from albert_cli.text.corpus import OnBadBytes, describe_sources, read_documents
-from albert_cli.text.sentences import split_sentences
+from albert_cli.text.sampling import clean_in_place, draw, losses, warn_of_losses
 from albert_cli.text.tokenizer_json import (
     SPECIAL_TOKENS,
     penalise_digit_comma,
@@ -24,10 +23,12 @@ from albert_cli.text.tokenizer_json import (
     tokenizer_config,
     tokenizer_json,
 )
-from albert_cli.text.unigram import CONTROL_SYMBOLS, USER_DEFINED_SYMBOLS, train
+from albert_cli.text.unigram import CONTROL_SYMBOLS, USER_DEFINED_SYMBOLS, announce, cut, is_too_long, train
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from albert_cli.text.corpus import Document
 
 MODEL, TOKENIZER, CONFIG, REPORT = (
     "spiece.model",
@@ -37,9 +38,8 @@ MODEL, TOKENIZER, CONFIG, REPORT = (
 )
 
 _PLAIN = frozenset(string.ascii_letters + string.punctuation)
-_LONGEST_SENTENCE = 4192  # bytes; SentencePiece leaves longer ones out of its training
 _ENOUGH_TO_HOLD_BACK = 10_000  # sentences
-_STATISTICS_SENTENCES = 50_000
+_REQUEST = "request.json"  # in a directory that is being made: what was asked for
 
 
 class Vocabulary:
@@ -124,6 +124,13 @@ class Vocabulary:
                 parts.append(f" {self.pieces[index]} " if is_special else self.pieces[index].replace("▁", " "))
         return " ".join("".join(parts).split())
 
+    def cut(self, size: int) -> Vocabulary:
+        """The `size` pieces of this vocabulary that its unigram model gives the highest scores, as one of its own.
+
+        Special pieces, symbols and single characters stay, so that it may hold more than `size`.
+        """
+        return Vocabulary(cut(self._proto, size), self.cleaning)
+
     @cached_property
     def first_ordinary_id(self) -> int:
         """Ids below are padding, unknown and control pieces; at it and above are pieces of text."""
@@ -205,43 +212,71 @@ def build(
     if (finished := _finished(out, request)) is not None:
         console.note(f"{out}: up to date")
         return finished
-    sample, seen = _sample(sources, sample_size, seed, language, on_bad_bytes, text_field)
-    cleaned = [text for text in clean_batch(sample, cleaning) if text]
-    if not cleaned:
-        raise InputError(f"no text in {', '.join(sources)}", "a vocabulary needs at least some thousand sentences")
-    training, held_back = _split(cleaned)
-    vocabulary = Vocabulary(train(training, size, character_coverage, seed), cleaning)
+    with _making(out, request):
+        documents = read_documents(sources, on_bad_bytes, text_field)
+        vocabulary, report = _train(documents, request, cleaning)
+        with store.publish(out, "vocabulary") as staging:
+            vocabulary.copy_to(staging)
+            store.write_json(staging / REPORT, report)
+    return {"directory": str(out), "fingerprint": store.fingerprint(out), "up_to_date": False, **report}
+
+
+def _train(
+    documents: Iterable[Document], request: Mapping[str, Any], cleaning: Cleaning
+) -> tuple[Vocabulary, dict[str, Any]]:
+    """A vocabulary as requested, and its report."""
+    sample = draw(documents, request["sample_size"], request["seed"], request["language"], announce)
+    sentences = sample.sentences
+    lost = losses(sentences, cleaning)
+    warn_of_losses(lost, sentences)
+    clean_in_place(sentences, cleaning)
+    if not sentences:
+        named = ", ".join(str(source["source"]) for source in request["sources"])
+        raise InputError(f"no text in {named}", "a vocabulary needs at least some thousand sentences")
+    held_back = sentences[99::100] if len(sentences) >= _ENOUGH_TO_HOLD_BACK else []
+    if held_back:
+        del sentences[99::100]
+    model = train(sentences, request["size"], request["character_coverage"], request["seed"])
+    vocabulary = Vocabulary(model, cleaning)
     report = {
         "request": request,
+        "documents": sample.documents,
         "sentences": {
-            "read": seen,
-            "training": len(training),
-            "too_long": sum(len(s) > _LONGEST_SENTENCE // 4 and len(s.encode()) > _LONGEST_SENTENCE for s in training),
+            "read": sample.read,
+            "training": len(sentences),
+            "too_long": sum(map(is_too_long, sentences)),
             "held_back": len(held_back),
         },
-        **_statistics(vocabulary, training, held_back),
+        "characters": sum(map(len, sentences)),
+        "losses": {switch: asdict(loss) for switch, loss in lost.items()},
+        **statistics.measure(vocabulary, held_back or sentences),
     }
-    with store.commit_directory(out, "vocabulary") as staging:
-        vocabulary.copy_to(staging)
-        store.write_json(staging / REPORT, report)
-    return {"directory": str(out), "fingerprint": store.fingerprint(out), "up_to_date": False, **report}
+    return vocabulary, report
 
 
 def summary(report: Mapping[str, Any]) -> str:
     """A report of `build` in a few lines for a person."""
-    size, counts, longest = (
-        report["request"]["size"],
-        report["sentences"],
-        ", ".join(report["longest_pieces"][:5]),
-    )
-    where = "held-back" if counts["held_back"] else "training"
-    return (
+    size, counts = report["request"]["size"], report["sentences"]
+    head = (
         f"{report['directory']}: {size:,} pieces from {counts['training']:,} of {counts['read']:,} sentences"
-        f" ({report['characters'] / 1e6:.1f} M characters)\n"
-        f"{report['character_coverage_achieved']:.4%} of the characters covered; on {where} text"
-        f" {report['pieces_per_word']:.3f} pieces a word, {report['unknown_rate']:.4%} of them unknown\n"
-        f"longest pieces: {longest}"
+        f" ({report['characters'] / 1e6:.1f} M characters)"
     )
+    return "\n".join([head, *statistics.lines(report)])
+
+
+@contextmanager
+def _making(out: Path, request: Mapping[str, Any]) -> Iterator[None]:
+    """Hold `out`, marked as unfinished, while the block runs; after a failure nothing of it is left."""
+    with store.lock(out):
+        store.remove_leftovers(out)
+        store.write_json(out / _REQUEST, request)
+        try:
+            yield
+        except BaseException:
+            for name in (MODEL, TOKENIZER, CONFIG, REPORT, _REQUEST):
+                (out / name).unlink(missing_ok=True)
+            raise
+        (out / _REQUEST).unlink()
 
 
 def _check_options(size: int, sample_size: int, character_coverage: float) -> None:
@@ -255,10 +290,12 @@ def _check_options(size: int, sample_size: int, character_coverage: float) -> No
 
 
 def _refuse_foreign(out: Path) -> None:
-    """Say at once, not after the training, that `out` holds something that is no finished vocabulary."""
-    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+    """Say at once, not after the training, that `out` holds something that is no vocabulary, finished or not."""
+    if not out.exists() or (out.is_dir() and not any(p.name != ".lock" for p in out.iterdir())):
         return
     manifest = store.read_manifest(out) if out.is_dir() else None
+    if manifest is None and (out / _REQUEST).is_file():
+        return
     if manifest is None or manifest.kind != "vocabulary":
         what = "a file" if out.is_file() else "not empty" if manifest is None else f"a {manifest.kind} directory"
         raise BusyError(f"{out}: is {what}", "choose another --out or remove it")
@@ -268,6 +305,7 @@ def _finished(out: Path, request: Mapping[str, Any]) -> dict[str, Any] | None:
     """The report in `out` when the same request made it; `BusyError` when another one did."""
     if store.read_manifest(out) is None:
         return None
+    (out / _REQUEST).unlink(missing_ok=True)  # there only if the process was killed after its last write
     manifest = store.verify(out, "vocabulary")
     report = store.read_json(out / REPORT)
     made = report["request"]
@@ -284,53 +322,3 @@ def _finished(out: Path, request: Mapping[str, Any]) -> dict[str, Any] | None:
 
 def _identities(described: Sequence[Mapping[str, Any]]) -> list[str]:
     return [str(source.get("sha256", source["source"])) for source in described]
-
-
-def _sample(
-    sources: Sequence[str], size: int, seed: int, language: str, on_bad_bytes: OnBadBytes, text_field: str
-) -> tuple[list[str], int]:
-    """At most `size` sentences, each of the text's equally likely to be among them, and how many there are.
-
-    Reservoir sampling (Vitter 1985, algorithm R), so that memory is bounded by the sample.
-    """
-    generator = random.Random(seed)  # noqa: S311  (a sample, not a secret)
-    sample: list[str] = []
-    seen = 0
-    with console.progress("reading") as progress:
-        for document in read_documents(sources, on_bad_bytes, text_field):
-            for sentence in split_sentences(document.text, language):
-                seen += 1
-                if len(sample) < size:
-                    sample.append(sentence)
-                elif (place := int(generator.random() * seen)) < size:
-                    sample[place] = sentence
-            progress.update(seen, f"{seen:,} sentences")
-    return sample, seen
-
-
-def _split(sentences: list[str]) -> tuple[list[str], list[str]]:
-    """Training and held-back sentences: every hundredth is held back where there is enough text."""
-    if len(sentences) < _ENOUGH_TO_HOLD_BACK:
-        return sentences, []
-    return [s for i, s in enumerate(sentences) if i % 100 != 99], sentences[99::100]
-
-
-def _statistics(vocabulary: Vocabulary, training: list[str], held_back: list[str]) -> dict[str, Any]:
-    """What the vocabulary is worth: coverage, pieces a word, rate of unknown pieces, the longest pieces."""
-    characters: Counter[str] = Counter()
-    for sentence in training[:_STATISTICS_SENTENCES]:
-        characters.update(normalize("NFKC", sentence).replace(" ", ""))
-    known = set(vocabulary.pieces)
-    covered = sum(n for character, n in characters.items() if character in known)
-    sentences = (held_back or training)[:_STATISTICS_SENTENCES]
-    ids = vocabulary.encode_batch(sentences)
-    pieces, words = sum(map(len, ids)), sum(len(s.split()) for s in sentences)
-    unknown = sum(row.count(vocabulary.unk_id) for row in ids)
-    ordinary = vocabulary.pieces[vocabulary.first_ordinary_id :]
-    return {
-        "characters": sum(map(len, training)),
-        "character_coverage_achieved": covered / max(characters.total(), 1),
-        "pieces_per_word": pieces / max(words, 1),
-        "unknown_rate": unknown / max(pieces, 1),
-        "longest_pieces": sorted(ordinary, key=lambda piece: (-len(piece), piece))[:10],
-    }

@@ -1,0 +1,75 @@
+"""Sentences of our own in several scripts: every combination of a few phrases, 1,000 a language."""
+
+from __future__ import annotations
+
+from itertools import product
+
+# What stands between the parts of a sentence, and the choices for each part.
+_PHRASES = {
+    "german": (
+        " ",
+        "Die Bürgermeisterin|Der Schüler|Mein Großvater|Die Köchin|Das Mädchen|Der Förster|Unsere Nachbarn|"
+        "Die Ärzte|Der müde König|Niemand",
+        "öffnete schon|hörte schön|wurde für|würde gern über|spricht täglich über|fuhr früher durch|"
+        "kaufte gestern|grüßte freundlich|zählte später|schätzte nur",
+        "die Brücke.|alle Häuser!|zwölf Bücher.|das Gemüse, 3,5 Kilo schwer.|die Straße?|süße Äpfel.|"
+        "den Fluss am 3. Oktober.|die Vögel im Garten.|viele Gäste.|ein schweres Fass.",
+    ),
+    "russian": (
+        " ",
+        "Старый учитель|Моя сестра|Соседский мальчик|Ёжик|Каждый третий житель|Капитан корабля|Наша бабушка|"
+        "Молодой врач|Весёлый почтальон|Никто из них",
+        "вчера нашёл|никогда не видел|хорошо знает|ещё помнит|часто рисует|всё же любит|медленно читает|"
+        "купил|потерял|хочет показать",
+        "большой дом.|эту книгу!|тёплый хлеб.|синее море.|чай с лимоном?|1,5 метра верёвки.|подъезд №12.|"
+        "старую карту.|зелёный лес.|новый фильм.",
+    ),
+    "hindi": (
+        " ",
+        "लड़का|मेरी बहन|बूढ़ा किसान|वह अध्यापक|हमारा पड़ोसी|छोटी बच्ची|राजा|डॉक्टर|मित्र|यात्री",
+        "बाज़ार में|स्कूल के पास|सुबह जल्दी|नदी किनारे|हर दिन|कल शाम को|धीरे-धीरे|गाँव में|घर पर|खुशी से",
+        "किताब पढ़ता है।|फल ख़रीदता है।|गाना गाता है।|चिट्ठी लिखता है।|पानी पीता है।|२,५०० रुपये देता है।|"
+        "क्रिकेट खेलता है।|काम करता है।|हँसता है!|क्या ढूँढता है?",
+    ),
+    "korean": (
+        " ",
+        "우리 할머니는|그 학생은|옆집 아이가|젊은 의사는|내 친구는|선생님께서|늙은 어부가|모두가|왕은|누군가",
+        "아침마다|시장에서|조용히|학교 앞에서|어제 저녁|강가에서|비가 와도|3,000원으로|천천히|집에서",
+        "책을 읽는다.|사과를 샀다.|노래를 불렀다!|편지를 썼어요.|물을 마셨니?|그림을 그린다.|춤을 췄다.|"
+        "밥을 먹었습니다.|값을 깎았다.|꽃을 심었다.",
+    ),
+    "chinese": (
+        "",
+        "老师|我的妹妹|隔壁的孩子|年轻的医生|那位渔夫|国王|我们的邻居|学生们|没有人|司机",
+        "每天早上|在市场里|慢慢地|昨天晚上|在河边|高兴地|在学校门口|下雨时|从来|偶尔",
+        "读书。|买了三个苹果。|唱歌！|写了一封信。|喝水吗？|画画。|花了1，500元。|吃饭，然后睡觉。|种花。|骑自行车。",
+    ),
+    "japanese": (
+        "",
+        "先生は|私の妹は|隣の子どもが|若い医者は|漁師が|王様は|がくせいたちは|ガイドさんは|誰も|バスの運転手は",
+        "毎朝|市場で|ゆっくり|昨日の夜|川のそばで|楽しそうに|学校の前で|雨でも|ときどき|ベンチで",
+        "本を読んだ。|リンゴを買った。|歌を歌った！|手紙を書いた。|水を飲んだか？|絵を描いた。|"
+        "ﾀﾞﾝｽを踊った。|ご飯を食べた。|花を植えた。|２，５００円を払った。",
+    ),
+    "turkish": (
+        " ",
+        "Ilık rüzgâr|İhtiyar balıkçı|Kız kardeşim|Genç öğretmen|Işıl|Komşumuz|Kaptan|Şoför|Çırak|Irmak",
+        "sabahları|akşam üstü|yavaşça|İstanbul'da|her gün|dün gece|kıyıda|çarşıda|yağmurda|bazen",
+        "kapıyı açtı.|kitabı okudu.|ışığı söndürdü!|süt aldı.|kalın ipi kesti.|kılı kırk yardı.|dağa çıktı.|"
+        "3,5 lira verdi.|güldü mü?|halıyı yıkadı.",
+    ),
+    "greek": (
+        " ",
+        "Ο ΔΑΣΚΑΛΟΣ|Η αδελφή μου|Ο γέρος ψαράς|Ένας γιατρός|Το παιδί|Ο Οδυσσέας|Η γειτόνισσα|Κανείς|"
+        "Ο βασιλιάς|Οι μαθητές",
+        "κάθε πρωί|στην αγορά|αργά|χθες το βράδυ|δίπλα στο ποτάμι|με χαρά|πού και πού|στη βροχή|στο σπίτι|ποτέ δεν",
+        "διαβάζει ένα βιβλίο.|αγόρασε μήλα.|τραγούδησε!|έγραψε γράμμα.|ήπιε νερό;|ζωγραφίζει.|χόρεψε.|"
+        "πλήρωσε 2,50 ευρώ.|φύτεψε λουλούδια.|γέλασε.",
+    ),
+}
+
+
+def sentences(language: str) -> list[str]:
+    """Every sentence that the phrases of a language make."""
+    space, *parts = _PHRASES[language]
+    return [space.join(chosen) for chosen in product(*(part.split("|") for part in parts))]

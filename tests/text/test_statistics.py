@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+from unicodedata import normalize
+
+import pytest
+
+from albert_cli.text import statistics
+from albert_cli.text.vocabulary import Vocabulary
+
+TEXT = ["the file is not there.", "a snow☃man ☃", "unquestionably 한국"]
+
+
+def test_the_figures_are_those_of_the_definition(small_vocabulary: Vocabulary) -> None:
+    v = small_vocabulary
+    found = statistics.measure(v, TEXT)
+    ids = [v.encode(text) for text in TEXT]
+    pieces, words = sum(map(len, ids)), sum(len(text.split()) for text in TEXT)
+    assert found["measured_on"] == 3
+    assert found["pieces_per_word"] == pytest.approx(pieces / words)
+    assert found["bytes_per_piece"] == pytest.approx(sum(len(t.encode()) for t in TEXT) / pieces)
+    assert found["unknown_rate"] == pytest.approx(sum(row.count(v.unk_id) for row in ids) / pieces)
+    letters = "".join(TEXT).replace(" ", "")
+    assert found["character_coverage_achieved"] == pytest.approx(1 - 4 / len(letters))
+    assert found["commonest_without_piece"] == ["☃", "한", "국"]
+    assert found["characters_without_piece"] == 3
+    assert found["commonest_pieces"][0] == "▁"
+    assert len(found["longest_pieces"][0]) == max(map(len, v.pieces))
+
+
+def test_fewer_pieces_cut_text_finer(small_vocabulary: Vocabulary) -> None:
+    figures = statistics.measure(small_vocabulary, TEXT)["fewer_pieces"]
+    assert [row["size"] for row in figures] == [2000, 1000, 500]
+    rates = [row["pieces_per_word"] for row in figures]
+    assert rates == sorted(rates)
+    assert rates[0] < rates[2]
+
+
+def test_a_cut_keeps_the_best_pieces_and_every_character(small_vocabulary: Vocabulary) -> None:
+    v = small_vocabulary
+    smaller = v.cut(500)
+    assert smaller.size == 500
+    assert smaller.pieces == [piece for piece in v.pieces if piece in set(smaller.pieces)]
+    assert smaller.first_ordinary_id == v.first_ordinary_id
+    assert {p for p in v.pieces if len(p) == 1} <= set(smaller.pieces)
+    scores = {p.piece: p.score for p in v._proto.pieces if p.type == p.NORMAL and len(p.piece) > 1}
+    kept = [score for piece, score in scores.items() if piece in smaller.pieces]
+    assert sorted(kept) == sorted(scores.values())[-len(kept) :]
+    single = v.cut(1)  # less than what every text may need: special pieces, symbols and characters remain
+    assert all(len(piece) == 1 for piece in single.pieces[v.first_ordinary_id :])
+    text = "the file is not there."
+    assert single.decode(single.encode(text)) == text
+
+
+def test_composed_forms_are_counted(small_vocabulary: Vocabulary) -> None:
+    """SentencePiece composes what NFKD took apart, so that a Korean syllable is one character."""
+    decomposed = statistics.measure(small_vocabulary, [normalize("NFKD", "한국 각")])
+    assert decomposed["distinct_characters"] == 3
+    assert decomposed["bytes_per_piece"] == statistics.measure(small_vocabulary, ["한국 각"])["bytes_per_piece"]
+
+
+def test_nothing_to_measure_is_no_accident(small_vocabulary: Vocabulary) -> None:
+    found = statistics.measure(small_vocabulary, [""])
+    assert found["unknown_rate"] == 0
+    assert statistics.lines({**found, "sentences": {"held_back": 0}})
+
+
+def test_what_is_shown_is_printable() -> None:
+    assert statistics.readable(["a\x1b[2J", "\u202eb", "ç"]) == "a\ufffd[2J \ufffdb ç"
