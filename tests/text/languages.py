@@ -69,6 +69,9 @@ _PHRASES = {
 }
 
 
+LANGUAGES = list(_PHRASES)
+
+
 def sentences(language: str) -> list[str]:
     """Every sentence that the phrases of a language make."""
     space, *parts = _PHRASES[language]

@@ -1,0 +1,112 @@
+"""The same ids from `spiece.model` and from `tokenizer.json`, on real lines and in other scripts.
+
+Every line whose ids differ has an explanation of a known kind, and there are few. With `ALBERT_TEST_VOCABULARY` set to
+a vocabulary's directory the English lines are tried on that one, instead of one that is trained here:
+
+    ALBERT_TEST_VOCABULARY=vocabulary pytest -n 0 -s tests/text/test_parity.py
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable
+from itertools import islice
+from pathlib import Path
+
+import pytest
+from sentencepiece import SentencePieceProcessor
+
+from albert_cli import store
+from albert_cli.text import vocabulary
+from albert_cli.text.clean import Cleaning, clean
+from albert_cli.text.corpus import read_documents
+from albert_cli.text.sentences import split_sentences
+from albert_cli.text.tokenizer_json import SPECIAL_TOKENS
+from albert_cli.text.vocabulary import Vocabulary
+from tests.text.languages import LANGUAGES, sentences
+
+KEPT = Cleaning(lowercase=False, strip_accents=False, normal_form="NFC")
+# The columns of the texts in each task's dev table; CoLA has no header.
+GLUE = {"CoLA": (3,), "SST-2": (0,), "MRPC": (3, 4), "STS-B": (7, 8), "QNLI": (1, 2), "RTE": (1, 2), "WNLI": (1, 2)}
+
+
+def glue_lines(folder: Path) -> list[str]:
+    """Every text of every dev table."""
+    texts = []
+    for task, columns in GLUE.items():
+        rows = (folder / task / "dev.tsv").read_text("utf-8-sig").rstrip("\n").split("\n")[task != "CoLA" :]
+        texts += [row.split("\t")[column] for row in rows for column in columns]
+    return texts
+
+
+def explain(v: Vocabulary, text: str, ours: list[int], theirs: list[int]) -> str:
+    """Why the ids of a text differ: a kind that is known, or "unexplained"."""
+    if any(token in text for token in SPECIAL_TOKENS.values()):
+        return "a literal special token"
+    scores = [sum(v._proto.pieces[i].score for i in ids) for ids in (ours, theirs)]
+    joined = ["".join(v.pieces[i] for i in ids) for ids in (ours, theirs)]
+    if joined[0] == joined[1] and abs(scores[0] - scores[1]) < 1e-3:
+        return "two segmentations of equal score"
+    return "unexplained"
+
+
+def differences(directory: Path, texts: Iterable[str]) -> Counter[str]:
+    """How many texts get other ids from `AutoTokenizer` than from `clean` and the bare `spiece.model`, by reason.
+
+    `Vocabulary` itself must give what the bare model gives.
+    """
+    from transformers import AutoTokenizer
+
+    texts = list(texts)
+    v, fast = Vocabulary.load(directory), AutoTokenizer.from_pretrained(directory)
+    bare = SentencePieceProcessor(model_file=str(directory / "spiece.model"))
+    expected = bare.encode([clean(text, v.cleaning) for text in texts])
+    assert v.encode_batch(texts) == expected
+    reasons: Counter[str] = Counter()
+    for text, ours, theirs in zip(texts, expected, fast(texts, add_special_tokens=False)["input_ids"], strict=True):
+        if ours != theirs:
+            reason = explain(v, text, ours, theirs)
+            reasons[reason] += 1
+            print(f"{reason}: {text!r}\n  {[v.pieces[i] for i in ours]}\n  {[v.pieces[i] for i in theirs]}")
+    print(f"{len(texts) - reasons.total():,} of {len(texts):,} lines equal; {dict(reasons)}")
+    return reasons
+
+
+@pytest.fixture(scope="module")
+def english(tmp_path_factory: pytest.TempPathFactory, shared_data: Path) -> Path:
+    if named := os.environ.get("ALBERT_TEST_VOCABULARY"):
+        return Path(named)
+    out = tmp_path_factory.mktemp("parity") / "vocabulary"
+    vocabulary.build([str(shared_data / "corpus" / "enwiki-small.jsonl")], out, 8000, sample_size=20_000)
+    return out
+
+
+def test_wikipedia_sentences_that_it_was_not_trained_on(english: Path, shared_data: Path) -> None:
+    documents = read_documents([str(shared_data / "corpus" / "enwiki-2014-03.jsonl.xz")])
+    texts = list(islice((s for d in documents for s in split_sentences(d.text)), 1000))
+    assert len(texts) == 1000
+    reasons = differences(english, texts)
+    assert reasons.total() <= 1
+    assert not reasons["unexplained"]
+
+
+def test_every_glue_dev_line(english: Path, shared_data: Path) -> None:
+    texts = glue_lines(shared_data / "glue")
+    assert len(texts) == 1043 + 872 + 2 * (408 + 1500 + 5463 + 277 + 71)
+    reasons = differences(english, texts)
+    assert reasons.total() <= len(texts) / 1000
+    assert not reasons["unexplained"]
+
+
+@pytest.mark.parametrize("cleaning", [Cleaning(), KEPT], ids=["as the paper", "all kept"])
+def test_other_scripts(tmp_path: Path, cleaning: Cleaning) -> None:
+    """1,000 sentences each of eight languages in seven scripts."""
+    for language in LANGUAGES:
+        (tmp_path / f"{language}.txt").write_text("\n".join(sentences(language)), encoding="utf-8")
+    vocabulary.build([str(tmp_path)], tmp_path / "out", 600, cleaning)
+    assert store.read_json(tmp_path / "out" / "vocabulary.json")["unknown_rate"] < 0.001
+    for language in LANGUAGES:
+        texts = sentences(language)
+        assert len(texts) == 1000
+        assert not differences(tmp_path / "out", texts), language
