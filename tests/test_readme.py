@@ -18,6 +18,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.text.languages import sentences
+
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 CI = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
@@ -92,7 +94,12 @@ def downloaded(folder: Path) -> None:
     shutil.copytree(step, folder / "downloaded", ignore=shutil.ignore_patterns("manifest.json", "*.toml", "optim*"))
 
 
-PREPARE: dict[str, Callable[[Path], None]] = {"glue": glue, "downloaded": downloaded}
+def deutsch(folder: Path) -> None:
+    """A German text."""
+    (folder / "deutsch.txt").write_text("\n".join(sentences("german")), encoding="utf-8")
+
+
+PREPARE: dict[str, Callable[[Path], None]] = {"glue": glue, "downloaded": downloaded, "deutsch": deutsch}
 
 
 @pytest.fixture

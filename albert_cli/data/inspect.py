@@ -15,6 +15,8 @@ from albert_cli.data.shards import TokenCorpus
 from albert_cli.data.statistics import LENGTH_BINS, length_statistics, sample_statistics
 from albert_cli.errors import CheckpointError, InputError
 
+_UNFINISHED = {"plan.json": "data", "request.json": "vocabulary"}  # what a directory holds while it is made
+
 
 def describe(
     directory: Path,
@@ -62,8 +64,8 @@ def _kind_without_manifest(directory: Path) -> str:
         return "evaluation"
     if (directory / "config.json").is_file():
         return "Hugging Face model"
-    for file, kind in (("plan.json", "data"), ("request.json", "vocabulary")):
-        if (directory / file).is_file():
+    for name, kind in _UNFINISHED.items():
+        if (directory / name).is_file():
             return f"unfinished {kind}"
     raise CheckpointError(f"{directory}: nothing of this program, and no Hugging Face model")
 
@@ -225,6 +227,6 @@ def _describe_other(directory: Path) -> tuple[dict[str, Any], list[str]]:
         config = store.read_json(directory / "config.json")
         shape = ("model_type", "hidden_size", "embedding_size", "num_hidden_layers", "vocab_size")
         facts["model"] = {name: config[name] for name in shape if name in config}
-    if not facts and not (directory / store.MANIFEST).is_file():
+    if not facts and not any((directory / name).is_file() for name in (store.MANIFEST, *_UNFINISHED)):
         raise InputError(f"{directory}: nothing to describe")
     return facts, _pairs_of(facts, tuple(facts)) if facts else []

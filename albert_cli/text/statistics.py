@@ -39,7 +39,7 @@ def measure(vocabulary: Vocabulary, sentences: Sequence[str]) -> dict[str, Any]:
         **_rates(composed, ids, vocabulary.unk_id),
         "longest_pieces": sorted(ordinary, key=lambda piece: (-len(piece), piece))[:10],
         "commonest_pieces": [vocabulary.pieces[i] for i, _ in used.most_common(10)],
-        "fewer_pieces": [_cut_figures(vocabulary, share, studied, composed) for share in _SHARES],
+        "fewer_pieces": _fewer_pieces(vocabulary, studied, composed),
     }
 
 
@@ -53,11 +53,10 @@ def _rates(composed: Sequence[str], ids: Sequence[Sequence[int]], unknown: int) 
     }
 
 
-def _cut_figures(
-    vocabulary: Vocabulary, share: float, sentences: Sequence[str], composed: Sequence[str]
-) -> dict[str, float]:
-    smaller = vocabulary.cut(round(vocabulary.size * share))
-    return {"size": smaller.size, **_rates(composed, smaller.encode_batch(sentences), smaller.unk_id)}
+def _fewer_pieces(vocabulary: Vocabulary, sentences: Sequence[str], composed: Sequence[str]) -> list[dict[str, float]]:
+    """The rates of the whole vocabulary, and of its best pieces."""
+    by_size = {v.size: v for v in (vocabulary.cut(round(vocabulary.size * share)) for share in _SHARES)}
+    return [{"size": n, **_rates(composed, v.encode_batch(sentences), v.unk_id)} for n, v in by_size.items()]
 
 
 def lines(report: Mapping[str, Any]) -> list[str]:

@@ -141,6 +141,8 @@ def _explained(error: RuntimeError, size: int) -> InputError:
             f"{size:,} pieces do not hold the text's characters, which need {found[1]}",
             "a larger --size, or a lower --character-coverage",
         )
+    if "all_chars_count" in message:
+        return InputError("the text has no characters, only control codes", "give text")
     if "sentences_.empty()" in message:
         return InputError("no sentence is short enough to train on (4,192 bytes)", "break the text into sentences")
     return InputError(f"SentencePiece cannot train on this text ({message})")

@@ -196,7 +196,7 @@ def build(
     `ConfigError` for an impossible option, `BusyError` when `out` holds something else.
     """
     out, cleaning = Path(out), cleaning or Cleaning()
-    _check_options(size, sample_size, character_coverage)
+    _check_options(size, sample_size, character_coverage, seed)
     request: dict[str, Any] = {
         "size": size,
         "cleaning": asdict(cleaning),
@@ -279,10 +279,14 @@ def _making(out: Path, request: Mapping[str, Any]) -> Iterator[None]:
         (out / _REQUEST).unlink()
 
 
-def _check_options(size: int, sample_size: int, character_coverage: float) -> None:
+def _check_options(size: int, sample_size: int, character_coverage: float, seed: int) -> None:
     smallest = 2 + len(CONTROL_SYMBOLS) + len(USER_DEFINED_SYMBOLS)
     if size <= smallest:
         raise ConfigError(f"a vocabulary of {size} pieces is too small", f"the symbols alone take {smallest}")
+    if size >= 2**31:
+        raise ConfigError(f"a vocabulary of {size} pieces is too large", "the paper's has 30000")
+    if not 0 <= seed < 2**32:
+        raise ConfigError(f"the seed must lie between 0 and 4294967295, not {seed}")
     if sample_size < 1:
         raise ConfigError(f"the sample size must be positive, not {sample_size}")
     if not 0.9 <= character_coverage <= 1:

@@ -3,6 +3,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from albert_cli import store
+from albert_cli.data.inspect import describe
 from albert_cli.errors import BusyError, CheckpointError, ConfigError, InputError
 from albert_cli.text import vocabulary
 from albert_cli.text.clean import Cleaning
@@ -106,27 +108,161 @@ def test_too_large_a_vocabulary_names_the_largest(tmp_path: Path) -> None:
     assert vocabulary.build([source], out, int(size[1]))["request"]["size"] == int(size[1])
 
 
-def test_impossible_requests_are_refused(tmp_path: Path) -> None:
+ODD = {
+    "one sentence": "This is one sentence.",
+    "one sentence again and again": "The same sentence again.\n" * 5000,
+    "digits": "\n".join(str(i**5) for i in range(3000)),
+    "digits and commas": "1,000,000, 2,\n" * 3000,
+    "one letter": "a\n" * 3000,
+    "nothing visible": "\u200b\u200c\u200d\ufeff\n" * 100,
+    "many characters": "\n".join(chr(0x20000 + i) for i in range(3000)),
+    "no characters at all": "\ufdd0\ufdd1\uffff a b\n" * 300,
+    "special tokens": "[CLS] and [MASK] <pad> <unk> [SEP] ( ) £\n" * 300,
+}
+
+
+@pytest.mark.parametrize("text", ODD.values(), ids=ODD)
+def test_odd_text_is_refused_with_the_largest_size_and_that_works(tmp_path: Path, text: str) -> None:
+    source, out = tmp_path / "a.txt", tmp_path / "out"
+    source.write_text(text, encoding="utf-8")
+    with pytest.raises(InputError, match="does not allow 30,000 pieces") as refused:
+        vocabulary.build([str(source)], out)
+    assert not out.exists()
+    size = re.search(r"--size (\d+)", refused.value.hint or "")
+    assert size
+    assert vocabulary.build([str(source)], out, int(size[1]))["request"]["size"] == int(size[1])
+    assert Vocabulary.load(out).size == int(size[1])
+
+
+IMPOSSIBLE: dict[str, tuple[str, int, type[Exception], str]] = {
+    "blank lines": ("\n \n", 100, InputError, "no text in"),
+    "white space": ("\u3000\u00a0\u2028\n" * 99, 100, InputError, "no text in"),
+    "control codes": ("\x01\x02\x7f\n" * 99, 100, InputError, "only control codes"),
+    "accents alone": ("\u0301\n" * 99, 100, InputError, "no text in"),
+    "a hundred pieces for 2,000 characters": (
+        "\n".join(chr(0x4E00 + i) * 3 for i in range(2000)),
+        100,
+        InputError,
+        "do not hold the text's characters",
+    ),
+    "a sentence without end": ("a" * 10_000, 100, InputError, "no sentence is short enough"),
+    "less than the symbols": ("Some text.", 13, ConfigError, "too small"),
+    "no size": ("Some text.", -1, ConfigError, "too small"),
+    "more than can be numbered": ("Some text.", 2**31, ConfigError, "too large"),
+}
+
+
+@pytest.mark.parametrize(("text", "size", "error", "message"), IMPOSSIBLE.values(), ids=IMPOSSIBLE)
+def test_impossible_requests_are_refused(
+    tmp_path: Path, text: str, size: int, error: type[Exception], message: str
+) -> None:
+    source = tmp_path / "a.txt"
+    source.write_text(text, encoding="utf-8")
+    with pytest.raises(error, match=message):
+        vocabulary.build([str(source)], tmp_path / "out", size)
+    assert list(tmp_path.iterdir()) == [source]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"sample_size": 0}, "sample size"),
+        ({"character_coverage": 1.5}, "coverage"),
+        ({"character_coverage": float("nan")}, "coverage"),
+        ({"seed": -1}, "seed"),
+        ({"seed": 2**32}, "seed"),
+    ],
+)
+def test_impossible_options_are_refused(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        vocabulary.build([str(write_text(tmp_path))], tmp_path / "out", 100, **options)
+    assert not (tmp_path / "out").exists()
+
+
+def start(source: Path, out: Path) -> subprocess.Popen[str]:
+    """`albert vocab` as a process of its own."""
+    program = "import sys; from albert_cli.text.vocabulary import build; build(sys.argv[1:2], sys.argv[2], 400)"
+    return subprocess.Popen([sys.executable, "-c", program, str(source), str(out)], stderr=subprocess.PIPE, text=True)
+
+
+def wait_for(path: Path) -> None:
+    while not path.exists():
+        time.sleep(0.001)
+
+
+def test_kill_9_leaves_nothing_that_a_reader_takes_and_the_same_command_goes_on(tmp_path: Path) -> None:
+    source, out = write_text(tmp_path, 30_000), tmp_path / "out"
+    whole = tmp_path / "whole"
+    vocabulary.build([str(source)], whole, 400)
+    for delay in (0, 0.1, 0.3, 0.6):
+        process = start(source, out)
+        wait_for(out / "request.json")
+        time.sleep(delay)
+        process.kill()
+        process.wait()
+        if not (out / "manifest.json").exists():
+            with pytest.raises(CheckpointError):
+                Vocabulary.load(out)
+            assert "unfinished vocabulary" in describe(out)[1]
+    result = vocabulary.build([str(source)], out, 400)
+    assert result["fingerprint"] == store.fingerprint(whole)
+    assert {p.name for p in out.iterdir()} == {p.name for p in whole.iterdir()}
+
+
+def test_a_kill_between_the_files_is_made_good(tmp_path: Path) -> None:
+    """All files are there and the manifest is not, or the note of the request is still there beside it."""
     source, out = str(write_text(tmp_path)), tmp_path / "out"
-    (tmp_path / "empty.txt").write_text("\n \n")
-    many = tmp_path / "many.txt"
-    many.write_text("\n".join(chr(0x4E00 + i) * 3 for i in range(2000)))
-    endless = tmp_path / "endless.txt"
-    endless.write_text("a" * 10_000)
-    for sources, size, error, message in (
-        ([str(tmp_path / "empty.txt")], 100, InputError, "no text in"),
-        ([str(tmp_path / "absent.txt")], 100, InputError, "no such file"),
-        ([str(many)], 100, InputError, "do not hold the text's characters"),
-        ([str(endless)], 100, InputError, "no sentence is short enough"),
-        ([source], 13, ConfigError, "too small"),
-    ):
-        with pytest.raises(error, match=message):
-            vocabulary.build(sources, out, size)
-    with pytest.raises(ConfigError, match="sample size"):
-        vocabulary.build([source], out, 100, sample_size=0)
-    with pytest.raises(ConfigError, match="coverage"):
-        vocabulary.build([source], out, 100, character_coverage=1.5)
-    assert not [p for p in tmp_path.iterdir() if p.suffix != ".txt"]
+    first = vocabulary.build([source], out, 120)
+    request = store.read_json(out / "vocabulary.json")["request"]
+    store.write_json(out / "request.json", request)
+    again = vocabulary.build([source], out, 120)
+    assert again["up_to_date"]
+    assert not (out / "request.json").exists()
+    store.write_json(out / "request.json", request)
+    (out / "manifest.json").unlink()
+    (out / "tokenizer.json").unlink()
+    again = vocabulary.build([source], out, 120)
+    assert not again["up_to_date"]
+    assert again["fingerprint"] == first["fingerprint"]
+
+
+def test_a_second_run_at_the_same_time_is_refused_at_once(tmp_path: Path) -> None:
+    source, out = write_text(tmp_path, 30_000), tmp_path / "out"
+    process = start(source, out)
+    wait_for(out / "request.json")
+    with pytest.raises(BusyError, match="another run is writing here"):
+        vocabulary.build([str(source)], out, 400)
+    assert process.wait() == 0
+    store.verify(out, "vocabulary")
+
+
+def test_too_little_memory_is_said_with_a_sample_that_fits(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from albert_cli.text import unigram
+
+    monkeypatch.setattr(unigram, "memory", lambda: {"available": 1_000_000, "total": 2_000_000})
+    unigram.announce(["x" * 100] * 1000)
+    said = capsys.readouterr().err
+    assert "warning: only 0.0 GB of memory are free" in said
+    assert "--sample-size 391 would fit" in said  # 23 bytes for each of 100,000 are 2.3 MB
+    monkeypatch.setattr(unigram, "memory", dict)  # unknown
+    unigram.announce(["x" * 100] * 1000)
+    assert "warning" not in capsys.readouterr().err
+
+
+def test_scores_are_multiples_of_a_power_of_two(small_vocabulary: Vocabulary) -> None:
+    scores = np.array([p.score for p in small_vocabulary._proto.pieces])
+    assert np.array_equal(scores * 1024, np.round(scores * 1024))
+    assert np.abs(scores).max() > 5
+
+
+@given(st.lists(st.sampled_from(["0", "00", "000", "aa", "aaa", "ss", "sss", "the", ",", "2011,"]), min_size=1))
+def test_a_word_is_cut_the_same_wherever_it_stands(small_vocabulary: Vocabulary, parts: list[str]) -> None:
+    """Exact sums: what is before a word does not decide between its segmentations."""
+    v, word = small_vocabulary, "".join(parts)
+    before = v.encode("an unquestionably long beginning of the line, of 1,234 parts")
+    assert v.encode(f"an unquestionably long beginning of the line, of 1,234 parts {word}") == before + v.encode(word)
 
 
 def test_no_piece_ends_in_digit_and_comma(tmp_path: Path) -> None:
