@@ -40,18 +40,18 @@ class Cleaning:
             raise ConfigError(f"unknown normal form {self.normal_form!r}", f"one of: {known}")
 
     @property
-    def steps(self) -> tuple[_Form | None, _Form | None]:
-        """The Unicode forms before and after accents are dropped (None: no step).
+    def steps(self) -> tuple[_Form, _Form | None]:
+        """The Unicode forms before and after accents are dropped (None: none).
 
-        Accents can only be dropped from decomposed text, so a composed form is decomposed first and
-        composed again afterwards; "none" keeps what is not an accent composed as NFC does.
+        Accents can only be dropped from decomposed text, so a composed form is decomposed first and composed again
+        afterwards. Where they stay, text is composed, as by NFKC for NFKD and by NFC for "none": SentencePiece
+        composes in any case, but only marks that directly follow their letter, and keeps the order of several.
         """
-        form = self.normal_form
-        if form == "NFKD":
-            return "NFKD", None
+        compatible = self.normal_form.startswith("NFK")
+        composed: _Form = "NFKC" if compatible else "NFC"
         if not self.strip_accents:
-            return (None, None) if form == "none" else (form, form)  # small letters may compose where capitals do not
-        return ("NFKD", "NFKC") if form == "NFKC" else ("NFD", "NFC")
+            return composed, composed  # twice: small letters may compose where capitals do not
+        return "NFKD" if compatible else "NFD", None if self.normal_form == "NFKD" else composed
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Cleaning:
@@ -79,8 +79,7 @@ def clean(text: str, cleaning: Cleaning) -> str:
     except UnicodeEncodeError:
         text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     before, after = cleaning.steps
-    if before:
-        text = normalize(before, text)
+    text = normalize(before, text)
     if cleaning.strip_accents:
         text = _possible_marks().sub(_unless_mark, text)
     if cleaning.lowercase:

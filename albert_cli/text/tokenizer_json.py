@@ -104,9 +104,7 @@ def _normalizer(charsmap: bytes, cleaning: Cleaning) -> Any:
     before, after = cleaning.steps
     precompiled = normalizers.Precompiled(charsmap)
     # The classes are Python's own: the engine's \s and \p{M} differ in some characters.
-    steps: list[Any] = [normalizers.Replace(Regex(f"[{_ranges(str.isspace)}]+"), " ")]
-    if before:
-        steps.append(forms[before]())
+    steps: list[Any] = [normalizers.Replace(Regex(f"[{_ranges(str.isspace)}]+"), " "), forms[before]()]
     marks = _ranges(lambda c: combining(c) > 0) if cleaning.strip_accents else ""
     dropped = _ranges(lambda c: category(c) == "Cc" and not precompiled.normalize_str(c))
     # The word mark is put only where a text begins at its first character: keep something in that place.

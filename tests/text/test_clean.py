@@ -38,7 +38,7 @@ def test_the_official_rule(text: str, expected: str) -> None:
         (Cleaning(lowercase=False), "ELEVE fi"),
         (Cleaning(strip_accents=False, normal_form="NFC"), "élève ﬁ"),
         (Cleaning(strip_accents=False, normal_form="NFKC"), "élève fi"),
-        (Cleaning(strip_accents=False), "e\u0301le\u0300ve fi"),
+        (Cleaning(strip_accents=False), "élève fi"),  # decomposed for nothing but dropping accents
         (Cleaning(normal_form="NFC"), "eleve ﬁ"),
         (Cleaning(normal_form="none"), "eleve ﬁ"),
         (Cleaning(lowercase=False, strip_accents=False, normal_form="none"), "ÉLÈVE ﬁ"),
@@ -65,7 +65,7 @@ def by_the_letter(text: str, cleaning: Cleaning) -> str:
     """The rule of `clean`, a character at a time and without short cuts."""
     before, after = cleaning.steps
     text = " ".join(text.split())
-    text = normalize(before, text) if before else text
+    text = normalize(before, text)
     if cleaning.strip_accents:
         text = "".join(c for c in text if not combining(c))
     text = text.lower() if cleaning.lowercase else text
