@@ -58,7 +58,7 @@ def params(
 
 @verb(app)
 def report(
-    directories: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Runs and results, at any depth.")],
+    directories: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Runs, results and data, at any depth.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="The HTML file to write.")],
 ) -> None:
     """Write one self-contained HTML page from any result directories.
@@ -69,7 +69,9 @@ def report(
 
     file_to_write(out)
     result = build(directories, out)
-    console.emit(result, f"{out}: tasks {len(result['tasks'])}, pretraining runs {len(result['pretraining'])}")
+    found = {"tasks": result["tasks"], "pretraining runs": result["pretraining"], "data": result["data"]}
+    counted = ", ".join(f"{name} {len(names)}" for name, names in found.items() if names or name != "data")
+    console.emit(result, f"{out}: {counted}")
 
 
 @verb(app)

@@ -120,6 +120,25 @@ def curves(
     return _draw(draw, (5.4, 3.1), {"left": 0.115, "right": 0.985, "top": 0.97, "bottom": 0.15}, describes)
 
 
+def bars(labels: Sequence[str], shares: Sequence[float], expected: Sequence[float] = (), *, describes: str) -> Markup:
+    """Shares of 0..1 as bars in per cent, each with its value above; and what was expected of each as a line."""
+
+    def draw(axes: Axes) -> None:
+        places = range(len(labels))
+        tops = [100 * share for share in shares]
+        axes.bar(places, tops, width=0.62, color=colour(1))
+        for place, share in enumerate(expected):
+            axes.plot([place - 0.4, place + 0.4], [100 * share] * 2, color=colour(2), linewidth=2.4)
+        for place, top in enumerate(tops):
+            above = max(top, 100 * expected[place]) if expected else top
+            said = f"{top:.1f}"
+            axes.annotate(said, (place, above), (0, 4), textcoords="offset points", ha="center", color=_INK, size=10)
+        axes.set_xticks(places, labels)
+        axes.margins(y=0.14)
+
+    return _draw(draw, (5.4, 3.1), {"left": 0.1, "right": 0.985, "top": 0.97, "bottom": 0.11}, describes)
+
+
 def dots(rows: Sequence[Row], *, describes: str) -> Markup:
     """Every score as a dot, one row a model, the median as a bar; scores are shown times 100."""
     width, row_height, foot = 5.4, 0.32, 0.32

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from albert_cli import __version__, store
-from albert_cli.evaluation import report_runs, report_scores
+from albert_cli.evaluation import report_data, report_runs, report_scores
 from albert_cli.evaluation.page import Markup, document, join, table, tag
 from albert_cli.evaluation.results import Evaluation, Examples, Pretraining, Results, collect
 
@@ -28,6 +28,7 @@ def build(directories: Sequence[Path], out: Path, title: str = "") -> dict[str, 
     return {
         "report": str(out),
         "bytes": len(page.encode()),
+        "data": [data.name for data in results.data],
         "pretraining": [run.name for run in results.pretraining],
         "tasks": list(dict.fromkeys(e.task for e in results.evaluations)),
         "models": report_scores.models(results.evaluations),
@@ -39,6 +40,8 @@ def build(directories: Sequence[Path], out: Path, title: str = "") -> dict[str, 
 def _page(results: Results, title: str) -> str:
     series = _series(results)
     sections: list[tuple[str, str, Markup]] = []
+    if results.data:
+        sections.append(("data", "Data", report_data.section(results.data, results.pretraining)))
     if results.pretraining:
         sections.append(("pretraining", "Pretraining", report_runs.section(results.pretraining)))
     if results.evaluations:
@@ -77,11 +80,14 @@ def _series(results: Results) -> dict[str, int]:
 def _title(results: Results) -> str:
     if results.pretraining and results.evaluations:
         return "An encoder, pretrained and scored"
-    return "Pretraining" if results.pretraining else "Scores" if results.evaluations else "Examples"
+    if results.pretraining or results.evaluations:
+        return "Pretraining" if results.pretraining else "Scores"
+    return "Data" if results.data else "Examples"
 
 
 def _header(results: Results, title: str) -> Markup:
     counts = [
+        (len(results.data), "data set"),
         (len(results.pretraining), "pretraining run"),
         (len({e.task for e in results.evaluations}), "task"),
         (sum(len(e.scores) for e in results.evaluations), "fine-tuned model"),
@@ -155,7 +161,7 @@ def _provenance(results: Results) -> Markup:
             versions.setdefault(str(name), set()).add(str(version))
     used = ", ".join(f"{name} {' and '.join(sorted(found))}" for name, found in versions.items())
     said = f"Page made by albert {__version__}." + (f" Runs made with {used}." if used else "")
-    rows: list[list[str]] = []
+    rows: list[list[str]] = [["data", "", "", "", _mark(data.fingerprint)] for data in results.data]
     for run in results.pretraining:
         mark, newest = [("", ""), *run.checkpoints.items()][-1]
         name = f"{run.name}, {newest}" if newest else run.name

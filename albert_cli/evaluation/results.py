@@ -88,16 +88,27 @@ class Examples:
     columns: list[str]
 
 
+@dataclass(frozen=True)
+class Data:
+    """A data directory."""
+
+    name: str
+    path: Path
+    fingerprint: str
+    totals: Mapping[str, Record]  # by split: documents, sentences, tokens
+
+
 @dataclass
 class Results:
     """Everything found below the given directories."""
 
+    data: list[Data] = field(default_factory=list)
     pretraining: list[Pretraining] = field(default_factory=list)
     evaluations: list[Evaluation] = field(default_factory=list)
     examples: list[Examples] = field(default_factory=list)
 
     def __bool__(self) -> bool:
-        return bool(self.pretraining or self.evaluations or self.examples)
+        return bool(self.data or self.pretraining or self.evaluations or self.examples)
 
 
 def number(value: object) -> float | None:
@@ -118,7 +129,9 @@ def collect(directories: Sequence[Path]) -> Results:
     found = list(_walk(directories))
     results = Results()
     runs = [path for path in found if _is_pretraining(path)]
-    names = _short_names(runs)
+    data = [path for path in found if _is_data(path)]
+    names = _short_names([*runs, *data])
+    results.data = [_read_data(path, names[path]) for path in data]
     entropies = _entropies(found)
     results.pretraining = [_read_pretraining(path, names[path], entropies) for path in runs]
     known = {mark: f"{run.name}, {step}" for run in results.pretraining for mark, step in run.checkpoints.items()}
@@ -129,7 +142,7 @@ def collect(directories: Sequence[Path]) -> Results:
     if not results:
         raise InputError(
             f"{', '.join(map(str, directories))}: no results here",
-            "a result directory holds results.json, metrics.jsonl or examples.json",
+            "a result directory holds results.json, metrics.jsonl, examples.json or data.json",
         )
     return results
 
@@ -154,6 +167,22 @@ def _short_names(paths: Sequence[Path]) -> dict[Path, str]:
         length = next((n for n in range(1, len(own)) if all(own[-n:] != other[-n:] for other in others)), 1)
         names[path] = "/".join(own[-length:])
     return names
+
+
+# ---------------------------------------------------------------- data
+
+
+def _is_data(path: Path) -> bool:
+    """Whether a data directory is complete: shards and a manifest."""
+    if not (path / "data.json").is_file() or not (path / "shards").is_dir():
+        return False
+    manifest = store.read_manifest(path)
+    return manifest is not None and manifest.kind == "data"
+
+
+def _read_data(path: Path, name: str) -> Data:
+    totals = _mapping(_json(path / "data.json").get("totals"))
+    return Data(name, path, store.fingerprint(path), {split: _mapping(counts) for split, counts in totals.items()})
 
 
 # ---------------------------------------------------------------- pretraining

@@ -231,6 +231,29 @@ def test_entropy_comes_from_the_data_that_the_run_was_trained_on(tmp_path: Path)
     assert collect([root]).pretraining[0].unigram_entropy == 7.5
 
 
+def test_data_is_shown_as_its_run_draws_it(tiny_data: Path, tmp_path: Path) -> None:
+    said = build([tiny_data], tmp_path / "alone.html")
+    alone = Page((tmp_path / "alone.html").read_text())
+    assert said["data"] == [tiny_data.name] and not said["pretraining"]
+    totals = store.read_json(tiny_data / "data.json")["totals"]
+    for shown in (*totals["train"].values(), *totals["heldout"].values()):
+        assert f"{shown:,}" in alone.text
+    assert "sequences of at most 512 positions" in alone.text and "pairs with label 1 (swapped), %" in alone.text
+    labels = [value or "" for name, value in alone.attributes if name == "aria-label"]
+    assert any(label.startswith("Lengths of the sequences") for label in labels)
+    assert any(label.startswith("Words of a span") for label in labels)
+
+    run = tmp_path / "work" / "run"
+    write_pretraining(run)
+    with (run / "recipe.toml").open("a") as recipe:
+        recipe.write('[data]\nmax_seq_length = 48\nsentence_loss = "nsp"\npermutation = true\n')
+    store.seal(run / "step-00000040", "checkpoint", {"data": store.fingerprint(tiny_data)}, ["config.json"])
+    build([run, tiny_data], tmp_path / "both.html")
+    both = Page((tmp_path / "both.html").read_text())
+    assert "sequences of at most 48 positions" in both.text and "(from another document)" in both.text
+    assert "positions permuted, %" in both.text and "positions permuted, %" not in alone.text
+
+
 def test_runs_of_one_name_are_told_apart(tmp_path: Path) -> None:
     for name in ("a", "b"):
         write_pretraining(tmp_path / "work" / name / "run")
