@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import string
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -90,6 +91,11 @@ class Vocabulary:
             raise CheckpointError(f"{directory}: {reason}", "give a directory made by `albert vocab`, or a model's")
         config = store.read_json(directory / CONFIG) if (directory / CONFIG).is_file() else {}
         return cls((directory / MODEL).read_bytes(), Cleaning.from_json(config), directory)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """16 hexadecimal digits that change with the pieces or with the cleaning."""
+        return hashlib.sha256(self._model + repr(self.cleaning).encode()).hexdigest()[:16]
 
     def encode(self, text: str) -> list[int]:
         """The piece ids of `text`, cleaned first; no special tokens."""

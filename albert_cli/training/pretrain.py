@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,6 +22,7 @@ from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training import checkpoint, run
+from albert_cli.training.initial import InitialSettings, carry_over, read_parent
 from albert_cli.training.loop import Loop, measure
 from albert_cli.training.objectives import PretrainingJob
 from albert_cli.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings, parse_duration
@@ -35,7 +37,8 @@ class PretrainRecipe:
     """A pretraining recipe; its sections are documented by their own classes.
 
     `masked_bias` starts the vocabulary bias of the masked-word head at zero, as the paper does, or at the log
-    unigram frequencies of the data, which saves a small model the first hundreds of steps.
+    unigram frequencies of the data, which saves a small model the first hundreds of steps. `initial` names a
+    checkpoint whose weights the run starts from; without it they are drawn from `train.seed`.
     """
 
     model: ModelConfig = field(default_factory=ModelConfig)
@@ -44,6 +47,7 @@ class PretrainRecipe:
     schedule: ScheduleSettings = field(default_factory=ScheduleSettings)
     train: TrainSettings = field(default_factory=TrainSettings)
     masked_bias: Literal["zero", "unigram"] = "zero"
+    initial: InitialSettings | None = None
 
 
 def resolve(recipe: str, overrides: Sequence[str], vocabulary: Vocabulary) -> PretrainRecipe:
@@ -138,9 +142,12 @@ class _Parts:
         if self.group.rank == 0:
             store.write_text(out / "recipe.toml", job.recipe)
         parents = {"data": store.fingerprint(self.data)}
+        if self.recipe.initial is not None:
+            parents["initial"] = str(self.recipe.initial.fingerprint)
         state = run.resume_state(
-            out, optimizer, lambda d: hub.load_into(job.model, hub.read(d), "all"), self.group, parents
-        )
+            out, optimizer, lambda d: hub.load_into(job.model, hub.read(d), "all"), self.group, parents,
+            begin=lambda: self._carry_over(job.model),
+        )  # fmt: skip
         run.running(out, status, state.step, self.recipe.schedule.total_steps)
         job.last_metrics = _last_evaluation(out, state.step)
         loop = Loop(
@@ -151,9 +158,32 @@ class _Parts:
         loop.save()
         return self._summary(out)
 
+    @cached_property
+    def _parent(self) -> hub.Checkpoint | None:
+        """The checkpoint that the recipe starts from."""
+        recipe = self.recipe
+        return read_parent(recipe.initial, recipe.model, self.vocabulary) if recipe.initial else None
+
+    def _carry_over(self, model: PretrainingModel) -> None:
+        if self._parent is not None:
+            carry_over(model, self._parent)
+
+    def _settle_initial(self, out: Path, old: Mapping[str, Any] | None) -> None:
+        """Note which checkpoint the run starts from; once it has a step of its own, that is no longer looked at."""
+        initial = self.recipe.initial
+        if initial is None:
+            return
+        if checkpoint.saved_steps(out):
+            found = initial.fingerprint or (old or {}).get("initial", {}).get("fingerprint")
+        else:
+            assert self._parent is not None
+            found = store.fingerprint(self._parent.directory)
+        self.recipe = dataclasses.replace(self.recipe, initial=dataclasses.replace(initial, fingerprint=found))
+
     def _settle(self, out: Path, resume: run.Resume, budget: float | None) -> None:
         """Fix the number of steps, and refuse a directory, a recipe or a disk that does not fit."""
         old = run.saved_recipe(out, resume) if self.group.rank == 0 else None
+        self._settle_initial(out, old)
         if budget is not None:
             # The first start froze the number of steps; asking for a time again means that run.
             frozen = old["schedule"]["total_steps"] if old is not None else 0

@@ -90,8 +90,9 @@ def resume_state(
     load_model: Callable[[Path], object],
     group: Group,
     parents: Mapping[str, str],
+    begin: Callable[[], object] = lambda: None,
 ) -> TrainState:
-    """Take weights and moments from the newest valid checkpoint; a fresh state when there is none.
+    """Take weights and moments from the newest valid checkpoint; a fresh state, after `begin`, when there is none.
 
     Rank 0 verifies and chooses; the others follow it. Raises `ConfigError` when the checkpoint was made from
     other `parents` (data, or a pretrained checkpoint) than those of this run.
@@ -101,6 +102,7 @@ def resume_state(
         check_parents(out, manifest.parents, parents)
     step = int(group.broadcast(float(directory.name.removeprefix("step-")) if directory else -1.0))
     if step < 0:
+        begin()
         return TrainState()
     directory = checkpoint.step_directory(out, step)
     load_model(directory)

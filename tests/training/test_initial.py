@@ -1,0 +1,273 @@
+"""Starting from another checkpoint's weights: what is carried over, what is refused, and resuming afterwards."""
+
+from __future__ import annotations
+
+import shutil
+import tomllib
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from albert_cli import store
+from albert_cli.errors import CheckpointError, ConfigError
+from albert_cli.model import hub
+from albert_cli.model.config import ModelConfig
+from albert_cli.model.heads import PretrainingModel
+from albert_cli.model.packing import pack
+from albert_cli.text.vocabulary import Vocabulary
+from albert_cli.training.initial import InitialSettings, carry_over, read_parent, source_blocks
+from albert_cli.training.pretrain import pretrain
+from tests.model.hugging_face import HEADS, new_of_theirs
+from tests.model.shapes import OWN, SHARED, TINY, random_batch, shake
+
+SHAPE = replace(TINY, vocab_size=300)
+LAST = "step-00000030"
+
+
+def written(directory: Path, vocabulary: Path, config: ModelConfig = SHAPE) -> Path:
+    """A checkpoint of random weights with a vocabulary beside it."""
+    model = PretrainingModel(config)
+    shake(model)
+    with store.commit_directory(directory, "checkpoint") as staging:
+        hub.write(model, staging, "ForPreTraining")
+        Vocabulary.load(vocabulary).copy_to(staging, config.max_position_embeddings)
+    return directory
+
+
+def logits(model: PretrainingModel) -> torch.Tensor:
+    batch = random_batch((20, 3, 11))
+    with torch.no_grad():
+        said = model.eval()(pack(batch, torch.device("cpu"), batch.masked_index))
+    return torch.cat([said.masked.flatten(), said.order.flatten()])
+
+
+def grown(child: ModelConfig, parent: Path, vocabulary: Path) -> PretrainingModel:
+    model = PretrainingModel(child)
+    carry_over(model, read_parent(InitialSettings(str(parent)), child, Vocabulary.load(vocabulary)))
+    return model
+
+
+# ---------------------------------------------------------------- what is carried over
+
+
+@pytest.mark.parametrize(
+    "groups", [{"num_hidden_groups": 1}, {"num_hidden_groups": 3}, {"num_hidden_groups": 3, "inner_group_num": 2}]
+)
+def test_depth_grows_by_repeating_the_same_weights(
+    groups: dict[str, int], tiny_vocabulary: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    shape = replace(SHAPE, **groups)  # type: ignore[arg-type]
+    parent = written(tmp_path / "it", tiny_vocabulary, shape)
+    child = grown(replace(shape, num_hidden_layers=12), parent, tiny_vocabulary)
+    stored = hub.read(parent).tensors
+    assert stored.keys() == child.state_dict().keys()
+    assert all(torch.equal(tensor, stored[name]) for name, tensor in child.state_dict().items())
+    assert "its encoder, 12 layers where it had 3, and the heads masked and order" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("inner", "changes"),
+    [
+        (1, {"num_hidden_groups": 3}),
+        (2, {"num_hidden_groups": 3}),
+        (1, {"sharing": "none"}),
+        (1, {"sharing": "attention"}),
+    ],
+)
+def test_groups_start_from_group_0_and_compute_what_one_group_does(
+    inner: int, changes: dict[str, Any], tiny_vocabulary: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    shape = replace(SHAPE, inner_group_num=inner)
+    parent = written(tmp_path / "it", tiny_vocabulary, shape)
+    child = grown(replace(shape, num_hidden_layers=6, **changes), parent, tiny_vocabulary)
+    assert torch.allclose(logits(child), logits(grown(replace(shape, num_hidden_layers=6), parent, tiny_vocabulary)))
+    blocks = f"{child.config.num_attention_blocks} attention and {child.config.num_feed_forward_blocks} feed-forward"
+    assert f"its group 0 in all of {blocks} blocks, 6 layers where it had 3" in capfd.readouterr().err
+
+
+def test_group_0_of_several_groups(tiny_vocabulary: Path, tmp_path: Path) -> None:
+    parent = written(tmp_path / "it", tiny_vocabulary, replace(SHAPE, num_hidden_layers=4, num_hidden_groups=2))
+    child = grown(replace(SHAPE, num_hidden_layers=6, num_hidden_groups=3), parent, tiny_vocabulary)
+    wanted = hub.read(parent).tensors["encoder.attention.0.query.weight"]
+    assert all(torch.equal(child.state_dict()[f"encoder.attention.{k}.query.weight"], wanted) for k in range(3))
+
+
+@pytest.mark.parametrize("name", SHARED | OWN)
+def test_any_shape_starts_from_its_own_kind(name: str, tiny_vocabulary: Path, tmp_path: Path) -> None:
+    shape = replace((SHARED | OWN)[name], vocab_size=300)
+    parent = written(tmp_path / "it", tiny_vocabulary, shape)
+    child = grown(shape, parent, tiny_vocabulary)
+    stored = hub.read(parent).tensors
+    assert all(torch.equal(tensor, stored[name]) for name, tensor in child.state_dict().items())
+
+
+def test_a_model_of_another_program_without_heads(
+    tiny_vocabulary: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    new_of_theirs(HEADS["bare"], SHAPE).save_pretrained(tmp_path)
+    Vocabulary.load(tiny_vocabulary).copy_to(tmp_path)
+    child = grown(replace(SHAPE, num_hidden_layers=6), tmp_path, tiny_vocabulary)
+    word = hub.read(tmp_path).tensors["encoder.embeddings.word.weight"]
+    assert torch.equal(child.encoder.embeddings.word.weight, word)
+    said = capfd.readouterr().err
+    assert "25 tensors matched: encoder, pooler; new: masked, order" in said
+    assert "6 layers where it had 3, without a head; the optimizer begins anew" in said
+
+
+# ---------------------------------------------------------------- what is refused
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("vocab_size", {"vocab_size": 310}),
+        ("embedding_size", {"embedding_size": 4}),
+        ("hidden_size", {"hidden_size": 32}),
+        ("num_attention_heads", {"num_attention_heads": 2}),
+        ("intermediate_size", {"intermediate_size": 32}),
+        ("hidden_act", {"hidden_act": "relu"}),
+        ("max_position_embeddings", {"max_position_embeddings": 64}),
+        ("type_vocab_size", {"type_vocab_size": 3}),
+        ("layer_norm_eps", {"layer_norm_eps": 1e-6}),
+        ("inner_group_num", {"inner_group_num": 2}),
+    ],
+)
+def test_other_widths_are_refused_by_name(
+    name: str, changes: dict[str, Any], tiny_vocabulary: Path, tmp_path: Path
+) -> None:
+    parent = written(tmp_path / "it", tiny_vocabulary)
+    child = replace(SHAPE, num_hidden_layers=6, **changes)
+    wanted = f"{name} is {getattr(SHAPE, name)}, the recipe's model has {getattr(child, name)}"
+    with pytest.raises(ConfigError, match=wanted):
+        grown(child, parent, tiny_vocabulary)
+
+
+def test_a_projection_on_one_side_only_is_refused(tiny_vocabulary: Path, tmp_path: Path) -> None:
+    wide = replace(SHAPE, embedding_size=16)
+    parent = written(tmp_path / "it", tiny_vocabulary, replace(wide, always_project=True))
+    with pytest.raises(ConfigError, match="has_projection is True, the recipe's model has False"):
+        grown(wide, parent, tiny_vocabulary)
+
+
+DEEP = replace(TINY, num_hidden_layers=6)
+
+
+@pytest.mark.parametrize(
+    ("parent", "child"),
+    [
+        (replace(TINY, sharing="none"), replace(DEEP, sharing="none")),
+        (replace(TINY, num_hidden_groups=3), replace(DEEP, num_hidden_groups=6)),
+        (replace(TINY, sharing="attention"), replace(DEEP, sharing="attention")),
+        (replace(TINY, sharing="ffn"), replace(TINY, sharing="attention")),
+        (replace(DEEP, num_hidden_groups=3), DEEP),
+        (replace(TINY, sharing="attention"), TINY),
+    ],
+)
+def test_layers_of_their_own_do_not_grow(parent: ModelConfig, child: ModelConfig) -> None:
+    with pytest.raises(ConfigError, match=r"a model of \d attention and \d feed-forward blocks cannot start from one"):
+        source_blocks(child, parent)
+
+
+def test_another_vocabulary_is_refused(tiny_vocabulary: Path, documents_file: Path, tmp_path: Path) -> None:
+    from albert_cli.text import vocabulary
+
+    other = tmp_path / "other"
+    vocabulary.build([str(documents_file)], other, size=300, seed=1, sample_size=400)
+    parent = written(tmp_path / "it", other)
+    with pytest.raises(ConfigError, match="was trained with another vocabulary"):
+        grown(SHAPE, parent, tiny_vocabulary)
+
+
+def test_another_checkpoint_than_the_recipe_names_is_refused(tiny_vocabulary: Path, tmp_path: Path) -> None:
+    parent = written(tmp_path / "it", tiny_vocabulary)
+    own, vocabulary = store.fingerprint(parent), Vocabulary.load(tiny_vocabulary)
+    assert read_parent(InitialSettings(str(parent), own), SHAPE, vocabulary).directory == parent
+    with pytest.raises(ConfigError, match=rf"is another checkpoint \({own}\) than initial\.fingerprint names \(0123"):
+        read_parent(InitialSettings(str(parent), "0123"), SHAPE, vocabulary)
+
+
+# ---------------------------------------------------------------- a run of its own
+
+
+def overrides(parent: Path, *more: str) -> Sequence[str]:
+    return (f"initial.checkpoint={parent}", "model.num_hidden_layers=4", "train.keep=9", *more)
+
+
+@pytest.fixture(scope="module")
+def deep(tmp_path_factory: pytest.TempPathFactory, recipe: Path, tiny_data: Path, finished: Path) -> Path:
+    """Four layers, grown from the finished run of two; not to be changed."""
+    out = tmp_path_factory.mktemp("deep") / "out"
+    pretrain(str(recipe), tiny_data, out, overrides(finished), device="cpu")
+    return out
+
+
+def test_the_run_records_what_it_started_from(deep: Path, finished: Path) -> None:
+    mark = store.fingerprint(finished / LAST)
+    written = tomllib.loads((deep / "recipe.toml").read_text())["initial"]
+    assert written == {"checkpoint": str(finished), "fingerprint": mark}
+    for step in deep.glob("step-*"):
+        manifest = store.verify(step, "checkpoint")
+        assert manifest.parents["initial"] == mark
+    losses = [store.read_journal(run / "metrics.jsonl")[0]["mlm_loss"] for run in (deep, finished)]
+    assert losses[0] < losses[1] - 0.05, "the first logged loss is that of weights that have learnt something"
+
+
+@pytest.mark.parametrize("parent", ["gone", "another"])
+def test_a_resumed_run_is_the_same_whatever_became_of_the_parent(
+    parent: str, deep: Path, recipe: Path, tiny_data: Path, finished: Path, tmp_path: Path
+) -> None:
+    first, again = tmp_path / "parent", tmp_path / "again"
+    shutil.copytree(finished, first)
+    call = (str(recipe), tiny_data, again, overrides(first))
+    pretrain(*call, device="cpu")
+    whole = store.sha256_file(deep / LAST / hub.WEIGHTS)
+    assert store.sha256_file(again / LAST / hub.WEIGHTS) == whole
+    for step in (20, 25, 30):
+        shutil.rmtree(again / f"step-{step:08d}")
+    shutil.rmtree(first)
+    if parent == "another":
+        shutil.copytree(deep, first)
+    pretrain(*call, device="cpu")
+    assert store.sha256_file(again / LAST / hub.WEIGHTS) == whole
+
+
+def test_a_start_that_saved_nothing_needs_the_same_parent(
+    deep: Path, recipe: Path, tiny_data: Path, finished: Path, tmp_path: Path
+) -> None:
+    first, again = tmp_path / "parent", tmp_path / "again"
+    shutil.copytree(finished, first)
+    call = (str(recipe), tiny_data, again, overrides(first))
+    pretrain(*call, device="cpu")
+    for step in again.glob("step-*"):
+        shutil.rmtree(step)
+    shutil.rmtree(first / LAST)
+    with pytest.raises(ConfigError, match=r"was started with another recipe: initial\.fingerprint"):
+        pretrain(*call, device="cpu")
+    shutil.copytree(finished / LAST, first / LAST)
+    pretrain(*call, device="cpu")
+    assert store.sha256_file(again / LAST / hub.WEIGHTS) == store.sha256_file(deep / LAST / hub.WEIGHTS)
+
+
+def test_damage_to_every_state_goes_back_to_the_parent(
+    deep: Path, recipe: Path, tiny_data: Path, finished: Path, tmp_path: Path
+) -> None:
+    again = Path(shutil.copytree(deep, tmp_path / "again"))
+    for step in again.glob("step-*"):
+        (step / hub.WEIGHTS).write_bytes(b"")
+    pretrain(str(recipe), tiny_data, again, overrides(finished), device="cpu")
+    assert store.sha256_file(again / LAST / hub.WEIGHTS) == store.sha256_file(deep / LAST / hub.WEIGHTS)
+
+
+def test_a_parent_that_does_not_fit_is_refused_before_anything_is_written(
+    recipe: Path, tiny_data: Path, finished: Path, tmp_path: Path
+) -> None:
+    for more, dry in (("model.hidden_size=32", False), ("model.hidden_size=32", True)):
+        with pytest.raises(ConfigError, match="hidden_size is 16, the recipe's model has 32"):
+            pretrain(str(recipe), tiny_data, tmp_path / "out", overrides(finished, more), dry_run=dry, device="cpu")
+    with pytest.raises(CheckpointError, match="no such directory"):
+        pretrain(str(recipe), tiny_data, tmp_path / "out", overrides(tmp_path / "gone"), device="cpu")
+    assert not (tmp_path / "out").exists()
