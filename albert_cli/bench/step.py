@@ -21,7 +21,7 @@ from albert_cli.bench import peer
 from albert_cli.bench.timing import Timing, alternate, matmul_peak
 from albert_cli.data.batches import PackedBatch
 from albert_cli.errors import ConfigError
-from albert_cli.model import costs, params
+from albert_cli.model import costs, hub, shapes
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import PretrainingModel, SequenceClassifier
 from albert_cli.model.packing import pack
@@ -62,7 +62,7 @@ def run(name: str, works: Sequence[str], options: Options) -> dict[str, Any]:
         if work not in WORKS:
             raise ConfigError(f"--work {work}: unknown", f"choose from {', '.join(WORKS)}")
     device = choose_device(options.device)
-    config = params.resolve(name)[0]
+    config = shapes.find(name).config
     dtype = torch.bfloat16 if options.precision == "bf16" else torch.float32
     peak = matmul_peak(device, dtype)
     found = {work: _measure(config, work, options, device, peak) for work in works}
@@ -76,9 +76,7 @@ def run(name: str, works: Sequence[str], options: Options) -> dict[str, Any]:
     }
 
 
-def _measure(
-    config: ModelConfig, work: str, options: Options, device: torch.device, peak: float
-) -> dict[str, Any]:
+def _measure(config: ModelConfig, work: str, options: Options, device: torch.device, peak: float) -> dict[str, Any]:
     torch.manual_seed(0)
     tokens = options.tokens or (1024 if device.type == "cpu" else 65_536)
     if work == "glue":
@@ -132,7 +130,7 @@ def _pretraining(
         given = padded(drawn, device)
         everywhere = torch.full(given["input_ids"].shape, -100, device=device)
         everywhere.view(-1)[_put(drawn.masked_index, device)] = labels
-        order_name = "sentence_order_label" if config.sharing == "all" or config.has_projection else "next_sentence_label"
+        order_name = "sentence_order_label" if hub.model_type(config) == "albert" else "next_sentence_label"
         given |= {"labels": everywhere, order_name: orders}
         variants |= _peers(peer.twin(model), [given], options, device)
     count = len(drawn.ids)
@@ -260,9 +258,7 @@ def _peer(
 
 def _without_dropout(config: ModelConfig) -> ModelConfig:
     """All losses must agree, so nothing is dropped."""
-    return replace(
-        config, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, classifier_dropout_prob=0.0
-    )
+    return replace(config, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, classifier_dropout_prob=0.0)
 
 
 def padded(batch: PackedBatch, device: torch.device, width: int = 0) -> dict[str, Tensor]:
@@ -290,7 +286,7 @@ def text(result: Mapping[str, Any]) -> str:
         f"matrix products reach {result['matmul_peak_flops'] / 1e9:,.0f} GFLOP/s"
     ]
     for work, found in result["works"].items():
-        headers = (f"{work}, {found['tokens']:,} tokens", "median ms", "least ms", "tokens/s", "of peak", "albert is", "loss")
+        columns = ("median ms", "least ms", "tokens/s", "of peak", "albert is", "loss")
         rows = [
             (
                 name,
@@ -303,5 +299,5 @@ def text(result: Mapping[str, Any]) -> str:
             )
             for name, v in found["variants"].items()
         ]
-        parts.append(console.table(headers, rows))
+        parts.append(console.table((f"{work}, {found['tokens']:,} tokens", *columns), rows))
     return "\n\n".join(parts)

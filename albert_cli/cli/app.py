@@ -20,6 +20,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 recipes_app = typer.Typer(help="List, show, copy and validate recipes.", no_args_is_help=True)
+bench_app = typer.Typer(help="Measure speeds on this machine.", no_args_is_help=True)
+app.add_typer(bench_app, name="bench")
 app.add_typer(recipes_app, name="recipes")
 
 

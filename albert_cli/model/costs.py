@@ -26,17 +26,17 @@ Precision = Literal["bf16", "fp32"]
 # ---------------------------------------------------------------- FLOPs
 
 
-def forward_flops(config: ModelConfig, length: int, *, pruned: bool = False) -> float:
+def forward_flops(config: ModelConfig, length: int, *, pruned: bool = False, masked: float = MASKED) -> float:
     """FLOPs a token of the pretraining model's forward pass, in sequences of `length` tokens.
 
     Matrix products alone, two FLOPs a multiplication: a block has 4 H^2 of them in attention's projections,
-    2 H F in the feed-forward part and 2 S H in scores and contexts; the masked-word head runs at 15 % of the
-    positions. `pruned`: the last block's queries, output and feed-forward part at the rows alone that a head
-    reads (masked positions and [CLS]), as `Encoder` computes it.
+    2 H F in the feed-forward part and 2 S H in scores and contexts; the masked-word head runs at the share
+    `masked` of the positions. `pruned`: the last block's queries, output and feed-forward part at the rows alone
+    that a head reads (masked positions and [CLS]), as `Encoder` computes it.
     """
     e, h, f = config.embedding_size, config.hidden_size, config.intermediate_size
     per_block = 8 * h * h + 4 * h * f + 4 * length * h
-    flops = len(config.blocks()) * per_block + MASKED * (2 * h * e + 2 * e * config.vocab_size)
+    flops = len(config.blocks()) * per_block + masked * (2 * h * e + 2 * e * config.vocab_size)
     if config.has_projection:
         flops += 2 * e * h
     if pruned:
@@ -45,9 +45,9 @@ def forward_flops(config: ModelConfig, length: int, *, pruned: bool = False) -> 
     return flops
 
 
-def training_flops(config: ModelConfig, length: int, *, pruned: bool = False) -> float:
+def training_flops(config: ModelConfig, length: int, *, pruned: bool = False, masked: float = MASKED) -> float:
     """FLOPs a token of forward and backward pass: three forward passes; recomputation counts as nothing."""
-    return 3 * forward_flops(config, length, pruned=pruned)
+    return 3 * forward_flops(config, length, pruned=pruned, masked=masked)
 
 
 def _masked(length: int) -> int:

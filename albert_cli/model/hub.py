@@ -100,7 +100,7 @@ def name_map(config: ModelConfig) -> dict[str, str]:
     return names
 
 
-def _translate(name: str, names: Mapping[str, str]) -> str:
+def translate(name: str, names: Mapping[str, str]) -> str:
     """A full parameter name (prefix + `.weight` or `.bias`) through the table."""
     if name in names:  # a bare parameter, such as the vocabulary bias
         return names[name]
@@ -243,7 +243,7 @@ def _our_names(stored: Mapping[str, Tensor], config: ModelConfig) -> dict[str, T
     for name, tensor in stored.items():
         if not _REDUNDANT.search(name):
             full = f"{kind}.{name}" if bare and not name.startswith(heads) else name
-            tensors[_translate(full, back)] = tensor
+            tensors[translate(full, back)] = tensor
     return tensors
 
 
@@ -330,7 +330,7 @@ def write(
     """
     config: ModelConfig = model.config  # type: ignore[assignment]
     names = name_map(config)
-    tensors = {_translate(n, names): t.detach().float().cpu().contiguous() for n, t in model.state_dict().items()}
+    tensors = {translate(n, names): t.detach().float().cpu().contiguous() for n, t in model.state_dict().items()}
     if architecture == _BARE:
         tensors = {name.removeprefix(f"{model_type(config)}."): tensor for name, tensor in tensors.items()}
     save_file(tensors, directory / WEIGHTS, metadata={"format": "pt"})
