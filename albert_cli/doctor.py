@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-import os
 import platform
 import re
 import shutil
@@ -16,8 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from albert_cli import __version__
-from albert_cli.memory import memory as available_memory
+from albert_cli import __version__, machine
 
 PACKAGE = "albert-cli"
 # What an extra brings, for those who do not have it.
@@ -34,10 +32,10 @@ def describe() -> tuple[dict[str, Any], str]:
         "albert": __version__,
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "cpu": _cpu(),
+        "cpu": machine.cpu(),
         "torch": _torch(),
-        "compiler": _compiler(),
-        "memory_bytes": available_memory(),
+        "compiler": machine.compiler(),
+        "memory_bytes": machine.memory(),
         "disk_free_bytes": shutil.disk_usage(Path.cwd()).free,
         "versions": versions,
         "missing_requirements": needed,
@@ -79,38 +77,6 @@ def _requirements() -> Iterator[tuple[str, str]]:
 
 
 # ---------------------------------------------------------------- the machine
-
-
-def _cpu() -> dict[str, Any]:
-    flags: set[str] = set()
-    model = platform.processor() or platform.machine()
-    try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
-            key, _, value = (part.strip() for part in line.partition(":"))
-            if key in ("flags", "Features"):
-                flags |= set(value.split())
-            elif key == "model name":
-                model = value
-    except OSError:  # not Linux
-        pass
-    return {
-        "model": model,
-        "cores": _cores(),
-        "bf16_units": sorted(flags & {"amx_bf16", "avx512_bf16", "bf16"}),
-    }
-
-
-def _cores() -> int:
-    """Cores that this process may use, which in a container are fewer than the machine's."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def _compiler() -> str | None:
-    """The C++ compiler that `torch.compile` needs on a CPU and Triton on a GPU, or None."""
-    names = (os.environ.get("CXX"), "g++", "clang++")
-    return next((path for name in names if name and (path := shutil.which(name))), None)
 
 
 def _torch() -> dict[str, Any]:

@@ -18,7 +18,7 @@ PACKAGE = Path(albert_cli.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 LAYERS = (
     ("errors",),
-    ("console", "store", "config", "distributed", "network", "memory"),
+    ("console", "store", "config", "distributed", "network", "machine"),
     ("text",),
     ("data",),
     ("model",),

@@ -25,19 +25,19 @@ from albert_cli.model import costs, hub, shapes
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import PretrainingModel, SequenceClassifier
 from albert_cli.model.packing import pack
-from albert_cli.training.loop import autocast
-from albert_cli.training.run import choose_device
+from albert_cli.training.device import autocast, choose_device
 
 WORKS: Final = ("s128", "s512", "glue")
-# Tokens of an example, [CLS] and [SEP] included, at the middles of sixteen equal parts of the task's training split, in
-# a vocabulary of 30,000 pieces made from English Wikipedia and books; RTE's longest two are cut to GLUE_MAX.
-GLUE_LENGTHS: Final = {
-    "cola": (6, 7, 8, 8, 9, 9, 10, 10, 11, 11, 12, 13, 14, 15, 17, 22),
-    "sst2": (4, 4, 5, 6, 7, 8, 9, 10, 12, 13, 15, 18, 21, 25, 30, 41),
-    "mrpc": (34, 39, 44, 47, 50, 53, 56, 58, 61, 64, 66, 69, 72, 75, 80, 88),
-    "rte": (27, 33, 38, 41, 45, 48, 51, 55, 59, 63, 68, 78, 97, 120, 128, 128),
+# Tokens of an example, [CLS] and [SEP] included, at the middles of as many equal parts of the task's training split as
+# the paper's batch has examples (Table 14), in a vocabulary of 30,000 pieces made from English Wikipedia and books.
+_GLUE: Final = {
+    "cola": "6 7 8 8 9 9 10 10 11 11 12 13 14 15 17 22",
+    "sst2": "3 4 4 5 5 5 6 6 7 7 8 8 9 9 10 11 11 12 13 14 15 16 17 19 20 22 24 26 29 32 37 46",
+    "mrpc": "31 36 38 41 43 45 46 48 49 51 52 54 55 56 58 59 60 62 63 64 66 67 68 70 71 72 74 76 79 81 85 92",
+    "rte": "23 28 32 34 37 39 40 42 44 46 47 49 50 52 54 56 58 60 62 64 67 70 75 82 91 104 116 125 135 145 162 193",
 }
-GLUE_MAX: Final = 128
+GLUE_MAX: Final = 128  # longer examples are cut
+GLUE_LENGTHS: Final = {task: [min(int(n), GLUE_MAX) for n in found.split()] for task, found in _GLUE.items()}
 Variants = dict[str, Callable[[], float]]
 
 
@@ -155,9 +155,8 @@ def full_batch(sequences: int, length: int, vocab_size: int) -> PackedBatch:
 
 
 def _glue(config: ModelConfig, options: Options, device: torch.device) -> tuple[Variants, int, float]:
-    """Variants over one batch of each task, one after the other: 16 examples, and on a GPU 32."""
-    repeat = 1 if device.type == "cpu" else 2
-    batches = [_examples(lengths * repeat, config.vocab_size) for lengths in GLUE_LENGTHS.values()]
+    """Variants over one batch of each task, one after the other."""
+    batches = [_examples(lengths, config.vocab_size) for lengths in GLUE_LENGTHS.values()]
     config = replace(_without_dropout(config), classifier_dropout_prob=0.0)
     model = SequenceClassifier(config, 2).to(device).train()
     labels = [_put(b.order_labels, device) for b in batches]

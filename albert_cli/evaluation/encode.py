@@ -24,7 +24,7 @@ from albert_cli.model.packing import pack
 from albert_cli.tasks.encode import Features, encode
 from albert_cli.tasks.task import Example
 from albert_cli.text.vocabulary import Vocabulary
-from albert_cli.training.run import choose_device
+from albert_cli.training.device import choose_device
 
 Pooling = Literal["mean", "cls", "pooler"]
 Vectors = NDArray[np.float32]

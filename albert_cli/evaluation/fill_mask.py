@@ -15,7 +15,7 @@ from albert_cli.model import hub
 from albert_cli.model.heads import MaskedLanguageModel
 from albert_cli.model.packing import pack
 from albert_cli.text.vocabulary import Vocabulary
-from albert_cli.training.run import choose_device
+from albert_cli.training.device import choose_device
 
 MASK = "[MASK]"
 

@@ -17,7 +17,7 @@ from albert_cli.tasks.encode import encode
 from albert_cli.tasks.spec import Task
 from albert_cli.tasks.task import Example
 from albert_cli.training.classify import predict_logits, prediction_lines
-from albert_cli.training.run import choose_device
+from albert_cli.training.device import choose_device
 
 
 class _NoSource:

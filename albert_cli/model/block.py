@@ -80,27 +80,31 @@ def _add_and_norm(x: Tensor, update: Tensor, weight: Tensor, bias: Tensor, setti
 
 
 def _attention(x_TH: Tensor, a: AttentionWeights, grid: Grid, rows: Rows | None, settings: BlockSettings) -> Tensor:
-    """softmax(q k' / sqrt(d)) v over the tokens of each sequence, for all of them or for `rows` only: [R, H].
-
-    Variable-length on CUDA; elsewhere the sequences are padded to a rectangle for this product alone.
-    """
+    """Self-attention before its output projection: [T, H], or [R, H] from `rows` only."""
     hidden = x_TH.shape[-1]
     if rows is None:
-        asked = grid
         parts = [(grid, F.linear(x_TH, a.qkv, a.qkv_bias))]
     else:
-        asked = rows.grid
         q_RH = F.linear(x_TH.index_select(0, rows.index), a.qkv[:hidden], a.qkv_bias[:hidden])
-        parts = [(asked, q_RH), (grid, F.linear(x_TH, a.qkv[hidden:], a.qkv_bias[hidden:]))]
-    # [T, parts * H] to [T, parts, A, d]
+        parts = [(rows.grid, q_RH), (grid, F.linear(x_TH, a.qkv[hidden:], a.qkv_bias[hidden:]))]
     split = [(g, x.view(x.shape[0], -1, settings.heads, hidden // settings.heads)) for g, x in parts]
-    if _has_varlen(split[0][1], settings.attention_dropout):
-        q_RAd, k_TAd, v_TAd = (x for _, part in split for x in part.unbind(1))
-        context = varlen_attn(q_RAd, k_TAd, v_TAd, asked.offsets, grid.offsets, asked.width, grid.width)
+    return attend(split, settings.attention_dropout)
+
+
+def attend(parts: list[tuple[Grid, Tensor]], dropout: float) -> Tensor:
+    """softmax(q k' / sqrt(d)) v over the tokens of each sequence, [R, A * d].
+
+    `parts`: queries, keys and values [T, 3, A, d] of one grid; or queries [R, 1, A, d] of theirs and keys and values
+    [T, 2, A, d]. Variable-length on CUDA; elsewhere sequences are padded to a rectangle for this product alone.
+    """
+    asked, given = parts[0][0], parts[-1][0]
+    if _has_varlen(parts[0][1], dropout):
+        q_RAd, k_TAd, v_TAd = (x for _, part in parts for x in part.unbind(1))
+        context = varlen_attn(q_RAd, k_TAd, v_TAd, asked.offsets, given.offsets, asked.width, given.width)
         assert isinstance(context, Tensor)
         return context.flatten(1)
-    q_NASd, k_NASd, v_NASd = (x.transpose(1, 2) for g, part in split for x in g.spread(part).unbind(2))
-    context = _rectangle(q_NASd, k_NASd, v_NASd, grid.mask, settings.attention_dropout)
+    q_NARd, k_NASd, v_NASd = (x.transpose(1, 2) for g, part in parts for x in g.spread(part).unbind(2))
+    context = _rectangle(q_NARd, k_NASd, v_NASd, given.mask, dropout)
     return asked.gather(context.transpose(1, 2).flatten(2))
 
 

@@ -10,7 +10,7 @@ from unicodedata import normalize
 
 from albert_cli import console
 from albert_cli.errors import InputError
-from albert_cli.memory import memory
+from albert_cli.machine import memory
 from albert_cli.text.tokenizer_json import read_model
 
 # The options of the published vocabularies (README of the reference code). As a list: given as one string,

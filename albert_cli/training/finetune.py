@@ -32,6 +32,7 @@ from albert_cli.training.classify import (
     prediction_lines,
     write_task_card,
 )
+from albert_cli.training.device import choose_device, place, settle
 from albert_cli.training.loop import Loop
 from albert_cli.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
 
@@ -156,7 +157,13 @@ class Prepared:
             # A classifier in the file belongs to another task, whatever its shape.
             encoder = {n: t for n, t in self.checkpoint.tensors.items() if not n.startswith("classifier.")}
             hub.load_into(model, dataclasses.replace(self.checkpoint, tensors=encoder))
-        return model.to(self.device)
+        place(model, self.train_settings, self.device)
+        return model
+
+    @cached_property
+    def train_settings(self) -> TrainSettings:
+        """The recipe's `[train]` with what "auto" stands for here."""
+        return settle(self.recipe.train, self.checkpoint.config, self.device)
 
     @cached_property
     def majority(self) -> float | None:
@@ -227,7 +234,7 @@ def prepare(task: str, checkpoint_name: str, data: str | None, overrides: Sequen
     if recipe.data.max_seq_length > limit:
         # The paper's 512 is a ceiling, not a wish: a small model simply sees less of a long input.
         recipe = dataclasses.replace(recipe, data=TaskData(limit))
-    return Prepared(recipe, row, found, hub.vocabulary_of(found), data, run.choose_device(device))
+    return Prepared(recipe, row, found, hub.vocabulary_of(found), data, choose_device(device))
 
 
 def finetune(prepared: Prepared, out: Path, seed: int | None = None, resume: run.Resume = "auto") -> dict[str, Any]:
@@ -263,8 +270,9 @@ class _Run:
         text = config.dump_toml(recipe)
         model = p.new_model(recipe.train.seed)
         limit = recipe.data.max_seq_length
+        settings = dataclasses.replace(p.train_settings, seed=recipe.train.seed)
         self.job = ClassificationJob(
-            model, p.task, p.train, p.dev, p.vocabulary, recipe.train, p.device, text, limit, self._keep
+            model, p.task, p.train, p.dev, p.vocabulary, settings, p.device, text, limit, self._keep
         )
         optimizer = run.make_optimizer(model, recipe.optimizer)
         store.write_text(self.out / "recipe.toml", text)
@@ -275,7 +283,7 @@ class _Run:
         )
         run.running(self.out, status, state.step, total)
         loop = Loop(
-            self.job, optimizer, recipe.optimizer, recipe.schedule, recipe.train, self.out, text, parents, group,
+            self.job, optimizer, recipe.optimizer, recipe.schedule, settings, self.out, text, parents, group,
             p.device, f"{p.task.title} seed {recipe.train.seed}", state,
         )  # fmt: skip
         loop.run()

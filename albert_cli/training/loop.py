@@ -25,6 +25,7 @@ from albert_cli.distributed import Group
 from albert_cli.errors import DivergedError, Interrupted
 from albert_cli.training import checkpoint
 from albert_cli.training.checkpoint import TrainState
+from albert_cli.training.device import autocast
 from albert_cli.training.lamb import Lamb
 from albert_cli.training.schedule import learning_rate
 from albert_cli.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
@@ -254,12 +255,6 @@ def clip(optimizer: Lamb, limit: float) -> Tensor:
     if limit > 0:
         torch._foreach_mul_(gradients, (limit / norm.clamp(min=limit)))
     return norm
-
-
-def autocast(precision: str, device: torch.device) -> contextlib.AbstractContextManager[Any]:
-    """bf16 arithmetic with fp32 weights on a GPU that has it, unless the recipe says otherwise."""
-    wanted = precision == "bf16" or (precision == "auto" and device.type == "cuda" and torch.cuda.is_bf16_supported())
-    return torch.autocast(device.type, dtype=torch.bfloat16) if wanted else contextlib.nullcontext()
 
 
 # ---------------------------------------------------------------- small things

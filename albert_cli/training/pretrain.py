@@ -22,6 +22,7 @@ from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training import checkpoint, run
+from albert_cli.training.device import choose_device, place, settle
 from albert_cli.training.initial import InitialSettings, carry_over, read_parent
 from albert_cli.training.loop import Loop, measure
 from albert_cli.training.objectives import PretrainingJob
@@ -90,7 +91,7 @@ def pretrain(
     vocabulary = Vocabulary.load(corpus.vocabulary_dir)
     resolved = resolve(recipe, overrides, vocabulary)
     budget = parse_duration(max_time, "--max-time") if max_time else None
-    target = run.choose_device(device)
+    target = choose_device(device)
     with process_group(target.type) as group:
         parts = _Parts(resolved, corpus, heldout, vocabulary, data, target, group)
         if dry_run:
@@ -127,11 +128,12 @@ class _Parts:
             counts = self.corpus.unigram_counts() + 1
             with torch.no_grad():
                 model.masked.bias.copy_(torch.from_numpy(np.log(counts / counts.sum())))
-        model.to(self.device)
+        train = settle(recipe.train, recipe.model, self.device)
+        place(model, train, self.device)
         text = config.dump_toml(recipe)
         entropy = store.read_json(self.data / "data.json")["unigram_entropy_nats"]
         return PretrainingJob(
-            model, self.corpus, self.heldout, self.vocabulary, recipe.data, recipe.train, self.device, text, entropy
+            model, self.corpus, self.heldout, self.vocabulary, recipe.data, train, self.device, text, entropy
         )
 
     def train(self, out: Path, status: run.Status, resume: run.Resume, budget: float | None) -> dict[str, Any]:
@@ -151,7 +153,7 @@ class _Parts:
         run.running(out, status, state.step, self.recipe.schedule.total_steps)
         job.last_metrics = _last_evaluation(out, state.step)
         loop = Loop(
-            job, optimizer, self.recipe.optimizer, self.recipe.schedule, self.recipe.train, out, job.recipe,
+            job, optimizer, self.recipe.optimizer, self.recipe.schedule, job.settings, out, job.recipe,
             parents, self.group, self.device, "pretrain", state,
         )  # fmt: skip
         loop.run()
@@ -204,9 +206,8 @@ class _Parts:
 
     def _freeze(self, budget: float) -> None:
         """Turn a time budget into a number of steps: measure first, then the schedule can reach zero."""
-        seconds = measure(
-            self.new_job(), self.recipe.train, self.group, self.device, steps=8, seconds=min(10, budget / 10)
-        )
+        job = self.new_job()
+        seconds = measure(job, job.settings, self.group, self.device, steps=8, seconds=min(10, budget / 10))
         self._set_total(max(1, round(budget * (1 - _RESERVE) / seconds)))
         console.note(
             f"{1000 * seconds:.0f} ms a step: {self.recipe.schedule.total_steps:,} steps fit into "
@@ -236,10 +237,11 @@ class _Parts:
         recipe, train = self.recipe, self.recipe.train
         counts = params.count(recipe.model)
         # One micro-batch stands for the step: a paper-sized batch would take minutes on a CPU.
+        job = self.new_job()
         probe = dataclasses.replace(
-            train, batch_size=min(train.batch_size, train.micro_batch_size * self.group.world_size)
+            job.settings, batch_size=min(train.batch_size, train.micro_batch_size * self.group.world_size)
         )
-        job = dataclasses.replace(self.new_job(), settings=probe)
+        job = dataclasses.replace(job, settings=probe)
         probed = measure(job, probe, self.group, self.device, steps=1, seconds=0.5)
         seconds = probed * train.batch_size / probe.batch_size * recipe.schedule.total_steps
         tokens = train.batch_size * recipe.data.max_seq_length
@@ -256,6 +258,8 @@ class _Parts:
             "disk_bytes_needed": _CHECKPOINT_BYTES * counts.total * (train.keep + 1),
             "disk_bytes_free": store.free_bytes(out),
             "device": str(self.device),
+            "precision": probe.precision,
+            "compiled": probe.compile == "on",
             "processes": self.group.world_size,
             "estimated_seconds": round(seconds, 1),
         }

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 
 from albert_cli import __version__, config, console, store
-from albert_cli.distributed import Group, is_main, local_rank
+from albert_cli.distributed import Group, is_main
 from albert_cli.errors import AlbertError, BusyError, CheckpointError, ConfigError
 from albert_cli.training import checkpoint
 from albert_cli.training.checkpoint import TrainState
@@ -21,20 +21,6 @@ from albert_cli.training.lamb import Lamb
 from albert_cli.training.settings import HARMLESS, OptimizerSettings
 
 Resume = Literal["auto", "must", "never"]
-
-
-def choose_device(name: str) -> torch.device:
-    """The device for `--device`: `auto` takes CUDA, then Apple's GPU, then the CPU."""
-    available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    if name == "auto":
-        name = next(kind for kind in ("cuda", "mps", "cpu") if available[kind])
-    if name not in available:
-        raise ConfigError(f"--device {name}: unknown", "choose auto, cpu, cuda or mps")
-    if not available[name]:
-        raise ConfigError(
-            f"--device {name}: this machine has none that torch can use", "`albert doctor` shows what there is"
-        )
-    return torch.device(name, local_rank()) if name == "cuda" else torch.device(name)
 
 
 def make_optimizer(model: torch.nn.Module, settings: OptimizerSettings) -> Lamb:

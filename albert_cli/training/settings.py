@@ -57,7 +57,9 @@ class TrainSettings:
 
     `batch_size` counts sequences over all processes; a process computes `micro_batch_size` of them at a time.
     Pretraining is evaluated on `eval_sequences` held-out sequences. `save_every` is a number of steps or a time
-    such as "10m"; 0 saves at the end only.
+    such as "10m"; 0 saves at the end only. `compile`: fuse the block's operations (auto: on CUDA).
+    `checkpoint_activations`: keep only each block's input and compute the block again in the backward pass, a third
+    slower and the same numbers.
     """
 
     seed: int = 0
@@ -69,6 +71,8 @@ class TrainSettings:
     save_every: int | str = "10m"
     keep: int = 2
     precision: Literal["auto", "fp32", "bf16"] = "auto"
+    compile: Literal["auto", "on", "off"] = "auto"
+    checkpoint_activations: bool = False
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "micro_batch_size", "log_every", "eval_every", "eval_sequences", "keep"):
@@ -92,7 +96,7 @@ def _check(name: str, value: object, is_right: bool, must: str) -> None:
 
 
 # What may change between a run and its resumption without changing what is computed.
-HARMLESS = ("train.log_every", "train.save_every", "train.keep")
+HARMLESS = ("train.log_every", "train.save_every", "train.keep", "train.checkpoint_activations")
 
 
 def parse_duration(text: str, name: str) -> float:

@@ -20,7 +20,7 @@ from albert_cli.model.heads import PretrainingModel
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.checkpoint import TrainState, restore, save, seed_for
 from albert_cli.training.lamb import Lamb
-from albert_cli.training.loop import Loop, accumulate, autocast, clip, measure, micro_batches
+from albert_cli.training.loop import Loop, accumulate, clip, measure, micro_batches
 from albert_cli.training.objectives import PretrainingJob
 from albert_cli.training.pretrain import PretrainRecipe
 
@@ -114,12 +114,6 @@ def test_clipping_keeps_the_direction_and_returns_the_norm_before() -> None:
         assert float(clip(optimizer, limit)) == 13.0
         assert torch.allclose(first.grad, torch.tensor([3.0, 4.0]) * factor)
         assert torch.allclose(second.grad, torch.tensor([12.0, 0.0]) * factor)
-
-
-def test_precision_is_fp32_on_a_cpu_unless_it_is_asked_for() -> None:
-    for precision, dtype in (("auto", torch.float32), ("fp32", torch.float32), ("bf16", torch.bfloat16)):
-        with autocast(precision, CPU):
-            assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == dtype
 
 
 def test_bf16_trains_fp32_weights(make_job: MakeJob) -> None:

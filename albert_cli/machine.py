@@ -1,0 +1,60 @@
+"""What this machine is made of, found without any heavy import."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+from pathlib import Path
+from typing import Any
+
+
+def cpu() -> dict[str, Any]:
+    """The processor's name, the cores that this process may use, and its units for bf16."""
+    flags: set[str] = set()
+    model = platform.processor() or platform.machine()
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+            key, _, value = (part.strip() for part in line.partition(":"))
+            if key in ("flags", "Features"):
+                flags |= set(value.split())
+            elif key == "model name":
+                model = value
+    except OSError:  # not Linux
+        pass
+    return {
+        "model": model,
+        "cores": cores(),
+        "bf16_units": sorted(flags & {"amx_bf16", "avx512_bf16", "bf16"}),
+    }
+
+
+def cores() -> int:
+    """Cores that this process may use, which in a container are fewer than the machine's."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def memory() -> dict[str, int]:
+    """Total and available memory in bytes, within the container's limit; empty where unknown."""
+    found: dict[str, int] = {}
+    try:
+        for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines():
+            key, _, value = line.partition(":")
+            if key in ("MemTotal", "MemAvailable"):
+                found[{"MemTotal": "total", "MemAvailable": "available"}[key]] = int(value.split()[0]) * 1024
+        limit = Path("/sys/fs/cgroup/memory.max").read_text(encoding="utf-8").strip()
+        if limit.isdecimal():
+            used = int(Path("/sys/fs/cgroup/memory.current").read_text(encoding="utf-8"))
+            found["total"] = min(found["total"], int(limit))
+            found["available"] = min(found["available"], int(limit) - used)
+    except (OSError, KeyError, ValueError, IndexError):
+        pass
+    return found
+
+
+def compiler() -> str | None:
+    """The C++ compiler that `torch.compile` needs on a CPU and Triton on a GPU, or None."""
+    names = (os.environ.get("CXX"), "g++", "clang++")
+    return next((path for name in names if name and (path := shutil.which(name))), None)

@@ -1,0 +1,82 @@
+"""`albert bench step`: the same work for everyone, and what it says."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from albert_cli.bench import step, timing
+from albert_cli.bench.timing import Timing
+from tests.command import albert
+
+SMALL = "albert-base:L=2,H=32,A=2,F=64,E=16,vocab_size=500"
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def measured() -> dict[str, Any]:
+    arguments = ("bench", "step", SMALL, "--tokens", 256, "--rounds", 2, "--no-compiled", "--device", "cpu", "--json")
+    found: dict[str, Any] = json.loads(albert(*arguments).out)
+    return found
+
+
+def test_everyone_computes_the_same_loss(
+    measured: dict[str, dict[str, dict[str, dict[str, dict[str, float]]]]],
+) -> None:
+    assert list(measured["works"]) == ["s128", "s512", "glue"]
+    for found in measured["works"].values():
+        variants = found["variants"]
+        assert len(variants) >= 2
+        assert [v["loss"] for v in variants.values()] == pytest.approx(
+            [variants["albert"]["loss"]] * len(variants), rel=1e-4
+        )
+        for variant in variants.values():
+            assert variant["minimum_ms"] <= variant["median_ms"]
+            assert variant["albert_is_faster"] == pytest.approx(
+                variant["median_ms"] / variants["albert"]["median_ms"], rel=0.02
+            )
+
+
+def test_bert_is_compared_too_and_what_has_no_peer_is_not() -> None:
+    few = ("--tokens", 128, "--rounds", 1, "--work", "s128", "--no-compiled", "--device", "cpu")
+    bert = "bert-base:L=2,H=32,E=32,A=2,F=64,vocab_size=500"
+    found = json.loads(albert("bench", "step", bert, *few, "--json").out)["works"]["s128"]["variants"]
+    assert found["albert"]["loss"] == pytest.approx(found["transformers"]["loss"], rel=1e-4)
+    own = f"{SMALL},sharing=attention"
+    assert "--alone" in albert("bench", "step", own, *few, expect=2).err
+    assert "transformers" not in albert("bench", "step", own, *few, "--alone").out
+
+
+def test_real_lengths_are_padded_for_those_who_pad() -> None:
+    for lengths in step.GLUE_LENGTHS.values():
+        assert lengths == sorted(lengths) and lengths[-1] <= step.GLUE_MAX
+        batch = step._examples(lengths, 500)
+        assert sorted(np.diff(batch.offsets)) == lengths
+        given = step.padded(batch, CPU, step.GLUE_MAX)
+        assert given["input_ids"].shape == (len(lengths), step.GLUE_MAX)
+        assert int(given["attention_mask"].sum()) == sum(lengths)
+
+
+def test_variants_alternate_after_two_calls_that_do_not_count() -> None:
+    calls: list[str] = []
+
+    def call(name: str) -> float:
+        calls.append(name)
+        return len(calls)
+
+    found = timing.alternate({"a": lambda: call("a"), "b": lambda: call("b")}, 3, CPU, "test")
+    assert "".join(calls) == "aabb" + "ab" * 3
+    assert [len(t.seconds) for t in found.values()] == [3, 3] and found["b"].result == 10
+    assert Timing((3.0, 1.0, 2.0), 0.0).median == 2.0 and Timing((3.0, 1.0, 2.0), 0.0).minimum == 1.0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [(["--work", "s64"], "s128, s512, glue"), (["nonsense"], "neither a preset"), (["--rounds", "0"], "rounds")],
+)
+def test_wrong_arguments(arguments: list[str], said: str) -> None:
+    assert said in albert("bench", "step", *arguments, expect=2).err

@@ -1,0 +1,101 @@
+"""The block's arithmetic: attention in every form, and shared weights in half precision."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from albert_cli.model.block import attend
+from albert_cli.model.encoder import Encoder
+from albert_cli.model.packing import PackedTokens, pack
+from albert_cli.model.precision import lender
+from tests.model.shapes import TINY, random_batch
+
+CPU = torch.device("cpu")
+HEADS, SIZE = 2, 8
+
+
+def by_the_formula(qkv: Tensor, tokens: PackedTokens) -> Tensor:
+    """softmax(q k' / sqrt(d)) v, a sequence at a time: [T, 3, A, d] to [T, A * d]."""
+    parts = []
+    for start, stop in pairwise(tokens.grid.offsets.tolist()):
+        q, k, v = qkv[start:stop].permute(1, 2, 0, 3)
+        shares = torch.softmax(q @ k.transpose(-1, -2) / SIZE**0.5, -1)
+        parts.append((shares @ v).transpose(0, 1).flatten(1))
+    return torch.cat(parts)
+
+
+@pytest.mark.parametrize("lengths", [(20, 3, 11), (7, 7)], ids=["ragged", "equal"])
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5), (torch.bfloat16, 4e-2)]
+)
+def test_attention_is_the_formula_a_sequence_at_a_time(
+    lengths: tuple[int, ...], dtype: torch.dtype, tolerance: float
+) -> None:
+    tokens = pack(random_batch(lengths), CPU)
+    torch.manual_seed(0)
+    qkv = torch.randn(sum(lengths), 3, HEADS, SIZE, dtype=dtype, requires_grad=True)
+    expected_of = qkv.detach().double().requires_grad_()
+    found, expected = attend([(tokens.grid, qkv)], 0.0), by_the_formula(expected_of, tokens)
+    assert found.dtype == dtype and torch.allclose(found.double(), expected, atol=tolerance, rtol=tolerance)
+    weights = torch.randn(expected.shape, dtype=torch.float64)
+    (found.double() * weights).sum().backward()
+    (expected * weights).sum().backward()
+    assert qkv.grad is not None and expected_of.grad is not None
+    assert torch.allclose(qkv.grad.double(), expected_of.grad, atol=3 * tolerance, rtol=3 * tolerance)
+
+
+def test_attention_drops_shares_in_every_precision() -> None:
+    tokens = pack(random_batch((20, 3)), CPU)
+    for dtype in (torch.float32, torch.bfloat16):
+        qkv = torch.randn(23, 3, HEADS, SIZE, dtype=dtype)
+        plain, dropped = attend([(tokens.grid, qkv)], 0.0), attend([(tokens.grid, qkv)], 0.5)
+        assert not torch.allclose(plain, dropped)
+        many = torch.stack([attend([(tokens.grid, qkv)], 0.5).float() for _ in range(800)]).mean(0)
+        assert (many - plain.float()).abs().mean() < 0.1
+
+
+# ---------------------------------------------------------------- half precision
+
+
+def test_the_gradients_of_a_shared_weight_add_up_in_its_own_precision() -> None:
+    """256 layers that each add 1/256 of the first one's gradient: in bf16 the sum would stop growing."""
+    attention = Encoder(TINY).attention[0]
+    lend = lender(attention.weights(), torch.bfloat16)  # type: ignore[operator]
+    uses = [lend() for _ in range(257)]
+    assert uses[0].output.dtype == torch.bfloat16 and uses[0].norm.dtype == torch.float32
+    total = sum((use.output.float() * (1.0 if n == 0 else 1 / 256)).sum() for n, use in enumerate(uses))
+    assert isinstance(total, Tensor)
+    total.backward()
+    gradient = attention.output.weight.grad  # type: ignore[union-attr]
+    assert isinstance(gradient, Tensor)
+    assert gradient.dtype == torch.float32 and torch.allclose(gradient, torch.full_like(gradient, 2.0))
+    assert torch.tensor(1.0, dtype=torch.bfloat16) + 1 / 256 == 1.0  # what would have happened
+
+
+def test_outside_of_autocast_the_weights_are_lent_as_they_are() -> None:
+    attention = Encoder(TINY).attention[0]
+    weights = attention.weights()  # type: ignore[operator]
+    assert all(one is other for one, other in zip(weights, lender(weights, None)(), strict=True))
+
+
+def test_half_precision_is_close_to_full_precision() -> None:
+    config = replace(TINY, num_hidden_layers=6, initializer_range=0.1)
+    encoder = Encoder(config)
+    batch = random_batch((20, 3, 11))
+    tokens = pack(batch, CPU, batch.masked_index)
+    outputs, gradients = [], []
+    for enabled in (False, True):
+        encoder.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            x = encoder(tokens)
+        outputs.append(x.float())
+        x.float().square().sum().backward()
+        gradients.append(torch.cat([p.grad.flatten() for p in encoder.parameters() if p.grad is not None]))
+    assert F.cosine_similarity(outputs[0].flatten(), outputs[1].flatten(), dim=0) > 0.9995
+    assert F.cosine_similarity(gradients[0], gradients[1], dim=0) > 0.995
