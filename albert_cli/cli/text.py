@@ -18,13 +18,18 @@ def vocab(
     sources: Sources,
     out: Out,
     size: Annotated[int, typer.Option(help="Number of pieces.")] = 30_000,
-    sample_size: Annotated[int, typer.Option(help="Sentences to train on, drawn uniformly from all text.")] = 2_000_000,
+    sample_size: Annotated[
+        int, typer.Option(help="Sentences to train on, drawn uniformly from all text; the paper: 10 million.")
+    ] = 2_000_000,
     character_coverage: Annotated[
         float, typer.Option(help="Share of the text's characters that get a piece; the rarest become unknown.")
     ] = 0.99995,
     lowercase: Annotated[bool, typer.Option(help="Lower-case the text.")] = True,
     strip_accents: Annotated[bool, typer.Option(help="Drop accents and other combining marks.")] = True,
-    normal_form: Annotated[Literal["NFKD", "NFKC", "NFC", "none"], typer.Option(help="Unicode normal form.")] = "NFKD",
+    normal_form: Annotated[
+        Literal["NFKD", "NFKC", "NFC", "none"],
+        typer.Option(help="Unicode normal form; text whose accents stay is composed in any case."),
+    ] = "NFKD",
     language: Language = "en",
     text_field: TextField = "text",
     on_bad_bytes: BadBytes = "refuse",

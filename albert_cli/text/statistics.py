@@ -74,7 +74,7 @@ def lines(report: Mapping[str, Any]) -> list[str]:
         f" characters a piece, {report['unknown_rate']:.4%} of the pieces unknown",
         f"longest pieces: {readable(report['longest_pieces'][:5])}",
         f"commonest pieces: {readable(report['commonest_pieces'])}",
-        "with only the best of the pieces (trained anew they do a little better):",
+        "with only the best of its pieces (a vocabulary trained to that size does about as well):",
         console.table(["pieces", "pieces a word", "bytes a piece"], rows),
     ]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from albert_cli import store
@@ -312,6 +312,43 @@ def test_a_published_directory_has_only_a_model(tmp_path: Path) -> None:
     v.copy_to(copy)
     assert (copy / "spiece.model").read_bytes() == (tmp_path / "spiece.model").read_bytes()
     assert Vocabulary.load(copy).encode_batch(["In 1911, 12, ships"]) == v.encode_batch(["In 1911, 12, ships"])
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> tuple[Vocabulary, Any, Any]:
+    """A model of another program with many pieces such as "▁1911,": as a vocabulary, bare, and for Hugging Face."""
+    from sentencepiece import SentencePieceProcessor
+    from tokenizers import Tokenizer
+
+    directory = train_elsewhere(tmp_path_factory.mktemp("published"), **ALBERT_IDS)
+    v = Vocabulary.load(directory)
+    v.copy_to(directory)
+    bare = SentencePieceProcessor(model_file=str(directory / "spiece.model"))
+    return v, bare, Tokenizer.from_file(str(directory / "tokenizer.json"))
+
+
+def by_the_reference(bare: Any, text: str) -> list[str]:
+    """Pieces by the rule of the reference's tokenizer: what ends in digit and comma is encoded again without it."""
+    pieces: list[str] = []
+    for piece in bare.encode(text, out_type=str):
+        if len(piece) > 1 and piece[-1] == "," and piece[-2].isdigit():
+            again = bare.encode(piece[:-1].replace("▁", ""), out_type=str)
+            if not piece.startswith("▁"):  # it has no word before it
+                again[:1] = [again[0][1:]] if len(again[0]) > 1 else []
+            pieces += [*again, ","]
+        else:
+            pieces.append(piece)
+    return pieces
+
+
+@given(st.lists(st.sampled_from(["19", "1", ",", "0", " ", "23,", "ships", "in ", "44", "000"])).map("".join))
+@example("in 1911,1912, 44,000,ships,")
+def test_digits_and_commas_follow_the_reference(published: tuple[Vocabulary, Any, Any], text: str) -> None:
+    v, bare, fast = published
+    text = " ".join(text.split())
+    expected, ours = by_the_reference(bare, text), v.encode(text)
+    assert [v.pieces[i] if i != v.unk_id else expected[n] for n, i in enumerate(ours)] == expected
+    assert fast.encode(text, add_special_tokens=False).ids == ours
 
 
 def test_the_cleaning_comes_from_the_directory(tmp_path: Path) -> None:
