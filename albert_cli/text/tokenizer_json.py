@@ -4,8 +4,8 @@ Given `spiece.model` alone, `AutoTokenizer` needs protobuf and differs from Sent
 because it turns the user-defined symbols into added tokens. The file written here keeps them as ordinary
 pieces and repeats, step for step, what `clean` and SentencePiece's own normaliser do, so that both sides give
 the same ids. What remains different: a literal "[MASK]" (or another special token) in a text is that token
-for Hugging Face and ordinary pieces here; segmentations of equal score; characters newer than the Unicode
-tables of one side.
+for Hugging Face and ordinary pieces here; segmentations of equal score under a vocabulary that was trained
+elsewhere (see `unigram`); characters newer than the Unicode tables of one side.
 """
 
 from __future__ import annotations
