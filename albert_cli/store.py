@@ -276,6 +276,21 @@ def commit_directory(final: Path, kind: str, parents: Mapping[str, str] | None =
 
 
 @contextmanager
+def replace_directory(final: Path, kind: str) -> Iterator[Path]:
+    """Yield an empty directory to fill; on a clean exit it takes the place of the committed directory `final`.
+
+    For a moment between two renames there is neither: only for what can be made again.
+    """
+    with _staging(final) as staging:
+        yield staging
+        seal(staging, kind)
+        _sync(staging)
+        remove_directory(final)
+        staging.rename(final)
+        _sync(final.parent)
+
+
+@contextmanager
 def publish(directory: Path, kind: str, parents: Mapping[str, str] | None = None) -> Iterator[Path]:
     """Yield a directory to fill; on a clean exit its files move into the existing `directory`, manifest last.
 

@@ -14,8 +14,9 @@ Sources = Annotated[
     list[str],
     typer.Argument(
         metavar="SOURCE...",
-        help="Files, folders or globs of .txt and .jsonl (also .gz, .xz); hf:NAME[:CONFIG[:SPLIT]]; "
-        "docs: for the documentation installed on this machine.",
+        help="Files, folders or globs of .txt, .jsonl, .csv, .tsv (also .gz, .bz2, .xz, .zst) and .parquet; - for "
+        "stdin; hf:NAME[:CONFIG[:SPLIT]]; squad:FILE and race:FOLDER for their passages; docs: for the documentation "
+        "installed on this machine. SOURCE@WEIGHT says how often its text is used in a pass.",
     ),
 ]
 Overrides = Annotated[
@@ -25,7 +26,14 @@ Device = Annotated[Literal["auto", "cpu", "cuda", "mps"], typer.Option(help="Whe
 BadBytes = Annotated[
     Literal["refuse", "replace"], typer.Option("--on-bad-bytes", help="Invalid UTF-8: stop and say where, or replace.")
 ]
-TextField = Annotated[str, typer.Option(help="Field of a JSON line, or column of a Hub data set, with the text.")]
+TextField = Annotated[
+    str,
+    typer.Option("--text-field", "--text-column", help="Field of JSON lines, or column of a table, with the text."),
+]
+MaxLine = Annotated[str, typer.Option(help="The longest line (record, cell) that is read, for example 64MiB.")]
+LongLine = Annotated[
+    Literal["refuse", "skip"], typer.Option(help="Longer lines: stop and say where, or leave them out.")
+]
 Language = Annotated[str, typer.Option(help="Language code for splitting sentences.")]
 CheckpointName = Annotated[
     str, typer.Option("--checkpoint", help="A checkpoint directory, a run (its newest step), or a Hub id.")

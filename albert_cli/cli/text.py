@@ -9,7 +9,7 @@ import typer
 
 from albert_cli import console
 from albert_cli.cli.app import app
-from albert_cli.cli.options import BadBytes, Language, Out, Sources, TextField
+from albert_cli.cli.options import BadBytes, Language, LongLine, MaxLine, Out, Sources, TextField
 from albert_cli.command import verb
 
 
@@ -56,20 +56,35 @@ def data(
     vocab: Annotated[Path, typer.Option("--vocab", help="Vocabulary directory.")],
     out: Out,
     holdout: Annotated[float, typer.Option(help="Share of the documents held out for evaluation.")] = 0.01,
+    dedup: Annotated[bool, typer.Option("--dedup", help="Keep one of documents with equal text.")] = False,
     workers: Annotated[int, typer.Option(help="Processes; 0: one a core.")] = 0,
+    task: Annotated[
+        str | None,
+        typer.Option(
+            metavar="I/N|auto|merge",
+            help="Do the I-th of N shares, counted from 0 (auto: as SLURM or Kubernetes says), and merge them last.",
+        ),
+    ] = None,
     language: Language = "en",
     text_field: TextField = "text",
+    max_line: MaxLine = "64MiB",
+    on_long_line: LongLine = "refuse",
     on_bad_bytes: BadBytes = "refuse",
 ) -> None:
     """Tokenise text once, into shards that pretraining draws its examples from.
 
-    Example: albert data wiki.jsonl books/ --vocab vocabulary --out data
+    Example: albert data wiki.jsonl books/@2 --vocab vocabulary --out data
     """
-    from albert_cli.data import build
-    from albert_cli.data.tokenise import BuildSettings
+    import os
 
-    settings = BuildSettings(holdout=holdout, language=language, on_bad_bytes=on_bad_bytes, text_field=text_field)
-    facts = build.build(sources, vocab, out, settings, workers)
+    from albert_cli.data import build, plan
+    from albert_cli.data.tokenise import BuildSettings
+    from albert_cli.text.lines import ReadSettings, parse_size
+
+    share = plan.parse_share(task, os.environ)
+    read = ReadSettings(on_bad_bytes, text_field, parse_size(max_line), on_long_line)
+    settings = BuildSettings(holdout=holdout, language=language, read=read, dedup=dedup)
+    facts = build.build(sources, vocab, out, settings, workers, share)
     console.emit(facts, build.summary(facts))
 
 

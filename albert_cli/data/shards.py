@@ -156,7 +156,7 @@ def verify_data(directory: Path) -> None:
 
 class ShardWriter:
     """Append documents to shards `PREFIX-00`, `PREFIX-01`, ... in one directory, each of at most
-    `max_tokens`.
+    `max_tokens`, and their hashes to `PREFIX.hashes` (little-endian uint64, a document's in its place).
 
     Only the offsets of the shard being written are held in memory. Use as a context manager: leaving it
     closes the last shard.
@@ -168,8 +168,9 @@ class ShardWriter:
         self.names: list[str] = []
         self.tokens = self.sentences = self.documents = 0
         self._ids: IO[bytes] | None = None
+        self._hashes: IO[bytes] | None = None
         self._sentences: list[NDArray[np.uint32]] = []
-        self._documents: list[int] = []
+        self._documents: list[NDArray[np.uint32]] = []
         self._shard_tokens = self._shard_sentences = 0
 
     def __enter__(self) -> ShardWriter:
@@ -177,27 +178,52 @@ class ShardWriter:
 
     def __exit__(self, *error: object) -> None:
         self._close()
+        if self._hashes is not None:
+            self._hashes.close()
 
-    def add(self, ids: NDArray[np.integer], lengths: Integers) -> None:
-        """Append one document: its ids [tokens], and the length of each of its sentences, none of them 0."""
-        for part_ids, part_lengths in self._parts(ids, lengths):
-            if self._ids is None or self._shard_tokens + part_ids.size > self.max_tokens:
-                self._close()
-                self._begin()
-            assert self._ids is not None
-            self._ids.write(part_ids.astype(self.dtype).tobytes())
-            self._sentences.append((self._shard_tokens + np.cumsum(part_lengths)).astype("<u4"))
-            self._shard_tokens += part_ids.size
-            self._shard_sentences += part_lengths.size
-            self._documents.append(self._shard_sentences)
-            self.documents += 1
+    def add(self, ids: NDArray[np.integer], lengths: Integers, sizes: Integers, hashes: NDArray[np.uint64]) -> None:
+        """Append documents, none of them empty.
+
+        ids: their pieces [tokens]; lengths: of each sentence, none of them 0 [sentences]; sizes: sentences of
+        each document [documents]; hashes: uint64 [documents].
+        """
         self.tokens += ids.size
         self.sentences += lengths.size
+        if self._shard_tokens + ids.size <= self.max_tokens or sizes.size == 0:
+            self._append(ids, lengths, sizes, hashes)
+            return
+        sentence_ends = np.cumsum(sizes)
+        token_ends = np.cumsum(lengths)[sentence_ends - 1]
+        sentence = token = 0
+        for last_sentence, last_token, digest in zip(sentence_ends, token_ends, hashes, strict=True):
+            own = ids[token:last_token], lengths[sentence:last_sentence]
+            for number, (part_ids, part_lengths) in enumerate(self._parts(*own)):
+                # A part of its own hash: it is no duplicate of the first.
+                part_hash = np.array([(int(digest) + number) % 2**64], np.uint64)
+                self._append(part_ids, part_lengths, np.array([part_lengths.size]), part_hash)
+            sentence, token = last_sentence, last_token
+
+    def _append(self, ids: NDArray[np.integer], lengths: Integers, sizes: Integers, hashes: NDArray[np.uint64]) -> None:
+        """Append documents that fit into one shard together."""
+        if sizes.size == 0:
+            return
+        if self._ids is None or self._shard_tokens + ids.size > self.max_tokens:
+            self._close()
+            self._begin()
+        assert self._ids is not None
+        assert self._hashes is not None
+        self._ids.write(ids.astype(self.dtype).tobytes())
+        self._hashes.write(hashes.astype("<u8").tobytes())
+        self._sentences.append((self._shard_tokens + np.cumsum(lengths)).astype("<u4"))
+        self._documents.append((self._shard_sentences + np.cumsum(sizes)).astype("<u4"))
+        self._shard_tokens += ids.size
+        self._shard_sentences += lengths.size
+        self.documents += sizes.size
 
     def _parts(self, ids: NDArray[np.integer], lengths: Integers) -> Sequence[tuple[NDArray[np.integer], Integers]]:
         """A document longer than a shard, cut between sentences (and within one that is itself longer)."""
         if ids.size <= self.max_tokens:
-            return [(ids, lengths)] if lengths.size else []
+            return [(ids, lengths)]
         whole, rest = np.divmod(lengths, self.max_tokens)
         pieces = [[self.max_tokens] * w + [r] * (r > 0) for w, r in zip(whole.tolist(), rest.tolist(), strict=True)]
         parts, start = [], 0
@@ -213,7 +239,9 @@ class ShardWriter:
         name = f"{self.prefix}-{len(self.names):02d}"
         self.names.append(name)
         self._ids = (self.directory / f"{name}.ids").open("wb")
-        self._sentences, self._documents = [np.zeros(1, "<u4")], [0]
+        if self._hashes is None:
+            self._hashes = (self.directory / f"{self.prefix}.hashes").open("wb")
+        self._sentences, self._documents = [np.zeros(1, "<u4")], [np.zeros(1, "<u4")]
         self._shard_tokens = self._shard_sentences = 0
 
     def _close(self) -> None:
@@ -221,6 +249,5 @@ class ShardWriter:
             return
         self._ids.close()
         self._ids = None
-        name = self.names[-1]
-        np.concatenate(self._sentences).astype("<u4").tofile(self.directory / f"{name}.sentences")
-        np.array(self._documents, "<u4").tofile(self.directory / f"{name}.documents")
+        for suffix, offsets in ((".sentences", self._sentences), (".documents", self._documents)):
+            np.concatenate(offsets).astype("<u4").tofile(self.directory / f"{self.names[-1]}{suffix}")

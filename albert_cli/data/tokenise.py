@@ -1,6 +1,6 @@
-"""One task of `albert data`: the text of one source, tokenised into one directory of shards.
+"""One task of `albert data`: some parts of the sources, tokenised into one directory of shards.
 
-What it writes depends on the source, the vocabulary and the settings alone. It holds one chunk of documents
+What it writes depends on the text, the vocabulary and the settings alone. It holds one chunk of documents
 at a time.
 """
 
@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
-from hashlib import blake2b
+from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,18 +17,26 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from albert_cli import store
-from albert_cli.data.shards import MAX_SHARD_TOKENS, ShardWriter, Split, id_type
-from albert_cli.errors import ConfigError
-from albert_cli.text.corpus import OnBadBytes
+from albert_cli import console, store
+from albert_cli.data.shards import MAX_SHARD_TOKENS, Integers, ShardWriter, Split, id_type
+from albert_cli.errors import CheckpointError, ConfigError
+from albert_cli.text.corpus import ReadSettings, copies, hash_part, hash_words, read_part
+from albert_cli.text.lines import Part, Tally, stamp
+from albert_cli.text.sentences import paragraphs, split_paragraphs
 
 if TYPE_CHECKING:
     from albert_cli.text.corpus import Document
-    from albert_cli.text.vocabulary import Vocabulary
+    from albert_cli.text.words import WordEncoder
 
-FORMAT = 1
+FORMAT = 2
 SPLITS: tuple[Split, ...] = ("train", "heldout")
-_CHUNK = 1 << 20  # characters tokenised at a time: enough to amortise the call, little enough to hold
+# Of a source whose weight has a fraction, some documents are used once more in a pass than the others.
+GROUPS = ("train", "train-more", "heldout")
+_DROPPED, _TRAIN, _MORE, _HELDOUT = -1, 0, 1, 2
+_CHUNK = 1 << 20  # characters tokenised at a time: enough to amortise the calls, little enough to hold
+_SEEN = ".seen.json"
+
+Count = Callable[[int, int], None]  # bytes of sources, bytes of text done since the last call
 
 
 @dataclass(frozen=True)
@@ -36,98 +44,191 @@ class BuildSettings:
     """How text becomes shards.
 
     holdout: share of the documents kept for evaluation; language: ISO 639 code for the sentence splitter;
-    forced_holdout: hash of a document that is held out in any case (where the share alone would take none).
+    dedup: keep one of documents with equal text; split_bytes: the least size of the parts that plain files are
+    read in, and to which small files are put together.
     """
 
     holdout: float = 0.01
     language: str = "en"
-    on_bad_bytes: OnBadBytes = "refuse"
-    text_field: str = "text"
+    read: ReadSettings = field(default_factory=ReadSettings)
+    dedup: bool = False
+    split_bytes: int = 32 << 20
     max_shard_tokens: int = MAX_SHARD_TOKENS
-    forced_holdout: int = -1
 
     def __post_init__(self) -> None:
         if not 0 <= self.holdout < 1:
             raise ConfigError(f"--holdout {self.holdout:g}: must be at least 0 and below 1")
 
-    def holds_out(self, digest: int) -> bool:
-        """Whether a document with this hash belongs to the held-out split."""
-        return digest < int(self.holdout * 2**64) or digest == self.forced_holdout
-
 
 @dataclass(frozen=True)
 class Task:
-    """One source: `directory` receives its shards; `identity` is all that their bytes depend on."""
+    """Parts of sources of one weight: `directory` receives their shards."""
 
     name: str
     directory: Path
     vocabulary_dir: Path
-    source: dict[str, Any]
+    parts: tuple[Part, ...]
     vocabulary: str
     settings: BuildSettings
 
     @property
+    def weight(self) -> float:
+        """How often the text is used in a pass."""
+        return self.parts[0].source.weight
+
+    @property
+    def size(self) -> int:
+        """Bytes of the sources as they lie on the disk; 0 where that is not known."""
+        return sum(_size(part) for part in self.parts)
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether the text comes from stdin, which can be read once only and by this process only."""
+        return any(part.source.kind == "stdin" for part in self.parts)
+
+    @property
+    def sources(self) -> dict[str, Any]:
+        """The parts as data.json names them, without their hash."""
+        return {"parts": [_describe(part) for part in self.parts], "weight": self.weight}
+
+    @property
     def identity(self) -> dict[str, Any]:
-        """What `shard.json` must say for the shards to be this task's."""
+        """What `shard.json` must say, beside the hash of the text, for the shards to be this task's."""
+        settings = self.settings
         return {
             "format": FORMAT,
-            "source": self.source,
             "vocabulary": self.vocabulary,
-            **asdict(self.settings),
+            "holdout": settings.holdout,
+            "language": settings.language,
+            "read": vars(settings.read),
+            "max_shard_tokens": settings.max_shard_tokens,
+            **self.sources,
         }
 
 
-def document_hash(text: str) -> int:
-    """64 bits of BLAKE2b over the text with single spaces: the same in any file, under any vocabulary."""
-    return int.from_bytes(blake2b(" ".join(text.split()).encode("utf-8", "replace"), digest_size=8).digest(), "big")
+def _size(part: Part) -> int:
+    if part.stamp is None:
+        return 0
+    return (part.stamp[0] if part.end is None else part.end) - part.start
 
 
-def run_task(task: Task, count: Callable[[int], None]) -> dict[str, Any]:
-    """Tokenise one source into `task.directory` and return what its `shard.json` says.
+def _describe(part: Part) -> dict[str, Any]:
+    described: dict[str, Any] = {"source": part.source.name}
+    if part.source.can_be_split and part.stamp is not None and (part.start or part.end is not None):
+        described |= {"start": part.start, "end": part.end or part.stamp[0]}
+    return described | ({"bytes": part.stamp[0]} if part.stamp else {})
 
-    count is told the bytes of text after each chunk.
-    """
-    from albert_cli.text.corpus import read_documents
+
+# ---------------------------------------------------------------- text to shards
+
+
+def encoder_of(task: Task) -> WordEncoder:
+    """The task's vocabulary, loaded once a process, with the words that this process has met."""
+    return _encoder(task.vocabulary_dir, task.vocabulary)
+
+
+@lru_cache(maxsize=1)
+def _encoder(directory: Path, fingerprint: str) -> WordEncoder:
     from albert_cli.text.vocabulary import Vocabulary
+    from albert_cli.text.words import WordEncoder
 
-    settings = task.settings
-    vocabulary = Vocabulary.load(task.vocabulary_dir)
-    documents = read_documents([task.source["source"]], settings.on_bad_bytes, settings.text_field)
-    counts = {split: np.zeros(vocabulary.size, np.int64) for split in SPLITS}
-    size, smallest = 0, -1
-    with store.commit_directory(task.directory, "shard") as staging:
-        dtype = id_type(vocabulary.size)
-        train, heldout = (ShardWriter(staging, split, dtype, settings.max_shard_tokens) for split in SPLITS)
-        writers = {"train": train, "heldout": heldout}
-        with train, heldout:
-            for chunk in _chunks(documents):
-                encoded = _encode(chunk, vocabulary, settings.language)
-                for document, (ids, lengths) in zip(chunk, encoded, strict=True):
-                    if not ids.size:
-                        continue
-                    digest = document_hash(document.text)
-                    smallest = digest if smallest < 0 else min(smallest, digest)
-                    split: Split = "heldout" if settings.holds_out(digest) else "train"
-                    writers[split].add(ids, lengths)
-                    counts[split] += np.bincount(ids, minlength=vocabulary.size)
-                chunk_size = sum(len(d.text.encode("utf-8", "replace")) for d in chunk)
-                size += chunk_size
-                count(chunk_size)
-        for split in SPLITS:
-            counts[split].astype("<i8").tofile(staging / f"{split}.counts")
+    return WordEncoder(Vocabulary.load(directory))
+
+
+def run_task(task: Task, count: Count) -> dict[str, Any]:
+    """Tokenise the task's parts into `task.directory` and return what its `shard.json` says."""
+    settings, tally = task.settings, Tally()
+    encoder = encoder_of(task)
+    size = seen = 0
+    stamps = stamps_of(task)
+    with store.commit_directory(task.directory, "shard") as staging, GroupWriter(staging, task, encoder) as writer:
+        documents = chain.from_iterable(read_part(part, settings.read, tally) for part in task.parts)
+        for chunk in _chunks(documents):
+            writer.add(*tokenise(chunk, encoder, settings.language))
+            chunk_size = sum(len(d.text.encode("utf-8", "replace")) for d in chunk)
+            size += chunk_size
+            count(tally.size - seen, chunk_size)
+            seen = tally.size
+        count(tally.size - seen, 0)
         facts = {
             "task": task.identity,
+            "sha256": tally.sha256.hexdigest(),
             "bytes": size,
-            "smallest_hash": smallest,
-            "shards": {split: writers[split].names for split in SPLITS},
-            "totals": {split: _totals(writers[split]) for split in SPLITS},
+            "skipped_lines": tally.skipped,
+            **writer.finish(),
+            "changed": None,
         }
-        (staging / "shard.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+        write_facts(staging, facts)
+    remember(task, stamps)
     return facts
 
 
-def _totals(writer: ShardWriter) -> dict[str, int]:
-    return {"documents": writer.documents, "sentences": writer.sentences, "tokens": writer.tokens}
+def write_facts(staging: Path, facts: dict[str, Any]) -> None:
+    """Write `shard.json`."""
+    (staging / "shard.json").write_text(json.dumps(facts, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+class GroupWriter:
+    """The shards of every group in one staged directory, and how often each piece occurs in those of train."""
+
+    def __init__(self, staging: Path, task: Task, encoder: WordEncoder) -> None:
+        self._staging, self._task = staging, task
+        self._vocab_size = encoder.vocabulary.size
+        cap = task.settings.max_shard_tokens
+        self._writers = {name: ShardWriter(staging, name, id_type(self._vocab_size), cap) for name in GROUPS}
+        self._counts: dict[str, NDArray[np.int64]] = {}
+
+    def __enter__(self) -> GroupWriter:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for writer in self._writers.values():
+            writer.__exit__(*error)
+
+    def add(self, ids: NDArray[np.integer], lengths: Integers, sizes: Integers, hashes: NDArray[np.uint64]) -> None:
+        """Append documents, each to the group that its hash says; the arguments of `ShardWriter.add`."""
+        self.add_grouped(groups_of(hashes, self._task), ids, lengths, sizes, hashes)
+
+    def add_grouped(
+        self,
+        groups: Integers,
+        ids: NDArray[np.integer],
+        lengths: Integers,
+        sizes: Integers,
+        hashes: NDArray[np.uint64],
+    ) -> None:
+        """Append documents to the groups given, int64 [documents]; those of a negative one are left out."""
+        for number in np.unique(groups[groups >= 0]).tolist():
+            of_document = groups == number
+            of_sentence = np.repeat(of_document, sizes)
+            own = ids if of_document.all() else ids[np.repeat(of_sentence, lengths)]
+            name = GROUPS[number]
+            self._writers[name].add(own, lengths[of_sentence], sizes[of_document], hashes[of_document])
+            if number != _HELDOUT:  # little text, counted when all is there
+                counts = self._counts.setdefault(name, np.zeros(self._vocab_size, np.int64))
+                counts += np.bincount(own, minlength=self._vocab_size)
+
+    def finish(self) -> dict[str, Any]:
+        """Close the shards, write the counts, and say what there is: shards and totals of each group."""
+        self.__exit__()
+        for name, counts in self._counts.items():
+            kind = "<u4" if counts.max(initial=0) < 2**32 else "<u8"
+            counts.astype(kind).tofile(self._staging / f"{name}.counts")
+        writers = self._writers.items()
+        totals = {n: {"documents": w.documents, "sentences": w.sentences, "tokens": w.tokens} for n, w in writers}
+        return {"shards": {name: writer.names for name, writer in writers}, "totals": totals}
+
+
+def groups_of(hashes: NDArray[np.uint64], task: Task) -> Integers:
+    """The number of each document's group: held out by its hash, or in train as often as the weight says."""
+    groups, weight = np.zeros(hashes.size, np.int64), task.weight
+    if weight != int(weight):
+        times = np.array([copies(weight, digest) for digest in hashes.tolist()], np.int64)
+        groups[times > int(weight)] = _MORE
+        groups[times == 0] = _DROPPED
+    held = hashes < np.uint64(int(task.settings.holdout * 2**64))
+    groups[held & (groups != _DROPPED)] = _HELDOUT
+    return groups
 
 
 def _chunks(documents: Iterator[Document]) -> Iterator[list[Document]]:
@@ -144,19 +245,62 @@ def _chunks(documents: Iterator[Document]) -> Iterator[list[Document]]:
         yield chunk
 
 
-def _encode(
-    documents: Sequence[Document], vocabulary: Vocabulary, language: str
-) -> Iterator[tuple[NDArray[np.uint32], NDArray[np.int64]]]:
-    """For each document its ids and the lengths of its sentences that have any."""
-    from albert_cli.text.sentences import split_sentences
+def tokenise(
+    documents: Sequence[Document], encoder: WordEncoder, language: str
+) -> tuple[NDArray[np.int32], Integers, Integers, NDArray[np.uint64]]:
+    """Documents to the arrays that `ShardWriter.add` takes; sentences and documents without a piece left out."""
+    texts = [paragraphs(document.text) for document in documents]
+    hashes = np.fromiter((hash_words(" ".join(lines)) for lines in texts), np.uint64, len(texts))
+    sentences = [split_paragraphs(lines, language) for lines in texts]
+    ids, lengths = encoder.encode(list(chain.from_iterable(sentences)))
+    sizes = np.fromiter(map(len, sentences), np.int64, len(sentences))
+    has_pieces = lengths > 0
+    if not has_pieces.all() or not sizes.all():
+        kept = np.append(0, np.cumsum(has_pieces))
+        sizes = np.diff(kept[np.cumsum(sizes)], prepend=0)
+        lengths, hashes, sizes = lengths[has_pieces], hashes[sizes > 0], sizes[sizes > 0]
+    return ids, lengths, sizes, hashes
 
-    sentences = [split_sentences(document.text, language) for document in documents]
-    pieces = vocabulary.encode_batch(list(chain.from_iterable(sentences)))
-    lengths = np.fromiter(map(len, pieces), np.int64, len(pieces))
-    ids = np.fromiter(chain.from_iterable(pieces), np.uint32, int(lengths.sum()))
-    first_sentence = first_id = 0
-    for document in sentences:
-        own = lengths[first_sentence : first_sentence + len(document)]
-        total = int(own.sum())
-        yield ids[first_id : first_id + total], own[own > 0]
-        first_sentence, first_id = first_sentence + len(document), first_id + total
+
+# ---------------------------------------------------------------- finished tasks
+
+
+def stamps_of(task: Task) -> list[list[int]]:
+    """Size, time and inode of every file of a task."""
+    return [list(stamp(part.source.path)) for part in task.parts if part.source.path is not None]
+
+
+def remember(task: Task, stamps: list[list[int]]) -> None:
+    """Note what the files looked like; a hint that saves reading them again, and no part of the artefact."""
+    store.write_json(task.directory / _SEEN, {"stamps": stamps})
+
+
+def is_same_text(task: Task, facts: dict[str, Any]) -> bool:
+    """Whether the sources still hold what the finished task has read: by their stamps, or else by their hash."""
+    stamps, seen = stamps_of(task), task.directory / _SEEN
+    if not task.is_stream and seen.is_file() and store.read_json(seen).get("stamps") == stamps:
+        return True
+    tally = Tally()
+    for part in task.parts:
+        if part.source.kind == "hub":
+            return True  # known by name only
+        hash_part(part, tally)
+    is_same = bool(facts["sha256"] == tally.sha256.hexdigest())
+    if is_same:
+        remember(task, stamps)
+    return is_same
+
+
+def kept(task: Task) -> dict[str, Any] | None:
+    """What a finished task says, verified, or None when it has to run (again); what is of no use is removed."""
+    if not task.directory.exists():
+        return None
+    try:
+        store.verify(task.directory, "shard")
+        facts = store.read_json(task.directory / "shard.json")
+        if facts["task"] == task.identity and not task.is_stream and is_same_text(task, facts):
+            return facts
+    except CheckpointError as error:
+        console.note(f"{error.message}; making it again")
+    store.remove_directory(task.directory)
+    return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 _END = re.compile(r"(?<=[.!?…。！？।])[\"'”’»)\]]*(?:\s+|(?<=[。！？]))")
 _LONGEST_PARAGRAPH = 1 << 14  # characters
@@ -16,12 +16,27 @@ def split_sentences(text: str, language: str = "en") -> list[str]:
     `language` is an ISO 639 code; an unknown one falls back to English rules (sentencex's own chain).
     Apart from white space, the sentences hold every character of the text.
     """
+    return split_paragraphs(paragraphs(text), language)
+
+
+def paragraphs(text: str) -> list[str]:
+    """The lines of `text` that are not blank, each with single spaces and none at its ends."""
+    return [p for line in text.split("\n") if (p := line if _has_single_spaces(line) else " ".join(line.split()))]
+
+
+def _has_single_spaces(line: str) -> bool:
+    # No white space but the plain space is printable, in any script.
+    return line.isprintable() and "  " not in line and line[:1] != " " and line[-1:] != " "
+
+
+def split_paragraphs(lines: Iterable[str], language: str = "en") -> list[str]:
+    """`split_sentences` for what `paragraphs` made."""
     from sentencex import segment
 
-    sentences = []
-    for line in text.split("\n"):
-        # Spaces are normalised first: sentencex cuts at byte offsets, and panics inside a no-break space.
-        for paragraph in _bounded(" ".join(line.split())):
+    sentences: list[str] = []
+    for line in lines:
+        # Spaces are normalised before: sentencex cuts at byte offsets, and panics inside a no-break space.
+        for paragraph in (line,) if len(line) <= _LONGEST_PARAGRAPH else _bounded(line):
             try:
                 parts = segment(language, paragraph)
             except BaseException as error:  # a Rust panic is no Exception

@@ -118,8 +118,26 @@ class Vocabulary:
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """`encode` for many texts at once, on the calling thread."""
-        ids: list[list[int]] = self._processor.encode(clean_batch(texts, self.cleaning), num_threads=1)
+        return self.encode_cleaned(clean_batch(texts, self.cleaning))
+
+    def encode_cleaned(self, texts: Sequence[str]) -> list[list[int]]:
+        """The piece ids of texts that need no cleaning any more, on the calling thread."""
+        ids: list[list[int]] = self._processor.encode(list(texts), num_threads=1)
         return ids
+
+    @cached_property
+    def encodes_word_by_word(self) -> bool:
+        """Whether the pieces of a line are those of its words: a unigram model in which none crosses a space."""
+        normalizer, trainer = self._proto.normalizer_spec, self._proto.trainer_spec
+        return (
+            trainer.model_type == trainer.UNIGRAM
+            and not trainer.treat_whitespace_as_suffix
+            and normalizer.add_dummy_prefix
+            and normalizer.remove_extra_whitespaces
+            and normalizer.escape_whitespaces
+            and "▁" in self.pieces
+            and not any("▁" in piece[1:] for piece in self.pieces)
+        )
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of piece ids; special tokens are shown by name, padding is left out."""

@@ -21,12 +21,12 @@ from albert_cli.text.sentences import split_sentences
 from albert_cli.text.vocabulary import Vocabulary
 
 Files = Callable[[int], list[str]]
-TENTH = BuildSettings(holdout=0.1)
+TENTH = BuildSettings(holdout=0.1, split_bytes=30_000)
 
 
 def contents(directory: Path) -> dict[str, bytes]:
-    """Every file but the lock, by name."""
-    files = (p for p in sorted(directory.rglob("*")) if p.is_file() and p.name != ".lock")
+    """Every file but the lock and the notes on the sources' stamps, by name."""
+    files = (p for p in sorted(directory.rglob("*")) if p.is_file() and p.name not in (".lock", ".seen.json"))
     return {p.relative_to(directory).as_posix(): p.read_bytes() for p in files}
 
 

@@ -25,7 +25,7 @@ Files = Callable[[int], list[str]]
 
 @pytest.fixture
 def data(small_vocabulary: Path, write_files: Files, tmp_path: Path) -> Path:
-    build(write_files(2), small_vocabulary, tmp_path / "data", BuildSettings(holdout=0.1), workers=1)
+    build(write_files(2), small_vocabulary, tmp_path / "data", BuildSettings(holdout=0.1, split_bytes=20_000), workers=1)
     return tmp_path / "data"
 
 
@@ -100,7 +100,7 @@ def test_a_vocabulary_is_described(small_vocabulary: Path) -> None:
 
 def test_verify_counts_files_and_names_the_damaged_one(data: Path) -> None:
     assert describe(data, verify=True)[0]["verified"] > 10
-    (path, _) = sorted(data.glob("shards/*/train-00.ids"))
+    path, *_ = sorted(data.glob("shards/*/train-00.ids"))
     content = bytearray(path.read_bytes())
     content[7] ^= 4
     path.write_bytes(content)

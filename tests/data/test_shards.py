@@ -18,8 +18,9 @@ def write(directory: Path, documents: list[list[int]], cap: int, dtype: str = "u
     ids = iter(range(10**9))
     with ShardWriter(directory, "train", dtype, cap) as writer:
         for lengths in documents:
-            own = np.array([next(ids) for _ in range(sum(lengths))], np.uint32)
-            writer.add(own, np.array(lengths, np.int64))
+            if lengths:
+                own = np.array([next(ids) for _ in range(sum(lengths))], np.uint32)
+                writer.add(own, np.array(lengths, np.int64), np.array([len(lengths)]), np.array([7], np.uint64))
     return writer
 
 
@@ -52,7 +53,7 @@ def test_ids_take_the_narrowest_type() -> None:
 
 def test_large_ids_survive(tmp_path: Path) -> None:
     with ShardWriter(tmp_path, "train", "uint32") as writer:
-        writer.add(np.array([70_000, 5], np.uint32), np.array([2]))
+        writer.add(np.array([70_000, 5], np.uint32), np.array([2]), np.array([1]), np.array([7], np.uint64))
     assert Shard.open(tmp_path / "train-00", "uint32").ids.tolist() == [70_000, 5]
 
 

@@ -1,0 +1,284 @@
+"""Finished tasks to one data directory: duplicates dropped, something held out, everything named and counted."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from albert_cli import console, store
+from albert_cli.data.plan import request
+from albert_cli.data.shards import Integers, Shard, id_type
+from albert_cli.data.tokenise import (
+    FORMAT,
+    GROUPS,
+    SPLITS,
+    GroupWriter,
+    Task,
+    encoder_of,
+    groups_of,
+    remember,
+    run_task,
+    stamps_of,
+    write_facts,
+)
+from albert_cli.errors import InputError
+
+if TYPE_CHECKING:
+    from albert_cli.text.vocabulary import Vocabulary
+
+_FEW_HELDOUT = 5_000  # pieces: ten sequences of the paper's length
+_HASHES_AT_A_TIME = 8 << 20  # in memory while duplicates are found, with what sorting takes about 400 MB
+_UNITS = ("documents", "sentences", "tokens")
+Facts = dict[str, Any]
+
+
+def complete(tasks: Sequence[Task], results: Sequence[Facts]) -> list[Facts]:
+    """Drop duplicates where that is asked, and hold out the document with the smallest hash where the share
+    takes none of a small corpus; what a finished task has too much is taken out of its shards.
+
+    Raises `InputError` when there is no text, or none left to train on.
+    """
+    kept = _first_copies(tasks) if tasks[0].settings.dedup else None
+    heldout = _forced_holdout(tasks)
+    completed = []
+    place = 0
+    for task, facts in zip(tasks, results, strict=True):
+        size = sum(hashes.size for _, hashes in _hashes(task))
+        mask = np.ones(size, np.bool_) if kept is None else kept[place : place + size]
+        place += size
+        completed.append(_changed(task, facts, mask, heldout))
+    totals = totals_of(tasks, completed)
+    if totals["train"]["tokens"] == 0:
+        for task in tasks:
+            store.remove_directory(task.directory)
+        if totals["heldout"]["tokens"] == 0:
+            raise InputError("no text in any source", "check the files, or name others")
+        raise InputError("every document is held out, none is left to train on", "lower --holdout or add text")
+    return completed
+
+
+def _hashes(task: Task) -> Iterator[tuple[str, NDArray[np.uint64]]]:
+    """Each group of a task's shards with the hashes of all its documents, also of those dropped later."""
+    for group in GROUPS:
+        path = task.directory / f"{group}.hashes"
+        if path.is_file():
+            yield group, np.fromfile(path, "<u8").astype(np.uint64)
+
+
+def _first_copies(tasks: Sequence[Task]) -> NDArray[np.bool_]:
+    """Which documents to keep, over all tasks in their order: the first of those with the same hash. bool [N].
+
+    Only so many hashes are looked at together as fit into memory: those with the same remainder.
+    """
+    size = sum(hashes.size for task in tasks for _, hashes in _hashes(task))
+    rounds = -(-size // _HASHES_AT_A_TIME)
+    is_first = np.zeros(size, np.bool_)
+    for remainder in range(rounds):
+        values, places, start = [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)], 0
+        for task in tasks:
+            for _, hashes in _hashes(task):
+                chosen = np.flatnonzero(hashes % np.uint64(rounds) == remainder)
+                values.append(hashes[chosen])
+                places.append(chosen + start)
+                start += hashes.size
+        _, first = np.unique(np.concatenate(values), return_index=True)
+        is_first[np.concatenate(places)[first]] = True
+    return is_first
+
+
+def _forced_holdout(tasks: Sequence[Task]) -> int | None:
+    """The hash of the document to hold out where the share takes none, or None."""
+    groups = [(group, hashes) for task in tasks for group, hashes in _hashes(task)]
+    documents = sum(hashes.size for _, hashes in groups)
+    if tasks[0].settings.holdout == 0 or documents < 2 or any(group == "heldout" for group, _ in groups):
+        return None
+    smallest = min(int(hashes.min()) for _, hashes in groups)
+    if all(int(hashes.max()) == smallest for _, hashes in groups):
+        return None  # all the same text
+    console.note(f"holding out 1 of {documents} documents, the one with the smallest hash")
+    return smallest
+
+
+def _changed(task: Task, facts: Facts, kept: NDArray[np.bool_], heldout: int | None) -> Facts:
+    """The task's facts after its shards hold what they should."""
+    if heldout is not None and not any((hashes == np.uint64(heldout)).any() for _, hashes in _hashes(task)):
+        heldout = None
+    wanted: Facts | None = {"dropped": int((~kept).sum()), "held_out": heldout}
+    if wanted == {"dropped": 0, "held_out": None}:
+        wanted = None
+    if facts["changed"] == wanted:
+        return facts
+    if facts["changed"] is not None:  # by a build that was killed, beside other tasks: begin with its text again
+        store.remove_directory(task.directory)
+        facts = run_task(task, lambda disk, text: None)
+    return facts if wanted is None else _rewrite(task, facts, kept, heldout, wanted)
+
+
+def _rewrite(task: Task, facts: Facts, kept: NDArray[np.bool_], heldout: int | None, wanted: Facts) -> Facts:
+    """Write the task's shards anew without the documents that are not kept, in one rename.
+
+    The files of hashes stay as they are, so that the same decision can be taken again.
+    """
+    encoder = encoder_of(task)
+    with store.replace_directory(task.directory, "shard") as staging:
+        with GroupWriter(staging, task, encoder) as writer:
+            start = 0
+            for group, hashes in _hashes(task):
+                place = 0
+                for name in facts["shards"][group]:
+                    shard = Shard.open(task.directory / name, id_type(encoder.vocabulary.size))
+                    own = slice(place, place := place + shard.documents.size - 1)
+                    groups = groups_of(hashes[own], task)
+                    groups[:] = GROUPS.index(group)
+                    if heldout is not None:
+                        groups[hashes[own] == np.uint64(heldout)] = GROUPS.index("heldout")
+                    groups[~kept[start : start + hashes.size][own]] = -1
+                    lengths, sizes = _differences(shard.sentences), _differences(shard.documents)
+                    writer.add_grouped(groups, np.asarray(shard.ids), lengths, sizes, hashes[own])
+                start += hashes.size
+            facts = {**facts, **writer.finish(), "changed": wanted}
+        for group in GROUPS:
+            (staging / f"{group}.hashes").unlink(missing_ok=True)
+        for group, hashes in _hashes(task):
+            hashes.astype("<u8").tofile(staging / f"{group}.hashes")
+        write_facts(staging, facts)
+        stamps = stamps_of(task)
+    remember(task, stamps)
+    return facts
+
+
+def _differences(offsets: NDArray[np.uint32]) -> Integers:
+    """What lies between offsets: int64, one less than they are."""
+    return np.diff(offsets).astype(np.int64)
+
+
+# ---------------------------------------------------------------- the whole directory
+
+
+def _times(task: Task, group: str) -> int:
+    """How often a pass uses the documents of a group."""
+    return {"train": int(task.weight), "train-more": int(task.weight) + 1, "heldout": 1}[group]
+
+
+def totals_of(tasks: Sequence[Task], results: Sequence[Facts]) -> dict[str, dict[str, int]]:
+    """Documents, sentences and tokens of a pass over each split."""
+    totals: dict[str, dict[str, int]] = {split: dict.fromkeys(_UNITS, 0) for split in SPLITS}
+    for task, facts in zip(tasks, results, strict=True):
+        for group in GROUPS:
+            split = "heldout" if group == "heldout" else "train"
+            for unit in _UNITS:
+                totals[split][unit] += _times(task, group) * facts["totals"][group][unit]
+    return totals
+
+
+def publish(out: Path, tasks: Sequence[Task], results: Sequence[Facts], vocabulary: Vocabulary) -> Facts:
+    """Write `data.json`, the counts and the copy of the vocabulary, and last the manifest."""
+    counts = {split: _counts(tasks, results, split, vocabulary.size) for split in SPLITS}
+    asked = request(tasks)
+    hashed = [{**source, "sha256": r["sha256"]} for source, r in zip(asked["sources"], results, strict=True)]
+    pieces = sum(r["totals"][group]["tokens"] for r in results for group in GROUPS)
+    facts: Facts = {
+        "format": FORMAT,
+        "dtype": id_type(vocabulary.size),
+        **asked,
+        "sources": hashed,
+        "vocab_size": vocabulary.size,
+        "cleaning": asdict(vocabulary.cleaning),
+        "bytes_read": sum(r["bytes"] for r in results),
+        "skipped_lines": sum(r["skipped_lines"] for r in results),
+        "duplicates_dropped": sum((r["changed"] or {"dropped": 0})["dropped"] for r in results),
+        "totals": totals_of(tasks, results),
+        "bytes_per_piece_on_disk": round(sum(_disk_bytes(task) for task in tasks) / max(pieces, 1), 4),
+        **unigram_entropies(counts["train"], counts["heldout"]),
+        "shards": {split: list(_shard_names(tasks, results, split)) for split in SPLITS},
+        "fingerprints": {task.name: store.fingerprint(task.directory) for task in tasks},
+    }
+    shutil.rmtree(out / "vocabulary", ignore_errors=True)
+    store.remove_leftovers(out / "shards")
+    store.remove_leftovers(out)
+    with store.publish(out, "data", {"vocabulary": tasks[0].vocabulary}) as staging:
+        (staging / "vocabulary").mkdir()
+        vocabulary.copy_to(staging / "vocabulary")
+        counts["train"].astype("<i8").tofile(staging / "unigram.counts")
+        (staging / "data.json").write_text(json.dumps(facts, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    return facts
+
+
+def _shard_names(tasks: Sequence[Task], results: Sequence[Facts], split: str) -> Iterator[str]:
+    """The shards of a split; one that a pass uses several times is named so often."""
+    for task, facts in zip(tasks, results, strict=True):
+        for group in GROUPS:
+            if (group == "heldout") == (split == "heldout"):
+                yield from [f"{task.name}/{name}" for name in facts["shards"][group]] * _times(task, group)
+
+
+def _disk_bytes(task: Task) -> int:
+    manifest = store.read_manifest(task.directory)
+    return 0 if manifest is None else sum(int(entry["size"]) for entry in manifest.files.values())
+
+
+def _counts(tasks: Sequence[Task], results: Sequence[Facts], split: str, vocab_size: int) -> Integers:
+    """How often each piece occurs in a pass over a split: int64 [V]."""
+    counts = np.zeros(vocab_size, np.int64)
+    for task, facts in zip(tasks, results, strict=True):
+        if split == "heldout":
+            for name in facts["shards"]["heldout"]:
+                ids = Shard.open(task.directory / name, id_type(vocab_size)).ids
+                counts += np.bincount(ids, minlength=vocab_size)
+            continue
+        for group in GROUPS[:2]:
+            path = task.directory / f"{group}.counts"
+            if path.is_file():
+                kind = "<u4" if path.stat().st_size == 4 * vocab_size else "<u8"
+                counts += _times(task, group) * np.fromfile(path, kind).astype(np.int64)
+    return counts
+
+
+def unigram_entropies(train: Integers, heldout: Integers) -> dict[str, float | None]:
+    """What guessing by frequency alone costs on the held-out text, in nats a piece; None without held-out
+    text.
+
+    unigram_entropy_nats: mean -log p over the held-out pieces, p from the train counts with 1 added to
+    each: the loss that a model which has learnt only frequencies reaches. heldout_own_entropy_nats: the
+    same with p from the held-out counts themselves, the least that any fixed distribution can reach.
+    """
+    total = int(heldout.sum())
+    if total == 0:
+        return {"unigram_entropy_nats": None, "heldout_own_entropy_nats": None}
+    share = heldout[heldout > 0] / total
+    smoothed = (train[heldout > 0] + 1) / (int(train.sum()) + train.size)
+    cross, own = -(share * np.log(smoothed)).sum(), -(share * np.log(share)).sum()
+    return {"unigram_entropy_nats": round(float(cross), 6), "heldout_own_entropy_nats": round(float(own), 6)}
+
+
+def summary(facts: Facts) -> str:
+    """What `build` made, in a few lines for a person."""
+    rate = f"{facts['bytes_read'] / 1e6:.1f} MB of text in {console.duration(facts['seconds'])}"
+    rate += f", {facts['bytes_read'] / 1e6 / max(facts['seconds'], 1e-3):.1f} MB/s"
+    if "job" in facts:
+        done = f"{facts['tasks_finished']} of {facts['tasks_in_all']} tasks are finished"
+        return f"{facts['out']}: job {facts['job']}, {facts['tasks']} tasks, {rate}; {done}"
+    rows = [[split, *(f"{n:,}" for n in facts["totals"][split].values())] for split in SPLITS]
+    lines = [console.table(["split", "documents", "sentences", "pieces"], rows), ""]
+    lines.append(f"{facts['out']}: " + ("up to date" if facts["up_to_date"] else rate))
+    for name, what in (("duplicates_dropped", "duplicate documents dropped"), ("skipped_lines", "long lines left out")):
+        if facts[name]:
+            lines.append(f"{facts[name]:,} {what}")
+    tokens = sum(facts["totals"][split]["tokens"] for split in SPLITS)
+    disk = facts["bytes_per_piece_on_disk"]
+    lines.append(f"{facts['bytes_read'] / max(tokens, 1):.2f} bytes of text a piece, {disk:.2f} on the disk")
+    if facts["unigram_entropy_nats"] is not None:
+        lines.append(
+            f"unigram entropy of the held-out pieces: {facts['unigram_entropy_nats']:.3f} nats"
+            f" (their own: {facts['heldout_own_entropy_nats']:.3f})"
+        )
+    if 0 < facts["totals"]["heldout"]["tokens"] < _FEW_HELDOUT:
+        lines.append("so few pieces are held out that scores on them will say little; --holdout takes a larger share")
+    return "\n".join(lines)

@@ -1,0 +1,291 @@
+"""Bytes to lines of text: one part of a file, watched and hashed while it is read, in bounded memory."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import hashlib
+import io
+import lzma
+import sys
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, Literal, cast
+
+from albert_cli.errors import ConfigError, InputError
+from albert_cli.text.sources import Source
+
+OnBadBytes = Literal["refuse", "replace"]
+OnLongLine = Literal["refuse", "skip"]
+
+_BLOCK = 1 << 20
+_LONGEST_SEARCH = 16 << 20  # bytes within which a text file's next blank line is looked for
+_COMPRESSED = {b"\x1f\x8b": "gzip (.gz)", b"\xfd7": "xz (.xz)", b"PK": "zip", b"BZ": "bzip2 (.bz2)"}
+_COMPRESSED[b"\x28\xb5\x2f\xfd"] = "zstd (.zst)"
+_UTF16 = (b"\xff\xfe", b"\xfe\xff")
+
+
+@dataclass(frozen=True)
+class ReadSettings:
+    """How text is read: what to do with bad bytes and long lines, and which field or column holds the text.
+
+    max_line: bytes of the longest line (record, cell) that is read; at least 1,024.
+    """
+
+    on_bad_bytes: OnBadBytes = "refuse"
+    text_field: str = "text"
+    max_line: int = 64 << 20
+    on_long_line: OnLongLine = "refuse"
+
+    def __post_init__(self) -> None:
+        if self.max_line < 1 << 10:
+            raise ConfigError(f"--max-line {self.max_line}: must be at least 1KiB")
+
+
+@dataclass
+class Tally:
+    """What has been read so far: bytes as they lie on the disk, their SHA-256, and lines left out."""
+
+    size: int = 0
+    skipped: int = 0
+    sha256: Any = field(default_factory=hashlib.sha256)
+
+    def add(self, data: bytes) -> None:
+        """Count and hash some bytes."""
+        self.sha256.update(data)
+        self.size += len(data)
+
+
+Stamp = tuple[int, int, int]
+
+
+def stamp(path: Path) -> Stamp:
+    """Size, time of the last change (ns) and inode: what tells cheaply that a file is still the same.
+
+    Raises `InputError` when there is no such file.
+    """
+    with errors_named(path):
+        status = path.stat()
+    return status.st_size, status.st_mtime_ns, status.st_ino
+
+
+@dataclass(frozen=True)
+class Part:
+    """The bytes `start` to `end` (None: the rest) of a source. Only a source that `can_be_split` has others."""
+
+    source: Source
+    start: int = 0
+    end: int | None = None
+    stamp: Stamp | None = None
+
+    def at(self, line: int) -> str:
+        """`file:line` of a line counted from this part's start; the lines before it are counted only here."""
+        before = 0
+        if self.start:
+            with Path(self.source.name).open("rb") as stream:
+                left = snap(self, self.start)
+                while left > 0 and (block := stream.read(min(_BLOCK, left))):
+                    before += block.count(b"\n")
+                    left -= len(block)
+        return f"{self.source.name}:{before + line}"
+
+
+class _Raw(io.RawIOBase):
+    """A binary stream up to a number of bytes, tallied."""
+
+    def __init__(self, stream: IO[bytes], left: int | None, tally: Tally) -> None:
+        self._stream, self._left, self._tally = stream, left, tally
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        view = memoryview(buffer)
+        if self._left is not None:
+            view = view[: self._left]
+        data = self._stream.read(len(view))
+        view[: len(data)] = data
+        self._tally.add(data)
+        if self._left is not None:
+            self._left -= len(data)
+        return len(data)
+
+
+@contextmanager
+def errors_named(path: Path | str) -> Iterator[None]:
+    """Turn what the operating system and the decompressors raise into one line that names the file."""
+    try:
+        yield
+    except (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error) as error:
+        raise InputError(f"{path}: damaged or cut compressed file ({error})", "copy it again") from error
+    except FileNotFoundError as error:
+        raise InputError(f"{path}: no such file or folder", "it was there a moment ago") from error
+    except OSError as error:
+        if error.errno is None:  # the decompressors of bz2 and zstd
+            raise InputError(f"{path}: damaged or cut compressed file ({error})", "copy it again") from error
+        raise InputError(f"{path}: cannot be read ({error.strerror or error})", "check the rights to it") from error
+
+
+@contextmanager
+def unchanged(part: Part) -> Iterator[None]:
+    """Raise `InputError` when the part's file is not the same after the block as before it."""
+    path = part.source.path
+    if path is None:
+        yield
+        return
+    now = stamp(path)
+    before = part.stamp or now
+    if now == before:
+        yield
+        try:
+            now = stamp(path)
+        except InputError:
+            now = (-1, -1, -1)
+    if now != before:
+        what = "vanished" if now[0] < 0 else "changed"
+        hint = "run the same command again when nothing else writes to it"
+        raise InputError(f"{path}: {what} while it was read", hint)
+
+
+@contextmanager
+def open_part(part: Part, tally: Tally) -> Iterator[io.BufferedReader]:
+    """The part's bytes, decompressed."""
+    source = part.source
+    if source.kind == "stdin":
+        yield io.BufferedReader(_Raw(sys.stdin.buffer, None, tally), _BLOCK)
+        return
+    with unchanged(part), errors_named(source.name), Path(source.name).open("rb", buffering=0) as stream:
+        start, end = snap(part, part.start), None if part.end is None else snap(part, part.end)
+        stream.seek(start)
+        raw = io.BufferedReader(_Raw(stream, None if end is None else end - start, tally), _BLOCK)
+        yield _decompressed(raw, source.compression)
+        while raw.read(_BLOCK):  # what a decompressor left belongs to the file's hash
+            pass
+
+
+def _decompressed(raw: Any, compression: str) -> io.BufferedReader:
+    if compression == ".gz":
+        return io.BufferedReader(cast(io.RawIOBase, gzip.GzipFile(fileobj=raw)), _BLOCK)
+    if compression == ".bz2":
+        return io.BufferedReader(cast(io.RawIOBase, bz2.BZ2File(raw)), _BLOCK)
+    if compression == ".xz":
+        return io.BufferedReader(cast(io.RawIOBase, lzma.LZMAFile(raw)), _BLOCK)
+    if compression == ".zst":
+        import pyarrow as pa  # comes with `datasets`; the standard library of Python 3.11 has no zstd
+
+        return io.BufferedReader(pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), "zstd"), _BLOCK)
+    return cast(io.BufferedReader, raw)
+
+
+def snap(part: Part, offset: int) -> int:
+    """Where the first record at or after a byte offset begins; a pure function of the file and the offset.
+
+    In a text file that is after the next blank line, or, where none follows for 16 MiB, at the next line.
+    """
+    if offset == 0:
+        return 0
+    path = Path(part.source.name)
+    with errors_named(path), path.open("rb") as stream:
+        stream.seek(offset - 1)
+        first = here = offset - 1 + _skip_line(stream)
+        if part.source.kind == "jsonl":
+            return first
+        while here - first < _LONGEST_SEARCH:
+            line = stream.readline(_BLOCK)
+            here += len(line)
+            if not line.strip():  # blank, or the end
+                return here
+        return first
+
+
+def _skip_line(stream: IO[bytes] | io.BufferedReader) -> int:
+    """Go behind the next line end; how many bytes that is."""
+    size = 0
+    while line := stream.readline(_BLOCK):
+        size += len(line)
+        if line.endswith(b"\n"):
+            break
+    return size
+
+
+def raw_lines(part: Part, settings: ReadSettings, tally: Tally) -> Iterator[tuple[int, int, bytes]]:
+    """(line number in the part from 1, byte offset in the decompressed file, bytes without the line end).
+
+    Only a line feed ends a line. A line beyond `max_line` is an `InputError`, or left out; it is never held.
+    """
+    longest = settings.max_line
+    with open_part(part, tally) as stream:
+        number, offset = 0, snap(part, part.start)
+        while line := stream.readline(longest + 2):
+            number += 1
+            if number == 1 and not part.start:
+                _check_start(part, line)
+                if line.startswith(b"\xef\xbb\xbf"):
+                    line, offset = line[3:], 3
+            content = line.rstrip(b"\r\n")
+            if len(content) <= longest:
+                yield number, offset, content
+            else:
+                refuse_long(part.at, number, settings, tally)
+                offset += 0 if line.endswith(b"\n") else _skip_line(stream)
+            offset += len(line)
+
+
+def refuse_long(at: Callable[[int], str], number: int, settings: ReadSettings, tally: Tally) -> None:
+    """Raise `InputError` for a line (record, cell) that is too long, or count it where it is to be left out."""
+    if settings.on_long_line == "refuse":
+        raise InputError(
+            f"{at(number)}: longer than {settings.max_line / 2**20:g} MiB",
+            "--max-line allows longer ones, --on-long-line skip leaves them out",
+        )
+    tally.skipped += 1
+
+
+def _check_start(part: Part, line: bytes) -> None:
+    if line.startswith(_UTF16):
+        raise InputError(f"{part.source.name}: is UTF-16, not UTF-8", "convert it: iconv -f UTF-16 -t UTF-8")
+    for magic, name in _COMPRESSED.items():
+        if line.startswith(magic) and (b"\0" in line[:16] or len(magic) > 3):
+            hint = "decompress it before the pipe" if part.source.kind == "stdin" else "give it the name that says so"
+            raise InputError(f"{part.source.name}: is a {name} file by its first bytes", hint)
+
+
+def decode(line: bytes, part: Part, number: int, offset: int, on_bad_bytes: OnBadBytes) -> str:
+    """A line as text; what is no UTF-8 text is refused with its place, or replaced."""
+    try:
+        text = line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        if on_bad_bytes == "replace":
+            return line.decode("utf-8", errors="replace").replace("\0", "")
+        raise InputError(
+            f"{part.at(number)}: invalid UTF-8 at byte {offset + error.start} ({error.reason})",
+            "--on-bad-bytes replace continues with U+FFFD in its place",
+        ) from None
+    return without_bad_characters(text, part.at, number, on_bad_bytes) if "\0" in text else text
+
+
+def without_bad_characters(text: str, at: Callable[[int], str], number: int, on_bad_bytes: OnBadBytes) -> str:
+    """Refuse or mend what no UTF-8 text has: NUL, and lone surrogates out of JSON escapes."""
+    what = "a NUL character" if "\0" in text else ""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        what = what or "a lone surrogate"
+    if not what:
+        return text
+    if on_bad_bytes == "refuse":
+        raise InputError(f"{at(number)}: {what} in the text", "--on-bad-bytes replace continues without it")
+    return text.replace("\0", "").encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def parse_size(text: str) -> int:
+    """`64MiB`, `500kB`, `1G` or a plain number of bytes; raises `ConfigError`."""
+    number = text.strip().rstrip("BbIiKkMmGg")
+    unit = text.strip()[len(number) :].lower().removesuffix("b")
+    factor = {"": 1, "k": 10**3, "ki": 2**10, "m": 10**6, "mi": 2**20, "g": 10**9, "gi": 2**30}.get(unit)
+    if factor is None or not number.replace(".", "", 1).isdigit():
+        raise ConfigError(f"{text!r} is no size", "for example 64MiB")
+    return int(float(number) * factor)

@@ -1,0 +1,125 @@
+"""What a source of text is: the names that a command line gives, resolved to single files and streams."""
+
+from __future__ import annotations
+
+import glob
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from albert_cli.errors import ConfigError, InputError
+
+Kind: TypeAlias = Literal["text", "jsonl", "csv", "tsv", "parquet", "squad", "race", "hub", "docs", "stdin"]
+
+ENDINGS: dict[str, Kind] = {".txt": "text", ".jsonl": "jsonl", ".csv": "csv", ".tsv": "tsv"}
+COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst")
+_LARGEST_WEIGHT = 100
+_WEIGHT = re.compile(r"(.+)@(\d+(?:\.\d+)?)", re.DOTALL)
+_HINT = "a source is a file, a folder, a glob, -, hf:NAME, squad:FILE, race:FOLDER or docs:"
+
+
+@dataclass(frozen=True)
+class Source:
+    """One file or stream.
+
+    name: a path, `hf:…`, `docs:…` or `-`; compression: the file's last ending where it is compressed, else "";
+    weight: how often the text is used in a pass over all sources, see `copies`.
+    """
+
+    name: str
+    kind: Kind
+    compression: str = ""
+    weight: float = 1.0
+
+    @property
+    def path(self) -> Path | None:
+        """The file, or None for a stream."""
+        return None if self.kind in ("hub", "docs", "stdin") else Path(self.name)
+
+    @property
+    def can_be_split(self) -> bool:
+        """Whether parts of the file can be read alone: its records begin and end at line ends."""
+        return self.kind in ("text", "jsonl") and not self.compression
+
+
+def resolve(sources: Sequence[str]) -> list[Source]:
+    """The single files and streams that the sources stand for, in a fixed order, none of them twice.
+
+    `SOURCE@WEIGHT` gives a source a weight. Raises `InputError` for what is not there or of no known kind.
+    """
+    if not sources:
+        raise InputError("no source of text is named", _HINT)
+    found: dict[str, Source] = {}
+    for given in sources:
+        for source in _resolve_one(*_split_weight(given)):
+            before = found.setdefault(source.name, source)
+            if before.weight != source.weight:
+                raise ConfigError(f"{source.name}: named twice, with weights {before.weight:g} and {source.weight:g}")
+    return list(found.values())
+
+
+def _split_weight(given: str) -> tuple[str, float]:
+    match = _WEIGHT.fullmatch(given)
+    if match is None or Path(given).exists():
+        return given, 1.0
+    weight = float(match[2])
+    if not 0 < weight <= _LARGEST_WEIGHT:
+        raise ConfigError(f"{given}: a weight lies above 0 and is at most {_LARGEST_WEIGHT}")
+    return match[1], weight
+
+
+def _resolve_one(name: str, weight: float) -> list[Source]:
+    if name == "-":
+        return [Source(name, "stdin", weight=weight)]
+    if name.startswith("hf:"):
+        parts = name.removeprefix("hf:").split(":")
+        if not parts[0] or len(parts) > 3:
+            raise InputError(f"{name}: not of the form hf:NAME[:CONFIG[:SPLIT]]")
+        return [Source(name, "hub", weight=weight)]
+    if name.startswith("docs:"):
+        if name not in ("docs:", "docs:stdlib"):
+            raise InputError(f"{name}: unknown", "docs: is all installed documentation, docs:stdlib Python's own")
+        return [Source(name, "docs", weight=weight)]
+    if name.startswith("squad:"):
+        return [Source(str(p), "squad", "", weight) for p in _existing(name.removeprefix("squad:"), (".json",))]
+    if name.startswith("race:"):
+        return [Source(str(p), "race", "", weight) for p in _existing(name.removeprefix("race:"), (".txt",))]
+    return [_of_file(path, weight) for path in _existing(name, _ALL_ENDINGS)]
+
+
+_ALL_ENDINGS = (".parquet", *ENDINGS, *(kind + packed for kind in ENDINGS for packed in COMPRESSIONS))
+
+
+def _of_file(path: Path, weight: float) -> Source:
+    if path.suffix == ".parquet":
+        return Source(str(path), "parquet", "", weight)
+    compression = path.suffix if path.suffix in COMPRESSIONS else ""
+    return Source(str(path), ENDINGS[Path(path.name.removesuffix(compression)).suffix], compression, weight)
+
+
+def _existing(name: str, endings: Sequence[str]) -> list[Path]:
+    """The files that a path, folder or glob stands for, sorted; those in a folder by their ending."""
+    path, known = Path(name), tuple(endings)
+    if path.is_dir():
+        inside = [p for p in sorted(path.rglob("*")) if p.name.endswith(known) and p.is_file()]
+        found = [p for p in inside if not any(part.startswith(".") for part in p.relative_to(path).parts)]
+        if not found:
+            raise InputError(f"{name}: no file in this folder ends in {', '.join(known)}")
+        return found
+    if not path.exists() and glob.has_magic(name):
+        matches = sorted(glob.glob(name, recursive=True))  # noqa: PTH207  (the pattern may be absolute)
+        found = [Path(p) for p in matches if Path(p).is_file()]
+        if not found:
+            raise InputError(f"{name}: no file matches")
+    else:
+        found = [path]
+    for path in found:
+        if not path.exists():
+            raise InputError(f"{path}: no such file or folder", _HINT)
+        if not path.is_file():
+            raise InputError(f"{path}: not a regular file", "a pipe is read from stdin, as the source -")
+        if not path.name.endswith(known):
+            raise InputError(f"{path}: unknown kind of file", f"known endings: {', '.join(known)}")
+    return found
