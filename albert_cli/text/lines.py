@@ -285,6 +285,7 @@ def parse_size(text: str) -> int:
     """`64MiB`, `500kB`, `1G` or a plain number of bytes; raises `ConfigError`."""
     number = text.strip().rstrip("BbIiKkMmGg")
     unit = text.strip()[len(number) :].lower().removesuffix("b")
+    number = number.strip()
     factor = {"": 1, "k": 10**3, "ki": 2**10, "m": 10**6, "mi": 2**20, "g": 10**9, "gi": 2**30}.get(unit)
     if factor is None or not number.replace(".", "", 1).isdigit():
         raise ConfigError(f"{text!r} is no size", "for example 64MiB")

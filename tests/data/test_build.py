@@ -131,7 +131,7 @@ def test_a_finished_task_is_kept_and_a_damaged_one_made_again(
     expected = contents(out)
     (out / store.MANIFEST).unlink()
     store.write_json(out / "plan.json", {})
-    first, second, third = sorted((out / "shards").iterdir())
+    first, second, third, *_ = sorted((out / "shards").iterdir())
     kept = (first / "train-00.ids").stat().st_mtime_ns
     ids = bytearray((second / "train-00.ids").read_bytes())
     ids[100] ^= 1
@@ -145,7 +145,7 @@ def test_a_finished_task_is_kept_and_a_damaged_one_made_again(
 
 def test_damage_to_finished_data_is_found(small_vocabulary: Path, write_files: Files, out: Path) -> None:
     build(write_files(1), small_vocabulary, out, TENTH)
-    (path,) = out.glob("shards/*/train-00.ids")
+    path = next(out.glob("shards/*/train-00.ids"))
     path.write_bytes(path.read_bytes()[:-2])
     with pytest.raises(CheckpointError, match=r"train-00\.ids"):
         build(write_files(1), small_vocabulary, out, TENTH)
@@ -237,7 +237,7 @@ def test_unigram_entropies_of_a_known_distribution() -> None:
 
 def test_a_shard_swapped_for_another_is_found(small_vocabulary: Path, write_files: Files, out: Path) -> None:
     build(write_files(2), small_vocabulary, out, TENTH, workers=1)
-    first, second = sorted((out / "shards").iterdir())
+    first, second, *_ = sorted((out / "shards").iterdir())
     first.rename(out / "kept")
     second.rename(first)
     (out / "kept").rename(second)

@@ -25,7 +25,9 @@ Files = Callable[[int], list[str]]
 
 @pytest.fixture
 def data(small_vocabulary: Path, write_files: Files, tmp_path: Path) -> Path:
-    build(write_files(2), small_vocabulary, tmp_path / "data", BuildSettings(holdout=0.1, split_bytes=20_000), workers=1)
+    build(
+        write_files(2), small_vocabulary, tmp_path / "data", BuildSettings(holdout=0.1, split_bytes=20_000), workers=1
+    )
     return tmp_path / "data"
 
 
