@@ -7,6 +7,7 @@ that a reader would bring along. `SUBSTITUTES` is all that differs between the R
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -99,7 +100,23 @@ def deutsch(folder: Path) -> None:
     (folder / "deutsch.txt").write_text("\n".join(sentences("german")), encoding="utf-8")
 
 
-PREPARE: dict[str, Callable[[Path], None]] = {"glue": glue, "downloaded": downloaded, "deutsch": deutsch}
+
+def texts(folder: Path) -> None:
+    """A text file and a file of JSON lines with what one notes down and downloads."""
+    documents = [
+        f"The boat number {i} was late. It rained on day {i % 7}, and {i} gulls sat there." for i in range(300)
+    ]
+    (folder / "notes.txt").write_text("\n\n".join(documents[:100]), encoding="utf-8")
+    lines = [json.dumps({"title": str(i), "text": document}) + "\n" for i, document in enumerate(documents)]
+    (folder / "wiki.jsonl").write_text("".join(lines), encoding="utf-8")
+
+
+PREPARE: dict[str, Callable[[Path], None]] = {
+    "glue": glue,
+    "downloaded": downloaded,
+    "deutsch": deutsch,
+    "texts": texts,
+}
 
 
 @pytest.fixture

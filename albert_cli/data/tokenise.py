@@ -295,6 +295,7 @@ def kept(task: Task) -> dict[str, Any] | None:
     """What a finished task says, verified, or None when it has to run (again); what is of no use is removed."""
     if not task.directory.exists():
         return None
+    store.remove_leftovers(task.directory)
     try:
         store.verify(task.directory, "shard")
         facts = store.read_json(task.directory / "shard.json")

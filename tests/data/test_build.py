@@ -1,12 +1,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -67,15 +62,6 @@ def test_shards_hold_the_pieces_of_every_sentence(
     assert Vocabulary.load(corpus.vocabulary_dir).pieces == vocabulary.pieces
     assert store.verify(out, "data").parents == {"vocabulary": store.fingerprint(small_vocabulary)}
     assert "nats" in summary(facts)
-
-
-def test_bytes_do_not_depend_on_the_number_of_workers(
-    small_vocabulary: Path, write_files: Files, tmp_path: Path
-) -> None:
-    sources = write_files(4)
-    for workers in (1, 3):
-        build(sources, small_vocabulary, tmp_path / f"by-{workers}", TENTH, workers=workers)
-    assert contents(tmp_path / "by-1") == contents(tmp_path / "by-3")
 
 
 def test_the_heldout_documents_do_not_depend_on_the_files(
@@ -149,25 +135,6 @@ def test_damage_to_finished_data_is_found(small_vocabulary: Path, write_files: F
     path.write_bytes(path.read_bytes()[:-2])
     with pytest.raises(CheckpointError, match=r"train-00\.ids"):
         build(write_files(1), small_vocabulary, out, TENTH)
-
-
-def test_kill_9_then_the_same_command(small_vocabulary: Path, write_files: Files, tmp_path: Path) -> None:
-    sources = write_files(6)
-    build(sources, small_vocabulary, tmp_path / "whole", TENTH, workers=1)
-    out = tmp_path / "killed"
-    script = (
-        "import sys; from pathlib import Path; from albert_cli.data.build import BuildSettings, build\n"
-        "build(sys.argv[3:], Path(sys.argv[1]), Path(sys.argv[2]), BuildSettings(holdout=0.1), workers=1)"
-    )
-    command = [sys.executable, "-c", script, str(small_vocabulary), str(out), *sources]
-    process = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])})
-    deadline = time.monotonic() + 60
-    while not list(out.glob("shards/*/manifest.json")) and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.001)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    build(sources, small_vocabulary, out, TENTH, workers=1)
-    assert contents(out) == contents(tmp_path / "whole")
 
 
 def test_other_sources_or_settings_do_not_overwrite(small_vocabulary: Path, write_files: Files, out: Path) -> None:

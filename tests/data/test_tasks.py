@@ -1,0 +1,312 @@
+"""Builds in parts: tasks, workers, jobs of an array, kills; weights, duplicates, and sources that change."""
+
+from __future__ import annotations
+
+import io
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from albert_cli import store
+from albert_cli.data.build import BuildSettings, build, summary
+from albert_cli.data.plan import parse_share, plan, share_of
+from albert_cli.data.shards import Shard, TokenCorpus
+from albert_cli.errors import BusyError, CheckpointError, ConfigError
+from tests.data.test_build import TENTH, Files, contents, texts
+
+Pieces = tuple[tuple[int, ...], ...]
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "data"
+
+
+def test_bytes_do_not_depend_on_the_number_of_workers(
+    small_vocabulary: Path, write_files: Files, tmp_path: Path
+) -> None:
+    sources = [f"{path}@1.5" for path in write_files(2)]
+    for workers in (1, 2, 4):
+        build(sources, small_vocabulary, tmp_path / f"by-{workers}", TENTH, workers=workers)
+    assert len(list((tmp_path / "by-1" / "shards").iterdir())) >= 4
+    for workers in (2, 4):
+        assert contents(tmp_path / "by-1") == contents(tmp_path / f"by-{workers}")
+
+
+def test_the_parts_of_a_file_hold_what_the_file_holds(
+    small_vocabulary: Path, documents_file: Path, tmp_path: Path
+) -> None:
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    build([str(documents_file)], small_vocabulary, whole, BuildSettings(holdout=0.1))
+    facts = build([str(documents_file)], small_vocabulary, parts, TENTH, workers=1)
+    assert len(facts["sources"]) > 3
+    assert texts(whole, "train") == texts(parts, "train")
+    assert texts(whole, "heldout") == texts(parts, "heldout")
+    assert TokenCorpus.open(whole).documents == TokenCorpus.open(parts).documents
+
+
+_BUILD = """
+import sys
+from pathlib import Path
+from albert_cli.data.build import BuildSettings, build
+settings = BuildSettings(holdout=0.1, split_bytes=16_000, dedup=True)
+build(sys.argv[3:], Path(sys.argv[1]), Path(sys.argv[2]), settings, workers=1)
+"""
+
+
+def finished_tasks(out: Path) -> int:
+    return len(list(out.glob("shards/[!.]*/manifest.json")))
+
+
+def test_kill_9_at_ten_moments_then_the_same_command(
+    small_vocabulary: Path, write_files: Files, tmp_path: Path
+) -> None:
+    """A build is killed a random moment after it has finished one more task, ten times over."""
+    settings = BuildSettings(holdout=0.1, split_bytes=16_000, dedup=True)
+    sources = write_files(3)
+    sources.append(str(shutil.copy(sources[0], tmp_path / "doubled.txt")))
+    build(sources, small_vocabulary, tmp_path / "whole", settings, workers=1)
+    out = tmp_path / "killed"
+    command = [sys.executable, "-c", _BUILD, str(small_vocabulary), str(out), *sources]
+    kills, rng = 0, random.Random(4)
+    for _ in range(10):
+        process = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])})
+        before, deadline = finished_tasks(out), time.monotonic() + 60
+        while finished_tasks(out) <= before and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.001)
+        time.sleep(rng.uniform(0, 0.02))
+        kills += process.poll() is None
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert kills >= 9
+    build(sources, small_vocabulary, out, settings, workers=1)
+    assert contents(out) == contents(tmp_path / "whole")
+
+
+# ---------------------------------------------------------------- jobs of an array
+
+
+def test_jobs_of_an_array_and_a_merge_make_the_same_directory(
+    small_vocabulary: Path, write_files: Files, tmp_path: Path
+) -> None:
+    sources, whole, out = write_files(3), tmp_path / "whole", tmp_path / "out"
+    build(sources, small_vocabulary, whole, TENTH, workers=2)
+    for index in (2, 0):
+        build(sources, small_vocabulary, out, TENTH, workers=1, share=(index, 3))
+    with pytest.raises(CheckpointError, match="tasks are not finished"):
+        build(sources, small_vocabulary, out, TENTH, share="merge")
+    with pytest.raises(BusyError, match="unfinished build of other"):
+        build(sources, small_vocabulary, out, BuildSettings(holdout=0.3), share=(1, 3))
+    last = build(sources, small_vocabulary, out, TENTH, workers=1, share=(1, 3))
+    assert last["tasks_finished"] == last["tasks_in_all"] >= 6
+    assert "job 1/3" in summary(last)
+    assert store.read_manifest(out) is None
+    build(sources, small_vocabulary, out, TENTH, share="merge")
+    assert contents(out) == contents(whole)
+    assert build(sources, small_vocabulary, out, TENTH, share=(0, 3))["up_to_date"]
+
+
+def test_a_merge_of_nothing_leaves_nothing(small_vocabulary: Path, write_files: Files, out: Path) -> None:
+    with pytest.raises(CheckpointError, match="tasks are not finished"):
+        build(write_files(1), small_vocabulary, out, TENTH, share="merge")
+    assert not out.exists()
+
+
+def test_two_jobs_do_not_make_the_same_task(small_vocabulary: Path, write_files: Files, out: Path) -> None:
+    sources = write_files(1)
+    (first, *_) = plan(sources, small_vocabulary, out, TENTH)
+    with store.lock(out / ".tasks" / first.name), pytest.raises(BusyError, match="another run"):
+        build(sources, small_vocabulary, out, TENTH, workers=1, share=(0, 1))
+
+
+@pytest.mark.parametrize(
+    ("text", "environment", "expected"),
+    [
+        (None, {"SLURM_ARRAY_TASK_ID": "1", "SLURM_ARRAY_TASK_COUNT": "2"}, None),
+        ("merge", {}, "merge"),
+        ("3/8", {}, (3, 8)),
+        ("auto", {"SLURM_ARRAY_TASK_ID": "7", "SLURM_ARRAY_TASK_MIN": "1", "SLURM_ARRAY_TASK_COUNT": "16"}, (6, 16)),
+        ("auto", {"JOB_COMPLETION_INDEX": "0", "JOB_COMPLETIONS": "4"}, (0, 4)),
+    ],
+)
+def test_shares(text: str | None, environment: dict[str, str], expected: object) -> None:
+    assert parse_share(text, environment) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "environment", "message"),
+    [
+        ("8/8", {}, "job 8 of 8 does not exist"),
+        ("half", {}, "not of the form I/N"),
+        ("auto", {}, "no job of an array"),
+        ("auto", {"JOB_COMPLETION_INDEX": "0"}, "JOB_COMPLETIONS is not set"),
+        ("auto", {"SLURM_ARRAY_TASK_ID": "x", "SLURM_ARRAY_TASK_COUNT": "2"}, "--task auto"),
+    ],
+)
+def test_shares_that_do_not_exist(text: str, environment: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        parse_share(text, environment)
+
+
+def test_the_shares_hold_every_task_once(small_vocabulary: Path, write_files: Files, out: Path) -> None:
+    tasks = plan(write_files(4), small_vocabulary, out, TENTH)
+    dealt = [task.name for index in range(3) for task in share_of(tasks, index, 3)]
+    assert sorted(dealt) == sorted(task.name for task in tasks)
+
+
+def test_small_files_are_put_together_and_large_ones_split(tmp_path: Path, small_vocabulary: Path, out: Path) -> None:
+    names = {"a.txt": 400, "b.txt": 500, "c.txt": 2100, "d.jsonl": 10, "e.txt.gz": 100, "f.csv": 3000}
+    for name, size in names.items():
+        (tmp_path / name).write_bytes(b"x" * size)
+    sources = [str(tmp_path / name) for name in names] + ["docs:stdlib"]
+    tasks = plan(sources, small_vocabulary, out, BuildSettings(split_bytes=1000))
+    assert [task.name for task in tasks] == [
+        "00000-a.txt-and-1-more",
+        "00001-c.txt-00000000M",
+        "00002-c.txt-00000000M",
+        "00003-c.txt-00000000M",
+        "00004-d.jsonl-and-1-more",
+        "00005-f.csv",
+        "00006-docs-stdlib",
+    ]
+    assert [(t.parts[0].start, t.parts[0].end) for t in tasks[1:4]] == [(0, 1000), (1000, 2000), (2000, None)]
+    assert len(plan(sources[2:3], small_vocabulary, out, BuildSettings(split_bytes=1))) == 2100
+
+
+def test_the_parts_of_a_huge_corpus_are_larger(
+    tmp_path: Path, small_vocabulary: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("albert_cli.data.plan._MOST_PARTS", 100)
+    (tmp_path / "a.txt").write_bytes(b"x" * 3000)
+    tasks = plan([str(tmp_path / "a.txt")], small_vocabulary, out, BuildSettings(split_bytes=10))
+    assert {task.size for task in tasks} == {40}
+
+
+# ---------------------------------------------------------------- weights and duplicates
+
+
+def documents_of(shard: Shard) -> Iterator[Pieces]:
+    for d in range(shard.documents.size - 1):
+        sentences = range(shard.documents[d], shard.documents[d + 1])
+        yield tuple(tuple(shard.ids[shard.sentences[s] : shard.sentences[s + 1]].tolist()) for s in sentences)
+
+
+def test_a_weight_repeats_in_the_reader_and_not_on_the_disk(
+    small_vocabulary: Path, write_files: Files, tmp_path: Path
+) -> None:
+    (path,) = write_files(1)
+    once, more = tmp_path / "once", tmp_path / "more"
+    build([path], small_vocabulary, once, TENTH, workers=1)
+    facts = build([f"{path}@2.5"], small_vocabulary, more, TENTH, workers=1)
+    corpus, single = TokenCorpus.open(more), TokenCorpus.open(once)
+    times = Counter(document for shard in corpus.shards for document in documents_of(shard))
+    assert set(times) == {document for shard in single.shards for document in documents_of(shard)}
+    assert set(times.values()) == {2, 3}
+    pieces = [piece for document in times.elements() for sentence in document for piece in sentence]
+    assert facts["totals"]["train"]["tokens"] == corpus.tokens == len(pieces)
+    assert 2.3 < corpus.tokens / single.tokens < 2.7
+    assert np.array_equal(corpus.unigram_counts(), np.bincount(pieces, minlength=300))
+    assert texts(more, "heldout") == texts(once, "heldout")
+    stored = [sum(f.stat().st_size for f in directory.glob("shards/*/*.ids")) for directory in (once, more)]
+    assert stored[0] == stored[1]
+
+
+def test_a_weight_below_one_leaves_documents_out(small_vocabulary: Path, write_files: Files, tmp_path: Path) -> None:
+    (path,) = write_files(1)
+    build([path], small_vocabulary, tmp_path / "1", TENTH, workers=1)
+    build([f"{path}@0.4"], small_vocabulary, tmp_path / "0.4", TENTH, workers=1)
+    some, every = texts(tmp_path / "0.4", "train"), texts(tmp_path / "1", "train")
+    assert some < every
+    assert 0.3 < len(some) / len(every) < 0.5
+
+
+@pytest.mark.parametrize("at_a_time", [1 << 23, 50])
+def test_of_equal_documents_the_first_is_kept(
+    small_vocabulary: Path, documents: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_a_time: int
+) -> None:
+    monkeypatch.setattr("albert_cli.data.merge._HASHES_AT_A_TIME", at_a_time)
+    once, again, spaced, every = (tmp_path / f"{name}.txt" for name in "abcd")
+    once.write_text("\n\n".join([*documents[:300], *documents[:20]]))
+    again.write_text("\n\n".join(documents[200:500]))
+    spaced.write_text("\n\n".join(d.replace(" ", "  ") for d in documents[400:]))
+    every.write_text("\n\n".join(documents))
+    sources = list(map(str, (once, again, spaced)))
+    settings = BuildSettings(holdout=0.1, split_bytes=40_000, dedup=True)
+    facts = build(sources, small_vocabulary, tmp_path / "out", settings, workers=1)
+    assert facts["duplicates_dropped"] == 20 + 100 + 100
+    assert "220 duplicate documents dropped" in summary(facts)
+    build([str(every)], small_vocabulary, tmp_path / "every", TENTH)
+    for split in ("train", "heldout"):
+        assert texts(tmp_path / "out", split) == texts(tmp_path / "every", split)
+    kept = [d for shard in TokenCorpus.open(tmp_path / "out").shards for d in documents_of(shard)]
+    assert len(kept) == len(set(kept))
+    build(sources, small_vocabulary, tmp_path / "two", settings, workers=2)
+    assert contents(tmp_path / "two") == contents(tmp_path / "out")
+    assert build(sources, small_vocabulary, tmp_path / "two", settings)["up_to_date"]
+
+
+# ---------------------------------------------------------------- sources that are not what they were
+
+
+def change(path: str) -> None:
+    text = bytearray(Path(path).read_bytes())
+    text[1] = ord("z")
+    Path(path).write_bytes(text)
+
+
+def test_a_touched_source_is_the_same_and_a_changed_one_another(
+    small_vocabulary: Path, write_files: Files, out: Path
+) -> None:
+    (path,) = write_files(1)
+    build([path], small_vocabulary, out, TENTH, workers=1)
+    os.utime(path, ns=(1, 1))
+    assert build([path], small_vocabulary, out, TENTH)["up_to_date"]
+    change(path)
+    with pytest.raises(BusyError, match="other text"):
+        build([path], small_vocabulary, out, TENTH)
+
+
+def test_only_the_part_that_changed_is_made_again(small_vocabulary: Path, write_files: Files, out: Path) -> None:
+    (path,) = write_files(1)
+    build([path], small_vocabulary, out, TENTH, workers=1)
+    (out / store.MANIFEST).unlink()
+    store.write_json(out / "plan.json", {})
+    times = {p.parent.name: p.stat().st_mtime_ns for p in out.glob("shards/*/shard.json")}
+    change(path)
+    build([path], small_vocabulary, out, TENTH, workers=1)
+    again = {p.parent.name for p in out.glob("shards/*/shard.json") if p.stat().st_mtime_ns != times[p.parent.name]}
+    assert again == {min(times)}
+
+
+def test_stdin_is_a_source(
+    small_vocabulary: Path, documents_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def send(data: bytes) -> None:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(data))))
+
+    text, out = documents_file.read_bytes(), tmp_path / "out"
+    other = str(shutil.copy(documents_file, tmp_path / "other.txt"))
+    build([str(documents_file)], small_vocabulary, tmp_path / "file", TENTH, workers=1)
+    send(text)
+    build(["-", other], small_vocabulary, out, TENTH, workers=2)
+    assert texts(out, "train") == texts(tmp_path / "file", "train")
+    send(text)
+    assert build(["-", other], small_vocabulary, out, TENTH)["up_to_date"]
+    send(text[1:])
+    with pytest.raises(BusyError, match="other text"):
+        build(["-", other], small_vocabulary, out, TENTH)
+    send(b"Ba de fi.\n\nGo lu ma ne.\n")
+    facts = build(["-"], small_vocabulary, tmp_path / "tiny", BuildSettings())
+    assert facts["totals"]["heldout"]["documents"] == 1
+    with pytest.raises(ConfigError, match="stdin cannot be shared"):
+        build(["-"], small_vocabulary, tmp_path / "share", BuildSettings(), share=(0, 2))
