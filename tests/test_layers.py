@@ -166,6 +166,7 @@ WRITES = {
     ("data/shards.py", "tofile"): "boundaries, into a staged shard",
     ("data/tokenise.py", "tofile"): "piece counts, into a staged shard",
     ("data/tokenise.py", "write_text"): "shard.json, into a staged shard",
+    ("bench/data.py", "TemporaryDirectory"): "where the shards of a measurement lie",
     ("data/build.py", "mkdir"): "the folder that the jobs of an array share",
     ("data/merge.py", "mkdir"): "the vocabulary's folder in the staged directory",
     ("data/merge.py", "tofile"): "piece counts and hashes, into a staged directory",

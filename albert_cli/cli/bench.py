@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
 from albert_cli import console
 from albert_cli.cli.app import bench_app
-from albert_cli.cli.options import Device
+from albert_cli.cli.options import Device, Language, Sources, TextField
 from albert_cli.command import verb
 
 
@@ -35,3 +36,24 @@ def bench_step(
     options = step.Options(tokens, rounds, alone, compiled, precision, device)
     result = step.run(model, work or step.WORKS, options)
     console.emit(result, step.text(result))
+
+
+@verb(bench_app, name="data")
+def bench_data(
+    sources: Sources,
+    vocab: Annotated[Path, typer.Option("--vocab", help="Vocabulary directory.")],
+    megabytes: Annotated[int, typer.Option(min=1, help="Measure on about the first so many MB of files.")] = 64,
+    language: Language = "en",
+    text_field: TextField = "text",
+) -> None:
+    """Time every stage from text to masked pairs on one core, beside SentencePiece alone.
+
+    Example: albert bench data wiki.jsonl --vocab vocabulary
+    """
+    from albert_cli.bench import data
+    from albert_cli.data.tokenise import BuildSettings
+    from albert_cli.text.lines import ReadSettings
+
+    settings = BuildSettings(language=language, read=ReadSettings(text_field=text_field))
+    measured = data.measure(sources, vocab, settings, megabytes)
+    console.emit(measured, data.text(measured))

@@ -21,11 +21,11 @@ from albert_cli.data.tokenise import (
     SPLITS,
     GroupWriter,
     Task,
-    encoder_of,
     groups_of,
     remember,
     run_task,
     stamps_of,
+    vocabulary_of,
     write_facts,
 )
 from albert_cli.errors import InputError
@@ -126,14 +126,14 @@ def _rewrite(task: Task, facts: Facts, kept: NDArray[np.bool_], heldout: int | N
 
     The files of hashes stay as they are, so that the same decision can be taken again.
     """
-    encoder = encoder_of(task)
+    vocab_size = vocabulary_of(task).size
     with store.replace_directory(task.directory, "shard") as staging:
-        with GroupWriter(staging, task, encoder) as writer:
+        with GroupWriter(staging, task, vocab_size) as writer:
             start = 0
             for group, hashes in _hashes(task):
                 place = 0
                 for name in facts["shards"][group]:
-                    shard = Shard.open(task.directory / name, id_type(encoder.vocabulary.size))
+                    shard = Shard.open(task.directory / name, id_type(vocab_size))
                     own = slice(place, place := place + shard.documents.size - 1)
                     groups = groups_of(hashes[own], task)
                     groups[:] = GROUPS.index(group)

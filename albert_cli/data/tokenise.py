@@ -26,7 +26,7 @@ from albert_cli.text.sentences import paragraphs, split_paragraphs
 
 if TYPE_CHECKING:
     from albert_cli.text.corpus import Document
-    from albert_cli.text.words import WordEncoder
+    from albert_cli.text.vocabulary import Vocabulary
 
 FORMAT = 2
 SPLITS: tuple[Split, ...] = ("train", "heldout")
@@ -122,29 +122,31 @@ def _describe(part: Part) -> dict[str, Any]:
 # ---------------------------------------------------------------- text to shards
 
 
-def encoder_of(task: Task) -> WordEncoder:
-    """The task's vocabulary, loaded once a process, with the words that this process has met."""
-    return _encoder(task.vocabulary_dir, task.vocabulary)
+def vocabulary_of(task: Task) -> Vocabulary:
+    """The task's vocabulary, loaded once a process."""
+    return _vocabulary(task.vocabulary_dir, task.vocabulary)
 
 
 @lru_cache(maxsize=1)
-def _encoder(directory: Path, fingerprint: str) -> WordEncoder:
+def _vocabulary(directory: Path, fingerprint: str) -> Vocabulary:
     from albert_cli.text.vocabulary import Vocabulary
-    from albert_cli.text.words import WordEncoder
 
-    return WordEncoder(Vocabulary.load(directory))
+    return Vocabulary.load(directory)
 
 
 def run_task(task: Task, count: Count) -> dict[str, Any]:
     """Tokenise the task's parts into `task.directory` and return what its `shard.json` says."""
     settings, tally = task.settings, Tally()
-    encoder = encoder_of(task)
+    vocabulary = vocabulary_of(task)
     size = seen = 0
     stamps = stamps_of(task)
-    with store.commit_directory(task.directory, "shard") as staging, GroupWriter(staging, task, encoder) as writer:
+    with (
+        store.commit_directory(task.directory, "shard") as staging,
+        GroupWriter(staging, task, vocabulary.size) as writer,
+    ):
         documents = chain.from_iterable(read_part(part, settings.read, tally) for part in task.parts)
         for chunk in _chunks(documents):
-            writer.add(*tokenise(chunk, encoder, settings.language))
+            writer.add(*tokenise(chunk, vocabulary, settings.language))
             chunk_size = sum(len(d.text.encode("utf-8", "replace")) for d in chunk)
             size += chunk_size
             count(tally.size - seen, chunk_size)
@@ -171,9 +173,9 @@ def write_facts(staging: Path, facts: dict[str, Any]) -> None:
 class GroupWriter:
     """The shards of every group in one staged directory, and how often each piece occurs in those of train."""
 
-    def __init__(self, staging: Path, task: Task, encoder: WordEncoder) -> None:
+    def __init__(self, staging: Path, task: Task, vocab_size: int) -> None:
         self._staging, self._task = staging, task
-        self._vocab_size = encoder.vocabulary.size
+        self._vocab_size = vocab_size
         cap = task.settings.max_shard_tokens
         self._writers = {name: ShardWriter(staging, name, id_type(self._vocab_size), cap) for name in GROUPS}
         self._counts: dict[str, NDArray[np.int64]] = {}
@@ -246,13 +248,15 @@ def _chunks(documents: Iterator[Document]) -> Iterator[list[Document]]:
 
 
 def tokenise(
-    documents: Sequence[Document], encoder: WordEncoder, language: str
+    documents: Sequence[Document], vocabulary: Vocabulary, language: str
 ) -> tuple[NDArray[np.int32], Integers, Integers, NDArray[np.uint64]]:
     """Documents to the arrays that `ShardWriter.add` takes; sentences and documents without a piece left out."""
     texts = [paragraphs(document.text) for document in documents]
     hashes = np.fromiter((hash_words(" ".join(lines)) for lines in texts), np.uint64, len(texts))
     sentences = [split_paragraphs(lines, language) for lines in texts]
-    ids, lengths = encoder.encode(list(chain.from_iterable(sentences)))
+    pieces = vocabulary.encode_batch(list(chain.from_iterable(sentences)))
+    lengths = np.fromiter(map(len, pieces), np.int64, len(pieces))
+    ids = np.fromiter(chain.from_iterable(pieces), np.int32, int(lengths.sum()))
     sizes = np.fromiter(map(len, sentences), np.int64, len(sentences))
     has_pieces = lengths > 0
     if not has_pieces.all() or not sizes.all():

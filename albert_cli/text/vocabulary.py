@@ -125,20 +125,6 @@ class Vocabulary:
         ids: list[list[int]] = self._processor.encode(list(texts), num_threads=1)
         return ids
 
-    @cached_property
-    def encodes_word_by_word(self) -> bool:
-        """Whether the pieces of a line are those of its words: a unigram model in which none crosses a space."""
-        normalizer, trainer = self._proto.normalizer_spec, self._proto.trainer_spec
-        return (
-            trainer.model_type == trainer.UNIGRAM
-            and not trainer.treat_whitespace_as_suffix
-            and normalizer.add_dummy_prefix
-            and normalizer.remove_extra_whitespaces
-            and normalizer.escape_whitespaces
-            and "▁" in self.pieces
-            and not any("▁" in piece[1:] for piece in self.pieces)
-        )
-
     def decode(self, ids: Iterable[int]) -> str:
         """The text of piece ids; special tokens are shown by name, padding is left out."""
         parts: list[str] = []

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from albert_cli.data.shards import Shard, ShardWriter, TokenCorpus, id_type
@@ -24,6 +24,7 @@ def write(directory: Path, documents: list[list[int]], cap: int, dtype: str = "u
     return writer
 
 
+@settings(deadline=None)  # files on a disk that may be busy
 @given(documents=documents_of_lengths, cap=st.integers(10, 200))
 def test_what_is_written_is_read(
     tmp_path_factory: pytest.TempPathFactory, documents: list[list[int]], cap: int

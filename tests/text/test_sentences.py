@@ -1,7 +1,8 @@
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from albert_cli.text.sentences import split_plainly, split_sentences
+from albert_cli.text.corpus import document_hash, hash_words
+from albert_cli.text.sentences import paragraphs, split_plainly, split_sentences
 
 AWKWARD = st.sampled_from([*".!?。…\"'“”()[]», \n\t\r", "\u00a0", "\u2028", "\u202f", "\x85", "\u3000", "\u0301"])
 TEXT = st.lists(st.one_of(AWKWARD, st.characters(exclude_categories=["Cs"]), st.sampled_from(["Dr.", "e.g.", "A"])))
@@ -55,3 +56,9 @@ def test_the_plain_rule_cuts_after_stops() -> None:
 def test_an_endless_paragraph_takes_no_quadratic_time() -> None:
     text = "“ " * 100_000  # 18 s for an unbounded paragraph of this kind
     assert "".join(split_sentences(text)).replace(" ", "") == "“" * 100_000
+
+
+@given(text=st.text())
+def test_paragraphs_are_lines_with_single_spaces_and_keep_the_documents_hash(text: str) -> None:
+    assert paragraphs(text) == [p for line in text.split("\n") if (p := " ".join(line.split()))]
+    assert hash_words(" ".join(paragraphs(text))) == document_hash(text)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from albert_cli.errors import ConfigError, InputError
@@ -234,6 +234,7 @@ def parts_of(path: Path, kind: Any, size: int) -> Iterator[Part]:
 PARAGRAPHS = st.lists(st.lists(st.sampled_from(["One.", "A longer line here.", "é", "x" * 40]), min_size=1, max_size=4))
 
 
+@settings(deadline=None)  # files on a disk that may be busy
 @given(documents=PARAGRAPHS, blank=st.sampled_from(["\n\n", "\n \n", "\r\n\r\n", "\n\n\n\n"]), size=st.integers(1, 90))
 def test_the_parts_of_a_text_file_hold_each_document_once(
     tmp_path_factory: pytest.TempPathFactory, documents: list[list[str]], blank: str, size: int
@@ -244,6 +245,7 @@ def test_the_parts_of_a_text_file_hold_each_document_once(
     assert found == texts(path) == ["\n".join(lines) for lines in documents]
 
 
+@settings(deadline=None)
 @given(lengths=st.lists(st.integers(1, 60)), size=st.integers(1, 90))
 def test_the_parts_of_a_file_of_records_hold_each_record_once(
     tmp_path_factory: pytest.TempPathFactory, lengths: list[int], size: int
