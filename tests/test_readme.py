@@ -100,7 +100,6 @@ def deutsch(folder: Path) -> None:
     (folder / "deutsch.txt").write_text("\n".join(sentences("german")), encoding="utf-8")
 
 
-
 def texts(folder: Path) -> None:
     """A text file and a file of JSON lines with what one notes down and downloads."""
     documents = [

@@ -192,6 +192,7 @@ def publish(out: Path, tasks: Sequence[Task], results: Sequence[Facts], vocabula
         "vocab_size": vocabulary.size,
         "cleaning": asdict(vocabulary.cleaning),
         "bytes_read": sum(r["bytes"] for r in results),
+        "pieces_read": sum(r["pieces"] for r in results),
         "skipped_lines": sum(r["skipped_lines"] for r in results),
         "duplicates_dropped": sum((r["changed"] or {"dropped": 0})["dropped"] for r in results),
         "totals": totals_of(tasks, results),
@@ -271,9 +272,10 @@ def summary(facts: Facts) -> str:
     for name, what in (("duplicates_dropped", "duplicate documents dropped"), ("skipped_lines", "long lines left out")):
         if facts[name]:
             lines.append(f"{facts[name]:,} {what}")
-    tokens = sum(facts["totals"][split]["tokens"] for split in SPLITS)
     disk = facts["bytes_per_piece_on_disk"]
-    lines.append(f"{facts['bytes_read'] / max(tokens, 1):.2f} bytes of text a piece, {disk:.2f} on the disk")
+    lines.append(
+        f"{facts['bytes_read'] / max(facts['pieces_read'], 1):.2f} bytes of text a piece, {disk:.2f} on the disk"
+    )
     if facts["unigram_entropy_nats"] is not None:
         lines.append(
             f"unigram entropy of the held-out pieces: {facts['unigram_entropy_nats']:.3f} nats"

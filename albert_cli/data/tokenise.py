@@ -156,6 +156,7 @@ def run_task(task: Task, count: Count) -> dict[str, Any]:
             "task": task.identity,
             "sha256": tally.sha256.hexdigest(),
             "bytes": size,
+            "pieces": writer.pieces,
             "skipped_lines": tally.skipped,
             **writer.finish(),
             "changed": None,
@@ -179,6 +180,7 @@ class GroupWriter:
         cap = task.settings.max_shard_tokens
         self._writers = {name: ShardWriter(staging, name, id_type(self._vocab_size), cap) for name in GROUPS}
         self._counts: dict[str, NDArray[np.int64]] = {}
+        self.pieces = 0  # met, also in documents that a weight below one leaves out
 
     def __enter__(self) -> GroupWriter:
         return self
@@ -189,6 +191,7 @@ class GroupWriter:
 
     def add(self, ids: NDArray[np.integer], lengths: Integers, sizes: Integers, hashes: NDArray[np.uint64]) -> None:
         """Append documents, each to the group that its hash says; the arguments of `ShardWriter.add`."""
+        self.pieces += ids.size
         self.add_grouped(groups_of(hashes, self._task), ids, lengths, sizes, hashes)
 
     def add_grouped(
