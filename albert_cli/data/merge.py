@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from albert_cli.text.vocabulary import Vocabulary
 
 _FEW_HELDOUT = 5_000  # pieces: ten sequences of the paper's length
+_MANY_UNKNOWN = 0.01
 _HASHES_AT_A_TIME = 8 << 20  # in memory while duplicates are found, with what sorting takes about 400 MB
 _UNITS = ("documents", "sentences", "tokens")
 Facts = dict[str, Any]
@@ -197,6 +198,7 @@ def publish(out: Path, tasks: Sequence[Task], results: Sequence[Facts], vocabula
         "duplicates_dropped": sum((r["changed"] or {"dropped": 0})["dropped"] for r in results),
         "totals": totals_of(tasks, results),
         "bytes_per_piece_on_disk": round(sum(_disk_bytes(task) for task in tasks) / max(pieces, 1), 4),
+        "unknown_rate": round(float(counts["train"][vocabulary.unk_id] / max(counts["train"].sum(), 1)), 6),
         **unigram_entropies(counts["train"], counts["heldout"]),
         "shards": {split: list(_shard_names(tasks, results, split)) for split in SPLITS},
         "fingerprints": {task.name: store.fingerprint(task.directory) for task in tasks},
@@ -281,6 +283,8 @@ def summary(facts: Facts) -> str:
             f"unigram entropy of the held-out pieces: {facts['unigram_entropy_nats']:.3f} nats"
             f" (their own: {facts['heldout_own_entropy_nats']:.3f})"
         )
+    if facts["unknown_rate"] > _MANY_UNKNOWN:
+        lines.append(f"{facts['unknown_rate']:.1%} of the pieces are unknown: the vocabulary is of other text")
     if 0 < facts["totals"]["heldout"]["tokens"] < _FEW_HELDOUT:
         lines.append("so few pieces are held out that scores on them will say little; --holdout takes a larger share")
     return "\n".join(lines)

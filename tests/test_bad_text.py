@@ -1,0 +1,83 @@
+"""Bad text, tables of text and options of `albert data`: the place, the remedy, the exit code, and nothing left."""
+
+from __future__ import annotations
+
+import gzip
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.command import albert
+from tests.test_bad_input import CHECKPOINT, INPUT, USAGE, refused, work
+
+__all__ = ["work"]  # a fixture for every test here
+
+BAD_FILES: dict[str, tuple[bytes, str]] = {
+    "overlong.txt": (b"One.\n\xc0\xaf two.\n", "overlong.txt:2: invalid UTF-8 at byte 5"),
+    "surrogate.txt": (b"One.\n\xed\xa0\x80 two.\n", "surrogate.txt:2: invalid UTF-8 at byte 5"),
+    "nul.txt": (b"One.\n\nTw\0o.\n", "nul.txt:3: a NUL character"),
+    "escape.jsonl": (b'{"text": "x"}\n{"text": "\\ud800"}\n', "escape.jsonl:2: a lone surrogate"),
+    "wide.txt": ("text".encode("utf-16"), "wide.txt: is UTF-16"),
+    "zipped.txt": (gzip.compress(b"text " * 100), "zipped.txt: is a gzip (.gz) file"),
+    "cut.txt.gz": (gzip.compress(os.urandom(4000).hex().encode())[:900], "cut.txt.gz: damaged or cut"),
+    "list.jsonl": (b'{"text": "x"}\n[1]\n', "list.jsonl:2: no field 'text' with text (found: list)"),
+    "deep.jsonl": (b"[" * 100_000 + b"\n", "deep.jsonl:1: not valid JSON"),
+    "renamed.csv": (b"id,body\n1,x\n", "renamed.csv:1: no field 'text' with text (found: id, body)"),
+    "short.tsv": (b"text\tlabel\nfine\t1\ncut\n", "short.tsv:3: 1 fields where the header has 2"),
+    "long.csv": (b"id,text\n1,fine\n2,too,long\n", "long.csv:3: 3 fields where the header has 2"),
+    "quote.csv": (b'id,text\n1,fine\n2,"never closed\n', "quote.csv:3: unexpected end of data"),
+    "line.txt": (b"fine\n\n" + b"x" * 5000, "line.txt:3: longer than 0.00390625 MiB"),
+    "kind.docx": (b"text", "kind.docx: unknown kind of file"),
+    "none.parquet": (b"no parquet", "none.parquet: not a readable Parquet file"),
+    "spaces.txt": (b" \t \n" * 100, "no text in any source"),
+    "blank.txt": (b"\n" * 1_000_000, "no text in any source"),
+    "empty.jsonl": (b'{"text": ""}\n{"text": "  "}\n', "no text in any source"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_FILES)
+def test_bad_text_is_refused_with_its_place(name: str, tiny_vocabulary: Path) -> None:
+    content, message = BAD_FILES[name]
+    Path(name).write_bytes(content)
+    call = ["data", name, "--vocab", tiny_vocabulary, "--out", "out", "--max-line", "4096"]
+    said = refused(INPUT, *([*call[:-1], "1MiB"] if name == "deep.jsonl" else call))
+    assert f"error: {message}" in said.err
+
+
+def test_a_pipe_or_a_folder_without_text(work: Path, tiny_vocabulary: Path) -> None:
+    os.mkfifo(work / "pipe.txt")
+    (work / "empty").mkdir()
+    for source, message in (("pipe.txt", "not a regular file"), ("empty", "no file in this folder")):
+        call = ["data", source, "--vocab", tiny_vocabulary, "--out", "out"]
+        said = albert(*call, expect=INPUT)
+        assert f"error: {source}: {message}" in said.err
+        assert not Path("out").exists()
+
+
+def test_text_in_a_script_that_the_vocabulary_does_not_know_is_said(work: Path, tiny_vocabulary: Path) -> None:
+    (work / "a.txt").write_text("これは 日本語 です。\n\nもう 一つ です。\n")
+    said = albert("data", "a.txt", "--vocab", tiny_vocabulary, "--out", "out")
+    assert "of the pieces are unknown" in said.out
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        (["--task", "4/4"], "--task 4/4: job 4 of 4 does not exist"),
+        (["--task", "auto"], "--task auto: this is no job of an array"),
+        (["--max-line", "huge"], "'huge' is no size"),
+        (["--holdout", "1"], "--holdout 1"),
+    ],
+)
+def test_options_of_data_that_cannot_be(
+    option: list[str], message: str, documents_file: Path, tiny_vocabulary: Path
+) -> None:
+    call = ["data", documents_file, "--vocab", tiny_vocabulary, "--out", "out", *option]
+    assert f"error: {message}" in albert(*call, expect=USAGE).err
+    assert not Path("out").exists()
+
+
+def test_a_merge_before_its_jobs(documents_file: Path, tiny_vocabulary: Path) -> None:
+    said = refused(CHECKPOINT, "data", documents_file, "--vocab", tiny_vocabulary, "--out", "out", "--task", "merge")
+    assert "1 of 1 tasks are not finished" in said.err
