@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any, Literal, TypeAlias
 
@@ -23,6 +24,7 @@ Offsets: TypeAlias = NDArray[np.uint32]
 Integers: TypeAlias = NDArray[np.int64]
 
 SUFFIXES = (".ids", ".sentences", ".documents")
+_MAPS = 60_000  # files kept mapped at most; Linux lets a process have 65,530 maps
 MAX_SHARD_TOKENS = 256 << 20  # 512 MB of ids; far below what a uint32 offset reaches
 
 
@@ -75,18 +77,56 @@ class Shard:
         return int(self.ids.size)
 
 
+class MappedShards(Sequence[Shard]):
+    """The shards of a directory, mapped when they are read; what was not read for the longest time is closed.
+
+    A mapped file stays open and counts against the process's limits, which a thousand shards reach.
+    """
+
+    def __init__(self, prefixes: Sequence[Path], dtype: str) -> None:
+        self._prefixes, self._dtype = tuple(prefixes), dtype
+        self._mapped = lru_cache(maxsize=max(1, _open_files() // len(SUFFIXES)))(self._map)
+
+    def _map(self, number: int) -> Shard:
+        return Shard.open(self._prefixes[number], self._dtype)
+
+    def __len__(self) -> int:
+        return len(self._prefixes)
+
+    def __getitem__(self, number: Any) -> Any:
+        """The shard of that number."""
+        if not 0 <= number < len(self):
+            raise IndexError(number)
+        return self._mapped(number)
+
+
+def _open_files() -> int:
+    """How many files one split may keep open: a third of the limit, which is raised as far as the system allows."""
+    try:
+        import resource
+    except ImportError:  # not a Unix
+        return 512
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = _MAPS if hard == resource.RLIM_INFINITY else min(_MAPS, hard)
+    if soft == resource.RLIM_INFINITY:
+        return limit // 3
+    if soft < limit:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    return max(limit, min(soft, _MAPS)) // 3
+
+
 class TokenCorpus:
     """The shards of one split behind one axis of global token positions, 0 to `tokens`.
 
     shards: in a fixed order; starts: int64 [shards + 1], the position at which each begins;
-    document_starts: the same for documents. Holds only memory maps, so that opening costs nothing.
+    document_starts: the same for documents. Nothing of the text is held in memory.
     """
 
     def __init__(self, shards: Sequence[Shard], directory: Path | None = None) -> None:
-        self.shards = tuple(shards)
+        self.shards = shards
         self.directory = directory
-        self.starts = np.cumsum([0, *(s.n_tokens for s in self.shards)], dtype=np.int64)
-        self.document_starts = np.cumsum([0, *(s.documents.size - 1 for s in self.shards)], dtype=np.int64)
+        sizes = np.array([(s.n_tokens, s.documents.size - 1) for s in shards], np.int64).reshape(-1, 2)
+        self.starts, self.document_starts = np.concatenate([np.zeros((1, 2), np.int64), sizes.cumsum(0)]).T
         self.tokens = int(self.starts[-1])
         self.documents = int(self.document_starts[-1])
 
@@ -101,7 +141,7 @@ class TokenCorpus:
             raise CheckpointError(f"{directory}: {what}", f"albert data SOURCE --vocab DIR --out {directory}")
         facts = store.read_json(directory / "data.json")
         names = facts["shards"][split]
-        return cls([Shard.open(directory / "shards" / name, facts["dtype"]) for name in names], directory)
+        return cls(MappedShards([directory / "shards" / name for name in names], facts["dtype"]), directory)
 
     @property
     def vocabulary_dir(self) -> Path:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -93,6 +95,24 @@ def test_take_gathers_runs_from_any_shard(runs: list[tuple[int, int]], sizes: li
     taken = corpus.take(np.array(starts, np.int64), np.array(lengths, np.int64))
     assert taken.dtype == np.int32
     assert taken.tolist() == expected
+
+
+def test_more_shards_than_files_may_be_open(tmp_path: Path) -> None:
+    """60 shards of three files each under a limit of 64 open files, which a child process sets for itself."""
+    write(tmp_path, [[5]] * 60, cap=5)
+    script = f"""
+import resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+from pathlib import Path
+import numpy as np
+from albert_cli.data.shards import MappedShards, TokenCorpus
+names = [Path({str(tmp_path)!r}) / f"train-{{n:02d}}" for n in range(60)]
+both = [TokenCorpus(MappedShards(names, "uint16")) for _ in range(2)]
+for corpus in both:
+    for _ in range(2):
+        assert corpus.take(np.arange(0, 300, 5), np.full(60, 5)).tolist() == list(range(300))
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
 
 
 def test_opening_what_is_no_data_directory_says_so(tmp_path: Path) -> None:
