@@ -16,9 +16,8 @@ from albert_cli.bench import batches
 from albert_cli.data.build import BuildSettings
 from albert_cli.data.plan import plan
 from albert_cli.data.shards import Shard, TokenCorpus
-from albert_cli.data.tokenise import Task, run_task, tokenise
+from albert_cli.data.tokenise import Task, clean_tidy, run_task, tokenise
 from albert_cli.errors import InputError
-from albert_cli.text.clean import clean_batch
 from albert_cli.text.corpus import Document, hash_words, read_part
 from albert_cli.text.lines import Tally
 from albert_cli.text.sentences import paragraphs, split_paragraphs
@@ -91,7 +90,7 @@ def _stages(documents: Sequence[Document], vocabulary: Vocabulary, language: str
     sentences, of_sentences = _timed(lambda: [split_paragraphs(lines, language) for lines in texts])
     spent["segmentation"] = of_paragraphs + of_sentences
     flat = list(chain.from_iterable(sentences))
-    cleaned, spent["cleaning"] = _timed(lambda: clean_batch(flat, vocabulary.cleaning))
+    cleaned, spent["cleaning"] = _timed(lambda: clean_tidy(flat, vocabulary.cleaning))
     _, spent["sentencepiece alone"] = _timed(lambda: vocabulary.encode_cleaned(cleaned))
     return spent
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from albert_cli import console, store
 from albert_cli.data.shards import MAX_SHARD_TOKENS, Integers, ShardWriter, Split, id_type
 from albert_cli.errors import CheckpointError, ConfigError
+from albert_cli.text.clean import Cleaning, clean
 from albert_cli.text.corpus import ReadSettings, copies, hash_part, hash_words, read_part
 from albert_cli.text.lines import Part, Tally, stamp
 from albert_cli.text.sentences import paragraphs, split_paragraphs
@@ -257,7 +258,7 @@ def tokenise(
     texts = [paragraphs(document.text) for document in documents]
     hashes = np.fromiter((hash_words(" ".join(lines)) for lines in texts), np.uint64, len(texts))
     sentences = [split_paragraphs(lines, language) for lines in texts]
-    pieces = vocabulary.encode_batch(list(chain.from_iterable(sentences)))
+    pieces = vocabulary.encode_cleaned(clean_tidy(list(chain.from_iterable(sentences)), vocabulary.cleaning))
     lengths = np.fromiter(map(len, pieces), np.int64, len(pieces))
     ids = np.fromiter(chain.from_iterable(pieces), np.int32, int(lengths.sum()))
     sizes = np.fromiter(map(len, sentences), np.int64, len(sentences))
@@ -267,6 +268,13 @@ def tokenise(
         sizes = np.diff(kept[np.cumsum(sizes)], prepend=0)
         lengths, hashes, sizes = lengths[has_pieces], hashes[sizes > 0], sizes[sizes > 0]
     return ids, lengths, sizes, hashes
+
+
+def clean_tidy(sentences: Sequence[str], cleaning: Cleaning) -> list[str]:
+    """`clean` for sentences that have single spaces already: ASCII then changes in its case at most."""
+    if cleaning.lowercase:
+        return [s.lower() if s.isascii() else clean(s, cleaning) for s in sentences]
+    return [s if s.isascii() else clean(s, cleaning) for s in sentences]
 
 
 # ---------------------------------------------------------------- finished tasks

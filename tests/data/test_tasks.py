@@ -16,12 +16,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from albert_cli import store
 from albert_cli.data.build import BuildSettings, build, summary
 from albert_cli.data.plan import parse_share, plan, share_of
 from albert_cli.data.shards import Shard, TokenCorpus
+from albert_cli.data.tokenise import clean_tidy
 from albert_cli.errors import BusyError, CheckpointError, ConfigError
+from albert_cli.text.clean import Cleaning, clean
+from albert_cli.text.sentences import split_sentences
 from tests.data.test_build import TENTH, Files, contents, texts
 
 Pieces = tuple[tuple[int, ...], ...]
@@ -310,3 +315,9 @@ def test_stdin_is_a_source(
     assert facts["totals"]["heldout"]["documents"] == 1
     with pytest.raises(ConfigError, match="stdin cannot be shared"):
         build(["-"], small_vocabulary, tmp_path / "share", BuildSettings(), share=(0, 2))
+
+
+@given(text=st.text(), lowercase=st.booleans())
+def test_sentences_are_cleaned_as_any_text_is(text: str, lowercase: bool) -> None:
+    cleaning, sentences = Cleaning(lowercase=lowercase), split_sentences(text)
+    assert clean_tidy(sentences, cleaning) == [clean(sentence, cleaning) for sentence in sentences]
