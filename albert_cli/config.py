@@ -173,6 +173,16 @@ def as_dict(settings: Any) -> dict[str, Any]:
     return values
 
 
+def defaults(schema: type[Any]) -> dict[str, Any]:
+    """What a dataclass has of itself, as `as_dict` gives it: every field that has a default which is not None."""
+    made = {
+        field.name: field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+        for field in dataclasses.fields(schema)
+    }
+    given = {name: value for name, value in made.items() if value is not None and value is not dataclasses.MISSING}
+    return {name: as_dict(value) if dataclasses.is_dataclass(value) else value for name, value in given.items()}
+
+
 def dump_toml(settings: Any) -> str:
     """The resolved recipe as TOML: plain keys first, then one section a table."""
     values = as_dict(settings) if dataclasses.is_dataclass(settings) else dict(settings)

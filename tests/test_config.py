@@ -293,3 +293,10 @@ def test_differences_name_the_key_and_both_values() -> None:
     old = {"train": {"seed": 1, "keep": 2}, "masked_bias": "zero"}
     new = {"train": {"seed": 3, "keep": 2}, "masked_bias": "zero", "more": {"x": 1}}
     assert list(config.differences(old, new)) == ["more: None -> {'x': 1}", "train.seed: 1 -> 3"]
+
+
+def test_defaults_are_what_a_recipe_need_not_say() -> None:
+    made = config.as_dict(PretrainRecipe())
+    assert config.defaults(PretrainRecipe) == made
+    needed = config.as_dict(FinetuneRecipe(task="rte"))
+    assert {"task": "rte", **config.defaults(FinetuneRecipe)} == needed

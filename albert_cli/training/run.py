@@ -61,8 +61,12 @@ def saved_recipe(out: Path, resume: Resume) -> dict[str, Any] | None:
 
 
 def check_same(out: Path, old: dict[str, Any], new: Any) -> None:
-    """Refuse to resume with a recipe that computes something else; harmless keys may change."""
-    lines = [line for line in config.differences(old, config.as_dict(new)) if line.split(":")[0] not in HARMLESS]
+    """Refuse to resume with a recipe that computes something else; harmless keys may change.
+
+    A key that `old` lacks was not known to the release that wrote it, which computed as the key's default does.
+    """
+    before = config.merge(config.defaults(type(new)), old)
+    lines = [line for line in config.differences(before, config.as_dict(new)) if line.split(":")[0] not in HARMLESS]
     if lines:
         raise ConfigError(
             f"{out}: was started with another recipe: {'; '.join(lines)}",

@@ -230,6 +230,21 @@ def test_another_recipe_is_refused_with_the_difference(
     pretrain(str(recipe), tiny_data, run, ["train.keep=1", "train.log_every=7", "train.save_every=1m"], device="cpu")
 
 
+def test_a_run_of_a_release_with_fewer_settings_goes_on(
+    finished: Path, recipe: Path, tiny_data: Path, tmp_path: Path
+) -> None:
+    run = copy(finished, tmp_path)
+    written = (run / "recipe.toml").read_text()
+    later = ("compile = ", "checkpoint_activations = ", "always_project = ", "masked_bias = ")
+    lines = [line for line in written.splitlines() if not line.startswith(later)]
+    assert len(lines) == len(written.splitlines()) - len(later)
+    (run / "recipe.toml").write_text("\n".join(lines))
+    assert pretrain(str(recipe), tiny_data, run, device="cpu")["steps"] == 30
+    (run / "recipe.toml").write_text("\n".join(lines))
+    with pytest.raises(ConfigError, match="another recipe: train.compile: 'auto' -> 'off'"):
+        pretrain(str(recipe), tiny_data, run, ["train.compile=off"], device="cpu")
+
+
 def test_other_data_are_refused(finished: Path, recipe: Path, tiny_vocabulary: Path, tmp_path: Path) -> None:
     from albert_cli.data import build
     from albert_cli.data.tokenise import BuildSettings
