@@ -40,6 +40,7 @@ _POSITIVE: Final = (
     "num_hidden_groups",
     "inner_group_num",
 )
+_MOST_BLOCKS: Final = 10_000  # in depth: every one is listed when a shape is counted
 _PROBABILITIES: Final = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout_prob")
 
 
@@ -109,6 +110,11 @@ class ModelConfig:
             raise ConfigError(
                 f"model.num_hidden_groups is {groups} but there are only {layers} layers",
                 f"set num_hidden_groups to at most {layers}",
+            )
+        if layers * self.inner_group_num > _MOST_BLOCKS:
+            raise ConfigError(
+                f"model.num_hidden_layers x inner_group_num is {layers * self.inner_group_num:,}",
+                f"at most {_MOST_BLOCKS:,} blocks may follow one another",
             )
         if self.sharing != "all" and (groups != 1 or self.inner_group_num != 1):
             raise ConfigError(
@@ -186,13 +192,14 @@ class ModelConfig:
     def blocks(self) -> tuple[tuple[int, int], ...]:
         """For every block application in order: (attention weights' index, feed-forward weights' index).
 
-        Layer l of L belongs to group g = l*G // L, and each of a group's inner blocks has weights of its own,
+        Layer l of L belongs to group int(l / (L / G)), and each of a group's inner blocks has weights of its own,
         so that the result has L * inner_group_num entries under ``all`` and L otherwise.
         """
         layers, inner = self.num_hidden_layers, self.inner_group_num
         match self.sharing:
             case "all":
-                groups = (layer * self.num_hidden_groups // layers for layer in range(layers))
+                # In floating point, as Hugging Face's ALBERT: layer 9 of 18 in 14 groups is in the 7th, not the 8th.
+                groups = (int(layer / (layers / self.num_hidden_groups)) for layer in range(layers))
                 return tuple((g * inner + i, g * inner + i) for g in groups for i in range(inner))
             case "attention":
                 return tuple((0, layer) for layer in range(layers))

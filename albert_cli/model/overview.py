@@ -35,7 +35,9 @@ class Question:
         positions = shape.config.max_position_embeddings
         if self.sequence_length is None:
             return min(512, positions)
-        if not 2 <= self.sequence_length <= positions:
+        if self.sequence_length < 2:
+            raise ConfigError(f"--sequence-length {self.sequence_length}: too short", f"choose from 2 to {positions}")
+        if self.sequence_length > positions:
             raise ConfigError(
                 f"--sequence-length {self.sequence_length}: {shape.name} has {positions} positions",
                 f"choose from 2 to {positions}, or add -s model.max_position_embeddings={self.sequence_length}",

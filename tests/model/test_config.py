@@ -61,6 +61,8 @@ def test_partly_shared_shapes_count_their_sub_layers(sharing: Any, layers: int) 
         ({"sharing": "some"}, "sharing"),
         ({"layer_norm_eps": 0.0}, "layer_norm_eps"),
         ({"initializer_range": float("nan")}, "initializer_range"),
+        ({"num_hidden_layers": 2**31 - 1}, "num_hidden_layers x inner_group_num is 2,147,483,647"),
+        ({"num_hidden_layers": 101, "inner_group_num": 100}, "num_hidden_layers x inner_group_num is 10,100"),
     ],
 )
 def test_impossible_shapes_are_refused_with_a_remedy(change: dict[str, Any], message: str) -> None:
@@ -75,6 +77,13 @@ def test_projection_only_where_widths_differ() -> None:
     wide = replace(PRESETS["albert-base"], embedding_size=768)
     assert not wide.has_projection
     assert replace(wide, always_project=True).has_projection
+
+
+@given(st.integers(1, 200), st.data())
+def test_every_group_has_layers_and_comes_in_order(layers: int, data: st.DataObject) -> None:
+    groups = data.draw(st.integers(1, layers))
+    used = [attention for attention, _ in ModelConfig(num_hidden_layers=layers, num_hidden_groups=groups).blocks()]
+    assert used == sorted(used) and set(used) == set(range(groups))
 
 
 def test_presets_are_the_papers_shapes() -> None:

@@ -90,8 +90,9 @@ def test_a_model_with_few_positions() -> None:
     assert rows(text)["512 tokens"][0] == "–"
     with pytest.raises(ConfigError, match="--sequence-length 512: mini/wiki has 128 positions"):
         describe(["mini/wiki"], Question(512))
-    with pytest.raises(ConfigError, match="--sequence-length 1:"):
+    with pytest.raises(ConfigError, match="--sequence-length 1: too short") as raised:
         describe(["albert-base"], Question(1))
+    assert raised.value.hint == "choose from 2 to 512"
     data, _ = describe(["albert-base"], Question(200))
     assert list(data["models"][0]["activation_bytes_per_sequence"])[1:4] == ["128", "200", "256"]
 

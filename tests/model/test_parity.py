@@ -92,6 +92,15 @@ def test_real_widths_at_length_512(shape: str, head: str, tmp_path: Path) -> Non
     assert_same_gradients(h, ours, theirs, batch, tmp_path, 1e-4)
 
 
+def test_layers_fall_into_groups_as_in_transformers(tmp_path: Path) -> None:
+    """Where groups have no whole number of layers, its division in floating point decides."""
+    head, config = HEADS["bare"], replace(TINY, num_hidden_layers=18, num_hidden_groups=14)
+    ours = head.make(config)
+    shake(ours)
+    theirs = load_with_transformers(head.auto, saved(ours, tmp_path / "ours", head.architecture))
+    assert_same_outputs(head, ours, theirs, random_batch(LENGTHS))
+
+
 def assert_same_tensors(ones: dict[str, Tensor], others: dict[str, Tensor]) -> None:
     assert ones.keys() == others.keys()
     for name, tensor in ones.items():
