@@ -7,6 +7,7 @@ through the same lines. Shapes: T packed tokens, R rows that a head reads, N seq
 from __future__ import annotations
 
 from functools import partial
+from typing import Final
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,8 @@ from albert_cli.model.block import AttentionWeights, BlockSettings, FeedForwardW
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.packing import PackedTokens
 from albert_cli.model.precision import lender, work_dtype
+
+_FORMS: Final = 64  # of the compiled block
 
 
 class Embeddings(nn.Module):
@@ -92,7 +95,13 @@ class Encoder(nn.Module):
         self.checkpointing = False
 
     def compile(self) -> None:
-        """Run the block as one kernel-fusing program: one compilation for all layers, since it is one function."""
+        """Run the block as one kernel-fusing program: one compilation for all layers, since it is one function.
+
+        It has a form each for all tokens and for a head's rows, for training and evaluation, for lengths that differ
+        and that are the same, for one sequence and for several: more than torch would make before it gave up.
+        """
+        limits = torch._dynamo.config
+        limits.recompile_limit = max(limits.recompile_limit, _FORMS)
         self.block = torch.compile(block, dynamic=True)  # lengths differ from batch to batch
 
     def forward(self, tokens: PackedTokens, *, all_rows: bool = False) -> Tensor:

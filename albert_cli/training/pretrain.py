@@ -17,7 +17,7 @@ from albert_cli.data.batches import PairSettings
 from albert_cli.data.shards import TokenCorpus, verify_data
 from albert_cli.distributed import Group, is_main, process_group
 from albert_cli.errors import CheckpointError, ConfigError
-from albert_cli.model import hub, params
+from albert_cli.model import costs, hub, params
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.text.vocabulary import Vocabulary
@@ -253,7 +253,7 @@ class _Parts:
             "tokens_per_step_at_most": tokens,
             "corpus_tokens": self.corpus.tokens,
             "passes_over_corpus": round(tokens * recipe.schedule.total_steps / max(self.corpus.tokens, 1), 2),
-            "weights_gradients_moments_bytes": 16 * counts.total,
+            **_memory(recipe, probe, self.device),
             "checkpoint_bytes": _CHECKPOINT_BYTES * counts.total,
             "disk_bytes_needed": _CHECKPOINT_BYTES * counts.total * (train.keep + 1),
             "disk_bytes_free": store.free_bytes(out),
@@ -263,6 +263,21 @@ class _Parts:
             "processes": self.group.world_size,
             "estimated_seconds": round(seconds, 1),
         }
+
+
+def _memory(recipe: PretrainRecipe, settled: TrainSettings, device: torch.device) -> dict[str, int]:
+    """Bytes that a process needs, by the arithmetic of `costs`: for its state, and for a micro-batch of full length."""
+    setup = costs.Setup("cuda" if device.type == "cuda" else "cpu", "bf16" if settled.precision == "bf16" else "fp32")
+    model, length = recipe.model, recipe.data.max_seq_length
+    sequences = min(settled.micro_batch_size, settled.batch_size)
+    state = costs.state_bytes(model, setup)
+    kept = sequences * costs.activation_bytes(model, length, setup, checkpointed=settled.checkpoint_activations)
+    working = sequences * costs.working_bytes(model, length, setup)
+    return {
+        "weights_gradients_moments_bytes": state.weights + state.gradients + state.moments,
+        "activations_bytes": kept,
+        "memory_bytes_estimated": state.total + max(kept + working, state.update),
+    }
 
 
 def _check_disk(out: Path, parameters: int, keep: int) -> None:

@@ -108,6 +108,12 @@ def test_a_dry_run_writes_nothing(recipe: Path, tiny_data: Path, tmp_path: Path)
     plan = pretrain(str(recipe), tiny_data, tmp_path / "run", dry_run=True, device="cpu")
     assert (plan["steps"], plan["sequences_per_step"], plan["processes"]) == (30, 8, 1)
     assert plan["estimated_seconds"] > 0
+    again = ["train.checkpoint_activations=true", "train.micro_batch_size=2"]
+    small = pretrain(str(recipe), tiny_data, tmp_path / "run", again, dry_run=True, device="cpu")
+    assert 0 < small["activations_bytes"] < plan["activations_bytes"] / 2
+    assert small["weights_gradients_moments_bytes"] == plan["weights_gradients_moments_bytes"]
+    state = plan["weights_gradients_moments_bytes"]
+    assert state + plan["activations_bytes"] < plan["memory_bytes_estimated"] < 3 * (state + plan["activations_bytes"])
     assert not list(tmp_path.iterdir())
 
 
@@ -241,7 +247,7 @@ def test_a_run_of_a_release_with_fewer_settings_goes_on(
     (run / "recipe.toml").write_text("\n".join(lines))
     assert pretrain(str(recipe), tiny_data, run, device="cpu")["steps"] == 30
     (run / "recipe.toml").write_text("\n".join(lines))
-    with pytest.raises(ConfigError, match="another recipe: train.compile: 'auto' -> 'off'"):
+    with pytest.raises(ConfigError, match=r"another recipe: train\.compile: 'auto' -> 'off'"):
         pretrain(str(recipe), tiny_data, run, ["train.compile=off"], device="cpu")
 
 
