@@ -20,7 +20,9 @@ def bench_step(
         list[str] | None,
         typer.Option(help="s128, s512 (full pretraining sequences), glue (its real lengths); default: all three."),
     ] = None,
-    tokens: Annotated[int, typer.Option(help="Tokens of a pretraining batch; 0: 1,024 on a CPU, 65,536 on a GPU.")] = 0,
+    tokens: Annotated[
+        int, typer.Option(min=0, help="Tokens of a pretraining batch; 0: 1,024 on a CPU, 65,536 on a GPU.")
+    ] = 0,
     rounds: Annotated[int, typer.Option(min=1, help="Timed calls of each variant.")] = 5,
     alone: Annotated[bool, typer.Option("--alone", help="Without transformers.")] = False,
     compiled: Annotated[bool, typer.Option(help="Time the compiled forms too; compiling takes minutes.")] = True,

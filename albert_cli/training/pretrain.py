@@ -317,6 +317,8 @@ def plan_text(plan: Mapping[str, Any]) -> str:
     """A dry run's plan as a table."""
 
     def shown(key: str, value: object) -> str:
+        if isinstance(value, bool):
+            return "yes" if value else "no"
         if key.endswith("seconds"):
             return console.duration(float(str(value)))
         if "bytes" in key:

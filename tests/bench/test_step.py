@@ -76,7 +76,12 @@ def test_variants_alternate_after_two_calls_that_do_not_count() -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
-    [(["--work", "s64"], "s128, s512, glue"), (["nonsense"], "neither a preset"), (["--rounds", "0"], "rounds")],
+    [
+        (["--work", "s64"], "s128, s512, glue"),
+        (["nonsense"], "neither a preset"),
+        (["--rounds", "0"], "rounds"),
+        (["--tokens", "-5"], "tokens"),
+    ],
 )
 def test_wrong_arguments(arguments: list[str], said: str) -> None:
     assert said in albert("bench", "step", *arguments, expect=2).err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -27,7 +28,7 @@ from albert_cli.tasks.encode import encode
 from albert_cli.tasks.spec import Example
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.objectives import PretrainingJob
-from albert_cli.training.pretrain import pretrain
+from albert_cli.training.pretrain import plan_text, pretrain
 from tests.processes import Run, albert, start, start_ranks
 from tests.test_store import has_namespaces
 
@@ -108,6 +109,7 @@ def test_a_dry_run_writes_nothing(recipe: Path, tiny_data: Path, tmp_path: Path)
     plan = pretrain(str(recipe), tiny_data, tmp_path / "run", dry_run=True, device="cpu")
     assert (plan["steps"], plan["sequences_per_step"], plan["processes"]) == (30, 8, 1)
     assert plan["estimated_seconds"] > 0
+    assert re.search(r"compiled +no\n", plan_text(plan))
     again = ["train.checkpoint_activations=true", "train.micro_batch_size=2"]
     small = pretrain(str(recipe), tiny_data, tmp_path / "run", again, dry_run=True, device="cpu")
     assert 0 < small["activations_bytes"] < plan["activations_bytes"] / 2
