@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 import numpy as np
+from sentencepiece import SentencePieceProcessor
 
 from albert_cli import console
 from albert_cli.bench import batches
@@ -22,11 +23,14 @@ from albert_cli.errors import InputError
 from albert_cli.text.corpus import Document, hash_words, read_part
 from albert_cli.text.lines import Tally
 from albert_cli.text.sentences import paragraphs, split_paragraphs
-from albert_cli.text.vocabulary import Vocabulary
+from albert_cli.text.vocabulary import MODEL, Vocabulary
 
 Result = TypeVar("Result")
 _SENTENCES = 8192  # of one call: about what a task encodes at a time
-_STAGES = ("reading", "hashing", "segmentation", "cleaning", "sentencepiece alone", "the whole")
+_STAGES = (
+    *("reading", "hashing", "segmentation", "cleaning"),
+    *("sentencepiece alone", "sentencepiece, line by line", "the whole"),
+)
 
 
 def measure(
@@ -35,8 +39,8 @@ def measure(
     """Time each stage of `albert data` on about the first `megabytes` (of files) of the sources, in this process.
 
     mb_per_cpu_second: bytes of text (1e6) over processor time. "the whole" is a task of `albert data` from the
-    file to the committed shards; "sentencepiece alone" encodes the same cleaned
-    sentences to lists of ids. seconds: for each figure of the pairs and masks that are drawn from the same text.
+    file to the committed shards; "sentencepiece alone" encodes the same cleaned sentences to lists of ids, many in a
+    call or one. seconds: for each figure of the pairs and masks that are drawn from the same text.
     """
     vocabulary = Vocabulary.load(vocabulary_dir)
     with TemporaryDirectory(prefix="albert-bench-") as folder:
@@ -51,7 +55,7 @@ def measure(
     if not size:
         raise InputError("no text in any source", "check the files, or name others")
     documents, spent["reading"] = _timed(lambda: _read(tasks))
-    spent |= _stages(documents, vocabulary, settings.language)
+    spent |= _stages(documents, vocabulary, vocabulary_dir, settings.language)
     arrays = tokenise(documents, vocabulary, settings.language)
     return {
         "bytes": size,
@@ -83,7 +87,9 @@ def _read(tasks: Sequence[Task]) -> list[Document]:
     return [d for task, part in parts for d in read_part(part, task.settings.read, Tally())]
 
 
-def _stages(documents: Sequence[Document], vocabulary: Vocabulary, language: str) -> dict[str, float]:
+def _stages(
+    documents: Sequence[Document], vocabulary: Vocabulary, vocabulary_dir: Path, language: str
+) -> dict[str, float]:
     """Seconds of each stage between reading and writing, on all documents at once."""
     spent = {}
     texts, of_paragraphs = _timed(lambda: [paragraphs(document.text) for document in documents])
@@ -97,6 +103,8 @@ def _stages(documents: Sequence[Document], vocabulary: Vocabulary, language: str
     for start in range(0, len(cleaned), _SENTENCES):  # one call for all would be slowed down by what it returns
         lines = cleaned[start : start + _SENTENCES]
         spent["sentencepiece alone"] += _timed(partial(vocabulary.encode_cleaned, lines))[1]
+    encode = SentencePieceProcessor(model_file=str(vocabulary_dir / MODEL)).encode
+    spent["sentencepiece, line by line"] = _timed(lambda: [encode(line) for line in cleaned])[1]
     return spent
 
 
