@@ -55,6 +55,13 @@ class Group:
         """Each number summed over the ranks, in float64."""
         return list(values) if self.world_size == 1 else self.sum(_exchangeable(values)).tolist()
 
+    def gather_numbers(self, values: Sequence[float]) -> list[list[float]]:
+        """The numbers of every rank, by rank; as many on each."""
+        slots = [0.0] * len(values) * self.world_size
+        slots[self.rank * len(values) : (self.rank + 1) * len(values)] = values
+        flat = self.sum_numbers(slots)
+        return [flat[r * len(values) : (r + 1) * len(values)] for r in range(self.world_size)]
+
     def any(self, flag: bool) -> bool:
         """Whether the flag is set on at least one rank."""
         return self.sum_numbers([float(flag)])[0] > 0

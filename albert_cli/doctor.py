@@ -20,6 +20,7 @@ from albert_cli import __version__, machine
 PACKAGE = "albert-cli"
 # What an extra brings, for those who do not have it.
 EXTRAS = {
+    "tensorboard": "TensorBoard: curves of a run while it trains",
     "test": "pytest, hypothesis, transformers: the test suite",
     "dev": "ruff, mypy: what a change to the code is checked with",
 }

@@ -18,14 +18,14 @@ from torch import Tensor
 
 from albert_cli import console
 from albert_cli.bench import peer
-from albert_cli.bench.timing import Timing, alternate, matmul_peak
+from albert_cli.bench.timing import Timing, alternate
 from albert_cli.data.batches import PackedBatch
 from albert_cli.errors import ConfigError
 from albert_cli.model import costs, hub, shapes
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import PretrainingModel, SequenceClassifier
 from albert_cli.model.packing import pack
-from albert_cli.training.device import autocast, choose_device
+from albert_cli.training.device import autocast, choose_device, matmul_peak
 
 WORKS: Final = ("s128", "s512", "glue")
 # Tokens of an example, [CLS] and [SEP] included, at the middles of as many equal parts of the task's training split as
@@ -60,8 +60,7 @@ def run(name: str, works: Sequence[str], options: Options) -> dict[str, Any]:
             raise ConfigError(f"--work {work}: unknown", f"choose from {', '.join(WORKS)}")
     device = choose_device(options.device)
     config = shapes.find(name).config
-    dtype = torch.bfloat16 if options.precision == "bf16" else torch.float32
-    peak = matmul_peak(device, dtype)
+    peak = matmul_peak(options.precision, device)
     found = {work: _measure(config, work, options, device, peak) for work in works}
     return {
         "model": name,

@@ -10,6 +10,7 @@ from statistics import median
 import torch
 
 from albert_cli import console
+from albert_cli.training.device import synchronize
 
 
 @dataclass(frozen=True)
@@ -28,14 +29,6 @@ class Timing:
     def minimum(self) -> float:
         """The least of the seconds: what the machine does when nothing disturbs it."""
         return min(self.seconds)
-
-
-def synchronize(device: torch.device) -> None:
-    """Wait until everything that was asked of the device is done."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    elif device.type == "mps":
-        torch.mps.synchronize()
 
 
 def alternate(
@@ -60,17 +53,3 @@ def alternate(
                 seconds[name].append(time.perf_counter() - begin)
             progress.update(done + 1)
     return {name: Timing(tuple(seconds[name]), results[name]) for name in variants}
-
-
-def matmul_peak(device: torch.device, dtype: torch.dtype) -> float:
-    """FLOP/s of the best of ten square matrix products in `dtype`: what this machine can really do."""
-    size = 2048 if device.type == "cpu" else 8192
-    a, b = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
-    best = float("inf")
-    for _ in range(10):
-        synchronize(device)
-        begin = time.perf_counter()
-        a @ b
-        synchronize(device)
-        best = min(best, time.perf_counter() - begin)
-    return float(2 * size**3 / best)

@@ -19,7 +19,7 @@ def write(directory: Path, text: str) -> None:
 def pretrained(config: ModelConfig, sentence_loss: str, metrics: Mapping[str, float], recipe: str) -> str:
     """The card of a pretraining checkpoint; `recipe` is the resolved recipe as TOML."""
     objective = {"sop": "sentence-order", "nsp": "next-sentence", "none": "no sentence"}[sentence_loss]
-    scores = "\n".join(f"| held-out {name.replace('_', ' ')} | {value:.4f} |" for name, value in metrics.items())
+    scores = "\n".join(f"| {_measure(name)} | {value:.4f} |" for name, value in metrics.items())
     return _card(
         "fill-mask",
         f"A {_shape(config)} pretrained with masked-language and {objective} prediction.",
@@ -27,6 +27,12 @@ def pretrained(config: ModelConfig, sentence_loss: str, metrics: Mapping[str, fl
         _loading(config, "AutoModelForPreTraining"),
         recipe,
     )
+
+
+def _measure(name: str) -> str:
+    """`mlm_loss` is of the held-out text, `NAME/mlm_loss` of another corpus."""
+    corpus, slash, measure = name.rpartition("/")
+    return f"{corpus if slash else 'held-out'} {measure.replace('_', ' ')}"
 
 
 def finetuned(config: ModelConfig, task: str, metrics: Mapping[str, float], recipe: str) -> str:

@@ -6,6 +6,7 @@ library expresses the attention-only and FFN-only rows of the paper's Table 4 (Â
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final, Literal, get_args
@@ -52,7 +53,8 @@ class ModelConfig:
     ``sharing`` says which weights the layers have in common: ``all`` (ALBERT), ``attention`` or ``ffn``
     (Table 4), ``none`` (BERT). A sub-layer's LayerNorm goes with it. ``always_project`` keeps the E x H
     projection at E = H too, where the paper has none: Hugging Face's ALBERT checkpoints of such widths were
-    trained with one. Raises ConfigError on a shape that cannot be built.
+    trained with one. ``initializer_range`` is the standard deviation of the initial weights; ``auto`` has it
+    grow as the width shrinks, which small models need. Raises ConfigError on a shape that cannot be built.
     """
 
     vocab_size: int = 30000
@@ -67,7 +69,7 @@ class ModelConfig:
     classifier_dropout_prob: float = 0.1
     max_position_embeddings: int = 512
     type_vocab_size: int = 2
-    initializer_range: float = 0.02
+    initializer_range: float | Literal["auto"] = 0.02
     layer_norm_eps: float = 1e-12
     num_hidden_groups: int = 1
     inner_group_num: int = 1
@@ -85,9 +87,9 @@ class ModelConfig:
         for name in _PROBABILITIES:
             if not 0.0 <= getattr(self, name) < 1.0:
                 raise ConfigError(f"model.{name} is {getattr(self, name)}", "a dropout rate lies in [0, 1)")
-        for name in ("initializer_range", "layer_norm_eps"):
-            if not getattr(self, name) > 0.0:
-                raise ConfigError(f"model.{name} is {getattr(self, name)}", "it must be greater than 0")
+        for name, value in (("initializer_range", self.initial_std), ("layer_norm_eps", self.layer_norm_eps)):
+            if not value > 0.0:
+                raise ConfigError(f"model.{name} is {value}", "it must be greater than 0")
         for name, choices in (("hidden_act", get_args(Activation)), ("sharing", get_args(Sharing))):
             if getattr(self, name) not in choices:
                 hint = f"choose one of {', '.join(choices)}"
@@ -134,10 +136,11 @@ class ModelConfig:
                 )
             wanted = known[key]
             fits = type(value) is wanted or (wanted is float and type(value) is int)
+            fits = fits or (key == "initializer_range" and value == "auto")
             if not fits:
                 hint = f"it must be of type {wanted.__name__}"
                 raise ConfigError(f"{origin}: model.{key} is {value!r}", hint)
-        return cls(**{key: known[key](value) for key, value in values.items()})
+        return cls(**{key: value if value == "auto" else known[key](value) for key, value in values.items()})
 
     @classmethod
     def from_hf(cls, values: Mapping[str, Any], origin: str) -> ModelConfig:
@@ -168,6 +171,13 @@ class ModelConfig:
             return cls.from_values(given, origin)
         except ConfigError as error:
             raise CheckpointError(error.message, error.hint) from None
+
+    @property
+    def initial_std(self) -> float:
+        """The initial weights' standard deviation; ``auto`` is 0.55 / sqrt(H), which is 0.02 at base's width."""
+        if isinstance(self.initializer_range, str):
+            return 0.55 / math.sqrt(self.hidden_size)
+        return self.initializer_range
 
     @property
     def head_size(self) -> int:

@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from albert_cli.errors import ConfigError
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.params import count
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 MASKED: Final = 0.15  # share of the positions that the masked-word head sees (§4.1)
 LENGTHS: Final = (64, 128, 256, 320, 384, 512)  # of BERT's table of batches that fit into a GPU's memory
@@ -48,6 +52,17 @@ def forward_flops(config: ModelConfig, length: int, *, pruned: bool = False, mas
 def training_flops(config: ModelConfig, length: int, *, pruned: bool = False, masked: float = MASKED) -> float:
     """FLOPs a token of forward and backward pass: three forward passes; recomputation counts as nothing."""
     return 3 * forward_flops(config, length, pruned=pruned, masked=masked)
+
+
+def batch_flops(config: ModelConfig, lengths: NDArray[np.integer[Any]], masked: int) -> float:
+    """FLOPs of forward and backward pass over sequences of these lengths with so many masked positions in all.
+
+    The full model's: what pruning the last block saves is not taken off.
+    """
+    tokens, squares = float(lengths.sum()), float((lengths.astype("f8") ** 2).sum())
+    a_token = training_flops(config, 0, masked=masked / max(tokens, 1.0))
+    # The rest grows with the length of the sequence that a token stands in.
+    return tokens * a_token + squares * 12 * config.hidden_size * len(config.blocks())
 
 
 def _masked(length: int) -> int:

@@ -90,7 +90,7 @@ class Encoder(nn.Module):
         self.attention = nn.ModuleList(Attention(config) for _ in range(config.num_attention_blocks))
         self.feed_forward = nn.ModuleList(FeedForward(config) for _ in range(config.num_feed_forward_blocks))
         self.pooler = nn.Linear(config.hidden_size, config.hidden_size) if pooler else None
-        self.apply(partial(initialize, std=config.initializer_range))
+        self.apply(partial(initialize, std=config.initial_std))
         self.block = block
         self.checkpointing = False
 

@@ -52,7 +52,7 @@ class PretrainingModel(nn.Module):
         self.masked = MaskedLanguageHead(config)
         self.order = nn.Linear(config.hidden_size, 2)
         for head in (self.masked, self.order):
-            head.apply(partial(initialize, std=config.initializer_range))
+            head.apply(partial(initialize, std=config.initial_std))
 
     def forward(self, tokens: PackedTokens) -> PretrainingLogits:
         """Logits of both objectives for a packed batch."""
@@ -69,7 +69,7 @@ class MaskedLanguageModel(nn.Module):
         self.config = config
         self.encoder = Encoder(config, pooler=False)
         self.masked = MaskedLanguageHead(config)
-        self.masked.apply(partial(initialize, std=config.initializer_range))
+        self.masked.apply(partial(initialize, std=config.initial_std))
 
     def forward(self, tokens: PackedTokens) -> Tensor:
         """Logits [M, V] at the masked positions of a packed batch."""
@@ -86,7 +86,7 @@ class SequenceClassifier(nn.Module):
         self.encoder = Encoder(config)
         self.dropout = nn.Dropout(config.classifier_dropout_prob)
         self.classifier = nn.Linear(config.hidden_size, num_labels)
-        initialize(self.classifier, std=config.initializer_range)
+        initialize(self.classifier, std=config.initial_std)
 
     def forward(self, tokens: PackedTokens) -> Tensor:
         """Logits [N, C] for a packed batch."""
@@ -114,7 +114,7 @@ class QuestionAnswering(nn.Module):
         self.config = config
         self.encoder = Encoder(config, pooler=False)
         self.span = nn.Linear(config.hidden_size, 2)
-        initialize(self.span, std=config.initializer_range)
+        initialize(self.span, std=config.initial_std)
 
     def forward(self, tokens: PackedTokens) -> Tensor:
         """Logits [T, 2], start and end, for every token of a packed batch."""

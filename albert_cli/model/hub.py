@@ -132,7 +132,7 @@ def config_to_json(config: ModelConfig, architecture: str, labels: tuple[str, ..
     `labels` name a classifier's outputs; a single one makes it a regression.
     """
     kind = model_type(config)
-    values = asdict(config)
+    values = {**asdict(config), "initializer_range": config.initial_std}
     if kind != OWN_MODEL_TYPE:
         for key in ("sharing", "always_project"):
             del values[key]

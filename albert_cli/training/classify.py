@@ -16,7 +16,7 @@ from torch import Tensor
 
 from albert_cli.data.batches import PackedBatch
 from albert_cli.distributed import Group
-from albert_cli.model import card, hub
+from albert_cli.model import card, costs, hub
 from albert_cli.model.heads import SequenceClassifier
 from albert_cli.model.packing import pack
 from albert_cli.tasks.encode import Features
@@ -51,6 +51,11 @@ class ClassificationJob:
         """The one loss of the task."""
         return ("loss",)
 
+    @property
+    def shown(self) -> Mapping[str, str]:
+        """Nothing beside the loss: dev says more."""
+        return {}
+
     def draw(self, step: int, group: Group) -> list[MicroBatch]:
         """This rank's micro-batches of the step."""
         size = self.settings.batch_size
@@ -58,7 +63,8 @@ class ClassificationJob:
         parts = []
         for number, start, stop in micro_batches(size, self.settings.micro_batch_size, group):
             packed, labels = self.train.batch(index[start:stop])
-            parts.append(MicroBatch(number, (packed, labels), {"loss": stop - start}, len(packed.ids)))
+            flops = costs.batch_flops(self.model.config, np.diff(packed.offsets), 0)
+            parts.append(MicroBatch(number, (packed, labels), {"loss": stop - start}, len(packed.ids), flops))
         return parts
 
     def loss_sums(self, data: tuple[PackedBatch, Array]) -> dict[str, Tensor]:

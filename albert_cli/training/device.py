@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib.util
+import time
 from typing import Any, Final
 
 import torch
@@ -75,6 +76,33 @@ def place(model: nn.Module, settings: TrainSettings, device: torch.device) -> No
         encoder.compile()
         console.note("compiling the block; the first steps take a minute longer")
     model.to(device)
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until everything that was asked of the device is done."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
+
+
+def matmul_peak(precision: str, device: torch.device, *, seconds: float = 1.0) -> float:
+    """FLOP/s of the best of some square matrix products: what this machine can really do, measured now.
+
+    At least two products are tried, and more until `seconds` have gone by. A GPU's are 8192 wide, a CPU's 1024.
+    """
+    size = 8192 if device.type == "cuda" else 1024
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    a, b = (torch.rand(size, size, device=device, dtype=dtype) - 0.5 for _ in range(2))
+    best, started = float("inf"), time.perf_counter()
+    tried = 0
+    while tried < 2 or time.perf_counter() - started < seconds:
+        synchronize(device)
+        begin = time.perf_counter()
+        a @ b
+        synchronize(device)
+        best, tried = min(best, time.perf_counter() - begin), tried + 1
+    return float(2 * size**3 / best)
 
 
 def autocast(precision: str, device: torch.device) -> contextlib.AbstractContextManager[Any]:

@@ -8,13 +8,15 @@ reduction over ranks, clipping, the finite check, schedule, logging, evaluation,
 from __future__ import annotations
 
 import contextlib
+import math
 import signal
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -25,23 +27,26 @@ from albert_cli.distributed import Group
 from albert_cli.errors import DivergedError, Interrupted
 from albert_cli.training import checkpoint
 from albert_cli.training.checkpoint import TrainState
-from albert_cli.training.device import autocast
+from albert_cli.training.device import autocast, matmul_peak
 from albert_cli.training.lamb import Lamb
 from albert_cli.training.schedule import learning_rate
 from albert_cli.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
+from albert_cli.training.watch import DIVERGED, RECENT, Board, Watch, Window, divergence, in_words, not_finite, where
 
 
 @dataclass(frozen=True)
 class MicroBatch:
     """A part of a step's batch, still on the host; `number` is its place in the global batch.
 
-    `counts` says over how many items each loss is averaged (masked positions, pairs, examples).
+    `counts` says over how many items each loss is averaged (masked positions, pairs, examples), `flops` what the
+    full model computes for it, forward and backward.
     """
 
     number: int
     data: Any
     counts: Mapping[str, int]
     tokens: int
+    flops: float = 0.0
 
 
 class Job(Protocol):
@@ -55,11 +60,15 @@ class Job(Protocol):
     def loss_names(self) -> tuple[str, ...]:
         """The losses whose sum is minimised."""
 
+    @property
+    def shown(self) -> Mapping[str, str]:
+        """Other sums of `loss_sums` that are only shown, each with the loss over whose items it is averaged."""
+
     def draw(self, step: int, group: Group) -> list[MicroBatch]:
         """This rank's micro-batches of a step: a pure function of (seed, step, rank, world size)."""
 
     def loss_sums(self, data: Any) -> dict[str, Tensor]:
-        """The sums of each loss over the items of one micro-batch, named as in its `counts`."""
+        """The sums of each loss over the items of one micro-batch, named as in its `counts`, and what is shown."""
 
     def evaluate(self, group: Group) -> dict[str, float]:
         """Scores of the current weights, none when there is nothing to score on; called in evaluation mode."""
@@ -97,6 +106,7 @@ class Loop:
     device: torch.device
     label: str = "train"
     state: TrainState = field(default_factory=TrainState)
+    watch: Watch | None = None
 
     def run(self) -> dict[str, float]:
         """Train to the last step; return its evaluation.
@@ -104,11 +114,9 @@ class Loop:
         Raises `DivergedError` before an update that is not finite, and `Interrupted` after saving when the
         process was asked to stop (SIGTERM, SIGUSR1, Ctrl-C).
         """
-        self.journal = store.Journal(self.out / "metrics.jsonl")
-        if self.group.rank == 0:
-            self.journal.cut_back(self.state.step)
-        self._window: list[Mapping[str, float]] = []
-        self._window_tokens, self._window_start = 0, time.monotonic()
+        self._open()
+        self._peak = matmul_peak(self.settings.precision, self.device, seconds=0.1)
+        self._window = Window()
         self._last_save = self._started = time.monotonic()
         self._seconds_before = self.state.seconds
         metrics: dict[str, float] = {}
@@ -118,7 +126,9 @@ class Loop:
             prefetch(lambda step: self.job.draw(step, self.group), range(self.state.step, total)) as batches,
             console.progress(self.label, total, self.state.step) as bar,
             contextlib.closing(self.journal),
+            contextlib.closing(self.board),
         ):
+            self._stop = stop
             for parts in batches:
                 self._step(parts)
                 self._after_step(bar)
@@ -126,50 +136,96 @@ class Loop:
                     metrics = self._evaluate()
                 if self._must_save():
                     self.save()
-                if self.group.any(stop.is_set):
+                if self._must_stop:
                     self.save()
                     raise Interrupted(
                         f"{self.out}: stopped after step {self.state.step}", "the same command goes on from there"
                     )
         return metrics
 
+    def _open(self) -> None:
+        """Go on with the journal where the state stands."""
+        self.journal, self.board = store.Journal(self.out / "metrics.jsonl"), Board()
+        self._recent: deque[Mapping[str, float]] = deque(maxlen=RECENT)
+        if self.group.rank == 0:
+            (self.out / DIVERGED).unlink(missing_ok=True)
+            self.journal.cut_back(self.state.step)
+            self.board.open(self.out, self.state.step)
+            if self.watch is not None and self.journal.path.exists():
+                for record in store.read_journal(self.journal.path):
+                    self.watch.see(record)
+
     # ------------------------------------------------------------ one step
 
     def _step(self, parts: Sequence[MicroBatch]) -> None:
-        """One update of the weights."""
-        sums = accumulate(self.job, parts, self.settings, self.state.step, self.group, self.device)
+        """One update of the weights, with one wait for the device.
+
+        The wait cannot be left out: no update may follow a gradient that is not finite, so its norm must be known
+        first. Losses, accuracies and the ranks' wishes to stop or to save come in the same copy.
+        """
+        means = accumulate(self.job, parts, self.settings, self.state.step, self.group, self.device)
         norm = clip(self.optimizer, self.optimizer_settings.clip_norm)
-        finite = bool(torch.isfinite(norm)) and all(map(_is_finite, sums.values()))
-        if self.group.any(not finite):
-            raise DivergedError(
-                f"step {self.state.step}: the loss or gradient is not finite ({_in_words(sums)}); nothing was updated",
-                "lower optimizer.lr or lengthen the warm-up; the last checkpoint is intact",
-            )
         s = self.schedule
         lr = learning_rate(self.state.step, self.optimizer_settings.lr, s.total_steps, s.warmup)
+        values = self._exchange(means, norm)
+        losses = {name: values[name] for name in self.job.loss_names}
+        step = {"loss": sum(losses.values()), **values, "lr": lr}
+        self._recent.append({"step": self.state.step, **step})
+        if not all(map(math.isfinite, [*losses.values(), step["grad_norm"]])):
+            self._diverged(parts, losses)
         self.optimizer.step(lr)
         self.optimizer.zero_grad()
         self.state.step += 1
         self.state.seconds = self._seconds_before + time.monotonic() - self._started
-        self._window.append({"loss": sum(sums.values()), **sums, "lr": lr, "grad_norm": float(norm)})
-        self._window_tokens += sum(part.tokens for part in parts)
+        self._window.add(step, sum(part.tokens for part in parts), sum(part.flops for part in parts))
+
+    def _exchange(self, means: Mapping[str, Tensor], norm: Tensor) -> dict[str, float]:
+        """The means over the whole batch and the gradient's norm as numbers, the same on every rank.
+
+        The gradient was summed over the ranks before, so a part that is not finite is seen by all of them. Notes
+        whether a rank was asked to stop, and whether rank 0's clock says that a checkpoint is due.
+        """
+        wishes = torch.tensor([float(self._stop.is_set), float(self.group.rank == 0 and self._is_time_to_save())])
+        own = torch.cat([torch.stack(list(means.values())), wishes.to(norm.device, non_blocking=True)])
+        *values, stop, save, last = torch.cat([self.group.sum(own), norm[None]]).tolist()
+        self._must_stop, self._save_is_due = stop > 0, save > 0
+        return {**dict(zip(means, values, strict=True)), "grad_norm": last}
+
+    def _diverged(self, parts: Sequence[MicroBatch], losses: Mapping[str, float]) -> NoReturn:
+        """Leave `diverged.json`, and end. The step is computed once more, to see on which rank the cause lies."""
+        step = self.state.step
+        self.optimizer.zero_grad()
+        own = accumulate(self.job, parts, self.settings, step, Group(), self.device)
+        bad = {name for name in losses if not math.isfinite(float(own[name]))} or not_finite(self.job.model)
+        self.optimizer.zero_grad()
+        names = [*losses, *(name for name, _ in self.job.model.named_parameters())]
+        rows = self.group.gather_numbers([float(name in bad) for name in names])
+        causes = {rank: [n for n, is_bad in zip(names, row, strict=True) if is_bad] for rank, row in enumerate(rows)}
+        if self.group.rank == 0:
+            store.write_json(self.out / DIVERGED, divergence(step, causes, self._recent))
+        said = ", ".join(f"{name} {value:.4g}" for name, value in losses.items())
+        raise DivergedError(
+            f"step {step}: the loss or gradient is not finite ({said}{where(causes)}); nothing was updated",
+            "lower optimizer.lr or lengthen the warm-up; the last checkpoint is intact",
+        )
 
     def _is_due(self, every: int) -> bool:
         return self.state.step % every == 0 or self.state.step == self.schedule.total_steps
 
     def _after_step(self, bar: console.Progress) -> None:
         """Show progress, and every so often write the mean of the steps since the last line."""
-        speed = self._window_tokens * self.group.world_size / max(time.monotonic() - self._window_start, 1e-9)
-        mean = {key: sum(w[key] for w in self._window) / len(self._window) for key in self._window[0]}
-        bar.update(self.state.step, f"loss {mean['loss']:.3f}  {speed:,.0f} tokens/s")
+        means, speed = self._window.means(), self._window.speed(self.group.world_size, self._peak)
+        bar.update(self.state.step, in_words(means, speed))
         if not self._is_due(self.settings.log_every):
             return
         if self.group.rank == 0:
-            rounded = {key: _short(value) for key, value in mean.items()}
-            timing = {"tokens_per_second": round(speed), "seconds": round(self.state.seconds, 2)}
-            self.journal.append({"step": self.state.step, **rounded, **timing})
-        self._window.clear()
-        self._window_tokens, self._window_start = 0, time.monotonic()
+            record = {"step": self.state.step, **{key: _short(value) for key, value in means.items()}, **speed}
+            self.journal.append({**record, "seconds": round(self.state.seconds, 2)})
+            self.board.add("train", {**means, **speed}, self.state.step)
+            for hint in self.watch.see(record) if self.watch else ():
+                self.journal.append({"step": self.state.step, "hint": hint})
+                console.warn(hint)
+        self._window = Window()
 
     # ------------------------------------------------------------ every so often
 
@@ -186,21 +242,23 @@ class Loop:
         if self.group.rank == 0:
             rounded = {key: _short(value) for key, value in metrics.items()}
             self.journal.append({"step": self.state.step, "eval": rounded, "seconds": round(self.state.seconds, 2)})
+            self.board.add("heldout", metrics, self.state.step)
             shown = "  ".join(f"{key.replace('_', ' ')} {value:.4g}" for key, value in metrics.items())
             console.note(f"{self.label} step {self.state.step:,}: {shown}")
         if self.state.best_score is None or score > self.state.best_score:
             self.state.best_score, self.state.best_step = score, self.state.step
             if self.group.rank == 0:
                 self.job.keep_best(metrics, self.state)
-        self._window_start += time.monotonic() - started
+        self._window.started += time.monotonic() - started
         return metrics
 
     def _must_save(self) -> bool:
-        steps, seconds = self.settings.save_interval()
-        if steps:
-            return self._is_due(steps)
-        due = seconds > 0 and time.monotonic() - self._last_save >= seconds
-        return bool(self.group.broadcast(float(due))) if seconds else False
+        steps, _ = self.settings.save_interval()
+        return self._is_due(steps) if steps else self._save_is_due
+
+    def _is_time_to_save(self) -> bool:
+        _, seconds = self.settings.save_interval()
+        return seconds > 0 and time.monotonic() - self._last_save >= seconds
 
     def save(self) -> None:
         """Commit a checkpoint of the current step."""
@@ -216,27 +274,28 @@ class Loop:
 
 def accumulate(
     job: Job, parts: Sequence[MicroBatch], settings: TrainSettings, step: int, group: Group, device: torch.device
-) -> dict[str, float]:
-    """Leave in `.grad` the gradient of the global batch's loss; return each loss's mean over that batch.
+) -> dict[str, Tensor]:
+    """Leave in `.grad` the gradient of the global batch's loss; return this rank's part of each mean over that batch.
 
-    Every loss is divided by its count over the *global* batch, so that neither the micro-batch size nor the
-    number of ranks changes the update; gradients are summed locally and reduced once.
+    The parts of all ranks add up to the losses and to what the job shows beside them. Every sum is divided by its
+    count over the *global* batch, so that neither the micro-batch size nor the number of ranks changes the update;
+    gradients are summed locally and reduced once. Nothing here waits for the device.
     """
     names = job.loss_names  # a rank without micro-batches must know them too
-    summed = group.sum_numbers([float(sum(p.counts[n] for p in parts)) for n in names])
-    counts = {name: max(count, 1.0) for name, count in zip(names, summed, strict=True)}
-    means = {name: torch.zeros((), device=device) for name in names}
+    own = torch.tensor([float(sum(p.counts[n] for p in parts)) for n in names]).to(device, non_blocking=True)
+    counts = dict(zip(names, group.sum(own).clamp(min=1.0), strict=True))
+    counts |= {name: counts[loss] for name, loss in job.shown.items()}
+    means = {name: torch.zeros((), device=device) for name in counts}
     for part in parts:
         checkpoint.seed_for(settings.seed, step, part.number)
         with autocast(settings.precision, device):
             sums = job.loss_sums(part.data)
-        losses = {name: sums[name] / counts[name] for name in names}
-        torch.stack(list(losses.values())).sum().backward()  # type: ignore[no-untyped-call]
-        for name, loss in losses.items():
-            means[name] += loss.detach()
+        torch.stack([sums[name] / counts[name] for name in names]).sum().backward()  # type: ignore[no-untyped-call]
+        for name, count in counts.items():
+            means[name] += sums[name].detach() / count
     if group.world_size > 1:
         _reduce_gradients(job.model, group)
-    return dict(zip(names, group.sum_numbers(torch.stack(list(means.values())).tolist()), strict=True))
+    return means
 
 
 def _reduce_gradients(model: nn.Module, group: Group) -> None:
@@ -304,14 +363,6 @@ def measure(
         optimizer.zero_grad()
         done += 1
     return group.broadcast((time.monotonic() - started) / done)
-
-
-def _is_finite(value: float) -> bool:
-    return value - value == 0.0
-
-
-def _in_words(sums: Mapping[str, float]) -> str:
-    return ", ".join(f"{name} {value:.4g}" for name, value in sums.items())
 
 
 def _short(value: float) -> float:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
@@ -15,7 +16,7 @@ from albert_cli.data.batches import PackedBatch, PairSettings, batch, step_indic
 from albert_cli.data.random import Integers
 from albert_cli.data.shards import TokenCorpus
 from albert_cli.distributed import Group
-from albert_cli.model import card, hub
+from albert_cli.model import card, costs, hub
 from albert_cli.model.heads import PretrainingLogits, PretrainingModel
 from albert_cli.model.packing import pack
 from albert_cli.text.vocabulary import Vocabulary
@@ -41,6 +42,7 @@ class PretrainingJob:
     device: torch.device
     recipe: str
     unigram_entropy: float | None  # of the held-out text: what a model that only counts pieces would lose, in nats
+    others: Mapping[str, TokenCorpus] = field(default_factory=dict)  # more text to evaluate on, by name
     last_metrics: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -48,69 +50,90 @@ class PretrainingJob:
         """Masked words, and the order of sentences unless the recipe leaves it out."""
         return ("mlm_loss",) if self.pairs.sentence_loss == "none" else ("mlm_loss", "order_loss")
 
+    @property
+    def shown(self) -> Mapping[str, str]:
+        """The share of masked words, and of orders, that the model gets right while it learns."""
+        return {name.replace("loss", "accuracy"): name for name in self.loss_names}
+
     def draw(self, step: int, group: Group) -> list[MicroBatch]:
         """This rank's micro-batches of the step."""
         index = step_indices(step, self.settings.batch_size)
         cuts = micro_batches(self.settings.batch_size, self.settings.micro_batch_size, group)
         return [self._micro_batch(self.corpus, n, self.settings.seed, index[a:b]) for n, a, b in cuts]
 
-    def _micro_batch(self, corpus: TokenCorpus, number: int, seed: int, index: Integers) -> MicroBatch:
-        drawn = batch(corpus, self.vocabulary, self.pairs, seed, index)
+    def _micro_batch(
+        self, corpus: TokenCorpus, number: int, seed: int, index: Integers, pairs: PairSettings | None = None
+    ) -> MicroBatch:
+        drawn = batch(corpus, self.vocabulary, pairs or self.pairs, seed, index)
         counts = {"mlm_loss": len(drawn.masked_index)}
         if self.pairs.sentence_loss != "none":
             counts["order_loss"] = int(np.count_nonzero(drawn.order_labels != IGNORE))
-        return MicroBatch(number, drawn, counts, len(drawn.ids))
+        flops = costs.batch_flops(self.model.config, np.diff(drawn.offsets), len(drawn.masked_index))
+        return MicroBatch(number, drawn, counts, len(drawn.ids), flops)
 
     def loss_sums(self, data: PackedBatch) -> dict[str, Tensor]:
-        """Summed cross-entropy at the masked positions, and over the sequences that have an order."""
+        """Summed cross-entropy at the masked positions, and over the sequences that have an order; what is right."""
         logits, labels, orders = self._forward(data)
         # fp32 softmax, whatever the precision of the products
         return {
             "mlm_loss": F.cross_entropy(logits.masked.float(), labels, reduction="sum"),
             "order_loss": F.cross_entropy(logits.order.float(), orders, ignore_index=IGNORE, reduction="sum"),
+            "mlm_accuracy": right(logits.masked.detach(), labels),
+            "order_accuracy": right(logits.order.detach(), orders),
         }
 
     def _forward(self, data: PackedBatch) -> tuple[PretrainingLogits, Tensor, Tensor]:
         tokens = pack(data, self.device, data.masked_index)
-        labels = torch.from_numpy(data.masked_labels.astype(np.int64)).to(self.device)
-        orders = torch.from_numpy(data.order_labels.astype(np.int64)).to(self.device)
+        labels = torch.from_numpy(data.masked_labels.astype(np.int64)).to(self.device, non_blocking=True)
+        orders = torch.from_numpy(data.order_labels.astype(np.int64)).to(self.device, non_blocking=True)
         return self.model(tokens), labels, orders
 
     def evaluate(self, group: Group) -> dict[str, float]:
-        """Losses and accuracies over a fixed set of held-out examples, the same at every step of every run.
+        """Losses and accuracies over fixed sets of examples, the same at every step of every run.
 
-        Nothing when no text was held out.
+        The held-out text, if there is any, with its unigram entropy; then every other corpus, `NAME/` before its
+        scores. Where sentence order was trained, next-sentence accuracy stands beside it, and vice versa (§4.6).
         """
-        if self.heldout.tokens == 0 or self.unigram_entropy is None:
-            return {}
-        sums = np.zeros(6)
-        size = self.settings.micro_batch_size
-        for number, start, stop in micro_batches(self.settings.eval_sequences, size, group):
-            drawn = self._micro_batch(self.heldout, number, _EVALUATION_SEED, np.arange(start, stop)).data
-            logits, labels, orders = self._forward(drawn)
-            known = orders != IGNORE
-            losses = F.cross_entropy(logits.masked.float(), labels, reduction="sum")
-            order_losses = F.cross_entropy(logits.order.float()[known], orders[known], reduction="sum")
-            right = (logits.masked.argmax(-1) == labels).sum(), (logits.order.argmax(-1) == orders)[known].sum()
-            sums += [
-                losses.item(),
-                right[0].item(),
-                len(labels),
-                order_losses.item(),
-                right[1].item(),
-                int(known.sum()),
-            ]
-        mlm, mlm_right, masked, order, order_right, ordered = group.sum_numbers(sums.tolist())
-        metrics = {"mlm_loss": mlm / max(masked, 1), "mlm_accuracy": mlm_right / max(masked, 1)}
-        metrics["unigram_entropy"] = self.unigram_entropy
-        if self.pairs.sentence_loss != "none":
-            metrics |= {"order_loss": order / max(ordered, 1), "order_accuracy": order_right / max(ordered, 1)}
+        metrics: dict[str, float] = {}
+        if self.heldout.tokens and self.unigram_entropy is not None:
+            metrics = {**self._scores(self.heldout, group), "unigram_entropy": self.unigram_entropy}
+        for name, corpus in self.others.items():
+            metrics |= {f"{name}/{key}": value for key, value in self._scores(corpus, group).items()}
         self.last_metrics = metrics
         return metrics
 
+    def _scores(self, corpus: TokenCorpus, group: Group) -> dict[str, float]:
+        own = self._sums(corpus, self.pairs, group)
+        metrics = {"mlm_loss": own["mlm_loss"], "mlm_accuracy": own["mlm_accuracy"]}
+        if self.pairs.sentence_loss == "none":
+            return metrics
+        metrics |= {"order_loss": own["order_loss"], "order_accuracy": own["order_accuracy"]}
+        other: Literal["nsp", "sop"] = "nsp" if self.pairs.sentence_loss == "sop" else "sop"
+        if corpus.documents > 1:  # the next sentence is told from one of another document
+            found = self._sums(corpus, replace(self.pairs, sentence_loss=other), group)
+            metrics[f"{other}_accuracy"] = found["order_accuracy"]
+        return metrics
+
+    def _sums(self, corpus: TokenCorpus, pairs: PairSettings, group: Group) -> dict[str, float]:
+        """The mean of all that `loss_sums` gives, over the evaluation's examples drawn by these rules."""
+        names = (*self.loss_names, *self.shown)
+        sums, counts = dict.fromkeys(names, 0.0), dict.fromkeys(self.loss_names, 0)
+        size = self.settings.micro_batch_size
+        for number, start, stop in micro_batches(self.settings.eval_sequences, size, group):
+            part = self._micro_batch(corpus, number, _EVALUATION_SEED, np.arange(start, stop), pairs)
+            found = self.loss_sums(part.data)
+            sums = {name: sums[name] + found[name].item() for name in names}
+            counts = {name: counts[name] + part.counts[name] for name in counts}
+        totals = group.sum_numbers([*sums.values(), *map(float, counts.values())])
+        over = dict(zip(counts, totals[len(names) :], strict=True))
+        return {
+            name: total / max(over[self.shown.get(name, name)], 1)
+            for name, total in zip(names, totals[: len(names)], strict=True)
+        }
+
     def score(self, metrics: Mapping[str, float]) -> float:
-        """Held-out masked-word loss, negated."""
-        return -metrics["mlm_loss"]
+        """Masked-word loss, negated: of the held-out text, or else of the first corpus that is scored."""
+        return -next(value for name, value in metrics.items() if name.endswith("mlm_loss"))
 
     def keep_best(self, metrics: Mapping[str, float], state: TrainState) -> None:
         """Pretraining keeps its steps, not its best: the schedule ends at the best."""
@@ -122,3 +145,12 @@ class PretrainingJob:
         card.write(
             directory, card.pretrained(self.model.config, self.pairs.sentence_loss, self.last_metrics, self.recipe)
         )
+
+
+def right(logits: Tensor, labels: Tensor) -> Tensor:
+    """How many of the labels [N] have the greatest of their logits [N, C]; a label of -1 is never right."""
+    if logits.dtype != torch.float32:
+        return (logits.argmax(-1) == labels).sum()
+    # Ten times faster on a CPU, and the same where no two logits are equal, which in bf16 they may be.
+    own = logits.gather(1, labels.clamp(min=0)[:, None])[:, 0]
+    return ((own == logits.amax(-1)) & (labels >= 0)).sum()

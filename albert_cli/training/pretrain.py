@@ -27,6 +27,7 @@ from albert_cli.training.initial import InitialSettings, carry_over, read_parent
 from albert_cli.training.loop import Loop, measure
 from albert_cli.training.objectives import PretrainingJob
 from albert_cli.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings, parse_duration
+from albert_cli.training.watch import Watch
 
 # Share of a time budget kept for evaluations, checkpoints and a machine that slows down.
 _RESERVE = 0.05
@@ -39,7 +40,8 @@ class PretrainRecipe:
 
     `masked_bias` starts the vocabulary bias of the masked-word head at zero, as the paper does, or at the log
     unigram frequencies of the data, which saves a small model the first hundreds of steps. `initial` names a
-    checkpoint whose weights the run starts from; without it they are drawn from `train.seed`.
+    checkpoint whose weights the run starts from; without it they are drawn from `train.seed`. `evaluation` names
+    further data directories, made with the same vocabulary, whose scores stand beside those of the held-out text.
     """
 
     model: ModelConfig = field(default_factory=ModelConfig)
@@ -48,6 +50,7 @@ class PretrainRecipe:
     schedule: ScheduleSettings = field(default_factory=ScheduleSettings)
     train: TrainSettings = field(default_factory=TrainSettings)
     masked_bias: Literal["zero", "unigram"] = "zero"
+    evaluation: tuple[str, ...] = ()
     initial: InitialSettings | None = None
 
 
@@ -133,8 +136,36 @@ class _Parts:
         text = config.dump_toml(recipe)
         entropy = store.read_json(self.data / "data.json")["unigram_entropy_nats"]
         return PretrainingJob(
-            model, self.corpus, self.heldout, self.vocabulary, recipe.data, train, self.device, text, entropy
+            model,
+            self.corpus,
+            self.heldout,
+            self.vocabulary,
+            recipe.data,
+            train,
+            self.device,
+            text,
+            entropy,
+            self._others,
         )
+
+    @cached_property
+    def _others(self) -> dict[str, TokenCorpus]:
+        """The corpora of `evaluation`, by the names of their directories; what they hold out, where they do."""
+        found = {}
+        for directory in map(Path, self.recipe.evaluation):
+            corpus = TokenCorpus.open(directory, "heldout")
+            found[directory.name] = corpus if corpus.tokens else TokenCorpus.open(directory, "train")
+            if Vocabulary.load(corpus.vocabulary_dir).fingerprint != self.vocabulary.fingerprint:
+                raise ConfigError(
+                    f"{directory}: was made with another vocabulary than the data to train on",
+                    f"albert data … --vocab {self.corpus.vocabulary_dir} --out {directory}",
+                )
+        if len(found) < len(self.recipe.evaluation):
+            raise ConfigError(
+                f"evaluation names two directories alike: {', '.join(self.recipe.evaluation)}",
+                "scores go by the directory's last name, so rename one",
+            )
+        return found
 
     def train(self, out: Path, status: run.Status, resume: run.Resume, budget: float | None) -> dict[str, Any]:
         """Run to the last step, or go on with what `out` holds."""
@@ -154,11 +185,16 @@ class _Parts:
         job.last_metrics = _last_evaluation(out, state.step)
         loop = Loop(
             job, optimizer, self.recipe.optimizer, self.recipe.schedule, job.settings, out, job.recipe,
-            parents, self.group, self.device, "pretrain", state,
+            parents, self.group, self.device, "pretrain", state, self._watch(),
         )  # fmt: skip
         loop.run()
         loop.save()
         return self._summary(out)
+
+    def _watch(self) -> Watch:
+        counts = self.corpus.unigram_counts()
+        shares = counts[counts > 0] / counts.sum()
+        return Watch(float(-(shares * np.log(shares)).sum()), self.recipe.schedule.warmup)
 
     @cached_property
     def _parent(self) -> hub.Checkpoint | None:
@@ -219,7 +255,7 @@ class _Parts:
         final = checkpoint.saved_steps(out)[-1]
         records = store.read_journal(out / "metrics.jsonl")
         metrics = _last_evaluation(out, self.recipe.schedule.total_steps)
-        if metrics:
+        if "mlm_loss" in metrics:
             metrics["below_unigram_entropy"] = round(metrics["unigram_entropy"] - metrics["mlm_loss"], 4)
         state = store.read_json(final / "state.json")
         return {
@@ -310,6 +346,9 @@ def summary_text(result: Mapping[str, Any]) -> str:
         )
     if "order_accuracy" in result:
         lines.append(f"held-out sentence-order accuracy {result['order_accuracy']:.1%}")
+    for corpus in (key.removesuffix("mlm_loss") for key in result if key.endswith("/mlm_loss")):
+        scores = {k.removeprefix(corpus).replace("_", " "): v for k, v in result.items() if k.startswith(corpus)}
+        lines.append(corpus.rstrip("/") + ": " + ", ".join(f"{name} {value:.3f}" for name, value in scores.items()))
     return "\n".join(lines)
 
 

@@ -96,7 +96,7 @@ def _check(name: str, value: object, is_right: bool, must: str) -> None:
 
 
 # What may change between a run and its resumption without changing what is computed.
-HARMLESS = ("train.log_every", "train.save_every", "train.keep", "train.checkpoint_activations")
+HARMLESS = ("train.log_every", "train.save_every", "train.keep", "train.checkpoint_activations", "evaluation")
 
 
 def parse_duration(text: str, name: str) -> float:

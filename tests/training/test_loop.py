@@ -44,7 +44,8 @@ def make_job(recipe: Path, tiny_data: Path) -> MakeJob:
 
 def gradients(job: PretrainingJob, step: int = 3) -> tuple[dict[str, float], dict[str, Tensor]]:
     job.model.zero_grad()
-    losses = accumulate(job, job.draw(step, Group()), job.settings, step, Group(), CPU)
+    means = accumulate(job, job.draw(step, Group()), job.settings, step, Group(), CPU)
+    losses = {name: float(means[name]) for name in job.loss_names}
     return losses, {n: p.grad.clone() for n, p in job.model.named_parameters() if p.grad is not None}
 
 

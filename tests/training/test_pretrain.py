@@ -50,7 +50,7 @@ def steps(run: Path) -> list[int]:
 def curve(run: Path) -> list[dict[str, Any]]:
     """What was logged, but for the times."""
     records = store.read_journal(run / "metrics.jsonl")
-    return [{k: v for k, v in r.items() if k not in ("seconds", "tokens_per_second")} for r in records]
+    return [{k: v for k, v in r.items() if k not in ("seconds", "tokens_per_second", "mfu")} for r in records]
 
 
 def copy(finished: Path, tmp_path: Path) -> Path:
@@ -386,8 +386,12 @@ def end(ranks: list[Run]) -> list[int]:
 def test_not_finite_on_one_rank_stops_all(command: Sequence[object], tmp_path: Path) -> None:
     ranks = start_ranks(tmp_path / "log", 2, *command, "--out", tmp_path / "run", before=poison_rank_1)
     assert end(ranks) == [5, 5], "\n".join(r.said() for r in ranks)
-    assert all("step 7: " in rank.said() for rank in ranks)
+    assert all("step 7: " in rank.said() and "on rank 1: mlm_loss" in rank.said() for rank in ranks)
     assert steps(tmp_path / "run") == [5]
+    found = store.read_json(tmp_path / "run" / "diverged.json")
+    assert (found["step"], found["not_finite"]) == (7, [{"rank": 1, "names": ["mlm_loss"]}])
+    assert [s["step"] for s in found["last_steps"]] == list(range(8))
+    assert found["last_steps"][-1]["mlm_loss"] == "nan" and 0 < found["last_steps"][-2]["grad_norm"] < 100
 
 
 # ---------------------------------------------------------------- several processes
