@@ -121,7 +121,7 @@ def _pretraining(
 
     variants: Variants = {"albert": _step(model, loss, options, device)}
     if options.compiled:
-        variants["albert, compiled"] = _compiled(model, variants["albert"])
+        variants["albert, compiled"] = compiled(model, variants["albert"])
     if not options.alone:
         given = padded(drawn, device)
         everywhere = torch.full(given["input_ids"].shape, -100, device=device)
@@ -218,7 +218,7 @@ def _steps(
     return function
 
 
-def _compiled(model: PretrainingModel, step: Callable[[], float]) -> Callable[[], float]:
+def compiled(model: PretrainingModel, step: Callable[[], float]) -> Callable[[], float]:
     """The same step with the block compiled."""
     plain = model.encoder.block
     model.encoder.compile()

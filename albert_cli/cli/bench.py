@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -9,7 +10,7 @@ import typer
 
 from albert_cli import console
 from albert_cli.cli.app import bench_app
-from albert_cli.cli.options import Device, Language, Sources, TextField
+from albert_cli.cli.options import Device, Language, Overrides, Sources, TextField
 from albert_cli.command import verb
 
 
@@ -38,6 +39,42 @@ def bench_step(
     options = step.Options(tokens, rounds, alone, compiled, precision, device)
     result = step.run(model, work or step.WORKS, options)
     console.emit(result, step.text(result))
+
+
+@verb(bench_app, name="pretrain")
+def bench_pretrain(
+    recipe: Annotated[str, typer.Argument(help="A pretraining recipe's name or file.")],
+    data: Annotated[
+        Path | None, typer.Option(help="Data directory; without one: random ids laid out like text.")
+    ] = None,
+    against: Annotated[
+        Literal["transformers"] | None, typer.Option(help="Time transformers too, padded, on the same examples.")
+    ] = None,
+    sequences: Annotated[
+        int, typer.Option(min=0, help="Of a micro-batch; 0: the recipe's on a GPU, about 1,024 tokens on a CPU.")
+    ] = 0,
+    rounds: Annotated[int, typer.Option(min=1, help="Timed steps of each variant.")] = 5,
+    compiled: Annotated[bool, typer.Option(help="With --against, time the compiled forms too (minutes).")] = True,
+    speedup: Annotated[
+        bool, typer.Option("--speedup", help="Time the paper's seven models too, for its speedup columns.")
+    ] = False,
+    overrides: Overrides = None,
+    nproc: Annotated[int, typer.Option(min=1, help="Start this many processes here through torchrun.")] = 1,
+    device: Device = "auto",
+) -> None:
+    """Time a recipe's step, where the time goes, and how long its run would take here.
+
+    Example: albert bench pretrain pretrain/albert-base --data data --against transformers
+    """
+    from albert_cli import distributed
+
+    if nproc > 1 and distributed.world_size() == 1:
+        raise typer.Exit(distributed.launch(nproc, sys.argv[1:]))
+    from albert_cli.bench import pretrain
+
+    options = pretrain.Options(data, tuple(overrides or ()), sequences, rounds, against, compiled, speedup, device)
+    result = pretrain.run(recipe, options)
+    console.emit(result, pretrain.text(result))
 
 
 @verb(bench_app, name="data")

@@ -294,11 +294,11 @@ def accumulate(
         for name, count in counts.items():
             means[name] += sums[name].detach() / count
     if group.world_size > 1:
-        _reduce_gradients(job.model, group)
+        reduce_gradients(job.model, group)
     return means
 
 
-def _reduce_gradients(model: nn.Module, group: Group) -> None:
+def reduce_gradients(model: nn.Module, group: Group) -> None:
     """Sum the gradients over the ranks in one collective; a rank without micro-batches adds zeros."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     flat = torch.cat([(p.grad if p.grad is not None else torch.zeros_like(p)).flatten() for p in parameters])

@@ -1,0 +1,159 @@
+"""The paper's "speedup" columns on this machine: the seven models' training and inference, relative to one of them.
+
+Table 2 gives the speed of training relative to BERT-large; the paper's first version (arXiv 1909.11942v1) gives it
+relative to BERT-xlarge. The paper's are of 125,000 steps on TPUs, where communication and memory weigh as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+import torch
+import torch.nn.functional as F
+
+from albert_cli import console, machine
+from albert_cli.bench.step import full_batch
+from albert_cli.bench.timing import alternate
+from albert_cli.errors import ConfigError
+from albert_cli.model import costs
+from albert_cli.model.config import PRESETS
+from albert_cli.model.heads import PretrainingModel
+from albert_cli.model.packing import pack
+from albert_cli.model.paper import SEVEN
+from albert_cli.model.params import count
+from albert_cli.training.device import autocast
+
+# Relative to BERT-large (Table 2), and relative to BERT-xlarge (first version).
+PAPER: Final[dict[str, tuple[float | None, float]]] = {
+    "bert-base": (4.7, 17.7),
+    "bert-large": (1.0, 3.8),
+    "bert-xlarge": (None, 1.0),
+    "albert-base": (5.6, 21.1),
+    "albert-large": (1.7, 6.5),
+    "albert-xlarge": (0.6, 2.4),
+    "albert-xxlarge": (0.3, 1.2),
+}
+BASES: Final = ("bert-large", "bert-xlarge")
+
+
+def measure(device: torch.device, precision: str, rounds: int, tokens: int = 0, length: int = 0) -> dict[str, Any]:
+    """Time all seven, alternating: forward and backward pass, and the latency of one sequence through the encoder.
+
+    tokens: of a training batch; 0: 128 on a CPU, 8,192 elsewhere. length: of a sequence; 0: 128 on a CPU, the paper's
+    512 elsewhere. The update is left out: at the paper's batch it is below a hundredth of a step. Weights are random
+    and lie in one buffer that all models share, so that memory is needed for the largest alone (10 GB in fp32 with its
+    gradients). Raises `ConfigError` where there is less.
+    """
+    few = device.type == "cpu"
+    length, tokens = length or (128 if few else 512), tokens or (128 if few else 8192)
+    largest = max(count(PRESETS[name]).total for name in SEVEN)
+    free = (
+        machine.memory().get("available")
+        if few
+        else torch.cuda.mem_get_info(device)[0]
+        if device.type == "cuda"
+        else None
+    )
+    if free is not None and free < 9 * largest:
+        raise ConfigError(
+            f"--speedup needs {9 * largest / 1e9:.0f} GB for BERT-xlarge, {free / 1e9:.0f} GB are free", "leave it out"
+        )
+    torch.manual_seed(0)
+    weights = torch.empty(largest, device=device).uniform_(-0.03, 0.03)
+    models = {name: _model(name, weights) for name in SEVEN}
+    variants: dict[str, Callable[[], float]] = {}
+    for name, model in models.items():
+        variants[f"{name} training"] = _training(model, tokens, length, precision, device)
+        variants[f"{name} inference"] = _inference(model, length, precision, device)
+    timings = alternate(variants, rounds, device, "speedup")
+    seconds = {key: timing.median for key, timing in timings.items()}
+    flops = {name: costs.training_flops(PRESETS[name], length) for name in SEVEN}
+    rows: dict[str, dict[str, float | None]] = {}
+    for name in SEVEN:
+        rows[name] = {
+            "training_ms": round(1e3 * seconds[f"{name} training"], 2),
+            "inference_ms": round(1e3 * seconds[f"{name} inference"], 2),
+        }
+        for number, base in enumerate(BASES):
+            key = base.replace("-", "_")
+            rows[name] |= {
+                f"training_against_{key}": round(seconds[f"{base} training"] / seconds[f"{name} training"], 2),
+                f"inference_against_{key}": round(seconds[f"{base} inference"] / seconds[f"{name} inference"], 2),
+                f"flops_against_{key}": round(flops[base] / flops[name], 2),
+                f"paper_against_{key}": PAPER[name][number],
+            }
+    return {"tokens": max(1, tokens // length) * length, "sequence_length": length, "rounds": rounds, "models": rows}
+
+
+def _model(name: str, weights: torch.Tensor) -> PretrainingModel:
+    """The preset without dropout, its parameters cut from the buffer one after the other."""
+    config = replace(PRESETS[name], hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    with torch.device("meta"):
+        model = PretrainingModel(config)
+    used = 0
+    for module in model.modules():
+        for key, parameter in module.named_parameters(recurse=False):
+            cut = weights[used : used + parameter.numel()].view(parameter.shape)
+            setattr(module, key, torch.nn.Parameter(cut))
+            used += parameter.numel()
+    return model
+
+
+def _training(
+    model: PretrainingModel, tokens: int, length: int, precision: str, device: torch.device
+) -> Callable[[], float]:
+    batch = full_batch(max(1, tokens // length), length, model.config.vocab_size)
+    labels, orders = (torch.from_numpy(a.astype("int64")).to(device) for a in (batch.masked_labels, batch.order_labels))
+
+    def step() -> float:
+        model.train()
+        with autocast(precision, device):
+            logits = model(pack(batch, device, batch.masked_index))
+        loss = F.cross_entropy(logits.masked.float(), labels) + F.cross_entropy(logits.order.float(), orders)
+        loss.backward()  # type: ignore[no-untyped-call]
+        model.zero_grad(set_to_none=True)
+        return 0.0
+
+    return step
+
+
+def _inference(model: PretrainingModel, length: int, precision: str, device: torch.device) -> Callable[[], float]:
+    batch = full_batch(1, length, model.config.vocab_size)
+
+    def step() -> float:
+        model.eval()
+        with torch.inference_mode(), autocast(precision, device):
+            model.encoder(pack(batch, device), all_rows=True)
+        return 0.0
+
+    return step
+
+
+def text(measured: Mapping[str, Any]) -> str:
+    """The measured ratios beside those of the paper, and beside those of the FLOPs."""
+
+    def shown(value: float | None) -> str:
+        return "–" if value is None else f"{value:.1f}x"
+
+    parts = [
+        f"{measured['tokens']:,} tokens a training batch, sequences of {measured['sequence_length']}: fewer than the "
+        "paper's 2 million and 512, so that all seven fit here; the ratios are what compares"
+    ]
+    for base in BASES:
+        key = base.replace("-", "_")
+        columns = (
+            f"training_against_{key}",
+            f"paper_against_{key}",
+            f"flops_against_{key}",
+            f"inference_against_{key}",
+        )
+        where = "Table 2" if base == "bert-large" else "arXiv v1"
+        headers = (f"speed, {base} = 1", "training", where, "by FLOPs", "inference", "training ms", "inference ms")
+        rows = [
+            (name, *(shown(row[c]) for c in columns), f"{row['training_ms']:,.1f}", f"{row['inference_ms']:,.1f}")
+            for name, row in measured["models"].items()
+        ]
+        parts.append(console.table(headers, rows))
+    return "\n\n".join(parts)

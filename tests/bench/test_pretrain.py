@@ -1,0 +1,134 @@
+"""`albert bench pretrain`: what it measures adds up, and everyone computes the same."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from albert_cli.bench import pretrain, speedup
+from albert_cli.model import costs
+from albert_cli.model.config import PRESETS, ModelConfig
+from albert_cli.model.paper import SEVEN
+from albert_cli.model.params import count
+from tests.command import albert
+from tests.processes import start_ranks
+from tests.training.conftest import RECIPE
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("recipe") / "tiny.toml"
+    path.write_text(RECIPE, encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def measured(recipe: Path, tiny_data: Path) -> dict[str, Any]:
+    arguments = ("--data", tiny_data, "--against", "transformers", "--no-compiled", "--rounds", 3, "--device", "cpu")
+    found: dict[str, Any] = json.loads(albert("bench", "pretrain", recipe, *arguments, "--json").out)
+    return found
+
+
+def test_everyone_computes_the_same_loss_on_the_same_text(measured: dict[str, Any]) -> None:
+    ours, theirs = (measured["variants"][name] for name in ("albert", "transformers"))
+    assert 5 < ours["loss"] < 7.5 and theirs["loss"] == pytest.approx(ours["loss"], rel=1e-4)
+    assert ours["albert_is_faster"] == 1 and theirs["albert_is_faster"] > 0
+    for variant in (ours, theirs):
+        assert variant["tokens_per_second"] > 0 and 0 < variant["mfu"] < 1
+
+
+def test_the_recipe_s_step_is_put_together_from_the_parts(measured: dict[str, Any]) -> None:
+    parts, step, micro = measured["parts_ms"], measured["recipe_step"], measured["micro_batch"]
+    assert list(parts) == list(pretrain.PARTS) and micro["sequences"] == 4
+    assert 4 * 8 < micro["tokens"] <= 4 * 32 and 0 < micro["share_filled"] <= 1
+    computing = max(parts["forward"] + parts["backward"], parts["data"])
+    assert (step["sequences"], step["micro_batches_a_process"], step["steps"]) == (8, 2, 30)
+    expected = 2 * computing + parts["optimizer"] + parts["communication"]
+    assert 1000 * step["seconds"] == pytest.approx(expected, abs=0.1)
+    assert step["days"] == pytest.approx(30 * step["seconds"] / 86400, abs=1e-4)
+    assert step["tokens_per_second"] == pytest.approx(2 * micro["tokens"] / step["seconds"], rel=0.01)
+    assert step["devices_for_a_week"] == step["devices_for_a_day"] == 1
+
+
+def test_memory_grows_with_dropout_and_is_as_estimated(measured: dict[str, Any]) -> None:
+    without, with_dropout = (measured["memory"][name] for name in ("dropout 0", "dropout 0.1"))
+    assert without["activations_kept"] < with_dropout["activations_kept"]
+    for found in (without, with_dropout):
+        assert found["activations_kept"] == pytest.approx(found["activations_estimated"], rel=0.25)
+        assert found["peak"] is None
+
+
+def test_without_data_ids_are_random_and_it_says_so(recipe: Path) -> None:
+    few = ("--rounds", 1, "--device", "cpu", "-s", "model.vocab_size=40", "-s", 'data.sentence_loss="none"')
+    said = albert("bench", "pretrain", recipe, *few, "--against", "transformers", "--no-compiled").out
+    assert "random ids of 40 pieces" in said and "(no --data)" in said
+    assert "where the time goes" in said and "Its 30 steps take 0 s here." in said
+    assert "dropout 0.1" in said
+
+
+def test_two_processes_are_measured_together(recipe: Path, tiny_data: Path, tmp_path: Path) -> None:
+    call = ("bench", "pretrain", recipe, "--data", tiny_data, "--rounds", 1, "--device", "cpu", "--json", "--quiet")
+    ranks = start_ranks(tmp_path / "log", 2, *call)
+    assert [rank.wait() for rank in ranks] == [0, 0], "\n".join(r.said() for r in ranks)
+    found = json.loads(ranks[0].said().strip().splitlines()[-1])
+    assert found["processes"] == 2 and found["parts_ms"]["communication"] > 0
+    assert found["recipe_step"]["micro_batches_a_process"] == 1
+    assert ranks[1].said().strip() == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["finetune/mrpc"], 2, "fine-tuning recipe"),
+        (["nonsense"], 2, "no recipe is called"),
+        (["mini/docs", "--data", "nowhere"], 4, "no such directory"),
+        (["mini/docs", "--against", "tensorflow"], 2, "transformers"),
+    ],
+)
+def test_wrong_arguments(arguments: list[str], code: int, said: str) -> None:
+    assert said in albert("bench", "pretrain", *arguments, expect=code).err
+
+
+# ---------------------------------------------------------------- the speedup columns
+
+
+def test_the_speedup_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    def tiny(name: str) -> ModelConfig:
+        wide = {"base": 16, "large": 32, "xlarge": 64, "xxlarge": 64}[name.split("-")[1]]
+        own = {"embedding_size": wide, "sharing": "none"} if name.startswith("bert") else {"embedding_size": 8}
+        return ModelConfig(
+            vocab_size=50,
+            hidden_size=wide,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            intermediate_size=2 * wide,
+            **own,
+        )  # type: ignore[arg-type]
+
+    monkeypatch.setattr(speedup, "PRESETS", {name: tiny(name) for name in SEVEN})
+    found = speedup.measure(CPU, "fp32", rounds=2, tokens=64, length=32)
+    assert found["tokens"] == 64 and list(found["models"]) == list(SEVEN)
+    for base in speedup.BASES:
+        key = base.replace("-", "_")
+        assert found["models"][base][f"training_against_{key}"] == 1
+        assert found["models"][base][f"inference_against_{key}"] == 1
+    assert found["models"]["albert-xxlarge"]["flops_against_bert_xlarge"] == pytest.approx(1, abs=0.3)
+    text = speedup.text(found)
+    assert "17.7x" in text and "5.6x" in text and "–" in text
+
+
+def test_the_models_of_the_speedup_share_one_buffer() -> None:
+    weights = torch.zeros(count(PRESETS["albert-base"]).total)
+    model = speedup._model("albert-base", weights)
+    used = sum(p.numel() for p in model.parameters())
+    assert used == weights.numel()
+    assert all(p.untyped_storage().data_ptr() == weights.untyped_storage().data_ptr() for p in model.parameters())
+    assert speedup.PAPER.keys() == set(SEVEN)
+    by_flops = costs.training_flops(PRESETS["bert-large"], 512) / costs.training_flops(PRESETS["albert-large"], 512)
+    assert by_flops == pytest.approx(1, abs=0.05)  # the paper's 1.7x is of communication and memory
