@@ -109,7 +109,7 @@ def test_the_speedup_columns(monkeypatch: pytest.MonkeyPatch) -> None:
             num_attention_heads=2,
             intermediate_size=2 * wide,
             **own,
-        )  # type: ignore[arg-type]
+        )
 
     monkeypatch.setattr(speedup, "PRESETS", {name: tiny(name) for name in SEVEN})
     found = speedup.measure(CPU, "fp32", rounds=2, tokens=64, length=32)
