@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
 from pathlib import Path
 
@@ -81,3 +82,12 @@ def test_options_of_data_that_cannot_be(
 def test_a_merge_before_its_jobs(documents_file: Path, tiny_vocabulary: Path) -> None:
     said = refused(CHECKPOINT, "data", documents_file, "--vocab", tiny_vocabulary, "--out", "out", "--task", "merge")
     assert "1 of 1 tasks are not finished" in said.err
+
+
+def test_vocab_leaves_long_lines_out_on_request(work: Path) -> None:
+    lines = [f"This is line {i} of {i * 7 % 60} with a few words." for i in range(200)]
+    Path("a.txt").write_text("\n".join([*lines, "x" * 5000, *lines]) + "\n")
+    call = ["vocab", "a.txt", "--size", "40", "--out", "out", "--max-line", "4096"]
+    assert "error: a.txt:201: longer than" in refused(INPUT, *call).err
+    albert(*call, "--on-long-line", "skip")
+    assert json.loads(Path("out/vocabulary.json").read_text())["characters"] < 25_000

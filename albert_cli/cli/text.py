@@ -32,6 +32,8 @@ def vocab(
     ] = "NFKD",
     language: Language = "en",
     text_field: TextField = "text",
+    max_line: MaxLine = "64MiB",
+    on_long_line: LongLine = "refuse",
     on_bad_bytes: BadBytes = "refuse",
     seed: Annotated[int, typer.Option(help="Seed of the sample.")] = 0,
 ) -> None:
@@ -41,11 +43,12 @@ def vocab(
     """
     from albert_cli.text import vocabulary
     from albert_cli.text.clean import Cleaning
+    from albert_cli.text.lines import parse_size
 
     report = vocabulary.build(
         sources, out, size, Cleaning(lowercase, strip_accents, normal_form), sample_size=sample_size,
         character_coverage=character_coverage, seed=seed, language=language, on_bad_bytes=on_bad_bytes,
-        text_field=text_field,
+        text_field=text_field, max_line=parse_size(max_line), on_long_line=on_long_line,
     )  # fmt: skip
     console.emit(report, vocabulary.summary(report))
 
@@ -57,7 +60,7 @@ def data(
     out: Out,
     holdout: Annotated[float, typer.Option(help="Share of the documents held out for evaluation.")] = 0.01,
     dedup: Annotated[bool, typer.Option("--dedup", help="Keep one of documents with equal text.")] = False,
-    workers: Annotated[int, typer.Option(help="Processes; 0: one a core.")] = 0,
+    workers: Annotated[int, typer.Option(min=0, help="Processes; 0: one a core.")] = 0,
     task: Annotated[
         str | None,
         typer.Option(

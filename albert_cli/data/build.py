@@ -21,8 +21,9 @@ from albert_cli import console, store
 from albert_cli.data.merge import complete, publish, summary, unigram_entropies
 from albert_cli.data.plan import Share, plan, request, share_of
 from albert_cli.data.shards import verify_data
-from albert_cli.data.tokenise import BuildSettings, Count, Task, is_same_text, kept, run_task
+from albert_cli.data.tokenise import FORMAT, BuildSettings, Count, Task, is_same_text, kept, run_task
 from albert_cli.errors import AlbertError, BusyError, CheckpointError, ConfigError
+from albert_cli.machine import cores
 
 __all__ = ["BuildSettings", "build", "summary", "unigram_entropies"]
 
@@ -53,13 +54,14 @@ def build(
     finished = _finished(out, tasks)
     if finished is not None:
         return {"out": str(out), "up_to_date": True, "seconds": 0.0, **finished}
-    workers = workers or os.cpu_count() or 1
+    workers = workers or cores()
     if isinstance(share, tuple):
         facts = _do_share(out, tasks, workers, *share)
     else:
-        with store.lock(out), _nothing_left_behind(out):
-            _begin(out, tasks)
-            results = _run_all(tasks, workers, may_run=share is None)
+        is_merge = share == "merge"
+        with store.lock(out), _nothing_left_behind(out, is_merge):
+            _begin(out, tasks, may_delete=not is_merge)
+            results = _run_all(tasks, workers, may_run=not is_merge)
             results = complete(tasks, results)
             facts = publish(out, tasks, results, vocabulary)
             shutil.rmtree(out / _LOCKS, ignore_errors=True)
@@ -99,6 +101,10 @@ def _finished(out: Path, tasks: Sequence[Task]) -> Facts | None:
     if manifest.kind != "data":
         raise BusyError(f"{out}: holds a {manifest.kind}", "choose another --out")
     facts = store.read_json(out / "data.json")
+    if facts.get("format") != FORMAT:
+        raise BusyError(
+            f"{out}: data of another version of albert", "remove it and make it again, or choose another --out"
+        )
     asked = request(tasks)
     made = [{**source, "sha256": None} for source in facts.get("sources", [])]
     is_same = all(facts.get(name) == asked[name] for name in ("vocabulary", "settings"))
@@ -119,12 +125,17 @@ def _other_text(out: Path) -> BusyError:
 
 
 @contextmanager
-def _nothing_left_behind(out: Path) -> Iterator[None]:
-    """After a failure keep the tasks that are finished for the next attempt; with none, remove `out`."""
+def _nothing_left_behind(out: Path, is_merge: bool) -> Iterator[None]:
+    """After a failure keep the tasks that are finished for the next attempt; with none, remove `out`.
+
+    A merge that comes too early removes nothing that jobs have begun.
+    """
+    is_of_jobs = is_merge and (out / _PLAN).is_file()
     try:
         yield
     except BaseException as error:
-        if not isinstance(error, BusyError) and not any(out.glob(f"shards/*/{store.MANIFEST}")):
+        is_in_use = is_of_jobs or isinstance(error, BusyError)
+        if not is_in_use and not any(out.glob(f"shards/*/{store.MANIFEST}")):
             shutil.rmtree(out, ignore_errors=True)
         raise
 

@@ -15,7 +15,7 @@ from albert_cli import console, store
 from albert_cli.errors import BusyError, CheckpointError, ConfigError, InputError
 from albert_cli.text import statistics
 from albert_cli.text.clean import Cleaning, clean, clean_batch
-from albert_cli.text.corpus import OnBadBytes, describe_sources, read_documents
+from albert_cli.text.corpus import OnBadBytes, OnLongLine, ReadSettings, describe_sources, read_documents
 from albert_cli.text.sampling import clean_in_place, draw, losses, warn_of_losses
 from albert_cli.text.tokenizer_json import (
     SPECIAL_TOKENS,
@@ -196,6 +196,8 @@ def build(
     language: str = "en",
     on_bad_bytes: OnBadBytes = "refuse",
     text_field: str = "text",
+    max_line: int = ReadSettings.max_line,
+    on_long_line: OnLongLine = "refuse",
 ) -> dict[str, Any]:
     """Train a vocabulary of `size` pieces on the sources' text and write its directory; returns the report.
 
@@ -216,6 +218,8 @@ def build(
         "language": language,
         "on_bad_bytes": on_bad_bytes,
         "text_field": text_field,
+        "max_line": ReadSettings(max_line=max_line).max_line,
+        "on_long_line": on_long_line,
     }
     _refuse_foreign(out)
     request["sources"] = describe_sources(sources)
@@ -223,7 +227,7 @@ def build(
         console.note(f"{out}: up to date")
         return finished
     with _making(out, request):
-        documents = read_documents(sources, on_bad_bytes, text_field)
+        documents = read_documents(sources, on_bad_bytes, text_field, max_line, on_long_line)
         vocabulary, report = _train(documents, request, cleaning)
         with store.publish(out, "vocabulary") as staging:
             vocabulary.copy_to(staging)

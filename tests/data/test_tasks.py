@@ -127,6 +127,22 @@ def test_a_merge_of_nothing_leaves_nothing(small_vocabulary: Path, write_files: 
     assert not out.exists()
 
 
+def test_a_merge_removes_nothing_that_jobs_have_made_or_begun(
+    small_vocabulary: Path, write_files: Files, out: Path
+) -> None:
+    sources = write_files(1)
+    build(sources, small_vocabulary, out, TENTH, workers=1, share=(0, 1))
+    before = contents(out)
+    with pytest.raises(BusyError, match="unfinished build of other"):
+        build(sources, small_vocabulary, out, BuildSettings(holdout=0.3), share="merge")
+    assert contents(out) == before
+    shutil.rmtree(out / "shards")
+    (out / "shards" / ".first-being-written").mkdir(parents=True)
+    with pytest.raises(CheckpointError, match="tasks are not finished"):
+        build(sources, small_vocabulary, out, TENTH, share="merge")
+    assert (out / "shards" / ".first-being-written").is_dir()
+
+
 def test_two_jobs_do_not_make_the_same_task(small_vocabulary: Path, write_files: Files, out: Path) -> None:
     sources = write_files(1)
     (first, *_) = plan(sources, small_vocabulary, out, TENTH)
@@ -279,6 +295,27 @@ def test_a_touched_source_is_the_same_and_a_changed_one_another(
     change(path)
     with pytest.raises(BusyError, match="other text"):
         build([path], small_vocabulary, out, TENTH)
+
+
+def test_data_of_another_format_is_to_be_made_again(small_vocabulary: Path, write_files: Files, out: Path) -> None:
+    sources = write_files(1)
+    build(sources, small_vocabulary, out, TENTH, workers=1)
+    facts = store.read_json(out / "data.json")
+    store.write_json(out / "data.json", {**facts, "format": 1})
+    with pytest.raises(BusyError, match="data of another version of albert"):
+        build(sources, small_vocabulary, out, TENTH)
+
+
+def test_documentation_that_changed_is_other_text(
+    small_vocabulary: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed = [(f"module{i}", f"Ba de fi go {i}. Ma ne lu.") for i in range(20)]
+    monkeypatch.setattr("albert_cli.text.docs.read_docs", lambda stdlib_only: iter(installed))
+    build(["docs:"], small_vocabulary, out, TENTH, workers=1)
+    assert build(["docs:"], small_vocabulary, out, TENTH)["up_to_date"]
+    installed.append(("another", "Ti ra so."))
+    with pytest.raises(BusyError, match="other text"):
+        build(["docs:"], small_vocabulary, out, TENTH)
 
 
 def test_only_the_part_that_changed_is_made_again(small_vocabulary: Path, write_files: Files, out: Path) -> None:
