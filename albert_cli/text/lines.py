@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any, Literal, cast
 
@@ -86,7 +87,7 @@ class Part:
         before = 0
         if self.start:
             with Path(self.source.name).open("rb") as stream:
-                left = snap(self, self.start)
+                left, _ = bounds(self)
                 while left > 0 and (block := stream.read(min(_BLOCK, left))):
                     before += block.count(b"\n")
                     left -= len(block)
@@ -158,7 +159,7 @@ def open_part(part: Part, tally: Tally) -> Iterator[io.BufferedReader]:
         yield io.BufferedReader(_Raw(sys.stdin.buffer, None, tally), _BLOCK)
         return
     with unchanged(part), errors_named(source.name), Path(source.name).open("rb", buffering=0) as stream:
-        start, end = snap(part, part.start), None if part.end is None else snap(part, part.end)
+        start, end = bounds(part)
         stream.seek(start)
         raw = io.BufferedReader(_Raw(stream, None if end is None else end - start, tally), _BLOCK)
         yield _decompressed(raw, source.compression)
@@ -178,6 +179,23 @@ def _decompressed(raw: Any, compression: str) -> io.BufferedReader:
 
         return io.BufferedReader(pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), "zstd"), _BLOCK)
     return cast(io.BufferedReader, raw)
+
+
+@lru_cache(maxsize=1)
+def bounds(part: Part) -> tuple[int, int | None]:
+    """Where the part's first record begins and its last one ends; the same where it has none.
+
+    Then it lies within a line, whose end is not looked for: it may be many parts away.
+    """
+    if part.start and part.end is not None and not _has_line_end(part.source.name, part.start - 1, part.end - 1):
+        return part.start, part.start
+    return snap(part, part.start), None if part.end is None else snap(part, part.end)
+
+
+def _has_line_end(name: str, start: int, end: int) -> bool:
+    with errors_named(name), Path(name).open("rb") as stream:
+        stream.seek(start)
+        return any(b"\n" in stream.read(min(_BLOCK, end - place)) for place in range(start, end, _BLOCK))
 
 
 def snap(part: Part, offset: int) -> int:
@@ -218,7 +236,7 @@ def raw_lines(part: Part, settings: ReadSettings, tally: Tally) -> Iterator[tupl
     """
     longest = settings.max_line
     with open_part(part, tally) as stream:
-        number, offset = 0, snap(part, part.start)
+        number, (offset, _) = 0, bounds(part)
         while line := stream.readline(longest + 2):
             number += 1
             if number == 1 and not part.start:

@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from albert_cli.errors import ConfigError, InputError
+from albert_cli.text import lines as reading
 from albert_cli.text.corpus import copies, document_hash, read_documents, read_part, resolve
 from albert_cli.text.lines import Part, ReadSettings, Tally, parse_size, snap, stamp
 from albert_cli.text.sources import Source
@@ -277,6 +278,31 @@ def test_an_error_in_a_later_part_names_the_line_and_byte_of_the_file(tmp_path: 
     with pytest.raises(InputError, match=r"a\.txt:1001: invalid UTF-8 at byte 3003"):
         for part in parts_of(path, "text", 1000):
             list(read_part(part, ReadSettings(), Tally()))
+
+
+@pytest.mark.parametrize("kind", ["text", "jsonl"])
+def test_a_line_over_many_parts_is_gone_through_a_few_times(
+    kind: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, size = tmp_path / f"a.{kind}", 1000
+    first, middle, last = (json.dumps({"text": text}) for text in ("One.", "x" * 100_000, "Two."))
+    path.write_text(f"{first}\n\n{middle}\n\n{last}\n")
+    gone, skip = [0], reading._skip_line
+
+    def counted(stream: Any) -> int:
+        gone.append(skip(stream))
+        return gone[-1]
+
+    monkeypatch.setattr(reading, "_skip_line", counted)
+    source, read_settings = Source(str(path), kind), ReadSettings(max_line=1024, on_long_line="skip")
+    places = range(0, path.stat().st_size, size)
+    tally = Tally()
+    parts = [Part(source, s, s + size if s < places[-1] else None, stamp(path)) for s in places]
+    read = [document.text for part in parts for document in read_part(part, read_settings, tally)]
+    assert read == (["One.", "Two."] if kind == "jsonl" else [first, last])
+    assert tally.skipped == 1
+    assert tally.size == path.stat().st_size
+    assert sum(gone) < 3 * path.stat().st_size
 
 
 # ---------------------------------------------------------------- files that change
