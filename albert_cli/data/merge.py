@@ -96,9 +96,11 @@ def _first_copies(tasks: Sequence[Task]) -> NDArray[np.bool_]:
 
 def _forced_holdout(tasks: Sequence[Task]) -> int | None:
     """The hash of the document to hold out where the share takes none, or None."""
-    groups = [(group, hashes) for task in tasks for group, hashes in _hashes(task)]
+    if tasks[0].settings.holdout == 0 or any((task.directory / "heldout.hashes").is_file() for task in tasks):
+        return None
+    groups = [(group, hashes) for task in tasks for group, hashes in _hashes(task)]  # of a small corpus
     documents = sum(hashes.size for _, hashes in groups)
-    if tasks[0].settings.holdout == 0 or documents < 2 or any(group == "heldout" for group, _ in groups):
+    if documents < 2:
         return None
     smallest = min(int(hashes.min()) for _, hashes in groups)
     if all(int(hashes.max()) == smallest for _, hashes in groups):
