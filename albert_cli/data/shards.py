@@ -25,7 +25,7 @@ Integers: TypeAlias = NDArray[np.int64]
 
 SUFFIXES = (".ids", ".sentences", ".documents")
 _MAPS = 60_000  # files kept mapped at most; Linux lets a process have 65,530 maps
-MAX_SHARD_TOKENS = 256 << 20  # 512 MB of ids; far below what a uint32 offset reaches
+MAX_SHARD_TOKENS = 64 << 20  # 128 MB of ids: a merge that counts or rewrites a shard holds some 0.7 GB
 
 
 def id_type(vocab_size: int) -> str:
