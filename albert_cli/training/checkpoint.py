@@ -87,8 +87,9 @@ def newest_valid(out: Path) -> Path | None:
 def restore(directory: Path, optimizer: Lamb) -> TrainState:
     """Load a verified checkpoint's moments into the optimizer and return where the run stood."""
     try:
-        optimizer.load_state_dict(load_file(directory / OPTIMIZER))
-        return TrainState(**store.read_json(directory / "state.json"))
+        state = TrainState(**store.read_json(directory / "state.json"))
+        optimizer.load_state_dict(load_file(directory / OPTIMIZER), state.step)
+        return state
     except (KeyError, TypeError, RuntimeError, OSError, SafetensorError) as error:
         raise CheckpointError(f"{directory}: does not fit this run's model ({error})") from None
 

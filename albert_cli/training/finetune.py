@@ -83,6 +83,9 @@ class FinetuneRecipe:
     train: TrainSettings = field(default_factory=lambda: TrainSettings(eval_every=100))
     table: TableSettings = field(default_factory=TableSettings)
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "optimizer", self.optimizer.settled(self.train.batch_size))
+
 
 def resolve(task: str, overrides: Sequence[str]) -> FinetuneRecipe:
     """The recipe of a task, of a shipped recipe's full name, or of a file, with overrides."""

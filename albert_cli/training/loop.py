@@ -28,7 +28,7 @@ from albert_cli.errors import DivergedError, Interrupted
 from albert_cli.training import checkpoint
 from albert_cli.training.checkpoint import TrainState
 from albert_cli.training.device import autocast, matmul_peak
-from albert_cli.training.lamb import Lamb
+from albert_cli.training.lamb import Lamb, norms
 from albert_cli.training.schedule import learning_rate
 from albert_cli.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
 from albert_cli.training.watch import DIVERGED, RECENT, Board, Watch, Window, divergence, in_words, not_finite, where
@@ -164,9 +164,9 @@ class Loop:
         first. Losses, accuracies and the ranks' wishes to stop or to save come in the same copy.
         """
         means = accumulate(self.job, parts, self.settings, self.state.step, self.group, self.device)
-        norm = clip(self.optimizer, self.optimizer_settings.clip_norm)
+        norm = clip(self.optimizer, self.optimizer_settings.clip_norm, self.optimizer_settings.normalize_gradient)
         s = self.schedule
-        lr = learning_rate(self.state.step, self.optimizer_settings.lr, s.total_steps, s.warmup)
+        lr = learning_rate(self.state.step, self.optimizer_settings.peak, s.total_steps, s.warmup)
         values = self._exchange(means, norm)
         losses = {name: values[name] for name in self.job.loss_names}
         step = {"loss": sum(losses.values()), **values, "lr": lr}
@@ -307,12 +307,17 @@ def reduce_gradients(model: nn.Module, group: Group) -> None:
         parameter.grad = part.view_as(parameter)
 
 
-def clip(optimizer: Lamb, limit: float) -> Tensor:
-    """Scale all gradients so that their global norm is at most `limit` (0: never); return the norm before."""
+def clip(optimizer: Lamb, limit: float, normalize: bool = False) -> Tensor:
+    """Scale all gradients so that their global norm is at most `limit` (0: never); return the norm before.
+
+    With `normalize` the norm becomes `limit` (0: 1) even where it was less, unless it was zero.
+    """
     gradients = [p.grad for p in optimizer.parameters.values() if p.grad is not None]
-    norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
-    if limit > 0:
-        torch._foreach_mul_(gradients, (limit / norm.clamp(min=limit)))
+    norm: Tensor = torch.linalg.vector_norm(norms(gradients))
+    if normalize:
+        torch._foreach_mul_(gradients, (limit or 1.0) / torch.where(norm > 0, norm, 1.0))
+    elif limit > 0:
+        torch._foreach_mul_(gradients, limit / norm.clamp(min=limit))
     return norm
 
 

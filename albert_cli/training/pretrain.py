@@ -53,6 +53,9 @@ class PretrainRecipe:
     evaluation: tuple[str, ...] = ()
     initial: InitialSettings | None = None
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "optimizer", self.optimizer.settled(self.train.batch_size))
+
 
 def resolve(recipe: str, overrides: Sequence[str], vocabulary: Vocabulary) -> PretrainRecipe:
     """The recipe with overrides, fitted to the vocabulary; raises `ConfigError` where they do not fit."""

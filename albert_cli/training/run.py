@@ -26,8 +26,11 @@ Resume = Literal["auto", "must", "never"]
 def make_optimizer(model: torch.nn.Module, settings: OptimizerSettings) -> Lamb:
     """LAMB or AdamW over a model's parameters, as the recipe says."""
     s = settings
-    rates = {"beta1": s.beta1, "beta2": s.beta2, "eps": s.eps, "weight_decay": s.weight_decay}
-    return Lamb(model.named_parameters(), **rates, adapt=s.name == "lamb")
+    return Lamb(
+        model.named_parameters(), beta1=s.beta1, beta2=s.beta2, eps=s.eps, weight_decay=s.weight_decay,
+        adapt=s.name == "lamb", adapt_all=s.adapt_all, bias_correction=s.bias_correction, trust_clip=s.trust_clip,
+        weight_norm_clip=s.weight_norm_clip,
+    )  # fmt: skip
 
 
 def versions() -> dict[str, str]:

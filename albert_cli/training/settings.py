@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from albert_cli.errors import ConfigError
@@ -12,24 +12,59 @@ from albert_cli.errors import ConfigError
 
 @dataclass(frozen=True)
 class OptimizerSettings:
-    """`[optimizer]`: LAMB (pretraining, §4.1) or AdamW (fine-tuning), both without bias correction."""
+    """`[optimizer]`: LAMB (pretraining, §4.1) or AdamW (fine-tuning), as the reference code has them.
+
+    `lr = "auto"` is LAMB's rate for the batch, `square_root_rate`; the resolved recipe has its value.
+    `clip_norm` shortens a gradient that is longer (0: never); with `normalize_gradient` every gradient gets that length
+    (0: length 1). The other settings are how published implementations differ, listed in `training/lamb.py`.
+    """
 
     name: Literal["lamb", "adamw"] = "lamb"
-    lr: float = 0.00176
+    lr: float | Literal["auto"] = 0.00176
     weight_decay: float = 0.01
     beta1: float = 0.9
     beta2: float = 0.999
     eps: float = 1e-6
     clip_norm: float = 1.0
+    normalize_gradient: bool = False
+    bias_correction: bool = False
+    adapt_all: bool = False
+    trust_clip: tuple[float, float] | None = None
+    weight_norm_clip: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
-        _check("optimizer.lr", self.lr, 0 < self.lr < math.inf, "be greater than 0")
+        if self.lr == "auto":
+            _check("optimizer.lr", "auto", self.name == "lamb", "be a number with adamw: the rule is LAMB's")
+        else:
+            _check("optimizer.lr", self.lr, 0 < self.lr < math.inf, "be greater than 0")
         _check("optimizer.eps", self.eps, 0 < self.eps < math.inf, "be greater than 0")
         for name in ("weight_decay", "clip_norm"):
             value = getattr(self, name)
             _check(f"optimizer.{name}", value, 0 <= value < math.inf, "be at least 0")
         for name in ("beta1", "beta2"):
             _check(f"optimizer.{name}", getattr(self, name), 0 <= getattr(self, name) < 1, "lie in [0, 1)")
+        for name in ("trust_clip", "weight_norm_clip"):
+            value = getattr(self, name)
+            low, high = value or (0, 1)
+            _check(f"optimizer.{name}", value, 0 <= low < high < math.inf, "be [low, high] with 0 <= low < high")
+
+    @property
+    def peak(self) -> float:
+        """The rate at the end of warm-up, once a recipe has settled `lr = "auto"`."""
+        assert self.lr != "auto"
+        return self.lr
+
+    def settled(self, batch_size: int) -> OptimizerSettings:
+        """The same with a number for `lr = "auto"`."""
+        return replace(self, lr=square_root_rate(batch_size)) if self.lr == "auto" else self
+
+
+def square_root_rate(batch_size: int) -> float:
+    """LAMB's rate for a batch: the paper's 0.00176 at 4,096 (§4.1), growing with the square root of the batch.
+
+    The rule of LAMB's authors (You et al., 2019), who also keep the number of warm-up steps: 3,125, whatever the batch.
+    """
+    return 0.00176 * math.sqrt(batch_size / 4096)
 
 
 @dataclass(frozen=True)
