@@ -100,6 +100,10 @@ def test_a_value_of_a_wrong_type_is_refused_by_name(kind: str, path: tuple[str, 
         ("pretrain", "optimizer.weight_decay", -0.01),
         ("pretrain", "optimizer.clip_norm", -1.0),
         ("pretrain", "optimizer.name", "sgd"),
+        ("pretrain", "optimizer.lr", "fast"),
+        ("finetune", "optimizer", {"name": "adamw", "lr": "auto"}),
+        *[("pretrain", "optimizer.trust_clip", v) for v in ([1.0, 0.5], [-1.0, 1.0], [1.0], 2.0)],
+        ("pretrain", "optimizer.weight_norm_clip", [0.0, 0.0]),
         ("pretrain", "schedule.total_steps", 0),
         ("pretrain", "schedule.warmup_steps", -1),
         ("pretrain", "schedule.warmup_ratio", 1.0),
@@ -125,6 +129,24 @@ def test_values_out_of_range_are_refused_by_name(kind: str, key: str, value: obj
 def test_a_needed_key_that_is_missing_is_named() -> None:
     with pytest.raises(ConfigError, match=r"recipe\.toml: task: "):
         config.validate(FinetuneRecipe, {}, "recipe.toml")
+
+
+def test_the_rate_follows_the_square_root_of_the_batch() -> None:
+    for batch, rate in ((4096, 0.00176), (1024, 0.00088), (32_768, 0.00176 * 8**0.5)):
+        recipe = check("pretrain", {"optimizer": {"lr": "auto"}, "train": {"batch_size": batch}})
+        assert recipe.optimizer.lr == recipe.optimizer.peak == pytest.approx(rate)
+        assert f"lr = {recipe.optimizer.lr!r}" in config.dump_toml(recipe)
+    paper, smaller = (config.load(PretrainRecipe, "albert-base", over) for over in ([], ["train.batch_size=512"]))
+    assert paper.optimizer.lr == 0.00176 and smaller.optimizer.lr == pytest.approx(0.000622, rel=1e-3)
+    assert paper.schedule.warmup == smaller.schedule.warmup == 3125
+
+
+def test_clamps_are_read_and_written() -> None:
+    values = {"optimizer": {"trust_clip": [0.01, 10], "weight_norm_clip": [0, 10.0]}}
+    recipe = check("pretrain", values)
+    assert recipe.optimizer.trust_clip == (0.01, 10.0) and recipe.optimizer.weight_norm_clip == (0.0, 10.0)
+    assert "trust_clip = [0.01, 10.0]" in config.dump_toml(recipe)
+    assert check("pretrain", config.as_dict(recipe)) == recipe
 
 
 def test_whole_numbers_are_allowed_where_fractions_are() -> None:

@@ -53,3 +53,17 @@ def alternate(
                 seconds[name].append(time.perf_counter() - begin)
             progress.update(done + 1)
     return {name: Timing(tuple(seconds[name]), results[name]) for name in variants}
+
+
+def copy_bandwidth(device: torch.device, size: int) -> float:
+    """Bytes a second that copying `size` bytes reads and writes, best of ten."""
+    source = torch.ones(size, dtype=torch.uint8, device=device)
+    target = torch.zeros_like(source)
+    best = float("inf")
+    for _ in range(10):
+        synchronize(device)
+        begin = time.perf_counter()
+        target.copy_(source)
+        synchronize(device)
+        best = min(best, time.perf_counter() - begin)
+    return 2 * size / best

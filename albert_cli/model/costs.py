@@ -124,7 +124,7 @@ def state_bytes(config: ModelConfig, setup: Setup = GPU) -> State:
     """Weights, gradients and LAMB's two moments in fp32, and the weights' copy in bf16 where products are in bf16."""
     parameters = count(config).total
     copy = 2 * parameters if setup.precision == "bf16" else 0
-    return State(4 * parameters, 4 * parameters, 8 * parameters, copy, 8 * parameters)
+    return State(4 * parameters, 4 * parameters, 8 * parameters, copy, 4 * parameters)
 
 
 # ---------------------------------------------------------------- activations

@@ -117,6 +117,17 @@ def test_clipping_keeps_the_direction_and_returns_the_norm_before() -> None:
         assert torch.allclose(second.grad, torch.tensor([12.0, 0.0]) * factor)
 
 
+def test_normalizing_lengthens_short_gradients_too() -> None:
+    for limit, factor in ((0.0, 1 / 13), (1.0, 1 / 13), (26.0, 2.0)):
+        first, second = nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(2))
+        first.grad, second.grad = torch.tensor([3.0, 4.0]), torch.tensor([12.0, 0.0])
+        assert float(clip(Lamb([("a", first), ("b", second)]), limit, normalize=True)) == 13.0
+        assert torch.allclose(first.grad, torch.tensor([3.0, 4.0]) * factor)
+    first.grad = second.grad = torch.zeros(2)
+    assert float(clip(Lamb([("a", first)]), 1.0, normalize=True)) == 0.0
+    assert torch.equal(first.grad, torch.zeros(2))
+
+
 def test_bf16_trains_fp32_weights(make_job: MakeJob) -> None:
     job = make_job(train__precision="bf16")
     losses, found = gradients(job)
