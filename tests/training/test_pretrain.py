@@ -226,19 +226,6 @@ def test_a_second_run_in_the_same_directory_is_refused(command: Sequence[object]
 # ---------------------------------------------------------------- what does not fit
 
 
-def test_a_run_from_before_a_setting_existed_goes_on(
-    finished: Path, recipe: Path, tiny_data: Path, tmp_path: Path
-) -> None:
-    run = copy(finished, tmp_path)
-    saved = (run / "recipe.toml").read_text(encoding="utf-8")
-    assert "bias_correction = false\n" in saved
-    (run / "recipe.toml").write_text(saved.replace("bias_correction = false\n", ""), encoding="utf-8")
-    with pytest.raises(ConfigError, match="optimizer.bias_correction: False -> True"):
-        pretrain(str(recipe), tiny_data, run, ["optimizer.bias_correction=true"], device="cpu")
-    pretrain(str(recipe), tiny_data, run, device="cpu")
-    assert (run / "recipe.toml").read_text(encoding="utf-8") == saved
-
-
 def test_another_recipe_is_refused_with_the_difference(
     finished: Path, recipe: Path, tiny_data: Path, tmp_path: Path
 ) -> None:
