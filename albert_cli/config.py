@@ -164,13 +164,14 @@ def _refuse_unknown(schema: type[Any], values: Mapping[str, Any], origin: str, p
 def as_dict(settings: Any) -> dict[str, Any]:
     """A dataclass as TOML's own types: nested dictionaries and lists, without the values that are None."""
 
-    def plain(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: plain(v) for key, v in value.items() if v is not None}
-        return [plain(v) for v in value] if isinstance(value, list | tuple) else value
-
-    values: dict[str, Any] = plain(dataclasses.asdict(settings))
+    values: dict[str, Any] = _plain(dataclasses.asdict(settings))
     return values
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(v) for key, v in value.items() if v is not None}
+    return [_plain(v) for v in value] if isinstance(value, list | tuple) else value
 
 
 def defaults(schema: type[Any]) -> dict[str, Any]:
@@ -180,7 +181,7 @@ def defaults(schema: type[Any]) -> dict[str, Any]:
         for field in dataclasses.fields(schema)
     }
     given = {name: value for name, value in made.items() if value is not None and value is not dataclasses.MISSING}
-    return {name: as_dict(value) if dataclasses.is_dataclass(value) else value for name, value in given.items()}
+    return {name: _plain(as_dict(value) if dataclasses.is_dataclass(value) else value) for name, value in given.items()}
 
 
 def dump_toml(settings: Any) -> str:
