@@ -68,6 +68,8 @@ class GlueFiles:
             rows = _without_short_rows(rows, width)
         else:
             rows.check_widths(width)
+        if columns.id and split != task.train_split:
+            rows.check_unique(columns.id.place)
         return _examples(task, rows, columns, is_labelled=split not in task.test_splits)
 
     def _find(self, data: Path, split: str) -> Path:

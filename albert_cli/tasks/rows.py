@@ -41,6 +41,16 @@ class Rows:
                     "a tab or line break inside a text, or a cut line",
                 )
 
+    def check_unique(self, place: int) -> None:
+        """Raise `InputError` at the first row that repeats an earlier one's value at `place`: its identifier."""
+        first: dict[str, int] = {}
+        for index, row in enumerate(self.cells):
+            if (before := first.setdefault(row[place], index)) != index:
+                raise InputError(
+                    f"{self.where(index)}: the id {row[place]!r} is that of {self.where(before)} too",
+                    "predictions are named by their id; give each example its own",
+                )
+
 
 def read_text(path: Path) -> str:
     """A whole UTF-8 file without its byte order mark; raises `InputError` naming file and line."""

@@ -192,6 +192,8 @@ class TableFiles:
         find = _find_column if split == "test" else _column
         label = find(rows, "label", self.settings)
         identifier = _find_column(rows, "id", self.settings)
+        if identifier is not None and split != "train":
+            rows.check_unique(identifier)
         return [
             Example(
                 text_a=row[text],

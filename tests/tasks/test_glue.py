@@ -105,6 +105,8 @@ RTE = PAIR + "0\tA.\tB.\tentailment\n"
         (RTE + "\n", "dev.tsv:3: 1 fields"),
         (RTE + "1\tA.\tB.\tneutral\n", "dev.tsv:3: label 'neutral' is not one of entailment, not_entailment"),
         (RTE + "1\tA.\tB.\t-1\n", "dev.tsv:3: label '-1'"),
+        (RTE + "1\tA.\tB.\t1.0\n", "dev.tsv:3: label '1.0' is not one of entailment, not_entailment"),
+        (RTE + "0\tC.\tD.\tentailment\n", "dev.tsv:3: the id '0' is that of"),
         ("0\tA.\tB.\tentailment\n", "dev.tsv:1: not the published header"),
         ("index\tsentence2\tsentence1\tlabel\n0\tB.\tA.\tentailment\n", "2nd column is 'sentence2'"),
         ("index\tsentence1\tsentence2\n0\tA.\tB.\n", "last column is 'sentence2'"),
