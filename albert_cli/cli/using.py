@@ -13,13 +13,22 @@ from albert_cli.cli.options import BadBytes, Device, file_to_write
 from albert_cli.command import verb
 from albert_cli.errors import ConfigError
 
+InputFile = Annotated[
+    str, typer.Option("--input", help="A file of lines (two texts: tab between) or .jsonl; - is stdin.")
+]
+
+
+def _destination(out: Path | None, what: str) -> Path | None:
+    """Where lines go, None for stdout; raises `ConfigError` for a directory, and for stdout under `--json`."""
+    if console.settings.json and out is None:
+        raise ConfigError(f"--json prints one object, and {what} are a JSON line each", "give --out FILE for them")
+    return file_to_write(out)
+
 
 @verb(app)
 def predict(
     checkpoint: Annotated[str, typer.Argument(help="A task checkpoint.")],
-    input_file: Annotated[
-        str, typer.Option("--input", help="A file of lines (two texts: tab between) or .jsonl; - is stdin.")
-    ],
+    input_file: InputFile,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="File to write; stdout otherwise. --json needs it.")
     ] = None,
@@ -30,11 +39,10 @@ def predict(
 
     Example: albert predict mrpc --input pairs.tsv --out labels.jsonl
     """
-    if console.settings.json and out is None:
-        raise ConfigError("--json prints one object, and predictions are a JSON line each", "give --out FILE for them")
+    out = _destination(out, "predictions")
     from albert_cli.evaluation import predict as verb_module
 
-    result = verb_module.predict(checkpoint, input_file, file_to_write(out), device, on_bad_bytes)
+    result = verb_module.predict(checkpoint, input_file, out, device, on_bad_bytes)
     if result is not None:
         console.emit(result, f"{result['out']}: {result['lines']:,} lines, {result['lines_per_second']:,.0f} a second")
 
@@ -42,9 +50,7 @@ def predict(
 @verb(app)
 def encode(
     checkpoint: Annotated[str, typer.Argument(help="Any checkpoint: a directory, a run, or a Hub id.")],
-    input_file: Annotated[
-        str, typer.Option("--input", help="A file of lines (two texts: tab between) or .jsonl; - is stdin.")
-    ],
+    input_file: InputFile,
     pooling: Annotated[
         Literal["mean", "cls", "pooler"],
         typer.Option(help="Last layer: its mean over all tokens, its state at [CLS], or that through the pooler."),
@@ -60,11 +66,10 @@ def encode(
 
     Example: albert encode run --input sentences.txt --out vectors.safetensors
     """
-    if console.settings.json and out is None:
-        raise ConfigError("--json prints one object, and vectors are a JSON line each", "give --out FILE for them")
+    out = _destination(out, "vectors")
     from albert_cli.evaluation import encode as verb_module
 
-    result = verb_module.encode_file(checkpoint, input_file, file_to_write(out), pooling, device, on_bad_bytes)
+    result = verb_module.encode_file(checkpoint, input_file, out, pooling, device, on_bad_bytes)
     if result is not None:
         console.emit(
             result,
