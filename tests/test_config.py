@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from albert_cli import config
 from albert_cli.errors import BusyError, ConfigError
-from albert_cli.training.finetune import FinetuneRecipe
 from albert_cli.training.pretrain import PretrainRecipe
 from albert_cli.training.recipes import validate
+from albert_cli.training.task_recipe import FinetuneRecipe
 
 SCHEMAS: dict[str, type[Any]] = {"pretrain": PretrainRecipe, "finetune": FinetuneRecipe}
 NEEDED = {"pretrain": {}, "finetune": {"task": "mrpc"}}

@@ -12,13 +12,11 @@ from typing import Any
 
 from albert_cli import console, store
 from albert_cli.errors import BusyError, ConfigError, InputError
-from albert_cli.model import hub
-from albert_cli.model.heads import SequenceClassifier
 from albert_cli.tasks.spec import TASKS
-from albert_cli.tasks.task import Task
 from albert_cli.training import run
-from albert_cli.training.classify import prediction_lines
-from albert_cli.training.finetune import PREDICTIONS, RESULTS, Prepared, TaskData, finetune, prepare
+from albert_cli.training.classify import PREDICTIONS
+from albert_cli.training.finetune import RESULTS, Prepared, finetune, prepare
+from albert_cli.training.task_recipe import TaskData
 
 GLUE = "glue"
 # GLUE (arXiv 1804.07461, §3) counts CoLA by Matthews' correlation alone, every other task by all its metrics.
@@ -43,7 +41,7 @@ def evaluate(
 def _ready(prepared: Prepared) -> Prepared:
     """Ready to be scored as it is, when its checkpoint has the task's own classifier; else to be trained."""
     recipe, made_for = prepared.recipe, prepared.checkpoint.finetuned_for
-    if recipe.model.initial == "random" or not _outputs(prepared.checkpoint, prepared.task):
+    if recipe.model.initial == "random" or not prepared.kind.has_head(prepared.task, prepared.checkpoint):
         return prepared
     if made_for and made_for.max_seq_length < recipe.data.max_seq_length:  # scored as it was trained
         recipe = dataclasses.replace(recipe, data=TaskData(made_for.max_seq_length))
@@ -104,25 +102,6 @@ def summarise(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 # ---------------------------------------------------------------- a task checkpoint
 
 
-def _outputs(found: hub.Checkpoint, task: Task) -> list[int]:
-    """Which of the checkpoint's outputs stands for each of the task's; none when its classifier is not this task's.
-
-    Labels decide for a classifier from elsewhere, in any order; where it has Hugging Face's default names
-    instead, their number does.
-    """
-    wanted = task.output_names
-    if found.finetuned_for is not None and found.finetuned_for.task != task.name:
-        return []
-    if sorted(found.labels) == sorted(wanted):
-        return [found.labels.index(name) for name in wanted]
-    return list(range(len(wanted))) if found.labels == _default_names(len(wanted)) else []
-
-
-def _default_names(count: int) -> tuple[str, ...]:
-    """The labels of a Hugging Face classifier that nobody named."""
-    return tuple(f"LABEL_{i}" for i in range(count))
-
-
 def _score(prepared: Prepared, out: Path) -> dict[str, Any]:
     """Score a fine-tuned model on every dev split without training it."""
     started = time.monotonic()
@@ -133,24 +112,12 @@ def _score(prepared: Prepared, out: Path) -> dict[str, Any]:
             done = store.read_json(out / RESULTS)
             run.check_parents(out, done, {what: provenance[what] for what in ("task", "checkpoint", "data", "recipe")})
             return done
-        result, logits = prepared.results(_classifier(prepared))
+        model = prepared.kind.load(prepared.task, prepared.checkpoint).to(prepared.device)
+        result, outputs = prepared.results(model)
         result |= {"steps": 0, "initial": "task checkpoint", "seconds": round(time.monotonic() - started, 2)}
-        examples = prepared.examples[prepared.task.dev_splits[0]]
-        store.write_text(out / PREDICTIONS, "".join(prediction_lines(prepared.task, logits, examples)))
+        prepared.kind.write_predictions(out, prepared.task, outputs, prepared.dev, prepared.dev_examples)
         store.write_json(out / RESULTS, result)
     return result
-
-
-def _classifier(prepared: Prepared) -> SequenceClassifier:
-    """The checkpoint's model with its outputs in the task's order."""
-    found, task = prepared.checkpoint, prepared.task
-    order, names = _outputs(found, task), task.output_names
-    if found.labels != names and found.labels == _default_names(len(names)):
-        console.note(f"{found.directory}: names no labels; they are taken for {task.title}'s: {', '.join(names)}")
-    head = {n: t[order] for n, t in found.tensors.items() if n.startswith("classifier.")}
-    model = SequenceClassifier(found.config, len(names))
-    hub.load_into(model, dataclasses.replace(found, tensors=found.tensors | head), ["classifier"])
-    return model.to(prepared.device)
 
 
 # ---------------------------------------------------------------- the suite

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from albert_cli.errors import ConfigError, InputError
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 Kind = Literal["classification", "regression"]
 
@@ -26,8 +30,11 @@ class Example:
 class Source(Protocol):
     """Where the examples of a task come from."""
 
-    def read(self, task: Task, split: str, data: str | None) -> list[Example]:
-        """All examples of a split, from `data` (a path, `hf:NAME`, or None for the source's own default)."""
+    def read(self, task: Task, split: str, data: str | None) -> list[Any]:
+        """All examples of a split, from `data` (a path, `hf:NAME`, or None for the source's own default).
+
+        `Example`s for classes and values; other kinds have their own dataclasses, each with an `id`.
+        """
 
 
 @dataclass(frozen=True)
@@ -60,7 +67,7 @@ class Task:
         """Every split that can be read."""
         return (*((self.train_split,) if self.train_split else ()), *self.dev_splits, *self.test_splits)
 
-    def read(self, split: str, data: str | None = None) -> list[Example]:
+    def read(self, split: str, data: str | None = None) -> list[Any]:
         """All examples of a split; `dev` and `test` stand for the first of several (MNLI: matched).
 
         Raises `InputError` naming file and line for data that do not fit, `ConfigError` for an unknown split.
@@ -92,9 +99,9 @@ class Task:
         return value
 
 
-def fingerprint(examples: Iterable[Example]) -> str:
-    """16 hexadecimal digits over texts, labels and ids in order: equal for equal data in any file."""
+def fingerprint(examples: Iterable[DataclassInstance]) -> str:
+    """16 hexadecimal digits over all that examples say (texts, labels, ids) in order: equal for equal data."""
     digest = hashlib.sha256()
     for example in examples:
-        digest.update(repr((example.text_a, example.text_b, example.label, example.id)).encode())
+        digest.update(repr(dataclasses.astuple(example)).encode())
     return digest.hexdigest()[:16]

@@ -1,10 +1,10 @@
-"""Fine-tuning a classifier or regressor as a job of the loop (§4.2), and predicting with one."""
+"""Classifiers and regressors: how a class or a value is predicted from a text or a pair of texts (§4.2)."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,90 +12,105 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
+from albert_cli import console, store
 from albert_cli.data.batches import PackedBatch
-from albert_cli.distributed import Group
-from albert_cli.model import card, costs, hub
+from albert_cli.model import hub
+from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import SequenceClassifier
 from albert_cli.model.packing import pack
-from albert_cli.tasks.encode import Features
-from albert_cli.tasks.metrics import scores
+from albert_cli.tasks.encode import Features, Tokenizer, encode
+from albert_cli.tasks.metrics import majority, scores
 from albert_cli.tasks.task import Example, Task
-from albert_cli.text.vocabulary import Vocabulary
-from albert_cli.training.checkpoint import TrainState
-from albert_cli.training.loop import MicroBatch, micro_batches
-from albert_cli.training.settings import TrainSettings
+from albert_cli.training.task_recipe import FinetuneRecipe
 
 Array = NDArray[Any]
+PREDICTIONS = "predictions.dev.jsonl"
 _EVALUATION_TOKENS = 16_384  # a forward pass without gradients; bounds memory, not the result
 
 
-@dataclass
-class ClassificationJob:
-    """One fine-tuning run; `keep` is called with the step, dev metrics and logits whenever dev is best so far."""
+class Classification:
+    """The kinds `classification` and `regression` (`kinds.TaskKind`): one linear layer on the pooled [CLS] vector.
 
-    model: SequenceClassifier
-    task: Task
-    train: Features
-    dev: Features
-    vocabulary: Vocabulary
-    settings: TrainSettings
-    device: torch.device
-    recipe: str
-    max_seq_length: int
-    keep: Callable[[int, Mapping[str, float], Array], None]
+    Outputs are logits [N, C] float32, one column a class, or the value alone.
+    """
 
-    @property
-    def loss_names(self) -> tuple[str, ...]:
-        """The one loss of the task."""
-        return ("loss",)
+    def encode(
+        self, task: Task, examples: Sequence[Example], vocabulary: Tokenizer, recipe: FinetuneRecipe
+    ) -> Features:
+        """A text or two, cut to the recipe's length."""
+        return encode(examples, vocabulary, recipe.data.max_seq_length)
 
-    @property
-    def shown(self) -> Mapping[str, str]:
-        """Nothing beside the loss: dev says more."""
-        return {}
+    def new_model(self, task: Task, config: ModelConfig, recipe: FinetuneRecipe) -> SequenceClassifier:
+        """The encoder with a fresh classifier."""
+        return SequenceClassifier(config, len(task.output_names))
 
-    def draw(self, step: int, group: Group) -> list[MicroBatch]:
-        """This rank's micro-batches of the step."""
-        size = self.settings.batch_size
-        index = self.train.batch_index(self.settings.seed, step, size)
-        parts = []
-        for number, start, stop in micro_batches(size, self.settings.micro_batch_size, group):
-            packed, labels = self.train.batch(index[start:stop])
-            flops = costs.batch_flops(self.model.config, np.diff(packed.offsets), 0)
-            parts.append(MicroBatch(number, (packed, labels), {"loss": stop - start}, len(packed.ids), flops))
-        return parts
-
-    def loss_sums(self, data: tuple[PackedBatch, Array]) -> dict[str, Tensor]:
+    def loss_sum(self, task: Task, model: nn.Module, batch: PackedBatch, labels: Array, device: torch.device) -> Tensor:
         """Summed cross-entropy over the labels, or squared error for a regression."""
-        packed, labels = data
-        logits = self.model(pack(packed, self.device)).float()
-        return {"loss": summed_loss(self.task, logits, torch.from_numpy(labels).to(self.device))}
+        logits = model(pack(batch, device)).float()
+        return summed_loss(task, logits, torch.from_numpy(labels).to(device))
 
-    def evaluate(self, group: Group) -> dict[str, float]:
-        """The task's metrics on dev, and the mean loss."""
-        self.logits = predict_logits(self.model, self.dev, self.device)
-        return evaluation(self.task, self.logits, self.dev)
+    def predict(self, task: Task, model: nn.Module, features: Features, device: torch.device) -> Array:
+        """Logits [N, C] in the order of the features."""
+        return predict_logits(model, features, device)
 
-    def score(self, metrics: Mapping[str, float]) -> float:
-        """The task's first metric chooses the checkpoint (§4.2: early stopping on dev)."""
-        return metrics[self.task.metrics[0]]
+    def evaluation(
+        self, task: Task, outputs: Array, features: Features, examples: Sequence[Example]
+    ) -> dict[str, float]:
+        """Every metric of the task, and the mean loss."""
+        assert features.labels is not None, "only labelled splits are scored"
+        labels = torch.from_numpy(features.labels)
+        loss = float(summed_loss(task, torch.from_numpy(outputs), labels)) / len(features)
+        return {**scores(task.metrics, predictions_of(task, outputs), features.labels), "loss": loss}
 
-    def keep_best(self, metrics: Mapping[str, float], state: TrainState) -> None:
-        """Hand the best weights so far to whoever keeps them."""
-        self.keep(state.step, metrics, self.logits)
+    def baseline(self, task: Task, train: Sequence[Example], dev: Sequence[Example]) -> float:
+        """The commonest class, or the mean for a regression."""
+        labels = [[e.label for e in examples] for examples in (train, dev)]
+        return majority(task, *labels)[task.metrics[0]]  # type: ignore[arg-type]
 
-    def write_model(self, directory: Path) -> None:
-        """The encoder and its classifier with its labels, tokenizer and card."""
-        made_for = hub.FinetunedFor(self.task.name, self.task.inputs, self.max_seq_length)
-        hub.write(self.model, directory, "ForSequenceClassification", self.task.output_names, made_for)
-        self.vocabulary.copy_to(directory, self.model.config.max_position_embeddings)
+    def write_predictions(
+        self, directory: Path, task: Task, outputs: Array, features: Features, examples: Sequence[Example]
+    ) -> None:
+        """One JSON line an example."""
+        store.write_text(directory / PREDICTIONS, "".join(prediction_lines(task, outputs, examples)))
+
+    def write_model(self, model: nn.Module, directory: Path, task: Task, made_for: hub.FinetunedFor) -> None:
+        """The encoder and its classifier with its labels."""
+        hub.write(model, directory, "ForSequenceClassification", task.output_names, made_for)
+
+    def has_head(self, task: Task, found: hub.Checkpoint) -> bool:
+        """Whether the checkpoint's classifier is this task's."""
+        return bool(_outputs(found, task))
+
+    def load(self, task: Task, found: hub.Checkpoint) -> SequenceClassifier:
+        """The checkpoint's model with its outputs in the task's order."""
+        order, names = _outputs(found, task), task.output_names
+        if found.labels != names and found.labels == _default_names(len(names)):
+            console.note(f"{found.directory}: names no labels; they are taken for {task.title}'s: {', '.join(names)}")
+        head = {n: t[order] for n, t in found.tensors.items() if n.startswith("classifier.")}
+        model = SequenceClassifier(found.config, len(names))
+        hub.load_into(model, dataclasses.replace(found, tensors=found.tensors | head), ["classifier"])
+        return model
 
 
-def write_task_card(directory: Path, job: ClassificationJob, metrics: Mapping[str, float]) -> None:
-    """Write the model card of a task checkpoint."""
-    card.write(directory, card.finetuned(job.model.config, job.task.title, metrics, job.recipe))
+def _outputs(found: hub.Checkpoint, task: Task) -> list[int]:
+    """Which of the checkpoint's outputs stands for each of the task's; none when its classifier is not this task's.
+
+    Labels decide for a classifier from elsewhere, in any order; where it has Hugging Face's default names
+    instead, their number does.
+    """
+    wanted = task.output_names
+    if found.finetuned_for is not None and found.finetuned_for.task != task.name:
+        return []
+    if sorted(found.labels) == sorted(wanted):
+        return [found.labels.index(name) for name in wanted]
+    return list(range(len(wanted))) if found.labels == _default_names(len(wanted)) else []
+
+
+def _default_names(count: int) -> tuple[str, ...]:
+    """The labels of a Hugging Face classifier that nobody named."""
+    return tuple(f"LABEL_{i}" for i in range(count))
 
 
 def summed_loss(task: Task, logits_NC: Tensor, labels_N: Tensor) -> Tensor:
@@ -106,9 +121,10 @@ def summed_loss(task: Task, logits_NC: Tensor, labels_N: Tensor) -> Tensor:
 
 
 @torch.inference_mode()
-def predict_logits(model: SequenceClassifier, features: Features, device: torch.device) -> Array:
+def predict_logits(model: nn.Module, features: Features, device: torch.device) -> Array:
     """Logits [N, C] float32 in the order of the features; batches are grouped by length."""
-    logits = np.empty((len(features), model.num_labels), dtype=np.float32)
+    columns: int = model.num_labels  # type: ignore[assignment]
+    logits = np.empty((len(features), columns), dtype=np.float32)
     for index in features.eval_batches(_EVALUATION_TOKENS):
         packed, _ = features.batch(index)
         logits[index] = model(pack(packed, device)).float().cpu().numpy()
@@ -118,14 +134,6 @@ def predict_logits(model: SequenceClassifier, features: Features, device: torch.
 def predictions_of(task: Task, logits: Array) -> Array:
     """What the logits [N, C] say: class indices [N], or values [N] for a regression."""
     return logits[:, 0] if task.kind == "regression" else logits.argmax(axis=1)
-
-
-def evaluation(task: Task, logits: Array, features: Features) -> dict[str, float]:
-    """Every metric of the task, and the mean loss, of logits [N, C] against the features' labels."""
-    assert features.labels is not None, "only labelled splits are scored"
-    labels = torch.from_numpy(features.labels)
-    loss = float(summed_loss(task, torch.from_numpy(logits), labels)) / len(features)
-    return {**scores(task.metrics, predictions_of(task, logits), features.labels), "loss": loss}
 
 
 def prediction_lines(task: Task, logits: Array, examples: Iterable[Example]) -> list[str]:

@@ -5,97 +5,32 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
+from torch import nn
 
 from albert_cli import config, console, store
 from albert_cli.distributed import Group
-from albert_cli.errors import CheckpointError, ConfigError, InputError
+from albert_cli.errors import CheckpointError, InputError
 from albert_cli.model import hub
-from albert_cli.model.heads import SequenceClassifier
-from albert_cli.tasks.encode import Features, encode
-from albert_cli.tasks.metrics import majority
 from albert_cli.tasks.spec import find_task, fingerprint
-from albert_cli.tasks.table import TableSettings, open_table
-from albert_cli.tasks.task import Example, Task
+from albert_cli.tasks.table import open_table
+from albert_cli.tasks.task import Task
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training import checkpoint, run
-from albert_cli.training.classify import (
-    Array,
-    ClassificationJob,
-    evaluation,
-    predict_logits,
-    prediction_lines,
-    write_task_card,
-)
+from albert_cli.training.classify import PREDICTIONS
 from albert_cli.training.device import choose_device, place, settle
+from albert_cli.training.kinds import TaskKind, kind_of
 from albert_cli.training.loop import Loop
-from albert_cli.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
+from albert_cli.training.settings import TrainSettings
+from albert_cli.training.task_job import TaskJob
+from albert_cli.training.task_recipe import FinetuneRecipe, TaskData, resolve
 
 RESULTS = "results.json"
-PREDICTIONS = "predictions.dev.jsonl"
-
-
-@dataclass(frozen=True)
-class TaskData:
-    """`[data]`: the longest input in pieces; longer ones are cut, the longer of two texts first."""
-
-    max_seq_length: int = 512
-
-    def __post_init__(self) -> None:
-        if self.max_seq_length < 5:
-            raise ConfigError(
-                f"data.max_seq_length is {self.max_seq_length}", "two texts and their special tokens need at least 5"
-            )
-
-
-@dataclass(frozen=True)
-class TaskModel:
-    """`[model]`: dropout inside the encoder and before the classifier (Table 14's DR and 0.1).
-
-    `initial = "random"` keeps the checkpoint's shape and vocabulary and draws new weights: the control that
-    shows what pretraining brought.
-    """
-
-    dropout: float = 0.0
-    classifier_dropout: float = 0.1
-    initial: Literal["pretrained", "random"] = "pretrained"
-
-    def __post_init__(self) -> None:
-        for name in ("dropout", "classifier_dropout"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ConfigError(f"model.{name} is {getattr(self, name)}", "a dropout rate lies in [0, 1)")
-
-
-@dataclass(frozen=True)
-class FinetuneRecipe:
-    """A fine-tuning recipe; the paper's own stand in `recipes/finetune/` (Table 14)."""
-
-    task: str
-    data: TaskData = field(default_factory=TaskData)
-    optimizer: OptimizerSettings = field(default_factory=lambda: OptimizerSettings(name="adamw", lr=2e-5))
-    schedule: ScheduleSettings = field(default_factory=lambda: ScheduleSettings(total_steps=1000))
-    model: TaskModel = field(default_factory=TaskModel)
-    train: TrainSettings = field(default_factory=lambda: TrainSettings(eval_every=100))
-    table: TableSettings = field(default_factory=TableSettings)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "optimizer", self.optimizer.settled(self.train.batch_size))
-
-
-def resolve(task: str, overrides: Sequence[str]) -> FinetuneRecipe:
-    """The recipe of a task, of a shipped recipe's full name, or of a file, with overrides."""
-    if task.endswith(".toml") or task in config.shipped_recipes():
-        if "task" not in config.read_recipe(task):
-            raise ConfigError(f"{task} is no fine-tuning recipe: it names no task", "albert pretrain takes it")
-        return config.load(FinetuneRecipe, task, overrides)
-    if task != "table":
-        find_task(task)  # says what is wrong with the name
-    return config.load(FinetuneRecipe, f"finetune/{task}", overrides)
 
 
 @dataclass
@@ -111,7 +46,7 @@ class Prepared:
     for_scoring: bool = False
 
     @cached_property
-    def examples(self) -> dict[str, list[Example]]:
+    def examples(self) -> dict[str, list[Any]]:
         """Every dev split, and the training split before them unless a model is only scored."""
         splits = list(self.task.dev_splits)
         if not self.for_scoring:
@@ -121,23 +56,33 @@ class Prepared:
         return {split: self.task.read(split, self.data) for split in splits}
 
     @cached_property
-    def features(self) -> dict[str, Features]:
-        """The same splits as token ids."""
+    def features(self) -> dict[str, Any]:
+        """The same splits as token ids, the kind's `TaskFeatures`."""
         return {split: self.encode(examples) for split, examples in self.examples.items()}
 
     @property
-    def train(self) -> Features:
+    def train(self) -> Any:
         """The training split."""
         return self.features[str(self.task.train_split)]
 
     @property
-    def dev(self) -> Features:
+    def dev(self) -> Any:
         """The dev split that chooses the checkpoint."""
         return self.features[self.task.dev_splits[0]]
 
-    def encode(self, examples: Sequence[Example]) -> Features:
-        """Encode examples at the recipe's length, saying so when that cuts some."""
-        features = encode(examples, self.vocabulary, self.recipe.data.max_seq_length)
+    @property
+    def dev_examples(self) -> list[Any]:
+        """The same as examples."""
+        return self.examples[self.task.dev_splits[0]]
+
+    @property
+    def kind(self) -> TaskKind:
+        """How the task's kind is handled."""
+        return kind_of(self.task)
+
+    def encode(self, examples: Sequence[Any]) -> Any:
+        """Encode examples as the recipe says, saying so when that cuts some."""
+        features = self.kind.encode(self.task, examples, self.vocabulary, self.recipe)
         if features.truncated:
             console.note(
                 f"{self.task.title}: {features.truncated:,} of {len(features):,} inputs are longer than "
@@ -145,8 +90,8 @@ class Prepared:
             )
         return features
 
-    def new_model(self, seed: int) -> SequenceClassifier:
-        """The encoder from the checkpoint (or anew, under `initial = "random"`) with a fresh classifier."""
+    def new_model(self, seed: int) -> Any:
+        """The encoder from the checkpoint (or anew, under `initial = "random"`) with a fresh head."""
         settings = self.recipe.model
         shape = dataclasses.replace(
             self.checkpoint.config,
@@ -155,10 +100,10 @@ class Prepared:
             classifier_dropout_prob=settings.classifier_dropout,
         )
         torch.manual_seed(seed)
-        model = SequenceClassifier(shape, len(self.task.output_names))
+        model = self.kind.new_model(self.task, shape, self.recipe)
         if settings.initial == "pretrained":
-            # A classifier in the file belongs to another task, whatever its shape.
-            encoder = {n: t for n, t in self.checkpoint.tensors.items() if not n.startswith("classifier.")}
+            # A head in the file belongs to another task, whatever its shape.
+            encoder = {n: t for n, t in self.checkpoint.tensors.items() if n.startswith("encoder.")}
             hub.load_into(model, dataclasses.replace(self.checkpoint, tensors=encoder))
         place(model, self.train_settings, self.device)
         return model
@@ -178,21 +123,21 @@ class Prepared:
             train = self.examples[split] if split in self.examples else self.task.read(split, self.data)
         except InputError:
             return None
-        return majority(self.task, [e.label for e in train], self.dev.labels)[self.task.metrics[0]]  # type: ignore[arg-type]
+        return self.kind.baseline(self.task, train, self.dev_examples)
 
-    def results(self, model: SequenceClassifier) -> tuple[dict[str, Any], Array]:
+    def results(self, model: nn.Module) -> tuple[dict[str, Any], Any]:
         """What every result says (`results.json`): the model's scores on each dev split, and all that decided them.
 
-        Also the logits [N, C] on the first of these splits, in the task's order.
+        Also its outputs on the first of these splits.
         """
         model.eval()
         task = self.task
         scores: dict[str, float] = {}
-        logits: dict[str, Array] = {}
+        outputs: dict[str, Any] = {}
         for split, features in self.features.items():
             if split in task.dev_splits:
-                logits[split] = predict_logits(model, features, self.device)
-                metrics = evaluation(task, logits[split], features)
+                outputs[split] = self.kind.predict(task, model, features, self.device)
+                metrics = self.kind.evaluation(task, outputs[split], features, self.examples[split])
                 further = "" if split == task.dev_splits[0] else split.removeprefix("dev_") + "_"
                 scores |= {f"{further}{name}": metrics[name] for name in task.metrics}
         record = {
@@ -207,7 +152,7 @@ class Prepared:
             "predictions": PREDICTIONS,
             **self.provenance,
         }
-        return record, logits[task.dev_splits[0]]
+        return record, outputs[task.dev_splits[0]]
 
     @cached_property
     def provenance(self) -> dict[str, Any]:
@@ -274,8 +219,8 @@ class _Run:
         model = p.new_model(recipe.train.seed)
         limit = recipe.data.max_seq_length
         settings = dataclasses.replace(p.train_settings, seed=recipe.train.seed)
-        self.job = ClassificationJob(
-            model, p.task, p.train, p.dev, p.vocabulary, settings, p.device, text, limit, self._keep
+        self.job = TaskJob(
+            model, p.task, p.train, p.dev, p.dev_examples, p.vocabulary, settings, p.device, text, limit, self._keep
         )
         optimizer = run.make_optimizer(model, recipe.optimizer)
         store.write_text(self.out / "recipe.toml", text)
@@ -299,7 +244,7 @@ class _Run:
         _remove_steps(self.out)
         return results
 
-    def _keep(self, step: int, metrics: Mapping[str, float], logits: Array) -> None:
+    def _keep(self, step: int, metrics: Mapping[str, float], outputs: Any) -> None:
         """Commit the best model so far with its predictions on dev, and delete those that no state refers to."""
         directory = _best(self.out, step)
         if directory.exists():  # of an attempt that ended before its state was saved
@@ -307,10 +252,9 @@ class _Run:
         parents = {"checkpoint": str(self.prepared.provenance["checkpoint"])}
         with store.commit_directory(directory, "task", parents) as staging:
             self.job.write_model(staging)
-            write_task_card(staging, self.job, metrics)
-            examples = self.prepared.examples[self.prepared.task.dev_splits[0]]
-            lines = prediction_lines(self.prepared.task, logits, examples)
-            store.write_text(staging / PREDICTIONS, "".join(lines))
+            self.job.write_card(staging, metrics)
+            p = self.prepared
+            p.kind.write_predictions(staging, p.task, outputs, p.dev, p.dev_examples)
         needed = {directory, *(_best(self.out, _best_step(saved)) for saved in checkpoint.saved_steps(self.out))}
         for old in set(self.out.glob("best-*")) - needed:
             store.remove_directory(old)

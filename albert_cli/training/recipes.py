@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from albert_cli import config
-from albert_cli.training.finetune import FinetuneRecipe
 from albert_cli.training.pretrain import PretrainRecipe
+from albert_cli.training.task_recipe import FinetuneRecipe
 
 
 def validate(name: str) -> tuple[dict[str, Any], str]:
