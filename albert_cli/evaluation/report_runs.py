@@ -62,6 +62,7 @@ def _facts(run: Pretraining) -> dict[str, str]:
     for label, name in (
         ("masked words right, %", "mlm_accuracy"),
         ("sentence order right, %", "order_accuracy"),
+        ("sentence order right where both segments have 64 pieces, %", "order_accuracy_long"),
     ):
         if (value := last(run, name)) is not None:
             facts[f"held-out {label}"] = f"{100 * value:.1f}"
@@ -111,6 +112,13 @@ def _accuracy_panels(runs: Sequence[Pretraining]) -> list[Markup | None]:
     return [
         _panel("Masked words right", lines("mlm_accuracy"), [], said, percent=True),
         _panel("Sentence order right", lines("order_accuracy"), chance, said, percent=True),
+        _panel(
+            "Sentence order right, both segments of 64 pieces",
+            lines("order_accuracy_long"),
+            chance,
+            said,
+            percent=True,
+        ),
     ]
 
 

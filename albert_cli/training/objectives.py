@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 from albert_cli.data.batches import PackedBatch, PairSettings, batch, step_indices
@@ -27,6 +28,8 @@ from albert_cli.training.settings import TrainSettings
 # Held-out examples are drawn like training ones, from a seed that no run's own seed can equal.
 _EVALUATION_SEED = 2**62
 IGNORE = -1  # the order label of a sequence that has none
+# Two segments of a few words say little about their order: it is also scored where both have this many pieces.
+LONG_SEGMENT = 64
 
 
 @dataclass
@@ -73,14 +76,7 @@ class PretrainingJob:
 
     def loss_sums(self, data: PackedBatch) -> dict[str, Tensor]:
         """Summed cross-entropy at the masked positions, and over the sequences that have an order; what is right."""
-        logits, labels, orders = self._forward(data)
-        # fp32 softmax, whatever the precision of the products
-        return {
-            "mlm_loss": F.cross_entropy(logits.masked.float(), labels, reduction="sum"),
-            "order_loss": F.cross_entropy(logits.order.float(), orders, ignore_index=IGNORE, reduction="sum"),
-            "mlm_accuracy": right(logits.masked.detach(), labels),
-            "order_accuracy": right(logits.order.detach(), orders),
-        }
+        return _sums(*self._forward(data))
 
     def _forward(self, data: PackedBatch) -> tuple[PretrainingLogits, Tensor, Tensor]:
         tokens = pack(data, self.device, data.masked_index)
@@ -103,32 +99,42 @@ class PretrainingJob:
         return metrics
 
     def _scores(self, corpus: TokenCorpus, group: Group) -> dict[str, float]:
-        own = self._sums(corpus, self.pairs, group)
+        own = self._means(corpus, self.pairs, group)
         metrics = {"mlm_loss": own["mlm_loss"], "mlm_accuracy": own["mlm_accuracy"]}
         if self.pairs.sentence_loss == "none":
             return metrics
-        metrics |= {"order_loss": own["order_loss"], "order_accuracy": own["order_accuracy"]}
+        metrics |= {name: value for name, value in own.items() if name.startswith("order_")}
         other: Literal["nsp", "sop"] = "nsp" if self.pairs.sentence_loss == "sop" else "sop"
         if corpus.documents > 1:  # the next sentence is told from one of another document
-            found = self._sums(corpus, replace(self.pairs, sentence_loss=other), group)
+            found = self._means(corpus, replace(self.pairs, sentence_loss=other), group)
             metrics[f"{other}_accuracy"] = found["order_accuracy"]
         return metrics
 
-    def _sums(self, corpus: TokenCorpus, pairs: PairSettings, group: Group) -> dict[str, float]:
-        """The mean of all that `loss_sums` gives, over the evaluation's examples drawn by these rules."""
-        names = (*self.loss_names, *self.shown)
-        sums, counts = dict.fromkeys(names, 0.0), dict.fromkeys(self.loss_names, 0)
+    def _means(self, corpus: TokenCorpus, pairs: PairSettings, group: Group) -> dict[str, float]:
+        """The mean of all that `loss_sums` gives, over the evaluation's examples drawn by these rules.
+
+        `order_accuracy_long` is over the pairs whose segments both have `LONG_SEGMENT` pieces, if there are any.
+        """
+        over = {**{name: name for name in self.loss_names}, **self.shown}
+        if "order_accuracy" in over:
+            over["order_accuracy_long"] = "long"
+        sums, counts = dict.fromkeys(over, 0.0), dict.fromkeys([*self.loss_names, "long"], 0)
         size = self.settings.micro_batch_size
         for number, start, stop in micro_batches(self.settings.eval_sequences, size, group):
             part = self._micro_batch(corpus, number, _EVALUATION_SEED, np.arange(start, stop), pairs)
-            found = self.loss_sums(part.data)
-            sums = {name: sums[name] + found[name].item() for name in names}
-            counts = {name: counts[name] + part.counts[name] for name in counts}
+            logits, labels, orders = self._forward(part.data)
+            long = torch.where(torch.from_numpy(has_long_segments(part.data)).to(self.device), orders, IGNORE)
+            found = {**_sums(logits, labels, orders), "order_accuracy_long": right(logits.order, long)}
+            sums = {name: sums[name] + found[name].item() for name in over}
+            part_counts = {**part.counts, "long": int((long != IGNORE).sum())}
+            counts = {name: counts[name] + part_counts[name] for name in counts}
         totals = group.sum_numbers([*sums.values(), *map(float, counts.values())])
-        over = dict(zip(counts, totals[len(names) :], strict=True))
+        number_of = dict(zip(counts, totals[len(over) :], strict=True))
+        means = zip(over, totals[: len(over)], strict=True)
         return {
-            name: total / max(over[self.shown.get(name, name)], 1)
-            for name, total in zip(names, totals[: len(names)], strict=True)
+            name: total / max(number_of[over[name]], 1)
+            for name, total in means
+            if number_of["long"] or over[name] != "long"
         }
 
     def score(self, metrics: Mapping[str, float]) -> float:
@@ -145,6 +151,24 @@ class PretrainingJob:
         card.write(
             directory, card.pretrained(self.model.config, self.pairs.sentence_loss, self.last_metrics, self.recipe)
         )
+
+
+def _sums(logits: PretrainingLogits, labels: Tensor, orders: Tensor) -> dict[str, Tensor]:
+    """Both losses summed (softmax in fp32, whatever the precision of the products), and how much is right."""
+    return {
+        "mlm_loss": F.cross_entropy(logits.masked.float(), labels, reduction="sum"),
+        "order_loss": F.cross_entropy(logits.order.float(), orders, ignore_index=IGNORE, reduction="sum"),
+        "mlm_accuracy": right(logits.masked.detach(), labels),
+        "order_accuracy": right(logits.order.detach(), orders),
+    }
+
+
+def has_long_segments(data: PackedBatch) -> NDArray[np.bool_]:
+    """Whether both segments of each sequence have `LONG_SEGMENT` pieces, special tokens not counted: bool [N]."""
+    second = np.add.reduceat(data.segment_ids, data.offsets[:-1])  # B [SEP]
+    first = np.diff(data.offsets) - second  # [CLS] A [SEP]
+    long: NDArray[np.bool_] = (first - 2 >= LONG_SEGMENT) & (second - 1 >= LONG_SEGMENT)
+    return long
 
 
 def right(logits: Tensor, labels: Tensor) -> Tensor:

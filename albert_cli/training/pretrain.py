@@ -25,7 +25,7 @@ from albert_cli.training import checkpoint, run
 from albert_cli.training.device import choose_device, place, settle
 from albert_cli.training.initial import InitialSettings, carry_over, read_parent
 from albert_cli.training.loop import Loop, measure
-from albert_cli.training.objectives import PretrainingJob
+from albert_cli.training.objectives import LONG_SEGMENT, PretrainingJob
 from albert_cli.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings, parse_duration
 from albert_cli.training.watch import Watch
 
@@ -348,7 +348,9 @@ def summary_text(result: Mapping[str, Any]) -> str:
             f"the same text ({result['unigram_entropy']:.3f}); accuracy {result['mlm_accuracy']:.1%}"
         )
     if "order_accuracy" in result:
-        lines.append(f"held-out sentence-order accuracy {result['order_accuracy']:.1%}")
+        long = result.get("order_accuracy_long")
+        beside = f", {long:.1%} where both segments have {LONG_SEGMENT} pieces" if long is not None else ""
+        lines.append(f"held-out sentence-order accuracy {result['order_accuracy']:.1%}{beside}")
     for corpus in (key.removesuffix("mlm_loss") for key in result if key.endswith("/mlm_loss")):
         scores = {k.removeprefix(corpus).replace("_", " "): v for k, v in result.items() if k.startswith(corpus)}
         lines.append(corpus.rstrip("/") + ": " + ", ".join(f"{name} {value:.3f}" for name, value in scores.items()))

@@ -18,6 +18,7 @@ from albert_cli.distributed import Group
 from albert_cli.errors import DivergedError, Interrupted
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.text.vocabulary import Vocabulary
+from albert_cli.training import objectives
 from albert_cli.training.checkpoint import TrainState, restore, save, seed_for
 from albert_cli.training.lamb import Lamb
 from albert_cli.training.loop import Loop, accumulate, clip, measure, micro_batches
@@ -219,6 +220,27 @@ def test_an_evaluation_is_the_same_whenever_it_is_made(make_job: MakeJob) -> Non
         torch.rand(7)
         assert job.evaluate(Group()) == first
     assert 5 < first["mlm_loss"] < 6.5 and 0 <= first["mlm_accuracy"] < 0.2 and 0 <= first["order_accuracy"] <= 1
+
+
+def test_sentence_order_is_also_scored_where_both_segments_are_long(
+    make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = make_job(train__micro_batch_size=5)
+    job.model.eval()
+    right = total = 0
+    with torch.inference_mode():
+        assert "order_accuracy_long" not in job.evaluate(Group())  # these sequences are too short
+        monkeypatch.setattr(objectives, "LONG_SEGMENT", 12)
+        found = job.evaluate(Group())["order_accuracy_long"]
+        for index in range(job.settings.eval_sequences):
+            part = job._micro_batch(job.heldout, 0, objectives._EVALUATION_SEED, np.array([index]))
+            sep = np.flatnonzero(part.data.ids == job.vocabulary.sep_id)
+            first, second = int(sep[0]) - 1, int(sep[-1] - sep[0]) - 1
+            if min(first, second) >= 12 and part.counts["order_loss"]:
+                total += 1
+                right += int(job.loss_sums(part.data)["order_accuracy"])
+    assert 5 < total < job.settings.eval_sequences
+    assert found == pytest.approx(right / total)
 
 
 def test_measuring_gives_the_time_of_a_step(make_job: MakeJob) -> None:
