@@ -59,19 +59,24 @@ def params(
 @verb(app)
 def report(
     directories: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Runs, results and data, at any depth.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The HTML file to write.")],
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="The HTML file to write.")] = None,
+    markdown: Annotated[Path | None, typer.Option(help="A file for the same tables as Markdown.")] = None,
 ) -> None:
     """Write one self-contained HTML page from any result directories.
 
     Example: albert report run scores --out report.html
     """
+    if out is None and markdown is None:
+        raise ConfigError("report has no file to write", "--out report.html, --markdown report.md, or both")
+    file_to_write(out)
+    file_to_write(markdown, "--markdown")
     from albert_cli.evaluation.report import build
 
-    file_to_write(out)
-    result = build(directories, out)
+    result = build(directories, out, markdown=markdown)
     found = {"tasks": result["tasks"], "pretraining runs": result["pretraining"], "data": result["data"]}
     counted = ", ".join(f"{name} {len(names)}" for name, names in found.items() if names or name != "data")
-    console.emit(result, f"{out}: {counted}")
+    files = " and ".join(str(path) for path in (out, markdown) if path is not None)
+    console.emit(result, f"{files}: {counted}")
 
 
 @verb(app)

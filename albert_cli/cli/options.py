@@ -41,8 +41,8 @@ CheckpointName = Annotated[
 TaskData = Annotated[str | None, typer.Option("--data", help="Folder with the task's files, or hf:NAME.")]
 
 
-def file_to_write(path: Path | None) -> Path | None:
+def file_to_write(path: Path | None, option: str = "--out") -> Path | None:
     """A path that is to become a file; raises `ConfigError` when a directory is there."""
     if path is not None and path.is_dir():
-        raise ConfigError(f"--out {path}: is a directory", "name a file in it")
+        raise ConfigError(f"{option} {path}: is a directory", "name a file in it")
     return path

@@ -19,6 +19,7 @@ from albert_cli.evaluation.page import Markup, clean
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+POINTS = 500  # of a scatter; more make the page large and show no more
 SERIES = 6  # colours that the stylesheet defines as --s1 … --s6
 # matplotlib wants fixed colours; these stand for the page's variables and are replaced in its output.
 _INK, _MUTED, _RULE = "#010101", "#020202", "#030303"
@@ -136,7 +137,23 @@ def bars(labels: Sequence[str], shares: Sequence[float], expected: Sequence[floa
         axes.set_xticks(places, labels)
         axes.margins(y=0.14)
 
-    return _draw(draw, (5.4, 3.1), {"left": 0.1, "right": 0.985, "top": 0.97, "bottom": 0.11}, describes)
+    bottom = 0.17 if any("\n" in label for label in labels) else 0.11
+    return _draw(draw, (5.4, 3.1), {"left": 0.1, "right": 0.985, "top": 0.97, "bottom": bottom}, describes)
+
+
+def scatter(points: Sequence[tuple[float, float]], series: int, *, describes: str) -> Markup:
+    """Points (x, y), of many every n-th, and the line where both are equal."""
+    shown = points[:: -(-len(points) // POINTS)]
+    low, high = min(min(p) for p in points), max(max(p) for p in points)
+
+    def draw(axes: Axes) -> None:
+        axes.plot([low, high], [low, high], color=_MUTED, linewidth=1.1)
+        style: dict[str, Any] = {"marker": "o", "markersize": 3.6, "linestyle": "none", "markeredgewidth": 0}
+        axes.plot([x for x, _ in shown], [y for _, y in shown], color=colour(series), alpha=0.45, **style)
+        axes.set_xlabel("what it is")
+        _plain_ticks(axes)
+
+    return _draw(draw, (5.4, 3.1), {"left": 0.1, "right": 0.985, "top": 0.97, "bottom": 0.15}, describes)
 
 
 def dots(rows: Sequence[Row], *, describes: str) -> Markup:

@@ -9,24 +9,31 @@ from pathlib import Path
 from typing import Any
 
 from albert_cli import __version__, store
-from albert_cli.evaluation import report_data, report_runs, report_scores
+from albert_cli.evaluation import report_data, report_errors, report_runs, report_scores
+from albert_cli.evaluation.markdown import from_page
 from albert_cli.evaluation.page import Markup, document, join, table, tag
 from albert_cli.evaluation.results import Evaluation, Examples, Pretraining, Results, collect
 
 
-def build(directories: Sequence[Path], out: Path, title: str = "") -> dict[str, Any]:
+def build(
+    directories: Sequence[Path], out: Path | None, title: str = "", markdown: Path | None = None
+) -> dict[str, Any]:
     """Write the report on everything below `directories` to the file `out`, and say what is on it.
 
-    The same directories give the same bytes. Raises InputError for a missing directory or when there is
-    nothing to report, CheckpointError for a damaged file.
+    `markdown` is a file for the same as Markdown, its drawings in words. The same directories give the same bytes.
+    Raises InputError for a missing directory or when there is nothing to report, CheckpointError for a damaged file.
     """
     results = collect(directories)
     results.evaluations = _told_apart(results.evaluations)
     page = _page(results, title or _title(results))
-    out.parent.mkdir(parents=True, exist_ok=True)
-    store.write_text(out, page)
+    written = {out: page, markdown: from_page(page) if markdown else ""}
+    for path, text in written.items():
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            store.write_text(path, text)
     return {
-        "report": str(out),
+        "report": str(out) if out else None,
+        "markdown": str(markdown) if markdown else None,
         "bytes": len(page.encode()),
         "data": [data.name for data in results.data],
         "pretraining": [run.name for run in results.pretraining],
@@ -49,6 +56,9 @@ def _page(results: Results, title: str) -> str:
     curves = report_scores.learning(results.evaluations, series)
     if curves:
         sections.append(("learning", "Learning curves", curves))
+    errors = report_errors.section(results.evaluations, series)
+    if errors:
+        sections.append(("errors", "What is wrong", errors))
     for i, examples in enumerate(results.examples, start=1):
         sections.append((f"examples-{i}", examples.title, _examples(examples)))
     parts = [tag("section", tag("h2", name), body, id=anchor) for anchor, name, body in sections]

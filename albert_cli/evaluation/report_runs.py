@@ -14,16 +14,27 @@ from albert_cli.evaluation.results import Pretraining, number
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.params import count
 
+_ACCURACIES = {
+    "mlm_accuracy": "masked words right",
+    "order_accuracy": "sentence order right",
+    "order_accuracy_long": "sentence order right, both segments of 64 pieces",
+    "nsp_accuracy": "next sentence right",
+    "sop_accuracy": "swapped sentences right",
+}
+_ROWS = 12  # of the table of held-out scores, for each run and corpus
+
 
 def section(runs: Sequence[Pretraining]) -> Markup:
     """Curves of loss, accuracies and speed, then the runs' shapes, lengths and last figures."""
     legend = [tag("p", *(key(run.name, _colour(i)) for i, run in _numbered(runs)))] if len(runs) > 1 else []
-    panels = [p for p in (_loss_panel(runs), *_accuracy_panels(runs), _speed_panel(runs)) if p is not None]
+    further = dict.fromkeys(name for run in runs for name in run.further)
+    drawn = [panel for corpus in ("", *further) for panel in _panels(runs, corpus)]
+    panels = [panel for panel in (*drawn, _speed_panel(runs)) if panel is not None]
     columns = [_facts(run) for run in runs]
     labels = list(dict.fromkeys(label for column in columns for label in column))
     rows = [[label, *(column.get(label, "–") for column in columns)] for label in labels]
     facts = tag("div", table(["", *(run.name for run in runs)], rows), class_="compact")
-    return join(*legend, tag("div", *panels, class_="grid"), facts)
+    return join(*legend, tag("div", *panels, class_="grid"), *_numbers(runs), facts)
 
 
 def last(run: Pretraining, name: str) -> float | None:
@@ -59,18 +70,22 @@ def _facts(run: Pretraining) -> dict[str, str]:
         facts["held-out masked-word loss, nats"] = f"{loss:.3f}"
     if run.unigram_entropy is not None:
         facts["unigram entropy of the same text, nats"] = f"{run.unigram_entropy:.3f}"
-    for label, name in (
-        ("masked words right, %", "mlm_accuracy"),
-        ("sentence order right, %", "order_accuracy"),
-        ("sentence order right where both segments have 64 pieces, %", "order_accuracy_long"),
-    ):
-        if (value := last(run, name)) is not None:
-            facts[f"held-out {label}"] = f"{100 * value:.1f}"
+    facts |= _accuracies(run)
+    for name in run.further:
+        if (loss := last(run, f"{name}/mlm_loss")) is not None:
+            facts[f"{name}: masked-word loss, nats"] = f"{loss:.3f}"
+        facts |= _accuracies(run, f"{name}/", f"{name}: ")
     if speeds := [value for _, value in run.series("tokens_per_second")]:
         facts["tokens a second, median"] = f"{statistics.median(speeds):,.0f}"
     if seconds := [value for _, value in run.series("seconds")]:
         facts["time"] = duration(max(seconds))
     return facts
+
+
+def _accuracies(run: Pretraining, prefix: str = "", said: str = "held-out ") -> dict[str, str]:
+    """The last shares that were right on a corpus (`prefix` is "" or "NAME/"), by what is counted."""
+    found = {label: last(run, prefix + name) for name, label in _ACCURACIES.items()}
+    return {f"{said}{label}, %": f"{100 * value:.1f}" for label, value in found.items() if value is not None}
 
 
 def _shape(run: Pretraining) -> dict[str, str]:
@@ -91,40 +106,65 @@ def _shape(run: Pretraining) -> dict[str, str]:
 # ---------------------------------------------------------------- curves
 
 
-def _loss_panel(runs: Sequence[Pretraining]) -> Markup | None:
-    lines: list[plots.Line] = []
-    for i, run in _numbered(runs):
-        lines.append(plots.Line(run.series("mlm_loss"), i, "faint"))
-        lines.append(plots.Line(run.series("mlm_loss", heldout=True), i, "marked"))
-    entropies = dict.fromkeys(run.unigram_entropy for run in runs if run.unigram_entropy is not None)
-    levels = [plots.Level(value, f"unigram entropy {value:.2f}") for value in entropies]
-    single = len(runs) == 1
-    keys = [key("held-out", 1, "line"), key("training", 1, "faint")] if single else ["Faint: training. "]
-    return _panel("Masked-word loss", lines, levels, *keys, "Nats a masked token.")
+def _panels(runs: Sequence[Pretraining], corpus: str) -> list[Markup | None]:
+    """Loss and accuracies on the held-out text (`corpus` is ""), or on another corpus by its name."""
+    prefix, of = (f"{corpus}/", f", {corpus}") if corpus else ("", "")
 
-
-def _accuracy_panels(runs: Sequence[Pretraining]) -> list[Markup | None]:
     def lines(name: str) -> list[plots.Line]:
-        return [plots.Line(run.series(name, heldout=True), i, "marked") for i, run in _numbered(runs)]
+        return [plots.Line(run.series(prefix + name, heldout=True), i, "marked") for i, run in _numbered(runs)]
 
-    said = "Per cent, on held-out text."
-    chance = [plots.Level(0.5, "chance")]
-    return [
-        _panel("Masked words right", lines("mlm_accuracy"), [], said, percent=True),
-        _panel("Sentence order right", lines("order_accuracy"), chance, said, percent=True),
-        _panel(
-            "Sentence order right, both segments of 64 pieces",
-            lines("order_accuracy_long"),
-            chance,
-            said,
-            percent=True,
-        ),
+    where = f"of {corpus}" if corpus else "held-out"
+    accuracies = [
+        _panel(label.capitalize() + of, lines(name), levels, f"Per cent, on {corpus or 'held-out text'}.", percent=True)
+        for name, label, levels in (
+            ("mlm_accuracy", _ACCURACIES["mlm_accuracy"], []),
+            ("order_accuracy", _ACCURACIES["order_accuracy"], [plots.Level(0.5, "chance")]),
+            ("order_accuracy_long", _ACCURACIES["order_accuracy_long"], [plots.Level(0.5, "chance")]),
+        )
     ]
+    losses, levels = lines("mlm_loss"), []
+    keys: list[str] = [key(where, 1, "line")] if len(runs) == 1 else []
+    if not corpus:
+        losses += [plots.Line(run.series("mlm_loss"), i, "faint") for i, run in _numbered(runs)]
+        keys.append(key("training", 1, "faint") if len(runs) == 1 else "Faint: training. ")
+        entropies = dict.fromkeys(run.unigram_entropy for run in runs if run.unigram_entropy is not None)
+        levels = [plots.Level(value, f"unigram entropy {value:.2f}") for value in entropies]
+    return [_panel("Masked-word loss" + of, losses, levels, *keys, "Nats a masked token."), *accuracies]
 
 
 def _speed_panel(runs: Sequence[Pretraining]) -> Markup | None:
     lines = [plots.Line(run.series("tokens_per_second"), i, "thin") for i, run in _numbered(runs)]
     return _panel("Speed", lines, [], "Tokens a second.", from_zero=True)
+
+
+def _numbers(runs: Sequence[Pretraining]) -> list[Markup]:
+    """The held-out curves as a table, of many points every n-th and the last; empty where nothing was held out."""
+    columns = {"mlm_loss": "masked-word loss"} | _ACCURACIES
+    rows: list[list[str]] = []
+    used: set[str] = set()
+    for run in runs:
+        for corpus in ("", *run.further):
+            prefix = f"{corpus}/" if corpus else ""
+            points = {name: dict(run.series(prefix + name, heldout=True)) for name in columns}
+            used |= {name for name in columns if points[name]}
+            steps = sorted({step for of_name in points.values() for step in of_name})
+            shown = {*steps[:: -(-len(steps) // _ROWS) or 1], *steps[-1:]}
+            for step in sorted(shown):
+                values = (_value(name, points[name].get(step)) for name in columns)
+                rows.append([run.name, corpus or "held-out", f"{step:,.0f}", *values])
+    if not rows:
+        return []
+    kept = [0, 1, 2, *(3 + i for i, name in enumerate(columns) if name in used)]
+    headers = ["run", "text", "step", "masked-word loss, nats", *(f"{label}, %" for label in _ACCURACIES.values())]
+    shown_rows = [[row[i] for i in kept] for row in rows]
+    body = table([headers[i] for i in kept], shown_rows, text_columns=2)
+    return [tag("details", tag("summary", "The curves as numbers"), body)]
+
+
+def _value(name: str, value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.3f}" if name == "mlm_loss" else f"{100 * value:.1f}"
 
 
 def _panel(

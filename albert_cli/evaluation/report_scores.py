@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from albert_cli.evaluation import plots
 from albert_cli.evaluation.page import Markup, figure, join, key, table, tag
+from albert_cli.evaluation.published import PUBLISHED, Published
 from albert_cli.evaluation.results import Evaluation
 from albert_cli.tasks.spec import TASKS
 
@@ -54,6 +55,7 @@ def section(evaluations: Sequence[Evaluation], series: Mapping[str, int]) -> Mar
     panels = [_dot_panel(group, series) for group in groups]
     return join(
         _task_table(groups, models(evaluations)),
+        *_published(groups),
         *(tag("p", said) for said in _verdicts(groups)),
         tag("p", "A dot is a seed, a bar the median, a diamond a baseline.", class_="small"),
         tag("div", *panels, class_="grid"),
@@ -111,6 +113,37 @@ def _task_table(groups: Sequence[Sequence[Evaluation]], columns: Sequence[str]) 
         rows.append([name, *cells])
     caption = "Median over the seeds on the development set, times 100."
     return table(["task", *columns, *baselines], rows, caption=caption)
+
+
+def _published(groups: Sequence[Sequence[Evaluation]]) -> list[Markup]:
+    """The best median here beside published scores; empty where no task has one."""
+    columns = [p for p in PUBLISHED if any(group[0].task in p.scores for group in groups)]
+    rows = []
+    for group in groups:
+        task, best = group[0].task, max(group, key=lambda e: e.median)
+        beside = [_published_cell(p, task) for p in columns]
+        if any(task in p.scores for p in columns):
+            name = join(task_name(best), tag("span", _metric(best), class_="beside"))
+            rows.append([name, tag("span", score(best.median), class_="best"), *beside])
+    if not rows:
+        return []
+    caption = (
+        "Published scores on the development sets, times 100: models of 12 to 334 million parameters, pretrained on "
+        "16 GB of text and more. They say what that scale brings, not what to expect of a smaller one. SQuAD: F1, "
+        "with exact match beside it."
+    )
+    return [
+        tag("h3", "Beside published models, at another scale"),
+        table(["task", "here, best median", *(p.model for p in columns)], rows, caption=caption),
+    ]
+
+
+def _published_cell(published: Published, task: str) -> Markup:
+    if task not in published.scores:
+        return Markup("–")
+    exact = published.exact_match.get(task)
+    beside = [tag("span", f"{exact:.1f}", class_="beside")] if exact is not None else []
+    return join(f"{published.scores[task]:.1f}", *beside)
 
 
 def _score_cell(evaluation: Evaluation | None, best: float) -> Markup:

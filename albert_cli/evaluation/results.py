@@ -41,6 +41,12 @@ class Pretraining:
         """A value of the recipe, or None."""
         return _at(self.recipe, section, key)
 
+    @property
+    def further(self) -> list[str]:
+        """Names of the corpora that were scored beside the held-out text (`NAME/mlm_loss`)."""
+        keys = dict.fromkeys(str(key) for row in self.heldout for key in row)
+        return [key.removesuffix("/mlm_loss") for key in keys if key.endswith("/mlm_loss")]
+
     def series(self, key: str, heldout: bool = False) -> Points:
         """(step, value) wherever the journal has a finite value under `key`."""
         rows = self.heldout if heldout else self.training
@@ -61,6 +67,7 @@ class Evaluation:
     curves: Mapping[str, Points]  # seed -> (step, score on dev)
     protocol: Mapping[str, str]
     path: Path
+    folders: tuple[Path, ...] = ()  # of its runs, a seed each
 
     @property
     def median(self) -> float:
@@ -279,6 +286,7 @@ def _read_evaluation(path: Path, record: Record, checkpoints: Mapping[str, str])
         curves={seed: curve for seed, curve in curves.items() if len(curve) > 1},
         protocol=_protocol(record, next(iter(runs.values()), path)),
         path=path,
+        folders=tuple(folder for seed, folder in runs.items() if seed in scores),
     )
 
 

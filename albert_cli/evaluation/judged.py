@@ -1,0 +1,164 @@
+"""What runs said of every example of dev (`predictions.dev.jsonl`), and where they were wrong.
+
+Lines come from anywhere, like all that a report reads: what lacks a key or has another type under it is left out.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from albert_cli import store
+from albert_cli.evaluation.results import Record, number
+
+PREDICTIONS = "predictions.dev.jsonl"
+# The words that a question is sorted by; of "how many" and "how much" the first word would say too little.
+_QUESTION = re.compile(r"\b(how many|how much|what|who|whom|whose|when|where|which|why|how)\b", re.IGNORECASE)
+_SAME = {"how much": "how many", "whom": "who", "whose": "who"}
+_LENGTHS = ((0, "none"), (1, "1"), (2, "2"), (3, "3"), (5, "4–5"), (10, "6–10"))
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One example and what each run said of it; `error` from 0 (right) to 1 (wrong and sure of it), or a distance."""
+
+    example: Record
+    said: Sequence[Record]
+    error: float
+
+    @property
+    def predictions(self) -> Counter[str]:
+        """Every distinct prediction with the number of runs that made it."""
+        return Counter(_shown(line.get("prediction")) for line in self.said)
+
+
+def read(folders: Sequence[Path]) -> list[Judged]:
+    """The examples that the runs in `folders` judged, in the order of the first, each with all of their lines."""
+    by_id: dict[str, list[Record]] = {}
+    for folder in folders:
+        path = folder / PREDICTIONS
+        for line in store.read_journal(path) if path.is_file() else []:
+            if isinstance(line, dict) and "prediction" in line:
+                by_id.setdefault(str(line.get("id")), []).append(line)
+    judged = []
+    for lines in by_id.values():
+        errors = [error for line in lines if (error := _error(line)) is not None]
+        if errors:
+            judged.append(Judged(lines[0], lines, statistics.fmean(errors)))
+    return judged
+
+
+def worst(judged: Sequence[Judged], most: int) -> list[Judged]:
+    """The examples that the runs together were most wrong about, the worst first; none that all had right."""
+    wrong = [j for j in judged if any(_is_wrong(line) for line in j.said)]
+    return sorted(wrong, key=lambda j: -j.error)[:most]
+
+
+def confusion(judged: Sequence[Judged]) -> tuple[list[str], Counter[tuple[str, str]]]:
+    """Classes, and how often (gold, said) occurs over all runs; no classes for values and spans."""
+    pairs = [(line.get("label"), line.get("prediction")) for j in judged for line in j.said if _is_class(line)]
+    counts = Counter((str(gold), str(said)) for gold, said in pairs)
+    order = [str(name) for j in judged for name in _mapping(j.example.get("probabilities"))]
+    return list(dict.fromkeys([*order, *(name for pair in counts for name in pair)])) if counts else [], counts
+
+
+def values(judged: Sequence[Judged]) -> list[tuple[float, float]]:
+    """(gold, mean over the runs of what was said) of a regression."""
+    found = []
+    for j in judged:
+        gold = number(j.example.get("label"))
+        said = [value for line in j.said if (value := number(line.get("prediction"))) is not None]
+        if gold is not None and said:
+            found.append((gold, statistics.fmean(said)))
+    return found
+
+
+@dataclass(frozen=True)
+class Group:
+    """Questions of a kind: how many, and their mean F1 and exact match over all runs."""
+
+    name: str
+    size: int
+    f1: float
+    exact_match: float
+
+
+def by_answer_length(judged: Sequence[Judged]) -> list[Group]:
+    """Span questions by the number of words of their first gold answer."""
+    return _groups(judged, _length_group, [*(name for _, name in _LENGTHS), "11 and more"])
+
+
+def by_question_word(judged: Sequence[Judged]) -> list[Group]:
+    """Span questions by the first question word in them, the commonest first; empty where no question has one."""
+    counts = Counter(_question_group(j) for j in judged if _is_span(j))
+    order = [name for name, _ in counts.most_common() if name != "other"]
+    return _groups(judged, _question_group, [*order, "other"]) if order else []
+
+
+def _groups(judged: Sequence[Judged], kind: Any, order: Sequence[str]) -> list[Group]:
+    spans: dict[str, list[Judged]] = {name: [] for name in order}
+    for j in judged:
+        if _is_span(j):
+            spans[kind(j)].append(j)
+
+    def mean(members: Sequence[Judged], key: str) -> float:
+        return statistics.fmean(number(line.get(key)) or 0.0 for j in members for line in j.said)
+
+    return [Group(name, len(js), mean(js, "f1"), mean(js, "em")) for name, js in spans.items() if js]
+
+
+def _length_group(judged: Judged) -> str:
+    answers = judged.example.get("answers")
+    first = str(answers[0]) if isinstance(answers, list) and answers else ""
+    words = len(first.split())
+    return next((name for most, name in _LENGTHS if words <= most), "11 and more")
+
+
+def _question_group(judged: Judged) -> str:
+    found = _QUESTION.search(str(judged.example.get("question", "")))
+    if found is None:
+        return "other"
+    word = " ".join(found[1].lower().split())
+    return _SAME.get(word, word)
+
+
+# ---------------------------------------------------------------- a line
+
+
+def _is_span(judged: Judged) -> bool:
+    return number(judged.example.get("f1")) is not None
+
+
+def _is_class(line: Record) -> bool:
+    return isinstance(line.get("label"), str) and isinstance(line.get("prediction"), str)
+
+
+def _is_wrong(line: Record) -> bool:
+    if (f1 := number(line.get("f1"))) is not None:
+        return f1 < 1
+    return bool(line.get("label") != line.get("prediction"))
+
+
+def _error(line: Record) -> float | None:
+    """How wrong a line is: 1 less the gold label's probability, 1 less F1, or the distance from the value."""
+    if (f1 := number(line.get("f1"))) is not None:
+        return 1 - f1
+    gold, said = line.get("label"), line.get("prediction")
+    if isinstance(gold, str):
+        probability = number(_mapping(line.get("probabilities")).get(gold))
+        return float(gold != said) if probability is None else 1 - probability
+    value, guess = number(gold), number(said)
+    return None if value is None or guess is None else abs(value - guess)
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _shown(value: object) -> str:
+    return f"{value:.2f}" if isinstance(value, float) else str(value)
