@@ -45,7 +45,7 @@ class _Reader(HTMLParser):
             self._text = ""
         elif tag == "dd":
             self._fact = dict(attrs).get("class")
-            self._text += ": " if self._fact == "value" else ", "
+            self._text += ": " if self._fact == "value" else "; "
         elif tag in ("span", "br"):
             self._text += " "
 
@@ -55,13 +55,13 @@ class _Reader(HTMLParser):
             self._skipping -= 1
         if self._skipping or tag in _SKIPPED:
             return
-        said = _escaped(" ".join(self._text.split()).replace(" ,", ",").rstrip(", "))
+        said = _escaped(" ".join(self._text.split()))
         if tag in ("td", "th"):
             self._rows[-1].append(said)
         elif tag == "table":
             self.blocks.append(_table(self._rows))
         elif tag == "dd" and self._fact == "beside":
-            self.blocks.append(f"* {said}")
+            self.blocks.append("* " + said.removesuffix(";"))
         elif tag in _BLOCKS and said:
             self.blocks.append(f"{_HEADINGS[tag]} {said}" if tag in _HEADINGS else said)
         elif tag == "span":

@@ -55,16 +55,16 @@ def _confusions(found: Sequence[Judged]) -> Markup | None:
     if len(labels) > _CLASSES:
         wrong = [(gold, said, n) for (gold, said), n in counts.most_common() if gold != said][:_CLASSES]
         rows: list[list[str]] = [[*pair, f"{n:,}", f"{100 * n / totals[pair[0]]:.1f}"] for *pair, n in wrong]
-        caption = f"The commonest confusions of {len(labels)} classes."
-        shown = table(["is", "said to be", "times", "% of its class"], rows, text_columns=2, caption=caption)
+        said = f"The commonest confusions of {len(labels)} classes."
+        shown = table(["is", "said to be", "times", "% of its class"], rows, text_columns=2)
     else:
         rows = [
             [gold, *(_share(counts[gold, said], totals[gold]) for said in labels), f"{totals[gold]:,}"]
             for gold in labels
         ]
-        caption = "Rows: what it is. Columns: per cent of the row that was said to be so."
-        shown = table(["", *labels, "judgements"], rows, caption=caption)
-    return tag("div", shown, class_="compact confusions")
+        said = "Rows: what it is. Columns: per cent of the row that was said to be so."
+        shown = table(["", *labels, "judgements"], rows)
+    return join(tag("p", said, class_="small"), tag("div", shown, class_="compact confusions"))
 
 
 def _share(count: int, total: int) -> Markup:

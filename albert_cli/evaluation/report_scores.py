@@ -127,14 +127,16 @@ def _published(groups: Sequence[Sequence[Evaluation]]) -> list[Markup]:
             rows.append([name, tag("span", score(best.median), class_="best"), *beside])
     if not rows:
         return []
-    caption = (
+    said = (
         "Published scores on the development sets, times 100: models of 12 to 334 million parameters, pretrained on "
         "16 GB of text and more. They say what that scale brings, not what to expect of a smaller one. SQuAD: F1, "
         "with exact match beside it."
     )
+    headers = ["task", "here, best median", *(p.model for p in columns)]
     return [
         tag("h3", "Beside published models, at another scale"),
-        table(["task", "here, best median", *(p.model for p in columns)], rows, caption=caption),
+        tag("p", said, class_="small"),
+        table(headers, rows),
     ]
 
 

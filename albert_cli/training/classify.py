@@ -72,8 +72,8 @@ class Classification:
     def write_predictions(
         self, directory: Path, task: Task, outputs: Array, features: Features, examples: Sequence[Example]
     ) -> None:
-        """One JSON line an example."""
-        store.write_text(directory / PREDICTIONS, "".join(prediction_lines(task, outputs, examples)))
+        """One JSON line an example, with its text, so that a report can show what is wrong."""
+        store.write_text(directory / PREDICTIONS, "".join(prediction_lines(task, outputs, examples, with_text=True)))
 
     def write_model(self, model: nn.Module, directory: Path, task: Task, made_for: hub.FinetunedFor) -> None:
         """The encoder and its classifier with its labels."""
@@ -136,8 +136,8 @@ def predictions_of(task: Task, logits: Array) -> Array:
     return logits[:, 0] if task.kind == "regression" else logits.argmax(axis=1)
 
 
-def prediction_lines(task: Task, logits: Array, examples: Iterable[Example]) -> list[str]:
-    """One JSON line an example: id, gold label where known, prediction, and probabilities by label."""
+def prediction_lines(task: Task, logits: Array, examples: Iterable[Example], *, with_text: bool = False) -> list[str]:
+    """One JSON line an example: id, perhaps its text, gold label where known, prediction, probabilities by label."""
     predicted = predictions_of(task, logits)
     if task.kind == "regression":
         found: list[dict[str, Any]] = [{"prediction": round(float(value), 5)} for value in predicted]
@@ -154,6 +154,8 @@ def prediction_lines(task: Task, logits: Array, examples: Iterable[Example]) -> 
     lines = []
     for example, entry in zip(examples, found, strict=True):
         gold: dict[str, Any] = {}
+        if with_text:
+            gold |= {"text": example.text_a} | ({} if example.text_b is None else {"text_pair": example.text_b})
         if example.label is not None:
             gold["label"] = task.labels[int(example.label)] if task.kind == "classification" else example.label
         lines.append(json.dumps({"id": example.id, **gold, **entry}, ensure_ascii=False) + "\n")
