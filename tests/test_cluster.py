@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import signal
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -14,6 +19,7 @@ import yaml
 from albert_cli.data.build import BuildSettings, build
 from albert_cli.text.lines import ReadSettings
 from tests.data.test_build import contents
+from tests.training.conftest import RECIPE
 
 ROOT = Path(__file__).parents[1]
 CLUSTER = ROOT / "recipes" / "cluster"
@@ -32,13 +38,19 @@ def corpus(tmp_path: Path, documents: list[str]) -> Path:
 
 def environment(tmp_path: Path, **more: str) -> dict[str, str]:
     """`albert` is on the path, and nothing of a real scheduler is set."""
-    program = tmp_path / "bin" / "albert"
-    program.parent.mkdir(exist_ok=True)
-    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m albert_cli "$@"\n')
-    program.chmod(0o755)
+    install(tmp_path, "albert", f'exec "{sys.executable}" -m albert_cli "$@"')
+    install(tmp_path, "torchrun", f'exec "{sys.executable}" -m torch.distributed.run "$@"')
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "JOB_"))}
-    path = os.pathsep.join([str(program.parent), os.environ["PATH"]])
+    path = os.pathsep.join([str(tmp_path / "bin"), os.environ["PATH"]])
     return {**clean, "PATH": path, "PYTHONPATH": str(ROOT), **more}
+
+
+def install(tmp_path: Path, name: str, script: str) -> None:
+    """A program on the path."""
+    program = tmp_path / "bin" / name
+    program.parent.mkdir(exist_ok=True)
+    program.write_text(f"#!/bin/bash\n{script}\n")
+    program.chmod(0o755)
 
 
 def run(command: list[str], env: dict[str, str]) -> str:
@@ -84,3 +96,108 @@ def test_kubernetes(tmp_path: Path, corpus: Path, tiny_vocabulary: Path) -> None
         said = run(command, environment(tmp_path, **env | {"JOB_COMPLETIONS": "2", "JOB_COMPLETION_INDEX": index}))
         assert f"job {index}/2" in said
     merged(tmp_path, [str(corpus)], tiny_vocabulary, environment(tmp_path))
+
+
+# ---------------------------------------------------------------- pretraining
+
+# What SLURM does, on this one machine: a step runs its command once a node, and a signal to the step reaches each.
+SRUN = """
+shift  # --kill-on-bad-exit=0
+for node in $(seq "$SLURM_NNODES"); do "$@" & nodes+=($!); done
+trap 'kill -USR1 "${nodes[@]}"; signalled=yes' USR1
+for node in "${nodes[@]}"; do
+  code=0; wait "$node" || code=$?
+  if [ -n "$signalled" ]; then signalled=; code=0; wait "$node" || code=$?; fi
+  [ "$code" = 0 ] || worst=$code
+done
+exit "${worst:-0}"
+"""
+SCONTROL = 'if [ "$1" = show ]; then echo localhost; else echo "$@" >> "$CALLS"; fi'
+
+
+def free_port() -> str:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return str(free.getsockname()[1])
+
+
+def status(run: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((run / "status.json").read_text())
+    return found
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory, tiny_data: Path) -> Path:
+    """A folder with what the SLURM job left: two nodes, whose step was signalled before the time limit."""
+    folder = tmp_path_factory.mktemp("slurm")
+    (folder / "tiny.toml").write_text(RECIPE)
+    env = slurm_environment(folder, tiny_data)
+    with subprocess.Popen(SLURM_JOB, env=env, stderr=subprocess.PIPE, text=True) as job:
+        deadline = time.monotonic() + 250
+        while not (folder / "run" / "metrics.jsonl").exists() and job.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+        found = subprocess.run(["pgrep", "-P", str(job.pid)], capture_output=True, text=True, check=True)
+        os.kill(int(found.stdout.split()[-1]), signal.SIGUSR1)  # to the step alone, as --signal without B: does
+        _, said = job.communicate(timeout=250)
+    assert job.returncode == 75, said
+    return folder
+
+
+SLURM_JOB = ["bash", str(CLUSTER / "pretrain.slurm"), "--device", "cpu", "-s", "schedule.total_steps=1500"]
+
+
+def slurm_environment(folder: Path, data: Path) -> dict[str, str]:
+    install(folder, "srun", SRUN)
+    install(folder, "scontrol", SCONTROL)
+    settings = {"RECIPE": str(folder / "tiny.toml"), "DATA": str(data), "OUT": str(folder / "run")}
+    settings |= {"PROCESSES": "1", "PORT": free_port(), "OMP_NUM_THREADS": "1", "CALLS": str(folder / "calls")}
+    slurm = {"SLURM_JOB_ID": "7", "SLURM_NNODES": "2", "SLURM_JOB_NODELIST": "localhost"}
+    return environment(folder, **settings, **slurm)
+
+
+def test_slurm_saves_before_the_time_limit_and_is_queued_again(stopped: Path, tiny_data: Path) -> None:
+    asked = (CLUSTER / "pretrain.slurm").read_text()
+    assert re.search(r"^#SBATCH --signal=USR1@\d+$", asked, re.MULTILINE)
+    found = status(stopped / "run")
+    assert (found["state"], found["exit_code"]) == ("interrupted", 75)
+    assert (stopped / "run" / f"step-{found['step']:08d}" / "manifest.json").is_file()
+    assert (stopped / "calls").read_text() == "requeue 7\n"
+    # A start that fails before it begins leaves that status behind, and must not be sent again for it.
+    env = slurm_environment(stopped, tiny_data)
+    install(stopped, "srun", "exit 1")
+    assert subprocess.run(SLURM_JOB, env=env, check=False).returncode == 1
+    assert (stopped / "calls").read_text() == "requeue 7\n"
+
+
+def test_kubernetes_goes_on_with_it(stopped: Path, tiny_data: Path) -> None:
+    service, job = yaml.safe_load_all((CLUSTER / "pretrain.kubernetes.yaml").read_text())
+    spec, pod = job["spec"], job["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    (line,) = container["args"]
+    name = service["metadata"]["name"]
+    assert (spec["completionMode"], spec["completions"]) == ("Indexed", spec["parallelism"])
+    assert f"--nnodes {spec['completions']} " in line and f"--master-addr {name}-0.{pod['subdomain']} " in line
+    assert pod["subdomain"] == name and service["spec"]["selector"] == {"job-name": job["metadata"]["name"]}
+    assert {m["name"] for m in container["volumeMounts"]} == {v["name"] for v in pod["volumes"]}
+    here = {
+        f"--nnodes {spec['completions']}": "--nnodes 2",
+        "--nproc-per-node gpu": "--nproc-per-node 1",
+        f"{name}-0.{pod['subdomain']} --master-port 29500": f"127.0.0.1 --master-port {free_port()}",
+        "pretrain/albert-base": f"{stopped}/tiny.toml --device cpu -s schedule.total_steps=1500",
+        "/corpus/data": str(tiny_data),
+        "/corpus/run": str(stopped / "run"),
+    }
+    for there, replaced in here.items():
+        assert there in line
+        line = line.replace(there, replaced)
+    before = status(stopped / "run")["step"]
+    env = environment(stopped, OMP_NUM_THREADS="1")
+    pods = [
+        subprocess.Popen([*container["command"], line], env={**env, "JOB_COMPLETION_INDEX": str(index)}, text=True,
+                         stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        for index in range(2)
+    ]  # fmt: skip
+    said = [pod.communicate(timeout=250)[0] for pod in pods]
+    assert [pod.returncode for pod in pods] == [0, 0], said
+    assert f"going on from step {before}" in said[0]
+    assert (status(stopped / "run")["state"], status(stopped / "run")["step"]) == ("done", 1500)

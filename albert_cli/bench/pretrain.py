@@ -24,7 +24,7 @@ from torch import Tensor
 from albert_cli import config as recipes
 from albert_cli import console
 from albert_cli.bench import memory, peer, speedup, stream
-from albert_cli.bench.step import compiled, padded
+from albert_cli.bench.step import compiled, evaluating, padded, plain_step
 from albert_cli.bench.timing import Timing, alternate
 from albert_cli.data.batches import PackedBatch
 from albert_cli.distributed import Group, process_group
@@ -174,21 +174,14 @@ class _Bench:
         return step
 
     def _peer(self, twin: torch.nn.Module, called: torch.nn.Module) -> Callable[[], float]:
-        """One step as a plain training script has it: padded, clipped, AdamW in one kernel."""
-        optimizer = torch.optim.AdamW(twin.parameters(), lr=0.0, weight_decay=0.01, fused=True)
+        """One step as a plain training script has it, padded."""
         rounds = count()
-
-        def step() -> float:
-            batch = self._packed(next(rounds) % len(self.batches))
-            optimizer.zero_grad(set_to_none=True)
-            with autocast(self.train.precision, self.device):
-                loss = self._peer_loss(called, batch)
-            loss.backward()  # type: ignore[no-untyped-call]
-            torch.nn.utils.clip_grad_norm_(twin.parameters(), 1.0)
-            optimizer.step()
-            return float(loss.detach())
-
-        return step
+        return plain_step(
+            twin,
+            lambda: self._peer_loss(called, self._packed(next(rounds) % len(self.batches))),
+            self.train.precision,
+            self.device,
+        )
 
     def _own_loss(self, batch: PackedBatch) -> Tensor:
         sums = self.job.loss_sums(batch)
@@ -212,7 +205,7 @@ class _Bench:
         return cast(Tensor, called(**given, **to, **{order_name: torch.from_numpy(orders).to(self.device)}).loss)
 
     def _loss(self, loss: Callable[[PackedBatch], Tensor], *models: torch.nn.Module) -> float:
-        with torch.inference_mode(), _evaluating(self.model, *models), autocast(self.train.precision, self.device):
+        with torch.inference_mode(), evaluating(self.model, *models), autocast(self.train.precision, self.device):
             return float(loss(self._packed(0)))
 
     def _described(self, timing: Timing, ours: Timing, peak: float, losses: float) -> dict[str, float]:
@@ -279,17 +272,6 @@ class _Bench:
             "devices_for_a_week": math.ceil(days * ranks / 7),
             "devices_for_a_day": math.ceil(days * ranks),
         }
-
-
-@contextmanager
-def _evaluating(*models: torch.nn.Module) -> Iterator[None]:
-    for model in models:
-        model.eval()
-    try:
-        yield
-    finally:
-        for model in models:
-            model.train()
 
 
 # ---------------------------------------------------------------- shown

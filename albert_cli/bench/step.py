@@ -6,7 +6,8 @@ GLUE examples. The optimizer's update is left out: it is the same work for every
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -249,6 +250,36 @@ def _peer(
     twin: torch.nn.Module, batches: Sequence[Mapping[str, Tensor]], options: Options, device: torch.device
 ) -> Callable[[], float]:
     return _steps(twin, [lambda given=given: twin(**given).loss for given in batches], options, device)  # type: ignore[misc]
+
+
+def plain_step(
+    model: torch.nn.Module, loss: Callable[[], Tensor], precision: str, device: torch.device
+) -> Callable[[], float]:
+    """One step as a plain training script has it: clipped, AdamW in one kernel; the rate is 0."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.0, weight_decay=0.01, fused=True)
+
+    def step() -> float:
+        optimizer.zero_grad(set_to_none=True)
+        with autocast(precision, device):
+            value = loss()
+        value.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        return float(value.detach())
+
+    return step
+
+
+@contextmanager
+def evaluating(*models: torch.nn.Module) -> Iterator[None]:
+    """While it is open, the models are in evaluation mode."""
+    for model in models:
+        model.eval()
+    try:
+        yield
+    finally:
+        for model in models:
+            model.train()
 
 
 def _without_dropout(config: ModelConfig) -> ModelConfig:

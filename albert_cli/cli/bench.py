@@ -10,7 +10,7 @@ import typer
 
 from albert_cli import console
 from albert_cli.cli.app import bench_app
-from albert_cli.cli.options import Device, Language, Overrides, Sources, TextField
+from albert_cli.cli.options import Device, Language, Out, Overrides, Sources, TaskData, TextField
 from albert_cli.command import verb
 
 
@@ -77,6 +77,31 @@ def bench_pretrain(
     console.emit(result, pretrain.text(result))
 
 
+@verb(bench_app, name="finetune")
+def bench_finetune(
+    task: Annotated[str, typer.Argument(help="A task of GLUE, or a recipe for one.")],
+    vocab: Annotated[Path, typer.Option("--vocab", help="Vocabulary directory, or a checkpoint with one.")],
+    data: TaskData = None,
+    model: Annotated[str, typer.Option(help="A preset, a recipe or a checkpoint: its shape.")] = "albert-base",
+    against: Annotated[
+        Literal["transformers"] | None,
+        typer.Option(help="Time transformers too, padded to 128 as its run_glue does, and to the longest of a batch."),
+    ] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Timed steps of each variant.")] = 5,
+    overrides: Overrides = None,
+    device: Device = "auto",
+) -> None:
+    """Time a fine-tuning step on a task's own examples, update included, against transformers.
+
+    Example: albert bench finetune mrpc --data glue --vocab vocabulary --against transformers
+    """
+    from albert_cli.bench import finetune
+
+    options = finetune.Options(model, vocab, data, tuple(overrides or ()), rounds, against, device)
+    result = finetune.run(task, options)
+    console.emit(result, finetune.text(result))
+
+
 @verb(bench_app, name="data")
 def bench_data(
     sources: Sources,
@@ -114,3 +139,33 @@ def bench_optimizer(
 
     result = optimizer.run(models or ["albert-base", "bert-base"], rounds, device)
     console.emit(result, optimizer.text(result))
+
+
+@verb(bench_app, name="gpu")
+def bench_gpu(
+    out: Out,
+    part: Annotated[
+        list[str] | None,
+        typer.Option(help="Measure this part (name or number, again); default: what --out lacks."),
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="Data directory of 30,000 pieces; without one: random ids laid out like text.")
+    ] = None,
+    tokens: Annotated[
+        int, typer.Option(min=0, help="Of a micro-batch; 0: 32,768 for base and large, 16,384 for the larger ones.")
+    ] = 0,
+    rounds: Annotated[int, typer.Option(min=1, help="Timed steps of each variant.")] = 9,
+    alone: Annotated[bool, typer.Option("--alone", help="Without transformers.")] = False,
+    overrides: Overrides = None,
+    device: Device = "cuda",
+) -> None:
+    """Measure all that there is to measure on a GPU, in parts of a few minutes: correctness, speeds, variants.
+
+    Example: albert bench gpu --out speeds --data data
+    """
+    from albert_cli.bench import gpu
+
+    text = str(data.absolute()) if data else None
+    options = gpu.Options(text, tuple(overrides or ()), tokens, rounds, alone, device)
+    found = gpu.run(out, part or [], options)
+    console.emit(found, gpu.text(found, console.table))

@@ -98,7 +98,7 @@ def attend(parts: list[tuple[Grid, Tensor]], dropout: float) -> Tensor:
     [T, 2, A, d]. Variable-length on CUDA; elsewhere sequences are padded to a rectangle for this product alone.
     """
     asked, given = parts[0][0], parts[-1][0]
-    if _has_varlen(parts[0][1], dropout):
+    if has_varlen(parts[0][1], dropout):
         q_RAd, k_TAd, v_TAd = (x for _, part in parts for x in part.unbind(1))
         context = varlen_attn(q_RAd, k_TAd, v_TAd, asked.offsets, given.offsets, asked.width, given.width)
         assert isinstance(context, Tensor)
@@ -120,7 +120,7 @@ def _rectangle(q_NARd: Tensor, k_NASd: Tensor, v_NASd: Tensor, mask: Tensor | No
     return F.scaled_dot_product_attention(q_NARd, k_NASd, v_NASd, attn_mask=mask, dropout_p=dropout)
 
 
-def _has_varlen(x: Tensor, dropout: float) -> bool:
+def has_varlen(x: Tensor, dropout: float) -> bool:
     """Whether the variable-length kernel applies: half precision on CUDA, and no dropout, which it lacks."""
     half = x.dtype in (torch.bfloat16, torch.float16)
     return x.is_cuda and half and dropout == 0.0 and x.shape[-1] % 8 == 0 and x.shape[-1] <= 256

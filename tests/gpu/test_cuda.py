@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from albert_cli.bench import correctness, products
 from albert_cli.data.batches import PackedBatch
 from albert_cli.model import block
 from albert_cli.model.config import ModelConfig
@@ -16,6 +19,7 @@ from albert_cli.model.heads import PretrainingModel
 from albert_cli.model.packing import pack
 from albert_cli.training.device import autocast, place, settle
 from albert_cli.training.settings import TrainSettings
+from tests.command import albert
 from tests.model.shapes import random_batch
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
@@ -88,7 +92,7 @@ def test_variable_length_attention_is_used_and_equals_the_padded_form(monkeypatc
     monkeypatch.setattr(block, "varlen_attn", counted)
     packed = computed(SHAPE, batch, settings, CUDA)
     assert len(calls) == SHAPE.num_hidden_layers
-    monkeypatch.setattr(block, "_has_varlen", lambda x, dropout: False)
+    monkeypatch.setattr(block, "has_varlen", lambda x, dropout: False)
     assert_alike(packed, computed(SHAPE, batch, settings, CUDA), 1e-2)
 
 
@@ -124,3 +128,29 @@ def test_recomputed_activations_change_nothing_but_memory(dropout: float) -> Non
         peaks.append(torch.cuda.max_memory_allocated())
     assert_alike(found[1], found[0], 1e-3)
     assert peaks[1] < 0.6 * peaks[0]
+
+
+def test_the_bench_finds_every_form_right() -> None:
+    found = correctness.measure(replace(SHAPE, max_position_embeddings=512), CUDA)
+    assert found["is_right"], found
+    assert list(found["forms"]) == list(correctness.FORMS)
+
+
+def test_fp8_products_are_those_of_bf16_up_to_their_precision() -> None:
+    if lack := products.lacks_fp8(CUDA):
+        pytest.skip(lack)
+    for row in products.fp8(SHAPE, 256, 1, CUDA)["products"].values():
+        assert 1e-3 < row["differ_by"] < 0.15
+
+
+def test_a_deferred_weight_gradient_is_the_same_up_to_rounding() -> None:
+    assert products.weight_gradients(SHAPE, 256, 1, CUDA)["differ_by"] < 1e-2
+
+
+def test_a_part_of_the_bench_from_end_to_end(tmp_path: Path) -> None:
+    few = ("--tokens", 2048, "--rounds", 2, "-s", "model.hidden_size=256", "-s", "model.num_attention_heads=4")
+    few += ("-s", "model.intermediate_size=512", "-s", "model.num_hidden_layers=2")
+    albert("bench", "gpu", "--out", tmp_path, "--part", "base-s128", *few)
+    full = json.loads((tmp_path / "bench.json").read_text())["parts"]["base-s128"]["full"]
+    assert list(full["variants"]) == ["albert", "transformers", "transformers, compiled"]
+    assert full["memory"]["dropout 0"]["peak"] > 0 and full["compiled"]

@@ -1,0 +1,310 @@
+"""`albert bench gpu`: everything that there is to measure on a GPU, in parts of a few minutes that go on one by one.
+
+First whether the GPU computes what the CPU does; then a recipe's step by model and length, against `transformers` and
+against the goals; then variants of the same step. One JSON and one Markdown file hold what has been measured so far.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final, cast
+
+import torch
+
+from albert_cli import __version__, config, console, store
+from albert_cli.bench import correctness, pretrain, products, stream
+from albert_cli.data.shards import TokenCorpus
+from albert_cli.errors import AlbertError, ConfigError
+from albert_cli.model.config import ModelConfig
+from albert_cli.text.vocabulary import Vocabulary
+from albert_cli.training.device import choose_device
+from albert_cli.training.pretrain import resolve
+
+SIZES: Final = ("base", "large", "xlarge", "xxlarge")
+LENGTHS: Final = (128, 512)
+# Tokens a second of pretraining in bf16 on one H200: what a bottom-up estimate says that kernels can reach (products at
+# 82 to 90 % of the 790 TFLOP/s that a large one reaches, elementwise passes at the 4.3 TB/s of a copy), and a first
+# milestone on the way there.
+GOALS: Final = {
+    ("base", 128): (950_000, 720_000),
+    ("base", 512): (870_000, 650_000),
+    ("large", 512): (265_000, 200_000),
+    ("xlarge", 512): (80_000, 65_000),
+    ("xxlarge", 512): (42_000, 35_000),
+}
+# How many times as fast as transformers on the same text, as it is and compiled.
+FASTER: Final = {"transformers": 4.0, "transformers, compiled": 2.0}
+# Tokens of a micro-batch that leave room on 141 GB for transformers, whose activations take several times ours.
+_TOKENS: Final = {"base": 32_768, "large": 32_768, "xlarge": 16_384, "xxlarge": 16_384}
+_COMPILED_PEER: Final = ("base", "large")  # compiling the others takes more minutes than a part has
+# No dropout, as the second release of the models was trained: in attention it needs the slower padded form.
+_NO_DROPOUT: Final = ("model.hidden_dropout_prob=0.0", "model.attention_probs_dropout_prob=0.0")
+AS_TRAINED: Final = "as trained"
+VARIANTS: Final[dict[str, tuple[str, ...]]] = {
+    AS_TRAINED: (),
+    "padded attention": (),
+    "not compiled": ("train.compile=off",),
+    "activations recomputed": ("train.checkpoint_activations=true",),
+    "dropout 0.1": ("model.hidden_dropout_prob=0.1", "model.attention_probs_dropout_prob=0.1"),
+}
+JSON, MARKDOWN = "bench.json", "bench.md"
+Found = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to measure: text (None: random ids), values of all recipes, tokens of a micro-batch (0: by model), rounds."""
+
+    data: str | None = None
+    overrides: tuple[str, ...] = ()
+    tokens: int = 0
+    rounds: int = 9
+    alone: bool = False
+    device: str = "cuda"
+
+
+def run(out: Path, wanted: Sequence[str], options: Options) -> Found:
+    """Measure the parts that are wanted (none: all that `out` lacks) and return all that `out` then holds.
+
+    Each part is written when it is done. One that fails is noted, and the others go on; `AlbertError` at the end says
+    which. A correctness that is not right ends at once. Raises `ConfigError` for a part that does not exist and for an
+    `out` that was measured under other conditions.
+    """
+    device = choose_device(options.device)
+    names = [_named(part) for part in wanted]
+    if options.data:
+        TokenCorpus.open(Path(options.data))
+    for size in SIZES:
+        _model(size, options)  # says what is wrong with the overrides
+    conditions = {
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        "versions": {"albert": __version__, "torch": torch.__version__},
+        **asdict(replace(options, device=device.type)),
+        "overrides": list(options.overrides),
+    }
+    found: Found = {"conditions": conditions, "parts": {}}
+    with store.lock(out):
+        if (out / JSON).exists():
+            found = store.read_json(out / JSON)
+            if found["conditions"] != conditions:
+                lines = "; ".join(config.differences(found["conditions"], conditions))
+                raise ConfigError(f"{out}: was measured under other conditions: {lines}", "choose another --out")
+        parts = found["parts"]
+        for name in names or [name for name in PARTS if parts.get(name, {"failed": ""}).get("failed") is not None]:
+            console.note(f"part {list(PARTS).index(name) + 1} of {len(PARTS)}: {name}")
+            parts[name] = _attempted(lambda name=name: PARTS[name](options, device))  # type: ignore[misc]
+            found["parts"] = {part: parts[part] for part in PARTS if part in parts}
+            store.write_json(out / JSON, found)
+            store.write_text(out / MARKDOWN, text(found, console.markdown) + "\n")
+            if not parts[name].get("is_right", True):
+                raise AlbertError(f"{device}: does not compute what the CPU does; see {out / MARKDOWN}")
+    failed = [f"{name} ({found['failed']})" for name, found in parts.items() if found.get("failed")]
+    if failed:
+        raise AlbertError(f"{out}: failed: {'; '.join(failed)}", "the same command measures these again")
+    return found
+
+
+def _named(part: str) -> str:
+    """A part by its name or by its number, counted from 1."""
+    if part.isdecimal() and 1 <= int(part) <= len(PARTS):
+        return list(PARTS)[int(part) - 1]
+    if part not in PARTS:
+        parts = ", ".join(f"{number} {name}" for number, name in enumerate(PARTS, 1))
+        raise ConfigError(f"--part {part}: there is none", f"choose from {parts}")
+    return part
+
+
+def _attempted(measure: Callable[[], Found]) -> Found:
+    """What is measured, or why it cannot be: the GPU is another's for a while, and the other parts are to be had."""
+    try:
+        return measure()
+    except torch.OutOfMemoryError:
+        failed = "out of memory"
+    except (RuntimeError, AlbertError) as error:
+        failed = str(error).strip().split("\n")[0] or type(error).__name__
+    # What the failed attempt held can go only now, when its exception is gone.
+    gc.collect()
+    torch._dynamo.reset()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    return {"failed": failed}
+
+
+# ---------------------------------------------------------------- the parts
+
+
+def _model(size: str, options: Options) -> ModelConfig:
+    overrides = (*_NO_DROPOUT, *options.overrides)
+    asked = config.override(config.read_recipe(_recipe(size)), overrides).get("model", {}).get("vocab_size")
+    vocabulary = cast(Vocabulary, stream.read(None, asked).vocabulary)  # its size is read
+    return resolve(_recipe(size), overrides, vocabulary).model
+
+
+def _recipe(size: str) -> str:
+    return f"pretrain/albert-{size}"
+
+
+def _tokens(size: str, options: Options) -> int:
+    return options.tokens or _TOKENS[size]
+
+
+def _correctness(options: Options, device: torch.device) -> Found:
+    return correctness.measure(_model("base", options), device)
+
+
+def _bench(
+    size: str, length: int, options: Options, tokens: int, more: Sequence[str] = (), against: str | None = None
+) -> Found:
+    own = pretrain.Options(
+        Path(options.data) if options.data else None,
+        (*_NO_DROPOUT, f"data.max_seq_length={length}", *more, *options.overrides),
+        max(1, tokens // length),
+        options.rounds,
+        against,
+        against is not None and options.device == "cuda" and size in _COMPILED_PEER,
+        device=options.device,
+    )
+    torch._dynamo.reset()
+    return pretrain.run(_recipe(size), own)
+
+
+def _step(size: str, length: int, options: Options) -> Found:
+    """The step beside transformers'; where that does not fit, ours alone, and both at a quarter of the tokens."""
+    tokens = _tokens(size, options)
+    if options.alone:
+        return {"full": _bench(size, length, options, tokens)}
+    both = _attempted(lambda: _bench(size, length, options, tokens, against="transformers"))
+    if both.get("failed") != "out of memory":
+        return both if "failed" in both else {"full": both}
+    few = _attempted(lambda: _bench(size, length, options, tokens // 4, against="transformers"))
+    return {"full": _bench(size, length, options, tokens), "quarter": few}
+
+
+def _variants(size: str, length: int, options: Options) -> Found:
+    """The step by variant, one after the other; one that fails says why and stops none of the others."""
+    found = {}
+    for name, overrides in VARIANTS.items():
+        with correctness.padded_attention() if name == "padded attention" else nullcontext():
+            found[name] = _attempted(
+                lambda overrides=overrides: _bench(size, length, options, _tokens(size, options), overrides)  # type: ignore[misc]
+            )
+    return {"variants": found}
+
+
+def _weight_gradients(options: Options, device: torch.device) -> Found:
+    """A product a layer or one at the end, by model, of a quarter of its tokens: both are kept for all layers."""
+    dtype = torch.bfloat16
+    return {
+        "models": {
+            size: products.weight_gradients(
+                _model(size, options), max(1, _tokens(size, options) // 4), options.rounds, device, dtype
+            )
+            for size in SIZES
+        }
+    }
+
+
+def _fp8(options: Options, device: torch.device) -> Found:
+    """The two largest: products of the smaller ones are too small for the casts to pay."""
+    if lack := products.lacks_fp8(device):
+        return {"failed": lack}
+    return {
+        "models": {
+            size: products.fp8(_model(size, options), _tokens(size, options), options.rounds, device)
+            for size in SIZES[2:]
+        }
+    }
+
+
+PARTS: Final[dict[str, Callable[[Options, torch.device], Found]]] = {
+    "correctness": _correctness,
+    **{
+        f"{size}-s{length}": lambda options, device, size=size, length=length: _step(size, length, options)  # type: ignore[misc]
+        for size in SIZES
+        for length in LENGTHS
+    },
+    **{
+        f"variants-{size}-s{length}": lambda options, device, size=size, length=length: _variants(size, length, options)  # type: ignore[misc]
+        for size, length in (("base", 128), ("base", 512), ("xxlarge", 512))
+    },
+    "weight-gradients": _weight_gradients,
+    "fp8": _fp8,
+}
+
+
+# ---------------------------------------------------------------- shown
+
+_HEADERS: Final = (
+    "model", "length", "variant", "tokens", "tokens/s", "of peak", "of the goal", "of the milestone", "albert is",
+    "peak GB",
+)  # fmt: skip
+
+
+def text(found: Mapping[str, Any], render: Callable[[Sequence[str], Sequence[Sequence[object]]], str]) -> str:
+    """All that has been measured, as tables."""
+    conditions, parts = found["conditions"], {n: p for n, p in found["parts"].items() if not p.get("failed")}
+    from_ = conditions["data"] or "random ids laid out like text"
+    said = [f"{conditions['device']}, torch {conditions['versions']['torch']}; {from_}; no dropout"]
+    rows = [row for name, part in parts.items() for row in _speeds(name, part)]
+    if rows:
+        peak = max(r["matmul_peak_flops"] for part in parts.values() for r in _results(part))
+        said.append(
+            f"Matrix products reach {peak / 1e12:,.1f} TFLOP/s. The share of the peak counts the full model's FLOPs; "
+            "updates are included. Goal and milestone: tokens/s of one H200; albert is to be "
+            + " and ".join(f"{times:g}x as fast as {name}" for name, times in FASTER.items())
+            + "."
+        )
+        said.append(render(_HEADERS, rows))
+    if "correctness" in parts:
+        said.append(render(correctness.HEADERS, correctness.rows(parts["correctness"])))
+    if "weight-gradients" in parts:
+        models = parts["weight-gradients"]["models"].items()
+        said.append(render(products.GRADIENT_HEADERS, [products.gradient_row(n, m) for n, m in models]))
+    if "fp8" in parts:
+        fp8 = [row for n, m in parts["fp8"]["models"].items() for row in products.fp8_rows(n, m)]
+        said.append(render(products.FP8_HEADERS, fp8))
+    said.extend(f"{n}: failed: {p['failed']}" for n, p in found["parts"].items() if p.get("failed"))
+    return "\n\n".join(said)
+
+
+def _results(part: Mapping[str, Any]) -> list[Found]:
+    """The results of `albert bench pretrain` in a part."""
+    both = [part[key] for key in ("full", "quarter") if key in part] + list(part.get("variants", {}).values())
+    return [result for result in both if "variants" in result]
+
+
+def _speeds(name: str, part: Mapping[str, Any]) -> list[list[str]]:
+    """A row each variant of each result in a part of steps."""
+    if "full" not in part and "variants" not in part:
+        return []
+    *_, size, length = name.split("-")
+    rows = []
+    for key in ("full", "quarter"):
+        if "failed" in part.get(key, {}):
+            rows.append([size, length, f"transformers: {part[key]['failed']}", *[""] * 7])
+        elif key in part:
+            rows += [_row(size, length, variant, part[key], variant) for variant in part[key]["variants"]]
+    for variant, result in part.get("variants", {}).items():
+        if "failed" in result:
+            rows.append([size, length, f"{variant}: {result['failed']}", *[""] * 7])
+        else:
+            rows.append(_row(size, length, "albert", result, variant, part["variants"].get(AS_TRAINED)))
+    return rows
+
+
+def _row(
+    size: str, length: str, measured: str, result: Mapping[str, Any], shown: str, base: Mapping[str, Any] | None = None
+) -> list[str]:
+    v = result["variants"][measured]
+    goal = GOALS.get((size, int(length[1:]))) if measured == "albert" else None
+    shares = [f"{v['tokens_per_second'] / n:.0%}" for n in goal] if goal else ["", ""]
+    times = "" if measured == "albert" else f"{v['albert_is_faster']:.2f}x"
+    if base is not None and "variants" in base and base is not result:  # how many times the step as trained is as fast
+        times = f"{base['variants']['albert']['tokens_per_second'] / v['tokens_per_second']:.2f}x"
+    peak = result["memory"]["dropout 0"]["peak"] if measured == "albert" else None
+    tokens, speed, mfu = f"{result['micro_batch']['tokens']:,.0f}", f"{v['tokens_per_second']:,}", f"{v['mfu']:.0%}"
+    return [size, length, shown, tokens, speed, mfu, *shares, times, "" if peak is None else f"{peak / 1e9:,.1f}"]

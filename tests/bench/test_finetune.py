@@ -1,0 +1,76 @@
+"""`albert bench finetune`: the same examples and losses for everyone, padded by those who pad."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from albert_cli.bench import finetune
+from tests.command import albert
+
+SMALL = "albert-base:L=2,H=32,A=2,F=64,E=16"
+FEW = ("--model", SMALL, "--rounds", 2, "-s", "train.batch_size=8", "-s", "train.precision=fp32", "--device", "cpu")
+
+
+@pytest.fixture(scope="module")
+def glue(tmp_path_factory: pytest.TempPathFactory, documents: list[str]) -> Path:
+    """SST-2 and STS-B in their published layout, with the sentences of the tiny corpus."""
+    folder = tmp_path_factory.mktemp("glue")
+    sentences = [sentence for document in documents[:60] for sentence in document.split(". ")]
+    similar = "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2\tscore"
+    rows = {
+        "SST-2": ("sentence\tlabel", [f"{s}\t{i % 2}" for i, s in enumerate(sentences)]),
+        "STS-B": (similar, [f"{i}" + "\tx" * 6 + f"\t{s}\t{sentences[-i]}\t{i % 6}" for i, s in enumerate(sentences)]),
+    }
+    for name, (header, lines) in rows.items():
+        (folder / name).mkdir()
+        for split in ("train", "dev"):
+            (folder / name / f"{split}.tsv").write_text("\n".join([header, *lines]) + "\n", encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def measured(glue: Path, tiny_vocabulary: Path) -> dict[str, Any]:
+    call = ("bench", "finetune", "sst2", "--data", glue, "--vocab", tiny_vocabulary, "--against", "transformers")
+    found: dict[str, Any] = json.loads(albert(*call, *FEW, "--json").out)
+    return found
+
+
+def test_everyone_computes_the_same_loss_on_the_same_examples(measured: dict[str, Any]) -> None:
+    variants = measured["variants"]
+    assert list(variants) == ["albert", *finetune.WIDTHS]
+    ours = variants["albert"]
+    assert ours["albert_is_faster"] == 1 and 0.3 < ours["loss"] < 1.2
+    for variant in variants.values():
+        assert variant["loss"] == pytest.approx(ours["loss"], rel=1e-4)
+        assert variant["sequences_per_second"] == pytest.approx(8e3 / variant["median_ms"], rel=0.02)
+        real = variant["tokens_per_second"] / variant["sequences_per_second"]  # real tokens of an example
+        assert real == pytest.approx(measured["tokens_a_step"] / 8, rel=0.3)
+    assert measured["cut_to"] == 128 and 5 < measured["tokens_an_example"] < 128
+
+
+def test_a_regression_of_pairs_and_what_is_said(glue: Path, tiny_vocabulary: Path) -> None:
+    call = ("bench", "finetune", "stsb", "--data", glue, "--vocab", tiny_vocabulary, "--against", "transformers")
+    said = albert(*call, *FEW).out
+    assert "stsb: a step of 8 examples" in said and "nobody's padding" in said
+    assert "only for [CLS]" in " ".join(said.split())
+    losses = [line.split()[-1] for line in said.splitlines() if line.startswith(("albert ", "transformers,"))]
+    assert len(losses) == 3 and len(set(losses)) == 1
+    alone = albert("bench", "finetune", "stsb", "--data", glue, "--vocab", tiny_vocabulary, *FEW).out
+    assert "transformers" not in alone
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["table"], 2, "GLUE"),
+        (["nonsense"], 2, "nonsense"),
+        (["sst2", "--data", "nowhere"], 3, "nowhere"),
+        (["sst2", "--against", "tensorflow"], 2, "transformers"),
+    ],
+)
+def test_wrong_arguments(arguments: list[str], code: int, said: str, tiny_vocabulary: Path) -> None:
+    assert said in albert("bench", "finetune", *arguments, "--vocab", tiny_vocabulary, *FEW, expect=code).err

@@ -1,0 +1,177 @@
+"""`albert bench gpu` from end to end on the CPU, at a tiny size: the same parts, the same files."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from albert_cli import config
+from albert_cli.bench import correctness, gpu, pretrain, products
+from albert_cli.model import block
+from albert_cli.model.config import ModelConfig
+from albert_cli.training.device import matmul_peak
+from albert_cli.training.pretrain import PretrainRecipe
+from tests.command import albert
+
+CPU = torch.device("cpu")
+SMALL = ("hidden_size=32", "embedding_size=16", "intermediate_size=64", "num_hidden_layers=2", "num_attention_heads=2")
+FEW = ("--device", "cpu", "--tokens", 256, "--rounds", 1, "-s", "train.precision=fp32")
+TINY = [*FEW, *(word for value in (*SMALL, "vocab_size=200") for word in ("-s", f"model.{value}"))]
+CONFIG = ModelConfig(
+    vocab_size=200, embedding_size=16, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64
+)  # fmt: skip
+
+
+# One part of each kind, and two variants: the others differ in a recipe's values.
+KINDS = ("correctness", "base-s128", "variants-base-s512", "weight-gradients", "fp8")
+FEW_VARIANTS = (gpu.AS_TRAINED, "padded attention")
+
+
+def hurry(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(pretrain, "matmul_peak", partial(matmul_peak, seconds=0.0))
+    patch.setattr(gpu, "PARTS", {name: gpu.PARTS[name] for name in KINDS})
+    patch.setattr(gpu, "VARIANTS", {name: gpu.VARIANTS[name] for name in FEW_VARIANTS})
+
+
+@pytest.fixture(autouse=True)
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    hurry(monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """All parts, the first two on their own before the others."""
+    out = tmp_path_factory.mktemp("gpu") / "speeds"
+    with pytest.MonkeyPatch.context() as patch:
+        hurry(patch)
+        two = ("--part", 1, "--part", "base-s128")
+        first = json.loads(albert("bench", "gpu", "--out", out, *two, *TINY, "--json").out)
+        assert list(first["parts"]) == ["correctness", "base-s128"]
+        said = albert("bench", "gpu", "--out", out, *TINY).err
+    assert "part 3 of 5: variants-base-s512" in said and "base-s128" not in said
+    return out, json.loads((out / "bench.json").read_text())
+
+
+def test_there_is_a_part_for_every_model_and_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    steps = [f"{size}-s{length}" for size in gpu.SIZES for length in gpu.LENGTHS]
+    assert list(gpu.PARTS)[:9] == ["correctness", *steps]
+    assert set(KINDS) < set(gpu.PARTS) and {(s, n) for s in gpu.SIZES for n in gpu.LENGTHS} > gpu.GOALS.keys()
+    known = config.defaults(PretrainRecipe)
+    for overrides in gpu.VARIANTS.values():
+        for value in overrides:
+            section, key = value.split("=")[0].split(".")
+            assert key in known[section]
+
+
+def test_every_part_is_measured_and_kept(measured: tuple[Path, dict[str, Any]]) -> None:
+    out, found = measured
+    assert list(found["parts"]) == list(KINDS)
+    assert sorted(p.name for p in out.iterdir() if p.name != ".lock") == ["bench.json", "bench.md"]
+    assert found["conditions"]["device"] == "cpu"
+    full = found["parts"]["base-s128"]["full"]
+    assert list(full["variants"]) == ["albert", "transformers"]
+    assert full["variants"]["albert"]["loss"] == pytest.approx(full["variants"]["transformers"]["loss"], rel=1e-3)
+    variants = found["parts"]["variants-base-s512"]["variants"]
+    assert list(variants) == list(FEW_VARIANTS)
+    assert [result["micro_batch"]["sequences"] for result in (full, *variants.values())] == [2, 1, 1]
+
+
+def test_the_table_has_a_row_for_everything(measured: tuple[Path, dict[str, Any]]) -> None:
+    lines = (measured[0] / "bench.md").read_text().splitlines()
+    speeds = [line for line in lines if line.startswith("| base |")]
+    assert len(speeds) == 4
+    goals = [line.count("%") for line in speeds]  # of the peak, of the goal, of the milestone
+    assert goals == [3, 1, 3, 3]
+    assert any(line.startswith("| bf16, padded attention |") and line.endswith("| yes |") for line in lines)
+    assert any(line.startswith("| xxlarge, gradient of the weight |") for line in lines)
+    assert not any("failed" in line for line in lines)
+
+
+def test_other_conditions_and_unknown_parts_are_refused(measured: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    refused = albert("bench", "gpu", "--out", measured[0], *TINY, "--alone", expect=2).err
+    assert "alone: False -> True" in refused
+    assert "5 fp8" in albert("bench", "gpu", "--out", tmp_path / "new", "--part", "fp9", *TINY, expect=2).err
+    assert "--part 6" in albert("bench", "gpu", "--out", tmp_path / "new", "--part", 6, *TINY, expect=2).err
+    wrong = albert("bench", "gpu", "--out", tmp_path / "new", *TINY, "-s", "model.hiden_size=3", expect=2).err
+    assert "hiden_size" in wrong and not (tmp_path / "new").exists()
+
+
+def test_what_does_not_fit_is_measured_alone_and_at_a_quarter(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: list[tuple[int, bool]] = []
+    real = pretrain.run
+
+    def full_memory(name: str, options: pretrain.Options) -> dict[str, Any]:
+        asked.append((options.sequences, options.against is not None))
+        if options.against and options.sequences > 1:
+            raise torch.OutOfMemoryError("no room")
+        return real(name, options)
+
+    monkeypatch.setattr(pretrain, "run", full_memory)
+    part = json.loads(albert("bench", "gpu", "--out", tmp_path, "--part", "base-s128", *TINY, "--json").out)["parts"]
+    assert asked == [(2, True), (1, True), (2, False)]
+    rows = gpu._speeds("base-s128", part["base-s128"])
+    assert [row[2] for row in rows] == ["albert", "albert", "transformers"]
+
+
+def test_a_part_that_fails_is_noted_and_measured_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def broken(name: str, options: pretrain.Options) -> dict[str, Any]:
+        raise RuntimeError("CUDA error: an illegal memory access\nwith many lines")
+
+    call = ("bench", "gpu", "--out", tmp_path, "--part", "base-s128", *TINY)
+    with monkeypatch.context() as patch:
+        patch.setattr(pretrain, "run", broken)
+        said = albert(*call, expect=1).err
+    assert "base-s128 (CUDA error: an illegal memory access)" in said
+    assert "base-s128: failed: CUDA error" in (tmp_path / "bench.md").read_text()
+    assert "failed" not in albert(*call).out
+
+
+def test_a_wrong_gradient_ends_everything(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(block, "_add_and_norm", _wrong_once_padded(block._add_and_norm))
+    said = albert("bench", "gpu", "--out", tmp_path, *TINY, expect=1).err
+    assert "does not compute what the CPU does" in said
+    assert list(json.loads((tmp_path / "bench.json").read_text())["parts"]) == ["correctness"]
+    assert "| NO |" in (tmp_path / "bench.md").read_text()
+
+
+def _wrong_once_padded(right: Any) -> Any:
+    """A block that computes something else where the variable-length kernel is off."""
+    kernel = block.has_varlen
+
+    def add_and_norm(*arguments: Any) -> Any:
+        return right(*arguments) * (1.0 if block.has_varlen is kernel else 1.01)
+
+    return add_and_norm
+
+
+# ---------------------------------------------------------------- its pieces
+
+
+def test_padding_is_switched_back() -> None:
+    kept = block.has_varlen
+    with pytest.raises(ZeroDivisionError), correctness.padded_attention():
+        assert block.has_varlen is not kept
+        raise ZeroDivisionError
+    assert block.has_varlen is kept
+
+
+def test_a_deferred_weight_gradient_is_the_same() -> None:
+    found = products.weight_gradients(CONFIG, 64, 1, CPU, torch.float32)
+    assert found["differ_by"] < 1e-5
+    inputs_and_outputs = 4 * (32 + 96 + 32 + 32 + 32 + 64 + 64 + 32)
+    assert found["kept_bytes"] == 2 * 64 * inputs_and_outputs
+
+
+def test_fp8_products_are_those_of_bf16_up_to_their_precision() -> None:
+    assert products.lacks_fp8(CPU) is None
+    for row in products.fp8(CONFIG, 64, 1, CPU)["products"].values():
+        assert 1e-3 < row["differ_by"] < 0.15  # three bits of fraction, two in output gradients
+    assert products.lacks_fp8(torch.device("mps")) is not None
+    x, scale = products.cast(torch.tensor([[0.0, -3.0, 1.5]]), torch.float8_e4m3fn)
+    assert (x.float() * scale).tolist() == [[0.0, -3.0, 1.5]]
