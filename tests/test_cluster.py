@@ -143,7 +143,8 @@ def stopped(tmp_path_factory: pytest.TempPathFactory, tiny_data: Path) -> Path:
     return folder
 
 
-SLURM_JOB = ["bash", str(CLUSTER / "pretrain.slurm"), "--device", "cpu", "-s", "schedule.total_steps=1500"]
+SHORT = "--device cpu -s schedule.total_steps=1500 -s train.eval_every=1500 -s train.save_every=0"
+SLURM_JOB = ["bash", str(CLUSTER / "pretrain.slurm"), *SHORT.split()]
 
 
 def slurm_environment(folder: Path, data: Path) -> dict[str, str]:
@@ -180,10 +181,10 @@ def test_kubernetes_goes_on_with_it(stopped: Path, tiny_data: Path) -> None:
     assert pod["subdomain"] == name and service["spec"]["selector"] == {"job-name": job["metadata"]["name"]}
     assert {m["name"] for m in container["volumeMounts"]} == {v["name"] for v in pod["volumes"]}
     here = {
-        f"--nnodes {spec['completions']}": "--nnodes 2",
+        f"--nnodes {spec['completions']}": "--nnodes 1",  # a run may be gone on with by another number
         "--nproc-per-node gpu": "--nproc-per-node 1",
         f"{name}-0.{pod['subdomain']} --master-port 29500": f"127.0.0.1 --master-port {free_port()}",
-        "pretrain/albert-base": f"{stopped}/tiny.toml --device cpu -s schedule.total_steps=1500",
+        "pretrain/albert-base": f"{stopped}/tiny.toml {SHORT}",
         "/corpus/data": str(tiny_data),
         "/corpus/run": str(stopped / "run"),
     }
@@ -192,12 +193,8 @@ def test_kubernetes_goes_on_with_it(stopped: Path, tiny_data: Path) -> None:
         line = line.replace(there, replaced)
     before = status(stopped / "run")["step"]
     env = environment(stopped, OMP_NUM_THREADS="1")
-    pods = [
-        subprocess.Popen([*container["command"], line], env={**env, "JOB_COMPLETION_INDEX": str(index)}, text=True,
-                         stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        for index in range(2)
-    ]  # fmt: skip
-    said = [pod.communicate(timeout=250)[0] for pod in pods]
-    assert [pod.returncode for pod in pods] == [0, 0], said
-    assert f"going on from step {before}" in said[0]
+    env["JOB_COMPLETION_INDEX"] = "0"
+    done = subprocess.run([*container["command"], line], env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert f"going on from step {before}" in done.stderr
     assert (status(stopped / "run")["state"], status(stopped / "run")["step"]) == ("done", 1500)
