@@ -34,9 +34,9 @@ from albert_cli.tasks.task import Task
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.classify import summed_loss
 from albert_cli.training.device import autocast, choose_device, matmul, matmul_peak, place, settle
-from albert_cli.training.finetune import resolve
 from albert_cli.training.loop import clip
 from albert_cli.training.run import make_optimizer
+from albert_cli.training.task_recipe import resolve
 
 WIDTHS: Final = {"transformers, padded to the longest": 0, f"transformers, padded to {GLUE_MAX}": GLUE_MAX}
 Labelled = tuple[PackedBatch, NDArray[Any]]

@@ -148,8 +148,8 @@ def test_a_deferred_weight_gradient_is_the_same_up_to_rounding() -> None:
 
 
 def test_a_part_of_the_bench_from_end_to_end(tmp_path: Path) -> None:
-    few = ("--tokens", 2048, "--rounds", 2, "-s", "model.hidden_size=256", "-s", "model.num_attention_heads=4")
-    few += ("-s", "model.intermediate_size=512", "-s", "model.num_hidden_layers=2")
+    shape = ("hidden_size=256", "num_attention_heads=4", "intermediate_size=512", "num_hidden_layers=2")
+    few = ["--tokens", 2048, "--rounds", 2, *(word for value in shape for word in ("-s", f"model.{value}"))]
     albert("bench", "gpu", "--out", tmp_path, "--part", "base-s128", *few)
     full = json.loads((tmp_path / "bench.json").read_text())["parts"]["base-s128"]["full"]
     assert list(full["variants"]) == ["albert", "transformers", "transformers, compiled"]
