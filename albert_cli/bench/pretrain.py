@@ -32,7 +32,16 @@ from albert_cli.errors import ConfigError
 from albert_cli.model import hub
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.text.vocabulary import Vocabulary
-from albert_cli.training.device import autocast, choose_device, matmul, matmul_peak, place, settle, synchronize
+from albert_cli.training.device import (
+    autocast,
+    choose_device,
+    matmul,
+    matmul_peak,
+    place,
+    reproducible,
+    settle,
+    synchronize,
+)
 from albert_cli.training.loop import MicroBatch, accumulate, clip, reduce_gradients
 from albert_cli.training.objectives import PretrainingJob
 from albert_cli.training.pretrain import resolve
@@ -62,7 +71,9 @@ def run(name: str, options: Options) -> dict[str, Any]:
     with process_group(device.type) as group:
         if options.against and group.world_size > 1:
             raise ConfigError("--against compares one process with one", "leave out --nproc")
-        return _Bench(name, options, device, group).run()
+        bench = _Bench(name, options, device, group)
+        with reproducible(bench.train.deterministic):
+            return bench.run()
 
 
 class _Bench:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib.util
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import torch
+import torch._inductor.config
 from torch import nn
 
 from albert_cli import console, machine
@@ -19,6 +21,7 @@ from albert_cli.model.config import ModelConfig
 from albert_cli.model.encoder import Encoder
 from albert_cli.training.settings import TrainSettings
 
+_WORKSPACE: Final = "CUBLAS_WORKSPACE_CONFIG"
 _WIDE: Final = 256  # hidden size from which a CPU's bf16 units save more than the casts cost
 
 
@@ -77,6 +80,37 @@ def place(model: nn.Module, settings: TrainSettings, device: torch.device) -> No
         encoder.compile()
         console.note("compiling the block; the first steps take a minute longer")
     model.to(device)
+
+
+@contextlib.contextmanager
+def reproducible(wanted: bool) -> Iterator[None]:
+    """Take only kernels that give the same bits every time while the block runs, if that is `wanted`.
+
+    It is a matter of sums on a GPU whose order is left to chance: attention's backward pass, the gradients of tables,
+    split matrix products. A CPU computes here as without it. Raises `ConfigError` where torch lacks such a kernel.
+    """
+    if not wanted:
+        yield
+        return
+    before, filled = torch.are_deterministic_algorithms_enabled(), torch.utils.deterministic.fill_uninitialized_memory
+    warned = torch.is_deterministic_algorithms_warn_only_enabled()
+    workspace = os.environ.get(_WORKSPACE)
+    os.environ.setdefault(_WORKSPACE, ":4096:8")  # cuBLAS: a buffer a stream; read at the first product
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # none is read here, and filling takes time
+    try:
+        # Triton's kernels are otherwise chosen by what was fastest in this process.
+        with torch._inductor.config.patch(deterministic=True):
+            yield
+    except RuntimeError as error:
+        if "deterministic implementation" not in str(error):
+            raise
+        raise ConfigError(f"train.deterministic: {error}", "-s train.deterministic=false goes without") from error
+    finally:
+        torch.use_deterministic_algorithms(before, warn_only=warned)
+        torch.utils.deterministic.fill_uninitialized_memory = filled
+        if workspace is None:
+            os.environ.pop(_WORKSPACE, None)
 
 
 def synchronize(device: torch.device) -> None:

@@ -27,7 +27,7 @@ from albert_cli.distributed import Group
 from albert_cli.errors import DivergedError, Interrupted
 from albert_cli.training import checkpoint
 from albert_cli.training.checkpoint import TrainState
-from albert_cli.training.device import autocast, matmul_peak
+from albert_cli.training.device import autocast, matmul_peak, reproducible
 from albert_cli.training.lamb import Lamb, norms
 from albert_cli.training.schedule import learning_rate
 from albert_cli.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
@@ -121,7 +121,13 @@ class Loop:
         self._seconds_before = self.state.seconds
         metrics: dict[str, float] = {}
         total = self.schedule.total_steps
+        if self.settings.deterministic and self.device.type == "cuda":
+            console.note(
+                "train.deterministic: slower kernels, attention's backward pass above all; "
+                "`albert bench pretrain` with and without it says by how much"
+            )
         with (
+            reproducible(self.settings.deterministic),
             _stop_signals() as stop,
             prefetch(lambda step: self.job.draw(step, self.group), range(self.state.step, total)) as batches,
             console.progress(self.label, total, self.state.step) as bar,
@@ -359,14 +365,15 @@ def measure(
     """
     optimizer = Lamb(job.model.named_parameters())
     started, done = time.monotonic(), -2
-    while done < steps or group.broadcast(time.monotonic() - started) < seconds:
-        if done == 0:
-            started = time.monotonic()
-        accumulate(job, job.draw(done + 2, group), settings, done + 2, group, device)
-        clip(optimizer, 1.0)
-        optimizer.step(0.0)
-        optimizer.zero_grad()
-        done += 1
+    with reproducible(settings.deterministic):
+        while done < steps or group.broadcast(time.monotonic() - started) < seconds:
+            if done == 0:
+                started = time.monotonic()
+            accumulate(job, job.draw(done + 2, group), settings, done + 2, group, device)
+            clip(optimizer, 1.0)
+            optimizer.step(0.0)
+            optimizer.zero_grad()
+            done += 1
     return group.broadcast((time.monotonic() - started) / done)
 
 

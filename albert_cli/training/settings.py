@@ -94,7 +94,8 @@ class TrainSettings:
     Pretraining is evaluated on `eval_sequences` held-out sequences. `save_every` is a number of steps or a time
     such as "10m"; 0 saves at the end only. `compile`: fuse the block's operations (auto: on CUDA).
     `checkpoint_activations`: keep only each block's input and compute the block again in the backward pass, a third
-    slower and the same numbers.
+    slower and the same numbers. `deterministic`: on a GPU take only kernels that give the same bits every time, so that
+    a run that was resumed ends in the bytes of one that was not; a CPU does so anyway.
     """
 
     seed: int = 0
@@ -108,6 +109,7 @@ class TrainSettings:
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     compile: Literal["auto", "on", "off"] = "auto"
     checkpoint_activations: bool = False
+    deterministic: bool = False
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "micro_batch_size", "log_every", "eval_every", "eval_sequences", "keep"):

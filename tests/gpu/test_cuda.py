@@ -17,7 +17,7 @@ from albert_cli.model import block
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.model.packing import pack
-from albert_cli.training.device import autocast, place, settle
+from albert_cli.training.device import autocast, place, reproducible, settle
 from albert_cli.training.settings import TrainSettings
 from tests.command import albert
 from tests.model.shapes import random_batch
@@ -154,3 +154,22 @@ def test_a_part_of_the_bench_from_end_to_end(tmp_path: Path) -> None:
     full = json.loads((tmp_path / "bench.json").read_text())["parts"]["base-s128"]["full"]
     assert list(full["variants"]) == ["albert", "transformers", "transformers, compiled"]
     assert full["memory"]["dropout 0"]["peak"] > 0 and full["compiled"]
+
+
+@pytest.mark.parametrize("compiled", ["off", "on"])
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_deterministic_kernels_give_the_same_bits(precision: str, dropout: float, compiled: str) -> None:
+    """Sequences long and many enough that attention's backward pass adds up in several blocks."""
+    config = replace(SHAPE, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
+    batch = random_batch((128, 5, 77, 64) * 16, config)
+    settings = replace(PLAIN, precision=precision, compile=compiled, deterministic=True)  # type: ignore[arg-type]
+    found = []
+    for _ in range(3):
+        torch._dynamo.reset()  # as in another process
+        with reproducible(settings.deterministic):
+            found.append(computed(config, batch, settings, CUDA))
+    for loss, gradients in found[1:]:
+        assert torch.equal(loss, found[0][0]) and torch.equal(gradients, found[0][1])
+    if not dropout:
+        assert_alike(found[0], computed(config, batch, PLAIN, CPU), 1e-4 if precision == "fp32" else 1e-2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from functools import partial
 
@@ -74,6 +75,38 @@ def test_recomputing_activations_changes_no_bit(dropout: float) -> None:
     device.place(model, replace(TrainSettings(), checkpoint_activations=True), CPU)
     again = gradients(model)
     assert all(torch.equal(kept[name], again[name]) for name in kept) and len(kept) == len(again)
+
+
+def switches() -> tuple[bool, bool, bool, str | None]:
+    return (
+        torch.are_deterministic_algorithms_enabled(),
+        torch._inductor.config.deterministic,
+        torch.utils.deterministic.fill_uninitialized_memory,
+        os.environ.get("CUBLAS_WORKSPACE_CONFIG"),
+    )
+
+
+def test_kernels_that_repeat_their_bits_are_asked_for_and_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    usual = switches()
+    assert usual == (False, False, True, None)
+    with device.reproducible(False):
+        assert switches() == usual
+    with pytest.raises(ZeroDivisionError), device.reproducible(True):
+        assert switches() == (True, True, False, ":4096:8")
+        raise ZeroDivisionError
+    assert switches() == usual
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")  # the user's own
+    with device.reproducible(True):
+        assert switches()[-1] == ":16:8"
+    assert switches()[-1] == ":16:8"
+
+
+def test_what_torch_cannot_repeat_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"train\.deterministic: put_"), device.reproducible(True):
+        torch.zeros(3).put_(torch.tensor([0]), torch.ones(1))
+    with pytest.raises(RuntimeError, match="size"), device.reproducible(True):
+        torch.zeros(3) + torch.zeros(2)
 
 
 @pytest.mark.skipif(machine.compiler() is None, reason="no compiler")

@@ -105,6 +105,23 @@ def test_a_run_of_the_same_seed_is_the_same(command: Sequence[object], finished:
     assert curve(tmp_path / "run") == curve(finished)
 
 
+def test_a_deterministic_run_says_so_to_torch_and_is_the_same_on_a_cpu(
+    recipe: Path, tiny_data: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, seen = PretrainingJob.loss_sums, set()
+
+    def loss_sums(self: PretrainingJob, data: Any) -> Any:
+        seen.add(torch.are_deterministic_algorithms_enabled())
+        return plain(self, data)
+
+    monkeypatch.setattr(PretrainingJob, "loss_sums", loss_sums)
+    pretrain(str(recipe), tiny_data, tmp_path / "run", ["train.deterministic=true"], device="cpu")
+    assert seen == {True} and not torch.are_deterministic_algorithms_enabled()
+    assert weights_of(tmp_path / "run") == weights_of(finished)
+    with pytest.raises(ConfigError, match=r"train\.deterministic: True -> False"):
+        pretrain(str(recipe), tiny_data, tmp_path / "run", device="cpu")
+
+
 def test_a_dry_run_writes_nothing(recipe: Path, tiny_data: Path, tmp_path: Path) -> None:
     plan = pretrain(str(recipe), tiny_data, tmp_path / "run", dry_run=True, device="cpu")
     assert (plan["steps"], plan["sequences_per_step"], plan["processes"]) == (30, 8, 1)
