@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -108,22 +109,27 @@ def process_group(device_type: str) -> Iterator[Group]:
 
     if device_type == "cuda":
         torch.cuda.set_device(local_rank())
-    dist.init_process_group("nccl" if device_type == "cuda" else "gloo")
     try:
+        dist.init_process_group("nccl" if device_type == "cuda" else "gloo")
         yield Group(rank(), world_size())
     except RuntimeError as error:
-        if "closed by peer" not in str(error) and not isinstance(error, dist.DistError):
+        # gloo's errors (closed, reset, timed out) are known by the file that they name alone.
+        if "/gloo/" not in str(error) and not isinstance(error, dist.DistError):
             raise
-        raise AlbertError(f"rank {rank()}: lost the connection to another rank", "its own message says why") from error
+        raise AlbertError(
+            f"rank {rank()}: lost the connection to another rank",
+            "its own message says why, or it was killed; the same command goes on from the last checkpoint",
+        ) from error
     finally:
-        dist.destroy_process_group()
+        if dist.is_initialized():
+            dist.destroy_process_group()
 
 
 def launch(nproc: int, arguments: Sequence[str]) -> int:
     """Run `albert ARGUMENTS` as `nproc` ranks on this machine, as `torchrun` does; return the exit code.
 
-    It is that of the lowest rank that failed. Asked to stop (SIGTERM, Ctrl-C), the ranks are too,
-    and have half a minute to save.
+    It is that of the lowest rank that failed of its own accord, or 128 and the signal's number where one was killed.
+    Asked to stop (SIGTERM, Ctrl-C), the ranks are too, and have half a minute to save.
     """
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -144,9 +150,24 @@ def launch(nproc: int, arguments: Sequence[str]) -> int:
     try:
         elastic_launch(config, sys.executable)("-m", "albert_cli", *arguments)
     except ChildFailedError as error:
-        codes = [failure.exitcode for _, failure in sorted(error.failures.items())]
-        # Negative: ended by a signal, perhaps the launcher's own; 1: perhaps for want of the rank that failed.
-        return next((code for code in codes if code > 1), 1 if 1 in codes else 128 - codes[0])
+        return _exit_code({rank: failure.exitcode for rank, failure in sorted(error.failures.items())})
     except SignalException:
         return Interrupted.exit_code
     return 0
+
+
+def _exit_code(codes: Mapping[int, int]) -> int:
+    """What the ranks' failures amount to; one that was killed is named, since it can say nothing itself.
+
+    A rank that ends with 1 may do so only for want of another, and SIGTERM is the launcher's own.
+    """
+    errors = [code for code in codes.values() if code > 1]
+    killed = {rank: signal.Signals(-code) for rank, code in codes.items() if code < 0 and code != -signal.SIGTERM}
+    if errors or not killed:
+        return next(iter(errors), 1 if 1 in codes.values() else 128 + signal.SIGTERM)
+    from albert_cli import console  # which asks this module who may speak
+
+    rank, number = next(iter(killed.items()))
+    reason = ", as the system does where memory is short" if number == signal.SIGKILL else ""
+    console.warn(f"rank {rank} was killed by {number.name}{reason}; the same command goes on from the last checkpoint")
+    return 128 + number

@@ -32,16 +32,16 @@ _MODEL = ("config.json", "model.safetensors", "spiece.model", "tokenizer_config.
 
 
 @contextmanager
-def _full_disk_is_said(path: Path) -> Iterator[None]:
-    """Turn "no space left" into one line that names how much is free."""
+def _full_disk_is_said(path: Path, needed: int | None = None) -> Iterator[None]:
+    """Turn "no space left" into one line that names how much is free, and how much is `needed` where that is known."""
     try:
         yield
     except Exception as error:
         if not _says_full(error):
             raise
-        free = free_bytes(path)
+        wanted = "" if needed is None else f"{needed / 1e6:.1f} MB needed, "
         raise CheckpointError(
-            f"{path}: the disk is full ({free / 1e6:.1f} MB free)",
+            f"{path}: the disk is full ({wanted}{free_bytes(path) / 1e6:.1f} MB free)",
             "free some space and run the same command again; what was complete before is intact",
         ) from error
 
@@ -244,28 +244,31 @@ def fingerprint(directory: Path) -> str:
 
 
 @contextmanager
-def _staging(beside: Path) -> Iterator[Path]:
-    """A hidden temporary directory beside `beside`, removed at the end."""
-    beside.parent.mkdir(parents=True, exist_ok=True)
-    staging = _temporary(beside)
-    staging.mkdir()
-    try:
-        with _full_disk_is_said(beside):
+def _staging(beside: Path, needed: int | None = None) -> Iterator[Path]:
+    """A hidden temporary directory beside `beside`, removed at the end (and before it is said what is free)."""
+    with _full_disk_is_said(beside, needed):
+        beside.parent.mkdir(parents=True, exist_ok=True)
+        staging = _temporary(beside)
+        staging.mkdir()
+        try:
             yield staging
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
 
 
 @contextmanager
-def commit_directory(final: Path, kind: str, parents: Mapping[str, str] | None = None) -> Iterator[Path]:
+def commit_directory(
+    final: Path, kind: str, parents: Mapping[str, str] | None = None, needed: int | None = None
+) -> Iterator[Path]:
     """Yield an empty directory to fill; on a clean exit it becomes `final`, with a manifest, in one rename.
 
-    An existing empty `final` is replaced. Raises `BusyError` when something is already there.
+    An existing empty `final` is replaced. Raises `BusyError` when something is already there, and `CheckpointError` on
+    a full disk, which names the `needed` bytes.
     """
     if final.exists() and (not final.is_dir() or any(final.iterdir())):
         raise BusyError(f"{final}: already exists", "choose another --out or remove it")
     remove_leftovers(final.parent, final.name)
-    with _staging(final) as staging:
+    with _staging(final, needed) as staging:
         yield staging
         seal(staging, kind, parents)
         _sync(staging)

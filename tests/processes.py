@@ -96,6 +96,11 @@ def start_ranks(log: Path, count: int, *arguments: object, before: Callable[[], 
     ]
 
 
+def end(ranks: list[Run]) -> list[int]:
+    """The exit codes of ranks, each awaited."""
+    return [rank.wait() for rank in ranks]
+
+
 def _main(arguments: list[str], log: str, environment: dict[str, str], before: Callable[[], None] | None) -> None:
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     for number in (1, 2):

@@ -54,7 +54,7 @@ def save(
     final = step_directory(out, state.step)
     if final in saved_steps(out):
         return final
-    with store.commit_directory(final, "checkpoint", parents) as staging:
+    with store.commit_directory(final, "checkpoint", parents, _bytes_needed(out, optimizer)) as staging:
         write_model(staging)
         moments = {name: tensor.cpu() for name, tensor in optimizer.state_dict().items()}
         save_file(moments, staging / OPTIMIZER)
@@ -63,6 +63,13 @@ def save(
     for old in saved_steps(out)[:-keep]:
         store.remove_directory(old)
     return final
+
+
+def _bytes_needed(out: Path, optimizer: Lamb) -> int:
+    """The size of a checkpoint: that of the last one, or else of the weights and their two moments."""
+    if saved := saved_steps(out):
+        return sum(path.stat().st_size for path in saved[-1].iterdir())
+    return sum(3 * p.numel() * p.element_size() for p in optimizer.parameters.values())
 
 
 def newest_valid(out: Path) -> Path | None:

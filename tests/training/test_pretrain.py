@@ -8,8 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from safetensors.torch import load_file
 
 from albert_cli import store
 from albert_cli.errors import BusyError, CheckpointError, ConfigError, DivergedError
@@ -29,7 +27,7 @@ from albert_cli.tasks.spec import Example
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.objectives import PretrainingJob
 from albert_cli.training.pretrain import plan_text, pretrain
-from tests.processes import Run, albert, start, start_ranks
+from tests.processes import albert, end, start, start_ranks
 from tests.test_store import has_namespaces
 
 LAST = "step-00000030"
@@ -67,8 +65,7 @@ def test_a_run_leaves_what_is_promised(finished: Path) -> None:
     }  # fmt: skip
     assert not [p for p in finished.iterdir() if p.name.startswith(".") and p.name != ".lock"]
     manifest = store.verify(finished / LAST, "checkpoint")
-    model_files = {"config.json", "model.safetensors", "spiece.model", "tokenizer.json", "tokenizer_config.json"}
-    assert set(manifest.files) == model_files | {"optimizer.safetensors", "state.json", "recipe.toml"}
+    assert set(manifest.files) == set(FILES)
     assert "held-out mlm loss" in (finished / LAST / "README.md").read_text()
     logged = [(r["step"], "eval" in r) for r in curve(finished)]
     assert logged == [
@@ -159,50 +156,7 @@ def test_transformers_reads_every_step(step: int, finished: Path) -> None:
     assert float((logits - expected).abs().max()) <= 1e-5 * float(expected.abs().max())
 
 
-# ---------------------------------------------------------------- killed
-
-
-def is_saving(run: Path) -> Callable[[], bool]:
-    return lambda: any(run.glob(".step-*.tmp/*"))
-
-
-@pytest.mark.parametrize("dropout", [0.0, 0.1])
-def test_killed_at_any_moment_it_ends_in_the_same_weights(
-    dropout: float, command: Sequence[object], tiny_data: Path, recipe: Path, finished: Path, tmp_path: Path
-) -> None:
-    overrides = [f"model.{name}_dropout_prob={dropout}" for name in ("hidden", "attention_probs")]
-    expected = finished
-    if dropout:
-        expected = tmp_path / "through"
-        pretrain(str(recipe), tiny_data, expected, overrides, device="cpu")
-        assert weights_of(expected) != weights_of(finished)
-    run, rng = tmp_path / "run", random.Random(int(10 * dropout))
-    arguments = (*command, "--out", run, *(word for o in overrides for word in ("-s", o)))
-    inside_a_save = 0
-    for attempt in range(6):
-        process = start(tmp_path / "log", *arguments)
-        if attempt % 2:
-            process.reaches(is_saving(run))
-        else:
-            written = (run / "metrics.jsonl").stat().st_mtime_ns if (run / "metrics.jsonl").exists() else 0
-            process.reaches(
-                lambda before=written: (
-                    (run / "metrics.jsonl").exists()  # type: ignore[misc]
-                    and (run / "metrics.jsonl").stat().st_mtime_ns > before
-                )
-            )
-            time.sleep(rng.uniform(0, 0.2))
-        process.process.kill()
-        assert process.wait() in (0, -9), process.said()
-        inside_a_save += is_saving(run)()
-    code, said = albert(tmp_path / "log", *arguments)
-    assert code == 0, said
-    assert inside_a_save
-    assert weights_of(run) == weights_of(expected)
-    assert curve(run) == curve(expected)
-    for name in ("optimizer.safetensors", "config.json", "recipe.toml"):
-        assert (run / LAST / name).read_bytes() == (expected / LAST / name).read_bytes()
-    assert not list(run.glob(".*.tmp"))
+# ---------------------------------------------------------------- stopped
 
 
 def test_stopped_by_a_signal_it_saves_the_current_step(
@@ -296,13 +250,18 @@ def test_whether_to_resume(finished: Path, recipe: Path, tiny_data: Path, tmp_pa
     assert pretrain(str(recipe), tiny_data, run, resume="must", device="cpu")["steps"] == 30
 
 
-@pytest.mark.parametrize("file", ["model.safetensors", "optimizer.safetensors", "state.json", "manifest.json"])
+MODEL_FILES = ("config.json", "model.safetensors", "spiece.model", "tokenizer.json", "tokenizer_config.json")
+FILES = (*MODEL_FILES, "optimizer.safetensors", "state.json", "recipe.toml")
+
+
+@pytest.mark.parametrize("file", [*FILES, "manifest.json"])
 def test_a_damaged_newest_checkpoint_is_passed_over(
     file: str, finished: Path, recipe: Path, tiny_data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     run = copy(finished, tmp_path)
     whole = bytearray((run / LAST / file).read_bytes())
-    whole[len(whole) // 2] ^= 4
+    place = random.Random(file).randrange(8 * len(whole))
+    whole[place // 8] ^= 1 << place % 8
     (run / LAST / file).write_bytes(whole)
     pretrain(str(recipe), tiny_data, run, device="cpu")
     said = capfd.readouterr().err
@@ -370,10 +329,6 @@ def poison(step: int, rank: int = 0) -> None:
         setattr(PretrainingJob, name, replacement)
 
 
-def poison_rank_1() -> None:
-    poison(7, rank=1)
-
-
 def test_a_loss_that_is_not_finite_stops_the_run_before_the_update(
     recipe: Path, tiny_data: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -394,47 +349,6 @@ def test_an_absurd_rate_diverges_with_its_exit_code(command: Sequence[object], t
     code, said = albert(tmp_path / "log", *command, "--out", tmp_path / "run", "-s", "optimizer.lr=1e38")
     assert code == 5 and "lower optimizer.lr" in said
     assert status(tmp_path / "run")["exit_code"] == 5
-
-
-def end(ranks: list[Run]) -> list[int]:
-    return [rank.wait() for rank in ranks]
-
-
-def test_not_finite_on_one_rank_stops_all(command: Sequence[object], tmp_path: Path) -> None:
-    ranks = start_ranks(tmp_path / "log", 2, *command, "--out", tmp_path / "run", before=poison_rank_1)
-    assert end(ranks) == [5, 5], "\n".join(r.said() for r in ranks)
-    assert all("step 7: " in rank.said() and "on rank 1: mlm_loss" in rank.said() for rank in ranks)
-    assert steps(tmp_path / "run") == [5]
-    found = store.read_json(tmp_path / "run" / "diverged.json")
-    assert (found["step"], found["not_finite"]) == (7, [{"rank": 1, "names": ["mlm_loss"]}])
-    assert [s["step"] for s in found["last_steps"]] == list(range(8))
-    assert found["last_steps"][-1]["mlm_loss"] == "nan" and 0 < found["last_steps"][-2]["grad_norm"] < 100
-
-
-# ---------------------------------------------------------------- several processes
-
-
-def test_two_processes_give_the_weights_of_one(command: Sequence[object], finished: Path, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    ranks = start_ranks(tmp_path / "log", 2, *command, "--out", run)
-    assert end(ranks) == [0, 0], "\n".join(r.said() for r in ranks)
-    assert not ranks[1].said()
-    one, two = (load_file(r / LAST / hub.WEIGHTS) for r in (finished, run))
-    for name, tensor in one.items():
-        assert float((tensor - two[name]).norm()) <= 1e-5 * float(tensor.norm()) + 1e-7, name
-    for old, new in zip(curve(finished), curve(run), strict=True):
-        assert old["step"] == new["step"] and old.get("loss", 0) == pytest.approx(new.get("loss", 0), abs=1e-5)
-
-
-def test_a_run_changes_its_number_of_processes(command: Sequence[object], finished: Path, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    shutil.copytree(finished, run)
-    shutil.rmtree(run / LAST)
-    ranks = start_ranks(tmp_path / "log", 2, *command, "--out", run)
-    assert end(ranks) == [0, 0], "\n".join(r.said() for r in ranks)
-    assert "going on from step 25" in ranks[0].said()
-    one, two = (load_file(r / LAST / hub.WEIGHTS) for r in (finished, run))
-    assert all(torch.allclose(one[name], two[name], atol=1e-5) for name in one)
 
 
 # ---------------------------------------------------------------- a time budget
@@ -478,6 +392,7 @@ def test_a_full_disk_leaves_the_last_checkpoint(command: Sequence[object], finis
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert done.stdout.count("ended with 4") == 1 and done.stdout.count("ended with 0") == 1, done.stdout + done.stderr
-    assert "the disk is full" in done.stderr and "going on from step" in done.stderr
+    said = re.search(r"step-\d+: the disk is full \(([\d.]+) MB needed, ([\d.]+) MB free\)", done.stderr)
+    assert said and float(said[1]) > float(said[2]) and "going on from step" in done.stderr, done.stderr
     assert ".tmp" not in done.stdout
     assert weights_of(finished) in done.stdout

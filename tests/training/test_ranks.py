@@ -1,0 +1,202 @@
+"""Several processes: the samples and the update of one; and when one of them fails, all end, clearly and soon."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from albert_cli import store
+from albert_cli.errors import DivergedError
+from albert_cli.model import hub
+from albert_cli.training import objectives
+from albert_cli.training.loop import Loop
+from albert_cli.training.objectives import PretrainingJob
+from tests.processes import end, start_ranks
+from tests.training.test_pretrain import LAST, curve, poison, steps
+
+BATCH = 8
+
+
+def assert_close(run: Path, finished: Path) -> None:
+    """The same weights up to the rounding of sums in another order."""
+    one, two = (load_file(r / LAST / hub.WEIGHTS) for r in (finished, run))
+    for name, tensor in one.items():
+        assert float((tensor - two[name]).norm()) <= 1e-5 * float(tensor.norm()) + 1e-7, name
+
+
+def test_two_processes_give_the_weights_of_one(command: Sequence[object], finished: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    ranks = start_ranks(tmp_path / "log", 2, *command, "--out", run)
+    assert end(ranks) == [0, 0], "\n".join(r.said() for r in ranks)
+    assert not ranks[1].said()
+    assert_close(run, finished)
+    for old, new in zip(curve(finished), curve(run), strict=True):
+        assert old["step"] == new["step"] and old.get("loss", 0) == pytest.approx(new.get("loss", 0), abs=1e-5)
+
+
+# ---------------------------------------------------------------- another number of them at each start
+
+
+def note(folder: Path, stop_at: int | None) -> None:
+    """Write down which examples this rank draws for which step, and each step's loss; ask to stop at a step."""
+    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    lines = store.Journal(folder / f"drawn-{world_size}-{rank}-{os.getpid()}.jsonl")
+    draw, batch, step, exchange = PretrainingJob.draw, objectives.batch, Loop._step, Loop._exchange
+    drawing: list[int] = []
+
+    def noted_draw(self: PretrainingJob, number: int, group: Any) -> Any:
+        drawing.append(number)
+        try:
+            return draw(self, number, group)
+        finally:
+            drawing.pop()
+
+    def noted_batch(corpus: Any, vocabulary: Any, settings: Any, seed: int, index: Any) -> Any:
+        if drawing:  # it is not for an evaluation
+            lines.append({"step": drawing[0], "examples": index.tolist()})
+        return batch(corpus, vocabulary, settings, seed, index)
+
+    def noted_step(self: Loop, parts: Any) -> None:
+        if self.state.step + 1 == stop_at and rank == world_size - 1:
+            signal.raise_signal(signal.SIGUSR1)
+        step(self, parts)
+
+    def noted_exchange(self: Loop, means: Any, norm: Any) -> dict[str, float]:
+        values = exchange(self, means, norm)
+        lines.append({"step": self.state.step, "loss": sum(values[name] for name in self.job.loss_names)})
+        return values
+
+    PretrainingJob.draw, objectives.batch = noted_draw, noted_batch  # type: ignore[method-assign]
+    Loop._step, Loop._exchange = noted_step, noted_exchange  # type: ignore[method-assign]
+
+
+def noted(folder: Path, world_size: int, begin: int, stop: int) -> tuple[dict[int, list[int]], dict[int, set[float]]]:
+    """By step: the examples that all ranks of a start drew together, and the losses that they saw."""
+    drawn: dict[int, list[int]] = {step: [] for step in range(begin, stop)}
+    losses: dict[int, set[float]] = {step: set() for step in range(begin, stop)}
+    for path in sorted(folder.glob(f"drawn-{world_size}-*.jsonl")):
+        for record in store.read_journal(path):
+            if begin <= record["step"] < stop:  # later ones were drawn ahead, and dropped
+                drawn[record["step"]] += record.get("examples", [])
+                losses[record["step"]] |= {record["loss"]} if "loss" in record else set()
+    return drawn, losses
+
+
+def test_a_run_changes_its_number_of_processes_and_sees_the_same(
+    command: Sequence[object], finished: Path, tmp_path: Path
+) -> None:
+    run, alone = tmp_path / "run", tmp_path / "alone"
+    arguments = (*command, "--out", run, "-s", "train.micro_batch_size=2", "-s", "train.save_every=0")
+    begin, drawn, losses = 0, dict[int, list[int]](), dict[int, set[float]]()
+    for number, (world_size, stop) in enumerate([(1, 7), (2, 14), (4, 22), (1, 30)]):
+        folder = tmp_path / f"start-{number}"
+        folder.mkdir()
+        ranks = start_ranks(folder / "log", world_size, *arguments, before=partial(note, folder, stop % 30))
+        assert end(ranks) == [75 if stop < 30 else 0] * world_size, "\n".join(r.said() for r in ranks)
+        assert begin == 0 or f"going on from step {begin}" in ranks[0].said()
+        here, seen = noted(folder, world_size, begin, stop)
+        drawn, losses, begin = {**drawn, **here}, {**losses, **seen}, stop
+    alone.mkdir()
+    assert end(start_ranks(alone / "log", 1, *arguments[:-5], alone / "run", *arguments[-4:],
+                           before=partial(note, alone, None))) == [0]  # fmt: skip
+    expected, expected_losses = noted(alone, 1, 0, 30)
+    for step in range(30):
+        assert sorted(drawn[step]) == sorted(expected[step]) == list(range(BATCH * step, BATCH * (step + 1)))
+        (loss,), (known,) = losses[step], expected_losses[step]  # every rank has the same
+        assert abs(loss - known) <= 1e-5, step
+    assert_close(run, finished)
+
+
+# ---------------------------------------------------------------- one of them fails
+
+
+def poison_rank_1(folder: Path) -> None:
+    """A loss that is not a number at step 7 on rank 1; note the weights before the step and at the end."""
+    poison(7, rank=1)
+    step, rank = Loop._step, os.environ["RANK"]
+
+    def weights(loop: Loop) -> str:
+        return str([p.detach().double().sum().item() for p in loop.job.model.parameters()])
+
+    def watched(self: Loop, parts: Any) -> None:
+        before = weights(self)
+        try:
+            step(self, parts)
+        except DivergedError:
+            moments = all(bool(m.isfinite().all()) for m in self.optimizer.state_dict().values())
+            found = {"step": self.state.step, "same": weights(self) == before, "moments": moments}
+            store.write_json(folder / f"after-{rank}.json", found)
+            raise
+        assert weights(self) != before
+
+    Loop._step = watched  # type: ignore[method-assign]
+
+
+def test_not_finite_on_one_rank_stops_all_before_the_update(
+    command: Sequence[object], finished: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    arguments = (*command, "--out", run)
+    ranks = start_ranks(tmp_path / "log", 2, *arguments, before=partial(poison_rank_1, tmp_path))
+    assert end(ranks) == [5, 5], "\n".join(r.said() for r in ranks)
+    assert all("step 7: " in rank.said() and "on rank 1: mlm_loss" in rank.said() for rank in ranks)
+    for rank in "01":
+        after = json.loads((tmp_path / f"after-{rank}.json").read_text())
+        assert after == {"step": 7, "same": True, "moments": True}
+    assert steps(run) == [5]
+    assert store.read_json(run / "status.json")["exit_code"] == 5
+    found = store.read_json(run / "diverged.json")
+    assert (found["step"], found["not_finite"]) == (7, [{"rank": 1, "names": ["mlm_loss"]}])
+    assert [s["step"] for s in found["last_steps"]] == list(range(8))
+    assert found["last_steps"][-1]["mlm_loss"] == "nan" and 0 < found["last_steps"][-2]["grad_norm"] < 100
+    ranks = start_ranks(tmp_path / "log", 2, *arguments)
+    assert end(ranks) == [0, 0], "\n".join(r.said() for r in ranks)
+    assert "going on from step 5" in ranks[0].said() and not (run / "diverged.json").exists()
+    assert_close(run, finished)
+
+
+def break_rank(rank: int, kind: str) -> None:
+    """At step 7 a rank raises something, or is killed."""
+    step = Loop._step
+
+    def broken(self: Loop, parts: Any) -> None:
+        if self.state.step == 7 and int(os.environ["RANK"]) == rank:
+            if kind == "killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        step(self, parts)
+
+    Loop._step = broken  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("kind", ["killed", "error"])
+def test_when_one_rank_fails_the_other_ends_too(
+    rank: int, kind: str, command: Sequence[object], finished: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    ranks = start_ranks(tmp_path / "log", 2, *command, "--out", run, before=partial(break_rank, rank, kind))
+    begin = time.monotonic()
+    codes = end(ranks)
+    assert codes[rank] == (-9 if kind == "killed" else 1) and codes[1 - rank] == 1
+    assert time.monotonic() - begin < 60
+    said = ranks[1 - rank].said()
+    assert f"rank {1 - rank}: lost the connection to another rank" in said and "the same command goes on" in said
+    assert "bug in albert" not in "".join(r.said() for r in ranks)
+    if kind == "error":
+        assert "out of memory: CUDA out of memory" in ranks[rank].said()
+    assert steps(run) == [5]
+    if (rank, kind) == (1, "killed"):
+        again = start_ranks(tmp_path / "log", 2, *command, "--out", run)
+        assert end(again) == [0, 0] and "going on from step 5" in again[0].said()
+        assert_close(run, finished)
