@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -46,21 +48,43 @@ def test_ranks_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) ->
     assert (distributed.rank(), distributed.world_size(), distributed.is_main()) == (3, 8, False)
 
 
+def wait_for_steps(run: Path, process: subprocess.Popen[str], since: int = 0) -> None:
+    """Until the run has a journal, and not that of `since`: a run that goes on writes a new one."""
+    deadline, journal = time.monotonic() + 60, run / "metrics.jsonl"
+    while process.poll() is None and time.monotonic() < deadline:
+        if journal.exists() and journal.stat().st_ino != since:
+            return
+        time.sleep(0.05)
+
+
+def process_of(launcher: int, rank: int) -> int:
+    """The process of a rank that a launcher has started."""
+    for child in Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split():
+        if b"RANK=%d" % rank in Path(f"/proc/{child}/environ").read_bytes().split(b"\0"):
+            return int(child)
+    raise AssertionError("no such rank")
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="no /proc to find a process in")
 def test_nproc_starts_ranks_stops_them_and_tells_their_exit_code(tiny_data: Path, tmp_path: Path) -> None:
     (tmp_path / "it.toml").write_text(RECIPE)
     run = tmp_path / "run"
     command = [sys.executable, "-m", "albert_cli", "pretrain", str(tmp_path / "it.toml"), "--data", str(tiny_data)]
     command += ["--out", str(run), "--nproc", "2", "-s", "schedule.total_steps=100000", "--device", "cpu"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        deadline = time.monotonic() + 60
-        while not (run / "metrics.jsonl").exists() and process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.05)
+        wait_for_steps(run, process)
         process.terminate()
         _, said = process.communicate(timeout=60)
     assert process.returncode == 75, said
     status = json.loads((run / "status.json").read_text())
     assert (status["state"], status["exit_code"]) == ("interrupted", 75)
     assert (run / f"step-{status['step']:08d}" / "manifest.json").is_file()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        wait_for_steps(run, process, since=(run / "metrics.jsonl").stat().st_ino)
+        os.kill(process_of(process.pid, 1), signal.SIGKILL)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 137, said
+    assert "rank 1 was killed by SIGKILL" in said and "bug" not in said
     # Stopped before it could begin, the run keeps its old status, but the code is this start's own.
     done = subprocess.run([*command, "-s", "train.seed=5"], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2

@@ -22,6 +22,22 @@ def test_inspect_shows_the_examples_that_a_step_trains_on(tiny_data: Path, tmp_p
     assert json.loads(albert(*call, "--seed", 0).out)["seed"] == 0
 
 
+def test_inspect_follows_a_batch_that_grows(tiny_data: Path, tmp_path: Path) -> None:
+    recipe = tmp_path / "mine.toml"
+    recipe.write_text('extends = "mini/docs"\n[batch]\nwarmup_steps = 4\nwarmup_from = 4\n[train]\nbatch_size = 8\n')
+    call = ["inspect", tiny_data, "--examples", 1, "--step", 3, "--recipe", recipe, "--json"]
+    facts = json.loads(albert(*call).out)
+    assert (facts["batch_size"], facts["examples"][0]["index"]) == (7, 4 + 5 + 6)
+
+
+def test_how_often_to_save_and_how_much_to_keep(tiny_data: Path, tmp_path: Path) -> None:
+    call = ["pretrain", "mini/docs", "--data", tiny_data, "--out", tmp_path / "run", "--show-config", "--json"]
+    for every, expected in (("500", 500), ("10m", "10m")):
+        found = json.loads(albert(*call, "-s", "train.keep=9", "--keep", 3, "--save-every", every).out)
+        assert (found["train"]["save_every"], found["train"]["keep"]) == (expected, 3)
+    assert "train.save_every" in albert(*call, "--save-every", "soon", expect=2).err
+
+
 def test_a_lower_coverage_leaves_rare_characters_out(documents_file: Path, tmp_path: Path) -> None:
     (tmp_path / "in.txt").write_text(documents_file.read_text(encoding="utf-8") + "\nж ж\n", encoding="utf-8")
     reports = [

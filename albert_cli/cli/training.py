@@ -27,6 +27,10 @@ def pretrain(
     max_time: Annotated[
         str | None, typer.Option(help="Measure the speed, then train as many steps as fit, e.g. 25m.")
     ] = None,
+    save_every: Annotated[
+        str | None, typer.Option(help="Save after so many steps, or so much time: 500, 10m; default: the recipe's.")
+    ] = None,
+    keep: Annotated[int | None, typer.Option(help="Keep so many checkpoints; default: the recipe's.")] = None,
     nproc: Annotated[int, typer.Option(help="Start this many processes here through torchrun.")] = 1,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything and print the plan.")] = False,
     show_config: Annotated[bool, typer.Option("--show-config", help="Print the resolved recipe.")] = False,
@@ -44,12 +48,14 @@ def pretrain(
         raise typer.Exit(distributed.launch(nproc, sys.argv[1:]))
     from albert_cli.training import pretrain as verb_module
 
+    flags = {"train.save_every": save_every, "train.keep": keep}
+    settings = [*(overrides or []), *(f"{key}={value}" for key, value in flags.items() if value is not None)]
     if show_config:
-        resolved = verb_module.show_config(recipe, data, overrides or [])
+        resolved = verb_module.show_config(recipe, data, settings)
         console.emit(*resolved)
         return
     result = verb_module.pretrain(
-        recipe, data, out, overrides or [], resume=resume, max_time=max_time, dry_run=dry_run, device=device
+        recipe, data, out, settings, resume=resume, max_time=max_time, dry_run=dry_run, device=device
     )
     console.emit(result, verb_module.plan_text(result) if dry_run else verb_module.summary_text(result))
 

@@ -18,7 +18,7 @@ from albert_cli.data.random import Integers
 from albert_cli.data.shards import TokenCorpus
 from albert_cli.errors import InputError
 
-__all__ = ["PackedBatch", "PairSettings", "batch", "concatenate", "original_ids", "step_indices"]
+__all__ = ["PackedBatch", "PairSettings", "batch", "concatenate", "lengths", "original_ids", "step_indices"]
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,13 @@ def batch(
         masked_labels,
         pairs.order_labels.astype(np.int32),
     )
+
+
+def lengths(corpus: TokenCorpus, settings: PairSettings, seed: int, index: Integers) -> Integers:
+    """How many tokens, special ones included, each of the examples `index` will have: int64 [N]."""
+    pairs = draw_pairs(corpus, index, settings, seed)
+    first, second = pairs.a_stop - pairs.a_start, pairs.b_stop - pairs.b_start
+    return first + 2 + second + (second > 0)
 
 
 def pack(corpus: TokenCorpus, pairs: Pairs, cls_id: int, sep_id: int) -> tuple[Ids, Flags, Ids, Integers]:

@@ -26,12 +26,13 @@ def describe(
     verify: bool = False,
     settings: PairSettings | None = None,
     batch_size: int = 32,
+    first: int | None = None,
 ) -> tuple[dict[str, Any], str]:
     """What `directory` holds, as a mapping and as text.
 
     examples: how many training examples to decode, from the first of `step` at `batch_size` on, for a data
-    directory; verify: re-hash every file that a manifest below names. Raises `CheckpointError` when there is
-    nothing to describe or a file is damaged.
+    directory (`first`: its number, where batches grow); verify: re-hash every file that a manifest below names.
+    Raises `CheckpointError` when there is nothing to describe or a file is damaged.
     """
     if not directory.is_dir():
         raise CheckpointError(f"{directory}: no such directory")
@@ -45,7 +46,7 @@ def describe(
         facts["verified"] = _verify_below(directory)
     text = [f"{directory}: {kind}" + (f" {facts['fingerprint']}" if manifest else ", unverified (no manifest)")]
     if kind == "data":
-        more, lines = _describe_data(directory, examples, seed, (step, batch_size), settings or PairSettings())
+        more, lines = _describe_data(directory, examples, seed, (step, batch_size, first), settings or PairSettings())
     elif kind == "vocabulary":
         more, lines = _describe_vocabulary(directory)
     else:
@@ -101,7 +102,7 @@ def _plain(value: object) -> str:
 
 
 def _describe_data(
-    directory: Path, examples: int, seed: int, place: tuple[int, int], settings: PairSettings
+    directory: Path, examples: int, seed: int, place: tuple[int, int, int | None], settings: PairSettings
 ) -> tuple[dict[str, Any], list[str]]:
     from albert_cli.text.vocabulary import Vocabulary
 
@@ -114,8 +115,8 @@ def _describe_data(
     facts |= {"sample": sample_statistics(corpus, vocabulary, settings, seed)}
     lines = [*_size_lines(facts), "", *_sample_lines(facts["sample"], settings, seed)]
     if examples > 0:
-        step, batch_size = place
-        index = step * batch_size + np.arange(examples, dtype=np.int64)
+        step, batch_size, first = place
+        index = (step * batch_size if first is None else first) + np.arange(examples, dtype=np.int64)
         lines += ["", f"from step {step}, {batch_size} sequences a step, seed {seed}:", LEGEND]
         drawn_batch = batch(corpus, vocabulary, settings, seed, index)
         facts |= {"step": step, "batch_size": batch_size, "seed": seed}

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from albert_cli.data.batches import PackedBatch, PairSettings, batch, step_indices
+from albert_cli.data.batches import PackedBatch, PairSettings, batch, lengths
 from albert_cli.data.random import Integers
 from albert_cli.data.shards import TokenCorpus
 from albert_cli.distributed import Group
@@ -21,6 +21,7 @@ from albert_cli.model import card, costs, hub
 from albert_cli.model.heads import PretrainingLogits, PretrainingModel
 from albert_cli.model.packing import pack
 from albert_cli.text.vocabulary import Vocabulary
+from albert_cli.training.batching import Batches, BatchSettings, cut_by_tokens
 from albert_cli.training.checkpoint import TrainState
 from albert_cli.training.loop import MicroBatch, micro_batches
 from albert_cli.training.settings import TrainSettings
@@ -46,6 +47,7 @@ class PretrainingJob:
     recipe: str
     unigram_entropy: float | None  # of the held-out text: what a model that only counts pieces would lose, in nats
     others: Mapping[str, TokenCorpus] = field(default_factory=dict)  # more text to evaluate on, by name
+    batching: BatchSettings = field(default_factory=BatchSettings)
     last_metrics: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -60,9 +62,20 @@ class PretrainingJob:
 
     def draw(self, step: int, group: Group) -> list[MicroBatch]:
         """This rank's micro-batches of the step."""
-        index = step_indices(step, self.settings.batch_size)
-        cuts = micro_batches(self.settings.batch_size, self.settings.micro_batch_size, group)
-        return [self._micro_batch(self.corpus, n, self.settings.seed, index[a:b]) for n, a, b in cuts]
+        index, seed = self.batches.indices(step), self.settings.seed
+        if budget := self.batching.micro_tokens:
+            # Every rank needs all lengths, which takes a small part of the time of drawing.
+            groups = cut_by_tokens(lengths(self.corpus, self.pairs, seed, index), budget)
+            own = [(n, index[group_]) for n, group_ in enumerate(groups) if n % group.world_size == group.rank]
+        else:
+            cuts = micro_batches(len(index), self.settings.micro_batch_size, group)
+            own = [(n, index[start:stop]) for n, start, stop in cuts]
+        return [self._micro_batch(self.corpus, number, seed, examples) for number, examples in own]
+
+    @property
+    def batches(self) -> Batches:
+        """The examples of every step."""
+        return Batches(self.settings.batch_size, self.batching)
 
     def _micro_batch(
         self, corpus: TokenCorpus, number: int, seed: int, index: Integers, pairs: PairSettings | None = None
@@ -119,7 +132,7 @@ class PretrainingJob:
         if "order_accuracy" in over:
             over["order_accuracy_long"] = "long"
         sums, counts = dict.fromkeys(over, 0.0), dict.fromkeys([*self.loss_names, "long"], 0)
-        size = self.settings.micro_batch_size
+        size = self.batching.sequences(self.settings, pairs.max_seq_length)
         for number, start, stop in micro_batches(self.settings.eval_sequences, size, group):
             part = self._micro_batch(corpus, number, _EVALUATION_SEED, np.arange(start, stop), pairs)
             logits, labels, orders = self._forward(part.data)

@@ -22,6 +22,7 @@ from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training import checkpoint, run
+from albert_cli.training.batching import Batches, BatchSettings
 from albert_cli.training.device import choose_device, place, settle
 from albert_cli.training.initial import InitialSettings, carry_over, read_parent
 from albert_cli.training.loop import Loop, measure
@@ -48,6 +49,7 @@ class PretrainRecipe:
     data: PairSettings = field(default_factory=PairSettings)
     optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
     schedule: ScheduleSettings = field(default_factory=ScheduleSettings)
+    batch: BatchSettings = field(default_factory=BatchSettings)
     train: TrainSettings = field(default_factory=TrainSettings)
     masked_bias: Literal["zero", "unigram"] = "zero"
     evaluation: tuple[str, ...] = ()
@@ -55,6 +57,12 @@ class PretrainRecipe:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "optimizer", self.optimizer.settled(self.train.batch_size))
+        self.batch.check(self.train.batch_size, self.data.max_seq_length)
+
+    @property
+    def batches(self) -> Batches:
+        """The examples of every step."""
+        return Batches(self.train.batch_size, self.batch)
 
 
 def resolve(recipe: str, overrides: Sequence[str], vocabulary: Vocabulary) -> PretrainRecipe:
@@ -149,6 +157,7 @@ class _Parts:
             text,
             entropy,
             self._others,
+            recipe.batch,
         )
 
     @cached_property
@@ -245,13 +254,19 @@ class _Parts:
 
     def _freeze(self, budget: float) -> None:
         """Turn a time budget into a number of steps: measure first, then the schedule can reach zero."""
-        job = self.new_job()
+        job = self._full_sized(self.new_job())
         seconds = measure(job, job.settings, self.group, self.device, steps=8, seconds=min(10, budget / 10))
-        self._set_total(max(1, round(budget * (1 - _RESERVE) / seconds)))
+        steps = budget * (1 - _RESERVE) / seconds
+        self._set_total(self.recipe.batches.steps(steps * self.recipe.train.batch_size))
         console.note(
             f"{1000 * seconds:.0f} ms a step: {self.recipe.schedule.total_steps:,} steps fit into "
             f"{console.duration(budget)}"
         )
+
+    def _full_sized(self, job: PretrainingJob, **changes: Any) -> PretrainingJob:
+        """The job with steps of its full batch from the start, to be measured; `changes` are to its `[train]`."""
+        batching = dataclasses.replace(job.batching, warmup_steps=0)
+        return dataclasses.replace(job, batching=batching, settings=dataclasses.replace(job.settings, **changes))
 
     def _summary(self, out: Path) -> dict[str, Any]:
         """What the finished run amounts to."""
@@ -276,22 +291,22 @@ class _Parts:
         recipe, train = self.recipe, self.recipe.train
         counts = params.count(recipe.model)
         # One micro-batch stands for the step: a paper-sized batch would take minutes on a CPU.
-        job = self.new_job()
-        probe = dataclasses.replace(
-            job.settings, batch_size=min(train.batch_size, train.micro_batch_size * self.group.world_size)
-        )
-        job = dataclasses.replace(job, settings=probe)
-        probed = measure(job, probe, self.group, self.device, steps=1, seconds=0.5)
-        seconds = probed * train.batch_size / probe.batch_size * recipe.schedule.total_steps
-        tokens = train.batch_size * recipe.data.max_seq_length
+        micro = recipe.batch.sequences(train, recipe.data.max_seq_length)
+        job = self._full_sized(self.new_job(), batch_size=min(train.batch_size, micro * self.group.world_size))
+        probe, sequences = job.settings, recipe.batches.first(recipe.schedule.total_steps)
+        seconds = measure(job, probe, self.group, self.device, steps=1, seconds=0.5) * sequences / probe.batch_size
+        length = recipe.data.max_seq_length
+        growth = {"sequences_in_first_step": recipe.batches.size(0), "batch_warmup_steps": recipe.batch.warmup_steps}
         return {
             "parameters": counts.total,
             "steps": recipe.schedule.total_steps,
             "warmup_steps": recipe.schedule.warmup,
             "sequences_per_step": train.batch_size,
-            "tokens_per_step_at_most": tokens,
+            **(growth if recipe.batch.warmup_steps else {}),
+            "sequences_per_micro_batch": micro,
+            "tokens_per_step_at_most": train.batch_size * length,
             "corpus_tokens": self.corpus.tokens,
-            "passes_over_corpus": round(tokens * recipe.schedule.total_steps / max(self.corpus.tokens, 1), 2),
+            "passes_over_corpus": round(sequences * length / max(self.corpus.tokens, 1), 2),
             **_memory(recipe, probe, self.device),
             "checkpoint_bytes": _CHECKPOINT_BYTES * counts.total,
             "disk_bytes_needed": _CHECKPOINT_BYTES * counts.total * (train.keep + 1),
@@ -308,7 +323,7 @@ def _memory(recipe: PretrainRecipe, settled: TrainSettings, device: torch.device
     """Bytes that a process needs, by the arithmetic of `costs`: for its state, and for a micro-batch of full length."""
     setup = costs.Setup("cuda" if device.type == "cuda" else "cpu", "bf16" if settled.precision == "bf16" else "fp32")
     model, length = recipe.model, recipe.data.max_seq_length
-    sequences = min(settled.micro_batch_size, settled.batch_size)
+    sequences = recipe.batch.sequences(settled, length)
     state = costs.state_bytes(model, setup)
     kept = sequences * costs.activation_bytes(model, length, setup, checkpointed=settled.checkpoint_activations)
     working = sequences * costs.working_bytes(model, length, setup)

@@ -1,0 +1,109 @@
+"""Which examples a step takes and how they are cut into micro-batches: functions of seed and step, and of nothing else.
+
+`[batch]` of a pretraining recipe. With the defaults every step has `train.batch_size` sequences, computed
+`train.micro_batch_size` at a time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import numpy as np
+
+from albert_cli.data.random import Integers
+from albert_cli.errors import ConfigError
+from albert_cli.training.settings import TrainSettings
+
+
+@dataclass(frozen=True)
+class BatchSettings:
+    """`[batch]`: a batch that grows, and micro-batches of tokens.
+
+    Over the first `warmup_steps` updates the batch grows evenly from `warmup_from` sequences to `train.batch_size`; the
+    learning rate keeps its own schedule. `micro_tokens` (0: not used) bounds the tokens of a micro-batch, special ones
+    included, where `train.micro_batch_size` would bound its sequences.
+    """
+
+    warmup_steps: int = 0
+    warmup_from: int = 32
+    micro_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in (("warmup_steps", 0), ("warmup_from", 1), ("micro_tokens", 0)):
+            if getattr(self, name) < least:
+                raise ConfigError(f"batch.{name} is {getattr(self, name)}", f"it must be at least {least}")
+
+    def check(self, batch_size: int, max_seq_length: int) -> None:
+        """Raise `ConfigError` where these settings do not fit the rest of the recipe."""
+        if self.warmup_steps and self.warmup_from > batch_size:
+            raise ConfigError(
+                f"batch.warmup_from is {self.warmup_from}, more than the train.batch_size of {batch_size} to grow to",
+                f"-s batch.warmup_from={max(1, batch_size // 8)}",
+            )
+        if 0 < self.micro_tokens < max_seq_length:
+            raise ConfigError(
+                f"batch.micro_tokens is {self.micro_tokens}, but one sequence may have {max_seq_length}",
+                f"-s batch.micro_tokens={max_seq_length} is the least, 0 goes by train.micro_batch_size",
+            )
+
+    def sequences(self, train: TrainSettings, max_seq_length: int) -> int:
+        """How many sequences of full length a micro-batch holds at most."""
+        return min(self.micro_tokens // max_seq_length or train.micro_batch_size, train.batch_size)
+
+
+@dataclass(frozen=True)
+class Batches:
+    """The examples of every step, in order: none comes twice, none is left out."""
+
+    batch_size: int
+    settings: BatchSettings = field(default_factory=BatchSettings)
+
+    def size(self, step: int) -> int:
+        """How many examples the step numbered `step` (from 0) takes."""
+        s = self.settings
+        if step >= s.warmup_steps:
+            return self.batch_size
+        return s.warmup_from + (self.batch_size - s.warmup_from) * step // s.warmup_steps
+
+    def first(self, step: int) -> int:
+        """The number of the step's first example; also how many examples all steps before it take."""
+        grown = self.settings.warmup_steps
+        begins = _begins(self.batch_size, self.settings)
+        return int(begins[min(step, grown)]) + max(0, step - grown) * self.batch_size
+
+    def indices(self, step: int) -> Integers:
+        """The numbers of the step's examples, int64."""
+        return np.arange(self.first(step), self.first(step + 1), dtype=np.int64)
+
+    def steps(self, examples: float) -> int:
+        """How many steps take about so many examples; at least one."""
+        begins, grown = _begins(self.batch_size, self.settings), self.settings.warmup_steps
+        if examples < begins[grown]:
+            return max(1, int(np.searchsorted(begins, examples, side="right")) - 1)
+        return max(1, grown + round((examples - int(begins[grown])) / self.batch_size))
+
+
+@lru_cache(maxsize=8)
+def _begins(batch_size: int, settings: BatchSettings) -> Integers:
+    """The first example of each step of the growth, and of the one after it: int64 [warmup_steps + 1]."""
+    batches = Batches(batch_size, settings)
+    sizes = [batches.size(step) for step in range(settings.warmup_steps)]
+    return np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]).astype(np.int64)
+
+
+def cut_by_tokens(lengths: Integers, budget: int) -> list[Integers]:
+    """The places in `lengths` [B], in groups whose lengths add up to at most `budget`, none of which is greater.
+
+    Longest first: a group's lengths are alike, so that little is padded where attention needs a rectangle, and what
+    does not fit into memory fails at once.
+    """
+    order = np.argsort(-lengths, kind="stable")
+    ends = np.cumsum(lengths[order])
+    groups, start = [], 0
+    while start < len(order):
+        before = int(ends[start - 1]) if start else 0
+        stop = int(np.searchsorted(ends, before + budget, side="right"))
+        groups.append(order[start:stop])
+        start = stop
+    return groups

@@ -1,0 +1,143 @@
+"""Batches that grow and micro-batches of tokens: every example once, and the same update."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from albert_cli.data.batches import lengths
+from albert_cli.distributed import Group
+from albert_cli.errors import ConfigError
+from albert_cli.training.batching import Batches, BatchSettings, cut_by_tokens
+from albert_cli.training.pretrain import pretrain
+from tests.processes import end, start_ranks
+from tests.training.test_loop import MakeJob, gradients, make_job  # noqa: F401  (a fixture)
+from tests.training.test_pretrain import curve, weights_of
+
+GROWING = ("batch.warmup_steps=12", "batch.warmup_from=2")
+BY_TOKENS = "batch.micro_tokens=70"
+
+
+@given(st.integers(1, 5000), st.integers(0, 400), st.data())
+def test_every_example_is_taken_once_and_in_order(batch_size: int, steps: int, data: st.DataObject) -> None:
+    begin = data.draw(st.integers(1, batch_size))
+    batches = Batches(batch_size, BatchSettings(steps, begin))
+    sizes = [batches.size(step) for step in range(steps + 3)]
+    assert sizes == sorted(sizes) and sizes[-3:] == [batch_size] * 3
+    assert steps == 0 or sizes[0] == begin
+    step = data.draw(st.integers(0, steps + 2))
+    assert batches.first(step) == sum(sizes[:step])
+    assert batches.indices(step).tolist() == list(range(sum(sizes[:step]), sum(sizes[: step + 1])))
+    assert batches.steps(batches.first(step)) == max(1, step)
+    assert batches.steps(0) == 1
+
+
+def test_it_grows_evenly() -> None:
+    sizes = [Batches(100, BatchSettings(warmup_steps=4, warmup_from=20)).size(step) for step in range(6)]
+    assert sizes == [20, 40, 60, 80, 100, 100]
+    far = Batches(4096, BatchSettings(10_000, 256))
+    assert far.first(125_000) == far.first(10_000) + 115_000 * 4096
+
+
+@given(st.lists(st.integers(3, 64), min_size=1, max_size=60), st.integers(64, 500))
+def test_groups_hold_every_sequence_once_and_at_most_the_budget(sizes: list[int], budget: int) -> None:
+    given_lengths = np.array(sizes, np.int64)
+    groups = cut_by_tokens(given_lengths, budget)
+    assert sorted(np.concatenate(groups).tolist()) == list(range(len(sizes)))
+    totals = [int(given_lengths[group].sum()) for group in groups]
+    assert max(totals) <= budget
+    longest = [int(given_lengths[group].max()) for group in groups]
+    assert longest == sorted(longest, reverse=True)
+    for total, following in zip(totals, groups[1:], strict=False):  # none ends before it must
+        assert total + given_lengths[following[0]] > budget
+
+
+@pytest.mark.parametrize("override", [BY_TOKENS, "batch.micro_tokens=32", "batch.micro_tokens=1000"])
+def test_micro_batches_of_tokens_give_the_same_gradient(override: str, make_job: MakeJob) -> None:  # noqa: F811
+    job = make_job()
+    plain_losses, plain = gradients(job)
+    budget = int(override.split("=")[1])
+    job.batching = BatchSettings(micro_tokens=budget)
+    parts = job.draw(3, Group())
+    assert all(len(part.data.ids) <= budget for part in parts)
+    losses, found = gradients(job)
+    assert losses == pytest.approx(plain_losses, rel=1e-5)
+    for name, gradient in plain.items():
+        assert float((found[name] - gradient).norm()) <= 1e-5 * float(gradient.norm()) + 1e-8, name
+
+
+def test_lengths_are_known_before_the_text_is_read(make_job: MakeJob) -> None:  # noqa: F811
+    job = make_job()
+    for loss in ("sop", "nsp", "none"):
+        job = make_job(data__sentence_loss=loss)
+        index = job.batches.indices(5)
+        (part,) = make_job(data__sentence_loss=loss, train__micro_batch_size=100).draw(5, Group())
+        known = lengths(job.corpus, job.pairs, job.settings.seed, index)
+        assert known.tolist() == np.diff(part.data.offsets).tolist()
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 5])
+def test_membership_does_not_depend_on_the_number_of_ranks(world_size: int, make_job: MakeJob) -> None:  # noqa: F811
+    job = make_job()
+    job.batching = BatchSettings(warmup_steps=9, warmup_from=3, micro_tokens=70)
+    for step in (0, 5, 20):
+        alone = {part.number: part.data.ids.tolist() for part in job.draw(step, Group())}
+        ranks = [job.draw(step, Group(rank, world_size)) for rank in range(world_size)]
+        together = {part.number: part.data.ids.tolist() for parts in ranks for part in parts}
+        assert together == alone and sum(map(len, ranks)) == len(alone)
+
+
+def test_a_growing_batch_resumes_exactly_with_any_number_of_ranks(
+    recipe: Path, tiny_data: Path, tmp_path: Path
+) -> None:
+    overrides = [*GROWING, BY_TOKENS, "train.log_every=1"]
+    pretrain(str(recipe), tiny_data, tmp_path / "through", overrides, device="cpu")
+    arguments = ("pretrain", recipe, "--data", tiny_data, "--device", "cpu", "--out", tmp_path / "run")
+    arguments += tuple(word for override in overrides for word in ("-s", override))
+    run = tmp_path / "run"
+    ranks = start_ranks(tmp_path / "log", 1, *arguments)
+    ranks[0].reaches(lambda: (run / "step-00000010").is_dir())
+    ranks[0].kill()
+    pretrain(str(recipe), tiny_data, run, overrides, device="cpu")
+    assert weights_of(run) == weights_of(tmp_path / "through") and curve(run) == curve(tmp_path / "through")
+    two = (*(tmp_path / "two" if word == run else word for word in arguments),)
+    assert end(start_ranks(tmp_path / "log", 2, *two)) == [0, 0]
+    for one, other in zip(curve(tmp_path / "through"), curve(tmp_path / "two"), strict=True):
+        assert one["step"] == other["step"] and one.get("loss", 0) == pytest.approx(other.get("loss", 0), abs=2e-5)
+
+
+def test_the_plan_counts_the_growth(recipe: Path, tiny_data: Path, tmp_path: Path) -> None:
+    plain, growing = (
+        pretrain(str(recipe), tiny_data, tmp_path / "run", over, dry_run=True, device="cpu") for over in ([], GROWING)
+    )
+    assert (growing["sequences_in_first_step"], growing["batch_warmup_steps"]) == (2, 12)
+    assert "batch_warmup_steps" not in plain
+    taken = 18 * 8 + sum(2 + 6 * step // 12 for step in range(12))
+    assert growing["passes_over_corpus"] == pytest.approx(plain["passes_over_corpus"] * taken / 240, abs=0.006)
+    by_tokens = pretrain(str(recipe), tiny_data, tmp_path / "run", [BY_TOKENS], dry_run=True, device="cpu")
+    assert (plain["sequences_per_micro_batch"], by_tokens["sequences_per_micro_batch"]) == (4, 2)
+    assert by_tokens["activations_bytes"] == plain["activations_bytes"] / 2
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["batch.warmup_steps=5", "batch.warmup_from=9"], "more than the train.batch_size of 8"),
+        (["batch.warmup_from=0"], "batch.warmup_from is 0"),
+        (["batch.warmup_steps=-1"], "at least 0|batch.warmup_steps is -1"),
+        (["batch.micro_tokens=31"], "one sequence may have 32"),
+        (["batch.micro_token=64"], "micro_tokens"),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    overrides: list[str], said: str, recipe: Path, tiny_data: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError) as raised:
+        pretrain(str(recipe), tiny_data, tmp_path / "run", overrides, device="cpu")
+    assert re.search(said, f"{raised.value.message} {raised.value.hint}")
+    assert not (tmp_path / "run").exists()
