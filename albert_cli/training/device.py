@@ -92,12 +92,12 @@ def reproducible(wanted: bool) -> Iterator[None]:
     if not wanted:
         yield
         return
-    before, filled = torch.are_deterministic_algorithms_enabled(), torch.utils.deterministic.fill_uninitialized_memory
-    warned = torch.is_deterministic_algorithms_warn_only_enabled()
-    workspace = os.environ.get(_WORKSPACE)
+    memory: Any = torch.utils.deterministic  # a module with a property
+    before, warned = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    filled, workspace = memory.fill_uninitialized_memory, os.environ.get(_WORKSPACE)
     os.environ.setdefault(_WORKSPACE, ":4096:8")  # cuBLAS: a buffer a stream; read at the first product
     torch.use_deterministic_algorithms(True)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # none is read here, and filling takes time
+    memory.fill_uninitialized_memory = False  # none is read here, and filling takes time
     try:
         # Triton's kernels are otherwise chosen by what was fastest in this process.
         with torch._inductor.config.patch(deterministic=True):
@@ -108,7 +108,7 @@ def reproducible(wanted: bool) -> Iterator[None]:
         raise ConfigError(f"train.deterministic: {error}", "-s train.deterministic=false goes without") from error
     finally:
         torch.use_deterministic_algorithms(before, warn_only=warned)
-        torch.utils.deterministic.fill_uninitialized_memory = filled
+        memory.fill_uninitialized_memory = filled
         if workspace is None:
             os.environ.pop(_WORKSPACE, None)
 

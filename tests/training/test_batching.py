@@ -118,7 +118,7 @@ def test_the_plan_counts_the_growth(recipe: Path, tiny_data: Path, tmp_path: Pat
     assert (growing["sequences_in_first_step"], growing["batch_warmup_steps"]) == (2, 12)
     assert "batch_warmup_steps" not in plain
     taken = 18 * 8 + sum(2 + 6 * step // 12 for step in range(12))
-    assert growing["passes_over_corpus"] == pytest.approx(plain["passes_over_corpus"] * taken / 240, abs=0.006)
+    assert growing["passes_over_corpus"] == pytest.approx(plain["passes_over_corpus"] * taken / 240, abs=0.01)
     by_tokens = pretrain(str(recipe), tiny_data, tmp_path / "run", [BY_TOKENS], dry_run=True, device="cpu")
     assert (plain["sequences_per_micro_batch"], by_tokens["sequences_per_micro_batch"]) == (4, 2)
     assert by_tokens["activations_bytes"] == plain["activations_bytes"] / 2
