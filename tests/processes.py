@@ -26,7 +26,7 @@ class Run:
     process: ForkServerProcess
     log: Path
 
-    def wait(self, timeout: float = 60) -> int:
+    def wait(self, timeout: float = 200) -> int:
         """The exit code, negative for a signal."""
         self.process.join(timeout)
         assert self.process.exitcode is not None, f"still running:\n{self.said()}"
@@ -45,7 +45,7 @@ class Run:
         """All that was printed."""
         return self.log.read_text(encoding="utf-8")
 
-    def reaches(self, condition: Callable[[], bool], timeout: float = 60) -> bool:
+    def reaches(self, condition: Callable[[], bool], timeout: float = 200) -> bool:
         """Wait until the condition holds; False when the command ended before."""
         deadline = time.monotonic() + timeout
         while not condition():
@@ -55,7 +55,7 @@ class Run:
             time.sleep(0.002)
         return True
 
-    def wait_until(self, condition: Callable[[], bool], timeout: float = 60) -> None:
+    def wait_until(self, condition: Callable[[], bool], timeout: float = 200) -> None:
         """Wait until the condition holds; the command must still be running then."""
         assert self.reaches(condition, timeout), f"ended with {self.process.exitcode}:\n{self.said()}"
 

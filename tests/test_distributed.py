@@ -50,7 +50,7 @@ def test_ranks_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) ->
 
 def wait_for_steps(run: Path, process: subprocess.Popen[str], since: int = 0) -> None:
     """Until the run has a journal, and not that of `since`: a run that goes on writes a new one."""
-    deadline, journal = time.monotonic() + 60, run / "metrics.jsonl"
+    deadline, journal = time.monotonic() + 200, run / "metrics.jsonl"
     while process.poll() is None and time.monotonic() < deadline:
         if journal.exists() and journal.stat().st_ino != since:
             return
@@ -74,7 +74,7 @@ def test_nproc_starts_ranks_stops_them_and_tells_their_exit_code(tiny_data: Path
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         wait_for_steps(run, process)
         process.terminate()
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=200)
     assert process.returncode == 75, said
     status = json.loads((run / "status.json").read_text())
     assert (status["state"], status["exit_code"]) == ("interrupted", 75)
@@ -82,11 +82,11 @@ def test_nproc_starts_ranks_stops_them_and_tells_their_exit_code(tiny_data: Path
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         wait_for_steps(run, process, since=(run / "metrics.jsonl").stat().st_ino)
         os.kill(process_of(process.pid, 1), signal.SIGKILL)
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=200)
     assert process.returncode == 137, said
     assert "rank 1 was killed by SIGKILL" in said and "bug" not in said
     # Stopped before it could begin, the run keeps its old status, but the code is this start's own.
-    done = subprocess.run([*command, "-s", "train.seed=5"], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([*command, "-s", "train.seed=5"], capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 2
     assert "train.seed: 0 -> 5" in done.stderr
     assert "bug" not in done.stderr

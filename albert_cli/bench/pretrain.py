@@ -103,7 +103,7 @@ class _Bench:
 
     def _sequences(self) -> int:
         """The recipe's micro-batch on a GPU; on a CPU what has about a thousand tokens."""
-        most = self.recipe.train.micro_batch_size
+        most = self.recipe.batch.sequences(self.recipe.train, self.recipe.data.max_seq_length)
         return most if self.device.type != "cpu" else min(most, max(1, _CPU_TOKENS // self.recipe.data.max_seq_length))
 
     def run(self) -> dict[str, Any]:

@@ -138,7 +138,7 @@ class Attack:
     def through(self, run: Path) -> None:
         """Run the command to its end."""
         ranks = self.start(run, "any", 1)
-        assert [rank.wait(120) for rank in ranks] == [0] * self.world_size, ranks[0].said()
+        assert [rank.wait(900) for rank in ranks] == [0] * self.world_size, ranks[0].said()
         self.tally.runs += 1
 
     def kill_once(self, run: Path) -> bool:
@@ -156,7 +156,7 @@ class Attack:
             time.sleep(self.rng.uniform(0, 1.5))
             there = True
         else:
-            select.select([notice, ranks[watched].process.sentinel], [], [], 120)
+            select.select([notice, ranks[watched].process.sentinel], [], [], 300)
             there = ranks[watched].process.is_alive()
             time.sleep(self.rng.uniform(0, Board(self.folder / f"board-{watched}").seconds(aim)))
         for victim in victims:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -186,10 +185,8 @@ def test_when_one_rank_fails_the_other_ends_too(
 ) -> None:
     run = tmp_path / "run"
     ranks = start_ranks(tmp_path / "log", 2, *command, "--out", run, before=partial(break_rank, rank, kind))
-    begin = time.monotonic()
-    codes = end(ranks)
+    codes = end(ranks)  # waits for a bounded time
     assert codes[rank] == (-9 if kind == "killed" else 1) and codes[1 - rank] == 1
-    assert time.monotonic() - begin < 60
     said = ranks[1 - rank].said()
     assert f"rank {1 - rank}: lost the connection to another rank" in said and "the same command goes on" in said
     assert "bug in albert" not in "".join(r.said() for r in ranks)
