@@ -109,13 +109,14 @@ def inspect_directory(
     from albert_cli.data.inspect import describe
     from albert_cli.training.settings import TrainSettings
 
-    train, settings, place = TrainSettings(), None, (TrainSettings().batch_size, None)
+    train, settings, first = TrainSettings(), None, None
+    size = train.batch_size
     if recipe is not None:
         from albert_cli.text.vocabulary import Vocabulary
         from albert_cli.training.pretrain import resolve
 
         resolved = resolve(recipe, [], Vocabulary.load(directory))
         train, settings = resolved.train, resolved.data
-        place = resolved.batches.size(step), resolved.batches.first(step)
+        size, first = resolved.batches.size(step), resolved.batches.first(step)
     seed = train.seed if seed is None else seed
-    console.emit(*describe(directory, examples, seed, step, verify, settings, *place))
+    console.emit(*describe(directory, examples, seed, step, verify, settings, size, first))

@@ -97,29 +97,29 @@ def test_a_growing_batch_resumes_exactly_with_any_number_of_ranks(
 ) -> None:
     overrides = [*GROWING, BY_TOKENS, "train.log_every=1"]
     pretrain(str(recipe), tiny_data, tmp_path / "through", overrides, device="cpu")
-    arguments = ("pretrain", recipe, "--data", tiny_data, "--device", "cpu", "--out", tmp_path / "run")
-    arguments += tuple(word for override in overrides for word in ("-s", override))
+    arguments: list[object] = ["pretrain", recipe, "--data", tiny_data, "--device", "cpu", "--out", tmp_path / "run"]
+    arguments += [word for override in overrides for word in ("-s", override)]
     run = tmp_path / "run"
     ranks = start_ranks(tmp_path / "log", 1, *arguments)
     ranks[0].reaches(lambda: (run / "step-00000010").is_dir())
     ranks[0].kill()
     pretrain(str(recipe), tiny_data, run, overrides, device="cpu")
     assert weights_of(run) == weights_of(tmp_path / "through") and curve(run) == curve(tmp_path / "through")
-    two = (*(tmp_path / "two" if word == run else word for word in arguments),)
+    two = [tmp_path / "two" if word == run else word for word in arguments]
     assert end(start_ranks(tmp_path / "log", 2, *two)) == [0, 0]
     for one, other in zip(curve(tmp_path / "through"), curve(tmp_path / "two"), strict=True):
         assert one["step"] == other["step"] and one.get("loss", 0) == pytest.approx(other.get("loss", 0), abs=2e-5)
 
 
 def test_the_plan_counts_the_growth(recipe: Path, tiny_data: Path, tmp_path: Path) -> None:
-    plain, growing = (
-        pretrain(str(recipe), tiny_data, tmp_path / "run", over, dry_run=True, device="cpu") for over in ([], GROWING)
-    )
+    run = tmp_path / "run"
+    plain = pretrain(str(recipe), tiny_data, run, dry_run=True, device="cpu")
+    growing = pretrain(str(recipe), tiny_data, run, GROWING, dry_run=True, device="cpu")
     assert (growing["sequences_in_first_step"], growing["batch_warmup_steps"]) == (2, 12)
     assert "batch_warmup_steps" not in plain
     taken = 18 * 8 + sum(2 + 6 * step // 12 for step in range(12))
     assert growing["passes_over_corpus"] == pytest.approx(plain["passes_over_corpus"] * taken / 240, abs=0.01)
-    by_tokens = pretrain(str(recipe), tiny_data, tmp_path / "run", [BY_TOKENS], dry_run=True, device="cpu")
+    by_tokens = pretrain(str(recipe), tiny_data, run, [BY_TOKENS], dry_run=True, device="cpu")
     assert (plain["sequences_per_micro_batch"], by_tokens["sequences_per_micro_batch"]) == (4, 2)
     assert by_tokens["activations_bytes"] == plain["activations_bytes"] / 2
 

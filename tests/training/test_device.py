@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -78,10 +79,11 @@ def test_recomputing_activations_changes_no_bit(dropout: float) -> None:
 
 
 def switches() -> tuple[bool, bool, bool, str | None]:
+    memory: Any = torch.utils.deterministic
     return (
         torch.are_deterministic_algorithms_enabled(),
         torch._inductor.config.deterministic,
-        torch.utils.deterministic.fill_uninitialized_memory,
+        memory.fill_uninitialized_memory,
         os.environ.get("CUBLAS_WORKSPACE_CONFIG"),
     )
 

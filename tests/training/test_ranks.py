@@ -50,7 +50,8 @@ def note(folder: Path, stop_at: int | None) -> None:
     """Write down which examples this rank draws for which step, and each step's loss; ask to stop at a step."""
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     lines = store.Journal(folder / f"drawn-{world_size}-{rank}-{os.getpid()}.jsonl")
-    draw, batch, step, exchange = PretrainingJob.draw, objectives.batch, Loop._step, Loop._exchange
+    draw, batch = PretrainingJob.draw, vars(objectives)["batch"]
+    step, exchange = Loop._step, Loop._exchange
     drawing: list[int] = []
 
     def noted_draw(self: PretrainingJob, number: int, group: Any) -> Any:
@@ -75,8 +76,11 @@ def note(folder: Path, stop_at: int | None) -> None:
         lines.append({"step": self.state.step, "loss": sum(values[name] for name in self.job.loss_names)})
         return values
 
-    PretrainingJob.draw, objectives.batch = noted_draw, noted_batch  # type: ignore[method-assign]
-    Loop._step, Loop._exchange = noted_step, noted_exchange  # type: ignore[method-assign]
+    for owner, name, replacement in (
+        (PretrainingJob, "draw", noted_draw), (objectives, "batch", noted_batch),
+        (Loop, "_step", noted_step), (Loop, "_exchange", noted_exchange),
+    ):  # fmt: skip
+        setattr(owner, name, replacement)
 
 
 def noted(folder: Path, world_size: int, begin: int, stop: int) -> tuple[dict[int, list[int]], dict[int, set[float]]]:
