@@ -74,6 +74,13 @@ def clean(text: str, cleaning: Cleaning) -> str:
     text = " ".join(text.split())
     if text.isascii():  # no normal form and no accent touches ASCII
         return text.lower() if cleaning.lowercase else text
+    text = normalize_characters(text, cleaning)
+    # Compatibility forms bring spaces of their own, e.g. ´ and ﷺ.
+    return " ".join(text.split()) if "  " in f" {text} " else text
+
+
+def normalize_characters(text: str, cleaning: Cleaning) -> str:
+    """What `clean` does beside collapsing white space: normal form, accents, case."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -84,10 +91,7 @@ def clean(text: str, cleaning: Cleaning) -> str:
         text = _possible_marks().sub(_unless_mark, text)
     if cleaning.lowercase:
         text = text.lower()
-    if after:
-        text = normalize(after, text)
-    # Compatibility forms bring spaces of their own, e.g. ´ and ﷺ.
-    return " ".join(text.split()) if "  " in f" {text} " else text
+    return normalize(after, text) if after else text
 
 
 def clean_batch(texts: Sequence[str], cleaning: Cleaning) -> list[str]:

@@ -1,0 +1,131 @@
+"""Where each piece of a text lies in the text as it was written, through cleaning and SentencePiece.
+
+Cleaning works on letters one at a time (with the marks that follow them), so the place of every cleaned character
+is known as it is made; nothing has to be aligned afterwards.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+from unicodedata import combining
+
+import numpy as np
+from numpy.typing import NDArray
+
+from albert_cli.text.clean import Cleaning, clean_batch, normalize_characters
+from albert_cli.text.vocabulary import Vocabulary
+
+Int32 = NDArray[np.int32]
+_WORD = re.compile(r"\S+")
+
+
+class PlacedText(NamedTuple):
+    """A cleaned text, and for each of its characters the `starts` and `ends` of what it came from."""
+
+    text: str
+    starts: list[int]
+    ends: list[int]
+
+
+class PlacedPieces(NamedTuple):
+    """Piece ids int32 [n] with their places in the original text, int32 [n]: `original[start:end]`, no outer spaces.
+
+    Starts and ends never decrease. A piece of nothing but a space is empty, before the character that follows.
+    """
+
+    ids: Int32
+    starts: Int32
+    ends: Int32
+
+
+def clean_with_places(text: str, cleaning: Cleaning) -> PlacedText:
+    """`clean`, and where each character of the result came from."""
+    characters: list[str] = []
+    starts: list[int] = []
+    ends: list[int] = []
+    for word in _WORD.finditer(text):
+        begin, end = word.span()
+        if word[0].isascii():
+            pieces = [
+                (word[0].lower() if cleaning.lowercase else word[0], range(begin, end), range(begin + 1, end + 1))
+            ]
+        else:
+            pieces = _placed_word(word[0], begin, cleaning)
+        if characters:
+            characters.append(" ")
+            starts.append(ends[-1])
+            ends.append(begin)
+        for made, firsts, lasts in pieces:
+            characters.extend(made)
+            starts.extend(firsts)
+            ends.extend(lasts)
+    return _collapsed(characters, starts, ends)
+
+
+def _placed_word(word: str, begin: int, cleaning: Cleaning) -> list[tuple[str, Sequence[int], Sequence[int]]]:
+    """(characters made, where each begins, where each ends) for each letter of a word and the marks on it."""
+    cuts = [i for i, letter in enumerate(word) if i == 0 or not combining(letter)] + [len(word)]
+    letters = [(word[a:b], a, b) for a, b in pairwise(cuts)]
+    made = [normalize_characters(letter, cleaning) for letter, _, _ in letters]
+    whole = normalize_characters(word, cleaning)
+    if len(whole) != sum(map(len, made)):  # letters that compose with one another, as the parts of Hangul do
+        return [(whole, [begin] * len(whole), [begin + len(word)] * len(whole))]
+    placed: list[tuple[str, Sequence[int], Sequence[int]]] = []
+    taken = 0
+    for part, (_, a, b) in zip(made, letters, strict=True):
+        size = len(part)
+        # From the whole word, because a letter's form may depend on its place: the Greek final sigma.
+        placed.append((whole[taken : taken + size], [begin + a] * size, [begin + b] * size))
+        taken += size
+    return placed
+
+
+def _collapsed(characters: list[str], starts: list[int], ends: list[int]) -> PlacedText:
+    """Single spaces, none at the ends: words may have vanished, and compatibility forms bring spaces."""
+    text = "".join(characters)
+    if "  " not in f" {text} " and all(c == " " or not c.isspace() for c in set(text)):
+        return PlacedText(text, starts, ends)
+    kept = [i for i, c in enumerate(characters) if not c.isspace() or (i > 0 and not characters[i - 1].isspace())]
+    if kept and characters[kept[-1]].isspace():
+        kept.pop()
+    text = "".join(" " if characters[i].isspace() else characters[i] for i in kept)
+    return PlacedText(text, [starts[i] for i in kept], [ends[i] for i in kept])
+
+
+def encode_with_places(texts: Sequence[str], vocabulary: Vocabulary) -> list[PlacedPieces]:
+    """The pieces of each text, as `Vocabulary.encode_batch` gives them, with their places in it."""
+    cleaned = clean_batch(texts, vocabulary.cleaning)
+    ids = vocabulary.encode_cleaned(cleaned)
+    return [_place(text, clean, found, vocabulary) for text, clean, found in zip(texts, cleaned, ids, strict=True)]
+
+
+def _place(text: str, cleaned: str, ids: list[int], vocabulary: Vocabulary) -> PlacedPieces:
+    written = [vocabulary.pieces[index] for index in ids]
+    if "".join(written) == "▁" + cleaned.replace(" ", "▁"):
+        # SentencePiece changed nothing: lengths alone tell the places.
+        ends = np.cumsum(np.fromiter(map(len, written), dtype=np.int32, count=len(ids)), dtype=np.int32)
+        starts = np.concatenate([np.zeros(1, dtype=np.int32), ends[:-1]])
+        has_space = np.fromiter((w[0] == "▁" for w in written), dtype=bool, count=len(ids))
+        starts, ends = starts + has_space - 1, ends - 1
+    else:
+        spans = vocabulary.spans_of_cleaned(cleaned)
+        assert [index for index, _, _ in spans] == ids
+        begins = (b + len(cleaned[b:e]) - len(cleaned[b:e].lstrip(" ")) for _, b, e in spans)
+        starts = np.fromiter(begins, dtype=np.int32, count=len(ids))
+        ends = np.fromiter((e for _, _, e in spans), dtype=np.int32, count=len(ids))
+    if text.isascii() and len(text) == len(cleaned):
+        return PlacedPieces(np.array(ids, dtype=np.int32), starts.astype(np.int32), ends.astype(np.int32))
+    return _in_original(text, np.array(ids, dtype=np.int32), starts, ends, vocabulary.cleaning)
+
+
+def _in_original(text: str, ids: Int32, starts: Int32, ends: Int32, cleaning: Cleaning) -> PlacedPieces:
+    placed = clean_with_places(text, cleaning)
+    firsts = np.array([*placed.starts, len(text)], dtype=np.int32)
+    lasts = np.array([0, *placed.ends], dtype=np.int32)
+    begins, stops = firsts[starts], lasts[ends]
+    is_empty = starts >= ends
+    stops[is_empty] = begins[is_empty]
+    return PlacedPieces(ids, begins, stops)
