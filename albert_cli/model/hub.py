@@ -72,6 +72,8 @@ _BERT = [
 _CLASSES = {"albert": "Albert", "bert": "Bert", OWN_MODEL_TYPE: "AlbertCli"}  # what names of classes begin with
 # The bare encoder's class; its files leave out the prefix `albert.` or `bert.` that every other file has.
 _BARE = "Model"
+# Heads that no class of Hugging Face has: its classes would load the encoder and draw the head anew.
+OWN_HEADS = ("ForBeamQuestionAnswering",)
 # What old files call the two parameters of a LayerNorm.
 _OLD_LEAVES = {"gamma": "weight", "beta": "bias"}
 # Copies that other programs write beside the original: the tied decoder, and index buffers.
@@ -87,9 +89,14 @@ def model_type(config: ModelConfig) -> str:
     return OWN_MODEL_TYPE
 
 
-def name_map(config: ModelConfig) -> dict[str, str]:
+def written_type(config: ModelConfig, architecture: str) -> str:
+    """`model_type` of a file: our own too for heads that Hugging Face lacks, so that nothing loads it half."""
+    return OWN_MODEL_TYPE if architecture in OWN_HEADS else model_type(config)
+
+
+def name_map(config: ModelConfig, kind: str | None = None) -> dict[str, str]:
     """Our name of every possible parameter prefix to Hugging Face's, for this shape; empty for our own type."""
-    kind = model_type(config)
+    kind = kind or model_type(config)
     table = {"albert": _ALBERT, "bert": _BERT, OWN_MODEL_TYPE: []}[kind]
     inner = config.inner_group_num
     names = {}
@@ -131,7 +138,7 @@ def config_to_json(config: ModelConfig, architecture: str, labels: tuple[str, ..
 
     `labels` name a classifier's outputs; a single one makes it a regression.
     """
-    kind = model_type(config)
+    kind = written_type(config, architecture)
     values = {**asdict(config), "initializer_range": config.initial_std}
     if kind != OWN_MODEL_TYPE:
         for key in ("sharing", "always_project"):
@@ -164,10 +171,15 @@ class Checkpoint:
     tensors: dict[str, Tensor]
 
     @property
+    def type(self) -> str:
+        """Whose names the file's tensors have: `albert`, `bert`, or our own type."""
+        return _type_of(self.values, self.config)
+
+    @property
     def architecture(self) -> str | None:
         """The class that its heads belong to, without its prefix (`ForPreTraining`); None where it is not said."""
         named = self.values.get("architectures")
-        prefix = _CLASSES[model_type(self.config)]
+        prefix = _CLASSES[self.type]
         return str(named[0]).removeprefix(prefix) if isinstance(named, list) and named else None
 
     @property
@@ -230,14 +242,18 @@ def read(directory: Path) -> Checkpoint:
         stored = load_file(path)
     except (SafetensorError, FileNotFoundError) as error:
         raise CheckpointError(f"{path}: cannot be read ({error})", "the weights must be in safetensors form") from None
-    return Checkpoint(directory, config, values, _our_names(stored, config))
+    return Checkpoint(directory, config, values, _our_names(stored, config, _type_of(values, config)))
 
 
-def _our_names(stored: Mapping[str, Tensor], config: ModelConfig) -> dict[str, Tensor]:
+def _type_of(values: Mapping[str, Any], config: ModelConfig) -> str:
+    return OWN_MODEL_TYPE if values.get("model_type") == OWN_MODEL_TYPE else model_type(config)
+
+
+def _our_names(stored: Mapping[str, Tensor], config: ModelConfig, kind: str) -> dict[str, Tensor]:
     """Tensors under our names; a bare encoder's file has no `albert.` or `bert.` in front."""
-    kind = model_type(config)
-    back = {theirs: ours for ours, theirs in name_map(config).items()}
-    heads = tuple(theirs for ours, theirs in name_map(config).items() if not ours.startswith("encoder."))
+    names = name_map(config, kind)
+    back = {theirs: ours for ours, theirs in names.items()}
+    heads = tuple(theirs for ours, theirs in names.items() if not ours.startswith("encoder."))
     bare = kind != OWN_MODEL_TYPE and not any(name.startswith(f"{kind}.") for name in stored)
     tensors = {}
     for name, tensor in stored.items():
@@ -285,7 +301,7 @@ def load_into(model: nn.Module, checkpoint: Checkpoint, heads: Sequence[str] | L
             "the file and its config.json do not belong together, or it holds another architecture",
         )
     unused = [name for name in checkpoint.tensors if name not in fitting]
-    of_encoder = ("encoder.", f"{model_type(checkpoint.config)}.")
+    of_encoder = ("encoder.", f"{checkpoint.type}.")
     if beyond := [name for name in unused if name.startswith(of_encoder) and _part(name) != "pooler"]:
         raise CheckpointError(
             f"{checkpoint.directory / WEIGHTS}: has more of an encoder than config.json says: {beyond[0]}",
@@ -329,7 +345,7 @@ def write(
     weights are stored once.
     """
     config: ModelConfig = model.config  # type: ignore[assignment]
-    names = name_map(config)
+    names = name_map(config, written_type(config, architecture))
     tensors = {translate(n, names): t.detach().float().cpu().contiguous() for n, t in model.state_dict().items()}
     if architecture == _BARE:
         tensors = {name.removeprefix(f"{model_type(config)}."): tensor for name, tensor in tensors.items()}

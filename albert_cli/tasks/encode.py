@@ -64,8 +64,8 @@ class Features:
         """
         starts = self.offsets[:-1][index]
         lengths = self.lengths[index]
-        offsets = _offsets(lengths)
-        positions = _ranges(np.zeros_like(starts), lengths)
+        offsets = offsets_of(lengths)
+        positions = ranges(np.zeros_like(starts), lengths)
         tokens = np.repeat(starts, lengths) + positions
         none = np.empty(0, dtype=np.int32)
         packed = PackedBatch(
@@ -136,15 +136,15 @@ def encode(examples: Sequence[Example], vocabulary: Tokenizer, max_seq_length: i
     room = max_seq_length - 2 - is_pair
     kept_a, kept_b = truncated_lengths(all_a, all_b, room)
 
-    offsets = _offsets(kept_a + kept_b + 2 + is_pair)
+    offsets = offsets_of(kept_a + kept_b + 2 + is_pair)
     ids = np.full(int(offsets[-1]), vocabulary.sep_id, dtype=np.int32)  # what the texts leave over is [SEP]
     segment_ids = np.zeros_like(ids)
     starts = offsets[:-1]
     ids[starts] = vocabulary.cls_id
-    ids[_ranges(starts + 1, kept_a)] = pieces.tokens(np.arange(size), kept_a)
+    ids[ranges(starts + 1, kept_a)] = pieces.tokens(np.arange(size), kept_a)
     start_b = starts + 2 + kept_a
-    ids[_ranges(start_b, kept_b)] = pieces.tokens(size + np.arange(size), kept_b)
-    segment_ids[_ranges(start_b, kept_b + is_pair)] = 1
+    ids[ranges(start_b, kept_b)] = pieces.tokens(size + np.arange(size), kept_b)
+    segment_ids[ranges(start_b, kept_b + is_pair)] = 1
     truncated = int(np.count_nonzero(all_a + all_b > room))
     return Features(ids, segment_ids, offsets, _labels(examples), truncated)
 
@@ -167,12 +167,12 @@ class _Pieces:
         lengths = np.fromiter(map(len, encoded), dtype=np.int64, count=len(encoded))
         self._ids = np.fromiter(chain.from_iterable(encoded), dtype=np.int32, count=int(lengths.sum()))
         slot_of_text = np.fromiter((slots[t] for t in texts), dtype=np.int64, count=len(texts))
-        self._starts = _offsets(lengths)[slot_of_text]
+        self._starts = offsets_of(lengths)[slot_of_text]
         self.lengths: Int64 = lengths[slot_of_text]
 
     def tokens(self, texts: Int64, kept: Int64) -> Int32:
         """The first `kept` tokens of each text of `texts`, one after the other."""
-        return self._ids[_ranges(self._starts[texts], kept)]
+        return self._ids[ranges(self._starts[texts], kept)]
 
 
 def _labels(examples: Sequence[Example]) -> NDArray[Any] | None:
@@ -183,11 +183,12 @@ def _labels(examples: Sequence[Example]) -> NDArray[Any] | None:
     return np.array(labels, dtype=np.float32 if is_value else np.int64)
 
 
-def _offsets(lengths: Int64) -> Int64:
+def offsets_of(lengths: Int64) -> Int64:
+    """Where items of these lengths [N] begin and end when they stand one after the other, int64 [N + 1]."""
     return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths, dtype=np.int64)])
 
 
-def _ranges(starts: Int64, lengths: Int64) -> Int64:
+def ranges(starts: Int64, lengths: Int64) -> Int64:
     """All of `start, start + 1, …` for each start and length, one after the other."""
-    offsets = _offsets(lengths)
+    offsets = offsets_of(lengths)
     return np.repeat(starts - offsets[:-1], lengths) + np.arange(offsets[-1])

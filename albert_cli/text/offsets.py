@@ -19,7 +19,8 @@ from albert_cli.text.clean import Cleaning, clean_batch, normalize_characters
 from albert_cli.text.vocabulary import Vocabulary
 
 Int32 = NDArray[np.int32]
-_WORD = re.compile(r"\S+")
+# Several words at once as long as they are ASCII with single spaces between, else one.
+_WORDS = re.compile(r"[!-~]+(?: [!-~]+)*(?!\S)|\S+")
 
 
 class PlacedText(NamedTuple):
@@ -46,7 +47,7 @@ def clean_with_places(text: str, cleaning: Cleaning) -> PlacedText:
     characters: list[str] = []
     starts: list[int] = []
     ends: list[int] = []
-    for word in _WORD.finditer(text):
+    for word in _WORDS.finditer(text):
         begin, end = word.span()
         if word[0].isascii():
             pieces = [
@@ -98,34 +99,35 @@ def _collapsed(characters: list[str], starts: list[int], ends: list[int]) -> Pla
 def encode_with_places(texts: Sequence[str], vocabulary: Vocabulary) -> list[PlacedPieces]:
     """The pieces of each text, as `Vocabulary.encode_batch` gives them, with their places in it."""
     cleaned = clean_batch(texts, vocabulary.cleaning)
-    ids = vocabulary.encode_cleaned(cleaned)
-    return [_place(text, clean, found, vocabulary) for text, clean, found in zip(texts, cleaned, ids, strict=True)]
+    written = vocabulary.pieces
+    size = np.array([len(piece) for piece in written], dtype=np.int32)
+    has_space = np.array([piece.startswith("▁") for piece in written], dtype=np.int32)
+    placed = []
+    for text, tidy, found in zip(texts, cleaned, vocabulary.encode_cleaned(cleaned), strict=True):
+        ids = np.array(found, dtype=np.int32)
+        if "".join(map(written.__getitem__, found)) == "▁" + tidy.replace(" ", "▁"):
+            # SentencePiece changed nothing: lengths alone tell the places.
+            ends = np.cumsum(size[ids], dtype=np.int32) - 1
+            starts = ends - size[ids] + has_space[ids]
+        else:
+            starts, ends = _told(tidy, found, vocabulary)
+        if not text.isascii() or len(text) != len(tidy):
+            starts, ends = _in_original(text, starts, ends, vocabulary.cleaning)
+        placed.append(PlacedPieces(ids, starts, ends))
+    return placed
 
 
-def _place(text: str, cleaned: str, ids: list[int], vocabulary: Vocabulary) -> PlacedPieces:
-    written = [vocabulary.pieces[index] for index in ids]
-    if "".join(written) == "▁" + cleaned.replace(" ", "▁"):
-        # SentencePiece changed nothing: lengths alone tell the places.
-        ends = np.cumsum(np.fromiter(map(len, written), dtype=np.int32, count=len(ids)), dtype=np.int32)
-        starts = np.concatenate([np.zeros(1, dtype=np.int32), ends[:-1]])
-        has_space = np.fromiter((w[0] == "▁" for w in written), dtype=bool, count=len(ids))
-        starts, ends = starts + has_space - 1, ends - 1
-    else:
-        spans = vocabulary.spans_of_cleaned(cleaned)
-        assert [index for index, _, _ in spans] == ids
-        begins = (b + len(cleaned[b:e]) - len(cleaned[b:e].lstrip(" ")) for _, b, e in spans)
-        starts = np.fromiter(begins, dtype=np.int32, count=len(ids))
-        ends = np.fromiter((e for _, _, e in spans), dtype=np.int32, count=len(ids))
-    if text.isascii() and len(text) == len(cleaned):
-        return PlacedPieces(np.array(ids, dtype=np.int32), starts.astype(np.int32), ends.astype(np.int32))
-    return _in_original(text, np.array(ids, dtype=np.int32), starts, ends, vocabulary.cleaning)
+def _told(cleaned: str, ids: list[int], vocabulary: Vocabulary) -> tuple[Int32, Int32]:
+    """Starts and ends in a cleaned text as SentencePiece tells them, without the space before a word."""
+    spans = vocabulary.spans_of_cleaned(cleaned)
+    assert [index for index, _, _ in spans] == ids
+    starts = [end - len(cleaned[begin:end].lstrip(" ")) for _, begin, end in spans]
+    return np.array(starts, dtype=np.int32), np.array([end for _, _, end in spans], dtype=np.int32)
 
 
-def _in_original(text: str, ids: Int32, starts: Int32, ends: Int32, cleaning: Cleaning) -> PlacedPieces:
+def _in_original(text: str, starts: Int32, ends: Int32, cleaning: Cleaning) -> tuple[Int32, Int32]:
+    """Starts and ends in a cleaned text as those in the text before cleaning."""
     placed = clean_with_places(text, cleaning)
-    firsts = np.array([*placed.starts, len(text)], dtype=np.int32)
-    lasts = np.array([0, *placed.ends], dtype=np.int32)
-    begins, stops = firsts[starts], lasts[ends]
-    is_empty = starts >= ends
-    stops[is_empty] = begins[is_empty]
-    return PlacedPieces(ids, begins, stops)
+    begins = np.array([*placed.starts, len(text)], dtype=np.int32)[starts]
+    stops = np.array([0, *placed.ends], dtype=np.int32)[ends]
+    return begins, np.where(starts < ends, stops, begins)

@@ -1,0 +1,246 @@
+"""SQuAD 1.1 and 2.0 (Rajpurkar et al., arXiv 1606.05250 and 1806.03822): questions whose answer is a span of a text."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from albert_cli import console
+from albert_cli.errors import InputError
+from albert_cli.tasks.hub import is_hub, read_hub
+from albert_cli.tasks.rows import read_text
+from albert_cli.tasks.task import Task
+
+Version = Literal["1.1", "2.0"]
+NOT_FOUND = -1  # the start of an answer that its context does not hold
+
+
+class Answer(NamedTuple):
+    """An answer and its first character's place in the context; `NOT_FOUND` where the context does not hold it."""
+
+    text: str
+    start: int
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question about a context, with what people answered; no answer where there is none, or where it is hidden."""
+
+    id: str
+    question: str
+    context: str
+    answers: tuple[Answer, ...] = ()
+    title: str = ""
+
+
+@dataclass(frozen=True)
+class SquadFiles:
+    """The published files or one's own in their layout, or a data set of the Hub with the columns of `squad`.
+
+    Of a folder the files `SPLIT-vVERSION.json` or `SPLIT.json` are taken. Without dev data (or when a single file is
+    named) a part `holdout` of the articles is held out, so that no context is in both parts; the paragraphs of the
+    only article otherwise.
+    """
+
+    version: Version
+    hub: str
+    holdout: float = 0.1
+
+    def read(self, task: Task, split: str, data: str | None) -> list[Question]:
+        """All questions of a split. Raises `InputError` naming file and JSON path for data that do not fit."""
+        if data is None or is_hub(data):
+            questions = self._from_hub(data or self.hub, split)
+        elif path := _find(Path(data), split, self.version):
+            questions = list(_questions(path, self.version))
+        else:
+            questions = self._held_out(Path(data), split)
+        return _repaired(questions, data or self.hub, is_train=split == task.train_split)
+
+    def _held_out(self, data: Path, split: str) -> list[Question]:
+        path = data if data.is_file() else _find(data, "train", self.version)
+        if not path or split not in ("train", "dev"):
+            raise InputError(
+                f"{data}: neither {split}-v{self.version}.json nor {split}.json is there",
+                f"without --data it is read from the Hugging Face Hub ({self.hub})",
+            )
+        questions = list(_questions(path, self.version))
+        held_out, what = _held_out_units(questions, self.holdout)
+        if not held_out:
+            raise InputError(f"{path}: a single context cannot be split into train and dev", "put a dev.json beside it")
+        if split == "dev":
+            console.note(f"{path}: no dev data, so {len(held_out)} of its {what} are held out")
+        of_articles = what.endswith("articles")
+        return [q for q in questions if ((q.title if of_articles else q.context) in held_out) == (split == "dev")]
+
+    def _from_hub(self, source: str, split: str) -> list[Question]:
+        rows = read_hub(source, split.replace("dev", "validation"))
+        wanted = ("id", "title", "context", "question", "answers")
+        if missing := [name for name in wanted if name not in rows.columns]:
+            there = ", ".join(rows.columns)
+            raise InputError(f"{rows.origin}: no column {missing[0]!r}; it has {there}", f"wanted: {', '.join(wanted)}")
+        places = [rows.columns.index(name) for name in wanted]
+        found = []
+        for index, row in enumerate(rows.cells):
+            id_, title, context, question, answers = (row[place] for place in places)
+            value = {"id": id_, "question": question, "answers": json.loads(answers or "null")}
+            found.append(_question(value, context, title, rows.where(index), self.version))
+        return found
+
+
+# ---------------------------------------------------------------- files
+
+
+def _find(data: Path, split: str, version: Version) -> Path | None:
+    """The file of a split in a folder, or in its folder `squad`."""
+    if not data.exists():
+        raise InputError(f"{data}: no such file or directory", f"--data names the folder of {split}-v{version}.json")
+    names = (f"{split}-v{version}.json", f"{split}.json")
+    paths = (folder / name for name in names for folder in (data, data / "squad"))
+    return next((path for path in paths if path.is_file()), None)
+
+
+def read_file(path: Path, version: Version | None = None) -> list[Question]:
+    """All questions of a file in SQuAD's layout, answered or not; without `version` answers may be missing."""
+    return _repaired(list(_questions(path, version)), str(path), is_train=False)
+
+
+def _questions(path: Path, version: Version | None) -> Iterator[Question]:
+    """The questions of a file in SQuAD's layout, as they stand there."""
+    articles = _parse(path).get("data")
+    if not isinstance(articles, list):
+        raise InputError(
+            f"{path}: no list 'data'", "the layout is {data: [{title, paragraphs: [{context, qas: […]}]}]}"
+        )
+    seen: dict[str, str] = {}
+    for a, article in enumerate(articles):
+        where = f"{path}: data[{a}]"
+        for p, paragraph in enumerate(_list(article, "paragraphs", where)):
+            inner = f"{where}.paragraphs[{p}]"
+            context = _text(paragraph, "context", inner)
+            for q, value in enumerate(_list(paragraph, "qas", inner)):
+                here = f"{inner}.qas[{q}]"
+                question = _question(value, context, str(article.get("title", a)), here, version)
+                if (before := seen.setdefault(question.id, here)) is not here:
+                    raise InputError(
+                        f"{here}: the id {question.id!r} is that of {before.removeprefix(f'{path}: ')} too",
+                        "predictions are named by their id; give each question its own",
+                    )
+                yield question
+    if not seen:
+        raise InputError(f"{path}: holds no questions")
+
+
+def _parse(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(read_text(path))
+    except json.JSONDecodeError as error:
+        raise InputError(f"{path}:{error.lineno}: not valid JSON: {error.msg}") from None
+    except RecursionError:
+        raise InputError(f"{path}: not valid JSON: nested too deeply") from None
+    if not isinstance(value, dict):
+        raise InputError(f"{path}: not a JSON object")
+    return value
+
+
+def _list(value: object, key: str, where: str) -> list[Any]:
+    if not isinstance(value, dict) or not isinstance(value.get(key), list):
+        raise InputError(f"{where}: no list {key!r}")
+    found: list[Any] = value[key]
+    return found
+
+
+def _text(value: object, key: str, where: str) -> str:
+    text = value.get(key) if isinstance(value, dict) else None
+    if not isinstance(text, str):
+        raise InputError(f"{where}: no text {key!r}")
+    if not text.strip():
+        raise InputError(f"{where}: the {key} is empty")
+    return text
+
+
+def _question(value: object, context: str, title: str, where: str, version: Version | None) -> Question:
+    text = _text(value, "question", where)
+    assert isinstance(value, dict)
+    identifier = value.get("id")
+    if not isinstance(identifier, str | int) or isinstance(identifier, bool):
+        raise InputError(f"{where}: no 'id'")
+    where = f"{where} (id {identifier})"
+    answers = tuple(_answers(value.get("answers"), where))
+    if answers and value.get("is_impossible") is True:
+        raise InputError(f"{where}: is_impossible, yet it has answers", "what only looks right is a plausible_answer")
+    if not answers and version == "1.1":
+        raise InputError(f"{where}: has no answer", "squad2 is the task with unanswerable questions")
+    if not answers and version == "2.0" and value.get("is_impossible") is False:
+        raise InputError(f"{where}: has no answer, yet is_impossible is false")
+    return Question(str(identifier), text, context, answers, title)
+
+
+def _answers(value: object, where: str) -> Iterator[Answer]:
+    if isinstance(value, dict):  # the Hub's form: a list of texts beside a list of places
+        texts, starts = _list(value, "text", f"{where}.answers"), _list(value, "answer_start", f"{where}.answers")
+        value = [{"text": t, "answer_start": s} for t, s in zip(texts, starts, strict=False)]
+    if value is None:
+        return
+    if not isinstance(value, list):
+        raise InputError(f"{where}: 'answers' is not a list")
+    for number, answer in enumerate(value):
+        text = _text(answer, "text", f"{where}.answers[{number}]")
+        start = answer.get("answer_start", NOT_FOUND)
+        if not isinstance(start, int):
+            raise InputError(f"{where}.answers[{number}]: 'answer_start' is not a whole number")
+        yield Answer(text, start)
+
+
+def _held_out_units(questions: list[Question], holdout: float) -> tuple[set[str], str]:
+    """The articles that serve as dev, those whose hash comes first; contexts where there is only one article."""
+    titles = sorted({q.title for q in questions})
+    units, name = (titles, "articles") if len(titles) > 1 else (sorted({q.context for q in questions}), "contexts")
+    count = min(len(units) - 1, max(1, round(len(units) * holdout)))
+    drawn = sorted(units, key=lambda unit: hashlib.sha256(unit.encode("utf-8", "surrogatepass")).digest())
+    return set(drawn[:count]), f"{len(units)} {name}"
+
+
+# ---------------------------------------------------------------- answers that are not where they should be
+
+
+def _repaired(questions: list[Question], origin: str, *, is_train: bool) -> list[Question]:
+    """Every answer at a place where its text stands: the nearest one; says how many were not where they should be.
+
+    A question to train on whose answers the context does not hold is left out; to be scored it needs only their texts.
+    """
+    moved = lost = 0
+    kept: list[Question] = []
+    for question in questions:
+        answers = tuple(Answer(a.text, _nearest(question.context, a)) for a in question.answers)
+        if answers == question.answers:
+            kept.append(question)
+            continue
+        moved += sum(
+            new.start not in (old.start, NOT_FOUND) for old, new in zip(question.answers, answers, strict=True)
+        )
+        lost += sum(answer.start == NOT_FOUND for answer in answers)
+        found = tuple(answer for answer in answers if answer.start != NOT_FOUND)
+        if found or not is_train:
+            kept.append(replace(question, answers=found if is_train else answers))
+    if moved:
+        console.note(f"{origin}: {moved:,} answers are not at their answer_start; the nearest place is taken")
+    if lost:
+        console.warn(f"{origin}: {lost:,} answers are not in their contexts" + (", left out" if is_train else ""))
+    return kept
+
+
+def _nearest(context: str, answer: Answer) -> int:
+    """Where the answer's text stands nearest to the place given for it; `NOT_FOUND` where it stands nowhere."""
+    text, start = answer
+    if start >= 0 and context.startswith(text, start):
+        return start
+    start = min(max(start, 0), len(context))
+    before = context.rfind(text, 0, start + len(text) - 1)
+    after = context.find(text, start)
+    if NOT_FOUND in (before, after):
+        return max(before, after)
+    return before if start - before <= after - start else after

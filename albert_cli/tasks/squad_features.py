@@ -1,0 +1,265 @@
+"""Questions as windows of pieces, and spans of pieces as text: `[CLS] question [SEP] window of the context [SEP]`.
+
+Every distinct context is tokenised once; windows are places in it and become tokens when a batch is drawn. Shapes:
+W windows, Q questions, C contexts, P pieces of all contexts, B windows of a batch, T their tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import chain
+
+import numpy as np
+from numpy.typing import NDArray
+
+from albert_cli.data.batches import PackedBatch
+from albert_cli.errors import ConfigError
+from albert_cli.tasks.encode import Features, Int32, Int64, offsets_of, ranges
+from albert_cli.tasks.squad import NOT_FOUND, Question
+from albert_cli.text.offsets import encode_with_places
+from albert_cli.text.vocabulary import Vocabulary
+
+_SPECIAL = 3  # [CLS] question [SEP] context [SEP]
+_BEFORE = 2  # the [CLS] and the [SEP] before the context
+
+
+@dataclass(frozen=True)
+class SpanSettings:
+    """`[span]`, for questions answered by a span of a text; the defaults are the reference's.
+
+    `max_query_length` and `max_answer_length` in pieces; a context that is too long becomes windows, each beginning
+    `doc_stride` pieces after the one before. `head`: "linear" is a start and an end logit a piece, "beam" finds ends
+    for each of the `start_top` best starts and says whether there is an answer; "auto" takes the paper's (linear for
+    1.1, beam for 2.0). `n_best` answers are kept of each question, `end_top` ends of each start. A question whose
+    null odds exceed `threshold` is left unanswered in 2.0. `holdout` is the part of the articles that is held out
+    where there is no dev file.
+    """
+
+    max_query_length: int = 64
+    doc_stride: int = 128
+    max_answer_length: int = 30
+    head: str = "auto"
+    n_best: int = 20
+    start_top: int = 5
+    end_top: int = 5
+    threshold: float = 0.0
+    holdout: float = 0.1
+
+    def __post_init__(self) -> None:
+        for name in ("max_query_length", "doc_stride", "max_answer_length", "n_best", "start_top", "end_top"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"span.{name} is {getattr(self, name)}", "it must be at least 1")
+        if not 0 < self.holdout < 1:
+            raise ConfigError(f"span.holdout is {self.holdout}", "it lies between 0 and 1")
+        if self.head not in ("auto", "linear", "beam"):
+            raise ConfigError(f"span.head is {self.head!r}", "auto, linear or beam")
+
+
+@dataclass(frozen=True)
+class Contexts:
+    """The pieces of C contexts: ids and places in the context's text (starts, ends) int32 [P], offsets int64 [C + 1]."""
+
+    ids: Int32
+    starts: Int32
+    ends: Int32
+    offsets: Int64
+
+    @property
+    def lengths(self) -> Int64:
+        """Pieces of each context, int64 [C]."""
+        return np.diff(self.offsets)
+
+    def pieces_of(self, context: Int64, start: Int64, stop: Int64) -> tuple[Int64, Int64]:
+        """The first and the last piece that hold characters of `text[start:stop]`, counted from each context's first.
+
+        All arguments and results int64 [N]. The last is before the first where no piece holds any of them.
+        """
+        # Places of one context after those of another, so that one search serves all.
+        span = 1 + max(int(self.ends.max(initial=0)), int(stop.max(initial=0)))
+        of_piece = np.repeat(np.arange(len(self.lengths)) * span, self.lengths)
+        first = np.searchsorted(of_piece + self.ends, context * span + start, side="right")
+        last = np.searchsorted(of_piece + self.starts, context * span + stop, side="left") - 1
+        base = self.offsets[:-1][context]
+        return first - base, last - base
+
+
+@dataclass(frozen=True)
+class SpanFeatures:
+    """W windows of Q questions.
+
+    question int64 [W], increasing, is whose window it is; start and length int64 [W] which pieces of its context it
+    shows; answer int64 [W, 2] the first and last token of the answer, counted from [CLS], 0 where the window does not
+    hold it whole. context int64 [Q] is each question's context.
+    """
+
+    contexts: Contexts
+    context: Int64
+    query_ids: Int32
+    query_offsets: Int64
+    question: Int64
+    start: Int64
+    length: Int64
+    answer: Int64
+    is_answered: NDArray[np.bool_]
+    room: Int64
+    settings: SpanSettings
+    cls_id: int
+    sep_id: int
+    truncated: int
+    _order: Features = field(repr=False)
+
+    def __len__(self) -> int:
+        return len(self.question)
+
+    @property
+    def questions(self) -> int:
+        """Their number, Q."""
+        return len(self.context)
+
+    @property
+    def query_lengths(self) -> Int64:
+        """Pieces of each question, int64 [Q]."""
+        return np.diff(self.query_offsets)
+
+    @property
+    def lengths(self) -> Int64:
+        """Tokens of each window, int64 [W]."""
+        return self._order.lengths
+
+    def context_start(self, index: Int64) -> Int64:
+        """The token of each window [B] at which the context begins, counted from [CLS]: int64 [B]."""
+        return self.query_lengths[self.question[index]] + _BEFORE
+
+    def batch(self, index: Int64) -> tuple[PackedBatch, NDArray[np.int64]]:
+        """The windows at `index` [B], packed, and their answers int64 [B, 2]: 0, 0 where [CLS] says there is none."""
+        of = self.question[index]
+        context = self.context[of]
+        query, shown = self.query_lengths[of], self.length[index]
+        offsets = offsets_of(self.lengths[index])
+        starts = offsets[:-1]
+        ids = np.full(int(offsets[-1]), self.sep_id, dtype=np.int32)
+        segment_ids = np.zeros_like(ids)
+        ids[starts] = self.cls_id
+        ids[ranges(starts + 1, query)] = self.query_ids[ranges(self.query_offsets[:-1][of], query)]
+        inside = starts + query + _BEFORE
+        begin = self.contexts.offsets[:-1][context] + self.start[index]
+        ids[ranges(inside, shown)] = self.contexts.ids[ranges(begin, shown)]
+        segment_ids[ranges(inside, shown + 1)] = 1
+        none = np.empty(0, dtype=np.int32)
+        positions = ranges(np.zeros_like(starts), self.lengths[index]).astype(np.int32)
+        return PackedBatch(ids, segment_ids, positions, offsets.astype(np.int32), none, none, none), self.answer[index]
+
+    def batch_index(self, seed: int, step: int, batch_size: int) -> Int64:
+        """The windows of a training step, int64 [batch_size]: a permutation of all an epoch, as in `Features`."""
+        return self._order.batch_index(seed, step, batch_size)
+
+    def eval_batches(self, max_tokens: int) -> Iterator[Int64]:
+        """Index arrays that hold every window once, grouped by length, as in `Features`."""
+        return self._order.eval_batches(max_tokens)
+
+    def is_best_window(self, index: Int64) -> NDArray[np.bool_]:
+        """Whether each context piece of the windows [B] has more context around it here than in any other window.
+
+        bool, `length` values a window, one window after the other.
+        """
+        of = self.question[index]
+        whole = self.contexts.lengths[self.context[of]]
+        first = np.searchsorted(self.question, of)  # the number of the question's first window
+        parts = [np.empty(0, dtype=bool)]
+        for window, number, pieces, room, start, shown in zip(
+            index.tolist(), first.tolist(), whole.tolist(), self.room[of].tolist(),
+            self.start[index].tolist(), self.length[index].tolist(), strict=True,
+        ):  # fmt: skip
+            best = best_windows(pieces, room, self.settings.doc_stride)
+            parts.append(best[start : start + shown] == window - number)
+        return np.concatenate(parts)
+
+
+@lru_cache(maxsize=4096)
+def best_windows(pieces: int, room: int, stride: int) -> NDArray[np.int64]:
+    """The window in which each piece of a context is to be judged, int64 [pieces].
+
+    It is the one with the most pieces on the poorer side, a longer window being a little better: the rule that BERT's
+    code calls maximum context. Of equal ones the first.
+    """
+    starts = window_starts(pieces, room, stride)
+    shown = np.minimum(pieces - starts, room)
+    piece = np.arange(pieces)
+    left = piece - starts[:, None]
+    right = shown[:, None] - 1 - left
+    scores = np.where((left >= 0) & (right >= 0), np.minimum(left, right) + 0.01 * shown[:, None], -np.inf)
+    best: NDArray[np.int64] = scores.argmax(axis=0)
+    return best
+
+
+def window_starts(pieces: int, room: int, stride: int) -> Int64:
+    """Where windows of `room` pieces begin in a context, int64: every `stride` until one reaches the end."""
+    count = 1 + max(0, -(-(pieces - room) // min(stride, room)))
+    return np.arange(count, dtype=np.int64) * min(stride, room)
+
+
+def encode_spans(
+    questions: Sequence[Question], vocabulary: Vocabulary, max_seq_length: int, settings: SpanSettings
+) -> SpanFeatures:
+    """Windows of at most `max_seq_length` tokens; questions keep their first `max_query_length` pieces.
+
+    Raises `ConfigError` where that leaves no room for the context.
+    """
+    if max_seq_length - _SPECIAL <= settings.max_query_length:
+        raise ConfigError(
+            f"data.max_seq_length = {max_seq_length} leaves no room beside a question of span.max_query_length = "
+            f"{settings.max_query_length} pieces",
+            "a longer max_seq_length or shorter questions",
+        )
+    slots = {text: slot for slot, text in enumerate(dict.fromkeys(q.context for q in questions))}
+    contexts = _contexts(list(slots), vocabulary)
+    context = np.fromiter((slots[q.context] for q in questions), dtype=np.int64, count=len(questions))
+    queries = vocabulary.encode_batch([q.question for q in questions])
+    query = np.fromiter(map(len, queries), dtype=np.int64, count=len(queries))
+    truncated = int(np.count_nonzero(query > settings.max_query_length))
+    query = np.minimum(query, settings.max_query_length)
+    cut = chain.from_iterable(q[: settings.max_query_length] for q in queries)
+    query_ids = np.fromiter(cut, dtype=np.int32, count=int(query.sum()))
+
+    room = max_seq_length - _SPECIAL - query
+    stride = np.minimum(settings.doc_stride, room)
+    pieces = contexts.lengths[context]
+    windows = 1 + np.maximum(0, -(-(pieces - room) // stride))
+    question = np.repeat(np.arange(len(questions)), windows)
+    start = ranges(np.zeros_like(windows), windows) * stride[question]
+    length = np.minimum(pieces[question] - start, room[question])
+    answer = _answers(questions, contexts, context)
+    inside = (answer[question, 0] >= start) & (answer[question, 1] < start + length)
+    placed = answer[question] - (start - query[question] - _BEFORE)[:, None]
+    order = _lengths_only(length + query[question] + _SPECIAL)
+    return SpanFeatures(
+        contexts, context, query_ids, offsets_of(query), question, start, length,
+        np.where(inside[:, None], placed, 0), inside, room, settings,
+        vocabulary.cls_id, vocabulary.sep_id, truncated, order,
+    )  # fmt: skip
+
+
+def _contexts(texts: list[str], vocabulary: Vocabulary) -> Contexts:
+    placed = encode_with_places(texts, vocabulary)
+    ids, starts, ends = (
+        np.concatenate([np.empty(0, np.int32), *(p[i] for p in placed)]).astype(np.int32) for i in range(3)
+    )
+    return Contexts(ids, starts, ends, offsets_of(np.array([len(p.ids) for p in placed], dtype=np.int64)))
+
+
+def _answers(questions: Sequence[Question], contexts: Contexts, context: Int64) -> Int64:
+    """The first and last piece of each question's first answer, int64 [Q, 2]; -1 where there is none."""
+    found = [next((a for a in q.answers if a.start != NOT_FOUND), None) for q in questions]
+    start = np.array([a.start + len(a.text) - len(a.text.lstrip()) if a else 0 for a in found], dtype=np.int64)
+    stop = np.array([a.start + len(a.text.rstrip()) if a else 0 for a in found], dtype=np.int64)
+    first, last = contexts.pieces_of(context, start, stop)
+    is_there = np.array([a is not None for a in found], dtype=bool) & (first <= last)
+    return np.where(is_there[:, None], np.stack([first, last], axis=1), -1)
+
+
+def _lengths_only(lengths: Int64) -> Features:
+    """Features that know no more than how long each item is: for the order in which they are drawn."""
+    empty = np.empty(0, dtype=np.int32)
+    return Features(empty, empty, offsets_of(lengths), None, 0)
