@@ -148,5 +148,5 @@ def initialize(module: nn.Module, std: float) -> None:
     """Normal weights cut at two standard deviations, zero biases, as the reference code draws them."""
     if isinstance(module, nn.Linear | nn.Embedding):
         nn.init.trunc_normal_(module.weight, std=std, a=-2 * std, b=2 * std)
-    if isinstance(module, nn.Linear):
+    if isinstance(module, nn.Linear) and module.bias is not None:
         nn.init.zeros_(module.bias)

@@ -6,8 +6,10 @@ H hidden, E embedding, V vocabulary, C labels or choices.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -107,7 +109,12 @@ class MultipleChoice(SequenceClassifier):
 
 
 class QuestionAnswering(nn.Module):
-    """The encoder with two logits a token: that an answer begins there, and that one ends there."""
+    """The encoder with two logits a token: that an answer begins there, and that one ends there.
+
+    `made_with` is what its config.json should say of how inputs were made.
+    """
+
+    made_with: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -121,15 +121,21 @@ def translate(name: str, names: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True)
 class FinetunedFor:
-    """What a task checkpoint says of its task: name, texts in an input, and pieces at which inputs were cut."""
+    """What a task checkpoint says of its task: name, texts in an input, and pieces at which inputs were cut.
+
+    `settings` are the kind of task's own, for making inputs and reading outputs as in its training.
+    """
 
     task: str
     inputs: int
     max_seq_length: int
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Entries of `config.json`: Hugging Face's key for the name, one of our own for what it lacks."""
-        ours = {"inputs": self.inputs, "max_seq_length": self.max_seq_length}
+        ours: dict[str, Any] = {"inputs": self.inputs, "max_seq_length": self.max_seq_length}
+        if self.settings:
+            ours["settings"] = dict(self.settings)
         return {"finetuning_task": self.task, "albert_task": ours}
 
 
@@ -201,7 +207,8 @@ class Checkpoint:
                 "finetuning_task": str(task),
                 "albert_task": {"inputs": int(inputs), "max_seq_length": int(max_seq_length)},
             }:
-                return FinetunedFor(task, inputs, max_seq_length)
+                settings = self.values["albert_task"].get("settings")
+                return FinetunedFor(task, inputs, max_seq_length, settings if isinstance(settings, dict) else {})
         return None
 
 

@@ -6,7 +6,10 @@ starts of each, H hidden.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
+from types import MappingProxyType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -51,7 +54,12 @@ class AnswerableHead(nn.Module):
 
 
 class BeamQuestionAnswering(nn.Module):
-    """The encoder with a start logit a token, end logits for given starts, and a logit of there being no answer."""
+    """The encoder with a start logit a token, end logits for given starts, and a logit of there being no answer.
+
+    `made_with` is what its config.json should say of how inputs were made.
+    """
+
+    made_with: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()

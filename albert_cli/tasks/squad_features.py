@@ -18,6 +18,7 @@ from albert_cli.data.batches import PackedBatch
 from albert_cli.errors import ConfigError
 from albert_cli.tasks.encode import Features, Int32, Int64, offsets_of, ranges
 from albert_cli.tasks.squad import NOT_FOUND, Question
+from albert_cli.tasks.squad_settings import SpanSettings
 from albert_cli.text.offsets import encode_with_places
 from albert_cli.text.vocabulary import Vocabulary
 
@@ -26,40 +27,8 @@ _BEFORE = 2  # the [CLS] and the [SEP] before the context
 
 
 @dataclass(frozen=True)
-class SpanSettings:
-    """`[span]`, for questions answered by a span of a text; the defaults are the reference's.
-
-    `max_query_length` and `max_answer_length` in pieces; a context that is too long becomes windows, each beginning
-    `doc_stride` pieces after the one before. `head`: "linear" is a start and an end logit a piece, "beam" finds ends
-    for each of the `start_top` best starts and says whether there is an answer; "auto" takes the paper's (linear for
-    1.1, beam for 2.0). `n_best` answers are kept of each question, `end_top` ends of each start. A question whose
-    null odds exceed `threshold` is left unanswered in 2.0. `holdout` is the part of the articles that is held out
-    where there is no dev file.
-    """
-
-    max_query_length: int = 64
-    doc_stride: int = 128
-    max_answer_length: int = 30
-    head: str = "auto"
-    n_best: int = 20
-    start_top: int = 5
-    end_top: int = 5
-    threshold: float = 0.0
-    holdout: float = 0.1
-
-    def __post_init__(self) -> None:
-        for name in ("max_query_length", "doc_stride", "max_answer_length", "n_best", "start_top", "end_top"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"span.{name} is {getattr(self, name)}", "it must be at least 1")
-        if not 0 < self.holdout < 1:
-            raise ConfigError(f"span.holdout is {self.holdout}", "it lies between 0 and 1")
-        if self.head not in ("auto", "linear", "beam"):
-            raise ConfigError(f"span.head is {self.head!r}", "auto, linear or beam")
-
-
-@dataclass(frozen=True)
 class Contexts:
-    """The pieces of C contexts: ids and places in the context's text (starts, ends) int32 [P], offsets int64 [C + 1]."""
+    """The pieces of C contexts: ids, and starts and ends in the context's text, int32 [P]; offsets int64 [C + 1]."""
 
     ids: Int32
     starts: Int32

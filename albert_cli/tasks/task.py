@@ -14,7 +14,7 @@ from albert_cli.errors import ConfigError, InputError
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-Kind = Literal["classification", "regression"]
+Kind = Literal["classification", "regression", "span"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from albert_cli.distributed import Group
 from albert_cli.errors import CheckpointError, InputError
 from albert_cli.model import hub
 from albert_cli.tasks.spec import find_task, fingerprint
+from albert_cli.tasks.squad import SquadFiles
 from albert_cli.tasks.table import open_table
 from albert_cli.tasks.task import Task
 from albert_cli.text.vocabulary import Vocabulary
@@ -216,6 +217,8 @@ def prepare(task: str, checkpoint_name: str, data: str | None, overrides: Sequen
     recipe = resolve(task, overrides)
     found = hub.read(hub.find(checkpoint_name))
     row = open_table(recipe.table, data, found.labels) if recipe.task == "table" else find_task(recipe.task)
+    if isinstance(row.source, SquadFiles):
+        row = dataclasses.replace(row, source=dataclasses.replace(row.source, holdout=recipe.span.holdout))
     if not row.dev_splits:
         raise InputError(f"{row.title} has no labelled dev data here", "--data DIR with a dev file")
     limit = found.config.max_position_embeddings

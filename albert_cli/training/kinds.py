@@ -16,6 +16,7 @@ from albert_cli.model.config import ModelConfig
 from albert_cli.tasks.encode import Tokenizer
 from albert_cli.tasks.task import Kind, Task
 from albert_cli.training.classify import Classification
+from albert_cli.training.spans import SpanAnswering
 from albert_cli.training.task_recipe import FinetuneRecipe
 
 Array = NDArray[Any]
@@ -84,7 +85,11 @@ class TaskKind(Protocol):
         """That model, its outputs in the task's order."""
 
 
-KINDS: Mapping[Kind, TaskKind] = {"classification": Classification(), "regression": Classification()}
+KINDS: Mapping[Kind, TaskKind] = {
+    "classification": Classification(),
+    "regression": Classification(),
+    "span": SpanAnswering(),
+}
 
 
 def kind_of(task: Task) -> TaskKind:

@@ -9,6 +9,7 @@ from typing import Literal
 from albert_cli import config
 from albert_cli.errors import ConfigError
 from albert_cli.tasks.spec import SCORED, find_task
+from albert_cli.tasks.squad_settings import SpanSettings
 from albert_cli.tasks.table import TableSettings
 from albert_cli.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
 
@@ -62,6 +63,7 @@ class FinetuneRecipe:
     model: TaskModel = field(default_factory=TaskModel)
     train: TrainSettings = field(default_factory=lambda: TrainSettings(eval_every=100))
     table: TableSettings = field(default_factory=TableSettings)
+    span: SpanSettings = field(default_factory=SpanSettings)
 
     def __post_init__(self) -> None:
         if self.start_from not in (PRETRAINED, *SCORED):

@@ -18,6 +18,8 @@ TABLE_14 = {
     "rte": (3e-5, 32, 0.1, 800, 200),
     "mrpc": (2e-5, 32, 0.0, 800, 200),
     "wnli": (2e-5, 16, 0.1, 2000, 250),
+    "squad1": (5e-5, 48, 0.0, 3649, 365),
+    "squad2": (3e-5, 48, 0.0, 8144, 814),
 }
 
 
@@ -34,7 +36,7 @@ def test_table_14(name: str) -> None:
     )
     assert here == TABLE_14[name]
     assert recipe["task"] == name
-    assert recipe["data"]["max_seq_length"] == 512
+    assert recipe["data"]["max_seq_length"] == (384 if name == "squad1" else 512)
     assert model["classifier_dropout"] == 0.1
     assert (optimizer["name"], optimizer["weight_decay"], optimizer["eps"]) == ("adamw", 0.01, 1e-6)
 

@@ -1,0 +1,195 @@
+"""From scored spans to answers: the best ones of each question, as text, and in the files that SQuAD's tools read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from albert_cli import store
+from albert_cli.tasks.encode import Int64, offsets_of
+from albert_cli.tasks.squad import Question, Version
+from albert_cli.tasks.squad_features import SpanFeatures
+from albert_cli.tasks.squad_metrics import score
+
+Floats = NDArray[np.float64]
+PREDICTIONS, NBEST, NULL_ODDS = "predictions.json", "nbest_predictions.json", "null_odds.json"
+
+
+@dataclass(frozen=True)
+class WindowSpans:
+    """What a head says of windows [B]: K spans of each by their first and last token, counted from [CLS].
+
+    scores [B, K] may be compared between the windows of a question, -inf where there is no span; null [B] grows with
+    the odds that the window holds no answer.
+    """
+
+    first: Int64
+    last: Int64
+    scores: Floats
+    null: Floats
+
+
+@dataclass(frozen=True)
+class Spans:
+    """M scored spans of Q questions, those of a question together and the best first.
+
+    question int64 [M]; start and end int64 [M], characters of the context as written; probability [M] among the
+    question's own spans; null [Q] grows with the odds that there is no answer. Offsets [Q + 1] are where each
+    question's spans begin.
+    """
+
+    question: Int64
+    start: Int64
+    end: Int64
+    probability: Floats
+    null: Floats
+
+    @property
+    def offsets(self) -> Int64:
+        """Where each question's spans begin and end, int64 [Q + 1]."""
+        return offsets_of(np.bincount(self.question, minlength=len(self.null)))
+
+
+def collect(features: SpanFeatures, parts: Iterable[tuple[Int64, WindowSpans]], *, relative_null: bool) -> Spans:
+    """The spans of all windows by question; `parts` are (the windows [B], what a head says of them).
+
+    A question's null odds are the least of its windows', since one that holds the answer is enough; under
+    `relative_null` the score of its best span is taken off, as where both are sums of logits.
+    """
+    question, first, last, scores = [], [], [], []
+    null = np.full(features.questions, np.inf)
+    for index, said in parts:
+        of = features.question[index]
+        np.minimum.at(null, of, said.null)
+        shift = features.start[index] - features.context_start(index)
+        window, kept = np.nonzero(np.isfinite(said.scores))
+        base = features.contexts.offsets[:-1][features.context[of]] + shift
+        question.append(of[window])
+        first.append(features.contexts.starts[said.first[window, kept] + base[window]].astype(np.int64))
+        last.append(features.contexts.ends[said.last[window, kept] + base[window]].astype(np.int64))
+        scores.append(said.scores[window, kept])
+    joined = [np.concatenate(column) for column in (question, first, last, scores)]
+    spans, best = _ranked(*joined, null)
+    return Spans(*spans, null - best if relative_null else null)
+
+
+def _ranked(
+    question: Int64, start: Int64, end: Int64, scores: Floats, null: Floats
+) -> tuple[tuple[Int64, Int64, Int64, Floats], Floats]:
+    """Spans sorted by question and score, each once, with probabilities; and each question's best score [Q]."""
+    order = np.lexsort((end, start, -scores, question))
+    question, start, end, scores = question[order], start[order], end[order], scores[order]
+    best = np.full(len(null), -np.inf)
+    np.maximum.at(best, question, scores)
+    weights = np.exp(scores - best[question])
+    total = np.bincount(question, weights, minlength=len(null))
+    return (question, start, end, weights / total[question]), best
+
+
+def average(outputs: Sequence[Spans]) -> Spans:
+    """The ensemble of several checkpoints' spans of the same questions: mean probabilities, and mean null odds (§4.9).
+
+    A span that one of them does not have among its own counts there as 0. Spans are compared as places in the text,
+    so that the checkpoints may have different vocabularies.
+    """
+    joined = [np.concatenate([getattr(o, name) for o in outputs]) for name in ("question", "start", "end")]
+    weights = np.concatenate([o.probability for o in outputs]) / len(outputs)
+    keys, same = np.unique(np.stack(joined, axis=1), axis=0, return_inverse=True)
+    mean = np.bincount(same.ravel(), weights, minlength=len(keys))
+    null = np.mean([o.null for o in outputs], axis=0)
+    order = np.lexsort((keys[:, 2], keys[:, 1], -mean, keys[:, 0]))
+    question, start, end = keys[order].T
+    return Spans(question, start, end, mean[order], null)
+
+
+# ---------------------------------------------------------------- answers
+
+
+@dataclass(frozen=True)
+class Found:
+    """An answer: its text as the context has it, the place of its first character and of the one after its last."""
+
+    text: str
+    start: int
+    end: int
+    probability: float
+
+
+NOTHING = Found("", 0, 0, 0.0)  # of a context without a single piece
+
+
+def best_answers(questions: Sequence[Question], spans: Spans, n_best: int = 1) -> Iterator[list[Found]]:
+    """The best answers of each question, at most `n_best`, of equal texts only the first; never none."""
+    offsets = spans.offsets.tolist()
+    for number, question in enumerate(questions):
+        found: dict[str, Found] = {}
+        for i in range(offsets[number], offsets[number + 1]):
+            start, end = int(spans.start[i]), int(spans.end[i])
+            text = question.context[start:end]
+            if text.strip() and text not in found:
+                found[text] = Found(text, start, end, float(spans.probability[i]))
+                if len(found) == n_best:
+                    break
+        yield list(found.values()) or [NOTHING]
+
+
+def is_unanswered(version: Version, null: float, threshold: float) -> bool:
+    """Whether a question counts as unanswerable: in 2.0 alone, by its null odds."""
+    return version == "2.0" and null > threshold
+
+
+def write_official(
+    directory: Path, questions: Sequence[Question], spans: Spans, version: Version, threshold: float, n_best: int
+) -> None:
+    """The three files of SQuAD's own tools: an answer a question, its n best, and in 2.0 its null odds.
+
+    `predictions.json` leaves questions beyond the threshold unanswered (""); `nbest_predictions.json` has what would
+    have been answered.
+    """
+    predictions: dict[str, str] = {}
+    n_bests: dict[str, list[dict[str, Any]]] = {}
+    for question, found, null in zip(questions, best_answers(questions, spans, n_best), spans.null, strict=True):
+        predictions[question.id] = "" if is_unanswered(version, null, threshold) else found[0].text
+        n_bests[question.id] = [{"text": f.text, "probability": round(f.probability, 6)} for f in found]
+    _write(directory / PREDICTIONS, predictions)
+    _write(directory / NBEST, n_bests)
+    if version == "2.0":
+        _write(directory / NULL_ODDS, {q.id: round(float(n), 6) for q, n in zip(questions, spans.null, strict=True)})
+
+
+def _write(path: Path, by_id: dict[str, Any]) -> None:
+    """One JSON object, a question a line."""
+    lines = (f"{json.dumps(k, ensure_ascii=False)}: {json.dumps(v, ensure_ascii=False)}" for k, v in by_id.items())
+    store.write_text(path, "{\n" + ",\n".join(lines) + "\n}\n")
+
+
+def answer_lines(
+    questions: Sequence[Question], spans: Spans, version: Version, threshold: float, *, is_scored: bool
+) -> list[str]:
+    """One JSON line a question: id, title, question, prediction with its place and probability, null odds in 2.0.
+
+    Where it `is_scored`, also the gold answers, and the exact match and F1 against them.
+    """
+    lines = []
+    for question, (best, *_), null in zip(questions, best_answers(questions, spans), spans.null, strict=True):
+        unanswered = is_unanswered(version, null, threshold)
+        text = "" if unanswered else best.text
+        line: dict[str, Any] = {"id": question.id, "title": question.title, "question": question.question}
+        golds = [answer.text for answer in question.answers]
+        if is_scored:
+            line["answers"] = golds
+        line |= {"prediction": text, "start": best.start, "end": best.end, "probability": round(best.probability, 5)}
+        if unanswered:
+            line |= {"start": None, "end": None}
+        if version == "2.0":
+            line["null_odds"] = round(float(null), 5)
+        if is_scored:
+            line |= {name: round(value, 5) for name, value in score(text, golds, version)._asdict().items()}
+        lines.append(json.dumps(line, ensure_ascii=False) + "\n")
+    return lines

@@ -1,0 +1,351 @@
+"""Questions answered by spans, from the file to the official predictions, with both heads."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from albert_cli.errors import CheckpointError
+from albert_cli.model import hub
+from albert_cli.model.heads import QuestionAnswering
+from albert_cli.model.packing import pack
+from albert_cli.model.spans import BeamQuestionAnswering
+from albert_cli.tasks.spec import find_task
+from albert_cli.tasks.squad import Answer, Question, read_file
+from albert_cli.tasks.squad_features import SpanFeatures, encode_spans
+from albert_cli.tasks.squad_metrics import evaluate
+from albert_cli.tasks.squad_settings import SpanSettings
+from albert_cli.text.vocabulary import Vocabulary
+from albert_cli.training import spans
+from albert_cli.training.finetune import finetune, prepare
+
+CPU = torch.device("cpu")
+SHORT = SpanSettings(max_query_length=12, doc_stride=8, max_answer_length=6, n_best=5)
+KIND = spans.SpanAnswering()
+OVERRIDES = [
+    "data.max_seq_length=40",
+    "span.max_query_length=12",
+    "span.doc_stride=12",
+    "schedule.total_steps=60",
+    "schedule.warmup_steps=6",
+    "optimizer.lr=5e-3",
+    "train.batch_size=16",
+    "train.eval_every=30",
+]
+WORDS = ["bade", "figo", "luma", "nepi", "rosu", "tave", "wizo", "krade", "stefi", "goba"]
+
+
+def article(rng: random.Random, number: int, *, impossible: bool) -> dict[str, Any]:
+    """Contexts in which each marker word is followed by its answer; the question is the marker."""
+    paragraphs = []
+    for p in range(4):
+        words = rng.choices(WORDS, k=12)
+        place = rng.randrange(10)
+        words[place] = "zozo"
+        before = " ".join(words[: place + 1]) + " "
+        qas = [
+            {
+                "id": f"{number}-{p}",
+                "question": "zozo?",
+                "answers": [{"text": words[place + 1], "answer_start": len(before)}],
+            }
+        ]
+        if impossible:
+            qas.append({"id": f"{number}-{p}-no", "question": "mama pipi?", "answers": [], "is_impossible": True})
+        paragraphs.append({"context": " ".join(words), "qas": qas})
+    return {"title": f"article {number}", "paragraphs": paragraphs}
+
+
+def write(path: Path, articles: int, *, impossible: bool, seed: int = 1) -> Path:
+    rng = random.Random(seed)
+    data = [article(rng, number, impossible=impossible) for number in range(articles)]
+    path.write_text(json.dumps({"version": "own", "data": data}), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def vocabulary(tiny_vocabulary: Path) -> Vocabulary:
+    return Vocabulary.load(tiny_vocabulary)
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory: pytest.TempPathFactory, finished: Path) -> Callable[[str], Path]:
+    """A run of either task on its own small file, made once."""
+    folder = tmp_path_factory.mktemp("squad")
+    made: dict[str, Path] = {}
+
+    def run(task: str) -> Path:
+        if task not in made:
+            data = folder / task
+            data.mkdir()
+            write(data / "train.json", 20, impossible=task == "squad2")
+            write(data / "dev.json", 4, impossible=task == "squad2", seed=2)
+            finetune(prepare(task, str(finished), str(data), OVERRIDES, "cpu"), folder / f"{task}-run")
+            made[task] = folder / f"{task}-run"
+        return made[task]
+
+    return run
+
+
+@pytest.mark.parametrize(("task", "architecture"), [("squad1", spans.LINEAR), ("squad2", spans.BEAM)])
+def test_a_run_from_file_to_official_predictions(tuned: Callable[[str], Path], task: str, architecture: str) -> None:
+    out = tuned(task)
+    results = json.loads((out / "results.json").read_text(encoding="utf-8"))
+    version = spans.version_of(find_task(task))
+    questions = read_file(out.parent / task / "dev.json", version)
+    lines = [json.loads(line) for line in (out / "predictions.dev.jsonl").read_text(encoding="utf-8").splitlines()]
+    official = json.loads((out / "predictions.json").read_text(encoding="utf-8"))
+    n_best = json.loads((out / "nbest_predictions.json").read_text(encoding="utf-8"))
+
+    assert results["metric"] == "f1"
+    assert results["majority"] == (0.5 if task == "squad2" else 0.0)
+    assert results["score"] > results["majority"]
+    assert [line["id"] for line in lines] == list(official) == list(n_best) == [q.id for q in questions]
+    for line, question in zip(lines, questions, strict=True):
+        assert line["question"] == question.question
+        assert line["title"] == question.title
+        assert line["answers"] == [answer.text for answer in question.answers]
+        assert line["prediction"] == official[question.id]
+        if line["prediction"]:
+            assert question.context[line["start"] : line["end"]] == line["prediction"]
+            assert n_best[question.id][0]["text"] == line["prediction"]
+        probabilities = [entry["probability"] for entry in n_best[question.id]]
+        assert probabilities == sorted(probabilities, reverse=True)
+        assert len({entry["text"] for entry in n_best[question.id]}) == len(probabilities) <= 20
+    golds = [[answer.text for answer in q.answers] for q in questions]
+    assert results["scores"]["f1"] == pytest.approx(evaluate(list(official.values()), golds, version)["f1"])
+    assert np.mean([line["em"] for line in lines]) == pytest.approx(results["scores"]["em"], abs=1e-4)
+    assert (out / "null_odds.json").is_file() == (version == "2.0")
+    assert hub.read(out).architecture == architecture
+    assert hub.read(out).finetuned_for == hub.FinetunedFor(
+        task, 2, 40, asdict(prepare(task, str(out), None, [*OVERRIDES], "cpu").recipe.span)
+    )
+
+
+def test_odds_beyond_the_threshold_leave_a_question_unanswered(tuned: Callable[[str], Path]) -> None:
+    out = tuned("squad2")
+    odds = json.loads((out / "null_odds.json").read_text(encoding="utf-8"))
+    predictions = json.loads((out / "predictions.json").read_text(encoding="utf-8"))
+    assert {identifier for identifier, value in odds.items() if value > 0} == {
+        i for i, text in predictions.items() if not text
+    }
+    n_best = json.loads((out / "nbest_predictions.json").read_text(encoding="utf-8"))
+    scores = json.loads((out / "results.json").read_text(encoding="utf-8"))["scores"]
+    questions = read_file(out.parent / "squad2" / "dev.json")
+    raw = [n_best[q.id][0]["text"] for q in questions]
+    found = evaluate(raw, [[a.text for a in q.answers] for q in questions], "2.0", [odds[q.id] for q in questions])
+    assert found["best_f1"] == pytest.approx(scores["best_f1"])
+    assert found["best_f1"] >= found["f1"] == pytest.approx(scores["f1"])
+
+
+def test_the_linear_head_is_hugging_faces(tuned: Callable[[str], Path], vocabulary: Vocabulary) -> None:
+    from transformers import AutoModelForQuestionAnswering
+
+    out = tuned("squad1")
+    theirs = AutoModelForQuestionAnswering.from_pretrained(out).eval()
+    ours = spans.load(hub.read(out)).eval()
+    features = encoded([question("bade zozo figo luma " * 6)], vocabulary, 40)
+    batch, _ = features.batch(np.arange(len(features)))
+    with torch.inference_mode():
+        logits = ours(pack(batch, CPU))
+        for begin, end in zip(batch.offsets[:-1], batch.offsets[1:], strict=True):
+            ids, segments = (
+                torch.from_numpy(a[begin:end].astype(np.int64))[None] for a in (batch.ids, batch.segment_ids)
+            )
+            expected = theirs(input_ids=ids, token_type_ids=segments)
+            torch.testing.assert_close(logits[begin:end, 0], expected.start_logits[0], atol=1e-5, rtol=1e-5)
+            torch.testing.assert_close(logits[begin:end, 1], expected.end_logits[0], atol=1e-5, rtol=1e-5)
+
+
+def test_no_class_of_hugging_face_takes_the_beam_head(tuned: Callable[[str], Path]) -> None:
+    from transformers import AutoModel, AutoModelForQuestionAnswering
+
+    out = tuned("squad2")
+    values = json.loads((out / "config.json").read_text(encoding="utf-8"))
+    assert values["architectures"] == ["AlbertCliForBeamQuestionAnswering"]
+    for cls in (AutoModel, AutoModelForQuestionAnswering):
+        with pytest.raises(ValueError, match="albert_cli"):
+            cls.from_pretrained(out)
+    again = spans.load(hub.read(out))
+    assert isinstance(again, BeamQuestionAnswering)
+
+
+def test_a_finished_checkpoint_is_scored_as_it_is(tuned: Callable[[str], Path], tmp_path: Path) -> None:
+    from albert_cli.evaluation.runs import evaluate as evaluate_runs
+
+    for task in ("squad1", "squad2"):
+        out = tuned(task)
+        done = evaluate_runs([task], str(out), str(out.parent / task), tmp_path / task, OVERRIDES, 1, "cpu")
+        results = json.loads((out / "results.json").read_text(encoding="utf-8"))
+        assert done["scores"]["f1"] == results["scores"]["f1"]
+        assert (tmp_path / task / "predictions.json").read_bytes() == (out / "predictions.json").read_bytes()
+
+
+def test_a_checkpoint_without_the_whole_head_is_refused(tuned: Callable[[str], Path]) -> None:
+    found = hub.read(tuned("squad2"))
+    cut = replace(found, tensors={n: t for n, t in found.tensors.items() if not n.startswith("answerable.output")})
+    with pytest.raises(CheckpointError, match=r"answerable head: answerable\.output\.weight is missing"):
+        spans.load(cut)
+
+
+# ---------------------------------------------------------------- the arithmetic of both heads, against plain loops
+
+
+def question(context: str, answer: str = "figo", identifier: str = "q") -> Question:
+    return Question(identifier, "zozo?", context, (Answer(answer, context.index(answer)),))
+
+
+def encoded(questions: list[Question], vocabulary: Vocabulary, length: int = 30) -> SpanFeatures:
+    return encode_spans(questions, vocabulary, length, SHORT)
+
+
+@pytest.fixture(scope="module")
+def questions() -> list[Question]:
+    rng = random.Random(3)
+    contexts = [" ".join(rng.choices(WORDS, k=size)) for size in (5, 9, 14, 22)]
+    there = [question(c, rng.choice(c.split()), str(i)) for i, c in enumerate(contexts)]
+    return [*there, Question("none", "wizo ba?", contexts[2])]
+
+
+def tiny_model(cls: type[Any], vocabulary: Vocabulary) -> Any:
+    from albert_cli.model.config import ModelConfig
+
+    torch.manual_seed(5)
+    shape = ModelConfig(
+        vocab_size=vocabulary.size, embedding_size=8, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
+        intermediate_size=32, max_position_embeddings=48, initializer_range=0.5, classifier_dropout_prob=0.0,
+    )  # fmt: skip
+    return cls(shape)
+
+
+def alone(features: SpanFeatures, window: int) -> tuple[Any, list[int], tuple[int, int]]:
+    """A window as a batch of its own, the tokens of its context, and its answer."""
+    batch, answer = features.batch(np.array([window]))
+    begin = int(features.context_start(np.array([window]))[0])
+    return batch, list(range(begin, begin + int(features.length[window]))), tuple(answer[0].tolist())
+
+
+def test_the_linear_loss_is_the_mean_of_two_cross_entropies(questions: list[Question], vocabulary: Vocabulary) -> None:
+    model, features = tiny_model(QuestionAnswering, vocabulary), encoded(questions, vocabulary)
+    batch, answers = features.batch(np.arange(len(features)))
+    found = KIND.loss_sum(find_task("squad1"), model, batch, answers, CPU)
+    expected = 0.0
+    for window in range(len(features)):
+        one, _, answer = alone(features, window)
+        logits = model(pack(one, CPU))
+        expected += sum(-float(F.log_softmax(logits[:, i], 0)[answer[i]]) for i in (0, 1)) / 2
+    assert float(found) == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_beam_loss_by_its_formula(questions: list[Question], vocabulary: Vocabulary) -> None:
+    model, features = tiny_model(BeamQuestionAnswering, vocabulary), encoded(questions, vocabulary)
+    batch, answers = features.batch(np.arange(len(features)))
+    found = KIND.loss_sum(find_task("squad2"), model, batch, answers, CPU)
+    expected = 0.0
+    for window in range(len(features)):
+        one, context, (first, last) = alone(features, window)
+        x, _ = model(pack(one, CPU))
+        allowed = [0, *context]
+        start = torch.stack([model.start(x[t])[0] for t in allowed]).log_softmax(0)
+        ends = [end_logit(model, x[t], x[first]) for t in allowed]
+        end = torch.stack(ends).log_softmax(0)
+        null = null_logit(model, x, start, allowed)
+        target = torch.tensor(float(first == 0))
+        expected -= float(start[allowed.index(first)] + end[allowed.index(last)]) / 2
+        expected += float(F.binary_cross_entropy_with_logits(null, target)) / 2
+    assert float(found) == pytest.approx(expected, rel=1e-5)
+
+
+def end_logit(model: Any, token: Any, start: Any) -> Any:
+    head = model.end
+    return head.output(head.norm(torch.tanh(head.dense(torch.cat([token, start])))))[0]
+
+
+def null_logit(model: Any, x: Any, start: Any, allowed: list[int]) -> Any:
+    head = model.answerable
+    mean = sum(float(p.exp()) * x[t] for p, t in zip(start, allowed, strict=True))
+    return head.output(torch.tanh(head.dense(torch.cat([mean, x[0]]))))[0]
+
+
+@pytest.mark.parametrize("cls", [QuestionAnswering, BeamQuestionAnswering])
+def test_decoding_finds_what_plain_loops_find(
+    cls: type[Any], questions: list[Question], vocabulary: Vocabulary
+) -> None:
+    model, features = tiny_model(cls, vocabulary).eval(), encoded(questions, vocabulary)
+    assert len(features) > len(questions)  # windows that overlap
+    with torch.inference_mode():
+        found = spans.predict_spans(model, features, CPU)
+        expected: dict[tuple[int, int, int], float] = {}
+        null: dict[int, list[float]] = {}
+        for window in range(len(features)):
+            owner = int(features.question[window])
+            scored, nothing = (
+                plain_beam(model, features, window)
+                if cls is BeamQuestionAnswering
+                else plain_linear(model, features, window)
+            )
+            null.setdefault(owner, []).append(nothing)
+            for (first, last), value in scored.items():
+                expected[owner, *characters(features, window, first, last)] = value
+    for number in range(len(questions)):
+        here = {k[1:]: v for k, v in expected.items() if k[0] == number}
+        top = sorted(here, key=lambda span: -here[span])[:5]
+        begin = int(found.offsets[number])
+        got = list(zip(found.start[begin:].tolist(), found.end[begin:].tolist(), strict=True))[:5]
+        assert got == top
+        total = sum(np.exp(v) for v in here.values())
+        assert found.probability[begin] == pytest.approx(np.exp(here[top[0]]) / total, rel=1e-4)
+        relative = 0.0 if cls is BeamQuestionAnswering else here[top[0]]
+        assert found.null[number] == pytest.approx(min(null[number]) - relative, rel=1e-4, abs=1e-5)
+
+
+def characters(features: SpanFeatures, window: int, first: int, last: int) -> tuple[int, int]:
+    base = int(features.contexts.offsets[features.context[features.question[window]]])
+    shift = base + int(features.start[window]) - int(features.context_start(np.array([window]))[0])
+    return int(features.contexts.starts[shift + first]), int(features.contexts.ends[shift + last])
+
+
+def best_here(features: SpanFeatures, window: int, context: list[int]) -> list[int]:
+    kept = features.is_best_window(np.array([window]))
+    return [token for token, is_best in zip(context, kept, strict=True) if is_best]
+
+
+def plain_linear(model: Any, features: SpanFeatures, window: int) -> tuple[dict[tuple[int, int], float], float]:
+    one, context, _ = alone(features, window)
+    logits = model(pack(one, CPU))
+    starts = sorted(best_here(features, window, context), key=lambda t: -float(logits[t, 0]))[: SHORT.n_best]
+    ends = sorted(context, key=lambda t: -float(logits[t, 1]))[: SHORT.n_best]
+    scored = {
+        (s, e): float(logits[s, 0] + logits[e, 1]) for s in starts for e in ends if s <= e < s + SHORT.max_answer_length
+    }
+    return scored, float(logits[0].sum())
+
+
+def plain_beam(model: Any, features: SpanFeatures, window: int) -> tuple[dict[tuple[int, int], float], float]:
+    one, context, _ = alone(features, window)
+    x, _ = model(pack(one, CPU))
+    allowed = [0, *context]
+    start = torch.stack([model.start(x[t])[0] for t in allowed]).log_softmax(0)
+    chance = dict(zip(allowed, start.tolist(), strict=True))
+    scored = {}
+    for s in sorted(best_here(features, window, context), key=lambda t: -chance[t])[: SHORT.start_top]:
+        end = dict(
+            zip(
+                allowed,
+                torch.stack([end_logit(model, x[t], x[s]) for t in allowed]).log_softmax(0).tolist(),
+                strict=True,
+            )
+        )
+        near = [t for t in context if s <= t < s + SHORT.max_answer_length]
+        for e in sorted(near, key=lambda t: -end[t])[: SHORT.end_top]:
+            scored[s, e] = chance[s] + end[e]
+    return scored, float(null_logit(model, x, start, allowed))
