@@ -7,8 +7,14 @@ from pathlib import Path
 
 from albert_cli import __version__, store
 from albert_cli.model.config import OWN_MODEL_TYPE, ModelConfig
-from albert_cli.model.hub import model_type
+from albert_cli.model.hub import written_type
 from albert_cli.model.params import count
+
+_PIPELINES = {
+    "ForMultipleChoice": "multiple-choice",
+    "ForQuestionAnswering": "question-answering",
+    "ForBeamQuestionAnswering": "question-answering",
+}
 
 
 def write(directory: Path, text: str) -> None:
@@ -35,14 +41,14 @@ def _measure(name: str) -> str:
     return f"{corpus if slash else 'held-out'} {measure.replace('_', ' ')}"
 
 
-def finetuned(config: ModelConfig, task: str, metrics: Mapping[str, float], recipe: str) -> str:
-    """The card of a task checkpoint."""
+def finetuned(config: ModelConfig, task: str, metrics: Mapping[str, float], recipe: str, architecture: str) -> str:
+    """The card of a task checkpoint; `architecture` is the class that reads its head, without `Albert` or `Bert`."""
     scores = "\n".join(f"| dev {name} | {value:.4f} |" for name, value in metrics.items())
     return _card(
-        "text-classification",
+        _PIPELINES.get(architecture, "text-classification"),
         f"A {_shape(config)} fine-tuned on {task}.",
         f"| measure | value |\n| --- | ---: |\n{scores}\n",
-        _loading(config, "AutoModelForSequenceClassification"),
+        _loading(config, f"AutoModel{architecture}"),
         recipe,
     )
 
@@ -56,8 +62,8 @@ def _shape(config: ModelConfig) -> str:
 
 
 def _loading(config: ModelConfig, cls: str) -> str:
-    if model_type(config) == OWN_MODEL_TYPE:
-        return "This shape has no Hugging Face class; `albert` reads it.\n"
+    if written_type(config, cls.removeprefix("AutoModel")) == OWN_MODEL_TYPE:
+        return "No class of Hugging Face has this shape or head; `albert` reads it.\n"
     return (
         "```python\n"
         f"from transformers import AutoTokenizer, {cls}\n\n"

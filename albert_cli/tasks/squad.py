@@ -54,20 +54,23 @@ class SquadFiles:
         """All questions of a split. Raises `InputError` naming file and JSON path for data that do not fit."""
         if data is None or is_hub(data):
             questions = self._from_hub(data or self.hub, split)
-        elif path := _find(Path(data), split, self.version):
-            questions = list(_questions(path, self.version))
         else:
-            questions = self._held_out(Path(data), split)
+            questions = self._from_files(Path(data), split)
         return _repaired(questions, data or self.hub, is_train=split == task.train_split)
 
-    def _held_out(self, data: Path, split: str) -> list[Question]:
-        path = data if data.is_file() else _find(data, "train", self.version)
-        if not path or split not in ("train", "dev"):
+    def _from_files(self, data: Path, split: str) -> list[Question]:
+        train, dev = (None if data.is_file() else _find(data, name, self.version) for name in ("train", "dev"))
+        path = data if data.is_file() else dev if split == "dev" and dev else train
+        if path is None:
             raise InputError(
                 f"{data}: neither {split}-v{self.version}.json nor {split}.json is there",
                 f"without --data it is read from the Hugging Face Hub ({self.hub})",
             )
         questions = list(_questions(path, self.version))
+        return questions if dev else self._part(questions, split, path)
+
+    def _part(self, questions: list[Question], split: str, path: Path) -> list[Question]:
+        """Those of the articles that are held out, or of the others."""
         held_out, what = _held_out_units(questions, self.holdout)
         if not held_out:
             raise InputError(f"{path}: a single context cannot be split into train and dev", "put a dev.json beside it")

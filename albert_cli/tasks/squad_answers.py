@@ -82,8 +82,16 @@ def collect(features: SpanFeatures, parts: Iterable[tuple[Int64, WindowSpans]], 
 def _ranked(
     question: Int64, start: Int64, end: Int64, scores: Floats, null: Floats
 ) -> tuple[tuple[Int64, Int64, Int64, Floats], Floats]:
-    """Spans sorted by question and score, each once, with probabilities; and each question's best score [Q]."""
-    order = np.lexsort((end, start, -scores, question))
+    """Spans sorted by question and score, each once, with probabilities; and each question's best score [Q].
+
+    Several pieces may stand for the same characters (½ is 1, ⁄ and 2), or for none at all (a space): of equal spans
+    the best is taken, and none without a character.
+    """
+    order = np.lexsort((-scores, end, start, question))
+    columns = np.stack([question, start, end])[:, order]
+    is_new = np.concatenate([np.ones(1, dtype=bool), (np.diff(columns) != 0).any(axis=0)])[: len(order)]
+    order = order[is_new & (columns[1] < columns[2])]
+    order = order[np.lexsort((end[order], start[order], -scores[order], question[order]))]
     question, start, end, scores = question[order], start[order], end[order], scores[order]
     best = np.full(len(null), -np.inf)
     np.maximum.at(best, question, scores)

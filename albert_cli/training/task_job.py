@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from albert_cli import store
 from albert_cli.data.batches import PackedBatch
 from albert_cli.distributed import Group
 from albert_cli.model import card, costs, hub
@@ -95,4 +96,6 @@ class TaskJob:
 
     def write_card(self, directory: Path, metrics: Mapping[str, float]) -> None:
         """The model card of a task checkpoint."""
-        card.write(directory, card.finetuned(self.config, self.task.title, metrics, self.recipe))
+        named = str(store.read_json(directory / "config.json")["architectures"][0])
+        architecture = f"For{named.partition('For')[2]}"
+        card.write(directory, card.finetuned(self.config, self.task.title, metrics, self.recipe, architecture))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -126,9 +126,10 @@ def test_a_run_from_file_to_official_predictions(tuned: Callable[[str], Path], t
     assert np.mean([line["em"] for line in lines]) == pytest.approx(results["scores"]["em"], abs=1e-4)
     assert (out / "null_odds.json").is_file() == (version == "2.0")
     assert hub.read(out).architecture == architecture
-    assert hub.read(out).finetuned_for == hub.FinetunedFor(
-        task, 2, 40, asdict(prepare(task, str(out), None, [*OVERRIDES], "cpu").recipe.span)
-    )
+    made_for = hub.read(out).finetuned_for
+    assert made_for is not None
+    assert (made_for.task, made_for.inputs, made_for.max_seq_length) == (task, 2, 40)
+    assert SpanSettings(**made_for.settings).max_query_length == 12
 
 
 def test_odds_beyond_the_threshold_leave_a_question_unanswered(tuned: Callable[[str], Path]) -> None:
@@ -184,7 +185,7 @@ def test_a_finished_checkpoint_is_scored_as_it_is(tuned: Callable[[str], Path], 
 
     for task in ("squad1", "squad2"):
         out = tuned(task)
-        done = evaluate_runs([task], str(out), str(out.parent / task), tmp_path / task, OVERRIDES, 1, "cpu")
+        done = evaluate_runs(task, str(out), str(out.parent / task), tmp_path / task, 1, OVERRIDES, "cpu")
         results = json.loads((out / "results.json").read_text(encoding="utf-8"))
         assert done["scores"]["f1"] == results["scores"]["f1"]
         assert (tmp_path / task / "predictions.json").read_bytes() == (out / "predictions.json").read_bytes()
@@ -242,7 +243,7 @@ def test_the_linear_loss_is_the_mean_of_two_cross_entropies(questions: list[Ques
     for window in range(len(features)):
         one, _, answer = alone(features, window)
         logits = model(pack(one, CPU))
-        expected += sum(-float(F.log_softmax(logits[:, i], 0)[answer[i]]) for i in (0, 1)) / 2
+        expected += sum(-F.log_softmax(logits[:, i], 0)[answer[i]].item() for i in (0, 1)) / 2
     assert float(found) == pytest.approx(expected, rel=1e-5)
 
 
@@ -295,7 +296,9 @@ def test_decoding_finds_what_plain_loops_find(
             )
             null.setdefault(owner, []).append(nothing)
             for (first, last), value in scored.items():
-                expected[owner, *characters(features, window, first, last)] = value
+                span = (owner, *characters(features, window, first, last))
+                if span[1] < span[2]:  # else a piece of a space alone
+                    expected[span] = max(value, expected.get(span, value))
     for number in range(len(questions)):
         here = {k[1:]: v for k, v in expected.items() if k[0] == number}
         top = sorted(here, key=lambda span: -here[span])[:5]

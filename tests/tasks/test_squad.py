@@ -1,0 +1,154 @@
+"""SQuAD's files: the published layout, one's own, and the awkward ones."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from albert_cli.errors import InputError
+from albert_cli.tasks.spec import find_task
+from albert_cli.tasks.squad import NOT_FOUND, Answer, Question, read_file
+
+CONTEXT = "Ada met Bo. Later Bo met\u2028Ada in Paris."
+
+
+def qa(identifier: str = "q", text: str = "Bo", start: object = 8, **further: Any) -> dict[str, Any]:
+    return {"id": identifier, "question": "Who?", "answers": [{"text": text, "answer_start": start}], **further}
+
+
+def file(folder: Path, *qas: object, name: str = "dev.json", context: object = CONTEXT, titles: int = 1) -> Path:
+    path = folder / name
+    articles = [{"title": f"t{i}", "paragraphs": [{"context": context, "qas": qas}]} for i in range(titles)]
+    path.write_text(json.dumps({"version": "own", "data": articles}), encoding="utf-8")
+    return path
+
+
+def test_a_question_as_it_stands_in_its_file(tmp_path: Path) -> None:
+    path = file(tmp_path, qa(), {"id": 7, "question": "When?", "answers": [], "is_impossible": True})
+    assert read_file(path, "2.0") == [
+        Question("q", "Who?", CONTEXT, (Answer("Bo", 8),), "t0"),
+        Question("7", "When?", CONTEXT, (), "t0"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("start", "expected"),
+    [(9, 8), (0, 8), (12, 8), (14, 18), (17, 18), (10**9, 18), (-5, 8), (8, 8), (18, 18)],
+)
+def test_a_stray_answer_goes_to_the_nearest_place(tmp_path: Path, start: int, expected: int) -> None:
+    assert read_file(file(tmp_path, qa(start=start)))[0].answers == (Answer("Bo", expected),)
+
+
+def test_strays_are_counted_and_said(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = file(tmp_path, qa("a", start=9), qa("b"), qa("c", "Rome", 3), name="train.json")
+    file(tmp_path, qa())
+    assert [q.id for q in find_task("squad1").read("train", str(tmp_path))] == ["a", "b"]
+    said = capfd.readouterr().err
+    assert "1 answers are not at their answer_start; the nearest place is taken" in said
+    assert "1 answers are not in their contexts, left out" in said
+    path.rename(tmp_path / "dev.json")  # to be scored, an answer's text is enough
+    assert find_task("squad1").read("dev", str(tmp_path))[2].answers == (Answer("Rome", NOT_FOUND),)
+
+
+AWKWARD: list[tuple[object, str]] = [
+    ({"data": 3}, r"dev\.json: no list 'data'"),
+    ([1], r"dev\.json: not a JSON object"),
+    ({"data": []}, r"dev\.json: holds no questions"),
+    ({"data": [{"title": "t"}]}, r"dev\.json: data\[0\]: no list 'paragraphs'"),
+    ({"data": [7]}, r"dev\.json: data\[0\]: no list 'paragraphs'"),
+    ({"data": [{"paragraphs": [{"qas": []}]}]}, r"data\[0\]\.paragraphs\[0\]: no text 'context'"),
+    ({"data": [{"paragraphs": [{"context": " \n", "qas": []}]}]}, r"paragraphs\[0\]: the context is empty"),
+    ({"data": [{"paragraphs": [{"context": "x", "qas": {}}]}]}, r"paragraphs\[0\]: no list 'qas'"),
+    ({"data": [{"paragraphs": [{"context": "x", "qas": [{"id": "1"}]}]}]}, r"qas\[0\]: no text 'question'"),
+]
+AWKWARD_QUESTIONS: list[tuple[list[object], str]] = [
+    ([qa(), qa()], r"qas\[1\]: the id 'q' is that of data\[0\]\.paragraphs\[0\]\.qas\[0\] too"),
+    ([{"question": "Who?", "answers": []}], r"qas\[0\]: no 'id'"),
+    ([qa(is_impossible=True)], r"qas\[0\] \(id q\): is_impossible, yet it has answers"),
+    ([{"id": "q", "question": "Who?", "answers": [], "is_impossible": False}], r"\(id q\): has no answer, yet"),
+    ([qa(answers="Bo")], r"\(id q\): 'answers' is not a list"),
+    ([qa(text=" ")], r"\(id q\)\.answers\[0\]: the text is empty"),
+    ([qa(start="8")], r"\(id q\)\.answers\[0\]: 'answer_start' is not a whole number"),
+    ([qa(answers=[["Bo", 8]])], r"\(id q\)\.answers\[0\]: no text 'text'"),
+]
+
+
+@pytest.mark.parametrize(("value", "message"), AWKWARD)
+def test_a_file_in_another_layout_is_refused_by_its_path(tmp_path: Path, value: object, message: str) -> None:
+    path = tmp_path / "dev.json"
+    path.write_text(json.dumps(value), encoding="utf-8")
+    with pytest.raises(InputError, match=message):
+        read_file(path, "2.0")
+
+
+@pytest.mark.parametrize(("qas", "message"), AWKWARD_QUESTIONS)
+def test_an_awkward_question_is_refused_by_its_path_and_id(tmp_path: Path, qas: list[object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        read_file(file(tmp_path, *qas), "2.0")
+
+
+def test_broken_files_are_refused_by_line(tmp_path: Path) -> None:
+    path = tmp_path / "dev.json"
+    path.write_bytes(b'{"data":\n [}')
+    with pytest.raises(InputError, match=r"dev\.json:2: not valid JSON"):
+        read_file(path)
+    path.write_bytes(b'{"data":\n "\xff"}')
+    with pytest.raises(InputError, match=r"dev\.json:2: not valid UTF-8"):
+        read_file(path)
+    path.write_text("[" * 100_000, encoding="utf-8")
+    with pytest.raises(InputError, match="nested too deeply"):
+        read_file(path)
+    with pytest.raises(InputError, match="no such file"):
+        read_file(tmp_path / "none.json")
+
+
+def test_unanswerable_questions_are_for_squad2(tmp_path: Path) -> None:
+    file(tmp_path, {"id": "q", "question": "Who?", "answers": [], "is_impossible": True})
+    with pytest.raises(InputError, match="has no answer") as raised:
+        find_task("squad1").read("dev", str(tmp_path))
+    assert "squad2" in str(raised.value.hint)
+    assert find_task("squad2").read("dev", str(tmp_path))[0].answers == ()
+
+
+def test_the_published_name_goes_before_ones_own(tmp_path: Path) -> None:
+    (tmp_path / "squad").mkdir()
+    file(tmp_path / "squad", qa("published"), name="dev-v1.1.json")
+    file(tmp_path, qa("own"))
+    assert [q.id for q in find_task("squad1").read("dev", str(tmp_path))] == ["published"]
+    assert [q.id for q in find_task("squad2").read("dev", str(tmp_path))] == ["own"]
+
+
+@pytest.mark.parametrize("prepare", [lambda p: p, lambda p: p.parent])
+def test_articles_are_held_out_where_there_is_no_dev_file(tmp_path: Path, prepare: Callable[[Path], Path]) -> None:
+    articles = [
+        {"title": f"t{i}", "paragraphs": [{"context": CONTEXT, "qas": [qa(f"{i}-{j}") for j in range(3)]}]}
+        for i in range(20)
+    ]
+    path = tmp_path / "train.json"
+    path.write_text(json.dumps({"data": articles}), encoding="utf-8")
+    train, dev = (find_task("squad1").read(split, str(prepare(path))) for split in ("train", "dev"))
+    assert (len(train), len(dev)) == (54, 6)
+    assert not {q.title for q in train} & {q.title for q in dev}
+
+
+def test_a_missing_split_is_said(tmp_path: Path) -> None:
+    file(tmp_path, qa())
+    with pytest.raises(InputError, match=r"neither train-v1\.1\.json nor train\.json is there"):
+        find_task("squad1").read("train", str(tmp_path))
+    with pytest.raises(InputError, match="no such file or directory"):
+        find_task("squad1").read("dev", str(tmp_path / "nowhere"))
+    single = file(tmp_path, qa(), name="only.json")
+    with pytest.raises(InputError, match="a single context cannot be split"):
+        find_task("squad1").read("dev", str(single))
+
+
+def test_the_published_files(shared_data: Path) -> None:
+    for task, split, questions, unanswerable in (("squad1", "dev", 10_570, 0), ("squad2", "dev", 11_873, 5_945)):
+        found = find_task(task).read(split, str(shared_data))
+        assert len(found) == questions
+        assert sum(not q.answers for q in found) == unanswerable
+        assert all(q.context.startswith(a.text, a.start) for q in found for a in q.answers)

@@ -1,0 +1,192 @@
+"""Windows of questions and contexts, and the way back from pieces to the text as written."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from albert_cli.errors import ConfigError
+from albert_cli.tasks.squad import NOT_FOUND, Answer, Question, Version, read_file
+from albert_cli.tasks.squad_features import SpanFeatures, best_windows, encode_spans, window_starts
+from albert_cli.tasks.squad_settings import SpanSettings
+from albert_cli.text.clean import clean
+from albert_cli.text.offsets import clean_with_places
+from albert_cli.text.vocabulary import Vocabulary
+
+SETTINGS = SpanSettings(max_query_length=6, doc_stride=5)
+WORDS = ["bade", "Figo", "luma", "népi", "rosu", "½", "1990", "ﬁno", "goba"]
+
+
+@pytest.fixture(scope="module")
+def vocabulary(tiny_vocabulary: Path) -> Vocabulary:
+    return Vocabulary.load(tiny_vocabulary)
+
+
+@pytest.fixture(scope="module")
+def questions() -> list[Question]:
+    rng = random.Random(2)
+    contexts = [" ".join(rng.choices(WORDS, k=size)) for size in (1, 3, 8, 15, 30)]
+    made = []
+    for number in range(40):
+        context, asked = rng.choice(contexts), " ".join(rng.choices(WORDS, k=rng.randint(1, 4)))
+        answer = rng.choice(context.split())
+        answers = (Answer(answer, context.index(answer)),) if number % 4 else ()
+        made.append(Question(str(number), asked, context, answers))
+    return made
+
+
+def plain_windows(question: Question, vocabulary: Vocabulary, limit: int) -> list[list[int]]:
+    """The token ids of a question's windows, by a loop."""
+    query = vocabulary.encode(question.question)[: SETTINGS.max_query_length]
+    context = vocabulary.encode(question.context)
+    room, start, windows = limit - len(query) - 3, 0, []
+    while True:
+        shown = context[start : start + room]
+        windows.append([vocabulary.cls_id, *query, vocabulary.sep_id, *shown, vocabulary.sep_id])
+        if start + room >= len(context):
+            return windows
+        start += min(len(shown), SETTINGS.doc_stride)
+
+
+@pytest.mark.parametrize("limit", [14, 20, 100])
+def test_windows_are_those_of_a_plain_loop(questions: list[Question], vocabulary: Vocabulary, limit: int) -> None:
+    features = encode_spans(questions, vocabulary, limit, SETTINGS)
+    expected = [(number, w) for number, q in enumerate(questions) for w in plain_windows(q, vocabulary, limit)]
+    batch, answers = features.batch(np.arange(len(features)))
+    found = [ids.tolist() for ids in np.split(batch.ids, batch.offsets[1:-1])]
+    assert list(zip(features.question.tolist(), found, strict=True)) == expected
+    segments = np.split(batch.segment_ids, batch.offsets[1:-1])
+    for ids, segment, begin in zip(found, segments, features.context_start(np.arange(len(features))), strict=True):
+        assert ids[begin - 1] == vocabulary.sep_id
+        assert segment.tolist() == [0] * begin + [1] * (len(ids) - begin)
+    assert answers.shape == (len(features), 2)
+
+
+def test_a_batch_does_not_depend_on_its_neighbours(questions: list[Question], vocabulary: Vocabulary) -> None:
+    features = encode_spans(questions, vocabulary, 16, SETTINGS)
+    whole, answers = features.batch(np.arange(len(features)))
+    for window in (0, 7, len(features) - 1):
+        one, answer = features.batch(np.array([window]))
+        assert one.ids.tolist() == whole.ids[whole.offsets[window] : whole.offsets[window + 1]].tolist()
+        assert answer[0].tolist() == answers[window].tolist()
+        assert one.position_ids.tolist() == list(range(len(one.ids)))
+
+
+def test_answers_in_windows_by_hand(vocabulary: Vocabulary) -> None:
+    context = "ba ba ba de ba ba ba ba ba ba"
+    pieces = len(vocabulary.encode(context))
+    question = Question("q", "ba", context, (Answer("de", 9),))
+    features = encode_spans([question], vocabulary, 14, SETTINGS)
+    ids = vocabulary.encode(context)
+    place = len(vocabulary.encode("ba ba ba"))
+    place += vocabulary.pieces[ids[place]] == "▁"  # a piece of nothing but the space does not belong to the answer
+    for window, (start, shown) in enumerate(zip(features.start.tolist(), features.length.tolist(), strict=True)):
+        last = len(vocabulary.encode("ba ba ba de")) - 1
+        begin = int(features.context_start(np.array([window]))[0])
+        inside = start <= place and last < start + shown
+        expected = [place - start + begin, last - start + begin] if inside else [0, 0]
+        assert features.answer[window].tolist() == expected
+    assert features.length.sum() >= pieces
+    assert features.is_answered.any()
+
+
+def test_no_answer_and_an_answer_that_is_nowhere_point_to_cls(vocabulary: Vocabulary) -> None:
+    lost = Question("a", "ba", "de fi", (Answer("go", NOT_FOUND),))
+    features = encode_spans([lost, Question("b", "ba", "de fi")], vocabulary, 14, SETTINGS)
+    assert features.answer.tolist() == [[0, 0], [0, 0]]
+    assert not features.is_answered.any()
+
+
+def test_an_input_without_room_is_refused(vocabulary: Vocabulary) -> None:
+    with pytest.raises(ConfigError, match="leaves no room"):
+        encode_spans([Question("a", "ba", "de")], vocabulary, 9, SETTINGS)
+
+
+@given(st.integers(1, 60), st.integers(1, 20), st.integers(1, 25))
+def test_the_window_with_most_context(pieces: int, room: int, stride: int) -> None:
+    starts = window_starts(pieces, room, stride).tolist()
+    best = best_windows(pieces, room, stride).tolist()
+    for piece in range(pieces):
+        scored = []
+        for start in starts:
+            end = min(start + room, pieces) - 1
+            if start <= piece <= end:
+                scored.append((min(piece - start, end - piece) + 0.01 * (end - start + 1), -start))
+        assert scored, "every piece is in a window"
+        assert starts[best[piece]] == -max(scored)[1]
+
+
+# ---------------------------------------------------------------- the way back
+
+
+def answer_spans(questions: list[Question], features: SpanFeatures) -> list[tuple[Question, Answer, int, int]]:
+    """For every answer the place in the context that its pieces stand for."""
+    pairs = [(number, answer) for number, q in enumerate(questions) for answer in q.answers]
+    context = features.context[np.array([number for number, _ in pairs])]
+    starts = np.array([answer.start for _, answer in pairs])
+    first, last = features.contexts.pieces_of(context, starts, starts + [len(answer.text) for _, answer in pairs])
+    base = features.contexts.offsets[:-1][context]
+    begins, ends = features.contexts.starts[base + first].tolist(), features.contexts.ends[base + last].tolist()
+    return [(questions[n], a, begin, end) for (n, a), begin, end in zip(pairs, begins, ends, strict=True)]
+
+
+@pytest.mark.parametrize(("name", "version"), [("dev-v1.1.json", "1.1"), ("dev-v2.0.json", "2.0")])
+def test_every_dev_answer_maps_back(shared_data: Path, vocabulary: Vocabulary, name: str, version: Version) -> None:
+    """Through cleaning all of them; through pieces all but those that begin or end inside a piece."""
+    questions = read_file(shared_data / "squad" / name, version)
+    features = encode_spans(questions, vocabulary, 384, SpanSettings())
+    inside = 0
+    for question, answer, begin, end in answer_spans(questions, features):
+        stop = answer.start + len(answer.text)
+        assert begin <= answer.start < stop <= end  # never less than the answer
+        if (begin, end) != (answer.start, stop):
+            inside += 1
+            # What is too much belongs to the same pieces: no space, so no further word, is taken in.
+            assert " " not in question.context[begin : answer.start] + question.context[stop:end]
+    assert inside < 0.1 * sum(len(q.answers) for q in questions)
+
+
+@pytest.mark.parametrize("name", ["dev-v1.1.json", "dev-v2.0.json"])
+def test_every_dev_answer_maps_back_through_cleaning(shared_data: Path, vocabulary: Vocabulary, name: str) -> None:
+    questions = read_file(shared_data / "squad" / name)
+    placed = {c: clean_with_places(c, vocabulary.cleaning) for c in {q.context for q in questions}}
+    for question in questions:
+        found = placed[question.context]
+        starts, ends = np.array(found.starts), np.array(found.ends)
+        for answer in question.answers:
+            first = int(np.searchsorted(ends, answer.start, side="right"))
+            last = int(np.searchsorted(starts, answer.start + len(answer.text))) - 1
+            assert question.context[starts[first] : ends[last]] == answer.text
+            assert found.text[first : last + 1].strip() == clean(answer.text, vocabulary.cleaning)
+
+
+def test_the_real_windows_hold_the_answers_they_say(shared_data: Path, vocabulary: Vocabulary) -> None:
+    questions = read_file(shared_data / "squad" / "dev-v1.1.json", "1.1")[::50]
+    features = encode_spans(questions, vocabulary, 384, SpanSettings())
+    _, answers = features.batch(np.arange(len(features)))
+    whole = {(q.id): (begin, end) for q, a, begin, end in answer_spans(questions, features) if a == q.answers[0]}
+    base = features.contexts.offsets[:-1][features.context[features.question]]
+    shift = base + features.start - features.context_start(np.arange(len(features)))
+    for window, (first, last) in enumerate(answers.tolist()):
+        if first:
+            question = questions[features.question[window]]
+            begin, end = (
+                int(a[shift[window] + t])
+                for a, t in ((features.contexts.starts, first), (features.contexts.ends, last))
+            )
+            assert (begin, end) == whole[question.id]
+    held = set(features.question[answers[:, 0] > 0].tolist())
+    assert len(held) >= 0.95 * len(questions)
+
+
+def test_contexts_are_tokenised_once(vocabulary: Vocabulary) -> None:
+    questions = [Question(str(i), "ba", json.dumps({"x": i % 2})) for i in range(10)]
+    features = encode_spans(questions, vocabulary, 30, SETTINGS)
+    assert len(features.contexts.lengths) == 2
+    assert features.context.tolist() == [0, 1] * 5
