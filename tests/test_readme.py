@@ -34,6 +34,7 @@ SUBSTITUTES = {
     "--out packages": "--out packages -s schedule.total_steps=20 -s schedule.warmup_steps=2",
     "albert/albert-base-v2": "./downloaded",
     "--out speeds": "--out speeds --device cpu -s model.hidden_size=64 -s model.num_attention_heads=4",
+    "--out spans": "--out spans -s schedule.total_steps=2 -s schedule.warmup_steps=1 -s train.batch_size=2",
     "--out paraphrases": "--out paraphrases -s schedule.total_steps=2 -s schedule.warmup_steps=1",
 }
 INSTALLS = ("pip ", "pytest")  # these are run by .ci/run, on a fresh machine
@@ -90,6 +91,22 @@ def glue(folder: Path) -> None:
             (folder / "glue" / name / f"{split}.tsv").write_text("\n".join([header, *rows]) + "\n", encoding="utf-8")
 
 
+def questions(folder: Path) -> None:
+    """Questions of one's own in SQuAD's layout."""
+    (folder / "questions").mkdir()
+    for split, count in (("train", 30), ("dev", 6)):
+        articles = []
+        for i in range(count):
+            qa = {
+                "id": f"{split}{i}",
+                "question": "What was late?",
+                "answers": [{"text": f"boat {i}", "answer_start": 4}],
+            }
+            articles.append({"title": str(i), "paragraphs": [{"context": f"The boat {i} was late.", "qas": [qa]}]})
+        text = json.dumps({"version": "own", "data": articles})
+        (folder / "questions" / f"{split}.json").write_text(text, encoding="utf-8")
+
+
 def downloaded(folder: Path) -> None:
     """A Hugging Face ALBERT that another program wrote: no manifest, no optimizer."""
     step = sorted((folder / "run").glob("step-*"))[-1]
@@ -113,6 +130,7 @@ def texts(folder: Path) -> None:
 
 PREPARE: dict[str, Callable[[Path], None]] = {
     "glue": glue,
+    "questions": questions,
     "downloaded": downloaded,
     "deutsch": deutsch,
     "texts": texts,

@@ -60,7 +60,7 @@ class SpanFeatures:
 
     question int64 [W], increasing, is whose window it is; start and length int64 [W] which pieces of its context it
     shows; answer int64 [W, 2] the first and last token of the answer, counted from [CLS], 0 where the window does not
-    hold it whole. context int64 [Q] is each question's context.
+    hold it whole. context int64 [Q] is each question's context. `cut_questions` counts those that were too long.
     """
 
     contexts: Contexts
@@ -76,8 +76,10 @@ class SpanFeatures:
     settings: SpanSettings
     cls_id: int
     sep_id: int
-    truncated: int
+    cut_questions: int
     _order: Features = field(repr=False)
+
+    truncated = 0  # a window holds what it holds; see `cut_questions`
 
     def __len__(self) -> int:
         return len(self.question)

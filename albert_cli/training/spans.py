@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from albert_cli import store
+from albert_cli import console, store
 from albert_cli.data.batches import PackedBatch
 from albert_cli.model import hub
 from albert_cli.model.config import ModelConfig
@@ -44,8 +44,14 @@ class SpanAnswering:
     def encode(
         self, task: Task, examples: Sequence[Question], vocabulary: Vocabulary, recipe: FinetuneRecipe
     ) -> SpanFeatures:
-        """Windows of the recipe's length."""
-        return encode_spans(examples, vocabulary, recipe.data.max_seq_length, recipe.span)
+        """Windows of the recipe's length; says where questions had to be cut."""
+        features = encode_spans(examples, vocabulary, recipe.data.max_seq_length, recipe.span)
+        if features.cut_questions:
+            console.note(
+                f"{task.title}: {features.cut_questions:,} of {features.questions:,} questions are longer than "
+                f"{recipe.span.max_query_length} pieces and were cut"
+            )
+        return features
 
     def new_model(self, task: Task, config: ModelConfig, recipe: FinetuneRecipe) -> nn.Module:
         """The encoder with a fresh head: the recipe's, or the one that the paper uses for the version."""
