@@ -157,7 +157,7 @@ class Prepared:
                 outputs[split] = self.kind.predict(task, model, features, self.device)
                 metrics = self.kind.evaluation(task, outputs[split], features, self.examples[split])
                 further = "" if split == task.dev_splits[0] else split.removeprefix("dev_") + "_"
-                scores |= {f"{further}{name}": metrics[name] for name in task.metrics}
+                scores |= {f"{further}{name}": metrics[name] for name in task.metrics if name in metrics}
         record = {
             "kind": "run",
             "task": task.name,
