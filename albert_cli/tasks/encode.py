@@ -85,13 +85,7 @@ class Features:
         A pure function of (seed, step). Every epoch is a permutation of all examples; a batch runs over its
         end into the next, so that no batch is short and no example is left out.
         """
-        position = step * batch_size + np.arange(batch_size, dtype=np.int64)
-        epoch, slot = np.divmod(position, len(self))
-        index = np.empty(batch_size, dtype=np.int64)
-        for number in range(int(epoch[0]), int(epoch[-1]) + 1):
-            here = epoch == number
-            index[here] = epoch_order(len(self), seed, number)[slot[here]]
-        return index
+        return step_index(len(self), seed, step, batch_size)
 
     def eval_batches(self, max_tokens: int) -> Iterator[Int64]:
         """Index arrays that hold every example exactly once, grouped by length, the longest first.
@@ -99,13 +93,28 @@ class Features:
         A batch's size times its longest example is at most `max_tokens`, unless it is a single example;
         memory runs out in the first batch or never.
         """
-        lengths = self.lengths
-        order = np.argsort(-lengths, kind="stable")
-        start = 0
-        while start < len(order):
-            size = max(1, max_tokens // int(lengths[order[start]]))
-            yield order[start : start + size]
-            start += size
+        return by_length(self.lengths, max_tokens)
+
+
+def step_index(size: int, seed: int, step: int, batch_size: int) -> Int64:
+    """The examples of a training step out of `size`; see `Features.batch_index`."""
+    position = step * batch_size + np.arange(batch_size, dtype=np.int64)
+    epoch, slot = np.divmod(position, size)
+    index = np.empty(batch_size, dtype=np.int64)
+    for number in range(int(epoch[0]), int(epoch[-1]) + 1):
+        here = epoch == number
+        index[here] = epoch_order(size, seed, number)[slot[here]]
+    return index
+
+
+def by_length(lengths: Int64, max_tokens: int) -> Iterator[Int64]:
+    """Index arrays over `lengths` [N], each index once; see `Features.eval_batches`."""
+    order = np.argsort(-lengths, kind="stable")
+    start = 0
+    while start < len(order):
+        size = max(1, max_tokens // int(lengths[order[start]]))
+        yield order[start : start + size]
+        start += size
 
 
 @lru_cache(maxsize=4)
@@ -129,7 +138,7 @@ def encode(examples: Sequence[Example], vocabulary: Tokenizer, max_seq_length: i
     """
     if max_seq_length < _SPECIAL_IN_PAIR + 2:
         raise ConfigError(f"data.max_seq_length = {max_seq_length} leaves no room for two texts", "5 or more")
-    pieces = _Pieces([e.text_a for e in examples] + [e.text_b or "" for e in examples], vocabulary)
+    pieces = Pieces([e.text_a for e in examples] + [e.text_b or "" for e in examples], vocabulary)
     size = len(examples)
     is_pair = np.fromiter((e.text_b is not None for e in examples), dtype=bool, count=size)
     all_a, all_b = pieces.lengths[:size], pieces.lengths[size:]
@@ -141,9 +150,9 @@ def encode(examples: Sequence[Example], vocabulary: Tokenizer, max_seq_length: i
     segment_ids = np.zeros_like(ids)
     starts = offsets[:-1]
     ids[starts] = vocabulary.cls_id
-    ids[ranges(starts + 1, kept_a)] = pieces.tokens(np.arange(size), kept_a)
+    ids[ranges(starts + 1, kept_a)] = pieces.first(np.arange(size), kept_a)
     start_b = starts + 2 + kept_a
-    ids[ranges(start_b, kept_b)] = pieces.tokens(size + np.arange(size), kept_b)
+    ids[ranges(start_b, kept_b)] = pieces.first(size + np.arange(size), kept_b)
     segment_ids[ranges(start_b, kept_b + is_pair)] = 1
     truncated = int(np.count_nonzero(all_a + all_b > room))
     return Features(ids, segment_ids, offsets, _labels(examples), truncated)
@@ -158,8 +167,8 @@ def truncated_lengths(length_a: Int64, length_b: Int64, room: Int64) -> tuple[In
     return np.minimum(length_a, room - kept_b), kept_b
 
 
-class _Pieces:
-    """The tokens of all texts, each distinct text stored once."""
+class Pieces:
+    """The tokens of all texts, each distinct text stored once; `lengths` int64, one a text."""
 
     def __init__(self, texts: list[str], vocabulary: Tokenizer) -> None:
         slots = {text: slot for slot, text in enumerate(dict.fromkeys(texts))}
@@ -170,9 +179,13 @@ class _Pieces:
         self._starts = offsets_of(lengths)[slot_of_text]
         self.lengths: Int64 = lengths[slot_of_text]
 
-    def tokens(self, texts: Int64, kept: Int64) -> Int32:
+    def first(self, texts: Int64, kept: Int64) -> Int32:
         """The first `kept` tokens of each text of `texts`, one after the other."""
         return self._ids[ranges(self._starts[texts], kept)]
+
+    def last(self, texts: Int64, kept: Int64) -> Int32:
+        """The last `kept` tokens of each text of `texts`, one after the other."""
+        return self._ids[ranges(self._starts[texts] + self.lengths[texts] - kept, kept)]
 
 
 def _labels(examples: Sequence[Example]) -> NDArray[Any] | None:
@@ -184,7 +197,7 @@ def _labels(examples: Sequence[Example]) -> NDArray[Any] | None:
 
 
 def offsets_of(lengths: Int64) -> Int64:
-    """Where items of these lengths [N] begin and end when they stand one after the other, int64 [N + 1]."""
+    """Where each of `lengths` [N] begins when they follow one another, and where the last ends: int64 [N + 1]."""
     return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths, dtype=np.int64)])
 
 

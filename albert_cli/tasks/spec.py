@@ -5,6 +5,7 @@ from __future__ import annotations
 from albert_cli.config import suggestion
 from albert_cli.errors import ConfigError
 from albert_cli.tasks.glue import Column, Columns, GlueFiles
+from albert_cli.tasks.race import race_tasks
 from albert_cli.tasks.squad import SquadFiles
 from albert_cli.tasks.task import Example, Task, fingerprint
 
@@ -130,23 +131,21 @@ TASKS: dict[str, Task] = {
             SquadFiles("2.0", "hf:rajpurkar/squad_v2"),
             kind="span", test_splits=(),
         ),
+        *race_tasks(),
     )
 }  # fmt: skip
 
 # The nine whose mean is the GLUE score; the diagnostics do not count.
 SCORED = tuple(name for name, task in TASKS.items() if isinstance(task.source, GlueFiles) and task.train_split)
 
-_NOT_YET = ("race",)
 
 
 def find_task(name: str) -> Task:
     """The task of a name of `TASKS`; one's own table is opened by `table.open_table`.
 
-    Raises `ConfigError` for an unknown name, with the nearest known one, and for a task still to come.
+    Raises `ConfigError` for an unknown name, with the nearest known one.
     """
     if name in TASKS:
         return TASKS[name]
-    if name in _NOT_YET:
-        raise ConfigError(f"{name} is not available yet", f"available: {', '.join(TASKS)}, table")
-    known = [*TASKS, *_NOT_YET, "table"]
+    known = [*TASKS, "table"]
     raise ConfigError(f"no task is called {name!r}", suggestion(name, known) or f"tasks: {', '.join(known)}")

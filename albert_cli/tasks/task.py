@@ -14,7 +14,7 @@ from albert_cli.errors import ConfigError, InputError
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-Kind = Literal["classification", "regression", "span"]
+Kind = Literal["classification", "regression", "choice", "span"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Task:
     @property
     def output_names(self) -> tuple[str, ...]:
         """The columns of the head's logits by name: one a class, a single one for a value."""
-        return self.labels if self.kind == "classification" else ("score",)
+        return ("score",) if self.kind == "regression" else self.labels
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -85,7 +85,7 @@ class Task:
 
         Raises `InputError` beginning with `where` (file and line) for a label outside the set or range.
         """
-        if self.kind == "classification":
+        if self.kind != "regression":
             try:
                 return self.labels.index(text)
             except ValueError:

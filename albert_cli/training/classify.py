@@ -27,7 +27,7 @@ from albert_cli.training.task_recipe import FinetuneRecipe
 
 Array = NDArray[Any]
 PREDICTIONS = "predictions.dev.jsonl"
-_EVALUATION_TOKENS = 16_384  # a forward pass without gradients; bounds memory, not the result
+EVALUATION_TOKENS = 16_384  # a forward pass without gradients; bounds memory, not the result
 
 
 class Classification:
@@ -145,7 +145,7 @@ def predict_logits(model: nn.Module, features: Features, device: torch.device) -
     """Logits [N, C] float32 in the order of the features; batches are grouped by length."""
     columns: int = model.num_labels  # type: ignore[assignment]
     logits = np.empty((len(features), columns), dtype=np.float32)
-    for index in features.eval_batches(_EVALUATION_TOKENS):
+    for index in features.eval_batches(EVALUATION_TOKENS):
         packed, _ = features.batch(index)
         logits[index] = model(pack(packed, device)).float().cpu().numpy()
     return logits

@@ -15,6 +15,7 @@ from albert_cli.model import hub
 from albert_cli.model.config import ModelConfig
 from albert_cli.tasks.encode import Tokenizer
 from albert_cli.tasks.task import Kind, Task
+from albert_cli.training.choose import Choice
 from albert_cli.training.classify import Classification
 from albert_cli.training.spans import SpanAnswering
 from albert_cli.training.task_recipe import FinetuneRecipe
@@ -88,6 +89,7 @@ class TaskKind(Protocol):
 KINDS: Mapping[Kind, TaskKind] = {
     "classification": Classification(),
     "regression": Classification(),
+    "choice": Choice(),
     "span": SpanAnswering(),
 }
 

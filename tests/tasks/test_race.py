@@ -1,0 +1,205 @@
+"""RACE and multiple choice: the published files, awkward ones, how they are encoded, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from albert_cli.errors import ConfigError, InputError
+from albert_cli.tasks.choice import ChoiceExample, encode
+from albert_cli.tasks.spec import find_task
+
+RACE = find_task("race")
+AWKWARD = {
+    "id": "high7.txt",
+    "article": 'He said "no\u2028and left\t.\r\n' + "so it went on. " * 900,
+    "questions": ["_ and _ came .", "Why?", 'What is "it'],
+    "options": [["A", "B", "C", "D"], ["", "b_c", "c\n", "d\u2028"], ["x"] * 4],
+    "answers": ["D", "A", "B"],
+}
+PLAIN = {
+    "id": "middle1.txt",
+    "article": "A short text.",
+    "questions": ["What is it?"],
+    "options": [["short", "long", "red", "blue"]],
+    "answers": ["A"],
+}
+
+
+def write(folder: Path, level: str, name: str, *records: Any, split: str = "dev") -> Path:
+    path = folder / split / level / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = [record if isinstance(record, str) else json.dumps(record, ensure_ascii=False) for record in records]
+    path.write_bytes("\n".join(lines).encode())
+    return path
+
+
+def test_a_passage_is_a_file(tmp_path: Path) -> None:
+    write(tmp_path, "middle", "1.txt", PLAIN)
+    write(tmp_path, "high", "10.txt", PLAIN | {"id": "high10.txt"})
+    write(tmp_path, "high", "9.txt", json.dumps(AWKWARD, ensure_ascii=False, indent=1))
+    examples = RACE.read("dev", str(tmp_path))
+    assert [(e.id, e.group, e.label) for e in examples] == [
+        ("middle1.txt:0", "middle", 0),
+        ("high7.txt:0", "high", 3),
+        ("high7.txt:1", "high", 0),
+        ("high7.txt:2", "high", 1),
+        ("high10.txt:0", "high", 0),
+    ]
+    first, empty, quote = examples[1:4]
+    assert first.passage == AWKWARD["article"] and "\u2028" in first.passage
+    assert first.answers == ["A and A came .", "B and B came .", "C and C came .", "D and D came ."]
+    assert empty.answers == ["Why?", "Why? b_c", "Why? c", "Why? d"]
+    assert quote.answers == ['What is "it x'] * 4
+    for level, size in (("middle", 1), ("high", 4)):
+        assert len(find_task(f"race_{level}").read("dev", str(tmp_path))) == size
+
+
+def test_all_passages_of_a_level_in_one_file(tmp_path: Path) -> None:
+    for level in ("middle", "high"):
+        write(tmp_path / "RACE", level, "all.txt", PLAIN | {"id": level}, "", AWKWARD)
+    assert [e.id for e in RACE.read("dev", str(tmp_path))] == [
+        "middle:0", "high7.txt:0", "high7.txt:1", "high7.txt:2",
+        "high:0", "high7.txt:0", "high7.txt:1", "high7.txt:2",
+    ]  # fmt: skip
+
+
+def test_answers_may_be_hidden_in_test(tmp_path: Path) -> None:
+    record = {key: value for key, value in PLAIN.items() if key != "answers"}
+    for level in ("middle", "high"):
+        write(tmp_path, level, "1.txt", record, split="test")
+        write(tmp_path, level, "1.txt", record)
+    assert [e.label for e in RACE.read("test", str(tmp_path))] == [None, None]
+    with pytest.raises(InputError, match=r"1\.txt: no answers"):
+        RACE.read("dev", str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        ("{", "not valid JSON"),
+        ("[1]", "not a JSON object"),
+        ({"article": "a"}, "no questions"),
+        (PLAIN | {"article": None}, "no article"),
+        (PLAIN | {"options": [["a", "b", "c"]]}, "question 1: 3 options instead of 4"),
+        (PLAIN | {"options": [["a", "b", "c", 4]]}, "question 1: the options are not a list of texts"),
+        (PLAIN | {"options": ["abcd"]}, "question 1: the options are not a list of texts"),
+        (PLAIN | {"answers": ["E"]}, "question 1: label 'E' is not one of A, B, C, D"),
+        (PLAIN | {"answers": []}, "1 questions, 1 lists of options, 0 answers"),
+        (PLAIN | {"questions": [None]}, "question 1: is not text"),
+        ("", "not valid JSON"),
+    ],
+)
+def test_bad_passages_are_refused_by_file(tmp_path: Path, record: Any, message: str) -> None:
+    write(tmp_path, "middle", "1.txt", record)
+    write(tmp_path, "high", "1.txt", PLAIN)
+    with pytest.raises(InputError, match=rf"middle/1\.txt: .*{message}"):
+        RACE.read("dev", str(tmp_path))
+
+
+def test_bad_folders_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such directory"):
+        RACE.read("dev", str(tmp_path / "none"))
+    with pytest.raises(InputError, match="dev/middle is not there"):
+        RACE.read("dev", str(tmp_path))
+    write(tmp_path, "high", "1.txt", PLAIN)
+    with pytest.raises(InputError) as raised:
+        RACE.read("dev", str(tmp_path))
+    assert "race_high" in str(raised.value.hint)
+    (tmp_path / "dev" / "middle").mkdir()
+    with pytest.raises(InputError, match=r"holds no \.txt files"):
+        RACE.read("dev", str(tmp_path))
+    write(tmp_path, "middle", "1.txt", PLAIN)
+    write(tmp_path, "middle", "2.txt", PLAIN)
+    with pytest.raises(InputError, match=r"2\.txt: the id 'middle1\.txt' is that of .*1\.txt too"):
+        RACE.read("dev", str(tmp_path))
+    with pytest.raises(ConfigError, match="no task is called 'race_low'"):
+        find_task("race_low")
+
+
+def test_the_hub_has_the_level_in_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    from albert_cli.tasks import race
+    from albert_cli.tasks.rows import Rows
+
+    columns = ("example_id", "article", "answer", "question", "options")
+    cells = [
+        [f"{level}1.txt", "text", "B", f"q{i}?", '["a", "b", "c", ""]'] for level in ("high", "middle") for i in (0, 1)
+    ]
+    asked = []
+
+    def read(source: str, split: str) -> Rows:
+        asked.append((source, split))
+        return Rows("hf:race", columns, cells, [1, 2, 3, 4])
+
+    monkeypatch.setattr(race, "read_hub", read)
+    examples = RACE.read("dev")
+    assert [(e.id, e.group, e.label) for e in examples] == [
+        (f"{level}1.txt:{i}", level, 1) for level in ("high", "middle") for i in (0, 1)
+    ]
+    assert examples[0].options == ("a", "b", "c", "")
+    find_task("race_high").read("train")
+    assert asked == [("hf:ehovy/race:all", "validation"), ("hf:ehovy/race:high", "train")]
+
+
+# ---------------------------------------------------------------- encoding
+
+
+class Letters:
+    """A tokenizer whose pieces are characters, so that a test can count."""
+
+    cls_id, sep_id = 1, 2
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        return [[ord(c) for c in text] for text in texts]
+
+
+def plain(example: ChoiceExample, choice: int, limit: int) -> tuple[list[int], list[int]]:
+    """The rule as it is written: the last 128 of question and option, then the passage from its beginning."""
+    keep = min(128, (limit - 2) // 2)
+    answer = [ord(c) for c in example.answers[choice]][-keep:]
+    passage = [ord(c) for c in example.passage][: limit - 3 - len(answer)]
+    ids = [1, *passage, 2, *answer, 2]
+    return ids, [0] * (len(passage) + 2) + [1] * (len(answer) + 1)
+
+
+OPTIONS = st.lists(st.text("xy", max_size=90), min_size=3, max_size=3)
+QUESTIONS = st.lists(
+    st.tuples(st.text("ab_ ", max_size=90), st.text("pq", max_size=90), OPTIONS), min_size=1, max_size=3
+)
+
+
+@settings(max_examples=40)
+@given(questions=QUESTIONS, limit=st.integers(5, 300))
+def test_encoding_is_the_written_rule(questions: list[tuple[str, str, list[str]]], limit: int) -> None:
+    examples = [ChoiceExample(str(i), p, q, tuple(o), 0) for i, (q, p, o) in enumerate(questions)]
+    features = encode(examples, Letters(), limit)
+    index = np.arange(len(examples))[::-1].copy()
+    packed, labels = features.batch(index)
+    assert labels is not None and labels.tolist() == [0] * len(examples)
+    expected = [plain(examples[i], c, limit) for i in index for c in range(3)]
+    for (ids, segments), start, stop in zip(expected, packed.offsets[:-1], packed.offsets[1:], strict=True):
+        assert packed.ids[start:stop].tolist() == ids and len(ids) <= limit
+        assert packed.segment_ids[start:stop].tolist() == segments
+        assert packed.position_ids[start:stop].tolist() == list(range(len(ids)))
+    seen = np.concatenate(list(features.eval_batches(500)))
+    assert sorted(seen.tolist()) == list(range(len(examples)))
+
+
+def test_a_cut_question_is_counted_once() -> None:
+    examples = [
+        ChoiceExample("0", "p" * 600, "q?", ("a", "b"), 1),
+        ChoiceExample("1", "p", "q" * 200, ("a", "b"), 0),
+        ChoiceExample("2", "p", "q", ("a", "b"), None),
+    ]
+    features = encode(examples, Letters(), 512)
+    assert (len(features), features.truncated, features.labels) == (3, 2, None)
+    assert features.lengths.tolist() == [512, 132, 7]
+    with pytest.raises(ConfigError, match="leaves no room"):
+        encode(examples, Letters(), 4)
