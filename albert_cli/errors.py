@@ -45,6 +45,18 @@ class BusyError(AlbertError):
     exit_code = 6
 
 
+class NotReached(AlbertError):  # noqa: N818  (the scores are there)
+    """A published score was not reached within its tolerance (exit code 7)."""
+
+    exit_code = 7
+
+
+class Skipped(AlbertError):  # noqa: N818  (nothing went wrong)
+    """Nothing could be done here, such as verifying a checkpoint of the Hub offline (exit code 77, automake's)."""
+
+    exit_code = 77
+
+
 class Interrupted(AlbertError):  # noqa: N818  (it is a normal end, not an error)
     """Asked to stop; the current step is saved and the same command goes on (exit code 75, EX_TEMPFAIL)."""
 

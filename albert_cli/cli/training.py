@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+from click import get_current_context
 
 from albert_cli import console
 from albert_cli.cli.app import app
@@ -91,7 +92,10 @@ def finetune(
 
 @verb(app, name="eval")
 def evaluate(
-    task: Annotated[str, typer.Argument(help="A task as for finetune, or glue for all of its tasks.")],
+    task: Annotated[
+        str,
+        typer.Argument(help="A task as for finetune, glue for all of its tasks, or verify/NAME for published scores."),
+    ],
     out: Out,
     more: Annotated[
         list[str] | None, typer.Argument(metavar="[MORE]...", help="Further lists of --search, or DIRs of --ensemble.")
@@ -120,6 +124,15 @@ def evaluate(
 
     Example: albert eval glue --checkpoint run --data glue --runs 5 --out scores
     """
+    if task.startswith("verify/") or task.endswith(".toml"):
+        from albert_cli.evaluation import verify
+
+        if verify.is_recipe(task):
+            chosen = runs if _is_given("runs") else None
+            found = verify.verify(task, checkpoint, data, out, chosen, overrides or [], device)
+            console.emit(found, verify.text(found))
+            verify.check(found)
+            return
     from albert_cli.evaluation import runs as verb_module
     from albert_cli.evaluation import tables
 
@@ -134,3 +147,9 @@ def evaluate(
         lists=searched, ensemble_of=together,
     )  # fmt: skip
     console.emit(result, tables.text(result))
+
+
+def _is_given(option: str) -> bool:
+    """Whether an option stands on the command line, and is no default."""
+    source = get_current_context().get_parameter_source(option)
+    return source is not None and source.name == "COMMANDLINE"

@@ -4,25 +4,49 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, TypeVar
 
 from albert_cli.errors import InputError
+from albert_cli.tasks.choice import ChoiceExample
 from albert_cli.tasks.task import Example
 
+T = TypeVar("T")
 _CHUNK = 1024  # lines held at a time; enough to group by length
 _WANTED = ("a single text", "two texts, with a tab or as text and text_pair")
+_PASSAGE = ("text", "passage", "article", "context")
+_OPTIONS = ("choices", "options")
 
 
-def read_examples(name: str, on_bad_bytes: str, inputs: int | None = None) -> Iterator[Example]:
-    """The examples of a file or of stdin (`-`), a line each; empty lines are texts too, so that lines keep their count.
+@dataclass(frozen=True)
+class Line:
+    """A line of a file or of stdin (`-`), counted from 1."""
 
-    A line is a text, or two texts with a tab between; of a `.jsonl` file each line is an object with `text` (or
-    `text_a`) and perhaps `text_pair` (or `text_b`) and `id`. `inputs` is the number of texts that the model was
-    fine-tuned on; None takes either. Raises `InputError` naming file and line.
-    """
+    text: str
+    file: str
+    number: int
+
+    @property
+    def where(self) -> str:
+        """File and line, for messages."""
+        return f"{self.file}:{self.number}"
+
+    def values(self) -> Mapping[str, Any]:
+        """The line as a JSON object; raises `InputError` for anything else."""
+        try:
+            value = json.loads(self.text)
+        except (json.JSONDecodeError, RecursionError):
+            value = None
+        if not isinstance(value, dict):
+            raise InputError(f"{self.where}: not a JSON object")
+        return value
+
+
+def read_lines(name: str, on_bad_bytes: str) -> Iterator[Line]:
+    """The lines of a file or of stdin (`-`), without their ends. Raises `InputError` naming file and line."""
     errors = "replace" if on_bad_bytes == "replace" else "strict"
     with ExitStack() as stack:
         stream: IO[bytes]
@@ -35,35 +59,57 @@ def read_examples(name: str, on_bad_bytes: str, inputs: int | None = None) -> It
                 raise InputError(f"{name}: {error.strerror or error}") from None
         for number, raw in enumerate(stream, start=1):
             try:
-                line = raw.decode("utf-8", errors).rstrip("\r\n")
+                yield Line(raw.decode("utf-8", errors).rstrip("\r\n"), name, number)
             except UnicodeDecodeError as error:
                 raise InputError(
                     f"{name}:{number}: not valid UTF-8 at byte {error.start} of the line", "--on-bad-bytes replace"
                 ) from None
-            example = _example(line, name, number)
-            if inputs is not None and inputs != (1 if example.text_b is None else 2):
-                got = "one text" if inputs == 2 else "two texts"
-                raise InputError(f"{name}:{number}: {got}, but the model was fine-tuned on {_WANTED[inputs - 1]}")
-            yield example
 
 
-def _example(line: str, name: str, number: int) -> Example:
-    if not name.endswith(".jsonl"):
-        text, tab, pair = line.partition("\t")
-        return Example(text, pair if tab else None, None, str(number))
-    try:
-        value = json.loads(line)
+def read_examples(name: str, on_bad_bytes: str, inputs: int | None = None) -> Iterator[Example]:
+    """The examples of a file or of stdin (`-`), a line each; empty lines are texts too, so that lines keep their count.
+
+    A line is a text, or two texts with a tab between; of a `.jsonl` file each line is an object with `text` (or
+    `text_a`) and perhaps `text_pair` (or `text_b`) and `id`. `inputs` is the number of texts that the model was
+    fine-tuned on; None takes either. Raises `InputError` naming file and line.
+    """
+    return (text_example(line, inputs) for line in read_lines(name, on_bad_bytes))
+
+
+def text_example(line: Line, inputs: int | None = None) -> Example:
+    """A line as a text or two; see `read_examples`."""
+    if line.file.endswith(".jsonl"):
+        value = line.values()
         text, pair = value.get("text", value.get("text_a")), value.get("text_pair", value.get("text_b"))
-    except (json.JSONDecodeError, AttributeError):
-        raise InputError(f"{name}:{number}: not a JSON object") from None
-    if not isinstance(text, str) or not isinstance(pair, str | None):
-        raise InputError(f'{name}:{number}: needs a string "text"', 'each line: {"text": "…", "text_pair": "…"}')
-    return Example(text, pair, None, str(value.get("id", number)))
+        if not isinstance(text, str) or not isinstance(pair, str | None):
+            raise InputError(f'{line.where}: needs a string "text"', 'each line: {"text": "…", "text_pair": "…"}')
+        example = Example(text, pair, None, str(value.get("id", line.number)))
+    else:
+        text, tab, rest = line.text.partition("\t")
+        example = Example(text, rest if tab else None, None, str(line.number))
+    if inputs is not None and inputs != (1 if example.text_b is None else 2):
+        got = "one text" if inputs == 2 else "two texts"
+        raise InputError(f"{line.where}: {got}, but the model was fine-tuned on {_WANTED[inputs - 1]}")
+    return example
 
 
-def chunks(examples: Iterable[Example]) -> Iterator[list[Example]]:
+def choice_example(line: Line) -> ChoiceExample:
+    """A JSON line with `choices` (or `options`), a `question`, a passage as `text` (`passage`, `article`), an `id`."""
+    value = line.values()
+    options = next((value[name] for name in _OPTIONS if name in value), None)
+    passage = next((value[name] for name in _PASSAGE if name in value), "")
+    question = value.get("question", "")
+    shape = 'each line: {"text": "…", "question": "…", "choices": ["…", "…"]}'
+    if not isinstance(options, list) or len(options) < 2 or not all(isinstance(option, str) for option in options):
+        raise InputError(f'{line.where}: needs "choices", a list of two texts or more', shape)
+    if not isinstance(passage, str) or not isinstance(question, str) or not (passage or question):
+        raise InputError(f'{line.where}: needs a "text" or a "question"', shape)
+    return ChoiceExample(str(value.get("id", line.number)), passage, question, tuple(options), None)
+
+
+def chunks(examples: Iterable[T]) -> Iterator[list[T]]:
     """The examples, a list of some at a time."""
-    chunk: list[Example] = []
+    chunk: list[T] = []
     for example in examples:
         chunk.append(example)
         if len(chunk) == _CHUNK:

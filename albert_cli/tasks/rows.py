@@ -1,4 +1,4 @@
-"""Tables of text as strings with line numbers: TSV, CSV and JSON lines."""
+"""Tables of text as strings with line numbers: TSV, CSV, JSON lines and Parquet."""
 
 from __future__ import annotations
 
@@ -130,8 +130,25 @@ def read_jsonl(path: Path) -> Rows:
     return Rows(str(path), tuple(columns), cells, lines)
 
 
+def read_parquet(path: Path) -> Rows:
+    """A Parquet file; its rows count from 1 in messages."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.read_table(path)
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except (pa.ArrowException, OSError) as error:
+        reason = str(error).partition("\n")[0]
+        raise InputError(f"{path}: not a readable Parquet file ({reason})", "copy it again") from None
+    by_column = [[as_text(value) for value in column.to_pylist()] for column in table.columns]
+    cells = [list(row) for row in zip(*by_column, strict=True)]
+    return Rows(str(path), tuple(table.column_names), cells, list(range(1, len(cells) + 1)))
+
+
 def as_text(value: object) -> str:
     """A cell as text: null is empty, numbers and truth values are written as in JSON."""
     if isinstance(value, str):
         return value
-    return "" if value is None else json.dumps(value, ensure_ascii=False)
+    return "" if value is None else json.dumps(value, ensure_ascii=False, default=str)

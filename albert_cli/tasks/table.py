@@ -1,4 +1,4 @@
-"""One's own labelled table as a task: TSV, CSV or JSON lines with named columns, or a data set of the Hub."""
+"""One's own labelled table as a task: TSV, CSV, JSON lines or Parquet with named columns, or a data set of the Hub."""
 
 from __future__ import annotations
 
@@ -7,21 +7,26 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from string import ascii_uppercase
+from typing import Any, Literal
 
 from albert_cli import console
 from albert_cli.errors import ConfigError, InputError
+from albert_cli.tasks import table_choice
+from albert_cli.tasks.choice import ChoiceExample
 from albert_cli.tasks.hub import hub_splits, is_hub, read_hub
-from albert_cli.tasks.rows import Rows, read_delimited, read_jsonl
+from albert_cli.tasks.rows import Rows, read_delimited, read_jsonl, read_parquet
+from albert_cli.tasks.table_choice import ChoiceColumns
 from albert_cli.tasks.task import Example, Kind, Task
 
-_SUFFIXES = (".tsv", ".csv", ".jsonl")
+_SUFFIXES = (".tsv", ".csv", ".jsonl", ".parquet")
 _FILE_NAMES = {"train": ("train",), "dev": ("dev", "validation"), "test": ("test",)}
 # What people call their columns; the first that is there is taken, whatever its capitals.
 _DEFAULTS = {
     "text": ("text", "sentence", "sentence1", "text_a", "question1", "premise"),
     "text_pair": ("text_pair", "sentence2", "text_b", "question2", "hypothesis"),
     "label": ("label", "class", "score", "target"),
+    "question": table_choice.QUESTIONS,
     "id": ("id", "idx", "index"),
 }
 
@@ -30,10 +35,11 @@ _DEFAULTS = {
 class TableSettings:
     """The recipe's section `[table]`. An empty string or list stands for a default that is found in the data.
 
-    `train`, `dev` and `test` are files, else `--data` holds `train.tsv|csv|jsonl` and so on; `text`,
+    `train`, `dev` and `test` are files, else `--data` holds `train.tsv|csv|jsonl|parquet` and so on; `text`,
     `text_pair`, `label` and `id` are column names; `labels` the classes in the order of the model's outputs
-    (default: those of train, sorted). Without dev data a part `holdout` of train is held out, drawn by
-    `holdout_seed`.
+    (default: those of train, sorted). For multiple choice `choices` names the columns with an option each, or the
+    one with lists of them, `text` and `question` what stands before them. Without dev data a part `holdout` of
+    train is held out, drawn by `holdout_seed`.
     """
 
     train: str = ""
@@ -43,7 +49,9 @@ class TableSettings:
     text_pair: str = ""
     label: str = ""
     id: str = ""
-    kind: Literal["auto", "classification", "regression"] = "auto"
+    question: str = ""
+    choices: tuple[str, ...] = ()
+    kind: Literal["auto", "classification", "regression", "choice"] = "auto"
     labels: tuple[str, ...] = ()
     delimiter: str = ""
     quoting: Literal["auto", "on", "off"] = "auto"
@@ -67,6 +75,10 @@ def open_table(settings: TableSettings, data: str | None = None, known: tuple[st
     names a file, `InputError` for a missing file or column, or labels that make no task.
     """
     files = _locate(settings, data)
+    table = TableFiles(settings, files)
+    reference = table.rows(next(iter(files)))
+    if table.is_choice(reference):
+        return _choice_task(table, reference)
     if "train" not in files and not settings.labels and settings.kind != "regression":
         if not known:
             raise InputError(
@@ -74,13 +86,11 @@ def open_table(settings: TableSettings, data: str | None = None, known: tuple[st
                 "-s table.train=FILE, or name the classes by table.labels",
             )
         settings = replace(settings, kind="regression") if len(known) == 1 else replace(settings, labels=known)
-    table = TableFiles(settings, files)
-    reference = table.rows(next(iter(files)))
+    table = replace(table, settings=settings)
     texts = [reference.columns[_column(reference, "text", settings)]]
     if (pair := _find_column(reference, "text_pair", settings)) is not None:
         texts.append(reference.columns[pair])
     kind, labels = table.kind_and_labels()
-    has_train = "train" in files
     task = Task(
         name="table",
         title="table",
@@ -89,14 +99,30 @@ def open_table(settings: TableSettings, data: str | None = None, known: tuple[st
         inputs=len(texts),
         source=table,
         kind=kind,
-        train_split="train" if has_train else None,
-        dev_splits=("dev",) if has_train or "dev" in files else (),
-        test_splits=("test",) if "test" in files else (),
+        **_splits(table),
     )
     output = "a value" if kind == "regression" else f"{len(labels)} classes"
     shown = f" ({', '.join(labels)})" if 0 < len(labels) <= 10 else ""
     console.note(f"{reference.origin}: {' and '.join(map(repr, texts))} → {output}{shown}")
     return task
+
+
+def _choice_task(table: TableFiles, reference: Rows) -> Task:
+    columns = table.choice_columns(reference)
+    count = len(table_choice.options_of(reference, columns, 0))
+    before = [reference.columns[place] for place in (columns.passage, columns.question) if place is not None]
+    console.note(f"{reference.origin}: {' and '.join(map(repr, before))} → one of {count} choices")
+    return Task("table", "table", tuple(ascii_uppercase[:count]), ("accuracy",), 2, table, "choice", **_splits(table))
+
+
+def _splits(table: TableFiles) -> dict[str, Any]:
+    """Which splits a task of these files has."""
+    has_train = "train" in table.files
+    return {
+        "train_split": "train" if has_train else None,
+        "dev_splits": ("dev",) if has_train or "dev" in table.files else (),
+        "test_splits": ("test",) if "test" in table.files else (),
+    }
 
 
 # ---------------------------------------------------------------- files
@@ -134,7 +160,9 @@ def _folder_files(folder: Path, splits: Sequence[str]) -> dict[str, str]:
         if files:
             found[split] = str(files[0])
     if not found and "train" in splits:
-        raise InputError(f"{folder}: holds no train.tsv, train.csv or train.jsonl", "or -s table.train=FILE")
+        raise InputError(
+            f"{folder}: holds no train.tsv, train.csv, train.jsonl or train.parquet", "or -s table.train=FILE"
+        )
     return found
 
 
@@ -152,10 +180,10 @@ class TableFiles:
     files: Mapping[str, str]
     _read: dict[str, Rows] = field(default_factory=dict, repr=False, compare=False)
 
-    def read(self, task: Task, split: str, data: str | None = None) -> list[Example]:
+    def read(self, task: Task, split: str, data: str | None = None) -> list[Any]:
         """All examples of a split; the files were settled by `open_table`, whatever `data` says."""
         if "dev" in self.files or split == "test":
-            return self._examples(task, split)
+            return list(self._examples(task, split))
         examples = self._examples(task, "train")
         held_out = _held_out(len(examples), self.settings)
         if split == "dev":
@@ -167,6 +195,45 @@ class TableFiles:
         if split not in self._read:
             self._read[split] = _read_file(self.files[split], self.settings)
         return self._read[split]
+
+    def is_choice(self, rows: Rows) -> bool:
+        """Whether the table asks for a choice: because it is said, or because it has columns called so and no class."""
+        if self.settings.kind != "auto" or self.settings.labels:
+            return self.settings.kind == "choice"
+        return bool(self.settings.choices or table_choice.option_columns(rows, (), sure=False))
+
+    def choice_columns(self, rows: Rows) -> ChoiceColumns:
+        """The columns of a table for multiple choice."""
+        s = self.settings
+        options = table_choice.option_columns(rows, s.choices)
+        if not options:
+            raise _no_column(rows, "choices", table_choice.LISTS)
+        found = ChoiceColumns(
+            options,
+            _find_column(rows, "text", s, table_choice.PASSAGES),
+            _find_column(rows, "question", s),
+            _find_column(rows, "label", s, table_choice.LABELS),
+            _find_column(rows, "id", s),
+        )
+        if found.passage is None and found.question is None:
+            raise _no_column(rows, "question", _DEFAULTS["question"])
+        return found
+
+    def _choices(self, task: Task, split: str) -> list[ChoiceExample]:
+        rows = self.rows(split)
+        columns = self.choice_columns(rows)
+        if (count := len(table_choice.options_of(rows, columns, 0))) != len(task.labels):
+            raise InputError(f"{rows.where(0)}: {count} choices, but {next(iter(self.files))} has {len(task.labels)}")
+        if columns.id is not None and split != "train":
+            rows.check_unique(columns.id)
+        if columns.label is None:
+            if split != "test":
+                raise _no_column(rows, "label", table_choice.LABELS)
+            return table_choice.read_choices(rows, columns, lambda _, __: None)
+        labelled = [(self.rows(other), self.choice_columns(self.rows(other)).label) for other in self.files]
+        found = {row[place] for there, place in labelled if place is not None for row in there.cells}
+        reader = table_choice.reader_of_labels(rows, columns, found, hidden=split == "test")
+        return table_choice.read_choices(rows, columns, reader)
 
     def kind_and_labels(self) -> tuple[Kind, tuple[str, ...]]:
         """Classification with its classes, or regression, as asked or as the labels of train look."""
@@ -185,8 +252,10 @@ class TableFiles:
             raise InputError(f"{rows.origin}: {only}: nothing to learn", "two classes or more")
         return "classification", labels
 
-    def _examples(self, task: Task, split: str) -> list[Example]:
+    def _examples(self, task: Task, split: str) -> Sequence[Any]:
         rows = self.rows(split)
+        if task.kind == "choice":
+            return self._choices(task, split)
         text = _column(rows, "text", self.settings)
         pair = _column(rows, "text_pair", self.settings) if task.inputs == 2 else None
         find = _find_column if split == "test" else _column
@@ -222,7 +291,9 @@ def _read_file(name: str, settings: TableSettings) -> Rows:
     if suffix == ".jsonl":
         return _not_empty(read_jsonl(path))
     if suffix not in _SUFFIXES:
-        raise InputError(f"{path}: a table is a .tsv, .csv or .jsonl file")
+        raise InputError(f"{path}: a table is a .tsv, .csv, .jsonl or .parquet file")
+    if suffix == ".parquet":
+        return _not_empty(read_parquet(path))
     quoting = suffix == ".csv" if settings.quoting == "auto" else settings.quoting == "on"
     delimiter = settings.delimiter or ("," if suffix == ".csv" else "\t")
     rows = read_delimited(path, delimiter, quoting=quoting)
@@ -242,8 +313,11 @@ def _not_empty(rows: Rows) -> Rows:
 # ---------------------------------------------------------------- columns, labels, held-out rows
 
 
-def _find_column(rows: Rows, role: str, settings: TableSettings) -> int | None:
-    """The place of the column with this role, or None. A column that the user named must be there."""
+def _find_column(rows: Rows, role: str, settings: TableSettings, names: Sequence[str] = ()) -> int | None:
+    """The place of the column with this role, or None; by `names` in place of the usual ones.
+
+    A column that the user named must be there.
+    """
     named: str = getattr(settings, role)
     if named:
         if named not in rows.columns:
@@ -252,7 +326,7 @@ def _find_column(rows: Rows, role: str, settings: TableSettings) -> int | None:
     if role == "text_pair" and settings.text:
         return None  # who names the text and no second one means a single text
     lowered = [name.lower() for name in rows.columns]
-    return next((lowered.index(name) for name in _DEFAULTS[role] if name in lowered), None)
+    return next((lowered.index(name) for name in names or _DEFAULTS[role] if name in lowered), None)
 
 
 def _column(rows: Rows, role: str, settings: TableSettings) -> int:

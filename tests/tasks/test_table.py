@@ -10,6 +10,7 @@ import pytest
 
 from albert_cli.config import validate
 from albert_cli.errors import ConfigError, InputError
+from albert_cli.tasks.choice import ChoiceExample
 from albert_cli.tasks.spec import Example
 from albert_cli.tasks.table import TableSettings, open_table
 
@@ -150,7 +151,8 @@ def test_classes_named_need_no_training_data(tmp_path: Path) -> None:
         ("a.jsonl", '{"text": "x", "label": 1}\n{"text"\n', "a.jsonl:2: not valid JSON", ""),
         ("a.jsonl", "[1]\n", "a.jsonl:1: not a JSON object", ""),
         ("a.jsonl", "[" * 100_000 + "\n", "a.jsonl:1: not valid JSON", ""),
-        ("a.parquet", "x", "is a .tsv, .csv or .jsonl file", ""),
+        ("a.parquet", "x", "a.parquet: not a readable Parquet file", "copy"),
+        ("a.xlsx", "x", "is a .tsv, .csv, .jsonl or .parquet file", ""),
     ],
 )
 def test_tables_that_do_not_fit(tmp_path: Path, name: str, content: str, message: str, hint: str) -> None:
@@ -209,3 +211,90 @@ def test_a_hub_data_set_is_a_table_too(tmp_path: Path, monkeypatch: pytest.Monke
     assert (task.labels, task.splits) == (("x", "y"), ("train", "dev", "test"))
     assert task.read("train")[0] == Example("a", None, 0, "0")
     assert task.read("test")[0].label == 1
+
+
+# ---------------------------------------------------------------- Parquet, and multiple choice
+
+
+def test_parquet_is_read_as_json_lines_are(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    columns = {"text": ["a\u2028b", None, "c"], "text_pair": ["x", "y", "z"], "label": [1.5, 2.0, 3.25]}
+    for name in ("train", "dev"):
+        pq.write_table(pa.table(columns), tmp_path / f"{name}.parquet")
+    task = open_table(settings(), str(tmp_path))
+    assert (task.kind, task.inputs) == ("regression", 2)
+    assert task.read("dev")[:2] == [Example("a\u2028b", "x", 1.5, "0"), Example("", "y", 2.0, "1")]
+
+
+def choices(tmp_path: Path, *rows: dict[str, Any], **named: Any) -> list[ChoiceExample]:
+    """The examples of a table of JSON lines."""
+    path = write(tmp_path / "a.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    task = open_table(settings(train=path, dev=path, **named))
+    assert task.kind == "choice" and task.metrics == ("accuracy",)
+    examples: list[ChoiceExample] = task.read("dev")
+    assert task.labels == tuple("ABCDEFGH"[: len(examples[0].options)])
+    return examples
+
+
+@pytest.mark.parametrize("labels", [["A", "c"], [0, 2], [1, 3], ["red", "blue"]])
+def test_the_right_choice_is_named_in_any_habit(tmp_path: Path, labels: list[Any]) -> None:
+    options = ["red", "", "blue"]
+    found = choices(tmp_path, *({"question": "Which?", "choices": options, "answer": label} for label in labels))
+    assert [example.label for example in found] == [0, 2]
+    assert found[0] == ChoiceExample("0", "", "Which?", ("red", "", "blue"), 0)
+
+
+def test_choices_of_data_sets_that_people_have(tmp_path: Path) -> None:
+    swag = {"sent1": "He sits.", "sent2": "He", "label": 1} | {f"ending{i}": f"e{i}" for i in range(4)}
+    (first,) = choices(tmp_path, swag)
+    assert first == ChoiceExample("0", "He sits.", "He", ("e0", "e1", "e2", "e3"), 1)
+    arc = {"id": "q", "question": "Why?", "choices": {"text": ["a", "b"], "label": ["A", "B"]}, "answerKey": "B"}
+    assert choices(tmp_path, arc) == [ChoiceExample("q", "", "Why?", ("a", "b"), 1)]
+    race = {"article": "Long.", "question": "_ it?", "options": ["a", "b", "c", "d"], "answer": "D"}
+    assert choices(tmp_path, race)[0].label == 3
+
+
+def test_choices_in_named_columns(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "story;first;second;good\nx, y;a;b;1\nz;c;d;2\n")
+    named = {"choices": ("first", "second"), "text": "story", "label": "good", "delimiter": ";"}
+    task = open_table(settings(train=path, dev=path, kind="choice", **named))
+    assert task.read("dev") == [
+        ChoiceExample("0", "x, y", "", ("a", "b"), 0),
+        ChoiceExample("1", "z", "", ("c", "d"), 1),
+    ]
+
+
+GOOD = {"question": "q", "choices": ["a", "b"], "label": 0}
+
+
+@pytest.mark.parametrize(
+    ("row", "named", "message"),
+    [
+        ({**GOOD, "label": "C"}, {}, "a.jsonl:2: label 'C' names none of 2 choices"),
+        ({**GOOD, "label": 2}, {}, "a.jsonl:2: label '2' names none"),
+        ({**GOOD, "label": None}, {}, "a.jsonl:2: label '' names none"),
+        ({**GOOD, "choices": ["a"]}, {}, "a.jsonl:2: 'choices' is not a list of two texts or more"),
+        ({**GOOD, "choices": "a, b"}, {"kind": "choice"}, "a.jsonl:2: 'choices' is not a list"),
+        ({**GOOD, "choices": ["a", "b", "c"]}, {}, "a.jsonl:2: 3 choices where the first row has 2"),
+        (GOOD, {"choices": ("x", "y")}, "a.jsonl: no column 'x' for the choices"),
+        (GOOD, {"text": "x"}, "a.jsonl: no column 'x' for the text"),
+    ],
+)
+def test_bad_choices_are_refused_by_line(tmp_path: Path, row: Any, named: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError) as raised:
+        choices(tmp_path, GOOD, row, **named)
+    assert message in raised.value.message
+
+
+def test_dev_must_have_as_many_choices(tmp_path: Path) -> None:
+    train = write(tmp_path / "a.jsonl", json.dumps(GOOD) + "\n")
+    dev = write(tmp_path / "b.jsonl", json.dumps(GOOD | {"choices": ["a", "b", "c"]}) + "\n")
+    with pytest.raises(InputError, match=r"b\.jsonl:1: 3 choices, but train has 2"):
+        open_table(settings(train=train, dev=dev)).read("dev")
+
+
+def test_a_column_called_answer_makes_no_choice(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", "".join(json.dumps({"text": t, "answer": "x", "label": t}) + "\n" for t in "ab"))
+    assert open_table(settings(train=path, dev=path)).kind == "classification"

@@ -1,0 +1,109 @@
+"""`albert eval verify/NAME`: a published checkpoint on the tasks with published scores, and a verdict on each."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from albert_cli import config, console, store
+from albert_cli.errors import CheckpointError, ConfigError, InputError, NotReached, Skipped
+from albert_cli.evaluation.runs import evaluate
+from albert_cli.model import hub
+from albert_cli.training.finetune import RESULTS
+from albert_cli.training.verify_recipe import VerifyRecipe, is_verify
+
+_OWN_KEYS = tuple(field.name for field in dataclasses.fields(VerifyRecipe))
+
+
+def is_recipe(name: str) -> bool:
+    """Whether `eval`'s argument names a recipe to verify."""
+    return (name.endswith(".toml") or name in config.shipped_recipes()) and is_verify(config.read_recipe(name))
+
+
+def verify(
+    name: str,
+    checkpoint: str | None,
+    data: str | None,
+    out: Path,
+    runs: int | None,
+    overrides: Sequence[str],
+    device: str,
+) -> dict[str, Any]:
+    """Evaluate every task of the recipe below `out`; return `results.json`, a verdict for each.
+
+    `checkpoint` and `runs` stand in for the recipe's own. Of `overrides` those of its own keys (`tolerance=2`) change
+    it, the others (`train.batch_size=16`) the tasks' recipes. `data` is a folder with the
+    folders of GLUE, `squad/` and `race/` (or RACE's own layout), or None for the Hub. Tasks without their data are
+    skipped with the reason. Raises `Skipped` when the checkpoint or all data are out of reach.
+    """
+    own = [text for text in overrides if text.partition("=")[0].partition(".")[0] in _OWN_KEYS]
+    recipe = config.load(VerifyRecipe, name, own)
+    overrides = [text for text in overrides if text not in own]
+    recipe = dataclasses.replace(recipe, checkpoint=checkpoint or recipe.checkpoint, runs=runs or recipe.runs)
+    try:
+        hub.find(recipe.checkpoint)
+    except CheckpointError as error:
+        raise Skipped(f"{name} is skipped: {error.message}", error.hint) from None
+    tasks = {task: _verdict(recipe, task, data, out, overrides, device) for task in recipe.expected}
+    if all(found["verdict"] == "skipped" for found in tasks.values()):
+        raise Skipped(f"{name} is skipped: {next(iter(tasks.values()))['reason']}", "--data DIR, or a network")
+    done = [found for found in tasks.values() if found["verdict"] != "skipped"]
+    result = {
+        "kind": "verify",
+        "recipe": name,
+        "checkpoint": recipe.checkpoint,
+        "source": recipe.source,
+        "tasks": tasks,
+        "reached": all(found["verdict"] == "reached" for found in done),
+    }
+    store.write_json(out / RESULTS, result)
+    return result
+
+
+def _verdict(
+    recipe: VerifyRecipe, task: str, data: str | None, out: Path, overrides: Sequence[str], device: str
+) -> dict[str, Any]:
+    expected, tolerance = recipe.expected[task], recipe.tolerance_of(task)
+    published = {"published": expected.score, "tolerance": tolerance}
+    given = [*recipe.overrides, *overrides]
+    try:
+        found = evaluate(task, recipe.checkpoint, _data_of(task, data), out / task, recipe.runs, given, device)
+    except (InputError, ConfigError) as error:
+        if isinstance(error, ConfigError) and "not available" not in error.message:
+            raise
+        console.warn(f"{task} is skipped: {error.message}")
+        return {**published, "verdict": "skipped", "reason": error.message}
+    score = 100 * float(found["median"] if "median" in found else found["score"])
+    verdict = "reached" if score >= expected.score - tolerance else "not reached"
+    return {**published, "metric": found["metric"], "score": score, "runs": recipe.runs, "verdict": verdict}
+
+
+def _data_of(task: str, data: str | None) -> str | None:
+    """Where a task's data lie in the folder of all: `glue/`, `squad/` or `race/` in it, or that folder itself."""
+    if data is None:
+        return None
+    family = "squad" if task.startswith("squad") else "race" if task.startswith("race") else "glue"
+    names = (family, family.upper(), "SQuAD" if family == "squad" else family.title())
+    return next((str(Path(data) / name) for name in names if (Path(data) / name).is_dir()), data)
+
+
+def text(result: Mapping[str, Any]) -> str:
+    """The verdicts as a table."""
+    rows = []
+    for task, found in result["tasks"].items():
+        score = f"{found['score']:.1f}" if "score" in found else ""
+        said = found.get("reason", "") if found["verdict"] == "skipped" else ""
+        verdict = f"{found['verdict']}: {said}" if said else found["verdict"]
+        rows.append((task, f"{found['published']:.1f}", f"{found['tolerance']:.1f}", score, verdict))
+    return console.table(("task", "published", "tolerance", "here", "verdict"), rows)
+
+
+def check(result: Mapping[str, Any]) -> None:
+    """Raise `NotReached` where a score lies further below its published value than the tolerance."""
+    short = [task for task, found in result["tasks"].items() if found["verdict"] == "not reached"]
+    if short:
+        raise NotReached(
+            f"{result['recipe']}: {', '.join(short)}: below the published score by more than the tolerance"
+        )

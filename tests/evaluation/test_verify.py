@@ -1,0 +1,124 @@
+"""Verifying published scores: a local checkpoint with scores of our own stands in for the Hub's."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from albert_cli import config, store
+from albert_cli.errors import ConfigError, NotReached, Skipped
+from albert_cli.evaluation import verify
+from albert_cli.evaluation.published import PUBLISHED
+from albert_cli.model import hub
+from albert_cli.model.config import ModelConfig
+from albert_cli.model.heads import PretrainingModel
+from albert_cli.text.vocabulary import Vocabulary
+from albert_cli.training.verify_recipe import Expected, VerifyRecipe
+
+SHAPE = ModelConfig(
+    vocab_size=300, embedding_size=8, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
+    intermediate_size=32, max_position_embeddings=24,
+)  # fmt: skip
+QUICK = ["schedule.total_steps=2", "schedule.warmup_steps=1", "train.batch_size=4", "train.eval_every=2"]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory, tiny_vocabulary: Path) -> Path:
+    torch.manual_seed(0)
+    directory = tmp_path_factory.mktemp("verify") / "stand-in"
+    with store.commit_directory(directory, "checkpoint") as staging:
+        hub.write(PretrainingModel(SHAPE), staging, "ForPreTraining")
+        Vocabulary.load(tiny_vocabulary).copy_to(staging, SHAPE.max_position_embeddings)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """SST-2 alone, in the folder of several benchmarks; always one class."""
+    folder = tmp_path_factory.mktemp("data")
+    (folder / "glue" / "SST-2").mkdir(parents=True)
+    for split in ("train", "dev"):
+        lines = ["sentence\tlabel", *(f"bade figo {i}\t1" for i in range(6))]
+        (folder / "glue" / "SST-2" / f"{split}.tsv").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def recipe(path: Path, checkpoint: Path | str, **scores: float) -> str:
+    """A recipe with these expected scores."""
+    lines = [f'checkpoint = "{checkpoint}"', 'source = "here"', "tolerance = 1.0", f"overrides = {QUICK}"]
+    lines += [line for task, score in scores.items() for line in (f"[expected.{task}]", f"score = {score}")]
+    path.write_text("\n".join(lines).replace("'", '"') + "\n")
+    return str(path)
+
+
+def test_a_score_within_the_tolerance_is_reached(tmp_path: Path, checkpoint: Path, data: Path) -> None:
+    file = recipe(tmp_path / "r.toml", checkpoint, sst2=100.9, race=50.0)
+    with pytest.raises(ConfigError, match="times 100"):
+        verify.verify(file, None, str(data), tmp_path / "out", None, [], "cpu")
+    file = recipe(tmp_path / "r.toml", checkpoint, sst2=99.5, race=50.0)
+    assert verify.is_recipe(file) and not verify.is_recipe("finetune/sst2") and not verify.is_recipe("sst2")
+    result = verify.verify(file, None, str(data), tmp_path / "out", None, [], "cpu")
+    assert result["tasks"]["sst2"] == {
+        "published": 99.5, "tolerance": 1.0, "metric": "accuracy", "score": 100.0, "runs": 1, "verdict": "reached",
+    }  # fmt: skip
+    assert result["tasks"]["race"]["verdict"] == "skipped" and "is not there" in result["tasks"]["race"]["reason"]
+    assert result["reached"] and result == store.read_json(tmp_path / "out" / "results.json")
+    verify.check(result)
+    said = verify.text(result)
+    assert "sst2" in said and "reached" in said and "skipped: " in said
+
+
+def test_a_score_below_the_tolerance_is_said_and_ends_with_7(
+    tmp_path: Path, checkpoint: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = recipe(tmp_path / "r.toml", checkpoint, sst2=99.5)
+    dev = data / "glue" / "SST-2" / "dev.tsv"
+    other = tmp_path / "glue" / "SST-2"
+    other.mkdir(parents=True)
+    (other / "train.tsv").write_text(dev.read_text())
+    (other / "dev.tsv").write_text(dev.read_text().replace("5\t1", "5\t0"))
+    result = verify.verify(file, None, str(tmp_path), tmp_path / "out", None, ["tolerance=0.5"], "cpu")
+    found = result["tasks"]["sst2"]
+    assert found["tolerance"] == 0.5 and found["score"] < 99 and found["verdict"] == "not reached"
+    with pytest.raises(NotReached, match="sst2: below the published score") as raised:
+        verify.check(result)
+    assert raised.value.exit_code == 7
+    wider = verify.verify(file, None, str(tmp_path), tmp_path / "out", None, ["tolerance=99.0"], "cpu")
+    assert wider["reached"]  # and nothing is trained again
+    assert store.read_json(tmp_path / "out" / "sst2" / "results.json")["seeds"] == [0]
+
+
+def test_without_data_or_checkpoint_it_is_skipped(tmp_path: Path, checkpoint: Path) -> None:
+    file = recipe(tmp_path / "r.toml", checkpoint, sst2=99.5)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(Skipped, match=r"is skipped: .*SST-2/train\.tsv") as raised:
+        verify.verify(file, None, str(tmp_path / "empty"), tmp_path / "out", None, [], "cpu")
+    assert raised.value.exit_code == 77
+    with pytest.raises(Skipped, match="nowhere: no such directory"):
+        verify.verify(file, str(tmp_path / "nowhere"), None, tmp_path / "out", None, [], "cpu")
+
+
+def test_offline_one_line_says_why(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "albert_cli", "eval", "verify/albert-base-v2", "--out", str(tmp_path / "out")]
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "hub")}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 77, done.stderr
+    assert done.stdout == "" and not (tmp_path / "out").exists()
+    lines = [line for line in done.stderr.splitlines() if line.strip()]
+    assert len(lines) == 2 and "skipped: albert/albert-base-v2" in lines[0] and lines[1].startswith("hint:")
+
+
+def test_the_shipped_recipe_has_the_published_scores() -> None:
+    shipped = config.load(VerifyRecipe, "verify/albert-base-v2")
+    (published,) = (p for p in PUBLISHED if p.model == "ALBERT-base v2")
+    assert {task: expected.score for task, expected in shipped.expected.items()} == published.scores
+    assert shipped.checkpoint == "albert/albert-base-v2" and shipped.tolerance_of("race") > shipped.tolerance_of("mnli")
+    with pytest.raises(ConfigError, match="names no task"):
+        VerifyRecipe("x", "y", {})
+    with pytest.raises(ConfigError, match="runs = 0"):
+        VerifyRecipe("x", "y", {"sst2": Expected(90.0)}, runs=0)

@@ -1,0 +1,148 @@
+"""Multiple choice end to end: RACE's files in, a checkpoint that `transformers` reads, scores and predictions out."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from albert_cli import store
+from albert_cli.errors import InputError
+from albert_cli.evaluation.predict import predict
+from albert_cli.evaluation.runs import evaluate
+from albert_cli.model import hub
+from albert_cli.model.config import ModelConfig
+from albert_cli.model.heads import PretrainingModel
+from albert_cli.tasks.spec import find_task
+from albert_cli.text.vocabulary import Vocabulary
+from albert_cli.training.finetune import finetune, prepare
+
+OVERRIDES = (
+    "optimizer.lr=1e-2", "schedule.total_steps=40", "schedule.warmup_steps=4", "model.dropout=0.0",
+    "train.batch_size=8", "train.micro_batch_size=8", "train.eval_every=20", "train.log_every=20",
+    "train.save_every=40",
+)  # fmt: skip
+SHAPE = ModelConfig(
+    vocab_size=300, embedding_size=8, hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
+    intermediate_size=32, max_position_embeddings=64, initializer_range=0.1,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def pretrained(tmp_path_factory: pytest.TempPathFactory, tiny_vocabulary: Path) -> Path:
+    """A checkpoint of random weights."""
+    torch.manual_seed(0)
+    directory = tmp_path_factory.mktemp("choose") / "pretrained"
+    with store.commit_directory(directory, "checkpoint") as staging:
+        hub.write(PretrainingModel(SHAPE), staging, "ForPreTraining")
+        Vocabulary.load(tiny_vocabulary).copy_to(staging, SHAPE.max_position_embeddings)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def race(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Passages of a level a file; right is the option with the word "kra"."""
+    folder = tmp_path_factory.mktemp("race")
+    rng = random.Random(0)
+    for split, passages in (("train", 24), ("dev", 8)):
+        for level in ("middle", "high"):
+            (folder / split / level).mkdir(parents=True)
+            for number in range(passages):
+                answers = [rng.choice("ABCD") for _ in range(2)]
+                options = [["kra kra" if c == a else rng.choice(["wi", "luma", ""]) for c in "ABCD"] for a in answers]
+                record = {
+                    "id": f"{level}{number}.txt", "article": "bade figo. " * rng.randint(1, 30), "answers": answers,
+                    "questions": ["luma _ ?", "Wi?"], "options": options,
+                }  # fmt: skip
+                (folder / split / level / f"{number}.txt").write_text(json.dumps(record))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory: pytest.TempPathFactory, pretrained: Path, race: Path) -> Path:
+    out = tmp_path_factory.mktemp("tuned") / "out"
+    finetune(prepare("race", str(pretrained), str(race), OVERRIDES, "cpu"), out, 1)
+    return out
+
+
+def predictions(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def test_a_run_learns_and_scores_both_levels(tuned: Path, race: Path) -> None:
+    result = store.read_json(tuned / "results.json")
+    scores = result["scores"]
+    assert scores["accuracy"] == pytest.approx((scores["middle_accuracy"] + scores["high_accuracy"]) / 2)
+    assert scores["accuracy"] > 0.5 > result["majority"]
+    lines = predictions(tuned / "predictions.dev.jsonl")
+    examples = find_task("race").read("dev", str(race))
+    assert [line["id"] for line in lines] == [e.id for e in examples]
+    right = [line["prediction"] == line["label"] for line in lines]
+    assert np.mean(right) == scores["accuracy"]
+    assert lines[0]["choices"] == list(examples[0].options) and lines[0]["text"] == examples[0].passage
+
+
+def test_transformers_gives_the_same_logits(tuned: Path, race: Path) -> None:
+    model = transformers.AutoModelForMultipleChoice.from_pretrained(tuned).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tuned)
+    lines = predictions(tuned / "predictions.dev.jsonl")
+    for example, line in zip(find_task("race").read("dev", str(race)), lines, strict=True):
+        inputs = tokenizer(
+            [example.passage] * 4, example.answers, truncation="only_first", max_length=64, padding=True,
+            return_tensors="pt",
+        )  # fmt: skip
+        with torch.inference_mode():
+            logits = model(**{name: value[None] for name, value in inputs.items()}).logits[0]
+        said = [line["probabilities"][letter] for letter in "ABCD"]
+        assert np.abs(logits.softmax(-1).numpy() - said).max() < 2e-5
+
+
+def test_eval_scores_it_as_it_is_and_trains_another_level(tuned: Path, race: Path, tmp_path: Path) -> None:
+    scored = evaluate("race", str(tuned), str(race), tmp_path / "scored", 1, (), "cpu")
+    assert scored["initial"] == "task checkpoint"
+    assert scored["scores"] == store.read_json(tuned / "results.json")["scores"]
+    short = (*OVERRIDES, "schedule.total_steps=4", "train.eval_every=4")
+    trained = evaluate("race_high", str(tuned), str(race), tmp_path / "trained", 1, short, "cpu")
+    assert trained["kind"] == "eval" and list(trained["all_scores"]) == ["accuracy"]
+
+
+def test_predict_takes_questions_with_any_number_of_choices(tuned: Path, tmp_path: Path) -> None:
+    lines: list[dict[str, Any]] = [
+        {"text": "bade figo.", "question": "Wi?", "choices": ["wi", "kra kra"], "id": "x"},
+        {"article": "bade", "question": "luma _ ?", "options": ["luma", "wi", "kra kra"]},
+        {"question": "Wi?", "choices": ["", "kra kra"]},
+    ]
+    source, out = tmp_path / "in.txt", tmp_path / "out.jsonl"
+    source.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    summary = predict(str(tuned), str(source), out, "cpu")
+    assert summary is not None and summary["lines"] == 3
+    found = predictions(out)
+    assert [(line["id"], line["prediction"]) for line in found] == [("x", "B"), ("2", "C"), ("3", "B")]
+    assert [list(line["probabilities"]) for line in found] == [["A", "B"], ["A", "B", "C"], ["A", "B"]]
+    assert all(abs(sum(line["probabilities"].values()) - 1) < 1e-4 for line in found)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("text", "not a JSON object"),
+        ('{"question": "q"}', 'needs "choices"'),
+        ('{"question": "q", "choices": ["a"]}', 'needs "choices"'),
+        ('{"question": "q", "choices": ["a", 1]}', 'needs "choices"'),
+        ('{"choices": ["a", "b"]}', 'needs a "text" or a "question"'),
+        ('{"question": 1, "choices": ["a", "b"]}', 'needs a "text" or a "question"'),
+        (json.dumps({"question": "q", "choices": ["a"] * 27}), "27 choices"),
+    ],
+)
+def test_bad_lines_are_refused_by_number(tuned: Path, tmp_path: Path, line: str, message: str) -> None:
+    source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_text('{"question": "q", "choices": ["a", "b"]}\n' + line + "\n")
+    with pytest.raises(InputError, match=r"in\.jsonl:2: ") as raised:
+        predict(str(tuned), str(source), out, "cpu")
+    assert message in raised.value.message and not out.exists()
