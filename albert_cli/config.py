@@ -153,6 +153,12 @@ def _refuse_unknown(schema: type[Any], values: Mapping[str, Any], origin: str, p
                 f"{origin}: unknown key {prefix + key!r}",
                 suggestion(key, list(hints)) or f"known keys: {', '.join(hints)}",
             )
+        if typing.get_origin(hints[key]) is dict and isinstance(value, Mapping):  # sections named by the recipe
+            made = typing.get_args(hints[key])[1]
+            for name, inner in value.items():
+                if dataclasses.is_dataclass(made) and isinstance(made, type) and isinstance(inner, Mapping):
+                    _refuse_unknown(made, inner, origin, f"{prefix}{key}.{name}.")
+            continue
         section = next((t for t in (hints[key], *typing.get_args(hints[key])) if dataclasses.is_dataclass(t)), None)
         if isinstance(section, type) and isinstance(value, Mapping):
             _refuse_unknown(section, value, origin, f"{prefix}{key}.")
@@ -188,10 +194,18 @@ def dump_toml(settings: Any) -> str:
     """The resolved recipe as TOML: plain keys first, then one section a table."""
     values = as_dict(settings) if dataclasses.is_dataclass(settings) else dict(settings)
     lines = [f"{key} = {_toml(value)}" for key, value in values.items() if not isinstance(value, dict)]
-    for key, section in values.items():
-        if isinstance(section, dict):
-            lines += ["", f"[{key}]", *(f"{name} = {_toml(value)}" for name, value in section.items())]
+    lines += [line for key, section in values.items() if isinstance(section, dict) for line in _section(key, section)]
     return "\n".join(lines).strip() + "\n"
+
+
+def _section(name: str, values: Mapping[str, Any]) -> Iterator[str]:
+    """A table with its header, then the tables in it."""
+    inner = [key for key, value in values.items() if isinstance(value, dict)]
+    if len(inner) < len(values) or not values:
+        yield from ("", f"[{name}]")
+    yield from (f"{key} = {_toml(value)}" for key, value in values.items() if key not in inner)
+    for key in inner:
+        yield from _section(f"{name}.{key}", values[key])
 
 
 def _toml(value: object) -> str:

@@ -138,10 +138,10 @@ def predict(
 
 
 def _predictor(found: hub.Checkpoint, device: torch.device) -> Predictor:
-    if found.architecture in PREDICTORS:
-        return PREDICTORS[found.architecture](found, device)
-    if found.labels:  # a file that does not say its class
-        return ClassPredictor(found, device)
+    # A file that does not say its class may have a classifier all the same.
+    made = PREDICTORS.get(found.architecture or "") or (ClassPredictor if found.labels else None)
+    if made is not None:
+        return made(found, device)
     raise CheckpointError(
         f"{found.directory}: has no classifier", "fine-tune it first: albert finetune TASK --checkpoint …"
     )

@@ -62,7 +62,7 @@ class RaceFiles:
             number = times[passage] = times.get(passage, -1) + 1
             # Passages are called "high12.txt": the level is the name's beginning.
             level = next((known for known in self.levels if passage.startswith(known)), "")
-            found = _options(json.loads(options), rows.where(i))
+            found = _options(_parsed(options, rows.where(i)), rows.where(i))
             label = int(task.parse_label(answer, rows.where(i))) if answer or split != "test" else None
             examples.append(ChoiceExample(f"{passage}:{number}", article, question, found, label, level))
         return examples
@@ -94,11 +94,15 @@ def _passages(folder: Path) -> Iterator[tuple[str, str]]:
     yield from ((read_text(path), str(path)) for path in paths)
 
 
-def _object(text: str, where: str) -> Mapping[str, Any]:
+def _parsed(text: str, where: str) -> Any:
     try:
-        record = json.loads(text)
+        return json.loads(text)
     except (json.JSONDecodeError, RecursionError) as error:
         raise InputError(f"{where}: not valid JSON: {error}") from None
+
+
+def _object(text: str, where: str) -> Mapping[str, Any]:
+    record = _parsed(text, where)
     if not isinstance(record, dict):
         raise InputError(f"{where}: not a JSON object")
     return record
@@ -108,8 +112,10 @@ def _questions(
     task: Task, split: str, record: Mapping[str, Any], name: str, level: str, where: str
 ) -> Iterator[ChoiceExample]:
     article, questions, options = (record.get(key) for key in ("article", "questions", "options"))
-    is_hidden = "answers" not in record and split in task.test_splits and isinstance(questions, list)
-    answers = [None] * len(questions) if is_hidden else record.get("answers")
+    is_hidden = "answers" not in record and split in task.test_splits
+    answers = record.get("answers")
+    if is_hidden and isinstance(questions, list):
+        answers = [None] * len(questions)
     for key, value in (("article", article), ("questions", questions), ("options", options), ("answers", answers)):
         if not isinstance(value, str if key == "article" else list):
             raise InputError(f"{where}: no {key}", 'a passage is {"article", "questions", "options", "answers", "id"}')
@@ -137,11 +143,11 @@ def _options(choices: object, where: str) -> tuple[str, ...]:
 
 def race_tasks() -> list[Task]:
     """RACE as a whole, scored by level too, and each of its levels alone."""
-    every = ("middle", "high")
-    by_level = tuple(f"{level}_accuracy" for level in every)
-    tasks = [("race", "RACE", every, ("accuracy", *by_level))]
-    tasks += [(f"race_{level}", f"RACE, {level} school", (level,), ("accuracy",)) for level in every]
-    return [
-        Task(name, title, LETTERS, metrics, 2, RaceFiles(levels), kind="choice")
-        for name, title, levels, metrics in tasks
+    levels = ("middle", "high")
+    by_level = tuple(f"{level}_accuracy" for level in levels)
+    whole = Task("race", "RACE", LETTERS, ("accuracy", *by_level), 2, RaceFiles(levels), kind="choice")
+    parts = [
+        Task(f"race_{level}", f"RACE, {level} school", LETTERS, ("accuracy",), 2, RaceFiles((level,)), kind="choice")
+        for level in levels
     ]
+    return [whole, *parts]
