@@ -139,7 +139,6 @@ TASKS: dict[str, Task] = {
 SCORED = tuple(name for name, task in TASKS.items() if isinstance(task.source, GlueFiles) and task.train_split)
 
 
-
 def find_task(name: str) -> Task:
     """The task of a name of `TASKS`; one's own table is opened by `table.open_table`.
 
