@@ -31,7 +31,8 @@ class EndHead(nn.Module):
     def forward(self, x_TH: Tensor, start_NKH: Tensor, sequence_T: Tensor) -> Tensor:
         """Logits [T, K] of every token as the end, for K starts of its own sequence."""
         # The product with [token; start], without repeating each start for every token.
-        of_token, of_start = self.dense.weight.split(x_TH.shape[1], dim=1)
+        hidden = x_TH.shape[1]
+        of_token, of_start = self.dense.weight[:, :hidden], self.dense.weight[:, hidden:]
         a_TH = nn.functional.linear(x_TH, of_token, self.dense.bias)
         b_NKH = nn.functional.linear(start_NKH, of_start)
         x_TKH = self.norm(torch.tanh(a_TH[:, None] + b_NKH.index_select(0, sequence_T)))

@@ -74,8 +74,8 @@ def collect(features: SpanFeatures, parts: Iterable[tuple[Int64, WindowSpans]], 
         first.append(features.contexts.starts[said.first[window, kept] + base[window]].astype(np.int64))
         last.append(features.contexts.ends[said.last[window, kept] + base[window]].astype(np.int64))
         scores.append(said.scores[window, kept])
-    joined = [np.concatenate(column) for column in (question, first, last, scores)]
-    spans, best = _ranked(*joined, null)
+    places = (np.concatenate(column) for column in (question, first, last))
+    spans, best = _ranked(*places, scores=np.concatenate(scores), null=null)
     return Spans(*spans, null - best if relative_null else null)
 
 
@@ -109,7 +109,7 @@ def average(outputs: Sequence[Spans]) -> Spans:
     joined = [np.concatenate([getattr(o, name) for o in outputs]) for name in ("question", "start", "end")]
     weights = np.concatenate([o.probability for o in outputs]) / len(outputs)
     keys, same = np.unique(np.stack(joined, axis=1), axis=0, return_inverse=True)
-    mean = np.bincount(same.ravel(), weights, minlength=len(keys))
+    mean = np.bincount(same.ravel(), weights, minlength=len(keys)).astype(np.float64)
     null = np.mean([o.null for o in outputs], axis=0)
     order = np.lexsort((keys[:, 2], keys[:, 1], -mean, keys[:, 0]))
     question, start, end = keys[order].T

@@ -48,13 +48,8 @@ def clean_with_places(text: str, cleaning: Cleaning) -> PlacedText:
     starts: list[int] = []
     ends: list[int] = []
     for word in _WORDS.finditer(text):
-        begin, end = word.span()
-        if word[0].isascii():
-            pieces = [
-                (word[0].lower() if cleaning.lowercase else word[0], range(begin, end), range(begin + 1, end + 1))
-            ]
-        else:
-            pieces = _placed_word(word[0], begin, cleaning)
+        begin = word.start()
+        pieces = _placed_word(word[0], begin, cleaning)
         if characters:
             characters.append(" ")
             starts.append(ends[-1])
@@ -67,7 +62,13 @@ def clean_with_places(text: str, cleaning: Cleaning) -> PlacedText:
 
 
 def _placed_word(word: str, begin: int, cleaning: Cleaning) -> list[tuple[str, Sequence[int], Sequence[int]]]:
-    """(characters made, where each begins, where each ends) for each letter of a word and the marks on it."""
+    """(characters made, where each begins, where each ends) for each letter of a word and the marks on it.
+
+    Several words are fine where they are ASCII: each character then stays in its place.
+    """
+    if word.isascii():
+        places = range(begin, begin + len(word) + 1)
+        return [(word.lower() if cleaning.lowercase else word, places[:-1], places[1:])]
     cuts = [i for i, letter in enumerate(word) if i == 0 or not combining(letter)] + [len(word)]
     letters = [(word[a:b], a, b) for a, b in pairwise(cuts)]
     made = [normalize_characters(letter, cleaning) for letter, _, _ in letters]

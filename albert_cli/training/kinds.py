@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from albert_cli.data.batches import PackedBatch
 from albert_cli.model import hub
 from albert_cli.model.config import ModelConfig
-from albert_cli.tasks.encode import Tokenizer
 from albert_cli.tasks.task import Kind, Task
+from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.choose import Choice
 from albert_cli.training.classify import Classification
 from albert_cli.training.spans import SpanAnswering
@@ -44,7 +44,7 @@ class TaskKind(Protocol):
     examples); both are of the kind's own making and nothing outside looks into them.
     """
 
-    def encode(self, task: Task, examples: Sequence[Any], vocabulary: Tokenizer, recipe: FinetuneRecipe) -> Any:
+    def encode(self, task: Task, examples: Sequence[Any], vocabulary: Vocabulary, recipe: FinetuneRecipe) -> Any:
         """The examples as `TaskFeatures`."""
 
     def new_model(self, task: Task, config: ModelConfig, recipe: FinetuneRecipe) -> nn.Module:

@@ -203,8 +203,10 @@ def _windows(model: nn.Module, features: SpanFeatures, device: torch.device) -> 
             inside = batch.offsets[:-1].astype(np.int64) + features.context_start(index)
             begins[ranges(inside, features.length[index])] = features.is_best_window(index)
             may_start_NS = tokens.grid.spread(torch.from_numpy(begins).to(device))
-            decode = _decode_beam if isinstance(model, BeamQuestionAnswering) else _decode_linear
-            first, last, scores, null = decode(model, tokens, layout, may_start_NS, features)
+            if isinstance(model, BeamQuestionAnswering):
+                first, last, scores, null = _decode_beam(model, tokens, layout, may_start_NS, features)
+            else:
+                first, last, scores, null = _decode_linear(model, tokens, layout, may_start_NS, features)
             scores, best = scores.flatten(1).topk(min(_KEPT, scores[0].numel()), dim=1)
             first, last = (positions.flatten(1).gather(1, best) for positions in (first, last))
             scores = scores.double().masked_fill(scores < _NEVER / 2, -torch.inf)
@@ -220,7 +222,7 @@ def _decode_linear(
     end_NS = _grid(logits_T2[:, 1], tokens, tokens.grid.spread(layout.context))
     count = min(features.settings.n_best, start_NS.shape[1])
     (start_NK, first_NK), (end_NK, last_NK) = start_NS.topk(count, dim=1), end_NS.topk(count, dim=1)
-    first, last = torch.broadcast_tensors(first_NK[:, :, None], last_NK[:, None, :])
+    first, last = first_NK[:, :, None].expand(-1, -1, count), last_NK[:, None, :].expand(-1, count, -1)
     scores = start_NK[:, :, None] + end_NK[:, None, :]
     fits = (last >= first) & (last - first < features.settings.max_answer_length)
     null_N = logits_T2.index_select(0, layout.first).sum(dim=1)

@@ -52,7 +52,7 @@ def article(rng: random.Random, number: int, *, impossible: bool) -> dict[str, A
         place = rng.randrange(10)
         words[place] = "zozo"
         before = " ".join(words[: place + 1]) + " "
-        qas = [
+        qas: list[dict[str, Any]] = [
             {
                 "id": f"{number}-{p}",
                 "question": "zozo?",
