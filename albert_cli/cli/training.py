@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
-from click import get_current_context
 
 from albert_cli import console
 from albert_cli.cli.app import app
@@ -104,7 +103,9 @@ def evaluate(
         str | None, typer.Option(help="A checkpoint directory, a run (its newest step), or a Hub id.")
     ] = None,
     data: TaskData = None,
-    runs: Annotated[int, typer.Option(help="Seeds to fine-tune; the median is reported.")] = 5,
+    runs: Annotated[
+        int | None, typer.Option(help="Seeds to fine-tune; the median is reported. 5, or as a verify/NAME has it.")
+    ] = None,
     nproc: Annotated[
         int, typer.Option(help="Runs at a time: a process for each GPU, or so many that share the cores.")
     ] = 1,
@@ -128,8 +129,7 @@ def evaluate(
         from albert_cli.evaluation import verify
 
         if verify.is_recipe(task):
-            chosen = runs if _is_given("runs") else None
-            found = verify.verify(task, checkpoint, data, out, chosen, overrides or [], device)
+            found = verify.verify(task, checkpoint, data, out, runs, overrides or [], device)
             console.emit(found, verify.text(found))
             verify.check(found)
             return
@@ -143,13 +143,7 @@ def evaluate(
     searched = [*(search or []), *(more or [])] if search else []
     together = [*(ensemble or []), *(more or [])] if ensemble else []
     result = verb_module.evaluate(
-        task, checkpoint, data, out, runs, overrides or [], device, nproc=nproc, submission_file=submission,
-        lists=searched, ensemble_of=together,
+        task, checkpoint, data, out, 5 if runs is None else runs, overrides or [], device, nproc=nproc,
+        submission_file=submission, lists=searched, ensemble_of=together,
     )  # fmt: skip
     console.emit(result, tables.text(result))
-
-
-def _is_given(option: str) -> bool:
-    """Whether an option stands on the command line, and is no default."""
-    source = get_current_context().get_parameter_source(option)
-    return source is not None and source.name == "COMMANDLINE"
