@@ -241,15 +241,6 @@ def test_a_name_that_is_nearly_right_gets_a_suggestion(arguments: tuple[str, ...
     assert f"hint: {hint}\n" in albert(*given, expect=2).err
 
 
-@pytest.mark.parametrize("verb", ["finetune", "eval"])
-@pytest.mark.parametrize("task", ["squad1", "squad2", "race"])
-def test_tasks_to_come_say_so(verb: str, task: str, road: Road, tmp_path: Path) -> None:
-    said = albert(verb, task, "--checkpoint", road.run, "--out", tmp_path / "out", expect=2)
-    assert f"error: {task} is not available yet\n" in said.err
-    assert "hint: available: cola, sst2, mrpc" in said.err
-    assert not (tmp_path / "out").exists()
-
-
 # ---------------------------------------------------------------- params
 
 # Exact totals without the pooler, with it, and with both pretraining heads.
