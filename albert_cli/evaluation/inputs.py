@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import IO, Any, TypeVar
 
 from albert_cli.errors import InputError
-from albert_cli.tasks.choice import ChoiceExample
-from albert_cli.tasks.task import Example
+from albert_cli.tasks.task import ChoiceExample, Example
 
 T = TypeVar("T")
 _CHUNK = 1024  # lines held at a time; enough to group by length

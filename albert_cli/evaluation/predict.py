@@ -19,10 +19,9 @@ from albert_cli.evaluation.inputs import Line, choice_example, chunks, read_line
 from albert_cli.model import hub
 from albert_cli.model.heads import SequenceClassifier
 from albert_cli.tasks import choice
-from albert_cli.tasks.choice import ChoiceExample
 from albert_cli.tasks.encode import encode
 from albert_cli.tasks.spec import Task
-from albert_cli.tasks.task import Example
+from albert_cli.tasks.task import ChoiceExample, Example
 from albert_cli.training import choose
 from albert_cli.training.classify import predict_logits, prediction_lines
 from albert_cli.training.device import choose_device

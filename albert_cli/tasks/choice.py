@@ -11,33 +11,11 @@ from numpy.typing import NDArray
 from albert_cli.data.batches import PackedBatch
 from albert_cli.errors import ConfigError
 from albert_cli.tasks.encode import Int64, Pieces, Tokenizer, by_length, offsets_of, ranges, step_index
+from albert_cli.tasks.task import ChoiceExample
 
 # Of question and option the last pieces are kept, as in the reference: what comes last is the option.
 MAX_QUESTION = 128
 _SPECIAL = 3
-
-
-@dataclass(frozen=True, slots=True)
-class ChoiceExample:
-    """A question about a passage (perhaps an empty one) with its options.
-
-    `label` is the index of the right option, None where it is hidden; `group` names a part of the data that is scored
-    apart, such as RACE's "middle" and "high".
-    """
-
-    id: str
-    passage: str
-    question: str
-    options: tuple[str, ...]
-    label: int | None
-    group: str = ""
-
-    @property
-    def answers(self) -> list[str]:
-        """The question with each option: in the place of its `_`, or after it."""
-        if "_" in self.question:
-            return [self.question.replace("_", option) for option in self.options]
-        return [f"{self.question} {option}".strip() for option in self.options]
 
 
 @dataclass(frozen=True)

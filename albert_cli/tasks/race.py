@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from albert_cli.errors import InputError
-from albert_cli.tasks.choice import ChoiceExample
 from albert_cli.tasks.hub import is_hub, read_hub
 from albert_cli.tasks.rows import read_lines, read_text
-from albert_cli.tasks.task import Task
+from albert_cli.tasks.task import ChoiceExample, Task
 
 HUB = "hf:ehovy/race"
 LETTERS = ("A", "B", "C", "D")

@@ -74,8 +74,8 @@ def collect(features: SpanFeatures, parts: Iterable[tuple[Int64, WindowSpans]], 
         first.append(features.contexts.starts[said.first[window, kept] + base[window]].astype(np.int64))
         last.append(features.contexts.ends[said.last[window, kept] + base[window]].astype(np.int64))
         scores.append(said.scores[window, kept])
-    places = (np.concatenate(column) for column in (question, first, last))
-    spans, best = _ranked(*places, scores=np.concatenate(scores), null=null)
+    of_question, begin, end = (np.concatenate(column) for column in (question, first, last))
+    spans, best = _ranked(of_question, begin, end, np.concatenate(scores), null)
     return Spans(*spans, null - best if relative_null else null)
 
 

@@ -13,11 +13,10 @@ from typing import Any, Literal
 from albert_cli import console
 from albert_cli.errors import ConfigError, InputError
 from albert_cli.tasks import table_choice
-from albert_cli.tasks.choice import ChoiceExample
 from albert_cli.tasks.hub import hub_splits, is_hub, read_hub
 from albert_cli.tasks.rows import Rows, read_delimited, read_jsonl, read_parquet
 from albert_cli.tasks.table_choice import ChoiceColumns
-from albert_cli.tasks.task import Example, Kind, Task
+from albert_cli.tasks.task import ChoiceExample, Example, Kind, Task
 
 _SUFFIXES = (".tsv", ".csv", ".jsonl", ".parquet")
 _FILE_NAMES = {"train": ("train",), "dev": ("dev", "validation"), "test": ("test",)}

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from string import ascii_uppercase
 
 from albert_cli.errors import InputError
-from albert_cli.tasks.choice import ChoiceExample
 from albert_cli.tasks.rows import Rows
+from albert_cli.tasks.task import ChoiceExample
 
 # What people call the columns; the first that is there is taken, whatever its capitals.
 PASSAGES = ("passage", "article", "context", "text", "sent1", "premise")

@@ -27,6 +27,29 @@ class Example:
     id: str
 
 
+@dataclass(frozen=True, slots=True)
+class ChoiceExample:
+    """A question about a passage (perhaps an empty one) with its options.
+
+    `label` is the index of the right option, None where it is hidden; `group` names a part of the data that is scored
+    apart, such as RACE's "middle" and "high".
+    """
+
+    id: str
+    passage: str
+    question: str
+    options: tuple[str, ...]
+    label: int | None
+    group: str = ""
+
+    @property
+    def answers(self) -> list[str]:
+        """The question with each option: in the place of its `_`, or after it."""
+        if "_" in self.question:
+            return [self.question.replace("_", option) for option in self.options]
+        return [f"{self.question} {option}".strip() for option in self.options]
+
+
 class Source(Protocol):
     """Where the examples of a task come from."""
 

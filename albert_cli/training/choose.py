@@ -18,9 +18,9 @@ from albert_cli.model import hub
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import MultipleChoice
 from albert_cli.model.packing import pack
-from albert_cli.tasks.choice import ChoiceExample, ChoiceFeatures, encode
+from albert_cli.tasks.choice import ChoiceFeatures, encode
 from albert_cli.tasks.encode import Tokenizer
-from albert_cli.tasks.task import Task
+from albert_cli.tasks.task import ChoiceExample, Task
 from albert_cli.training.classify import EVALUATION_TOKENS, PREDICTIONS, Array, probabilities
 from albert_cli.training.task_recipe import FinetuneRecipe
 

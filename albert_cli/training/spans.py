@@ -22,7 +22,15 @@ from albert_cli.model.packing import PackedTokens, pack
 from albert_cli.model.spans import BeamQuestionAnswering
 from albert_cli.tasks.encode import Int64, ranges
 from albert_cli.tasks.squad import Question, SquadFiles, Version
-from albert_cli.tasks.squad_answers import Spans, WindowSpans, answer_lines, best_answers, collect, write_official
+from albert_cli.tasks.squad_answers import (
+    Spans,
+    WindowSpans,
+    answer_lines,
+    average,
+    best_answers,
+    collect,
+    write_official,
+)
 from albert_cli.tasks.squad_features import SpanFeatures, encode_spans
 from albert_cli.tasks.squad_metrics import evaluate
 from albert_cli.tasks.task import Task
@@ -85,6 +93,19 @@ class SpanAnswering:
     def baseline(self, task: Task, train: Sequence[Question], dev: Sequence[Question]) -> float:
         """F1 of answering nothing."""
         return evaluate([""] * len(dev), _golds(dev), version_of(task))["f1"]
+
+    def chance_loss(self, task: Task, train: Sequence[Question]) -> None:
+        """Not known: it depends on how long the windows are."""
+
+    def is_one_answer(self, task: Task, outputs: Spans) -> bool:
+        """The same place in every text: always the first words, say."""
+        first = outputs.offsets[:-1][np.diff(outputs.offsets) > 0]
+        places = np.stack([outputs.start[first], outputs.end[first]])
+        return bool((places == places[:, :1]).all())
+
+    def average(self, task: Task, outputs: Sequence[Spans]) -> Spans:
+        """Mean probabilities of the spans."""
+        return average(outputs)
 
     def write_predictions(
         self, directory: Path, task: Task, outputs: Spans, features: SpanFeatures, examples: Sequence[Question]

@@ -80,7 +80,7 @@ def word_table(one: Facts) -> tuple[int, ...]:
 
 
 def hidden(one: Facts) -> int:
-    return next(s[0] for name, s in one["shapes"].items() if name.endswith("query.weight"))
+    return int(next(s[0] for name, s in one["shapes"].items() if name.endswith("query.weight")))
 
 
 def layers(one: Facts) -> int:

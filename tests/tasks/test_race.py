@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from albert_cli.errors import ConfigError, InputError
-from albert_cli.tasks.choice import ChoiceExample, encode
+from albert_cli.tasks.choice import encode
 from albert_cli.tasks.spec import find_task
+from albert_cli.tasks.task import ChoiceExample
 
 RACE = find_task("race")
 AWKWARD = {

@@ -10,9 +10,9 @@ import pytest
 
 from albert_cli.config import validate
 from albert_cli.errors import ConfigError, InputError
-from albert_cli.tasks.choice import ChoiceExample
 from albert_cli.tasks.spec import Example
 from albert_cli.tasks.table import TableSettings, open_table
+from albert_cli.tasks.task import ChoiceExample
 
 
 def write(path: Path, text: str) -> str:
