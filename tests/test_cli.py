@@ -30,6 +30,8 @@ VERBS = (
     "inspect",
     "quickstart",
     "doctor",
+    "reproduce",
+    "probe",
 )
 RECIPE_VERBS = ("list", "show", "copy", "validate")
 ALL = [(verb,) for verb in VERBS] + [("recipes", verb) for verb in RECIPE_VERBS]
@@ -200,7 +202,7 @@ def test_list_names_every_recipe_with_a_sentence() -> None:
     assert [line.split()[0] for line in lines] == list(said)
 
 
-@pytest.mark.parametrize("name", sorted(config.shipped_recipes()))
+@pytest.mark.parametrize("name", [n for n in sorted(config.shipped_recipes()) if not n.startswith("experiments/")])
 def test_every_shipped_recipe_is_valid(name: str) -> None:
     resolved = tomllib.loads(albert("recipes", "validate", name).out)
     assert resolved == json.loads(albert("recipes", "validate", name, "--json").out)

@@ -25,7 +25,7 @@ LAYERS = (
     ("tasks",),
     ("training",),
     ("evaluation",),
-    ("quickstart", "doctor", "bench"),
+    ("quickstart", "doctor", "bench", "experiments"),
     ("command",),
     ("cli",),
     ("__main__",),
@@ -109,6 +109,7 @@ def bare_application() -> set[str]:
         ("params", "--json"),
         ("params", "pretrain/albert-base"),
         ("recipes", "list"),
+        ("reproduce", "--help"),
     ],
     ids=" ".join,
 )

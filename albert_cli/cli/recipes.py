@@ -57,6 +57,11 @@ def recipes_validate(file: Annotated[str, typer.Argument(metavar="FILE", help="A
 
     Example: albert recipes validate mine.toml
     """
-    from albert_cli.training.recipes import validate
+    from albert_cli import config
+
+    if "variants" in config.read_recipe(file):
+        from albert_cli.experiments.recipe import validate
+    else:
+        from albert_cli.training.recipes import validate
 
     console.emit(*validate(file))

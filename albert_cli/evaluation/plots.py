@@ -85,6 +85,16 @@ class Row:
     series: int | None = None
 
 
+@dataclass(frozen=True)
+class Mark:
+    """A labelled point of a scatter plot."""
+
+    x: float
+    y: float
+    label: str
+    series: int
+
+
 def colour(series: int | None) -> str:
     """The stand-in for a series' colour; past the last they begin again."""
     return _MUTED if series is None else f"#0000{(series - 1) % SERIES + 1:02x}"
@@ -97,8 +107,9 @@ def curves(
     describes: str,
     percent: bool = False,
     from_zero: bool = False,
+    x_label: str = "step",
 ) -> Markup:
-    """Curves over steps. `describes` is what a screen reader says; `percent` shows 0..1 as 0..100."""
+    """Curves over steps (or what `x_label` says). `describes` is what a screen reader says; `percent` shows 0..1 as 0..100."""
 
     def draw(axes: Axes) -> None:
         scale = 100.0 if percent else 1.0
@@ -115,7 +126,7 @@ def curves(
             )  # fmt: skip
         if from_zero:
             axes.set_ylim(bottom=0)
-        axes.set_xlabel("step")
+        axes.set_xlabel(x_label)
         _plain_ticks(axes)
 
     return _draw(draw, (5.4, 3.1), {"left": 0.115, "right": 0.985, "top": 0.97, "bottom": 0.15}, describes)
@@ -186,6 +197,28 @@ def dots(rows: Sequence[Row], *, describes: str) -> Markup:
 
     edges = {"left": left, "right": 0.97, "top": 0.985, "bottom": foot / height}
     return _draw(draw, (width, height), edges, describes)
+
+
+def scatter(marks: Sequence[Mark], *, describes: str, x_label: str) -> Markup:
+    """A dot for each mark with its label beside it, over a logarithmic x."""
+
+    def draw(axes: Axes) -> None:
+        from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
+
+        for mark in marks:
+            axes.plot([mark.x], [mark.y], marker="o", markersize=7, color=colour(mark.series), markeredgewidth=0)
+            axes.annotate(
+                _shortened(mark.label), (mark.x, mark.y), (0, 6), textcoords="offset points", ha="center",
+                color=_INK, size=10,
+            )  # fmt: skip
+        axes.set_xscale("log")
+        axes.margins(x=0.2, y=0.2)
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / 1e6:,.3g} M"))
+        axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
+        axes.set_xlabel(x_label)
+
+    return _draw(draw, (5.4, 3.1), {"left": 0.115, "right": 0.985, "top": 0.97, "bottom": 0.15}, describes)
 
 
 # ---------------------------------------------------------------- how

@@ -1,0 +1,116 @@
+"""The paper's experiments, and what they ask of a checkpoint."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from albert_cli import console
+from albert_cli.cli.app import app
+from albert_cli.cli.options import Device, Overrides
+from albert_cli.command import verb
+from albert_cli.errors import ConfigError
+
+
+@verb(app)
+def reproduce(
+    experiment: Annotated[str | None, typer.Argument(help="An experiment's name; --list names them.")] = None,
+    scale: Annotated[
+        Literal["smoke", "mini", "h200", "paper"],
+        typer.Option(help="smoke: seconds; mini: 20 minutes on two cores; h200: 25 on one; paper: the paper's own."),
+    ] = "mini",
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Directory to write; experiments in one share what they can.")
+    ] = None,
+    text: Annotated[
+        list[str] | None,
+        typer.Option(metavar="SOURCE", help="Text to pretrain on, as for data; default: docs: (what is installed)."),
+    ] = None,
+    extra_text: Annotated[
+        list[str] | None, typer.Option(metavar="SOURCE", help="What extra-data and curves add to it.")
+    ] = None,
+    data: Annotated[Path | None, typer.Option(help="A data directory instead of text, with its vocabulary.")] = None,
+    tasks: Annotated[
+        Path | None, typer.Option(help="Folder with the tasks' files (GLUE's layout); without: intrinsic scores alone.")
+    ] = None,
+    seeds: Annotated[int | None, typer.Option(help="Pretraining seeds a variant; default: the scale's.")] = None,
+    overrides: Overrides = None,
+    jobs: Annotated[int | None, typer.Option(help="Stages at once; default: one a GPU, else one.")] = None,
+    nproc: Annotated[int, typer.Option(min=1, help="Processes of each pretraining run, as for pretrain.")] = 1,
+    max_time: Annotated[
+        str | None, typer.Option(help="Stop after this time, saved; the same command goes on, e.g. 9m.")
+    ] = None,
+    tflops: Annotated[
+        list[str] | None,
+        typer.Option(metavar="[VARIANT=]N", help="Measured TFLOP/s of a device, for the hours of --dry-run."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print runs, tokens, FLOPs, hours and disk.")] = False,
+    commands: Annotated[bool, typer.Option("--commands", help="Print every command, in order.")] = False,
+    list_: Annotated[bool, typer.Option("--list", help="Name the experiments, a line each.")] = False,
+    device: Device = "auto",
+) -> None:
+    """Repeat an experiment of the paper: its variants, its table beside ours, and whether its claim holds.
+
+    Example: albert reproduce sentence-loss --scale mini --out experiments --tasks glue --jobs 2
+    """
+    if list_:
+        from albert_cli.experiments import recipe
+
+        console.emit(*recipe.listing())
+        return
+    if experiment is None:
+        raise ConfigError("which experiment?", "`albert reproduce --list` names them")
+    from albert_cli.experiments import verb as verb_module
+
+    request = verb_module.Request(
+        scale, out or Path("experiments"), tuple(text or ()), tuple(extra_text or ()), data, tasks, seeds,
+        tuple(overrides or ()), device, nproc, dry_run or commands, verb_module.parse_speeds(tflops or []),
+    )  # fmt: skip
+    if dry_run or commands:
+        plan, said = verb_module.dry_run(experiment, request)
+        console.emit(plan, "\n".join(plan["commands"]) if commands else said)
+        return
+    if out is None:
+        raise ConfigError("--out: where to?", "name a directory; experiments in one share what they can")
+    settings = dataclasses.replace(console.settings)
+    result = verb_module.reproduce(experiment, request, _invoke, jobs=jobs, max_time=max_time)
+    console.configure(**dataclasses.asdict(settings))
+    console.emit(*result)
+
+
+def _invoke(arguments: Sequence[str]) -> tuple[int, str]:
+    """An `albert` command in this process: its exit code, and what it printed on stdout."""
+    before, said, code = dataclasses.replace(console.settings), io.StringIO(), 0
+    more = [flag for flag, wanted in (("--quiet", before.quiet), ("--debug", before.debug)) if wanted]
+    try:
+        with contextlib.redirect_stdout(said):
+            app([*arguments, *more])
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    finally:
+        console.configure(**dataclasses.asdict(before))
+    return code, said.getvalue()
+
+
+@verb(app)
+def probe(
+    checkpoint: Annotated[str, typer.Argument(help="A pretrained checkpoint: a directory, a run, or a Hub id.")],
+    data: Annotated[Path, typer.Option(help="Data directory; its held-out text is scored.")],
+    sequences: Annotated[int, typer.Option(min=1, help="Sequences to score on.")] = 1024,
+    overrides: Overrides = None,
+    device: Device = "auto",
+) -> None:
+    """Score a pretrained checkpoint without a task: masked words, next sentence, sentence order, and its layers' steps.
+
+    Example: albert probe run --data data
+    """
+    from albert_cli.experiments import probe as verb_module
+
+    result = verb_module.probe(checkpoint, data, sequences, overrides or [], device)
+    console.emit(result, verb_module.text(result))

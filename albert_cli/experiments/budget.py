@@ -1,0 +1,127 @@
+"""What a plan would take, printed before anything is run: runs, tokens, FLOPs, hours, disk."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from albert_cli import console
+from albert_cli.experiments.plan import Cost, Plan, Run
+from albert_cli.model.costs import size_in_words, three_digits
+
+# Devices that the hours are printed for.
+_DEVICES: Final = {"smoke": (1,), "mini": (1, 2), "h200": (1, 8), "paper": (8, 64)}
+
+
+def describe(plan: Plan) -> tuple[dict[str, Any], str]:
+    """The plan as data, and as tables: a row a variant, its seeds together."""
+    experiment, scale, devices = plan.experiment, plan.scale, _DEVICES[plan.request.scale]
+    data: dict[str, Any] = {
+        "experiment": experiment.name,
+        "scale": plan.request.scale,
+        "about": scale.about,
+        "runs": [_run(plan, run) for run in plan.runs],
+        "fine_tunings": [_task(plan, run, task, id_) for run in plan.runs for task, id_ in run.tasks.items()],
+        "claims": [
+            {"says": c.says, "conditions": [str(x) for x in c.conditions], "margin": c.margin}
+            for c in experiment.claims
+        ],
+        "left_out": plan.left_out,
+        "commands": [stage.command for stage in plan.stages.values()],
+    }
+    costs = [*data["runs"], *data["fine_tunings"]]
+    data["total"] = {key: sum(c.get(key, 0) for c in costs) for key in ("tokens", "flops", "device_hours", "disk_bytes")}
+    data["total"]["hours"] = {str(n): data["total"]["device_hours"] / n for n in devices}
+    parts = [f"{experiment.title} ({experiment.source}), scale {plan.request.scale}: {scale.about}"]
+    parts += [_table(plan, data, devices), _notes(plan)]
+    parts += [f"Claim: {c.says}\n" + "\n".join(f"    {x}" for x in c.conditions) for c in experiment.claims]
+    return data, "\n\n".join(parts)
+
+
+def speed(plan: Plan, variant: str) -> float:
+    """FLOP/s of a device: as measured and given, or the assumed share of its peak."""
+    given = plan.request.tflops
+    measured = given.get(variant, given.get("", 0.0))
+    return measured * 1e12 if measured else plan.scale.peak * plan.scale.share
+
+
+def _costs(plan: Plan, variant: str, cost: Cost | None) -> dict[str, Any]:
+    if cost is None:
+        return {}
+    return {
+        "parameters": cost.parameters,
+        "steps": cost.steps,
+        "tokens": cost.tokens,
+        "flops": cost.flops,
+        "device_hours": cost.flops / speed(plan, variant) / 3600,
+        "disk_bytes": cost.disk,
+    }
+
+
+def _run(plan: Plan, run: Run) -> dict[str, Any]:
+    stage = plan.stages[run.pretrain]
+    return {"variant": run.variant, "seed": run.seed, "stage": stage.id, **_costs(plan, run.variant, stage.cost)}
+
+
+def _task(plan: Plan, run: Run, task: str, stage: str) -> dict[str, Any]:
+    costs = _costs(plan, run.variant, plan.stages[stage].cost)
+    return {"variant": run.variant, "seed": run.seed, "task": task, "stage": stage, **costs}
+
+
+def _table(plan: Plan, data: dict[str, Any], devices: tuple[int, ...]) -> str:
+    """A row a variant with all its seeds, one for fine-tuning, one for everything."""
+    if plan.experiment.is_counted:
+        return "Counted by arithmetic; nothing is trained."
+    heads = ("", "seeds", "parameters", "steps", "tokens", "FLOPs", *(_on(plan, n) for n in devices), "disk")
+    rows = []
+    for name in plan.variants:
+        own = [run for run in data["runs"] if run["variant"] == name]
+        first = own[0]
+        counts = (str(len(own)), f"{first['parameters']:,}", f"{first['steps']:,}")
+        rows.append((plan.experiment.variants[name].title, *counts, *_sums(own, devices)))
+    tasks = [t for t in data["fine_tunings"] if "tokens" in t]
+    if tasks:
+        names = len({t["task"] for t in tasks})
+        runs = len(tasks) * plan.scale.task_runs
+        rows.append((f"fine-tuning, {names} tasks, {runs} runs", "", "", "", *_sums(tasks, devices)))
+    rows.append(("all", "", "", "", *_sums([*data["runs"], *tasks], devices)))
+    return console.table(heads, rows)
+
+
+def _on(plan: Plan, devices: int) -> str:
+    kind = "core" if plan.request.scale in ("smoke", "mini") else "H200"
+    return f"hours, {devices} {kind}{'s' if devices > 1 and kind == 'core' else ''}"
+
+
+def _sums(costs: list[dict[str, Any]], devices: tuple[int, ...]) -> tuple[str, ...]:
+    tokens, flops, hours, disk = (sum(c[key] for c in costs) for key in ("tokens", "flops", "device_hours", "disk_bytes"))
+    return (_scientific(tokens), _scientific(flops), *(_hours(hours / n) for n in devices), size_in_words(disk))
+
+
+def _scientific(value: float) -> str:
+    return f"{value:.2e}".replace("e+", "e")
+
+
+def _hours(hours: float) -> str:
+    return f"{hours:,.0f}" if hours >= 100 else three_digits(hours) if hours >= 0.001 else "<0.001"
+
+
+def _notes(plan: Plan) -> str:
+    scale, given = plan.scale, plan.request.tflops
+    if given:
+        said = "Hours at the measured speed given: " + ", ".join(
+            f"{name + ' ' if name else ''}{value:g} TFLOP/s a device" for name, value in given.items()
+        )
+    else:
+        said = (
+            f"Hours assume {scale.share:.0%} of {scale.peak / 1e12:g} TFLOP/s a device, which is no measurement of this "
+            "machine; --tflops takes one"
+        )
+    notes = [
+        f"{said}. Devices are taken to add up without loss.",
+        "Tokens and FLOPs count every sequence at its full length, and the whole model.",
+    ]
+    if plan.left_out:
+        notes += [f"Left out: {task} ({why})." for task, why in plan.left_out.items()]
+    shared = len(plan.stages)
+    notes.append(f"{shared} stages; --commands prints them.")
+    return console.wrapped(notes)

@@ -1,0 +1,136 @@
+"""What the paper says, held against result files: holds, does not hold at this scale, or too noisy to tell.
+
+A claim's conditions compare values that were measured once a seed. Of each the mean over seeds is taken with a
+one-sided confidence bound on either side (Student's t); only where the bound too lies on one side of what the claim
+asks for is there a verdict. A single seed has no spread to judge by, so that it never decides. Counts are exact.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from albert_cli.experiments.recipe import Claim, Condition
+
+Verdict = Literal["holds", "does not hold at this scale", "too noisy to tell"]
+HOLDS: Final[Verdict] = "holds"
+FAILS: Final[Verdict] = "does not hold at this scale"
+NOISY: Final[Verdict] = "too noisy to tell"
+
+CONFIDENCE: Final = 0.9  # one-sided, of the mean over seeds
+# The same for every seed by construction.
+EXACT: Final = frozenset({"parameters", "block_parameters", "paper_count", "steps", "layers"})
+Values = Mapping[str, Mapping[str, Mapping[int, float]]]  # variant -> metric -> seed -> value
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What came out for one condition: the value of each seed, their mean, and the bounds of that mean."""
+
+    condition: Condition
+    by_seed: Mapping[int, float]
+    mean: float | None
+    low: float | None
+    high: float | None
+    verdict: Verdict
+
+    def to_json(self) -> dict[str, Any]:
+        """For `results.json`."""
+        return {
+            "condition": str(self.condition),
+            "by_seed": {str(seed): value for seed, value in self.by_seed.items()},
+            "mean": self.mean,
+            "low": self.low,
+            "high": self.high,
+            "verdict": self.verdict,
+        }
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A claim with its findings; it holds when all of them do."""
+
+    claim: Claim
+    findings: Sequence[Finding]
+
+    @property
+    def verdict(self) -> Verdict:
+        """The least favourable of the findings': one that fails decides, and one that is noisy leaves it open."""
+        found = {finding.verdict for finding in self.findings}
+        return next(v for v in (FAILS, NOISY, HOLDS) if v in found)
+
+    def to_json(self) -> dict[str, Any]:
+        """For `results.json`."""
+        return {
+            "says": self.claim.says,
+            "source": self.claim.source,
+            "verdict": self.verdict,
+            "findings": [finding.to_json() for finding in self.findings],
+        }
+
+
+def judge(claim: Claim, values: Values) -> Judgement:
+    """Hold a claim against the values that were measured."""
+    return Judgement(claim, [find(condition, values) for condition in claim.conditions])
+
+
+def find(condition: Condition, values: Values) -> Finding:
+    """Hold one condition against the values; runs of the same seed are compared with each other."""
+    by_seed = _compared(condition, values)
+    if not by_seed:
+        return Finding(condition, {}, None, None, None, NOISY)
+    numbers = list(by_seed.values())
+    mean = statistics.fmean(numbers)
+    bound = condition.bound
+    if isinstance(bound, str):
+        bound = statistics.fmean(_of(bound, values).values())
+    if all(name.partition(".")[2] in EXACT for name in condition.references):
+        return Finding(condition, by_seed, mean, mean, mean, _decided(condition, bound, mean, mean))
+    if len(numbers) < 2 or not all(map(math.isfinite, numbers)):
+        return Finding(condition, by_seed, mean, None, None, NOISY)
+    reach = student_t(CONFIDENCE, len(numbers) - 1) * statistics.stdev(numbers) / math.sqrt(len(numbers))
+    low, high = mean - reach, mean + reach
+    return Finding(condition, by_seed, mean, low, high, _decided(condition, bound, low, high))
+
+
+def _decided(condition: Condition, bound: float, low: float, high: float) -> Verdict:
+    """The verdict where the mean surely lies between `low` and `high`."""
+    match condition.must:
+        case "above":
+            return HOLDS if low > bound else FAILS if high <= bound else NOISY
+        case "below":
+            return HOLDS if high < bound else FAILS if low >= bound else NOISY
+        case "equal":
+            near = math.isclose(low, bound, rel_tol=1e-9) and math.isclose(high, bound, rel_tol=1e-9)
+            return HOLDS if near else FAILS if not low <= bound <= high else NOISY
+
+
+def _compared(condition: Condition, values: Values) -> dict[int, float]:
+    """The condition's left side for every seed that has all of its values."""
+    of = {name: _of(name, values) for name in condition.references}
+    seeds = sorted(set.intersection(*(set(by_seed) for by_seed in of.values())))
+    found = {}
+    for seed in seeds:
+        value = of[condition.value][seed]
+        if condition.minus:
+            value -= of[condition.minus][seed]
+        if condition.over:
+            below = of[condition.over][seed]
+            value = value / below if below else math.nan
+        found[seed] = value
+    return found
+
+
+def _of(reference: str, values: Values) -> Mapping[int, float]:
+    variant, _, metric = reference.partition(".")
+    return values.get(variant, {}).get(metric, {})
+
+
+def student_t(confidence: float, degrees: int) -> float:
+    """The quantile of Student's t distribution, from which a one-sided bound of a mean follows."""
+    from scipy.stats import t
+
+    return float(t.ppf(confidence, degrees))

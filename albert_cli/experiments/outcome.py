@@ -1,0 +1,124 @@
+"""What the finished stages of a plan say, read from their result files and from nowhere else."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from albert_cli import store
+from albert_cli.evaluation.results import number
+from albert_cli.experiments.claims import Judgement, judge
+from albert_cli.experiments.plan import Plan, Run
+
+Points = list[tuple[float, float]]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """An experiment's numbers: variant -> metric -> seed -> value, and what the claims make of them."""
+
+    plan: Plan
+    values: Mapping[str, Mapping[str, Mapping[int, float]]]
+    layer_steps: Mapping[str, Mapping[str, list[list[float]]]]  # variant -> l2, degrees, cosine -> a list a seed
+    curves: Mapping[str, Mapping[str, list[Points]]]  # variant -> mlm_loss, mlm_accuracy, … -> a curve a seed
+    task_titles: Mapping[str, str]
+    diverged: Mapping[str, int]  # variant -> how many of its seeds did
+    judgements: list[Judgement]
+
+    def by_seed(self, variant: str, metric: str) -> Mapping[int, float]:
+        """The values of a metric, one a seed; empty where it was not measured."""
+        return self.values.get(variant, {}).get(metric, {})
+
+    def middle(self, variant: str, metric: str) -> float | None:
+        """The median over seeds."""
+        found = self.by_seed(variant, metric)
+        return statistics.median(found.values()) if found else None
+
+    def to_json(self) -> dict[str, Any]:
+        """For `results.json` and `--json`."""
+        request = self.plan.request
+        return {
+            "experiment": self.plan.experiment.name,
+            "scale": request.scale,
+            "values": {
+                variant: {metric: {str(s): v for s, v in by_seed.items()} for metric, by_seed in metrics.items()}
+                for variant, metrics in self.values.items()
+            },
+            "diverged": dict(self.diverged),
+            "left_out": self.plan.left_out,
+            "claims": [judgement.to_json() for judgement in self.judgements],
+        }
+
+
+def read(plan: Plan) -> Outcome:
+    """Gather the results of all stages that are done, and judge the claims by them."""
+    values: dict[str, dict[str, dict[int, float]]] = {name: {} for name in plan.variants}
+    steps: dict[str, dict[str, list[list[float]]]] = {}
+    curves: dict[str, dict[str, list[Points]]] = {}
+    titles: dict[str, str] = {}
+    diverged: dict[str, int] = {}
+    for run in plan.runs:
+        record = _record(plan, run.pretrain)
+        if "diverged" in record:
+            diverged[run.variant] = diverged.get(run.variant, 0) + 1
+        for metric, value in _numbers(plan, run, record, titles).items():
+            values[run.variant].setdefault(metric, {})[run.seed] = value
+        for name, layers in _steps(plan, run).items():
+            steps.setdefault(run.variant, {}).setdefault(name, []).append(layers)
+        for name, points in _curves(plan.directory(run.pretrain)).items():
+            curves.setdefault(run.variant, {}).setdefault(name, []).append(points)
+    judgements = [judge(claim, values) for claim in plan.experiment.claims]
+    return Outcome(plan, values, steps, curves, titles, diverged, judgements)
+
+
+def _record(plan: Plan, stage: str | None) -> dict[str, Any]:
+    path = plan.result(stage) if stage else Path()
+    return store.read_json(path) if stage and path.is_file() else {}
+
+
+def _result(plan: Plan, stage: str | None) -> dict[str, Any]:
+    found = _record(plan, stage).get("result")
+    return found if isinstance(found, dict) else {}
+
+
+def _numbers(plan: Plan, run: Run, record: Mapping[str, Any], titles: dict[str, str]) -> dict[str, float]:
+    """Every number of a run: of pretraining its length, of the probe all, of each task the median."""
+    trained = record.get("result") or {}
+    if models := trained.get("models"):  # `albert params`
+        config = models[0]["config"]
+        shape = {"layers": config["num_hidden_layers"], "hidden": config["hidden_size"]}
+        return {"parameters": models[0]["total"], "paper_count": models[0]["paper_count"], **shape}
+    kept = {key: trained.get(key) for key in ("steps", "seconds")}
+    found = {**kept, **_result(plan, run.probe)}
+    numbers = {key: value for key in found if (value := number(found[key])) is not None}
+    of_tasks = []
+    for name, stage in run.tasks.items():
+        result = _result(plan, stage)
+        score = number(result.get("median", result.get("score")))
+        if score is not None:
+            titles[name] = str(result.get("title", name))
+            numbers[f"task_{name}"] = score
+            of_tasks.append(score)
+    if of_tasks and len(of_tasks) == len(run.tasks):
+        numbers["tasks_mean"] = statistics.fmean(of_tasks)
+    return numbers
+
+
+def _steps(plan: Plan, run: Run) -> dict[str, list[float]]:
+    found = _result(plan, run.probe).get("layer_steps")
+    return found if isinstance(found, dict) else {}
+
+
+def _curves(directory: Path) -> dict[str, Points]:
+    """(step, value) of the evaluations while training, and of its loss."""
+    path = directory / "metrics.jsonl"
+    found: dict[str, Points] = {}
+    for row in store.read_journal(path) if path.is_file() else []:
+        rows = dict(row.get("eval", {})) | ({"training_loss": row["mlm_loss"]} if "mlm_loss" in row else {})
+        for name, value in rows.items():
+            if (value := number(value)) is not None and (step := number(row.get("step"))) is not None:
+                found.setdefault(name, []).append((step, value))
+    return found

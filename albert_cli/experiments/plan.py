@@ -1,0 +1,354 @@
+"""An experiment resolved at a scale: stages that each make one directory from others, and what they cost.
+
+A stage is one `albert` command. Its name is a hash of everything that decides its result, so that experiments in one
+directory share what they have in common: the vocabulary, the data, and every run that two of them need.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from albert_cli import config, store
+from albert_cli.errors import ConfigError, InputError
+from albert_cli.experiments.recipe import Experiment, Scale, ScaleName, Settings, Variant
+from albert_cli.model import costs, params
+from albert_cli.model.config import ModelConfig
+from albert_cli.tasks.spec import find_task
+from albert_cli.training.pretrain import PretrainRecipe
+
+Kind = Literal["count", "vocabulary", "data", "pretrain", "probe", "task"]
+_CHECKPOINT_BYTES = 12  # a parameter: the weight and two moments in fp32
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked for: an experiment's scale, where its files go, and what it is run on.
+
+    `text` and `extra_text` replace the scale's; `data` is a finished data directory instead of text. `tasks` is the
+    folder with the tasks' files. `seeds` and `changes` (`section.key=value`) replace what the recipe says; `tflops` is
+    the measured speed of a device (by variant, or under "" for all), for the plan alone.
+    """
+
+    scale: ScaleName
+    out: Path
+    text: tuple[str, ...] = ()
+    extra_text: tuple[str, ...] = ()
+    data: Path | None = None
+    tasks: Path | None = None
+    seeds: int | None = None
+    changes: tuple[str, ...] = ()
+    device: str = "auto"
+    nproc: int = 1
+    dry_run: bool = False
+    tflops: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a stage takes: parameters of its model, updates, tokens and FLOPs (at most), bytes of disk."""
+
+    parameters: int
+    steps: int
+    tokens: int
+    flops: float
+    disk: int
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One command, the facts that decide what it makes, and the stages whose directories it reads."""
+
+    kind: Kind
+    title: str
+    facts: Mapping[str, Any]
+    needs: tuple[str, ...] = ()
+    argv: tuple[str, ...] = ()
+    cost: Cost | None = None
+
+    @cached_property
+    def id(self) -> str:
+        """`KIND-` and 12 hex digits of the facts."""
+        said = json.dumps([self.kind, self.facts, self.needs], sort_keys=True, default=str)
+        return f"{self.kind}-{hashlib.sha256(said.encode()).hexdigest()[:12]}"
+
+    @property
+    def command(self) -> str:
+        """As one types it in a shell."""
+        return shlex.join(["albert", *self.argv])
+
+
+@dataclass(frozen=True)
+class Run:
+    """A variant with one seed: its resolved recipe, and the stages that hold its results."""
+
+    variant: str
+    seed: int
+    recipe: PretrainRecipe | None
+    pretrain: str
+    probe: str | None = None
+    tasks: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class Plan:
+    """Everything to do, in an order in which every stage comes after what it needs."""
+
+    experiment: Experiment
+    request: Request
+    stages: dict[str, Stage] = field(default_factory=dict)
+    runs: list[Run] = field(default_factory=list)
+    left_out: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def scale(self) -> Scale:
+        """The experiment's settings at the scale that was asked for."""
+        return self.experiment.scales[self.request.scale]
+
+    @property
+    def variants(self) -> list[str]:
+        """The rows of the experiment's table at this scale, in the recipe's order."""
+        return [name for name, v in _chosen(self.experiment, self.scale).items() if not v.is_prefix]
+
+    def directory(self, stage: str) -> Path:
+        """Where a stage writes."""
+        return self.request.out / "stages" / stage
+
+    def result(self, stage: str) -> Path:
+        """The file that says that a stage is done, with what it printed."""
+        return self.request.out / "stages" / f"{stage}.json"
+
+    def add(self, stage: Stage) -> str:
+        """Take a stage into the plan, once; its name."""
+        self.stages.setdefault(stage.id, stage)
+        return stage.id
+
+
+def make(experiment: Experiment, request: Request) -> Plan:
+    """Resolve an experiment; raises `ConfigError` where a recipe or an option cannot be."""
+    plan = Plan(experiment, request)
+    if experiment.is_counted:
+        for name, variant in experiment.variants.items():
+            plan.runs.append(Run(name, 0, None, plan.add(_count(str(variant.shape), variant.title))))
+        return plan
+    scale = plan.scale
+    seeds = request.seeds if request.seeds is not None else scale.seeds
+    if seeds < 1:
+        raise ConfigError(f"--seeds {seeds}: at least one is needed")
+    builder = _Builder(plan, _available_tasks(plan))
+    for name, variant in _chosen(experiment, scale).items():
+        for seed in range(seeds):
+            run = builder.run(name, seed)
+            if not variant.is_prefix:
+                plan.runs.append(builder.measured(run, variant))
+    return plan
+
+
+def _chosen(experiment: Experiment, scale: Scale) -> dict[str, Variant]:
+    """The variants that a scale runs, prefixes included."""
+    return {n: v for n, v in experiment.variants.items() if not scale.variants or n in scale.variants or v.is_prefix}
+
+
+def _available_tasks(plan: Plan) -> list[str]:
+    """The scale's tasks whose files are there, in a dry run without a folder all; the others are noted, with why."""
+    folder, found = plan.request.tasks, []
+    for name in plan.scale.tasks:
+        if plan.request.dry_run and folder is None:
+            found.append(name)  # what it would cost; the folder is named when it is run
+            continue
+        try:
+            task = find_task(name)
+            if folder is None:
+                raise InputError("--tasks names no folder")
+            for split in task.splits[: 1 + len(task.dev_splits)]:
+                task.read(split, str(folder))
+            found.append(name)
+        except (ConfigError, InputError) as error:
+            plan.left_out[name] = error.message
+    return found
+
+
+def _count(shape: str, title: str) -> Stage:
+    return Stage("count", f"{title}: parameters", {"shape": shape}, (), ("params", shape, "--json"))
+
+
+# ---------------------------------------------------------------- runs
+
+
+@dataclass
+class _Builder:
+    plan: Plan
+    tasks: Sequence[str]
+    _made: dict[tuple[str, int], Run] = field(default_factory=dict)
+
+    def run(self, name: str, seed: int) -> Run:
+        """The pretraining of a variant with a seed, after whatever it starts from."""
+        if (name, seed) not in self._made:
+            self._made[name, seed] = self._run(name, seed)
+        return self._made[name, seed]
+
+    def _run(self, name: str, seed: int) -> Run:
+        plan, variant = self.plan, self.plan.experiment.variants[name]
+        base, values = self.settings(name, seed)
+        data, directory = self._data(variant.text)
+        needs: tuple[str, ...] = (data,) if data in plan.stages else ()
+        facts: dict[str, Any] = {"data": data}
+        if variant.after:
+            parent = self.run(variant.after, seed).pretrain
+            facts["initial"] = parent
+            needs = (*needs, parent)
+        recipe = config.validate(PretrainRecipe, values, f"{plan.experiment.name}, {name}")
+        facts["recipe"] = config.as_dict(recipe)
+        if variant.after:  # not part of the name, since it says where the files lie
+            values = config.merge(values, {"initial": {"checkpoint": str(plan.directory(parent))}})
+        changes = _options(config.read_recipe(base), values)
+        stage = Stage("pretrain", f"{variant.title}, seed {seed}: pretraining", facts, needs, (), pretraining_cost(recipe))
+        argv = ["pretrain", base, "--data", str(directory), "--out", str(plan.directory(stage.id)), *changes]
+        if plan.request.nproc > 1:
+            argv += ["--nproc", str(plan.request.nproc)]
+        plan.add(dataclasses.replace(stage, argv=(*argv, *self._ending())))
+        return Run(name, seed, recipe, stage.id)
+
+    def settings(self, name: str, seed: int) -> tuple[str, Settings]:
+        """The base recipe of a variant, and its values with every change on them."""
+        scale, variant = self.plan.scale, self.plan.experiment.variants[name]
+        at: Settings = dict(getattr(variant, scale.borrow or self.plan.request.scale))
+        base = str(at.pop("extends", scale.base))
+        values = config.read_recipe(base)
+        for changes in (scale.changes, variant.changes, at):
+            values = config.merge(values, changes)
+        if self.plan.request.data is not None or "vocab_size" in values.get("model", {}):
+            values = config.merge(values, {"model": {"vocab_size": self._vocabulary_size}})
+        values = config.merge(values, {"train": {"seed": seed}})
+        if variant.compute_of is not None:
+            values = config.merge(values, {"schedule": {"total_steps": self._steps_of(values, variant.compute_of, seed)}})
+        elif scale.step_share != 1:
+            steps = values["schedule"]["total_steps"] * scale.step_share
+            values = config.merge(values, {"schedule": {"total_steps": max(2, round(steps))}})
+        return base, config.override(values, self.plan.request.changes)
+
+    def _steps_of(self, values: Settings, other: str, seed: int) -> int:
+        """The steps in which a recipe takes as many FLOPs as another variant's whole run."""
+        recipe = config.validate(PretrainRecipe, values, self.plan.experiment.name)
+        theirs = pretraining_cost(self._recipe(other, seed)).flops
+        return max(2, round(theirs / pretraining_cost(recipe).flops * recipe.schedule.total_steps))
+
+    def _recipe(self, name: str, seed: int) -> PretrainRecipe:
+        recipe = self.run(name, seed).recipe
+        assert recipe is not None
+        return recipe
+
+    @cached_property
+    def _vocabulary_size(self) -> int:
+        data = self.plan.request.data
+        return int(store.read_json(data / "data.json")["vocab_size"]) if data else self.plan.scale.vocabulary
+
+    def _ending(self) -> tuple[str, ...]:
+        return ("--device", self.plan.request.device, "--json")
+
+    # ------------------------------------------------------------ what goes before
+
+    def _data(self, text: str) -> tuple[str, Path]:
+        """The data directory of a variant's text: its stage, or its fingerprint where the request names one."""
+        plan, scale = self.plan, self.plan.scale
+        if plan.request.data is not None:
+            if text == "extra":
+                raise ConfigError("--data: this experiment compares two corpora", "give --text and --extra-text instead")
+            return store.fingerprint(plan.request.data), plan.request.data
+        usual = plan.request.text or scale.text
+        extra = plan.request.extra_text or (() if plan.request.text else scale.extra_text)
+        if text == "extra" and not extra:
+            raise ConfigError("there is no additional text", "name some with --extra-text")
+        vocabulary = Stage(
+            "vocabulary", f"vocabulary of {scale.vocabulary:,} pieces",
+            {"text": usual, "size": scale.vocabulary, "sample": scale.sample},
+        )  # fmt: skip
+        where = plan.directory(vocabulary.id)
+        options = ["--size", str(scale.vocabulary), "--sample-size", str(scale.sample), "--out", str(where)]
+        plan.add(dataclasses.replace(vocabulary, argv=("vocab", *usual, *options, "--json")))
+        sources = (*usual, *extra) if text == "extra" else usual
+        stage = Stage(
+            "data", "token shards" + (" with the additional text" if text == "extra" else ""),
+            {"text": sources, "holdout": scale.holdout}, (vocabulary.id,),
+        )  # fmt: skip
+        options = ["--vocab", str(where), "--holdout", str(scale.holdout), "--out", str(plan.directory(stage.id))]
+        plan.add(dataclasses.replace(stage, argv=("data", *sources, *options, "--json")))
+        return stage.id, plan.directory(stage.id)
+
+    # ------------------------------------------------------------ what comes after
+
+    def measured(self, run: Run, variant: Variant) -> Run:
+        """The run with its probe, on the usual text and the scale's own masks, and its tasks."""
+        plan, scale = self.plan, self.plan.scale
+        data, directory = self._data("usual")
+        pairs = config.merge(config.read_recipe(scale.base), scale.changes).get("data", {})
+        facts = {"pairs": pairs, "sequences": scale.probe_sequences, "data": data}
+        stage = Stage("probe", f"{variant.title}, seed {run.seed}: intrinsic scores", facts, (run.pretrain,))
+        checkpoint = str(plan.directory(run.pretrain))
+        argv = ["probe", checkpoint, "--data", str(directory), "--sequences", str(scale.probe_sequences)]
+        plan.add(dataclasses.replace(stage, argv=(*argv, *_options({}, {"data": pairs}), *self._ending())))
+        tasks = {name: self._task(name, run, variant, checkpoint) for name in self.tasks}
+        return dataclasses.replace(run, probe=stage.id, tasks=tasks)
+
+    def _task(self, name: str, run: Run, variant: Variant, checkpoint: str) -> str:
+        plan, scale, folder = self.plan, self.plan.scale, str(self.plan.request.tasks or "TASKS")
+        facts = {"task": name, "changes": scale.task_changes, "runs": scale.task_runs, "data": folder}
+        stage = Stage("task", f"{variant.title}, seed {run.seed}: {name}", facts, (run.pretrain,))
+        where = ["--data", folder, "--out", str(plan.directory(stage.id))]
+        argv = ["eval", name, "--checkpoint", checkpoint, *where, "--runs", str(scale.task_runs)]
+        cost = fine_tuning_cost(name, run, scale)
+        argv += [*_options({}, scale.task_changes), *self._ending()]
+        return plan.add(dataclasses.replace(stage, argv=tuple(argv), cost=cost))
+
+
+def _options(base: Mapping[str, Any], values: Mapping[str, Any]) -> list[str]:
+    """`-s section.key=value` for all in `values` that `base` has not, or has otherwise."""
+    return [part for option in _flat(base, values) for part in ("-s", option)]
+
+
+def _flat(base: Mapping[str, Any], values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for key, value in values.items():
+        old = base.get(key)
+        if isinstance(value, Mapping):
+            yield from _flat(old if isinstance(old, Mapping) else {}, value, f"{prefix}{key}.")
+        elif value != old:
+            bare = isinstance(value, str) and re.fullmatch(r"[a-z][a-z_]*", value)
+            yield f"{prefix}{key}={value if bare else config.dump_toml({'v': value}).strip().removeprefix('v = ')}"
+
+
+# ---------------------------------------------------------------- what it costs
+
+
+def pretraining_cost(recipe: PretrainRecipe) -> Cost:
+    """Of a whole run: sequences at their full length, the model's FLOPs in full, two checkpoints at once."""
+    length, steps = recipe.data.max_seq_length, recipe.schedule.total_steps
+    tokens = recipe.train.batch_size * length * steps
+    flops = tokens * costs.training_flops(recipe.model, length)
+    parameters = params.count(recipe.model).total
+    return Cost(parameters, steps, tokens, flops, _CHECKPOINT_BYTES * parameters * (recipe.train.keep + 1))
+
+
+def fine_tuning_cost(task: str, run: Run, scale: Scale) -> Cost | None:
+    """Of all seeds of a task: inputs at their greatest length; None where no recipe says how it is trained."""
+    name = f"finetune/{task}"
+    if run.recipe is None or name not in config.shipped_recipes():
+        return None
+    values, model = config.merge(config.read_recipe(name), scale.task_changes), run.recipe.model
+    length = min(values["data"]["max_seq_length"], model.max_position_embeddings)
+    steps = values["schedule"]["total_steps"] * scale.task_runs
+    tokens = steps * values["train"]["batch_size"] * length
+    parameters = _bare(model)
+    flops = tokens * costs.training_flops(model, length, masked=0.0)
+    return Cost(parameters, steps, tokens, flops, 4 * parameters * scale.task_runs)
+
+
+def _bare(model: ModelConfig) -> int:
+    return params.count(model).with_pooler

@@ -1,0 +1,228 @@
+"""An experiment as a recipe: variants of a base recipe, the scales it can be run at, the paper's numbers, its claims.
+
+`recipes/experiments/*.toml` hold them; `experiments/common` says what the scales have in common. A variant is a few
+changes of the scale's base recipe, so that two variants differ by nothing that is not written there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, get_args
+
+from albert_cli import config
+from albert_cli.errors import ConfigError
+
+ScaleName = Literal["smoke", "mini", "h200", "paper"]
+SCALES: Final[tuple[str, ...]] = get_args(ScaleName)
+FOLDER: Final = "experiments/"
+
+Settings = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Scale:
+    """What an experiment is at one scale.
+
+    `base` is a pretraining recipe and `changes` lie on it, below each variant's own. `borrow` takes the variants' changes
+    of another scale, and `step_share` of its steps. `text` is the default corpus, `extra_text` what `extra-data` adds.
+    `tasks` are fine-tuned `task_runs` times each with `task_recipe` laid on their own recipes. `peak` is a device's
+    FLOP/s and `share` what training is assumed to reach of it; both serve the plan alone.
+    """
+
+    about: str
+    base: str
+    changes: Settings = field(default_factory=dict)
+    borrow: ScaleName | None = None
+    step_share: float = 1.0
+    text: tuple[str, ...] = ("docs:",)
+    extra_text: tuple[str, ...] = ()
+    vocabulary: int = 30_000
+    sample: int = 2_000_000
+    holdout: float = 0.01
+    seeds: int = 1
+    variants: tuple[str, ...] = ()
+    tasks: tuple[str, ...] = ()
+    task_runs: int = 1
+    task_changes: Settings = field(default_factory=dict)
+    probe_sequences: int = 4096
+    peak: float = 790e12
+    share: float = 0.5
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One row of an experiment's table.
+
+    `changes` hold at every scale, those named after a scale there only, on top; `extends` among the latter names another
+    base recipe. `after` starts from the end of another variant's run with the same seed. `compute_of` trains for as many
+    FLOPs as another variant does. `text = "extra"` trains on the additional text too. `shape` is only counted, as
+    `albert params` takes it. `is_prefix`: a run that others start from, and no row of the
+    table.
+    """
+
+    title: str
+    changes: Settings = field(default_factory=dict)
+    smoke: Settings = field(default_factory=dict)
+    mini: Settings = field(default_factory=dict)
+    h200: Settings = field(default_factory=dict)
+    paper: Settings = field(default_factory=dict)
+    after: str | None = None
+    compute_of: str | None = None
+    text: Literal["usual", "extra"] = "usual"
+    shape: str | None = None
+    is_prefix: bool = False
+
+
+@dataclass(frozen=True)
+class PaperTable:
+    """A table as the paper prints it; `rows` by variant, or by what the paper calls a row without a variant here."""
+
+    title: str
+    version: Literal["both versions", "final version", "version 1"]
+    columns: tuple[str, ...]
+    rows: dict[str, tuple[str, ...]]
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Condition:
+    """`value` (minus or over another) must lie above, below or at `bound`; values are written `VARIANT.METRIC`.
+
+    The bound is a number, or the value of a count.
+    """
+
+    value: str
+    must: Literal["above", "below", "equal"]
+    bound: float | str
+    minus: str | None = None
+    over: str | None = None
+
+    @property
+    def references(self) -> tuple[str, ...]:
+        """The values that are read from result files."""
+        bound = self.bound if isinstance(self.bound, str) else None
+        return tuple(name for name in (self.value, self.minus, self.over, bound) if name)
+
+    def __str__(self) -> str:
+        left = self.value
+        if self.minus:
+            left = f"{self.value} − {self.minus}"
+        if self.over:
+            left = f"{self.value} / {self.over}"
+        return f"{left} {({'above': '>', 'below': '<', 'equal': '='})[self.must]} {self.bound if isinstance(self.bound, str) else format(self.bound, ',.12g')}"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What the paper says, as conditions that all must hold; `margin` says where their bounds come from."""
+
+    says: str
+    source: str
+    margin: str
+    conditions: tuple[Condition, ...]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A whole recipe; see the module."""
+
+    name: str
+    about: str
+    title: str
+    source: str
+    scales: Mapping[str, Scale]
+    variants: Mapping[str, Variant]
+    tables: tuple[PaperTable, ...]
+    claims: tuple[Claim, ...]
+    plots: tuple[str, ...]
+    metrics: tuple[str, ...]
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether nothing is trained: every variant is a shape whose parameters are counted."""
+        return all(v.shape is not None for v in self.variants.values())
+
+
+def names() -> list[str]:
+    """Every experiment that is shipped, by name."""
+    found = (full.removeprefix(FOLDER) for full in config.shipped_recipes() if full.startswith(FOLDER))
+    return [name for name in found if name != "common"]
+
+
+def listing() -> tuple[dict[str, str], str]:
+    """Every experiment with a sentence, as data and as text."""
+    found = {name: config.first_comment(config.find_recipe(FOLDER + name)) for name in names()}
+    width = max(map(len, found))
+    return found, "\n".join(f"{name:<{width}}  {about}" for name, about in found.items())
+
+
+def load(name: str) -> Experiment:
+    """Read and check an experiment by name or file; raises `ConfigError` naming what is wrong, with the nearest name."""
+    if not name.endswith(".toml"):
+        name = name.removeprefix(FOLDER)
+        if name not in names():
+            hint = config.suggestion(name, names())
+            raise ConfigError(f"no experiment is called {name!r}", hint or f"experiments: {', '.join(names())}")
+        name = FOLDER + name
+    values, path = config.read_recipe(name), config.find_recipe(name)
+    return parse(values, path.stem, config.first_comment(path))
+
+
+def validate(name: str) -> tuple[dict[str, Any], str]:
+    """Check an experiment's file, and each scale's base recipe with it; its values as they are, and as a sentence."""
+    experiment = load(name)
+    for scale in experiment.scales.values():
+        config.find_recipe(scale.base)
+    said = f"{experiment.title} ({experiment.source}): {len(experiment.variants)} variants"
+    return config.read_recipe(name), f"{said}, {len(experiment.claims)} claims, scales {', '.join(experiment.scales)}"
+
+
+def parse(values: Mapping[str, Any], name: str, about: str = "") -> Experiment:
+    """An experiment from its values as TOML gives them."""
+    known = {f.name for f in dataclasses.fields(Experiment)} - {"name", "about"}
+    for key in values:
+        if key not in known:
+            raise ConfigError(f"{name}: unknown key {key!r}", config.suggestion(key, sorted(known)))
+    lists = {key: tuple(values.get(key, ())) for key in ("plots", "metrics")}
+    experiment = Experiment(
+        name=name,
+        about=about,
+        title=str(values["title"]),
+        source=str(values["source"]),
+        scales={k: config.validate(Scale, v, f"{name}: scales.{k}") for k, v in values["scales"].items()},
+        variants={k: config.validate(Variant, v, f"{name}: variants.{k}") for k, v in values["variants"].items()},
+        tables=tuple(config.validate(PaperTable, v, f"{name}: tables") for v in values.get("tables", ())),
+        claims=tuple(_claim(v, name) for v in values.get("claims", ())),
+        **lists,
+    )
+    _check(experiment)
+    return experiment
+
+
+def _claim(values: Mapping[str, Any], name: str) -> Claim:
+    conditions = [config.validate(Condition, v, f"{name}: conditions") for v in values.get("conditions", ())]
+    plain = {key: value for key, value in values.items() if key != "conditions"}
+    claim = config.validate(Claim, {**plain, "conditions": []}, f"{name}: claims")
+    return dataclasses.replace(claim, conditions=tuple(conditions))
+
+
+def _check(experiment: Experiment) -> None:
+    """What no field can say of itself: that names mean something."""
+    variants = experiment.variants
+    if unknown := set(experiment.scales) ^ set(SCALES):
+        raise ConfigError(f"{experiment.name}: scales are {', '.join(SCALES)}, not {', '.join(sorted(unknown))}")
+    named = [(v.after, "after") for v in variants.values()] + [(v.compute_of, "compute_of") for v in variants.values()]
+    named += [(v, "variants") for scale in experiment.scales.values() for v in scale.variants]
+    for name, key in named:
+        if name is not None and name not in variants:
+            raise ConfigError(f"{experiment.name}: {key} names no variant: {name}", config.suggestion(name, variants))
+    for claim in experiment.claims:
+        if not claim.conditions:
+            raise ConfigError(f"{experiment.name}: a claim without conditions: {claim.says}")
+        for condition in claim.conditions:
+            for reference in condition.references:
+                variant, dot, _ = reference.partition(".")
+                if not dot or variant not in variants:
+                    raise ConfigError(f"{experiment.name}: {reference!r} is not VARIANT.METRIC of this experiment")

@@ -1,0 +1,88 @@
+"""`albert reproduce`: an experiment of the paper at a chosen scale, from its recipe to its report."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from albert_cli import console, store
+from albert_cli.errors import ConfigError
+from albert_cli.experiments import outcome, pages, recipe
+from albert_cli.experiments.budget import describe
+from albert_cli.experiments.outcome import Outcome
+from albert_cli.experiments.plan import Request, make
+from albert_cli.experiments.runner import Invoke, Runner
+from albert_cli.training.settings import parse_duration
+
+
+def parse_speeds(options: Sequence[str]) -> dict[str, float]:
+    """`--tflops N` for all variants or `VARIANT=N` for one, as TFLOP/s by variant ("": all)."""
+    found = {}
+    for option in options:
+        name, _, value = option.rpartition("=")
+        try:
+            found[name] = float(value)
+        except ValueError:
+            raise ConfigError(f"--tflops {option}: not a number", "such as --tflops 410 or --tflops base=380") from None
+        if not 0 < found[name] < 1e6:
+            raise ConfigError(f"--tflops {option}: no speed", "TFLOP/s of one device, such as --tflops 410")
+    return found
+
+
+def dry_run(name: str, request: Request) -> tuple[dict[str, Any], str]:
+    """What an experiment would do and cost."""
+    return describe(make(recipe.load(name), request))
+
+
+def reproduce(
+    name: str, request: Request, invoke: Invoke, *, jobs: int | None = None, max_time: str | None = None
+) -> tuple[dict[str, Any], str]:
+    """Run what is left of an experiment and write its report; return what `--json` prints, and the text."""
+    plan = make(recipe.load(name), request)
+    for task, why in plan.left_out.items():
+        console.warn(f"{task} is left out: {why}")
+    gpus = _gpus(request.device)
+    places = jobs if jobs is not None else max(1, gpus)
+    if places < 1:
+        raise ConfigError(f"--jobs {places}: at least one is needed")
+    seconds, started = parse_duration(max_time, "--max-time") if max_time else None, time.monotonic()
+    with store.lock(request.out):
+        done = Runner(plan, invoke, places, gpus, seconds).run()
+        found = outcome.read(plan)
+        written = pages.write(found)
+    result = found.to_json() | {"report": str(written), "stages": len(plan.stages), "stages_done_now": done}
+    return result | {"wall_seconds": round(time.monotonic() - started, 1)}, text(found, written)
+
+
+def _gpus(device: str) -> int:
+    """CUDA devices to spread over; none where the device is another."""
+    if device not in ("auto", "cuda"):
+        return 0
+    import torch
+
+    return torch.cuda.device_count()
+
+
+# ---------------------------------------------------------------- in words
+
+
+def text(found: Outcome, report: Path) -> str:
+    """The table of the variants, the verdicts with their numbers, and where the report lies."""
+    plan = found.plan
+    columns = pages.columns(found)
+    rows = [
+        (plan.experiment.variants[name].title, *(pages.cell(found, name, metric) for metric in columns))
+        for name in plan.variants
+    ]
+    table = console.table((f"{plan.experiment.name}, scale {plan.request.scale}", *columns.values()), rows)
+    return "\n".join([table, "", *_verdicts(found), "", f"{report}"])
+
+
+def _verdicts(found: Outcome) -> Sequence[str]:
+    lines = []
+    for judgement in found.judgements:
+        lines.append(f"{judgement.verdict.upper()}: {judgement.claim.says}")
+        lines += [f"    {pages.in_words(finding)}" for finding in judgement.findings]
+    return lines
