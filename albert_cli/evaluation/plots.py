@@ -109,7 +109,10 @@ def curves(
     from_zero: bool = False,
     x_label: str = "step",
 ) -> Markup:
-    """Curves over steps (or what `x_label` says). `describes` is what a screen reader says; `percent` shows 0..1 as 0..100."""
+    """Curves over steps, or what `x_label` says.
+
+    `describes` is what a screen reader says; `percent` shows 0..1 as 0..100.
+    """
 
     def draw(axes: Axes) -> None:
         scale = 100.0 if percent else 1.0

@@ -29,7 +29,9 @@ def describe(plan: Plan) -> tuple[dict[str, Any], str]:
         "commands": [stage.command for stage in plan.stages.values()],
     }
     costs = [*data["runs"], *data["fine_tunings"]]
-    data["total"] = {key: sum(c.get(key, 0) for c in costs) for key in ("tokens", "flops", "device_hours", "disk_bytes")}
+    data["total"] = {
+        key: sum(c.get(key, 0) for c in costs) for key in ("tokens", "flops", "device_hours", "disk_bytes")
+    }
     data["total"]["hours"] = {str(n): data["total"]["device_hours"] / n for n in devices}
     parts = [f"{experiment.title} ({experiment.source}), scale {plan.request.scale}: {scale.about}"]
     parts += [_table(plan, data, devices), _notes(plan)]
@@ -93,7 +95,9 @@ def _on(plan: Plan, devices: int) -> str:
 
 
 def _sums(costs: list[dict[str, Any]], devices: tuple[int, ...]) -> tuple[str, ...]:
-    tokens, flops, hours, disk = (sum(c[key] for c in costs) for key in ("tokens", "flops", "device_hours", "disk_bytes"))
+    tokens, flops, hours, disk = (
+        sum(c[key] for c in costs) for key in ("tokens", "flops", "device_hours", "disk_bytes")
+    )
     return (_scientific(tokens), _scientific(flops), *(_hours(hours / n) for n in devices), size_in_words(disk))
 
 
@@ -113,8 +117,8 @@ def _notes(plan: Plan) -> str:
         )
     else:
         said = (
-            f"Hours assume {scale.share:.0%} of {scale.peak / 1e12:g} TFLOP/s a device, which is no measurement of this "
-            "machine; --tflops takes one"
+            f"Hours assume {scale.share:.0%} of {scale.peak / 1e12:g} TFLOP/s a device, which is no measurement of "
+            "this machine; --tflops takes one"
         )
     notes = [
         f"{said}. Devices are taken to add up without loss.",

@@ -1,8 +1,10 @@
 """What the paper says, held against result files: holds, does not hold at this scale, or too noisy to tell.
 
 A claim's conditions compare values that were measured once a seed. Of each the mean over seeds is taken with a
-one-sided confidence bound on either side (Student's t); only where the bound too lies on one side of what the claim
-asks for is there a verdict. A single seed has no spread to judge by, so that it never decides. Counts are exact.
+one-sided confidence bound on either side; only where the bound too lies on one side of what the claim asks for is there
+a verdict. The bound has two parts: the spread of the seeds (Student's t), and for shares of right answers the sampling
+error of the examples, which are the same for all seeds and so do not show in their spread. A single seed has no spread
+to judge by, so that it never decides. Counts are exact.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ CONFIDENCE: Final = 0.9  # one-sided, of the mean over seeds
 # The same for every seed by construction.
 EXACT: Final = frozenset({"parameters", "block_parameters", "paper_count", "steps", "layers"})
 Values = Mapping[str, Mapping[str, Mapping[int, float]]]  # variant -> metric -> seed -> value
+Sampling = Mapping[str, Mapping[str, float]]  # variant -> metric -> variance of one measurement, from its examples
 
 
 @dataclass(frozen=True)
@@ -72,12 +75,12 @@ class Judgement:
         }
 
 
-def judge(claim: Claim, values: Values) -> Judgement:
+def judge(claim: Claim, values: Values, sampling: Sampling) -> Judgement:
     """Hold a claim against the values that were measured."""
-    return Judgement(claim, [find(condition, values) for condition in claim.conditions])
+    return Judgement(claim, [find(condition, values, sampling) for condition in claim.conditions])
 
 
-def find(condition: Condition, values: Values) -> Finding:
+def find(condition: Condition, values: Values, sampling: Sampling) -> Finding:
     """Hold one condition against the values; runs of the same seed are compared with each other."""
     by_seed = _compared(condition, values)
     if not by_seed:
@@ -91,7 +94,9 @@ def find(condition: Condition, values: Values) -> Finding:
         return Finding(condition, by_seed, mean, mean, mean, _decided(condition, bound, mean, mean))
     if len(numbers) < 2 or not all(map(math.isfinite, numbers)):
         return Finding(condition, by_seed, mean, None, None, NOISY)
-    reach = student_t(CONFIDENCE, len(numbers) - 1) * statistics.stdev(numbers) / math.sqrt(len(numbers))
+    of_seeds = student_t(CONFIDENCE, len(numbers) - 1) * statistics.stdev(numbers) / math.sqrt(len(numbers))
+    of_examples = statistics.NormalDist().inv_cdf(CONFIDENCE) * math.sqrt(_sampling(condition, mean, values, sampling))
+    reach = math.hypot(of_seeds, of_examples)
     low, high = mean - reach, mean + reach
     return Finding(condition, by_seed, mean, low, high, _decided(condition, bound, low, high))
 
@@ -122,6 +127,20 @@ def _compared(condition: Condition, values: Values) -> dict[int, float]:
             value = value / below if below else math.nan
         found[seed] = value
     return found
+
+
+def _sampling(condition: Condition, mean: float, values: Values, sampling: Sampling) -> float:
+    """The variance of the left side that comes from its examples; both terms of a difference count in full."""
+
+    def variance(reference: str | None) -> float:
+        variant, _, metric = (reference or "").partition(".")
+        return sampling.get(variant, {}).get(metric, 0.0)
+
+    total = variance(condition.value) + variance(condition.minus)
+    if condition.over:
+        below = statistics.fmean(_of(condition.over, values).values())
+        total = (total + mean**2 * variance(condition.over)) / below**2 if below else math.inf
+    return total
 
 
 def _of(reference: str, values: Values) -> Mapping[int, float]:

@@ -84,7 +84,9 @@ def _parameters(found: Outcome, colours: dict[str, int]) -> list[Markup]:
     if len({value for _, value in known}) < 2 or not found.plan.experiment.is_counted:
         return []
     rows = [
-        plots.Row(found.plan.experiment.variants[name].title, [value / 1e8], statistics.median([value / 1e8]), colours[name])
+        plots.Row(
+            found.plan.experiment.variants[name].title, [value / 1e8], statistics.median([value / 1e8]), colours[name]
+        )
         for name, value in known
     ]
     drawing = plots.dots(rows, describes="Parameters of every model, in millions")

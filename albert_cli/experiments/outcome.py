@@ -14,6 +14,8 @@ from albert_cli.experiments.claims import Judgement, judge
 from albert_cli.experiments.plan import Plan, Run
 
 Points = list[tuple[float, float]]
+# What the probe counts the examples of each accuracy under.
+_EXAMPLES = {"mlm": "masked_words", "sop": "sequences", "nsp": "sequences"}
 
 
 @dataclass(frozen=True)
@@ -70,8 +72,49 @@ def read(plan: Plan) -> Outcome:
             steps.setdefault(run.variant, {}).setdefault(name, []).append(layers)
         for name, points in _curves(plan.directory(run.pretrain)).items():
             curves.setdefault(run.variant, {}).setdefault(name, []).append(points)
-    judgements = [judge(claim, values) for claim in plan.experiment.claims]
+    sampling = {name: _sampling(plan, name, values[name]) for name in plan.variants}
+    _add_speedups(values, plan.experiment.speed_against)
+    asked = [c for c in plan.experiment.claims if not c.scales or plan.request.scale in c.scales]
+    judgements = [judge(claim, values, sampling) for claim in asked]
     return Outcome(plan, values, steps, curves, titles, diverged, judgements)
+
+
+def _add_speedups(values: dict[str, dict[str, dict[int, float]]], against: str | None) -> None:
+    """How many times as fast as one variant each makes a step, as Table 2 has it."""
+    reference = values.get(against or "", {})
+    if not reference.get("seconds"):
+        return
+
+    def of(metrics: Mapping[str, Mapping[int, float]], seed: int) -> float:
+        return metrics["seconds"][seed] / metrics["steps"][seed]
+
+    slow = {seed: of(reference, seed) for seed in reference["seconds"]}
+    for metrics in values.values():
+        seeds = [seed for seed in metrics.get("seconds", {}) if seed in slow and metrics["seconds"][seed] > 0]
+        metrics["speedup"] = {seed: slow[seed] / of(metrics, seed) for seed in seeds}
+
+
+def _sampling(plan: Plan, variant: str, metrics: Mapping[str, Mapping[int, float]]) -> dict[str, float]:
+    """The variance p (1 - p) / n of every share of right answers among n examples; n stands in the result files."""
+    found: dict[str, float] = {}
+    tasks: list[float] = []
+    for run in plan.runs:
+        if run.variant != variant:
+            continue
+        probed = _result(plan, run.probe)
+        examples = {f"{kind}_accuracy": number(probed.get(count)) for kind, count in _EXAMPLES.items()}
+        for name, stage in run.tasks.items():
+            result = _result(plan, stage)
+            counts = [number(n) for split, n in (result.get("examples") or {}).items() if split != "train"]
+            examples[f"task_{name}"] = counts[0] if counts else None
+        for metric, count in examples.items():
+            if count and run.seed in metrics.get(metric, {}):
+                share = min(1.0, max(0.0, metrics[metric][run.seed]))
+                found[metric] = max(found.get(metric, 0.0), share * (1 - share) / count)
+        tasks = [found[f"task_{name}"] for name in run.tasks if f"task_{name}" in found]
+    if tasks:
+        found["tasks_mean"] = sum(tasks) / len(tasks) ** 2
+    return found
 
 
 def _record(plan: Plan, stage: str | None) -> dict[str, Any]:
@@ -92,6 +135,7 @@ def _numbers(plan: Plan, run: Run, record: Mapping[str, Any], titles: dict[str, 
         shape = {"layers": config["num_hidden_layers"], "hidden": config["hidden_size"]}
         return {"parameters": models[0]["total"], "paper_count": models[0]["paper_count"], **shape}
     kept = {key: trained.get(key) for key in ("steps", "seconds")}
+    kept["own_mlm_accuracy"] = trained.get("mlm_accuracy")  # under the masks that the run trains with
     found = {**kept, **_result(plan, run.probe)}
     numbers = {key: value for key in found if (value := number(found[key])) is not None}
     of_tasks = []

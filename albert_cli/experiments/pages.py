@@ -24,7 +24,9 @@ LABELS: Final = {
     "hidden": "hidden",
     "steps": "steps",
     "seconds": "pretraining",
+    "speedup": "speedup",
     "mlm_accuracy": "MLM",
+    "own_mlm_accuracy": "MLM, own masks",
     "mlm_loss": "MLM loss",
     "below_unigram_entropy": "below unigram",
     "nsp_accuracy": "NSP",
@@ -95,8 +97,9 @@ def _verdict(verdict: str) -> Markup:
 def _claims(found: Outcome) -> Markup:
     level = f"{CONFIDENCE:.0%}"
     said = (
-        "A condition is met when the mean over seeds and its one-sided "
-        f"{level} bound (Student’s t) lie on the right side of the limit; one seed alone decides nothing. Counts are exact."
+        f"A condition is met when the mean over seeds and its one-sided {level} bound lie on the right side of the "
+        "limit. The bound holds the spread of the seeds (Student’s t) and, of accuracies, the sampling error of the "
+        "examples scored. One seed alone decides nothing. Counts are exact."
     )
     return join(tag("p", said), *(_claim(judgement) for judgement in found.judgements))
 
@@ -167,6 +170,8 @@ def formatted(metric: str, value: float) -> str:
         return console.duration(value)
     if metric.endswith("_accuracy") or metric.startswith("task"):
         return f"{100 * value:.1f}"
+    if metric == "speedup":
+        return f"{value:.1f}x"
     return f"{value:.3f}"
 
 
@@ -181,7 +186,9 @@ def _tables(found: Outcome) -> Markup:
         if name in found.diverged:
             title += f" ({found.diverged[name]} diverged)"
         rows.append([join(title, tag("span", f"{seeds} seeds" if seeds != 1 else "1 seed", class_="beside")), *cells])
-    said = "The median over seeds, every seed below it. Accuracies in per cent, on text or rows that training did not see."
+    said = (
+        "The median over seeds, every seed below it. Accuracies in per cent, on text or rows that training did not see."
+    )
     parts = [table(["ours", *heads.values()], rows, caption=f"Ours, scale {plan.request.scale}. {said}")]
     if plan.left_out:
         left = "; ".join(f"{task}: {why}" for task, why in plan.left_out.items())

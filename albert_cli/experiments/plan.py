@@ -210,7 +210,9 @@ class _Builder:
         if variant.after:  # not part of the name, since it says where the files lie
             values = config.merge(values, {"initial": {"checkpoint": str(plan.directory(parent))}})
         changes = _options(config.read_recipe(base), values)
-        stage = Stage("pretrain", f"{variant.title}, seed {seed}: pretraining", facts, needs, (), pretraining_cost(recipe))
+        stage = Stage(
+            "pretrain", f"{variant.title}, seed {seed}: pretraining", facts, needs, (), pretraining_cost(recipe)
+        )
         argv = ["pretrain", base, "--data", str(directory), "--out", str(plan.directory(stage.id)), *changes]
         if plan.request.nproc > 1:
             argv += ["--nproc", str(plan.request.nproc)]
@@ -228,8 +230,10 @@ class _Builder:
         if self.plan.request.data is not None or "vocab_size" in values.get("model", {}):
             values = config.merge(values, {"model": {"vocab_size": self._vocabulary_size}})
         values = config.merge(values, {"train": {"seed": seed}})
-        if variant.compute_of is not None:
-            values = config.merge(values, {"schedule": {"total_steps": self._steps_of(values, variant.compute_of, seed)}})
+        if variant.compute_of is not None and "total_steps" not in at.get("schedule", {}):
+            values = config.merge(
+                values, {"schedule": {"total_steps": self._steps_of(values, variant.compute_of, seed)}}
+            )
         elif scale.step_share != 1:
             steps = values["schedule"]["total_steps"] * scale.step_share
             values = config.merge(values, {"schedule": {"total_steps": max(2, round(steps))}})
@@ -261,7 +265,9 @@ class _Builder:
         plan, scale = self.plan, self.plan.scale
         if plan.request.data is not None:
             if text == "extra":
-                raise ConfigError("--data: this experiment compares two corpora", "give --text and --extra-text instead")
+                raise ConfigError(
+                    "--data: this experiment compares two corpora", "give --text and --extra-text instead"
+                )
             return store.fingerprint(plan.request.data), plan.request.data
         usual = plan.request.text or scale.text
         extra = plan.request.extra_text or (() if plan.request.text else scale.extra_text)
@@ -280,6 +286,7 @@ class _Builder:
             {"text": sources, "holdout": scale.holdout}, (vocabulary.id,),
         )  # fmt: skip
         options = ["--vocab", str(where), "--holdout", str(scale.holdout), "--out", str(plan.directory(stage.id))]
+        options += ["--dedup"] if text == "extra" else []  # the two may overlap
         plan.add(dataclasses.replace(stage, argv=("data", *sources, *options, "--json")))
         return stage.id, plan.directory(stage.id)
 

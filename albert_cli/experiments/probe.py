@@ -45,8 +45,8 @@ def probe(
 ) -> dict[str, Any]:
     """Score a checkpoint on the held-out text of a data directory; return what `--json` prints.
 
-    `mlm_…` on sentences in their order, `sop_accuracy` and `nsp_accuracy` on pairs by either rule (§4.6). A head that was
-    never trained answers at random. Raises `ConfigError` when the data have another vocabulary.
+    `mlm_…` on sentences in their order, `sop_accuracy` and `nsp_accuracy` on pairs by either rule (§4.6). A head that
+    was never trained answers at random. Raises `ConfigError` when the data have another vocabulary.
     """
     found = hub.read(hub.find(checkpoint))
     vocabulary = hub.vocabulary_of(found)
@@ -98,23 +98,27 @@ def _scores(job: PretrainingJob) -> dict[str, float]:
 def _layers(job: PretrainingJob) -> dict[str, Any]:
     """Figure 1's distances, over text without masks: the encoder as a task would use it."""
     pairs = dataclasses.replace(job.pairs, sentence_loss="none")
-    count = job.settings.eval_sequences
+    count, counted = job.settings.eval_sequences, list[int]()
 
     def batches() -> Iterator[PackedTokens]:
         for start in range(0, count, _MICRO_BATCH):
             index = np.arange(start, min(start + _MICRO_BATCH, count))
             drawn = batch(job.corpus, job.vocabulary, pairs, _SEED, index)
+            counted.append(len(drawn.masked_index))
             yield pack(dataclasses.replace(drawn, ids=original_ids(drawn)), job.device)
 
-    steps = layer_steps(job.model.encoder, batches())
+    steps, masked = layer_steps(job.model.encoder, batches()), sum(counted)
     rounded = {name: [round(value, 6) for value in values] for name, values in steps.items()}
     numbers = {name: round(value, 6) for name, value in summary(steps).items() if math.isfinite(value)}
-    return {"layer_steps": rounded, **numbers}
+    return {"masked_words": masked, "layer_steps": rounded, **numbers}
 
 
 def text(result: Mapping[str, Any]) -> str:
     """The scores and the layers' steps as two tables."""
-    scores = [("masked words right", f"{result['mlm_accuracy']:.1%}"), ("masked-word loss", f"{result['mlm_loss']:.3f} nats")]
+    scores = [
+        ("masked words right", f"{result['mlm_accuracy']:.1%}"),
+        ("masked-word loss", f"{result['mlm_loss']:.3f} nats"),
+    ]
     if "below_unigram_entropy" in result:
         scores.append(("below the unigram entropy", f"{result['below_unigram_entropy']:+.3f} nats"))
     for name, label in (("nsp_accuracy", "next sentence right"), ("sop_accuracy", "sentence order right")):

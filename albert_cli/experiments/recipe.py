@@ -19,16 +19,17 @@ SCALES: Final[tuple[str, ...]] = get_args(ScaleName)
 FOLDER: Final = "experiments/"
 
 Settings = dict[str, Any]
+_SIGNS: Final = {"above": ">", "below": "<", "equal": "="}
 
 
 @dataclass(frozen=True)
 class Scale:
     """What an experiment is at one scale.
 
-    `base` is a pretraining recipe and `changes` lie on it, below each variant's own. `borrow` takes the variants' changes
-    of another scale, and `step_share` of its steps. `text` is the default corpus, `extra_text` what `extra-data` adds.
-    `tasks` are fine-tuned `task_runs` times each with `task_recipe` laid on their own recipes. `peak` is a device's
-    FLOP/s and `share` what training is assumed to reach of it; both serve the plan alone.
+    `base` is a pretraining recipe and `changes` lie on it, below each variant's own. `borrow` takes the variants'
+    changes of another scale, and `step_share` of its steps. `text` is the default corpus, `extra_text` what a variant
+    may add. `tasks` are fine-tuned `task_runs` times each, with `task_changes` laid on their own recipes. `peak` is a
+    device's FLOP/s and `share` what training is assumed to reach of it; both serve the plan alone.
     """
 
     about: str
@@ -55,11 +56,11 @@ class Scale:
 class Variant:
     """One row of an experiment's table.
 
-    `changes` hold at every scale, those named after a scale there only, on top; `extends` among the latter names another
-    base recipe. `after` starts from the end of another variant's run with the same seed. `compute_of` trains for as many
-    FLOPs as another variant does. `text = "extra"` trains on the additional text too. `shape` is only counted, as
-    `albert params` takes it. `is_prefix`: a run that others start from, and no row of the
-    table.
+    `changes` hold at every scale, those named after a scale there only, on top; `extends` among the latter names
+    another base recipe. `after` starts from the end of another variant's run with the same seed. `compute_of` trains
+    for as many FLOPs as another variant does, where the scale says no steps. `text = "extra"` trains on the additional
+    text too. `shape` is only counted, as `albert params` takes it. `is_prefix`: a run that others start from, and no
+    row of the table.
     """
 
     title: str
@@ -111,17 +112,22 @@ class Condition:
             left = f"{self.value} − {self.minus}"
         if self.over:
             left = f"{self.value} / {self.over}"
-        return f"{left} {({'above': '>', 'below': '<', 'equal': '='})[self.must]} {self.bound if isinstance(self.bound, str) else format(self.bound, ',.12g')}"
+        bound = self.bound if isinstance(self.bound, str) else f"{self.bound:,.12g}"
+        return f"{left} {_SIGNS[self.must]} {bound}"
 
 
 @dataclass(frozen=True)
 class Claim:
-    """What the paper says, as conditions that all must hold; `margin` says where their bounds come from."""
+    """What the paper says, as conditions that all must hold; `margin` says where their bounds come from.
+
+    `scales` are those at which what is compared is run; none named: all.
+    """
 
     says: str
     source: str
     margin: str
     conditions: tuple[Condition, ...]
+    scales: tuple[ScaleName, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -138,6 +144,7 @@ class Experiment:
     claims: tuple[Claim, ...]
     plots: tuple[str, ...]
     metrics: tuple[str, ...]
+    speed_against: str | None
 
     @property
     def is_counted(self) -> bool:
@@ -159,7 +166,7 @@ def listing() -> tuple[dict[str, str], str]:
 
 
 def load(name: str) -> Experiment:
-    """Read and check an experiment by name or file; raises `ConfigError` naming what is wrong, with the nearest name."""
+    """Read and check an experiment by name or file; raises `ConfigError` naming what is wrong."""
     if not name.endswith(".toml"):
         name = name.removeprefix(FOLDER)
         if name not in names():
@@ -191,14 +198,25 @@ def parse(values: Mapping[str, Any], name: str, about: str = "") -> Experiment:
         about=about,
         title=str(values["title"]),
         source=str(values["source"]),
-        scales={k: config.validate(Scale, v, f"{name}: scales.{k}") for k, v in values["scales"].items()},
+        scales=_scales(values["scales"], name),
         variants={k: config.validate(Variant, v, f"{name}: variants.{k}") for k, v in values["variants"].items()},
         tables=tuple(config.validate(PaperTable, v, f"{name}: tables") for v in values.get("tables", ())),
         claims=tuple(_claim(v, name) for v in values.get("claims", ())),
+        speed_against=values.get("speed_against"),
         **lists,
     )
     _check(experiment)
     return experiment
+
+
+def _scales(values: Mapping[str, Mapping[str, Any]], name: str) -> dict[str, Scale]:
+    """Every scale; one that borrows has the other's variants and changes below its own."""
+    found = {}
+    for key, own in values.items():
+        lent = values.get(str(own.get("borrow")), {})
+        below = {k: lent[k] for k in ("variants", "changes", "extra_text") if k in lent}
+        found[key] = config.validate(Scale, config.merge(below, own), f"{name}: scales.{key}")
+    return found
 
 
 def _claim(values: Mapping[str, Any], name: str) -> Claim:
@@ -214,6 +232,7 @@ def _check(experiment: Experiment) -> None:
     if unknown := set(experiment.scales) ^ set(SCALES):
         raise ConfigError(f"{experiment.name}: scales are {', '.join(SCALES)}, not {', '.join(sorted(unknown))}")
     named = [(v.after, "after") for v in variants.values()] + [(v.compute_of, "compute_of") for v in variants.values()]
+    named.append((experiment.speed_against, "speed_against"))
     named += [(v, "variants") for scale in experiment.scales.values() for v in scale.variants]
     for name, key in named:
         if name is not None and name not in variants:

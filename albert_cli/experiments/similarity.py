@@ -34,7 +34,7 @@ def layer_steps(encoder: Encoder, batches: Iterable[PackedTokens]) -> dict[str, 
         steps.append(_step(x_TH.float(), y_TH.float()))
         return y_TH
 
-    encoder.block = listen
+    encoder.block = listen  # type: ignore[assignment]
     try:
         for batch in batches:
             steps: list[Tensor] = []

@@ -1,0 +1,96 @@
+"""Verdicts: what is asked, on which side of the limit the seeds lie, and that one seed never decides."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from albert_cli.experiments.claims import FAILS, HOLDS, NOISY, Values, find, judge, student_t
+from albert_cli.experiments.recipe import Claim, Condition
+
+ABOVE = Condition("a.mlm_accuracy", "above", 0.1, minus="b.mlm_accuracy")
+BELOW = Condition("a.mlm_accuracy", "below", 0.1, minus="b.mlm_accuracy")
+
+
+def values(**variants: list[float]) -> Values:
+    return {name: {"mlm_accuracy": dict(enumerate(numbers))} for name, numbers in variants.items()}
+
+
+@pytest.mark.parametrize(
+    ("a", "above", "below"),
+    [
+        ([0.5, 0.51, 0.49], HOLDS, FAILS),  # 0.2 more than b, with little spread
+        ([0.31, 0.30, 0.29], FAILS, HOLDS),
+        ([0.6, 0.3, 0.45], NOISY, NOISY),  # as far, but the seeds disagree
+        ([0.9], NOISY, NOISY),  # one seed, however far
+        ([], NOISY, NOISY),
+    ],
+)
+def test_a_difference_is_judged_by_its_seeds(a: list[float], above: str, below: str) -> None:
+    found = values(a=a, b=[0.3, 0.3, 0.3])
+    assert find(ABOVE, found, {}).verdict == above
+    assert find(BELOW, found, {}).verdict == below
+
+
+def test_the_bounds_are_student_s() -> None:
+    # Mean 0.2, deviation 0.01 over three seeds; the quantile of two degrees at 90 % is 1.886 in every table.
+    finding = find(ABOVE, values(a=[0.49, 0.50, 0.51], b=[0.3, 0.3, 0.3]), {})
+    assert student_t(0.9, 2) == pytest.approx(1.886, abs=5e-4)
+    assert finding.mean == pytest.approx(0.2)
+    assert finding.high == pytest.approx(0.2 + 1.8856 * 0.01 / math.sqrt(3), abs=1e-5)
+    assert finding.low == pytest.approx(0.2 - 1.8856 * 0.01 / math.sqrt(3), abs=1e-5)
+
+
+def test_seeds_that_agree_by_chance_do_not_outweigh_few_examples() -> None:
+    found = values(a=[0.52, 0.52], b=[0.4, 0.4])
+    assert find(ABOVE, found, {}).verdict == HOLDS
+    few = {name: {"mlm_accuracy": 0.25 / 100} for name in "ab"}  # a hundred examples: five points of sampling error
+    many = {name: {"mlm_accuracy": 0.25 / 100_000} for name in "ab"}
+    assert find(ABOVE, found, few).verdict == NOISY
+    assert find(ABOVE, found, many).verdict == HOLDS
+
+
+def test_only_seeds_that_both_have_are_compared() -> None:
+    found = {"a": {"mlm_accuracy": {0: 0.5, 1: 0.5, 2: 9.0}}, "b": {"mlm_accuracy": {0: 0.3, 1: 0.3}}}
+    assert find(ABOVE, found, {}).by_seed == {0: pytest.approx(0.2), 1: pytest.approx(0.2)}
+
+
+def test_counts_need_no_second_seed_and_allow_no_error() -> None:
+    ratio = Condition("a.block_parameters", "equal", "b.layers", over="b.block_parameters")
+    found: dict[str, dict[str, dict[int, float]]] = {
+        "a": {"block_parameters": {0: 1200.0}},
+        "b": {"block_parameters": {0: 100.0}, "layers": {0: 12.0}},
+    }
+    assert find(ratio, found, {}).verdict == HOLDS
+    found["a"]["block_parameters"][0] += 1
+    assert find(ratio, found, {}).verdict == FAILS
+    assert find(ratio, {"a": found["a"]}, {}).verdict == NOISY, "what was not counted is not known"
+
+
+def test_a_ratio_over_nothing_is_not_known() -> None:
+    condition = Condition("a.l2_last", "above", 0.1, over="b.l2_mean")
+    found = {"a": {"l2_last": {0: 1.0, 1: 1.0}}, "b": {"l2_mean": {0: 0.0, 1: 1.0}}}
+    assert find(condition, found, {}).verdict == NOISY
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "together"),
+    [((0.5, 0.5), HOLDS), ((0.5, 0.3), FAILS), ((0.5, None), NOISY), ((0.3, None), FAILS)],
+)
+def test_a_claim_is_as_good_as_its_worst_condition(verdicts: tuple[float, float | None], together: str) -> None:
+    names = ("x", "y")
+    conditions = tuple(Condition(f"{name}.mlm_accuracy", "above", 0.4) for name in names)
+    found = values(**{n: [v, v] for n, v in zip(names, verdicts, strict=True) if v is not None})
+    assert judge(Claim("", "", "", conditions), found, {}).verdict == together
+
+
+@given(st.lists(st.floats(0, 1), min_size=2, max_size=6), st.floats(0, 1))
+def test_never_both_above_and_below(numbers: list[float], bound: float) -> None:
+    found = values(a=numbers)
+    above = find(Condition("a.mlm_accuracy", "above", bound), found, {}).verdict
+    below = find(Condition("a.mlm_accuracy", "below", bound), found, {}).verdict
+    assert not (above == below == HOLDS)
+    assert (above == NOISY) == (below == NOISY) or min(numbers) == max(numbers)

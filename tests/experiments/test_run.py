@@ -1,0 +1,174 @@
+"""Experiments from end to end at the smoke scale: what is shared, resumed, judged and reported."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.command import albert, snapshot
+
+
+def reproduce(name: str, out: Path, *more: object, expect: int = 0) -> dict[str, Any]:
+    call = ["reproduce", name, "--scale", "smoke", "--out", out, "--device", "cpu", "--json", *more]
+    said = albert(*call, expect=expect)
+    return json.loads(said.out) if expect == 0 else {"err": said.err}
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory, tiny_data: Path, tiny_glue: Path) -> tuple[Path, dict[str, Any]]:
+    """Sharing with one seed, and where it lies."""
+    out = tmp_path_factory.mktemp("reproduce") / "out"
+    return out, reproduce("sharing", out, "--data", tiny_data, "--tasks", tiny_glue, "--seeds", 1)
+
+
+def verdicts(result: dict[str, Any]) -> list[str]:
+    return [claim["verdict"] for claim in result["claims"]]
+
+
+def test_the_report_has_verdicts_both_tables_and_every_command(ran: tuple[Path, dict[str, Any]]) -> None:
+    out, result = ran
+    page = Path(result["report"]).read_text(encoding="utf-8")
+    assert Path(result["report"]) == out / "sharing-smoke" / "report.html"
+    assert "scale smoke" in page.split("</title>")[0]
+    assert "89.3/82.3" in page, "the paper's table"
+    assert all(word in page for word in ("holds", "too noisy to tell", "shared attention", "albert pretrain"))
+    assert page.count("albert pretrain") == page.count("albert probe") == 4
+    blocks = {name: metrics["block_parameters"]["0"] for name, metrics in result["values"].items()}
+    assert blocks["none"] == 4 * blocks["all"]
+    assert "task_mrpc" in result["values"]["all"]
+
+
+def test_one_seed_alone_is_too_noisy_but_counts_are_not(ran: tuple[Path, dict[str, Any]]) -> None:
+    assert verdicts(ran[1]) == ["holds", *["too noisy to tell"] * 3]
+
+
+def test_again_does_nothing_and_says_the_same(
+    ran: tuple[Path, dict[str, Any]], tiny_data: Path, tiny_glue: Path
+) -> None:
+    out, first = ran
+    before = snapshot(out)
+    again = reproduce("sharing", out, "--data", tiny_data, "--tasks", tiny_glue, "--seeds", 1)
+    assert again["stages_done_now"] == 0
+    assert {**again, "wall_seconds": 0, "stages_done_now": 0} == {**first, "wall_seconds": 0, "stages_done_now": 0}
+    assert snapshot(out) == before
+
+
+def test_another_experiment_takes_the_runs_that_are_there(
+    ran: tuple[Path, dict[str, Any]], tiny_data: Path, tiny_glue: Path
+) -> None:
+    result = reproduce("similarity", ran[0], "--data", tiny_data, "--tasks", tiny_glue, "--seeds", 1)
+    assert (result["stages"], result["stages_done_now"]) == (4, 0)
+    page = Path(result["report"]).read_text(encoding="utf-8")
+    assert page.count("<svg") >= 2, "distance and angle by layer"
+
+
+def test_the_verdict_turns_with_the_result_files(tmp_path: Path, tiny_data: Path) -> None:
+    """Nothing on the page is typed in: other numbers in the files, another verdict."""
+    claim = "A model trained on NSP is at chance on sentence order."
+    result = reproduce("sentence-loss", tmp_path, "--data", tiny_data)
+    found = []
+    for accuracies in ((0.50, 0.51), (0.92, 0.93), (0.40, 0.80)):
+        for seed, accuracy in enumerate(accuracies):
+            for path in (tmp_path / "stages").glob("probe-*.json"):
+                record = json.loads(path.read_text())
+                if record["title"] == f"NSP, seed {seed}: intrinsic scores":
+                    record["result"] |= {"sop_accuracy": accuracy, "sequences": 100_000}
+                    path.write_text(json.dumps(record))
+        result = reproduce("sentence-loss", tmp_path, "--data", tiny_data)
+        assert result["stages_done_now"] == 0
+        found.append(next(c["verdict"] for c in result["claims"] if c["says"] == claim))
+        assert f"{100 * sum(accuracies) / 2:.1f}" in Path(result["report"]).read_text()
+    assert found == ["holds", "does not hold at this scale", "too noisy to tell"]
+
+
+def test_killed_and_started_again_repeats_nothing_and_reports_the_same(
+    ran: tuple[Path, dict[str, Any]], tmp_path: Path, tiny_data: Path, tiny_glue: Path
+) -> None:
+    """kill -9 in the middle: the stages that were done stay as they are, and the page is the uninterrupted run's."""
+    out = tmp_path / "out"
+    call = [
+        "reproduce",
+        "sharing",
+        "--scale",
+        "smoke",
+        "--out",
+        out,
+        "--device",
+        "cpu",
+        "--seeds",
+        1,
+        "--data",
+        tiny_data,
+    ]
+    call += ["--tasks", tiny_glue]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    child = subprocess.Popen(
+        [sys.executable, "-m", "albert_cli", *map(str, call)], env=environment,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    deadline = time.monotonic() + 240
+    while len(list(out.glob("stages/*.json"))) < 6 and time.monotonic() < deadline and child.poll() is None:
+        time.sleep(0.02)
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    done = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in out.glob("stages/*.json")}
+    assert 6 <= len(done) < 16
+    again = json.loads(albert(*call, "--json").out)
+    assert again["stages_done_now"] == 16 - len(done)
+    assert {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in done} == done
+    ours, theirs = (scores(result) for result in (again, ran[1]))
+    assert ours == theirs
+    assert verdicts(again) == verdicts(ran[1])
+
+
+def scores(result: dict[str, Any]) -> dict[str, Any]:
+    """What is measured but the time that it took."""
+    return {
+        name: {metric: by_seed for metric, by_seed in metrics.items() if metric != "seconds"}
+        for name, metrics in result["values"].items()
+    }
+
+
+def test_side_by_side_gives_the_same_numbers(tmp_path: Path, tiny_data: Path, ran: tuple[Path, dict[str, Any]]) -> None:
+    more = ["--data", tiny_data, "--seeds", 1, "--jobs", 2]
+    result = reproduce("similarity", tmp_path / "out", *more)
+    assert result["stages_done_now"] == 4
+    shared, theirs = result["values"]["shared"], ran[1]["values"]["all"]
+    assert {key: shared[key] for key in ("mlm_loss", "l2_mean")} == {
+        key: theirs[key] for key in ("mlm_loss", "l2_mean")
+    }
+
+
+def test_time_is_up(tmp_path: Path, tiny_data: Path) -> None:
+    """The run saves and ends with 75, and the same command goes on."""
+    more = ["--data", tiny_data, "--seeds", 1, "-s", "schedule.total_steps=1000000"]
+    said = reproduce("similarity", tmp_path / "out", *more, "--max-time", "3s", expect=75)
+    assert "goes on from there" in said["err"]
+    assert list((tmp_path / "out" / "stages").glob("pretrain-*/step-*")), "the step is saved"
+
+
+def test_sizes_are_the_exact_counts(tmp_path: Path) -> None:
+    result = reproduce("sizes", tmp_path / "out")
+    assert result["values"]["base"]["paper_count"]["0"] == 11_683_584
+    assert verdicts(result) == ["holds", "holds", *["does not hold at this scale"] * 2, "holds"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        ((), 2, "which experiment?"),
+        (("sharing",), 2, "--out: where to?"),
+        (("sharing", "--dry-run", "--seeds", "0"), 2, "at least one is needed"),
+        (("sharing", "--dry-run", "--tflops", "fast"), 2, "not a number"),
+    ],
+)
+def test_what_is_missing_is_said(arguments: tuple[str, ...], code: int, said: str) -> None:
+    assert said in albert("reproduce", *arguments, expect=code).err
