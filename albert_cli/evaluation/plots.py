@@ -202,7 +202,7 @@ def dots(rows: Sequence[Row], *, describes: str) -> Markup:
     return _draw(draw, (width, height), edges, describes)
 
 
-def scatter(marks: Sequence[Mark], *, describes: str, x_label: str) -> Markup:
+def marked(marks: Sequence[Mark], *, describes: str, x_label: str) -> Markup:
     """A dot for each mark with its label beside it, over a logarithmic x."""
 
     def draw(axes: Axes) -> None:

@@ -72,7 +72,7 @@ def _against_parameters(found: Outcome, colours: dict[str, int]) -> list[Markup]
             if (parameters := found.middle(name, "parameters")) and (score := found.middle(name, metric)) is not None
         ]
         if len({mark.x for mark in marks}) > 1:
-            drawing = plots.scatter(marks, describes=f"{title} against parameters", x_label="parameters")
+            drawing = plots.marked(marks, describes=f"{title} against parameters", x_label="parameters")
             panels.append(figure(drawing, "Per cent, median over seeds.", title=f"{title}, by parameters"))
     return panels or _parameters(found, colours)
 
