@@ -67,8 +67,9 @@ def reproduce(
     if experiment is None:
         raise ConfigError("which experiment?", "`albert reproduce --list` names them")
     from albert_cli.experiments import verb as verb_module
+    from albert_cli.experiments.plan import Request
 
-    request = verb_module.Request(
+    request = Request(
         scale, out or Path("experiments"), tuple(text or ()), tuple(extra_text or ()), data, tasks, seeds,
         tuple(overrides or ()), device, nproc, dry_run or commands, verb_module.parse_speeds(tflops or []),
     )  # fmt: skip

@@ -12,7 +12,7 @@ from typing import Final
 from albert_cli import __version__, console, store
 from albert_cli.evaluation.page import Markup, document, join, table, tag
 from albert_cli.experiments import drawings
-from albert_cli.experiments.claims import CONFIDENCE, EXACT, FAILS, HOLDS, NOISY, Finding, Judgement
+from albert_cli.experiments.claims import CONFIDENCE, EXACT, FAILS, HOLDS, NOISY, Finding, Judgement, Verdict
 from albert_cli.experiments.outcome import Outcome
 
 # How a metric is called, and how its values are written: per cent, counts, times, plain numbers.
@@ -40,7 +40,7 @@ LABELS: Final = {
     "tasks_mean": "mean of tasks",
 }
 _COUNTS: Final = EXACT | {"hidden"}
-_MARKS: Final = {HOLDS: ("s3", "●"), FAILS: ("s6", "■"), NOISY: ("s5", "◆")}
+_MARKS: Final[dict[Verdict, tuple[str, str]]] = {HOLDS: ("s3", "●"), FAILS: ("s6", "■"), NOISY: ("s5", "◆")}
 
 
 def write(found: Outcome) -> Path:
@@ -79,6 +79,7 @@ def page(found: Outcome) -> str:
 def _tally(found: Outcome) -> Markup:
     """How many claims have which verdict, as tiles."""
     tiles = []
+    verdict: Verdict
     for verdict in (HOLDS, FAILS, NOISY):
         count = sum(j.verdict == verdict for j in found.judgements)
         names = tag("dd", "of the claims below", class_="beside")
@@ -86,7 +87,7 @@ def _tally(found: Outcome) -> Markup:
     return tag("dl", *tiles, class_="facts") if found.judgements else Markup("")
 
 
-def _verdict(verdict: str) -> Markup:
+def _verdict(verdict: Verdict) -> Markup:
     series, mark = _MARKS[verdict]
     return tag("span", tag("span", f"{mark} ", class_=series, aria_hidden="true"), verdict)
 
