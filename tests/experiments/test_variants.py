@@ -1,0 +1,260 @@
+"""Every experiment from end to end, and every variant held against its neighbours: it differs as it claims to.
+
+What is looked at is what was written and drawn: tensors of checkpoints, parents in manifests, batches of the run's own
+recipe; not the experiment's file.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors import safe_open
+
+from albert_cli import config, store
+from albert_cli.data.batches import PackedBatch, batch, original_ids
+from albert_cli.data.shards import TokenCorpus
+from albert_cli.experiments import recipe
+from albert_cli.experiments.plan import Plan, Request, Run, make
+from albert_cli.text.vocabulary import Vocabulary
+from albert_cli.training.pretrain import PretrainRecipe
+from tests.command import albert
+
+Facts = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One directory for all experiments, so that runs that several of them need are made once."""
+    return tmp_path_factory.mktemp("variants") / "out"
+
+
+def run(name: str, request: Request) -> Plan:
+    """Run an experiment at the smoke scale with one seed; the plan that says where everything lies."""
+    call = ["reproduce", name, "--scale", "smoke", "--out", request.out, "--seeds", 1, "--device", "cpu", "--json"]
+    for option, values in (("--text", request.text), ("--extra-text", request.extra_text), ("-s", request.changes)):
+        call += [word for value in values for word in (option, value)]
+    call += ["--data", request.data] if request.data else []
+    said = json.loads(albert(*map(str, call)).out)
+    plan = make(recipe.load(name), request)
+    assert said["stages"] == len(plan.stages)
+    assert all(plan.result(stage).is_file() for stage in plan.stages)
+    assert {metric for v in plan.variants for metric in said["values"][v]} >= {"mlm_accuracy", "parameters", "steps"}
+    return plan
+
+
+def facts(plan: Plan) -> dict[str, Facts]:
+    """By variant: the tensors' shapes, the resolved recipe, steps, parents, and the data directory of its run."""
+    found = {}
+    for one in plan.runs:
+        directory = plan.directory(one.pretrain)
+        step = sorted(directory.glob("step-*"))[-1]
+        with safe_open(step / "model.safetensors", "np") as file:
+            shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+        parents = dict(store.verify(step).parents)
+        values = tomllib.loads((step / "recipe.toml").read_text())
+        found[one.variant] = {
+            "shapes": shapes, "recipe": values, "parents": parents, "fingerprint": store.fingerprint(step),
+            "config": json.loads((step / "config.json").read_text()), "steps": int(step.name[5:]), "run": one,
+        }  # fmt: skip
+    return found
+
+
+def blocks(one: Facts) -> tuple[int, int]:
+    """How many attention and feed-forward blocks have weights of their own in the file."""
+    names = one["shapes"]
+    queries = sum(name.endswith(("attention.query.weight", "query.weight", "self.query.weight")) for name in names)
+    ups = sum(name.endswith((".ffn.weight", ".up.weight", "intermediate.dense.weight")) for name in names)
+    return queries, ups
+
+
+def word_table(one: Facts) -> tuple[int, ...]:
+    return next(s for name, s in one["shapes"].items() if "word" in name)
+
+
+def hidden(one: Facts) -> int:
+    return next(s[0] for name, s in one["shapes"].items() if name.endswith("query.weight"))
+
+
+def layers(one: Facts) -> int:
+    return int(one["config"]["num_hidden_layers"])
+
+
+def dropout(one: Facts) -> tuple[float, float]:
+    model = one["recipe"]["model"]
+    return model["hidden_dropout_prob"], model["attention_probs_dropout_prob"]
+
+
+# What each experiment's variants are to differ in, and what that is for each.
+SHAPES: dict[str, tuple[Callable[[Facts], Any], dict[str, Any]]] = {
+    "overall": (
+        lambda f: (hidden(f), layers(f), word_table(f)[1], blocks(f)),
+        {
+            "bert-base": (64, 2, 64, (2, 2)), "bert-large": (96, 4, 96, (4, 4)), "base": (64, 2, 32, (1, 1)),
+            "large": (96, 4, 32, (1, 1)), "xlarge": (128, 4, 32, (1, 1)), "xxlarge": (192, 2, 32, (1, 1)),
+        },
+    ),
+    "embedding": (
+        lambda f: (word_table(f)[1], blocks(f)),
+        {
+            **{f"none-{e}": (size, (2, 2)) for e, size in ((64, 8), (128, 16), (256, 32), (768, 64))},
+            **{f"all-{e}": (size, (1, 1)) for e, size in ((64, 8), (128, 16), (256, 32), (768, 64))},
+        },
+    ),
+    "sharing": (blocks, {"all": (1, 1), "attention": (1, 4), "ffn": (4, 1), "none": (4, 4)}),
+    "similarity": (blocks, {"shared": (1, 1), "separate": (4, 4)}),
+    "groups": (blocks, {"one": (1, 1), "two": (2, 2), "each": (4, 4)}),
+    "depth": (lambda f: (layers(f), blocks(f)), {f"l{n}": (n, (1, 1)) for n in (1, 3, 6, 12)}),
+    "width": (
+        lambda f: (hidden(f), layers(f)),
+        {"h1024": (32, 3), "h2048": (64, 3), "h4096": (128, 3), "h6144": (192, 3)},
+    ),
+    "deeper-xxlarge": (lambda f: (hidden(f), layers(f)), {"l12": (128, 2), "l24": (128, 4)}),
+    "degradation": (lambda f: (hidden(f), blocks(f)), {"large": (96, (4, 4)), "xlarge": (192, (4, 4))}),
+    "dropout": (dropout, {"with": (0.1, 0.1), "without": (0.0, 0.0)}),
+    "equal-time": (lambda f: (hidden(f), blocks(f)), {"xxlarge": (128, (1, 1)), "bert-large": (64, (4, 4))}),
+    "sentence-loss": (lambda f: f["recipe"]["data"]["sentence_loss"], {n: n for n in ("none", "nsp", "sop")}),
+    "masking": (
+        lambda f: (f["recipe"]["data"]["ngram"], f["recipe"]["data"]["whole_word"]),
+        {"pieces": (1, False), "n1": (1, True), "n2": (2, True), "n3": (3, True)},
+    ),
+}  # fmt: skip
+WITH_TEXT = ("curves", "extra-data")
+
+
+def test_every_experiment_is_tested_here() -> None:
+    assert sorted([*SHAPES, *WITH_TEXT, "sizes"]) == recipe.names()
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_variants_differ_as_they_claim(name: str, out: Path, tiny_data: Path) -> None:
+    plan = run(name, Request("smoke", out, data=tiny_data, seeds=1, device="cpu"))
+    found = facts(plan)
+    of, wanted = SHAPES[name]
+    assert {variant: of(one) for variant, one in found.items()} == wanted
+    check = CHECKS.get(name)
+    if check is not None:
+        check(plan, found, tiny_data)
+
+
+# ---------------------------------------------------------------- what no shape shows
+
+
+def drawn(one: Facts, data: Path) -> tuple[PackedBatch, TokenCorpus, Vocabulary]:
+    """The first 256 examples that a run trains on, by its own recipe."""
+    corpus = TokenCorpus.open(data, "train")
+    vocabulary = Vocabulary.load(corpus.vocabulary_dir)
+    recipe_ = config.validate(PretrainRecipe, one["recipe"], "run")
+    return batch(corpus, vocabulary, recipe_.data, recipe_.train.seed, np.arange(256)), corpus, vocabulary
+
+
+def check_labels(plan: Plan, found: dict[str, Facts], data: Path) -> None:
+    labels = {name: drawn(one, data)[0].order_labels for name, one in found.items()}
+    assert set(labels["none"].tolist()) == {-1}
+    for name in ("nsp", "sop"):
+        assert {0, 1} <= set(labels[name].tolist())
+    # The same pieces, swapped, under SOP; under NSP a label of 1 brings pieces that the plain pair has not.
+    texts = {name: pieces(drawn(one, data)[0]) for name, one in found.items()}
+    plain = texts["none"]
+    swapped, foreign = (np.flatnonzero(labels[name] == 1) for name in ("sop", "nsp"))
+    assert all(sorted(texts["sop"][i]) == sorted(plain[i]) for i in swapped[:20])
+    assert any(texts["sop"][i] != plain[i] for i in swapped)
+    assert sum(sorted(texts["nsp"][i]) != sorted(plain[i]) for i in foreign) > len(foreign) / 2
+
+
+def pieces(packed: PackedBatch) -> list[list[int]]:
+    ids = original_ids(packed).tolist()
+    return [ids[a:b] for a, b in zip(packed.offsets[:-1], packed.offsets[1:], strict=True)]
+
+
+def check_masks(plan: Plan, found: dict[str, Facts], data: Path) -> None:
+    longest, cut = {}, {}
+    for name, one in found.items():
+        packed, _, vocabulary = drawn(one, data)
+        begins = np.array([p.startswith("▁") for p in vocabulary.pieces])[original_ids(packed)]
+        masked = np.zeros(len(packed.ids), bool)
+        masked[packed.masked_index] = True
+        # A word is cut where one of its pieces is masked and the next, which continues it, is not (or the other way).
+        ordinary = original_ids(packed) >= 5
+        inside = ordinary[1:] & ordinary[:-1] & ~begins[1:]
+        cut[name] = int((inside & (masked[1:] != masked[:-1])).sum())
+        starts = np.flatnonzero(masked & begins)
+        longest[name] = float(masked.sum() / max(len(starts), 1))
+    assert cut["pieces"] > 10 * max(cut["n1"], 1), "only single pieces tear words"
+
+
+def check_depth(plan: Plan, found: dict[str, Facts], data: Path) -> None:
+    names = ["l1", "l3", "l6", "l12"]
+    assert "initial" not in found["l1"]["parents"]
+    for shallower, deeper in itertools.pairwise(names):
+        assert found[deeper]["parents"]["initial"] == found[shallower]["fingerprint"]
+
+
+def check_prefix(plan: Plan, found: dict[str, Facts], data: Path) -> None:
+    """Both go on from one and the same run, which trained with dropout."""
+    assert found["with"]["parents"]["initial"] == found["without"]["parents"]["initial"]
+    stage = next(s for s in plan.stages.values() if "before" in s.title)
+    step = sorted(plan.directory(stage.id).glob("step-*"))[-1]
+    assert store.fingerprint(step) == found["with"]["parents"]["initial"]
+    assert found["with"]["steps"] == found["without"]["steps"]
+
+
+def check_compute(plan: Plan, found: dict[str, Facts], data: Path) -> None:
+    """As many FLOPs in other steps, as far as whole steps allow; at the paper's scale the paper's steps."""
+    assert found["bert-large"]["steps"] > found["xxlarge"]["steps"]
+    mini = make(plan.experiment, Request("mini", Path("out"), seeds=1, dry_run=True))
+    flops = {r.variant: _cost(mini, r) for r in mini.runs}
+    assert flops["bert-large"] == pytest.approx(flops["xxlarge"], rel=1e-3)
+    paper = make(plan.experiment, Request("paper", Path("out"), dry_run=True))
+    steps = {r.variant: r.recipe.schedule.total_steps for r in paper.runs if r.recipe}
+    assert steps == {"xxlarge": 125_000, "bert-large": 400_000}
+
+
+def _cost(plan: Plan, one: Run) -> float:
+    cost = plan.stages[one.pretrain].cost
+    assert cost is not None
+    return cost.flops
+
+
+CHECKS: dict[str, Callable[[Plan, dict[str, Facts], Path], None]] = {
+    "sentence-loss": check_labels,
+    "masking": check_masks,
+    "depth": check_depth,
+    "dropout": check_prefix,
+    "equal-time": check_compute,
+}
+
+
+@pytest.mark.parametrize("name", WITH_TEXT)
+def test_additional_text_is_trained_on_and_not_scored_on(
+    name: str, tmp_path: Path, out: Path, documents: list[str], documents_file: Path
+) -> None:
+    extra = tmp_path / "extra.txt"
+    extra.write_text("\n\n".join(d.replace("ba", "zu") for d in documents), encoding="utf-8")
+    mine = tmp_path / f"{name}.toml"  # so little text makes a small vocabulary
+    mine.write_text(f'extends = "experiments/{name}"\n[scales.smoke]\nvocabulary = 300\ntasks = []\n')
+    request = Request("smoke", out, (str(documents_file),), (str(extra),), seeds=1, device="cpu")
+    plan = run(str(mine), dataclasses.replace(request))
+    found = facts(plan)
+    without, with_ = (
+        found[n] for n in (("without", "with") if name == "extra-data" else ("without-data", "with-data"))
+    )
+    assert without["parents"]["data"] != with_["parents"]["data"]
+    sizes = {}
+    for stage in plan.stages.values():
+        if stage.kind == "data":
+            sizes[store.fingerprint(plan.directory(stage.id))] = TokenCorpus.open(
+                plan.directory(stage.id), "train"
+            ).tokens
+    assert sizes[with_["parents"]["data"]] > 1.5 * sizes[without["parents"]["data"]]
+    probes = [plan.stages[str(one.probe)].argv for one in plan.runs]
+    assert len({argv[argv.index("--data") + 1] for argv in probes}) == 1, "all are scored on the same text"
+    if name == "curves":
+        assert dropout(found["dropout"]) != dropout(found["no-dropout"])
