@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from albert_cli import console
@@ -44,7 +45,7 @@ class GlueFiles:
     Another data set of the Hub with these columns does too, its configuration named: `hf:NAME:CONFIG`.
 
     `skip_short` leaves out rows with too few fields, as the reference does for QQP, whose questions hold line
-    breaks; everywhere else such a row is an error.
+    breaks; everywhere else such a row is an error. `files` names the files that are not called as their split.
     """
 
     folder: str
@@ -53,6 +54,7 @@ class GlueFiles:
     labelled: Columns
     test: Columns
     skip_short: bool = False
+    files: Mapping[str, str] = field(default_factory=dict)
 
     def read(self, task: Task, split: str, data: str | None) -> list[Example]:
         """All examples of a split; without `data` from the Hub."""
@@ -73,7 +75,7 @@ class GlueFiles:
         return _examples(task, rows, columns, is_labelled=split not in task.test_splits)
 
     def _find(self, data: Path, split: str) -> Path:
-        file = f"{split}.tsv"
+        file = f"{self.files.get(split, split)}.tsv"
         if not data.is_dir():
             raise InputError(f"{data}: no such directory", f"--data names the folder that holds {self.folder}/{file}")
         for path in (data / self.folder / file, data / file):

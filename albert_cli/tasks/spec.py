@@ -7,7 +7,7 @@ from albert_cli.errors import ConfigError
 from albert_cli.tasks.glue import Column, Columns, GlueFiles
 from albert_cli.tasks.task import Example, Task, fingerprint
 
-__all__ = ["TASKS", "Example", "Task", "find_task", "fingerprint"]
+__all__ = ["SCORED", "TASKS", "Example", "Task", "find_task", "fingerprint"]
 
 _BINARY = ("0", "1")
 _ENTAILMENT = ("entailment", "not_entailment")
@@ -19,6 +19,7 @@ _QUESTION = (Column(1, "question"), Column(2, "sentence"))
 _PARAPHRASES = (Column(3, "#1 String"), Column(4, "#2 String"))
 _SIMILAR = (Column(7, "sentence1"), Column(8, "sentence2"))
 _PREMISE = (Column(8, "sentence1"), Column(9, "sentence2"))
+_DIAGNOSED = (Column(5, "Premise"), Column(6, "Hypothesis"))
 _ONE_SENTENCE = Columns((Column(1, "sentence"),), id=_INDEX)
 _INDEXED_PAIR = Columns(_SENTENCES, Column(-1, "label"), _INDEX)
 
@@ -106,10 +107,25 @@ TASKS: dict[str, Task] = {
                 test=Columns(_SENTENCES, id=_INDEX),
             ),
         ),
+        # GLUE's diagnostics (§4): unlabelled in the benchmark's own folder, labelled as a file beside it.
+        Task(
+            "ax", "AX", _INFERENCE, ("mcc",), 2,
+            GlueFiles(
+                "diagnostic", "ax", ("premise", "hypothesis"),
+                labelled=Columns(_DIAGNOSED, Column(7, "Label")),
+                test=Columns(_SENTENCES, id=_INDEX),
+                files={"dev": "diagnostic-full", "test": "diagnostic"},
+            ),
+            train_split=None,
+            classifier_of="mnli",
+        ),
     )
 }  # fmt: skip
 
-_NOT_YET = ("ax", "squad1", "squad2", "race")
+# The nine whose mean is the GLUE score; the diagnostics do not count.
+SCORED = tuple(name for name, task in TASKS.items() if task.train_split)
+
+_NOT_YET = ("squad1", "squad2", "race")
 
 
 def find_task(name: str) -> Task:

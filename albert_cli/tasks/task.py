@@ -43,6 +43,7 @@ class Task:
 
     `labels` are in the order of the head's outputs (empty for regression); the first of `metrics` selects
     the best checkpoint; `dev_splits` and `test_splits` name the further splits after the main one.
+    `classifier_of` names the task whose fine-tuned models answer one that has no training data of its own.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Task:
     train_split: str | None = "train"
     dev_splits: tuple[str, ...] = ("dev",)
     test_splits: tuple[str, ...] = ("test",)
+    classifier_of: str | None = None
 
     @property
     def output_names(self) -> tuple[str, ...]:

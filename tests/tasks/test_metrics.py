@@ -52,7 +52,7 @@ def test_against_the_libraries() -> None:
 
 def test_correlations_against_the_library() -> None:
     rng = np.random.default_rng(1)
-    for _ in range(200):
+    for _ in range(1000):
         size = int(rng.integers(3, 40))
         labels, predictions = rng.normal(size=(2, size))
         labels = np.round(labels * 2) / 2  # ties, as annotators give them
