@@ -73,21 +73,40 @@ def finetune(
 
     Example: albert finetune mrpc --checkpoint run --data glue --out mrpc
     """
-    from albert_cli.evaluation import runs
+    from albert_cli.evaluation import start, tables
     from albert_cli.training import finetune as verb_module
 
     prepared = verb_module.prepare(task, checkpoint, data, overrides or [], device)
+    beside = out.with_name(f"{out.name}-{prepared.recipe.start_from}")
+    prepared = start.with_start(prepared, checkpoint, overrides or [], device, beside)
     result = verb_module.finetune(prepared, out, seed, resume)
-    console.emit(result, runs.run_text(result, out))
+    console.emit(result, tables.run_text(result, out))
 
 
 @verb(app, name="eval")
 def evaluate(
     task: Annotated[str, typer.Argument(help="A task as for finetune, or glue for all of its tasks.")],
-    checkpoint: CheckpointName,
     out: Out,
+    more: Annotated[
+        list[str] | None, typer.Argument(metavar="[MORE]...", help="Further lists of --search, or DIRs of --ensemble.")
+    ] = None,
+    checkpoint: Annotated[
+        str | None, typer.Option(help="A checkpoint directory, a run (its newest step), or a Hub id.")
+    ] = None,
     data: TaskData = None,
     runs: Annotated[int, typer.Option(help="Seeds to fine-tune; the median is reported.")] = 5,
+    nproc: Annotated[
+        int, typer.Option(help="Runs at a time: a process for each GPU, or so many that share the cores.")
+    ] = 1,
+    search: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE,…", help="Try all of lr=1e-5,2e-5 batch=16,32 and so on.")
+    ] = None,
+    ensemble: Annotated[
+        list[str] | None, typer.Option(metavar="DIR...", help="Score these task checkpoints or evaluations together.")
+    ] = None,
+    submission: Annotated[
+        Path | None, typer.Option(metavar="FILE.zip", help="With glue: write the test predictions for its server.")
+    ] = None,
     overrides: Overrides = None,
     device: Device = "auto",
 ) -> None:
@@ -96,6 +115,16 @@ def evaluate(
     Example: albert eval glue --checkpoint run --data glue --runs 5 --out scores
     """
     from albert_cli.evaluation import runs as verb_module
+    from albert_cli.evaluation import tables
 
-    result = verb_module.evaluate(task, checkpoint, data, out, runs, overrides or [], device)
-    console.emit(result, verb_module.text(result))
+    if more and bool(search) == bool(ensemble):
+        raise ConfigError(
+            f"eval: {more[0]!r} is not understood", "one task; lists go after --search, DIRs after --ensemble"
+        )
+    searched = [*(search or []), *(more or [])] if search else []
+    together = [*(ensemble or []), *(more or [])] if ensemble else []
+    result = verb_module.evaluate(
+        task, checkpoint, data, out, runs, overrides or [], device, nproc=nproc, submission_file=submission,
+        lists=searched, ensemble_of=together,
+    )  # fmt: skip
+    console.emit(result, tables.text(result))

@@ -69,6 +69,25 @@ class Classification:
         labels = [[e.label for e in examples] for examples in (train, dev)]
         return majority(task, *labels)[task.metrics[0]]  # type: ignore[arg-type]
 
+    def chance_loss(self, task: Task, train: Sequence[Example]) -> float:
+        """The entropy of the labels in nats, or the variance of the values."""
+        labels = [e.label for e in train]
+        if task.kind == "regression":
+            return float(np.var(np.array(labels, np.float64)))
+        shares = np.unique(np.array(labels), return_counts=True)[1] / len(labels)
+        return float(-(shares * np.log(shares)).sum())
+
+    def is_one_answer(self, task: Task, outputs: Array) -> bool:
+        """One class for all inputs, or values that differ by less than a hundredth."""
+        predicted = predictions_of(task, outputs)
+        return bool(np.ptp(predicted) < (0.01 if task.kind == "regression" else 1))
+
+    def average(self, task: Task, outputs: Sequence[Array]) -> Array:
+        """The mean of the values, or logits whose softmax is the mean of the models' probabilities (§4.9)."""
+        if task.kind == "regression":
+            return np.mean(outputs, axis=0)
+        return np.log(np.mean([probabilities(logits) for logits in outputs], axis=0) + 1e-30)
+
     def write_predictions(
         self, directory: Path, task: Task, outputs: Array, features: Features, examples: Sequence[Example]
     ) -> None:
@@ -101,7 +120,7 @@ def _outputs(found: hub.Checkpoint, task: Task) -> list[int]:
     instead, their number does.
     """
     wanted = task.output_names
-    if found.finetuned_for is not None and found.finetuned_for.task != task.name:
+    if found.finetuned_for is not None and found.finetuned_for.task not in (task.name, task.classifier_of):
         return []
     if sorted(found.labels) == sorted(wanted):
         return [found.labels.index(name) for name in wanted]
@@ -136,20 +155,24 @@ def predictions_of(task: Task, logits: Array) -> Array:
     return logits[:, 0] if task.kind == "regression" else logits.argmax(axis=1)
 
 
+def probabilities(logits: Array) -> Array:
+    """The softmax of logits [N, C] over the classes."""
+    shifted = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return np.asarray(shifted / shifted.sum(axis=1, keepdims=True))
+
+
 def prediction_lines(task: Task, logits: Array, examples: Iterable[Example], *, with_text: bool = False) -> list[str]:
     """One JSON line an example: id, perhaps its text, gold label where known, prediction, probabilities by label."""
     predicted = predictions_of(task, logits)
     if task.kind == "regression":
         found: list[dict[str, Any]] = [{"prediction": round(float(value), 5)} for value in predicted]
     else:
-        shifted = np.exp(logits - logits.max(axis=1, keepdims=True))
-        probabilities = shifted / shifted.sum(axis=1, keepdims=True)
         found = [
             {
                 "prediction": task.labels[int(label)],
                 "probabilities": {n: round(float(q), 5) for n, q in zip(task.labels, row, strict=True)},
             }
-            for label, row in zip(predicted, probabilities, strict=True)
+            for label, row in zip(predicted, probabilities(logits), strict=True)
         ]
     lines = []
     for example, entry in zip(examples, found, strict=True):

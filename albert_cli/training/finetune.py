@@ -21,7 +21,7 @@ from albert_cli.tasks.spec import find_task, fingerprint
 from albert_cli.tasks.table import open_table
 from albert_cli.tasks.task import Task
 from albert_cli.text.vocabulary import Vocabulary
-from albert_cli.training import checkpoint, run
+from albert_cli.training import checkpoint, collapse, run
 from albert_cli.training.classify import PREDICTIONS
 from albert_cli.training.device import choose_device, place, settle
 from albert_cli.training.kinds import TaskKind, kind_of
@@ -31,6 +31,20 @@ from albert_cli.training.task_job import TaskJob
 from albert_cli.training.task_recipe import FinetuneRecipe, TaskData, resolve
 
 RESULTS = "results.json"
+_REMEDY = "a lower optimizer.lr, a longer warm-up or another seed may help"
+
+
+@dataclass(frozen=True)
+class Start:
+    """A model fine-tuned for another task whose encoder a run starts from: footnote 4 of the paper."""
+
+    task: str
+    checkpoint: hub.Checkpoint
+
+    @property
+    def fingerprint(self) -> str:
+        """What tells it from any other."""
+        return store.fingerprint(self.checkpoint.directory)
 
 
 @dataclass
@@ -44,6 +58,8 @@ class Prepared:
     data: str | None
     device: torch.device
     for_scoring: bool = False
+    start: Start | None = None
+    start_note: str | None = None  # why the start is another than the recipe asked for
 
     @cached_property
     def examples(self) -> dict[str, list[Any]]:
@@ -51,7 +67,7 @@ class Prepared:
         splits = list(self.task.dev_splits)
         if not self.for_scoring:
             if self.task.train_split is None:
-                raise InputError(f"{self.task.title} has no training data here", "--data DIR with a train file")
+                raise _without_training_data(self.task)
             splits.insert(0, self.task.train_split)
         return {split: self.task.read(split, self.data) for split in splits}
 
@@ -103,8 +119,9 @@ class Prepared:
         model = self.kind.new_model(self.task, shape, self.recipe)
         if settings.initial == "pretrained":
             # A head in the file belongs to another task, whatever its shape.
-            encoder = {n: t for n, t in self.checkpoint.tensors.items() if n.startswith("encoder.")}
-            hub.load_into(model, dataclasses.replace(self.checkpoint, tensors=encoder))
+            found = self.start.checkpoint if self.start else self.checkpoint
+            encoder = {n: t for n, t in found.tensors.items() if n.startswith("encoder.")}
+            hub.load_into(model, dataclasses.replace(found, tensors=encoder))
         place(model, self.train_settings, self.device)
         return model
 
@@ -161,14 +178,37 @@ class Prepared:
         joined = [e for examples in self.examples.values() for e in examples]
         return {
             "checkpoint": store.fingerprint(self.checkpoint.directory),
+            **({"start": self.start.fingerprint} if self.start else {}),
+            "start_from": self.recipe.start_from,
+            **({"start_note": self.start_note} if self.start_note else {}),
             "initial": self.recipe.model.initial,
             "recipe": hashlib.sha256(text.encode()).hexdigest()[:16],
             "data": fingerprint(joined),
             "versions": run.versions(),
             "steps": self.recipe.schedule.total_steps,
             "batch_size": self.recipe.train.batch_size,
+            "lr": self.recipe.optimizer.peak,
+            "warmup_steps": self.recipe.schedule.warmup,
+            "max_seq_length": self.recipe.data.max_seq_length,
+            "dropout": self.recipe.model.dropout,
+            "eval_every": self.recipe.train.eval_every,
+            "precision": self.train_settings.precision,
+            "device": self.device.type,
             "examples": {split: len(e) for split, e in self.examples.items()},
         }
+
+    @property
+    def parents(self) -> dict[str, str]:
+        """Fingerprints of what a run was made from; it is resumed from the same alone."""
+        return {what: str(self.provenance[what]) for what in ("checkpoint", "start", "data") if what in self.provenance}
+
+
+def _without_training_data(task: Task) -> InputError:
+    if task.classifier_of:
+        model = find_task(task.classifier_of).title
+        hint = f"name one as --checkpoint: albert finetune {task.classifier_of} makes it"
+        return InputError(f"{task.title} is not trained on: a model fine-tuned on {model} answers it", hint)
+    return InputError(f"{task.title} has no training data here", "--data DIR with a train file")
 
 
 def prepare(task: str, checkpoint_name: str, data: str | None, overrides: Sequence[str], device: str) -> Prepared:
@@ -199,7 +239,7 @@ def finetune(prepared: Prepared, out: Path, seed: int | None = None, resume: run
             run.check_same(out, old, recipe)
             if (out / RESULTS).is_file():
                 done = store.read_json(out / RESULTS)
-                run.check_parents(out, done, {what: prepared.provenance[what] for what in ("checkpoint", "data")})
+                run.check_parents(out, done, prepared.parents)
                 store.verify(out, "task")
                 _remove_steps(out)
                 return done
@@ -224,7 +264,7 @@ class _Run:
         )
         optimizer = run.make_optimizer(model, recipe.optimizer)
         store.write_text(self.out / "recipe.toml", text)
-        group, parents = Group(), {what: str(p.provenance[what]) for what in ("checkpoint", "data")}
+        group, parents = Group(), p.parents
         _drop_states_without_their_best(self.out)
         state = run.resume_state(
             self.out, optimizer, lambda d: hub.load_into(model, hub.read(d), "all"), group, parents
@@ -237,8 +277,12 @@ class _Run:
         loop.run()
         self._publish(_best(self.out, state.best_step))
         hub.load_into(model, hub.read(self.out), "all")
-        results, _ = p.results(model)
+        results, outputs = p.results(model)
         results |= {"seed": recipe.train.seed, "best_step": state.best_step}
+        train = p.examples[str(p.task.train_split)]
+        results["collapsed"] = collapse.reason(p.task, outputs, train, self.out / "metrics.jsonl")
+        if results["collapsed"]:
+            console.warn(f"{p.task.title} seed {recipe.train.seed} collapsed: {results['collapsed']}; {_REMEDY}")
         results["seconds"] = round(state.seconds, 2)
         store.write_json(self.out / RESULTS, results)  # from here on the run is done
         _remove_steps(self.out)

@@ -60,6 +60,15 @@ class TaskKind(Protocol):
     def baseline(self, task: Task, train: Sequence[Any], dev: Sequence[Any]) -> float:
         """What the task's main metric gives to knowing the training labels alone: the commonest, or their mean."""
 
+    def chance_loss(self, task: Task, train: Sequence[Any]) -> float | None:
+        """The loss of a model that knows only how often each label occurs in training; None where it is not known."""
+
+    def is_one_answer(self, task: Task, outputs: Any) -> bool:
+        """Whether the outputs say the same of every example: the model collapsed."""
+
+    def average(self, task: Task, outputs: Sequence[Any]) -> Any:
+        """The outputs of an ensemble, from those of each of its models on the same examples."""
+
     def write_predictions(
         self, directory: Path, task: Task, outputs: Any, features: Any, examples: Sequence[Any]
     ) -> None:

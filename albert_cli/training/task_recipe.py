@@ -8,9 +8,11 @@ from typing import Literal
 
 from albert_cli import config
 from albert_cli.errors import ConfigError
-from albert_cli.tasks.spec import find_task
+from albert_cli.tasks.spec import SCORED, find_task
 from albert_cli.tasks.table import TableSettings
 from albert_cli.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
+
+PRETRAINED = "pretrained"
 
 
 @dataclass(frozen=True)
@@ -46,9 +48,14 @@ class TaskModel:
 
 @dataclass(frozen=True)
 class FinetuneRecipe:
-    """A fine-tuning recipe; the paper's own stand in `recipes/finetune/` (Table 14)."""
+    """A fine-tuning recipe; the paper's own stand in `recipes/finetune/` (Table 14).
+
+    `start_from = "mnli"` takes the encoder from a model that was fine-tuned on MNLI first, as the paper does for
+    RTE, STS-B and MRPC (footnote 4).
+    """
 
     task: str
+    start_from: str = PRETRAINED
     data: TaskData = field(default_factory=TaskData)
     optimizer: OptimizerSettings = field(default_factory=lambda: OptimizerSettings(name="adamw", lr=2e-5))
     schedule: ScheduleSettings = field(default_factory=lambda: ScheduleSettings(total_steps=1000))
@@ -57,6 +64,10 @@ class FinetuneRecipe:
     table: TableSettings = field(default_factory=TableSettings)
 
     def __post_init__(self) -> None:
+        if self.start_from not in (PRETRAINED, *SCORED):
+            raise ConfigError(f"start_from = {self.start_from!r}: no such start", f"{PRETRAINED}, {', '.join(SCORED)}")
+        if self.start_from == self.task or self.model.initial == "random":
+            object.__setattr__(self, "start_from", PRETRAINED)
         object.__setattr__(self, "optimizer", self.optimizer.settled(self.train.batch_size))
 
 

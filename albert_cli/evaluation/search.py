@@ -1,0 +1,150 @@
+"""`--search`: every combination of lists of hyper-parameters, with the budget said first and the best by dev last."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from albert_cli import config, console, store
+from albert_cli.distributed import Group
+from albert_cli.errors import ConfigError
+from albert_cli.evaluation import parallel
+from albert_cli.evaluation.single import Request, evaluate_task, prepare_task, refuse_foreign, seeds
+from albert_cli.evaluation.start import with_start
+from albert_cli.training.finetune import RESULTS, Prepared
+from albert_cli.training.loop import measure
+from albert_cli.training.task_job import TaskJob
+
+# What people search, by the names that they use.
+SHORT = {
+    "lr": "optimizer.lr",
+    "batch": "train.batch_size",
+    "steps": "schedule.total_steps",
+    "warmup": "schedule.warmup_steps",
+    "decay": "optimizer.weight_decay",
+    "dropout": "model.dropout",
+    "length": "data.max_seq_length",
+    "start": "start_from",
+}
+CAVEAT = "The best was chosen on dev, so that its dev score flatters it: compare it on other data, or run new seeds."
+
+Point = tuple[tuple[str, str], ...]  # (short name, value), …
+
+
+def parse(lists: Sequence[str]) -> list[Point]:
+    """Every combination of `key=value,value,…`, the last list changing fastest.
+
+    Raises `ConfigError` for what is no list, an empty value, or a key that is given twice.
+    """
+    found: dict[str, list[str]] = {}
+    for text in lists:
+        key, equals, values = text.partition("=")
+        listed = list(dict.fromkeys(value.strip() for value in values.split(",")))
+        if not equals or not key or not all(listed):
+            raise ConfigError(f"--search {text}: expected KEY=VALUE,VALUE,…", "for example lr=1e-5,2e-5 batch=16,32")
+        if key not in SHORT and "." not in key:
+            hint = config.suggestion(key, list(SHORT)) or f"keys: {', '.join(SHORT)}, or section.key"
+            raise ConfigError(f"--search {text}: no key is called {key!r}", hint)
+        if key in found:
+            raise ConfigError(f"--search: {key} is given twice")
+        found[key] = listed
+    return list(itertools.product(*([(key, value) for value in values] for key, values in found.items())))
+
+
+def search(request: Request, task: str, lists: Sequence[str], out: Path) -> dict[str, Any]:
+    """Evaluate every combination below `out`, each resumable; return `results.json` with all and the best."""
+    points = parse(lists)
+    refuse_foreign(out, RESULTS, *map(_folder, points), "start-*")
+    asked = {point: dataclasses.replace(request, overrides=request.overrides + _overrides(point)) for point in points}
+    ready = {point: _prepared(asked[point], request, task, out) for point in points}
+    budget = _budget(ready, request)
+    console.note(_budget_text(budget))
+    jobs = [parallel.Job(asked[point], task, prepared, out / _folder(point)) for point, prepared in ready.items()]
+    parallel.train(jobs, request.nproc)
+    results = {point: evaluate_task(prepared, out / _folder(point), request.runs) for point, prepared in ready.items()}
+    result = _record(results, budget)
+    store.write_json(out / RESULTS, result)
+    return result
+
+
+def _overrides(point: Point) -> tuple[str, ...]:
+    return tuple(f"{SHORT.get(key, key)}={value}" for key, value in point)
+
+
+def _folder(point: Point) -> str:
+    return ",".join(f"{key}={value}" for key, value in point)
+
+
+def _prepared(asked: Request, request: Request, task: str, out: Path) -> Prepared:
+    """A combination made ready; what it starts from is made once for all, without the searched values."""
+    prepared = prepare_task(asked, task)
+    if prepared.for_scoring:
+        raise ConfigError(
+            f"{asked.checkpoint}: is fine-tuned for {prepared.task.title} already",
+            "search from a pretrained checkpoint",
+        )
+    searched = asked.overrides[len(request.overrides) :]
+    overrides = (*request.overrides, *(text for text in searched if text.startswith("start_from=")))
+    return with_start(prepared, asked.checkpoint, overrides, asked.device, out / f"start-{prepared.recipe.start_from}")
+
+
+# ---------------------------------------------------------------- the budget
+
+
+def _budget(ready: Mapping[Point, Prepared], request: Request) -> dict[str, Any]:
+    """Runs, steps and seconds, of which the last by timing a few steps of each kind of batch."""
+    seconds: dict[tuple[Any, ...], float] = {}
+    total, steps = 0.0, 0
+    for prepared in ready.values():
+        recipe = prepared.recipe
+        kind = (recipe.train, recipe.data, recipe.model)
+        if kind not in seconds:
+            seconds[kind] = _step_seconds(prepared)
+        steps += recipe.schedule.total_steps * request.runs
+        total += recipe.schedule.total_steps * request.runs * seconds[kind]
+    runs = len(ready) * request.runs
+    return {"combinations": len(ready), "runs": runs, "steps": steps, "seconds": round(total / request.nproc, 1)}
+
+
+def _step_seconds(prepared: Prepared) -> float:
+    settings = dataclasses.replace(prepared.train_settings, seed=seeds(prepared, 1)[0])
+    job = TaskJob(
+        prepared.new_model(settings.seed), prepared.task, prepared.train, prepared.dev, prepared.dev_examples,
+        prepared.vocabulary, settings, prepared.device, "", prepared.recipe.data.max_seq_length, lambda *_: None,
+    )  # fmt: skip
+    return measure(job, settings, Group(), prepared.device, steps=3, seconds=0.5)
+
+
+def _budget_text(budget: Mapping[str, Any]) -> str:
+    runs, points = budget["runs"], budget["combinations"]
+    return (
+        f"{points} combinations, {runs // points} seeds each: {runs} runs, {budget['steps']:,} steps, about "
+        f"{console.duration(budget['seconds'])} of training by the speed of a few steps now, finished runs included"
+    )
+
+
+# ---------------------------------------------------------------- the result
+
+
+def _record(results: Mapping[Point, Mapping[str, Any]], budget: Mapping[str, Any]) -> dict[str, Any]:
+    first = next(iter(results.values()))
+    best = max(results, key=lambda point: results[point]["median"])  # of equals the first
+    kept = ("median", "spread", "scores_by_seed", "collapsed", "seconds")
+    return {
+        "kind": "search",
+        **{
+            key: first[key]
+            for key in ("task", "title", "metric", "majority", "checkpoint", "data", "versions", "examples")
+        },
+        "points": [
+            {"values": dict(point), "directory": _folder(point), **{key: result[key] for key in kept}}
+            for point, result in results.items()
+        ],
+        "best": {"values": dict(best), "directory": _folder(best), "median": results[best]["median"]},
+        "caveat": CAVEAT,
+        "budget": dict(budget),
+        "seconds": round(sum(result["seconds"] for result in results.values()), 2),
+    }

@@ -1,0 +1,166 @@
+"""One task: the median of k seeded fine-tunings (§4.2), or the scores of a task checkpoint as it is."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import statistics
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+from albert_cli import console, store
+from albert_cli.errors import BusyError, InputError
+from albert_cli.training import run
+from albert_cli.training.classify import PREDICTIONS, prediction_lines
+from albert_cli.training.finetune import RESULTS, Prepared, finetune, prepare
+from albert_cli.training.task_recipe import TaskData
+
+TEST_PREDICTIONS = "predictions.test.jsonl"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What `albert eval` was asked for, whatever the task."""
+
+    checkpoint: str
+    data: str | None
+    runs: int
+    overrides: tuple[str, ...] = ()
+    device: str = "auto"
+    nproc: int = 1
+
+
+def prepare_task(request: Request, task: str) -> Prepared:
+    """Ready to be scored as it is, when its checkpoint has the task's own head; else to be trained."""
+    prepared = prepare(task, request.checkpoint, request.data, request.overrides, request.device)
+    recipe, made_for = prepared.recipe, prepared.checkpoint.finetuned_for
+    if recipe.model.initial == "random" or not prepared.kind.has_head(prepared.task, prepared.checkpoint):
+        return prepared
+    if made_for and made_for.max_seq_length < recipe.data.max_seq_length:  # scored as it was trained
+        recipe = dataclasses.replace(recipe, data=TaskData(made_for.max_seq_length))
+    return dataclasses.replace(prepared, recipe=recipe, for_scoring=True)
+
+
+def evaluate_task(prepared: Prepared, out: Path, runs: int) -> dict[str, Any]:
+    """The task's `results.json`, which is written below `out` with all that leads to it."""
+    if prepared.for_scoring:
+        return _score(prepared, out)
+    found = prepared.checkpoint
+    if found.labels and prepared.start is None:
+        what = found.finetuned_for.task if found.finetuned_for else "another task"
+        console.note(
+            f"{found.directory}: was fine-tuned for {what} ({', '.join(found.labels)}); "
+            f"{prepared.task.title} is trained from its encoder"
+        )
+    return _median_of_runs(prepared, out, runs)
+
+
+def refuse_foreign(out: Path, *own: str) -> None:
+    """Raise `BusyError` when `out` holds anything but files of these patterns."""
+    others = [p.name for p in out.glob("[!.]*") if not any(fnmatch(p.name, pattern) for pattern in own)]
+    if others:
+        raise BusyError(f"{out}: holds other files ({others[0]}, …)", "choose another --out")
+
+
+# ---------------------------------------------------------------- a checkpoint to start from
+
+
+def seeds(prepared: Prepared, runs: int) -> range:
+    """The seeds of k runs: from the recipe's own on."""
+    first = prepared.recipe.train.seed
+    return range(first, first + runs)
+
+
+def run_directory(out: Path, seed: int) -> Path:
+    """Where a seed's run lies below the evaluation of its task."""
+    return out / f"run-{seed}"
+
+
+def _median_of_runs(prepared: Prepared, out: Path, runs: int) -> dict[str, Any]:
+    """Fine-tune `runs` seeds below `out`, each resumable, and summarise them."""
+    refuse_foreign(out, RESULTS, "run-*", prepared.recipe.start_from)
+    results = [finetune(prepared, run_directory(out, seed), seed) for seed in seeds(prepared, runs)]
+    summary = summarise(results)
+    store.write_json(out / RESULTS, summary)
+    return summary
+
+
+def summarise(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Median, spread and every score of runs that differ in their seed alone.
+
+    `collapsed` says why for every seed that collapsed; the median is over all, and once more over the others.
+    """
+    scores = [float(r["score"]) for r in results]
+    collapsed = {str(r["seed"]): r["collapsed"] for r in results if r.get("collapsed")}
+    sound = [float(r["score"]) for r in results if not r.get("collapsed")]
+    of_one_run = ("kind", "score", "scores", "seed", "best_step", "predictions", "seconds", "collapsed")
+    return {
+        "kind": "eval",
+        **{key: value for key, value in results[0].items() if key not in of_one_run},
+        "median": statistics.median(scores),
+        "spread": max(scores) - min(scores),
+        "mean": statistics.fmean(scores),
+        "stdev": statistics.stdev(scores) if len(scores) > 1 else 0.0,
+        "scores_by_seed": {str(r["seed"]): r["score"] for r in results},
+        "all_scores": {name: [r["scores"][name] for r in results] for name in results[0]["scores"]},
+        "seeds": [r["seed"] for r in results],
+        "collapsed": collapsed,
+        "median_without_collapsed": statistics.median(sound) if sound else None,
+        "seconds": round(sum(float(r["seconds"]) for r in results), 2),
+    }
+
+
+# ---------------------------------------------------------------- a task checkpoint
+
+
+def _score(prepared: Prepared, out: Path) -> dict[str, Any]:
+    """Score a fine-tuned model on every dev split without training it."""
+    started = time.monotonic()
+    refuse_foreign(out, RESULTS, PREDICTIONS, TEST_PREDICTIONS)
+    with store.lock(out):
+        try:
+            _ = prepared.examples
+        except InputError:
+            if prepared.task.classifier_of is None:
+                raise
+            return _predict_unlabelled(prepared, out)
+        provenance = {"task": prepared.task.name, **prepared.provenance}
+        if (out / RESULTS).is_file():
+            done = store.read_json(out / RESULTS)
+            run.check_parents(out, done, {what: provenance[what] for what in ("task", "checkpoint", "data", "recipe")})
+            return done
+        model = prepared.kind.load(prepared.task, prepared.checkpoint).to(prepared.device)
+        result, outputs = prepared.results(model)
+        result |= {"steps": 0, "initial": "task checkpoint", "seconds": round(time.monotonic() - started, 2)}
+        prepared.kind.write_predictions(out, prepared.task, outputs, prepared.dev, prepared.dev_examples)
+        store.write_json(out / RESULTS, result)
+    return result
+
+
+def _predict_unlabelled(prepared: Prepared, out: Path) -> dict[str, Any]:
+    """Answer the diagnostics where only their unlabelled file is there: predictions, and no score."""
+    task = prepared.task
+    examples = task.read("test", prepared.data)
+    model = prepared.kind.load(task, prepared.checkpoint).to(prepared.device).eval()
+    lines = prediction_lines(
+        task, prepared.kind.predict(task, model, prepared.encode(examples), prepared.device), examples
+    )
+    store.write_text(out / TEST_PREDICTIONS, "".join(lines))
+    counts = Counter(json.loads(line)["prediction"] for line in lines)
+    result = {
+        "kind": "predictions",
+        "task": task.name,
+        "title": task.title,
+        "examples": {"test": len(examples)},
+        "predicted": {label: counts[label] for label in task.labels},
+        "predictions": TEST_PREDICTIONS,
+        "checkpoint": store.fingerprint(prepared.checkpoint.directory),
+        "versions": run.versions(),
+    }
+    store.write_json(out / RESULTS, result)
+    return result

@@ -1,0 +1,71 @@
+"""`start_from`: the encoder of a model that was fine-tuned for another task first (footnote 4: MNLI)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+from albert_cli import console
+from albert_cli.errors import InputError
+from albert_cli.model import hub
+from albert_cli.tasks.spec import find_task
+from albert_cli.training.finetune import Prepared, Start, finetune, prepare
+from albert_cli.training.kinds import kind_of
+from albert_cli.training.task_recipe import PRETRAINED
+
+_KEY = "start_from"
+
+
+def start_task(prepared: Prepared) -> str | None:
+    """The task that a run must be preceded by; None where its checkpoint will do, or nothing is trained."""
+    name = prepared.recipe.start_from
+    if name == PRETRAINED or prepared.for_scoring:
+        return None
+    task = find_task(name)
+    return None if kind_of(task).has_head(task, prepared.checkpoint) else name
+
+
+def prepare_start(prepared: Prepared, checkpoint: str, overrides: Sequence[str], device: str) -> Prepared:
+    """The task to start from, made ready with the same overrides; raises `InputError` where its data are not there."""
+    name = start_task(prepared)
+    assert name is not None, "a start is wanted"
+    others = [text for text in overrides if text.partition("=")[0].strip() != _KEY]
+    other = prepare(name, checkpoint, prepared.data, others, device)
+    _ = other.examples
+    return other
+
+
+def start_from_run(prepared: Prepared, directory: Path) -> Prepared:
+    """The same, its encoder taken from a finished run of the task to start from."""
+    return dataclasses.replace(prepared, start=Start(prepared.recipe.start_from, hub.read(directory)))
+
+
+def without_start(prepared: Prepared, why: InputError, overrides: Sequence[str]) -> Prepared:
+    """The same from the checkpoint as it is, said and recorded; an error if `-s` asked for the start.
+
+    The recipes of RTE, STS-B and MRPC ask for MNLI as the paper does, which must not keep those without it from them.
+    """
+    name = find_task(prepared.recipe.start_from).title
+    if any(text.partition("=")[0].strip() == _KEY for text in overrides):
+        hint = f"put {name} into --data, or leave it out by -s {_KEY}={PRETRAINED}"
+        raise InputError(f"{prepared.task.title} cannot start from {name}: {why.message}", hint)
+    note = f"the recipe starts from {name}, whose data are not there: {why.message}"
+    console.warn(f"{prepared.task.title} starts from the checkpoint itself: {note}")
+    recipe = dataclasses.replace(prepared.recipe, start_from=PRETRAINED)
+    return dataclasses.replace(prepared, recipe=recipe, start_note=note)
+
+
+def with_start(prepared: Prepared, checkpoint: str, overrides: Sequence[str], device: str, folder: Path) -> Prepared:
+    """Ready to be trained from what the recipe starts from, which is fine-tuned below `folder` if it is not there."""
+    name = start_task(prepared)
+    if name is None:
+        return prepared
+    try:
+        other = prepare_start(prepared, checkpoint, overrides, device)
+    except InputError as error:
+        return without_start(prepared, error, overrides)
+    out = folder / f"run-{other.recipe.train.seed}"
+    console.note(f"{prepared.task.title} starts from {other.task.title}: {out} (-s {_KEY}={PRETRAINED} leaves it out)")
+    finetune(other, out)
+    return start_from_run(prepared, out)

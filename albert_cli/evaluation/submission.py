@@ -1,0 +1,123 @@
+"""`--submission`: test-set predictions as GLUE's server takes them, a zip of exactly eleven files."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from albert_cli import console, store
+from albert_cli.errors import ConfigError, InputError
+from albert_cli.evaluation.single import Request, prepare_task
+from albert_cli.evaluation.suite import answering, model_of
+from albert_cli.tasks.spec import TASKS
+from albert_cli.tasks.task import Example, Task
+from albert_cli.training.classify import predictions_of
+
+HEADER = "index\tprediction\n"
+_EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest date a zip can hold: equal predictions make an equal file
+
+
+@dataclass(frozen=True)
+class ServerFile:
+    """A file of the zip: its name, whose split it answers, how many rows it has, and what fills it without a model."""
+
+    name: str
+    task: str
+    split: str
+    rows: int
+    placeholder: str
+
+
+# Names and the sizes of the test sets: arXiv 1804.07461, table 1, and the benchmark's submission page.
+FILES = (
+    ServerFile("CoLA.tsv", "cola", "test", 1063, "1"),
+    ServerFile("SST-2.tsv", "sst2", "test", 1821, "1"),
+    ServerFile("MRPC.tsv", "mrpc", "test", 1725, "1"),
+    ServerFile("STS-B.tsv", "stsb", "test", 1379, "2.500"),
+    ServerFile("MNLI-m.tsv", "mnli", "test_matched", 9796, "neutral"),
+    ServerFile("MNLI-mm.tsv", "mnli", "test_mismatched", 9847, "neutral"),
+    ServerFile("QNLI.tsv", "qnli", "test", 5463, "entailment"),
+    ServerFile("QQP.tsv", "qqp", "test", 390_965, "0"),
+    ServerFile("RTE.tsv", "rte", "test", 3000, "entailment"),
+    ServerFile("WNLI.tsv", "wnli", "test", 146, "0"),
+    ServerFile("AX.tsv", "ax", "test", 1104, "neutral"),
+)
+
+
+def check(data: str | None, path: Path) -> None:
+    """Refuse test sets of another size than the server's, and a path that will not do, before anything is trained."""
+    if path.suffix != ".zip" or path.is_dir():
+        raise ConfigError(f"--submission {path}: is not the name of a zip", "for example --submission submission.zip")
+    for file in FILES:
+        _test_set(file, data)
+
+
+def write(path: Path, request: Request, out: Path, tasks: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Predict every test set by the task's best seed on dev, and write the zip; returns what is in it.
+
+    `tasks` are the results of the suite below `out`. A task without a model or a test set gets placeholder rows, for
+    the server takes nothing less than eleven files; they are named as what they are.
+    """
+    contents, said = {}, {}
+    for file in FILES:
+        examples = _test_set(file, request.data)
+        model = model_of(TASKS[file.task].classifier_of or file.task, request, out, tasks)
+        if examples is None or model is None:
+            lacks = "no test set" if examples is None else "no model"
+            ids = [e.id for e in examples] if examples else list(map(str, range(file.rows)))
+            labels = [file.placeholder] * file.rows
+            said[file.name] = {"rows": file.rows, "placeholder": file.placeholder, "because": lacks}
+        else:
+            ids, labels = [e.id for e in examples], _labels(file, model, request, examples)
+            said[file.name] = {"rows": file.rows, "model": model}
+        contents[file.name] = HEADER + "".join(f"{i}\t{label}\n" for i, label in zip(ids, labels, strict=True))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    store.write_bytes(path, _zipped(contents))
+    return {"file": str(path), "files": said}
+
+
+def _test_set(file: ServerFile, data: str | None) -> list[Example] | None:
+    """The examples to answer, None where they are not there; raises `InputError` where there are more or less."""
+    task = TASKS[file.task]
+    try:
+        examples = task.read(file.split, data)
+    except InputError as error:
+        console.note(f"{file.name} will hold placeholders: {error.message}")
+        return None
+    if len(examples) != file.rows:
+        raise InputError(
+            f"{task.title}: the test set has {len(examples):,} examples, GLUE's has {file.rows:,}",
+            "the server refuses any other number; leave out --submission, or restore the file",
+        )
+    return examples
+
+
+def _labels(file: ServerFile, model: str, request: Request, examples: Sequence[Example]) -> list[str]:
+    """What the model says of the examples, in the server's words."""
+    prepared = prepare_task(answering(request, model), file.task)
+    classifier = prepared.kind.load(prepared.task, prepared.checkpoint).to(prepared.device).eval()
+    outputs = prepared.kind.predict(prepared.task, classifier, prepared.encode(examples), prepared.device)
+    return server_labels(prepared.task, outputs)
+
+
+def server_labels(task: Task, logits: NDArray[Any]) -> list[str]:
+    """The labels' names, 0 or 1 where these are the names; values clipped to the task's range."""
+    predicted = predictions_of(task, logits)
+    if task.kind == "regression":
+        return [f"{value:.3f}" for value in np.clip(predicted, *task.value_range)]
+    return [task.labels[int(index)] for index in predicted]
+
+
+def _zipped(contents: Mapping[str, str]) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in contents.items():
+            archive.writestr(zipfile.ZipInfo(name, _EPOCH), content, zipfile.ZIP_DEFLATED)
+    return buffer.getvalue()

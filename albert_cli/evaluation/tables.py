@@ -1,0 +1,166 @@
+"""Results of evaluations in words: a table, the protocol behind it, and what must not be overlooked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from albert_cli import console
+from albert_cli.tasks.spec import SCORED, TASKS
+from albert_cli.training.task_recipe import PRETRAINED
+
+Result = Mapping[str, Any]
+
+
+def text(result: Result) -> str:
+    """A result as a table with a row a task, the protocol, and notes."""
+    match result["kind"]:
+        case "run":
+            return run_text(result, None)
+        case "predictions":
+            return _predictions_text(result)
+        case "search":
+            return _search_text(result)
+        case "ensemble":
+            return _ensemble_text(result)
+    tasks = list(result["tasks"].values()) if result["kind"] == "suite" else [result]
+    rows = [_row(r) for r in tasks]
+    if result["kind"] == "suite":
+        mean = result.get("glue_score", result.get("mean_of_tasks"))
+        name = "GLUE score" if "glue_score" in result else f"mean of {result['tasks_scored']} of {len(SCORED)} tasks"
+        rows.append((name, "", percent(mean), "", "", "", ""))
+    headers: tuple[str, ...] = ("task", "metric", "median", "spread", "majority", "collapsed", "scores by seed")
+    if not any(row[5] for row in rows):
+        headers, rows = (*headers[:5], headers[6]), [(*row[:5], row[6]) for row in rows]
+    notes = [*_collapses(tasks), *_protocols(tasks)]
+    if diagnostics := result.get("diagnostics"):
+        notes.append(text(diagnostics))
+    parts = [console.table(headers, rows), console.wrapped(notes)]
+    if result.get("submission"):
+        parts.append(_submission_text(result["submission"]))
+    return "\n\n".join(filter(None, parts))
+
+
+def run_text(result: Result, out: Path | None) -> str:
+    """One run's scores in a line or two."""
+    scores = ", ".join(f"{name} {percent(value)}" for name, value in result["scores"].items())
+    where = f"{out}: " if out else ""
+    best = f" at step {result['best_step']} of {result['steps']}" if "best_step" in result else ""
+    majority = f" (majority {percent(result['majority'])})" if result["majority"] is not None else ""
+    collapsed = f"; collapsed: {result['collapsed']}" if result.get("collapsed") else ""
+    return f"{where}{result['title']} dev {scores}{best}{majority}{collapsed}"
+
+
+def percent(value: float | None) -> str:
+    """A score of 0..1 as the field writes it, times 100; nothing for None."""
+    return "" if value is None else f"{100 * value:.1f}"
+
+
+def _row(result: Result) -> tuple[str, ...]:
+    title, metric = result["title"], result["metric"]
+    if result["kind"] == "run":
+        return (title, metric, percent(result["score"]), "", percent(result["majority"]), "", "")
+    scores = " ".join(map(percent, result["scores_by_seed"].values()))
+    numbers = (result["median"], result["spread"], result["majority"])
+    collapsed = f"{len(result['collapsed'])} of {len(result['seeds'])}" if result.get("collapsed") else ""
+    return (title, metric, *map(percent, numbers), collapsed, scores)
+
+
+def _predictions_text(result: Result) -> str:
+    total = sum(result["predicted"].values())
+    shares = ", ".join(f"{label} {100 * count / total:.0f}%" for label, count in result["predicted"].items())
+    return f"{result['title']}: {total:,} predictions and no labels to score them by ({shares})"
+
+
+def _search_text(result: Mapping[str, Any]) -> str:
+    """A row a combination, the best first."""
+    points = sorted(result["points"], key=lambda point: -point["median"])
+    keys = tuple(result["best"]["values"])
+    rows = [
+        (
+            *(point["values"][key] for key in keys),
+            percent(point["median"]),
+            percent(point["spread"]),
+            f"{len(point['collapsed'])} of {len(point['scores_by_seed'])}" if point["collapsed"] else "",
+            " ".join(map(percent, point["scores_by_seed"].values())),
+        )
+        for point in points
+    ]
+    headers = (*keys, f"{result['title']} {result['metric']}", "spread", "collapsed", "by seed")
+    values = result["best"]["directory"]
+    majority = f", majority {percent(result['majority'])}" if result["majority"] is not None else ""
+    best = f"Best: {values}, {percent(result['best']['median'])}{majority}."
+    return f"{console.table(headers, rows)}\n\n{console.wrapped([best, result['caveat']])}"
+
+
+def _ensemble_text(result: Mapping[str, Any]) -> str:
+    """Each member, all of them, the chosen ones, and what was gained."""
+    metric, gain = result["metric"], result["gain"]
+    rows: list[tuple[str, str, str]] = [
+        (member["directory"], percent(member["score"]), "chosen" if member["directory"] in result["chosen"] else "")
+        for member in result["members"]
+    ]
+    best = f"{100 * gain['all_over_best']:+.1f}"
+    rows.append((f"all {len(rows)}", percent(result["of_all"][metric]), f"{best} over the best"))
+    best = f"{100 * gain['chosen_over_best']:+.1f}"
+    rows.append((f"the {len(result['chosen'])} chosen", percent(result["score"]), f"{best} over the best"))
+    notes = [f"All of them gain {100 * gain['all_over_median']:+.1f} over the median of their members."]
+    notes += ["The chosen were picked by their score on this very dev set, which flatters it."]
+    return f"{console.table((result['title'], metric, ''), rows)}\n\n{console.wrapped(notes)}"
+
+
+def _submission_text(submission: Mapping[str, Any]) -> str:
+    """Which model answers which file, and which files are placeholders."""
+    files: Mapping[str, Mapping[str, Any]] = submission["files"]
+    empty = [name for name, file in files.items() if "model" not in file]
+    rows = [
+        (
+            name,
+            f"{file['rows']:,}",
+            f"{file['placeholder']} everywhere: {file['because']}" if name in empty else file["model"],
+        )
+        for name, file in files.items()
+    ]
+    table = console.table((submission["file"], "rows", "predicted by"), rows)
+    if not empty:
+        return table
+    note = (
+        f"{len(empty)} of {len(files)} files hold one answer for all rows, and so will their scores: {', '.join(empty)}"
+    )
+    return f"{table}\n{console.wrapped([note])}"
+
+
+def _collapses(tasks: list[Any]) -> Iterator[str]:
+    """Which seeds collapsed and how, and the median of the others."""
+    for result in tasks:
+        if collapsed := result.get("collapsed") if result["kind"] == "eval" else None:
+            each = ", ".join(f"seed {seed} ({why})" for seed, why in collapsed.items())
+            rest = result["median_without_collapsed"]
+            others = f"the median of the others is {percent(rest)}" if rest is not None else "no seed is left"
+            yield f"{result['title']} collapsed: {each}; {others}"
+
+
+def _protocols(tasks: list[Any]) -> Iterator[str]:
+    """How the scores came about, a line for all tasks that share it."""
+    by_text: dict[str, list[str]] = {}
+    for result in tasks:
+        if said := protocol(result):
+            by_text.setdefault(said, []).append(result["title"])
+    for said, titles in by_text.items():
+        yield f"{', '.join(titles)}: {said}"
+
+
+def protocol(result: Result) -> str:
+    """What a score must never be shown without: seeds, steps, batch, rate, length, start; "" where it is not known."""
+    if result["kind"] != "eval" or "eval_every" not in result:
+        return ""
+    k, seeds = len(result["seeds"]), result["seeds"]
+    start = result["start_from"]
+    begin = "random weights" if result["initial"] == "random" else "the pretrained checkpoint"
+    begin = begin if start == PRETRAINED else f"a model fine-tuned on {TASKS[start].title}"
+    return (f"median of {k} seeds ({seeds[0]} to {seeds[-1]}), " if k > 1 else f"seed {seeds[0]}, ") + (
+        f"{result['steps']:,} steps of {result['batch_size']}, rate {result['lr']:g} after {result['warmup_steps']:,} "
+        f"steps of warm-up, at most {result['max_seq_length']} pieces, dropout {result['dropout']:g}, from {begin}; "
+        f"scored on dev every {result['eval_every']:,} steps, the best kept"
+    )

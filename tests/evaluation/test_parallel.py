@@ -1,0 +1,40 @@
+"""Several runs at a time give what one after the other gives."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from albert_cli import store
+from albert_cli.errors import ConfigError
+from albert_cli.evaluation.runs import evaluate
+from tests.glue import QUICK
+
+
+def without_times(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: without_times(item) for key, item in value.items() if key != "seconds"}
+    return value
+
+
+def test_processes_side_by_side_make_the_same_runs(
+    encoder: Path, inference: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    results = []
+    for nproc in (1, 2):
+        out = tmp_path / str(nproc)
+        results.append(evaluate("glue", str(encoder), str(inference), out, 1, QUICK, "cpu", nproc=nproc))
+    assert f"{tmp_path / '2' / 'rte' / 'run-0'}: rte seed 0" in capfd.readouterr().err
+    assert without_times(results[0]) == without_times(results[1])
+    for task in ("mnli", "rte", "wnli"):
+        for name in ("model.safetensors", "predictions.dev.jsonl"):
+            one, two = ((tmp_path / number / task / "run-0" / name).read_bytes() for number in "12")
+            assert one == two
+    assert store.read_json(tmp_path / "2" / "rte" / "results.json")["start_from"] == "mnli"
+
+
+def test_at_least_one_process(encoder: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--nproc 0: at least one is needed"):
+        evaluate("cola", str(encoder), None, tmp_path / "out", 1, (), "cpu", nproc=0)

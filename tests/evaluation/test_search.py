@@ -1,0 +1,79 @@
+"""Searching lists of hyper-parameters."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from albert_cli.errors import ConfigError
+from albert_cli.evaluation.search import parse
+from tests.command import albert
+from tests.glue import QUICK
+
+
+def test_every_combination_the_last_list_fastest() -> None:
+    assert parse(["lr=1e-5,2e-5", "batch=16,32"]) == [
+        (("lr", lr), ("batch", batch)) for lr in ("1e-5", "2e-5") for batch in ("16", "32")
+    ]
+    assert parse(["optimizer.eps=1e-6"]) == [(("optimizer.eps", "1e-6"),)]
+    assert len(parse(["lr=1,1,2"])) == 2
+
+
+@pytest.mark.parametrize(
+    ("lists", "message"),
+    [
+        (["lr"], "expected KEY=VALUE"),
+        (["lr="], "expected KEY=VALUE"),
+        (["lr=1e-5,,2e-5"], "expected KEY=VALUE"),
+        (["rl=1"], "no key is called 'rl'"),
+        (["lr=1", "lr=2"], "lr is given twice"),
+    ],
+)
+def test_what_is_no_list_is_refused(lists: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        parse(lists)
+
+
+def test_a_search_says_its_budget_first_and_its_best_last(encoder: Path, glue: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    call = ["eval", "cola", "--checkpoint", encoder, "--data", glue, "--device", "cpu", "--runs", 1, "--out", out]
+    call += [word for override in QUICK for word in ("-s", override)]
+    said = albert(*call, "--search", "lr=1e-3,5e-3", "batch=2,4")
+    first = said.err.index("4 combinations, 1 seeds each: 4 runs, 24 steps, about ")
+    assert first < said.err.index("CoLA seed 0 step")
+    assert "The best was chosen on dev" in said.out
+    result = json.loads((out / "results.json").read_text())
+    assert [p["values"] for p in result["points"]][1] == {"lr": "1e-3", "batch": "4"}
+    assert result["best"]["median"] == max(p["median"] for p in result["points"])
+    for point in result["points"]:
+        assert (
+            f"batch_size = {point['values']['batch']}\n"
+            in (out / point["directory"] / "run-0" / "recipe.toml").read_text()
+        )
+    again = albert(*call, "--search", "lr=1e-3,5e-3", "--search", "batch=2,4")
+    assert again.out == said.out and "CoLA seed 0 step" not in again.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("cola", "x=1"), "'x=1' is not understood"),
+        (("glue", "--search", "lr=1,2"), "--search is for one task"),
+        (("cola", "--search", "lr=1,2", "--ensemble", "a"), "--ensemble takes no --checkpoint"),
+    ],
+)
+def test_what_does_not_go_together(
+    encoder: Path, glue: Path, tmp_path: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    call = ["eval", *arguments, "--checkpoint", encoder, "--data", glue, "--out", tmp_path / "out"]
+    assert message in albert(*call, expect=2).err
+    assert "eval needs a --checkpoint" in albert("eval", "cola", "--out", tmp_path / "out", expect=2).err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_model_of_the_task_is_no_start_for_a_search(tuned: object, glue: Path, tmp_path: Path) -> None:
+    model = tuned("cola")  # type: ignore[operator]
+    call = ["eval", "cola", "--checkpoint", model, "--data", glue, "--out", tmp_path / "out", "--search", "lr=1,2"]
+    assert "is fine-tuned for CoLA already" in albert(*call, expect=2).err

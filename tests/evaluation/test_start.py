@@ -1,0 +1,208 @@
+"""Runs that start from MNLI, the suite that shares it, and what the zip for GLUE's server holds."""
+
+from __future__ import annotations
+
+import json
+import re
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from albert_cli import store
+from albert_cli.errors import ConfigError, InputError
+from albert_cli.evaluation import submission, tables
+from albert_cli.evaluation.runs import evaluate
+from albert_cli.evaluation.single import Request, prepare_task
+from albert_cli.evaluation.start import start_from_run, with_start
+from albert_cli.evaluation.suite import best_run
+from albert_cli.model import hub
+from albert_cli.tasks.spec import find_task
+from tests.command import albert
+from tests.glue import QUICK, write
+
+
+class Suite:
+    """All of `inference` evaluated with two seeds, and the submission."""
+
+    def __init__(self, out: Path, encoder: Path, data: Path) -> None:
+        self.out, self.zip, self.encoder, self.data = out / "suite", out / "zips" / "it.zip", encoder, data
+        self.result = self.evaluate()
+
+    def evaluate(self) -> dict[str, Any]:
+        return evaluate("glue", str(self.encoder), str(self.data), self.out, 2, QUICK, "cpu", submission_file=self.zip)
+
+
+@pytest.fixture(scope="module")
+def suite(tmp_path_factory: pytest.TempPathFactory, encoder: Path, inference: Path) -> Suite:
+    return Suite(tmp_path_factory.mktemp("suite"), encoder, inference)
+
+
+# ---------------------------------------------------------------- starting from MNLI
+
+
+def test_the_suite_starts_rte_from_its_best_model_of_mnli(suite: Suite) -> None:
+    tasks = suite.result["tasks"]
+    assert list(tasks) == ["mnli", "rte", "wnli"]
+    best = best_run(suite.out / "mnli", tasks["mnli"])
+    assert tasks["rte"]["start_from"] == "mnli" and tasks["rte"]["start"] == store.fingerprint(best)
+    assert tasks["wnli"]["start_from"] == "pretrained" and "start" not in tasks["wnli"]
+    assert {tasks[name]["checkpoint"] for name in tasks} == {store.fingerprint(suite.encoder)}
+    assert "from a model fine-tuned on MNLI" in tables.text(suite.result)
+
+
+def test_the_best_run_is_that_of_the_lowest_seed_among_equals() -> None:
+    assert best_run(Path("out"), {"scores_by_seed": {"3": 0.5, "10": 0.7, "4": 0.7}}) == Path("out/run-4")
+
+
+def test_the_encoder_is_that_of_the_start(suite: Suite) -> None:
+    request = Request(str(suite.encoder), str(suite.data), 1, QUICK, "cpu")
+    start = suite.out / "mnli" / "run-0"
+    model = start_from_run(prepare_task(request, "rte"), start).new_model(0)
+    known = hub.read(start).tensors
+    state = model.state_dict()
+    assert all(torch.equal(tensor, state[name]) for name, tensor in known.items() if name.startswith("encoder."))
+    assert state["classifier.weight"].shape[0] == 2
+
+
+def test_mnli_is_run_once_below_the_same_out(suite: Suite, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    arguments = ("rte", str(suite.encoder), str(suite.data), tmp_path / "rte", 1, QUICK, "cpu")
+    first = evaluate(*arguments)
+    assert first["start"] == store.fingerprint(tmp_path / "rte" / "mnli" / "run-0")
+    assert "MNLI seed 0 step 6" in capfd.readouterr().err
+    assert evaluate(*arguments) == first
+    assert "MNLI seed 0 step" not in capfd.readouterr().err
+
+
+def test_a_model_of_mnli_is_its_own_start(suite: Suite, tmp_path: Path) -> None:
+    given = suite.out / "mnli" / "run-1"
+    result = evaluate("rte", str(given), str(suite.data), tmp_path / "out", 1, QUICK, "cpu")
+    assert result["checkpoint"] == store.fingerprint(given) and result["start_from"] == "mnli"
+    assert sorted(p.name for p in (tmp_path / "out").glob("[!.]*")) == ["results.json", "run-0"]
+
+
+def test_without_mnli_the_recipe_s_start_is_left_out_and_recorded(
+    suite: Suite, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    rte = (suite.data / "RTE" / "train.tsv").read_text()
+    data = write(tmp_path / "data", {"RTE/train": rte, "RTE/dev": rte})
+    result = evaluate("glue", str(suite.encoder), str(data), tmp_path / "out", 1, QUICK, "cpu")["tasks"]["rte"]
+    assert result["start_from"] == "pretrained" and "neither MNLI/train.tsv" in result["start_note"]
+    assert "warning: RTE starts from the checkpoint itself: the recipe starts from MNLI" in capfd.readouterr().err
+    explicit = (*QUICK, "start_from=mnli")
+    for task in ("rte", "glue"):
+        with pytest.raises(InputError, match=r"RTE cannot start from MNLI: .*neither MNLI/train") as refused:
+            evaluate(task, str(suite.encoder), str(data), tmp_path / f"no-{task}", 1, explicit, "cpu")
+        assert refused.value.hint == "put MNLI into --data, or leave it out by -s start_from=pretrained"
+
+
+def test_random_weights_have_no_start_and_a_wrong_one_is_refused(suite: Suite, tmp_path: Path) -> None:
+    request = Request(str(suite.encoder), str(suite.data), 1, (*QUICK, "model.initial=random"), "cpu")
+    prepared = prepare_task(request, "rte")
+    assert with_start(prepared, request.checkpoint, (), "cpu", tmp_path / "mnli") is prepared
+    assert prepared.provenance["start_from"] == "pretrained" and not (tmp_path / "mnli").exists()
+    with pytest.raises(ConfigError, match="start_from = 'ax': no such start"):
+        evaluate("rte", str(suite.encoder), str(suite.data), tmp_path / "out", 1, ("start_from=ax",), "cpu")
+
+
+def test_finetune_puts_the_start_beside_its_run(suite: Suite, tmp_path: Path) -> None:
+    call = ["finetune", "rte", "--checkpoint", suite.encoder, "--data", suite.data, "--device", "cpu"]
+    call += [word for override in QUICK for word in ("-s", override)]
+    said = albert(*call, "--out", tmp_path / "one", "--json")
+    assert json.loads(said.out)["start"] == store.fingerprint(tmp_path / "one-mnli" / "run-0")
+    other = albert(*call, "--out", tmp_path / "other", "--json", "-s", "start_from=pretrained")
+    assert "start" not in json.loads(other.out) and not (tmp_path / "other-mnli").exists()
+
+
+# ---------------------------------------------------------------- the diagnostics
+
+
+def test_the_diagnostics_are_answered_by_a_model_of_mnli(suite: Suite, tmp_path: Path) -> None:
+    found = suite.result["diagnostics"]
+    assert found["kind"] == "predictions" and sum(found["predicted"].values()) == 1104
+    assert "AX: 1,104 predictions and no labels to score them by" in tables.text(suite.result)
+    with pytest.raises(InputError, match="AX is not trained on: a model fine-tuned on MNLI answers it"):
+        evaluate("ax", str(suite.encoder), str(suite.data), tmp_path / "out", 1, (), "cpu")
+
+
+def test_labelled_diagnostics_are_scored(suite: Suite, tmp_path: Path) -> None:
+    header = "\t".join([*"12345", "Premise", "Hypothesis", "Label"])
+    rows = [f"\t\t\t\t\tbade {i}\tfigo wi\t{find_task('ax').labels[i % 3]}\n" for i in range(12)]
+    data = write(tmp_path / "data", {"diagnostic/diagnostic-full": f"{header}\n{''.join(rows)}"})
+    model = suite.out / "mnli" / "run-0"
+    result = evaluate("ax", str(model), str(data), tmp_path / "out", 1, (), "cpu")
+    assert (result["kind"], result["metric"], result["examples"]) == ("run", "mcc", {"dev": 12})
+    assert -1 <= result["score"] <= 1
+
+
+# ---------------------------------------------------------------- the submission
+
+LABELS = {"STS-B": None, "MNLI-m": "ax", "MNLI-mm": "ax", "AX": "ax", "QNLI": "rte", "RTE": "rte"}
+
+
+def test_the_zip_holds_exactly_the_eleven_files(suite: Suite) -> None:
+    names = {"CoLA", "SST-2", "MRPC", "STS-B", "MNLI-m", "MNLI-mm", "QNLI", "QQP", "RTE", "WNLI", "AX"}
+    with zipfile.ZipFile(suite.zip) as archive:
+        assert {name.removesuffix(".tsv") for name in archive.namelist()} == names and len(archive.namelist()) == 11
+        for file in submission.FILES:
+            header, *rows, end = archive.read(file.name).decode().split("\n")
+            assert header == "index\tprediction" and end == "" and len(rows) == file.rows
+            cells = [row.split("\t") for row in rows]
+            assert [index for index, _ in cells] == [str(i) for i in range(file.rows)]
+            task = LABELS.get(file.name.removesuffix(".tsv"), "cola")
+            if task is None:
+                assert all(0 <= float(value) <= 5 for _, value in cells)
+            else:
+                assert {label for _, label in cells} <= set(find_task(task).labels)
+
+
+def test_the_files_are_the_best_models_answers(suite: Suite) -> None:
+    said = suite.result["submission"]["files"]
+    best = {task: best_run(suite.out / task, suite.result["tasks"][task]) for task in ("mnli", "wnli")}
+    answered = {name: file["model"] for name, file in said.items() if "model" in file}
+    assert answered == {"AX.tsv": str(best["mnli"]), "WNLI.tsv": str(best["wnli"])}
+    assert said["CoLA.tsv"]["because"] == said["RTE.tsv"]["because"] == "no test set"
+    lines = (suite.out / "ax" / "predictions.test.jsonl").read_text().splitlines()
+    with zipfile.ZipFile(suite.zip) as archive:
+        rows = archive.read("AX.tsv").decode().splitlines()[1:]
+    assert rows == [f"{row['id']}\t{row['prediction']}" for row in map(json.loads, lines)]
+    text = tables.text(suite.result)
+    assert re.search(r"CoLA.tsv +1,063 +1 everywhere: no test set", text)
+    assert "9 of 11 files hold one answer for all rows" in text
+
+
+def test_equal_predictions_make_an_equal_zip(suite: Suite) -> None:
+    before, result = suite.zip.read_bytes(), json.dumps(suite.result)
+    assert json.dumps(suite.evaluate()) == result and suite.zip.read_bytes() == before
+
+
+def test_values_are_clipped_and_labels_named() -> None:
+    values = np.array([[-1.0], [2.34567], [9.0]])
+    assert submission.server_labels(find_task("stsb"), values) == ["0.000", "2.346", "5.000"]
+    assert submission.server_labels(find_task("rte"), np.eye(2)) == ["entailment", "not_entailment"]
+    assert submission.server_labels(find_task("cola"), np.eye(2)) == ["0", "1"]
+
+
+def test_a_test_set_of_another_size_is_refused_before_anything_is_trained(suite: Suite, tmp_path: Path) -> None:
+    rows = (suite.data / "WNLI" / "test.tsv").read_text().splitlines(keepends=True)
+    data = write(tmp_path / "data", {"WNLI/test": "".join(rows[:-1])})
+    call = ("glue", str(suite.encoder), str(data), tmp_path / "out", 1, QUICK, "cpu")
+    with pytest.raises(InputError, match="WNLI: the test set has 145 examples, GLUE's has 146"):
+        evaluate(*call, submission_file=tmp_path / "it.zip")
+    with pytest.raises(ConfigError, match="is not the name of a zip"):
+        evaluate(*call, submission_file=tmp_path / "it.tsv")
+    with pytest.raises(ConfigError, match="for all of GLUE"):
+        evaluate("rte", *call[1:], submission_file=tmp_path / "it.zip")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["data"]
+
+
+def test_the_published_test_sets_are_as_large_as_the_server_s(shared_data: Path) -> None:
+    checked = 0
+    for file in submission.FILES:
+        if (examples := submission._test_set(file, str(shared_data / "glue"))) is not None:
+            assert [e.id for e in examples] == [str(i) for i in range(file.rows)]
+            checked += 1
+    assert checked >= 8

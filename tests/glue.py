@@ -1,0 +1,46 @@
+"""GLUE's files in miniature, and recipes and a model small enough to fine-tune on them in a second."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from albert_cli.model.config import ModelConfig
+from albert_cli.tasks.spec import find_task
+
+SHAPE = ModelConfig(
+    vocab_size=300, embedding_size=8, hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
+    intermediate_size=32, max_position_embeddings=48, initializer_range=0.1,
+)  # fmt: skip
+QUICK = (
+    "schedule.total_steps=6", "schedule.warmup_steps=1", "train.eval_every=2", "train.save_every=3",
+    "train.batch_size=4", "train.log_every=6", "optimizer.lr=5e-3", "data.max_seq_length=24",
+)  # fmt: skip
+WORDS = ("bade", "figo", "luma", "wi", "kra", "ne")
+MNLI = "index\t" + "\t".join(map(str, range(1, 8))) + "\tsentence1\tsentence2"
+PAIR = "index\tsentence1\tsentence2"
+
+
+def sentence(number: int) -> str:
+    """A few words, the same for the same number."""
+    return " ".join(WORDS[(number * k + k) % len(WORDS)] for k in range(1, 4 + number % 3))
+
+
+def pairs(labels: tuple[str, ...], rows: range, between: str = "") -> str:
+    """Lines `index, …, sentence1, sentence2, label`; without labels as in a test set."""
+    ends = [f"\t{labels[i % len(labels)]}\n" if labels else "\n" for i in rows]
+    return "".join(f"{i}{between}\t{sentence(i)}\t{sentence(i + 5)}{end}" for i, end in zip(rows, ends, strict=True))
+
+
+def mnli(rows: range) -> str:
+    """A labelled file of MNLI."""
+    between = "\t" + "\t".join("1234567")
+    return f"{MNLI}\tgold_label\n" + pairs(find_task("mnli").labels, rows, between)
+
+
+def write(folder: Path, files: dict[str, str]) -> Path:
+    """`TASK/split` to its content, below `folder`."""
+    for name, text in files.items():
+        path = folder / f"{name}.tsv"
+        path.parent.mkdir(exist_ok=True, parents=True)
+        path.write_text(text)
+    return folder

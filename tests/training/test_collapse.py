@@ -1,0 +1,65 @@
+"""Runs that learnt nothing are noticed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from albert_cli.evaluation.single import summarise
+from albert_cli.evaluation.tables import text
+from albert_cli.tasks.spec import find_task
+from albert_cli.tasks.task import Example
+from albert_cli.training.collapse import reason
+
+TRAIN = [Example("a", None, int(i < 3), str(i)) for i in range(4)]  # entropy 0.562
+VALUES = [Example("a", "b", float(v), str(v)) for v in (0, 2, 4)]  # variance 8/3
+AT_CHANCE = "loss at chance at the end"
+DIFFERENT = np.array([[1.0, 0.0], [0.0, 1.0]])
+
+
+def journal(path: Path, losses: list[float]) -> Path:
+    rows: list[dict[str, Any]] = [{"step": 10 * (i + 1), "loss": loss} for i, loss in enumerate(losses)]
+    rows.append({"step": rows[-1]["step"], "eval": {"accuracy": 0.5, "loss": 9.0}})
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("task", "outputs", "losses", "expected"),
+    [
+        ("sst2", DIFFERENT, [0.7, 0.3], None),
+        ("sst2", [[1.0, 0.0]] * 3, [0.7, 0.3], "one class for all inputs"),
+        ("sst2", DIFFERENT, [0.3, 0.56], f"{AT_CHANCE} (0.560; the label frequencies alone give 0.562)"),
+        ("sst2", DIFFERENT, [0.6] * 9 + [0.5], None),
+        ("stsb", [[2.0], [2.001]], [3.0, 0.5], "one value for all inputs"),
+        ("stsb", [[2.0], [3.0]], [3.0, 2.7], f"{AT_CHANCE} (2.700; the label frequencies alone give 2.667)"),
+        ("stsb", [[2.0], [3.0]], [3.0, 0.5], None),
+    ],
+)  # fmt: skip
+def test_reasons(tmp_path: Path, task: str, outputs: Any, losses: list[float], expected: str | None) -> None:
+    train = VALUES if task == "stsb" else TRAIN
+    found = reason(find_task(task), np.array(outputs), train, journal(tmp_path / "metrics.jsonl", losses))
+    assert found == expected
+
+
+def run(seed: int, score: float, collapsed: str | None) -> dict[str, Any]:
+    return {
+        "kind": "run", "task": "rte", "title": "RTE", "metric": "accuracy", "score": score, "majority": 0.5,
+        "scores": {"accuracy": score}, "seed": seed, "seconds": 1.0, "collapsed": collapsed,
+    }  # fmt: skip
+
+
+def test_collapsed_seeds_are_counted_and_the_median_of_the_others_said() -> None:
+    why = "one class for all inputs"
+    result = summarise([run(0, 0.5, why), run(1, 0.7, None), run(2, 0.5, why), run(3, 0.6, None)])
+    assert result["collapsed"] == {"0": why, "2": why}
+    assert result["median"] == pytest.approx(0.55) and result["median_without_collapsed"] == pytest.approx(0.65)
+    said = text(result)
+    assert "collapsed" in said.splitlines()[0] and "2 of 4" in said
+    assert f"RTE collapsed: seed 0 ({why}), seed 2 ({why}); the median of the others is 65.0" in " ".join(said.split())
+    assert "collapsed" not in text(summarise([run(0, 0.5, None)]))
+    assert summarise([run(0, 0.5, why)])["median_without_collapsed"] is None
