@@ -9,7 +9,7 @@ from typing import Any
 from albert_cli import store
 from albert_cli.errors import ConfigError
 from albert_cli.evaluation import ensemble, parallel, search, submission
-from albert_cli.evaluation.single import Request, evaluate_task, prepare_task
+from albert_cli.evaluation.single import Request, evaluate_task, prepare_task, refuse_foreign
 from albert_cli.evaluation.start import with_start
 from albert_cli.evaluation.suite import GLUE, evaluate_suite
 from albert_cli.training.finetune import RESULTS
@@ -57,6 +57,8 @@ def evaluate(
             store.write_json(out / RESULTS, result)
         return result
     prepared = prepare_task(request, task)
+    if not prepared.for_scoring:
+        refuse_foreign(out, RESULTS, "run-*", prepared.recipe.start_from)  # before hours of MNLI
     prepared = with_start(prepared, request.checkpoint, overrides, device, out / prepared.recipe.start_from)
     parallel.train([parallel.Job(request, task, prepared, out)], nproc)
     return evaluate_task(prepared, out, runs)

@@ -78,9 +78,9 @@ class Classification:
         return float(-(shares * np.log(shares)).sum())
 
     def is_one_answer(self, task: Task, outputs: Array) -> bool:
-        """One class for all inputs, or values that differ by less than a hundredth."""
+        """One class for all inputs, or values that differ by less than a thousandth of their size."""
         predicted = predictions_of(task, outputs)
-        return bool(np.ptp(predicted) < (0.01 if task.kind == "regression" else 1))
+        return bool(np.ptp(predicted) <= (1e-3 * np.abs(predicted).max() if task.kind == "regression" else 0))
 
     def average(self, task: Task, outputs: Sequence[Array]) -> Array:
         """The mean of the values, or logits whose softmax is the mean of the models' probabilities (§4.9)."""

@@ -40,11 +40,11 @@ def test_each_wrong_elsewhere_all_right_together() -> None:
     found = members([says("100000"), says("001000"), says("000010")], [0] * 6)
     assert [m.score for m in found] == pytest.approx([5 / 6] * 3)
     assert _together(found)["accuracy"] == 1.0
-    assert _greedy(found) == [0, 1, 2] or len(_greedy(found)) == 3
+    assert _greedy(found) == [0, 1]  # two are enough: where they differ the classes are equally likely
 
 
 def test_a_model_that_only_harms_is_not_chosen() -> None:
-    found = members([says("0011"), says("1100", 9.0), says("0011")], [0, 0, 1, 1])
+    found = members([says("0011"), says("1100", 9.0)], [0, 0, 1, 1])
     assert _greedy(found) == [0]
     assert _together(found)["accuracy"] == 0.0
 
