@@ -85,8 +85,9 @@ class Classification:
     def average(self, task: Task, outputs: Sequence[Array]) -> Array:
         """The mean of the values, or logits whose softmax is the mean of the models' probabilities (§4.9)."""
         if task.kind == "regression":
-            return np.mean(outputs, axis=0)
-        return np.log(np.mean([probabilities(logits) for logits in outputs], axis=0) + 1e-30)
+            return np.asarray(np.mean(outputs, axis=0))
+        mean = np.mean([probabilities(logits) for logits in outputs], axis=0)
+        return np.asarray(np.log(mean + 1e-30))
 
     def write_predictions(
         self, directory: Path, task: Task, outputs: Array, features: Features, examples: Sequence[Example]
