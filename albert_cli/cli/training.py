@@ -88,7 +88,7 @@ def evaluate(
     task: Annotated[str, typer.Argument(help="A task as for finetune, or glue for all of its tasks.")],
     out: Out,
     more: Annotated[
-        list[str] | None, typer.Argument(metavar="[MORE]...", help="Further lists of --search, or DIRs of --ensemble.")
+        list[str] | None, typer.Argument(metavar="MORE", help="Further lists of --search, or DIRs of --ensemble.")
     ] = None,
     checkpoint: Annotated[
         str | None, typer.Option(help="A checkpoint directory, a run (its newest step), or a Hub id.")
