@@ -164,6 +164,7 @@ WRITES = {
     ("evaluation/report.py", "mkdir"): "the folder of a report",
     ("evaluation/submission.py", "mkdir"): "the folder of the zip",
     ("evaluation/encode.py", "mkdir"): "the folder of the vectors' file",
+    ("evaluation/submission.py", "mkdir"): "the folder of the zip",
     ("data/shards.py", "open"): "token ids, streamed into a staged shard",
     ("data/shards.py", "tofile"): "boundaries, into a staged shard",
     ("data/tokenise.py", "tofile"): "piece counts, into a staged shard",

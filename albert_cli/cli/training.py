@@ -97,7 +97,7 @@ def evaluate(
     ],
     out: Out,
     more: Annotated[
-        list[str] | None, typer.Argument(metavar="[MORE]...", help="Further lists of --search, or DIRs of --ensemble.")
+        list[str] | None, typer.Argument(metavar="MORE", help="Further lists of --search, or DIRs of --ensemble.")
     ] = None,
     checkpoint: Annotated[
         str | None, typer.Option(help="A checkpoint directory, a run (its newest step), or a Hub id.")
