@@ -162,7 +162,6 @@ WRITES = {
     ("config.py", "mkdir"): "the folder of a copied recipe",
     ("quickstart.py", "mkdir"): "the folder of the task's tables",
     ("evaluation/report.py", "mkdir"): "the folder of a report",
-    ("evaluation/submission.py", "mkdir"): "the folder of the zip",
     ("evaluation/encode.py", "mkdir"): "the folder of the vectors' file",
     ("evaluation/submission.py", "mkdir"): "the folder of the zip",
     ("data/shards.py", "open"): "token ids, streamed into a staged shard",

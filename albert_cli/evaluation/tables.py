@@ -48,7 +48,7 @@ def run_text(result: Result, out: Path | None) -> str:
     where = f"{out}: " if out else ""
     best = f" at step {result['best_step']} of {result['steps']}" if "best_step" in result else ""
     majority = f" (majority {percent(result['majority'])})" if result["majority"] is not None else ""
-    collapsed = f"; collapsed: {result['collapsed']}" if result.get("collapsed") else ""
+    collapsed = f"\nThe run collapsed: {result['collapsed']}." if result.get("collapsed") else ""
     return f"{where}{result['title']} dev {scores}{best}{majority}{collapsed}"
 
 
