@@ -21,8 +21,9 @@ from albert_cli.model.packing import pack
 from albert_cli.training.device import autocast, place, settle
 from albert_cli.training.settings import TrainSettings
 
-# Relative differences that rounding explains: of the loss, and of all gradients by the norm of their difference.
-TOLERANCES: Final = {"fp32": (1e-4, 1e-3), "bf16": (1e-2, 1e-1)}
+# Relative differences that rounding explains: of the loss, and of all gradients by the norm of their difference. In
+# bf16 a CPU's are 9e-5 and 1.7e-2 for ALBERT-base.
+TOLERANCES: Final = {"fp32": (1e-4, 1e-3), "bf16": (1e-3, 5e-2)}
 _SEQUENCES, _LENGTH = 8, 128
 CPU: Final = torch.device("cpu")
 

@@ -48,6 +48,7 @@ VARIANTS: Final[dict[str, tuple[str, ...]]] = {
     AS_TRAINED: (),
     "padded attention": (),
     "not compiled": ("train.compile=off",),
+    "deterministic": ("train.deterministic=true",),
     "activations recomputed": ("train.checkpoint_activations=true",),
     "dropout 0.1": ("model.hidden_dropout_prob=0.1", "model.attention_probs_dropout_prob=0.1"),
 }
