@@ -206,16 +206,19 @@ def marked(marks: Sequence[Mark], *, describes: str, x_label: str) -> Markup:
     """A dot for each mark with its label beside it, over a logarithmic x."""
 
     def draw(axes: Axes) -> None:
-        from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
+        from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-        for mark in marks:
+        # Labels of neighbours stand above and below by turns, so that they do not hide each other.
+        for place, mark in enumerate(sorted(marks, key=lambda mark: mark.x)):
             axes.plot([mark.x], [mark.y], marker="o", markersize=7, color=colour(mark.series), markeredgewidth=0)
+            beside = (0, -15 if place % 2 else 7)
             axes.annotate(
-                _shortened(mark.label), (mark.x, mark.y), (0, 6), textcoords="offset points", ha="center",
+                _shortened(mark.label), (mark.x, mark.y), beside, textcoords="offset points", ha="center",
                 color=_INK, size=10,
             )  # fmt: skip
         axes.set_xscale("log")
         axes.margins(x=0.2, y=0.2)
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / 1e6:,.3g} M"))
         axes.xaxis.set_minor_formatter(NullFormatter())
         axes.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))

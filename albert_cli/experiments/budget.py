@@ -8,8 +8,8 @@ from albert_cli import console
 from albert_cli.experiments.plan import Cost, Plan, Run
 from albert_cli.model.costs import size_in_words, three_digits
 
-# Devices that the hours are printed for.
-_DEVICES: Final = {"smoke": (1,), "mini": (1, 2), "h200": (1, 8), "paper": (8, 64)}
+# How many devices the hours are printed for, beside one.
+_DEVICES: Final[dict[str, tuple[int, ...]]] = {"smoke": (2,), "mini": (2,), "h200": (), "paper": (8, 64)}
 
 
 def describe(plan: Plan) -> tuple[dict[str, Any], str]:
@@ -73,7 +73,9 @@ def _table(plan: Plan, data: dict[str, Any], devices: tuple[int, ...]) -> str:
     """A row a variant with all its seeds, one for fine-tuning, one for everything."""
     if plan.experiment.is_counted:
         return "Counted by arithmetic; nothing is trained."
-    heads = ("", "seeds", "parameters", "steps", "tokens", "FLOPs", *(_on(plan, n) for n in devices), "disk")
+    kind = "core" if plan.request.scale in ("smoke", "mini") else "H200"
+    hours = (f"{kind}-hours", *(f"hours on {n}" for n in devices))
+    heads = ("", "seeds", "parameters", "steps", "tokens", "FLOPs", *hours, "disk")
     rows = []
     for name in plan.variants:
         own = [run for run in data["runs"] if run["variant"] == name]
@@ -89,16 +91,11 @@ def _table(plan: Plan, data: dict[str, Any], devices: tuple[int, ...]) -> str:
     return console.table(heads, rows)
 
 
-def _on(plan: Plan, devices: int) -> str:
-    kind = "core" if plan.request.scale in ("smoke", "mini") else "H200"
-    return f"hours, {devices} {kind}{'s' if devices > 1 and kind == 'core' else ''}"
-
-
 def _sums(costs: list[dict[str, Any]], devices: tuple[int, ...]) -> tuple[str, ...]:
     tokens, flops, hours, disk = (
         sum(c[key] for c in costs) for key in ("tokens", "flops", "device_hours", "disk_bytes")
     )
-    return (_scientific(tokens), _scientific(flops), *(_hours(hours / n) for n in devices), size_in_words(disk))
+    return (_scientific(tokens), _scientific(flops), *(_hours(hours / n) for n in (1, *devices)), size_in_words(disk))
 
 
 def _scientific(value: float) -> str:

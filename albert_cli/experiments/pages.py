@@ -117,6 +117,7 @@ def _claim(judgement: Judgement) -> Markup:
         tag("p", claim.says),
         table(head, rows),
         tag("p", f"{claim.source}. Limit: {claim.margin}", class_="small"),
+        class_="claim",
     )
 
 
@@ -215,8 +216,8 @@ def _beside(found: Outcome, variant: str, metric: str) -> Markup:
 def _commands(found: Outcome) -> Markup:
     """What was run for each number, with the time that it took here."""
     plan = found.plan
-    experiment = tag("pre", tag("code", _whole(found)))
-    parts = [tag("p", "All of this page, or what of it is missing:"), experiment, tag("p", "Each stage by itself:")]
+    whole = tag("p", tag("code", _whole(found)))
+    parts = [tag("p", "All of this page, or what of it is missing:"), whole, tag("p", "Each stage by itself:")]
     rows = []
     for stage in plan.stages.values():
         record = store.read_json(plan.result(stage.id)) if plan.result(stage.id).is_file() else {}
