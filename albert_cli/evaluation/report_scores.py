@@ -154,7 +154,15 @@ def _score_cell(evaluation: Evaluation | None, best: float) -> Markup:
     kind = "best" if evaluation.median == best else "score"
     n = len(evaluation.scores)
     beside = f"{n} seeds, spread {100 * evaluation.spread:.1f}" if n > 1 else _single(evaluation)
+    if collapsed := _collapsed(evaluation):
+        beside += f", {collapsed} collapsed"
     return join(tag("span", score(evaluation.median), class_=kind), tag("span", beside, class_="beside"))
+
+
+def _collapsed(evaluation: Evaluation) -> int:
+    """How many of the runs learnt nothing; they count in the median all the same."""
+    found = evaluation.record.get("collapsed")
+    return len(found) if isinstance(found, dict) else int(isinstance(found, str))
 
 
 def _single(evaluation: Evaluation) -> str:

@@ -116,11 +116,13 @@ def test_shows_scores_with_seeds_protocol_and_baselines(workspace: Path, tmp_pat
 
 
 def test_overlapping_seeds_are_said(tmp_path: Path) -> None:
-    write_eval(tmp_path / "w" / "a", [0.5, 0.6, 0.7], checkpoint="abc", initial="pretrained")
+    collapsed = {"0": "one class for all inputs"}
+    write_eval(tmp_path / "w" / "a", [0.5, 0.6, 0.7], checkpoint="abc", initial="pretrained", collapsed=collapsed)
     write_eval(tmp_path / "w" / "b", [0.52, 0.55, 0.58], checkpoint="random")
     build([tmp_path / "w"], tmp_path / "report.html")
     text = Page((tmp_path / "report.html").read_text()).text
     assert "not every seed" in text and "Every seed of" not in text
+    assert "3 seeds, spread 20.0, 1 collapsed" in text
 
 
 def test_same_directories_same_bytes(workspace: Path, tmp_path: Path) -> None:
