@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import groupby
 from pathlib import Path
@@ -15,14 +15,16 @@ import torch
 
 from albert_cli import console, store
 from albert_cli.errors import CheckpointError, InputError
+from albert_cli.evaluation.answer import SpanPredictor
 from albert_cli.evaluation.inputs import Line, choice_example, chunks, read_lines, text_example
 from albert_cli.model import hub
 from albert_cli.model.heads import SequenceClassifier
 from albert_cli.tasks import choice
 from albert_cli.tasks.encode import encode
 from albert_cli.tasks.spec import Task
+from albert_cli.tasks.squad import read_file
 from albert_cli.tasks.task import ChoiceExample, Example
-from albert_cli.training import choose
+from albert_cli.training import choose, spans
 from albert_cli.training.classify import predict_logits, prediction_lines
 from albert_cli.training.device import choose_device
 
@@ -100,6 +102,8 @@ class ChoicePredictor:
 PREDICTORS: Mapping[str, Callable[[hub.Checkpoint, torch.device], Predictor]] = {
     "ForSequenceClassification": ClassPredictor,
     choose.ARCHITECTURE: ChoicePredictor,
+    spans.LINEAR: SpanPredictor,
+    spans.BEAM: SpanPredictor,
 }
 
 
@@ -117,7 +121,7 @@ def predict(
     started, count = time.monotonic(), 0
     with ExitStack() as stack:
         stream = sys.stdout if out is None else stack.enter_context(store.text_writer(out))
-        for examples in chunks(map(predictor.example, read_lines(input_file, on_bad_bytes))):
+        for examples in chunks(_examples(predictor, input_file, on_bad_bytes)):
             stream.writelines(predictor.lines(examples))
             count += len(examples)
     if predictor.truncated:
@@ -134,6 +138,13 @@ def predict(
         "seconds": round(seconds, 3),
         "lines_per_second": round(count / seconds, 1),
     }
+
+
+def _examples(predictor: Predictor, input_file: str, on_bad_bytes: str) -> Iterable[Any]:
+    """The examples of a file, a line each; for questions also a file in SQuAD's own layout."""
+    if isinstance(predictor, SpanPredictor) and input_file.endswith(".json"):
+        return read_file(Path(input_file))
+    return map(predictor.example, read_lines(input_file, on_bad_bytes))
 
 
 def _predictor(found: hub.Checkpoint, device: torch.device) -> Predictor:

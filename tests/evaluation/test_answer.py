@@ -1,0 +1,98 @@
+"""`albert predict` with a checkpoint that answers questions."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from albert_cli import store
+from albert_cli.errors import InputError
+from albert_cli.evaluation.predict import predict
+from albert_cli.model import hub
+from albert_cli.model.config import ModelConfig
+from albert_cli.model.heads import QuestionAnswering
+from albert_cli.model.spans import BeamQuestionAnswering
+from albert_cli.text.vocabulary import Vocabulary
+
+SHAPE = ModelConfig(
+    vocab_size=300, embedding_size=8, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
+    intermediate_size=32, max_position_embeddings=48, initializer_range=0.3,
+)  # fmt: skip
+ASKED = [
+    {"id": "x", "question": "Who?", "context": "Bade figo. " * 30 + "Luma népi."},
+    {"question": "When?", "text": "zo"},
+    {"question": "Nothing here", "context": ""},
+]
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory, tiny_vocabulary: Path) -> dict[str, Path]:
+    """A checkpoint with each head, of random weights."""
+    made = {}
+    for task, cls, architecture in (
+        ("squad1", QuestionAnswering, "ForQuestionAnswering"),
+        ("squad2", BeamQuestionAnswering, "ForBeamQuestionAnswering"),
+    ):
+        torch.manual_seed(1)
+        made[task] = tmp_path_factory.mktemp("answers") / task
+        made_for = hub.FinetunedFor(task, 2, 40, {"max_query_length": 12, "doc_stride": 10, "threshold": -100.0})
+        with store.commit_directory(made[task], "task") as staging:
+            hub.write(cls(SHAPE), staging, architecture, (), made_for)
+            Vocabulary.load(tiny_vocabulary).copy_to(staging, 48)
+    return made
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def test_an_answer_with_its_place_for_every_line(checkpoints: dict[str, Path], tmp_path: Path) -> None:
+    asked = tmp_path / "asked.jsonl"
+    asked.write_text("".join(json.dumps(value) + "\n" for value in ASKED), encoding="utf-8")
+    summary = predict(str(checkpoints["squad1"]), str(asked), tmp_path / "out.jsonl", "cpu")
+    assert summary is not None
+    assert summary["lines"] == 3
+    found = lines(tmp_path / "out.jsonl")
+    assert [line["id"] for line in found] == ["x", "2", "3"]
+    for line, value in zip(found[:2], ASKED, strict=False):
+        context = str(value.get("context", value.get("text")))
+        assert line["prediction"] == context[line["start"] : line["end"]] != ""
+        assert 0 < line["probability"] <= 1
+    assert found[2]["prediction"] == ""  # there is nothing to answer with
+
+
+def test_the_other_head_may_leave_a_question_unanswered(checkpoints: dict[str, Path], tmp_path: Path) -> None:
+    asked = tmp_path / "asked.tsv"
+    asked.write_text("Who?\tBade figo.\n", encoding="utf-8")
+    predict(str(checkpoints["squad2"]), str(asked), tmp_path / "out.jsonl", "cpu")
+    (line,) = lines(tmp_path / "out.jsonl")
+    assert (line["prediction"], line["start"]) == ("", None)  # any odds exceed its threshold
+    assert isinstance(line["null_odds"], float)
+
+
+def test_a_file_in_squads_layout(checkpoints: dict[str, Path], tmp_path: Path) -> None:
+    qas = [{"id": 7, "question": "Who?"}, {"id": "q", "question": "When?", "answers": []}]
+    asked = tmp_path / "asked.json"
+    asked.write_text(
+        json.dumps({"data": [{"title": "t", "paragraphs": [{"context": "Bade figo.", "qas": qas}]}]}), encoding="utf-8"
+    )
+    predict(str(checkpoints["squad1"]), str(asked), tmp_path / "out.jsonl", "cpu")
+    assert [(line["id"], line["title"], line["question"]) for line in lines(tmp_path / "out.jsonl")] == [
+        ("7", "t", "Who?"),
+        ("q", "t", "When?"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "text", ["Who?", '{"question": "Who?"}', '{"context": "x"}', '{"question": 3, "context": "x"}']
+)
+def test_a_line_without_question_or_context_is_refused(checkpoints: dict[str, Path], tmp_path: Path, text: str) -> None:
+    asked = tmp_path / ("asked.jsonl" if text.startswith("{") else "asked.txt")
+    asked.write_text(text + "\n", encoding="utf-8")
+    with pytest.raises(InputError, match=r":1: needs a question and its context"):
+        predict(str(checkpoints["squad1"]), str(asked), tmp_path / "out.jsonl", "cpu")
+    assert not (tmp_path / "out.jsonl").exists()
