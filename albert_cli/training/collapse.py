@@ -1,9 +1,8 @@
-"""Noticing a run that learnt nothing: the same answer for all inputs, or a loss at chance when training ended."""
+"""Noticing a run that learnt nothing: the same answer for all inputs, or a loss that stayed at chance."""
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,24 +10,27 @@ from albert_cli import store
 from albert_cli.tasks.task import Task
 from albert_cli.training.kinds import kind_of
 
-_LAST = 0.1  # the share of the steps whose loss counts as that at the end
 _AT_CHANCE = 0.99  # of the loss of a model that knows only how often each label occurs
 
 
-def reason(task: Task, outputs: Any, train: Sequence[Any], journal: Path) -> str | None:
+def reason(task: Task, outputs: Any, train: Sequence[Any], journal: Path, results: Mapping[str, Any]) -> str | None:
     """Why a run counts as collapsed, in a few words; None for one that learnt something.
 
-    `outputs` are those of the kept model on dev, `journal` is the run's `metrics.jsonl`.
+    `outputs` are those of the kept model on dev, `journal` is the run's `metrics.jsonl`, `results` its scores. Only
+    evaluations are looked at: the training losses of the journal are means since a line or a resumption.
     """
     if kind_of(task).is_one_answer(task, outputs):
         return "one value for all inputs" if task.kind == "regression" else "one class for all inputs"
-    chance, loss = kind_of(task).chance_loss(task, train), _last_loss(journal)
-    if chance and loss is not None and loss >= _AT_CHANCE * chance:
-        return f"loss at chance at the end ({loss:.3f}; the label frequencies alone give {chance:.3f})"
+    majority = results["majority"]
+    if majority is None or results["score"] > majority:
+        return None
+    chance, losses = kind_of(task).chance_loss(task, train), _dev_losses(journal)
+    if chance and losses and min(losses) >= _AT_CHANCE * chance:
+        return f"loss at chance ({min(losses):.3f} at best; the label frequencies alone give {chance:.3f})"
     return None
 
 
-def _last_loss(journal: Path) -> float | None:
-    """The mean training loss of the last steps."""
-    rows = [row for row in store.read_journal(journal) if isinstance(row.get("loss"), float | int)]
-    return statistics.fmean(r["loss"] for r in rows if r["step"] >= (1 - _LAST) * rows[-1]["step"]) if rows else None
+def _dev_losses(journal: Path) -> list[float]:
+    """The loss on dev at each evaluation."""
+    evaluations = [row["eval"] for row in store.read_journal(journal) if "eval" in row]
+    return [float(e["loss"]) for e in evaluations if "loss" in e]

@@ -283,7 +283,7 @@ class _Run:
         results, outputs = p.results(model)
         results |= {"seed": recipe.train.seed, "best_step": state.best_step}
         train = p.examples[str(p.task.train_split)]
-        results["collapsed"] = collapse.reason(p.task, outputs, train, self.out / "metrics.jsonl")
+        results["collapsed"] = collapse.reason(p.task, outputs, train, self.out / "metrics.jsonl", results)
         if results["collapsed"]:
             console.warn(f"{p.task.title} seed {recipe.train.seed} collapsed: {results['collapsed']}; {_REMEDY}")
         results["seconds"] = round(state.seconds, 2)

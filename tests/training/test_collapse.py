@@ -17,33 +17,35 @@ from albert_cli.training.collapse import reason
 
 TRAIN = [Example("a", None, int(i < 3), str(i)) for i in range(4)]  # entropy 0.562
 VALUES = [Example("a", "b", float(v), str(v)) for v in (0, 2, 4)]  # variance 8/3
-AT_CHANCE = "loss at chance at the end"
 DIFFERENT = np.array([[1.0, 0.0], [0.0, 1.0]])
 
 
 def journal(path: Path, losses: list[float]) -> Path:
-    rows: list[dict[str, Any]] = [{"step": 10 * (i + 1), "loss": loss} for i, loss in enumerate(losses)]
-    rows.append({"step": rows[-1]["step"], "eval": {"accuracy": 0.5, "loss": 9.0}})
+    rows: list[dict[str, Any]] = [{"step": 10 * (i + 1), "eval": {"loss": loss}} for i, loss in enumerate(losses)]
+    rows.append({"step": rows[-1]["step"], "loss": 9.0})
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 
 
 @pytest.mark.parametrize(
-    ("task", "outputs", "losses", "expected"),
+    ("task", "outputs", "losses", "score", "expected"),
     [
-        ("sst2", DIFFERENT, [0.7, 0.3], None),
-        ("sst2", [[1.0, 0.0]] * 3, [0.7, 0.3], "one class for all inputs"),
-        ("sst2", DIFFERENT, [0.3, 0.56], f"{AT_CHANCE} (0.560; the label frequencies alone give 0.562)"),
-        ("sst2", DIFFERENT, [0.6] * 9 + [0.5], None),
-        ("stsb", [[2.0], [2.001]], [3.0, 0.5], "one value for all inputs"),
-        ("stsb", [[2.0], [3.0]], [3.0, 2.7], f"{AT_CHANCE} (2.700; the label frequencies alone give 2.667)"),
-        ("stsb", [[2.0], [3.0]], [3.0, 0.5], None),
+        ("sst2", DIFFERENT, [0.7, 0.3], 0.5, None),
+        ("sst2", [[1.0, 0.0]] * 3, [0.7, 0.3], 0.9, "one class for all inputs"),
+        ("sst2", DIFFERENT, [0.6, 0.56], 0.5, "loss at chance (0.560 at best; the label frequencies alone give 0.562)"),
+        ("sst2", DIFFERENT, [0.6, 0.9], 0.8, None),  # overfitted, yet better than the majority
+        ("sst2", DIFFERENT, [0.5, 0.9], 0.4, None),
+        ("stsb", [[2.0], [2.001]], [3.0, 0.5], 0.5, "one value for all inputs"),
+        ("stsb", [[2.0], [3.0]], [2.7], 0.5, "loss at chance (2.700 at best; the label frequencies alone give 2.667)"),
+        ("stsb", [[2.0], [3.0]], [3.0, 0.5], 0.5, None),
     ],
 )  # fmt: skip
-def test_reasons(tmp_path: Path, task: str, outputs: Any, losses: list[float], expected: str | None) -> None:
-    train = VALUES if task == "stsb" else TRAIN
-    found = reason(find_task(task), np.array(outputs), train, journal(tmp_path / "metrics.jsonl", losses))
-    assert found == expected
+def test_reasons(
+    tmp_path: Path, task: str, outputs: Any, losses: list[float], score: float, expected: str | None
+) -> None:
+    train, results = VALUES if task == "stsb" else TRAIN, {"score": score, "majority": 0.5}
+    lines = journal(tmp_path / "metrics.jsonl", losses)
+    assert reason(find_task(task), np.array(outputs), train, lines, results) == expected
 
 
 def run(seed: int, score: float, collapsed: str | None) -> dict[str, Any]:
