@@ -45,10 +45,6 @@ def evaluate(
     if lists:
         return search.search(request, task, lists, out)
     if submission_file is not None:
-        if task != GLUE:
-            raise ConfigError(
-                f"--submission: {task} alone is no submission", "albert eval glue … --submission FILE.zip"
-            )
         submission.check(data, submission_file)
     if task == GLUE:
         result = evaluate_suite(request, out)
