@@ -10,6 +10,7 @@ import dataclasses
 import itertools
 import json
 import tomllib
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -163,10 +164,18 @@ def check_labels(plan: Plan, found: dict[str, Facts], data: Path) -> None:
     # The same pieces, swapped, under SOP; under NSP a label of 1 brings pieces that the plain pair has not.
     texts = {name: pieces(drawn(one, data)[0]) for name, one in found.items()}
     plain = texts["none"]
-    swapped, foreign = (np.flatnonzero(labels[name] == 1) for name in ("sop", "nsp"))
-    assert all(sorted(texts["sop"][i]) == sorted(plain[i]) for i in swapped[:20])
+    rows_of = {name: np.flatnonzero(labels[name] == 1) for name in ("sop", "nsp")}
+    swapped = rows_of["sop"]
     assert any(texts["sop"][i] != plain[i] for i in swapped)
-    assert sum(sorted(texts["nsp"][i]) != sorted(plain[i]) for i in foreign) > len(foreign) / 2
+    # (Where a pair is too long, what is cut off differs with the order, so that not quite all is the same.)
+    kept = {name: np.mean([common(texts[name][i], plain[i]) for i in rows]) for name, rows in rows_of.items()}
+    assert kept["sop"] > 0.8
+    assert kept["nsp"] < kept["sop"] - 0.1
+
+
+def common(ours: list[int], theirs: list[int]) -> float:
+    """The share of our pieces that theirs have too, each as often."""
+    return (Counter(ours) & Counter(theirs)).total() / len(ours)
 
 
 def pieces(packed: PackedBatch) -> list[list[int]]:
