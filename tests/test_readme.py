@@ -171,9 +171,12 @@ def substituted(command: str) -> str:
 
 
 def shape(text: str) -> str:
-    """A line without what differs from run to run: numbers, padding, rules, on which side of a bound."""
-    text = text.replace(" above the ", " below the ")
-    text = re.sub(r"[+-]?\d[\d,.]*", "#", re.sub(r"─+", "─", text))
+    """A line without what differs from run to run: numbers, padding, rules, on which side of a bound.
+
+    Nor the column of collapsed runs: models of so few steps as here may well collapse.
+    """
+    text = re.sub(r"\bcollapsed  +|\d+ of \d+  +", "", text.replace(" above the ", " below the "))
+    text = re.sub(r"[+-]?\d[\d,.]*", "#", re.sub(r"(─+ *)+", "─", text))
     return " ".join(re.sub(r"# (s|min # s|h # min)\b", "TIME", text).split())
 
 
