@@ -171,3 +171,18 @@ def _exit_code(codes: Mapping[int, int]) -> int:
     reason = ", as the system does where memory is short" if number == signal.SIGKILL else ""
     console.warn(f"rank {rank} was killed by {number.name}{reason}; the same command goes on from the last checkpoint")
     return 128 + number
+
+
+def end_with_parent() -> None:
+    """End this worker of `multiprocessing` when its parent ends: one whose parent was killed would wait for ever."""
+    import multiprocessing
+    import threading
+
+    parent = multiprocessing.parent_process()
+
+    def follow() -> None:
+        if parent is not None:
+            parent.join()
+        os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()

@@ -7,9 +7,7 @@ number of workers, processes and machines, and a task that a killed run had fini
 
 from __future__ import annotations
 
-import os
 import shutil
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
@@ -17,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from albert_cli import console, store
+from albert_cli import console, distributed, store
 from albert_cli.data.merge import complete, publish, summary, unigram_entropies
 from albert_cli.data.plan import Share, plan, request, share_of
 from albert_cli.data.shards import verify_data
@@ -245,19 +243,10 @@ def _pool(workers: int) -> Iterator[tuple[ProcessPoolExecutor, tuple[Any, ...]]]
 
 
 def _begin_worker(counters: tuple[Any, ...]) -> None:
-    """Keep the counters, and end with the parent: a worker whose parent was killed would wait for ever."""
-    import multiprocessing
-
+    """Keep the counters, and end with the parent."""
     global _worker_counters
     _worker_counters = counters
-    parent = multiprocessing.parent_process()
-
-    def follow() -> None:
-        if parent is not None:
-            parent.join()
-        os._exit(1)
-
-    threading.Thread(target=follow, daemon=True).start()
+    distributed.end_with_parent()
 
 
 def _run_in_worker(task: Task, may_run: bool) -> Facts | None:

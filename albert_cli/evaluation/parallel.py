@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -20,7 +19,7 @@ from typing import Any
 
 import torch
 
-from albert_cli import console
+from albert_cli import console, distributed
 from albert_cli.errors import AlbertError, Interrupted
 from albert_cli.evaluation.single import Request, prepare_task, run_directory, seeds
 from albert_cli.evaluation.start import start_from_run
@@ -122,8 +121,6 @@ _is_busy = False
 
 def _begin(numbers: Any, threads: int, stop: Any) -> None:
     """Take a GPU and a share of the cores, and end with the parent."""
-    import multiprocessing
-
     global _stop
     _stop = stop
     number = numbers.get()
@@ -135,14 +132,7 @@ def _begin(numbers: Any, threads: int, stop: Any) -> None:
     signal.signal(signal.SIGTERM, _end_the_run)  # while it trains, the loop's own handler saves
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C comes as the parent's SIGTERM
     console.configure(quiet=True)  # the parent says what ends; warnings are still printed
-    parent = multiprocessing.parent_process()
-
-    def follow() -> None:
-        if parent is not None:
-            parent.join()
-        os._exit(1)
-
-    threading.Thread(target=follow, daemon=True).start()
+    distributed.end_with_parent()
 
 
 def _end_the_run(number: int, frame: object) -> None:

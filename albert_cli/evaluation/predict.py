@@ -67,7 +67,8 @@ class ClassPredictor:
         """`id`, `prediction`, and for classes `probabilities`."""
         features = encode(examples, self.vocabulary, self.limit)
         self.truncated += features.truncated
-        return prediction_lines(self.task, predict_logits(self.model, features, self.device), examples)
+        logits = predict_logits(self.model, features, len(self.task.output_names), self.device)
+        return prediction_lines(self.task, logits, examples)
 
 
 class ChoicePredictor:
@@ -93,7 +94,7 @@ class ChoicePredictor:
             self.truncated += features.truncated
             self.model.choices = count
             task = Task("predict", "predict", tuple(ascii_uppercase[:count]), (), 2, _NoSource(), "choice")
-            logits = choose.predict_logits(self.model, features, self.device)
+            logits = predict_logits(self.model, features, count, self.device)
             found += choose.prediction_lines(task, logits, alike)
         return found
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from albert_cli.data.batches import PackedBatch
 from albert_cli.errors import ConfigError
-from albert_cli.tasks.encode import Int64, Pieces, Tokenizer, by_length, offsets_of, ranges, step_index
+from albert_cli.tasks.encode import Int64, Pieces, Tokenizer, by_length, offsets_of, packed_batch, ranges, step_index
 from albert_cli.tasks.task import ChoiceExample
 
 # Of question and option the last pieces are kept, as in the reference: what comes last is the option.
@@ -58,16 +58,7 @@ class ChoiceFeatures:
         start_answer = starts + 2 + kept_passage
         ids[ranges(start_answer, kept_answer)] = self.pieces.last(len(self) + sequences, kept_answer)
         segment_ids[ranges(start_answer, kept_answer + 1)] = 1
-        none = np.empty(0, dtype=np.int32)
-        packed = PackedBatch(
-            ids=ids,
-            segment_ids=segment_ids,
-            position_ids=ranges(np.zeros_like(starts), lengths).astype(np.int32),
-            offsets=offsets.astype(np.int32),
-            masked_index=none,
-            masked_labels=none,
-            order_labels=none,
-        )
+        packed = packed_batch(ids, segment_ids, offsets)
         return packed, None if self.labels is None else self.labels[index]
 
     def batch_index(self, seed: int, step: int, batch_size: int) -> Int64:

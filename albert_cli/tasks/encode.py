@@ -64,19 +64,8 @@ class Features:
         """
         starts = self.offsets[:-1][index]
         lengths = self.lengths[index]
-        offsets = offsets_of(lengths)
-        positions = ranges(np.zeros_like(starts), lengths)
-        tokens = np.repeat(starts, lengths) + positions
-        none = np.empty(0, dtype=np.int32)
-        packed = PackedBatch(
-            ids=self.ids[tokens],
-            segment_ids=self.segment_ids[tokens],
-            position_ids=positions.astype(np.int32),
-            offsets=offsets.astype(np.int32),
-            masked_index=none,
-            masked_labels=none,
-            order_labels=none,
-        )
+        tokens = ranges(starts, lengths)
+        packed = packed_batch(self.ids[tokens], self.segment_ids[tokens], offsets_of(lengths))
         return packed, None if self.labels is None else self.labels[index]
 
     def batch_index(self, seed: int, step: int, batch_size: int) -> Int64:
@@ -94,6 +83,16 @@ class Features:
         memory runs out in the first batch or never.
         """
         return by_length(self.lengths, max_tokens)
+
+
+def packed_batch(ids: Int32, segment_ids: Int32, offsets: Int64) -> PackedBatch:
+    """Sequences with nothing masked and no order label: ids and segment ids int32 [T], offsets int64 [N + 1].
+
+    Position ids count from 0 in every sequence.
+    """
+    none, lengths = np.empty(0, dtype=np.int32), np.diff(offsets)
+    positions = ranges(np.zeros_like(lengths), lengths).astype(np.int32)
+    return PackedBatch(ids, segment_ids, positions, offsets.astype(np.int32), none, none, none)
 
 
 def step_index(size: int, seed: int, step: int, batch_size: int) -> Int64:

@@ -7,7 +7,7 @@ W windows, Q questions, C contexts, P pieces of all contexts, B windows of a bat
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
 
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from albert_cli.data.batches import PackedBatch
 from albert_cli.errors import ConfigError
-from albert_cli.tasks.encode import Features, Int32, Int64, offsets_of, ranges
+from albert_cli.tasks.encode import Int32, Int64, by_length, offsets_of, packed_batch, ranges, step_index
 from albert_cli.tasks.squad import NOT_FOUND, Question
 from albert_cli.tasks.squad_settings import SpanSettings
 from albert_cli.text.offsets import encode_with_places
@@ -77,7 +77,6 @@ class SpanFeatures:
     cls_id: int
     sep_id: int
     cut_questions: int
-    _order: Features = field(repr=False)
 
     truncated = 0  # a window holds what it holds; see `cut_questions`
 
@@ -97,7 +96,7 @@ class SpanFeatures:
     @property
     def lengths(self) -> Int64:
         """Tokens of each window, int64 [W]."""
-        return self._order.lengths
+        return self.length + self.query_lengths[self.question] + _SPECIAL
 
     def context_start(self, index: Int64) -> Int64:
         """The token of each window [B] at which the context begins, counted from [CLS]: int64 [B]."""
@@ -108,7 +107,7 @@ class SpanFeatures:
         of = self.question[index]
         context = self.context[of]
         query, shown = self.query_lengths[of], self.length[index]
-        offsets = offsets_of(self.lengths[index])
+        offsets = offsets_of(query + shown + _SPECIAL)
         starts = offsets[:-1]
         ids = np.full(int(offsets[-1]), self.sep_id, dtype=np.int32)
         segment_ids = np.zeros_like(ids)
@@ -118,17 +117,15 @@ class SpanFeatures:
         begin = self.contexts.offsets[:-1][context] + self.start[index]
         ids[ranges(inside, shown)] = self.contexts.ids[ranges(begin, shown)]
         segment_ids[ranges(inside, shown + 1)] = 1
-        none = np.empty(0, dtype=np.int32)
-        positions = ranges(np.zeros_like(starts), self.lengths[index]).astype(np.int32)
-        return PackedBatch(ids, segment_ids, positions, offsets.astype(np.int32), none, none, none), self.answer[index]
+        return packed_batch(ids, segment_ids, offsets), self.answer[index]
 
     def batch_index(self, seed: int, step: int, batch_size: int) -> Int64:
         """The windows of a training step, int64 [batch_size]: a permutation of all an epoch, as in `Features`."""
-        return self._order.batch_index(seed, step, batch_size)
+        return step_index(len(self), seed, step, batch_size)
 
     def eval_batches(self, max_tokens: int) -> Iterator[Int64]:
         """Index arrays that hold every window once, grouped by length, as in `Features`."""
-        return self._order.eval_batches(max_tokens)
+        return by_length(self.lengths, max_tokens)
 
     def is_best_window(self, index: Int64) -> NDArray[np.bool_]:
         """Whether each context piece of the windows [B] has more context around it here than in any other window.
@@ -204,11 +201,10 @@ def encode_spans(
     answer = _answers(questions, contexts, context)
     inside = (answer[question, 0] >= start) & (answer[question, 1] < start + length)
     placed = answer[question] - (start - query[question] - _BEFORE)[:, None]
-    order = _lengths_only(length + query[question] + _SPECIAL)
     return SpanFeatures(
         contexts, context, query_ids, offsets_of(query), question, start, length,
         np.where(inside[:, None], placed, 0), inside, room, settings,
-        vocabulary.cls_id, vocabulary.sep_id, truncated, order,
+        vocabulary.cls_id, vocabulary.sep_id, truncated,
     )  # fmt: skip
 
 
@@ -228,9 +224,3 @@ def _answers(questions: Sequence[Question], contexts: Contexts, context: Int64) 
     first, last = contexts.pieces_of(context, start, stop)
     is_there = np.array([a is not None for a in found], dtype=bool) & (first <= last)
     return np.where(is_there[:, None], np.stack([first, last], axis=1), -1)
-
-
-def _lengths_only(lengths: Int64) -> Features:
-    """Features that know no more than how long each item is: for the order in which they are drawn."""
-    empty = np.empty(0, dtype=np.int32)
-    return Features(empty, empty, offsets_of(lengths), None, 0)

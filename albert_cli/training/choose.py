@@ -21,7 +21,7 @@ from albert_cli.model.packing import pack
 from albert_cli.tasks.choice import ChoiceFeatures, encode
 from albert_cli.tasks.encode import Tokenizer
 from albert_cli.tasks.task import ChoiceExample, Task
-from albert_cli.training.classify import EVALUATION_TOKENS, PREDICTIONS, Array, probabilities
+from albert_cli.training.classify import PREDICTIONS, Array, averaged, predict_logits, probabilities
 from albert_cli.training.task_recipe import FinetuneRecipe
 
 ARCHITECTURE = "ForMultipleChoice"
@@ -50,7 +50,7 @@ class Choice:
 
     def predict(self, task: Task, model: nn.Module, features: ChoiceFeatures, device: torch.device) -> Array:
         """Logits [N, C] in the order of the features."""
-        return predict_logits(model, features, device)
+        return predict_logits(model, features, features.choices, device)
 
     def evaluation(
         self, task: Task, outputs: Array, features: ChoiceFeatures, examples: Sequence[ChoiceExample]
@@ -78,7 +78,7 @@ class Choice:
 
     def average(self, task: Task, outputs: Sequence[Array]) -> Array:
         """Logits whose softmax is the mean of the models' probabilities (§4.9)."""
-        return np.asarray(np.log(np.mean([probabilities(logits) for logits in outputs], axis=0) + 1e-30))
+        return averaged(outputs)
 
     def write_predictions(
         self, directory: Path, task: Task, outputs: Array, features: ChoiceFeatures, examples: Sequence[ChoiceExample]
@@ -109,16 +109,6 @@ def load(found: hub.Checkpoint, choices: int) -> MultipleChoice:
     model = MultipleChoice(found.config, choices)
     hub.load_into(model, found, ["classifier"])
     return model
-
-
-@torch.inference_mode()
-def predict_logits(model: nn.Module, features: ChoiceFeatures, device: torch.device) -> Array:
-    """Logits [N, C] float32 in the order of the features; batches are grouped by length."""
-    logits = np.empty((len(features), features.choices), dtype=np.float32)
-    for index in features.eval_batches(EVALUATION_TOKENS):
-        packed, _ = features.batch(index)
-        logits[index] = model(pack(packed, device)).float().cpu().numpy()
-    return logits
 
 
 def prediction_lines(

@@ -20,6 +20,7 @@ from albert_cli.model import hub
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import SequenceClassifier
 from albert_cli.model.packing import pack
+from albert_cli.tasks.choice import ChoiceFeatures
 from albert_cli.tasks.encode import Features, Tokenizer, encode
 from albert_cli.tasks.metrics import majority, scores
 from albert_cli.tasks.task import Example, Task
@@ -53,7 +54,7 @@ class Classification:
 
     def predict(self, task: Task, model: nn.Module, features: Features, device: torch.device) -> Array:
         """Logits [N, C] in the order of the features."""
-        return predict_logits(model, features, device)
+        return predict_logits(model, features, len(task.output_names), device)
 
     def evaluation(
         self, task: Task, outputs: Array, features: Features, examples: Sequence[Example]
@@ -86,8 +87,7 @@ class Classification:
         """The mean of the values, or logits whose softmax is the mean of the models' probabilities (§4.9)."""
         if task.kind == "regression":
             return np.asarray(np.mean(outputs, axis=0))
-        mean = np.mean([probabilities(logits) for logits in outputs], axis=0)
-        return np.asarray(np.log(mean + 1e-30))
+        return averaged(outputs)
 
     def write_predictions(
         self, directory: Path, task: Task, outputs: Array, features: Features, examples: Sequence[Example]
@@ -141,9 +141,8 @@ def summed_loss(task: Task, logits_NC: Tensor, labels_N: Tensor) -> Tensor:
 
 
 @torch.inference_mode()
-def predict_logits(model: nn.Module, features: Features, device: torch.device) -> Array:
-    """Logits [N, C] float32 in the order of the features; batches are grouped by length."""
-    columns: int = model.num_labels  # type: ignore[assignment]
+def predict_logits(model: nn.Module, features: Features | ChoiceFeatures, columns: int, device: torch.device) -> Array:
+    """Logits [N, columns] float32 in the order of the features; batches are grouped by length."""
     logits = np.empty((len(features), columns), dtype=np.float32)
     for index in features.eval_batches(EVALUATION_TOKENS):
         packed, _ = features.batch(index)
@@ -160,6 +159,11 @@ def probabilities(logits: Array) -> Array:
     """The softmax of logits [N, C] over the classes."""
     shifted = np.exp(logits - logits.max(axis=1, keepdims=True))
     return np.asarray(shifted / shifted.sum(axis=1, keepdims=True))
+
+
+def averaged(outputs: Sequence[Array]) -> Array:
+    """Logits [N, C] whose softmax is the mean of several models' probabilities."""
+    return np.asarray(np.log(np.mean([probabilities(logits) for logits in outputs], axis=0) + 1e-30))
 
 
 def prediction_lines(task: Task, logits: Array, examples: Iterable[Example], *, with_text: bool = False) -> list[str]:

@@ -35,13 +35,12 @@ from albert_cli.tasks.squad_features import SpanFeatures, encode_spans
 from albert_cli.tasks.squad_metrics import evaluate
 from albert_cli.tasks.task import Task
 from albert_cli.text.vocabulary import Vocabulary
-from albert_cli.training.classify import PREDICTIONS
+from albert_cli.training.classify import EVALUATION_TOKENS, PREDICTIONS
 from albert_cli.training.task_recipe import FinetuneRecipe
 
 Array = NDArray[Any]
 LINEAR, BEAM = "ForQuestionAnswering", "ForBeamQuestionAnswering"
 _HEADS = {LINEAR: ("span",), BEAM: ("start", "end", "answerable")}
-_EVALUATION_TOKENS = 16_384  # a forward pass without gradients; bounds memory, not the result
 _KEPT = 40  # spans of a window: enough for the n best of a question and for ensembles
 _NEVER = -1e30
 
@@ -216,7 +215,7 @@ def predict_spans(model: nn.Module, features: SpanFeatures, device: torch.device
 
 
 def _windows(model: nn.Module, features: SpanFeatures, device: torch.device) -> Iterator[tuple[Int64, WindowSpans]]:
-    for index in features.eval_batches(_EVALUATION_TOKENS):
+    for index in features.eval_batches(EVALUATION_TOKENS):
         with torch.inference_mode():
             batch, _ = features.batch(index)
             tokens, layout = pack(batch, device), _Layout.of(batch, device)
