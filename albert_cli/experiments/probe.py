@@ -26,11 +26,10 @@ from albert_cli.model.heads import PretrainingModel
 from albert_cli.model.packing import PackedTokens, pack
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.device import choose_device
-from albert_cli.training.objectives import PretrainingJob
+from albert_cli.training.objectives import EVALUATION_SEED, PretrainingJob
 from albert_cli.training.settings import TrainSettings
 
 _MICRO_BATCH = 64
-_SEED = 2**62  # as held-out examples are drawn while training
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +102,7 @@ def _layers(job: PretrainingJob) -> dict[str, Any]:
     def batches() -> Iterator[PackedTokens]:
         for start in range(0, count, _MICRO_BATCH):
             index = np.arange(start, min(start + _MICRO_BATCH, count))
-            drawn = batch(job.corpus, job.vocabulary, pairs, _SEED, index)
+            drawn = batch(job.corpus, job.vocabulary, pairs, EVALUATION_SEED, index)
             counted.append(len(drawn.masked_index))
             yield pack(dataclasses.replace(drawn, ids=original_ids(drawn)), job.device)
 

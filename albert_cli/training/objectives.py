@@ -27,7 +27,7 @@ from albert_cli.training.loop import MicroBatch, micro_batches
 from albert_cli.training.settings import TrainSettings
 
 # Held-out examples are drawn like training ones, from a seed that no run's own seed can equal.
-_EVALUATION_SEED = 2**62
+EVALUATION_SEED = 2**62
 IGNORE = -1  # the order label of a sequence that has none
 # Two segments of a few words say little about their order: it is also scored where both have this many pieces.
 LONG_SEGMENT = 64
@@ -134,7 +134,7 @@ class PretrainingJob:
         sums, counts = dict.fromkeys(over, 0.0), dict.fromkeys([*self.loss_names, "long"], 0)
         size = self.batching.sequences(self.settings, pairs.max_seq_length)
         for number, start, stop in micro_batches(self.settings.eval_sequences, size, group):
-            part = self._micro_batch(corpus, number, _EVALUATION_SEED, np.arange(start, stop), pairs)
+            part = self._micro_batch(corpus, number, EVALUATION_SEED, np.arange(start, stop), pairs)
             logits, labels, orders = self._forward(part.data)
             long = torch.where(torch.from_numpy(has_long_segments(part.data)).to(self.device), orders, IGNORE)
             found = {**_sums(logits, labels, orders), "order_accuracy_long": right(logits.order, long)}

@@ -6,14 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 
-from albert_cli import store
-from albert_cli.model import hub
-from albert_cli.model.heads import PretrainingModel
 from albert_cli.tasks.spec import find_task
-from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.finetune import finetune, prepare
+from tests.checkpoints import untrained
 from tests.glue import PAIR, QUICK, SHAPE, mnli, pairs, sentence, write
 
 
@@ -56,12 +52,7 @@ def inference(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def encoder(tmp_path_factory: pytest.TempPathFactory, tiny_vocabulary: Path) -> Path:
     """A pretraining checkpoint that nothing pretrained; enough to start from."""
-    torch.manual_seed(0)
-    directory = tmp_path_factory.mktemp("encoder") / "it"
-    with store.commit_directory(directory, "checkpoint") as staging:
-        hub.write(PretrainingModel(SHAPE), staging, "ForPreTraining")
-        Vocabulary.load(tiny_vocabulary).copy_to(staging, SHAPE.max_position_embeddings)
-    return directory
+    return untrained(tmp_path_factory.mktemp("encoder") / "it", SHAPE, tiny_vocabulary)
 
 
 @pytest.fixture(scope="session")

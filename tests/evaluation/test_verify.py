@@ -8,17 +8,14 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 from albert_cli import config, store
 from albert_cli.errors import ConfigError, NotReached, Skipped
 from albert_cli.evaluation import verify
 from albert_cli.evaluation.published import PUBLISHED
-from albert_cli.model import hub
 from albert_cli.model.config import ModelConfig
-from albert_cli.model.heads import PretrainingModel
-from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.verify_recipe import Expected, VerifyRecipe
+from tests.checkpoints import untrained
 
 SHAPE = ModelConfig(
     vocab_size=300, embedding_size=8, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
@@ -29,12 +26,7 @@ QUICK = ["schedule.total_steps=2", "schedule.warmup_steps=1", "train.batch_size=
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory, tiny_vocabulary: Path) -> Path:
-    torch.manual_seed(0)
-    directory = tmp_path_factory.mktemp("verify") / "stand-in"
-    with store.commit_directory(directory, "checkpoint") as staging:
-        hub.write(PretrainingModel(SHAPE), staging, "ForPreTraining")
-        Vocabulary.load(tiny_vocabulary).copy_to(staging, SHAPE.max_position_embeddings)
-    return directory
+    return untrained(tmp_path_factory.mktemp("verify") / "stand-in", SHAPE, tiny_vocabulary)
 
 
 @pytest.fixture(scope="module")

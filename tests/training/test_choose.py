@@ -16,12 +16,10 @@ from albert_cli import store
 from albert_cli.errors import InputError
 from albert_cli.evaluation.predict import predict
 from albert_cli.evaluation.runs import evaluate
-from albert_cli.model import hub
 from albert_cli.model.config import ModelConfig
-from albert_cli.model.heads import PretrainingModel
 from albert_cli.tasks.spec import find_task
-from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.finetune import finetune, prepare
+from tests.checkpoints import untrained
 
 OVERRIDES = (
     "optimizer.lr=1e-2", "schedule.total_steps=40", "schedule.warmup_steps=4", "model.dropout=0.0",
@@ -37,12 +35,7 @@ SHAPE = ModelConfig(
 @pytest.fixture(scope="module")
 def pretrained(tmp_path_factory: pytest.TempPathFactory, tiny_vocabulary: Path) -> Path:
     """A checkpoint of random weights."""
-    torch.manual_seed(0)
-    directory = tmp_path_factory.mktemp("choose") / "pretrained"
-    with store.commit_directory(directory, "checkpoint") as staging:
-        hub.write(PretrainingModel(SHAPE), staging, "ForPreTraining")
-        Vocabulary.load(tiny_vocabulary).copy_to(staging, SHAPE.max_position_embeddings)
-    return directory
+    return untrained(tmp_path_factory.mktemp("choose") / "pretrained", SHAPE, tiny_vocabulary)
 
 
 @pytest.fixture(scope="module")

@@ -233,7 +233,7 @@ def test_sentence_order_is_also_scored_where_both_segments_are_long(
         monkeypatch.setattr(objectives, "LONG_SEGMENT", 12)
         found = job.evaluate(Group())["order_accuracy_long"]
         for index in range(job.settings.eval_sequences):
-            part = job._micro_batch(job.heldout, 0, objectives._EVALUATION_SEED, np.array([index]))
+            part = job._micro_batch(job.heldout, 0, objectives.EVALUATION_SEED, np.array([index]))
             sep = np.flatnonzero(part.data.ids == job.vocabulary.sep_id)
             first, second = int(sep[0]) - 1, int(sep[-1] - sep[0]) - 1
             if min(first, second) >= 12 and part.counts["order_loss"]:

@@ -1,0 +1,22 @@
+"""Checkpoints to start from, for tests that need no training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from albert_cli import store
+from albert_cli.model import hub
+from albert_cli.model.config import ModelConfig
+from albert_cli.model.heads import PretrainingModel
+from albert_cli.text.vocabulary import Vocabulary
+
+
+def untrained(directory: Path, shape: ModelConfig, vocabulary: Path) -> Path:
+    """Write a pretraining checkpoint of random weights, the same every time; returns its directory."""
+    torch.manual_seed(0)
+    with store.commit_directory(directory, "checkpoint") as staging:
+        hub.write(PretrainingModel(shape), staging, "ForPreTraining")
+        Vocabulary.load(vocabulary).copy_to(staging, shape.max_position_embeddings)
+    return directory
