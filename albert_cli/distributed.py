@@ -10,6 +10,7 @@ import logging
 import os
 import signal
 import sys
+import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,6 +21,8 @@ from albert_cli.errors import AlbertError, Interrupted
 
 if TYPE_CHECKING:
     import torch
+
+_SECONDS_FOR_THE_CAUSE = 5.0
 
 
 def rank() -> int:
@@ -116,6 +119,7 @@ def process_group(device_type: str) -> Iterator[Group]:
         # gloo's errors (closed, reset, timed out) are known by the file that they name alone.
         if "/gloo/" not in str(error) and not isinstance(error, dist.DistError):
             raise
+        _let_the_cause_end_first()
         raise AlbertError(
             f"rank {rank()}: lost the connection to another rank",
             "its own message says why, or it was killed; the same command goes on from the last checkpoint",
@@ -123,6 +127,15 @@ def process_group(device_type: str) -> Iterator[Group]:
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
+
+
+def _let_the_cause_end_first() -> None:
+    """Under `torchrun`, wait to be ended: it takes the first rank to end for the one that failed, and tells its code.
+
+    A rank closes its connections before it ends, and the others would overtake it on their way out.
+    """
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        time.sleep(_SECONDS_FOR_THE_CAUSE)
 
 
 def launch(nproc: int, arguments: Sequence[str]) -> int:

@@ -85,8 +85,15 @@ def test_nproc_starts_ranks_stops_them_and_tells_their_exit_code(tiny_data: Path
         _, said = process.communicate(timeout=200)
     assert process.returncode == 137, said
     assert "rank 1 was killed by SIGKILL" in said and "bug" not in said
-    # Stopped before it could begin, the run keeps its old status, but the code is this start's own.
-    done = subprocess.run([*command, "-s", "train.seed=5"], capture_output=True, text=True, timeout=200, check=False)
+    # Stopped before it could begin, the run keeps its old status, but the code is this start's own: that of rank 0,
+    # though the connection that it closes ends rank 1 too, and though it is slow to end here.
+    slow = "import atexit, os, time\natexit.register(time.sleep, 2 * (os.environ.get('RANK') == '0'))\n"
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site/sitecustomize.py").write_text(slow)
+    path = os.pathsep.join([str(tmp_path / "site"), *sys.path])
+    refused = [*command, "-s", "train.seed=5"]
+    slowly = {**os.environ, "PYTHONPATH": path}
+    done = subprocess.run(refused, capture_output=True, text=True, timeout=200, check=False, env=slowly)
     assert done.returncode == 2
     assert "train.seed: 0 -> 5" in done.stderr
     assert "bug" not in done.stderr
