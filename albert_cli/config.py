@@ -160,8 +160,9 @@ def _refuse_unknown(schema: type[Any], values: Mapping[str, Any], origin: str, p
                     _refuse_unknown(made, inner, origin, f"{prefix}{key}.{name}.")
             continue
         section = next((t for t in (hints[key], *typing.get_args(hints[key])) if dataclasses.is_dataclass(t)), None)
-        if isinstance(section, type) and isinstance(value, Mapping):
-            _refuse_unknown(section, value, origin, f"{prefix}{key}.")
+        for inner in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(section, type) and isinstance(inner, Mapping):
+                _refuse_unknown(section, inner, origin, f"{prefix}{key}.")
 
 
 # ---------------------------------------------------------------- writing

@@ -41,7 +41,7 @@ def reproduce(
     ] = None,
     seeds: Annotated[int | None, typer.Option(help="Pretraining seeds a variant; default: the scale's.")] = None,
     overrides: Overrides = None,
-    jobs: Annotated[int | None, typer.Option(help="Stages at once; default: one a GPU, else one.")] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Stages at once; default: one a GPU, else one.")] = None,
     nproc: Annotated[int, typer.Option(min=1, help="Processes of each pretraining run, as for pretrain.")] = 1,
     max_time: Annotated[
         str | None, typer.Option(help="Stop after this time, saved; the same command goes on, e.g. 9m.")
@@ -62,8 +62,7 @@ def reproduce(
     if list_:
         from albert_cli.experiments import recipe
 
-        console.emit(*recipe.listing())
-        return
+        return console.emit(*recipe.listing())
     if experiment is None:
         raise ConfigError("which experiment?", "`albert reproduce --list` names them")
     from albert_cli.experiments import verb as verb_module
@@ -75,14 +74,10 @@ def reproduce(
     )  # fmt: skip
     if dry_run or commands:
         plan, said = verb_module.dry_run(experiment, request)
-        console.emit(plan, "\n".join(plan["commands"]) if commands else said)
-        return
+        return console.emit(plan, "\n".join(plan["commands"]) if commands else said)
     if out is None:
         raise ConfigError("--out: where to?", "name a directory; experiments in one share what they can")
-    settings = dataclasses.replace(console.settings)
-    result = verb_module.reproduce(experiment, request, _invoke, jobs=jobs, max_time=max_time)
-    console.configure(**dataclasses.asdict(settings))
-    console.emit(*result)
+    return console.emit(*verb_module.reproduce(experiment, request, _invoke, jobs=jobs, max_time=max_time))
 
 
 def _invoke(arguments: Sequence[str]) -> tuple[int, str]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from albert_cli import console
+from albert_cli import config, console
+from albert_cli.errors import ConfigError
 from albert_cli.experiments.plan import Cost, Plan, Run
 from albert_cli.model.costs import size_in_words, three_digits
 
@@ -15,11 +16,15 @@ _DEVICES: Final[dict[str, tuple[int, ...]]] = {"smoke": (2,), "mini": (2,), "h20
 def describe(plan: Plan) -> tuple[dict[str, Any], str]:
     """The plan as data, and as tables: a row a variant, its seeds together."""
     experiment, scale, devices = plan.experiment, plan.scale, _DEVICES[plan.request.scale]
+    for name in plan.request.tflops:
+        if name and name not in experiment.variants:
+            hint = config.suggestion(name, experiment.variants) or f"variants: {', '.join(experiment.variants)}"
+            raise ConfigError(f"--tflops {name}=…: {experiment.name} has no such variant", hint)
     data: dict[str, Any] = {
         "experiment": experiment.name,
         "scale": plan.request.scale,
         "about": scale.about,
-        "runs": [_run(plan, run) for run in plan.runs],
+        "runs": [_run(plan, run) for run in (*plan.prefixes, *plan.runs)],
         "fine_tunings": [_task(plan, run, task, id_) for run in plan.runs for task, id_ in run.tasks.items()],
         "claims": [
             {"says": c.says, "conditions": [str(x) for x in c.conditions], "margin": c.margin}
@@ -77,7 +82,7 @@ def _table(plan: Plan, data: dict[str, Any], devices: tuple[int, ...]) -> str:
     hours = (f"{kind}-hours", *(f"hours on {n}" for n in devices))
     heads = ("", "seeds", "parameters", "steps", "tokens", "FLOPs", *hours, "disk")
     rows = []
-    for name in plan.variants:
+    for name in dict.fromkeys(run["variant"] for run in data["runs"]):
         own = [run for run in data["runs"] if run["variant"] == name]
         first = own[0]
         counts = (str(len(own)), f"{first['parameters']:,}", f"{first['steps']:,}")
@@ -119,10 +124,10 @@ def _notes(plan: Plan) -> str:
         )
     notes = [
         f"{said}. Devices are taken to add up without loss.",
-        "Tokens and FLOPs count every sequence at its full length, and the whole model.",
+        "Tokens and FLOPs count every sequence at its full length, and the whole model. Vocabulary, data and intrinsic "
+        "scores are not counted.",
     ]
     if plan.left_out:
         notes += [f"Left out: {task} ({why})." for task, why in plan.left_out.items()]
-    shared = len(plan.stages)
-    notes.append(f"{shared} stages; --commands prints them.")
+    notes.append(f"{len(plan.stages)} stages; --commands prints them, --jobs N runs N at once.")
     return console.wrapped(notes)

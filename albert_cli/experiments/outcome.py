@@ -113,7 +113,7 @@ def _sampling(plan: Plan, variant: str, metrics: Mapping[str, Mapping[int, float
                 found[metric] = max(found.get(metric, 0.0), share * (1 - share) / count)
         tasks = [found[f"task_{name}"] for name in run.tasks if f"task_{name}" in found]
     if tasks:
-        found["tasks_mean"] = sum(tasks) / len(tasks) ** 2
+        found["tasks_mean"] = found["tasks_above_majority"] = sum(tasks) / len(tasks) ** 2
     return found
 
 
@@ -138,16 +138,19 @@ def _numbers(plan: Plan, run: Run, record: Mapping[str, Any], titles: dict[str, 
     kept["own_mlm_accuracy"] = trained.get("mlm_accuracy")  # under the masks that the run trains with
     found = {**kept, **_result(plan, run.probe)}
     numbers = {key: value for key in found if (value := number(found[key])) is not None}
-    of_tasks = []
+    of_tasks, above = [], []
     for name, stage in run.tasks.items():
         result = _result(plan, stage)
-        score = number(result.get("median", result.get("score")))
+        score, majority = number(result.get("median", result.get("score"))), number(result.get("majority"))
         if score is not None:
             titles[name] = str(result.get("title", name))
             numbers[f"task_{name}"] = score
             of_tasks.append(score)
+            above += [score - majority] if majority is not None else []
     if of_tasks and len(of_tasks) == len(run.tasks):
         numbers["tasks_mean"] = statistics.fmean(of_tasks)
+        if above:
+            numbers["tasks_above_majority"] = statistics.fmean(above)
     return numbers
 
 

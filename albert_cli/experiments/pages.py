@@ -7,38 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from albert_cli import __version__, console, store
 from albert_cli.evaluation.page import Markup, document, join, table, tag
+from albert_cli.evaluation.results import number
 from albert_cli.experiments import drawings
 from albert_cli.experiments.claims import CONFIDENCE, EXACT, FAILS, HOLDS, NOISY, Finding, Judgement, Verdict
 from albert_cli.experiments.outcome import Outcome
+from albert_cli.experiments.recipe import METRICS
 
-# How a metric is called, and how its values are written: per cent, counts, times, plain numbers.
-LABELS: Final = {
-    "parameters": "parameters",
-    "paper_count": "as the paper counts",
-    "block_parameters": "in blocks",
-    "layers": "layers",
-    "hidden": "hidden",
-    "steps": "steps",
-    "seconds": "pretraining",
-    "speedup": "speedup",
-    "mlm_accuracy": "MLM",
-    "own_mlm_accuracy": "MLM, own masks",
-    "mlm_loss": "MLM loss",
-    "below_unigram_entropy": "below unigram",
-    "nsp_accuracy": "NSP",
-    "sop_accuracy": "SOP",
-    "l2_mean": "L2",
-    "l2_variation": "L2 variation",
-    "l2_last": "L2, last",
-    "degrees_mean": "angle",
-    "degrees_variation": "angle variation",
-    "degrees_last": "angle, last",
-    "tasks_mean": "mean of tasks",
-}
 _COUNTS: Final = EXACT | {"hidden"}
 _MARKS: Final[dict[Verdict, tuple[str, str]]] = {HOLDS: ("s3", "●"), FAILS: ("s6", "■"), NOISY: ("s5", "◆")}
 
@@ -151,10 +129,10 @@ def _seeds(finding: Finding) -> str:
 
 def columns(found: Outcome) -> dict[str, str]:
     """The metrics that were measured of what the experiment shows, and of every task, with their headings."""
-    wanted = {metric: LABELS[metric] for metric in found.plan.experiment.metrics}
+    wanted = {metric: METRICS[metric] for metric in found.plan.experiment.metrics}
     wanted |= {f"task_{name}": title for name, title in found.task_titles.items()}
     if len(found.task_titles) > 1:
-        wanted["tasks_mean"] = LABELS["tasks_mean"]
+        wanted["tasks_mean"] = METRICS["tasks_mean"]
     return {m: label for m, label in wanted.items() if any(found.by_seed(v, m) for v in found.plan.variants)}
 
 
@@ -187,10 +165,11 @@ def _tables(found: Outcome) -> Markup:
         title = plan.experiment.variants[name].title
         if name in found.diverged:
             title += f" ({found.diverged[name]} diverged)"
-        rows.append([join(title, tag("span", f"{seeds} seeds" if seeds != 1 else "1 seed", class_="beside")), *cells])
-    said = (
-        "The median over seeds, every seed below it. Accuracies in per cent, on text or rows that training did not see."
-    )
+        beside = "" if plan.experiment.is_counted else f"{seeds}\N{NO-BREAK SPACE}seed{'s' * (seeds != 1)}"
+        rows.append([join(title, tag("span", beside, class_="beside")), *cells])
+    said = "The median over seeds, each below it. Accuracies in per cent, on text or rows that training did not see."
+    if plan.experiment.is_counted:
+        said = "Counted by arithmetic; nothing is trained."
     parts = [table(["ours", *heads.values()], rows, caption=f"Ours, scale {plan.request.scale}. {said}")]
     if plan.left_out:
         left = "; ".join(f"{task}: {why}" for task, why in plan.left_out.items())
@@ -239,6 +218,7 @@ def _whole(found: Outcome) -> str:
     return shlex.join(words)
 
 
-def _time(record: Mapping[str, object]) -> str:
-    seconds = record.get("seconds")
-    return console.duration(float(seconds)) if isinstance(seconds, int | float) else ""
+def _time(record: Mapping[str, Any]) -> str:
+    """A stage's own seconds where it says them, since those of earlier attempts are among them."""
+    said = [number(source.get("seconds")) for source in (record.get("result") or {}, record)]
+    return console.duration(max(known)) if (known := [s for s in said if s is not None]) else ""

@@ -106,6 +106,7 @@ class Plan:
     request: Request
     stages: dict[str, Stage] = field(default_factory=dict)
     runs: list[Run] = field(default_factory=list)
+    prefixes: list[Run] = field(default_factory=list)  # what others start from, measured by nothing
     left_out: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -147,7 +148,9 @@ def make(experiment: Experiment, request: Request) -> Plan:
     for name, variant in _chosen(experiment, scale).items():
         for seed in range(seeds):
             run = builder.run(name, seed)
-            if not variant.is_prefix:
+            if variant.is_prefix:
+                plan.prefixes.append(run)
+            else:
                 plan.runs.append(builder.measured(run, variant))
     return plan
 
@@ -160,12 +163,14 @@ def _chosen(experiment: Experiment, scale: Scale) -> dict[str, Variant]:
 def _available_tasks(plan: Plan) -> list[str]:
     """The scale's tasks whose files are there, in a dry run without a folder all; the others are noted, with why."""
     folder, found = plan.request.tasks, []
+    if folder is not None and not folder.is_dir():
+        raise InputError(f"--tasks {folder}: no such folder", "name the one with the tasks' folders, such as RTE")
     for name in plan.scale.tasks:
+        task = find_task(name)
         if plan.request.dry_run and folder is None:
             found.append(name)  # what it would cost; the folder is named when it is run
             continue
         try:
-            task = find_task(name)
             if folder is None:
                 raise InputError("--tasks names no folder")
             for split in task.splits[: 1 + len(task.dev_splits)]:
@@ -187,13 +192,16 @@ def _count(shape: str, title: str) -> Stage:
 class _Builder:
     plan: Plan
     tasks: Sequence[str]
-    _made: dict[tuple[str, int], Run] = field(default_factory=dict)
+    _made: dict[tuple[str, int], Run | None] = field(default_factory=dict)
 
     def run(self, name: str, seed: int) -> Run:
         """The pretraining of a variant with a seed, after whatever it starts from."""
         if (name, seed) not in self._made:
+            self._made[name, seed] = None
             self._made[name, seed] = self._run(name, seed)
-        return self._made[name, seed]
+        if (made := self._made[name, seed]) is None:
+            raise ConfigError(f"{self.plan.experiment.name}: the variant {name} starts from itself")
+        return made
 
     def _run(self, name: str, seed: int) -> Run:
         plan, variant = self.plan, self.plan.experiment.variants[name]
@@ -210,14 +218,17 @@ class _Builder:
         if variant.after:  # not part of the name, since it says where the files lie
             values = config.merge(values, {"initial": {"checkpoint": str(plan.directory(parent))}})
         changes = _options(config.read_recipe(base), values)
-        stage = Stage(
-            "pretrain", f"{variant.title}, seed {seed}: pretraining", facts, needs, (), pretraining_cost(recipe)
-        )
+        cost = pretraining_cost(self._with_vocabulary(recipe))
+        stage = Stage("pretrain", f"{variant.title}, seed {seed}: pretraining", facts, needs, (), cost)
         argv = ["pretrain", base, "--data", str(directory), "--out", str(plan.directory(stage.id)), *changes]
         if plan.request.nproc > 1:
             argv += ["--nproc", str(plan.request.nproc)]
         plan.add(dataclasses.replace(stage, argv=(*argv, *self._ending())))
-        return Run(name, seed, recipe, stage.id)
+        return Run(name, seed, self._with_vocabulary(recipe), stage.id)
+
+    def _with_vocabulary(self, recipe: PretrainRecipe) -> PretrainRecipe:
+        """The recipe with the vocabulary that its run will find in the data: what it costs depends on it."""
+        return dataclasses.replace(recipe, model=dataclasses.replace(recipe.model, vocab_size=self._vocabulary_size))
 
     def settings(self, name: str, seed: int) -> tuple[str, Settings]:
         """The base recipe of a variant, and its values with every change on them."""
@@ -241,7 +252,7 @@ class _Builder:
 
     def _steps_of(self, values: Settings, other: str, seed: int) -> int:
         """The steps in which a recipe takes as many FLOPs as another variant's whole run."""
-        recipe = config.validate(PretrainRecipe, values, self.plan.experiment.name)
+        recipe = self._with_vocabulary(config.validate(PretrainRecipe, values, self.plan.experiment.name))
         theirs = pretraining_cost(self._recipe(other, seed)).flops
         return max(2, round(theirs / pretraining_cost(recipe).flops * recipe.schedule.total_steps))
 
@@ -273,6 +284,8 @@ class _Builder:
         extra = plan.request.extra_text or (() if plan.request.text else scale.extra_text)
         if text == "extra" and not extra:
             raise ConfigError("there is no additional text", "name some with --extra-text")
+        if "-" in (*usual, *extra):
+            raise ConfigError("--text -: standard input can be read only once", "write it to a file, and name that")
         vocabulary = Stage(
             "vocabulary", f"vocabulary of {scale.vocabulary:,} pieces",
             {"text": usual, "size": scale.vocabulary, "sample": scale.sample},

@@ -56,8 +56,13 @@ def probe(
         raise InputError(f"{data}: holds no text to score on")
     if Vocabulary.load(corpus.vocabulary_dir).fingerprint != vocabulary.fingerprint:
         raise ConfigError(f"{data}: has another vocabulary than {checkpoint}", "make the data with the checkpoint's")
-    longest = {"max_seq_length": min(512, found.config.max_position_embeddings)}
-    pairs = config.load(ProbeRecipe, {"data": longest}, overrides).data
+    positions = found.config.max_position_embeddings
+    pairs = config.load(ProbeRecipe, {"data": {"max_seq_length": min(512, positions)}}, overrides).data
+    if pairs.max_seq_length > positions:
+        raise ConfigError(
+            f"data.max_seq_length is {pairs.max_seq_length}, but the model has only {positions} positions",
+            f"-s data.max_seq_length={positions}",
+        )
     target = choose_device(device)
     torch.manual_seed(0)  # a head that the checkpoint lacks is drawn the same way every time
     model = PretrainingModel(found.config)

@@ -6,7 +6,6 @@ changes of the scale's base recipe, so that two variants differ by nothing that 
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, get_args
@@ -19,7 +18,34 @@ SCALES: Final[tuple[str, ...]] = get_args(ScaleName)
 FOLDER: Final = "experiments/"
 
 Settings = dict[str, Any]
+Plot = Literal["layers"]  # beside what every report draws: Figure 1
 _SIGNS: Final = {"above": ">", "below": "<", "equal": "="}
+
+# What is measured of a variant, and how a column of it is headed; beside these there is `task_NAME` of every task.
+METRICS: Final = {
+    "parameters": "parameters",
+    "paper_count": "as the paper counts",
+    "block_parameters": "in blocks",
+    "layers": "layers",
+    "hidden": "hidden",
+    "steps": "steps",
+    "seconds": "pretraining",
+    "speedup": "speedup",
+    "mlm_accuracy": "MLM",
+    "own_mlm_accuracy": "MLM, own masks",
+    "mlm_loss": "MLM loss",
+    "below_unigram_entropy": "below unigram",
+    "nsp_accuracy": "NSP",
+    "sop_accuracy": "SOP",
+    "l2_mean": "L2",
+    "l2_variation": "L2 variation",
+    "l2_last": "L2, last",
+    "degrees_mean": "angle",
+    "degrees_variation": "angle variation",
+    "degrees_last": "angle, last",
+    "tasks_mean": "mean",
+    "tasks_above_majority": "above the majority",
+}
 
 
 @dataclass(frozen=True)
@@ -142,7 +168,7 @@ class Experiment:
     variants: Mapping[str, Variant]
     tables: tuple[PaperTable, ...]
     claims: tuple[Claim, ...]
-    plots: tuple[str, ...]
+    plots: tuple[Plot, ...]
     metrics: tuple[str, ...]
     speed_against: str | None
 
@@ -150,6 +176,21 @@ class Experiment:
     def is_counted(self) -> bool:
         """Whether nothing is trained: every variant is a shape whose parameters are counted."""
         return all(v.shape is not None for v in self.variants.values())
+
+
+@dataclass(frozen=True)
+class _File:
+    """An experiment's file before its parts are looked into."""
+
+    title: str
+    source: str
+    scales: dict[str, Settings]
+    variants: dict[str, Settings]
+    tables: tuple[Settings, ...] = ()
+    claims: tuple[Settings, ...] = ()
+    plots: tuple[Plot, ...] = ()
+    metrics: tuple[str, ...] = ()
+    speed_against: str | None = None
 
 
 def names() -> list[str]:
@@ -188,22 +229,19 @@ def validate(name: str) -> tuple[dict[str, Any], str]:
 
 def parse(values: Mapping[str, Any], name: str, about: str = "") -> Experiment:
     """An experiment from its values as TOML gives them."""
-    known = {f.name for f in dataclasses.fields(Experiment)} - {"name", "about"}
-    for key in values:
-        if key not in known:
-            raise ConfigError(f"{name}: unknown key {key!r}", config.suggestion(key, sorted(known)))
-    lists = {key: tuple(values.get(key, ())) for key in ("plots", "metrics")}
+    file = config.validate(_File, values, name)
     experiment = Experiment(
         name=name,
         about=about,
-        title=str(values["title"]),
-        source=str(values["source"]),
-        scales=_scales(values["scales"], name),
-        variants={k: config.validate(Variant, v, f"{name}: variants.{k}") for k, v in values["variants"].items()},
-        tables=tuple(config.validate(PaperTable, v, f"{name}: tables") for v in values.get("tables", ())),
-        claims=tuple(_claim(v, name) for v in values.get("claims", ())),
-        speed_against=values.get("speed_against"),
-        **lists,
+        title=file.title,
+        source=file.source,
+        scales=_scales(file.scales, name),
+        variants={k: config.validate(Variant, v, f"{name}: variants.{k}") for k, v in file.variants.items()},
+        tables=tuple(config.validate(PaperTable, v, f"{name}: tables") for v in file.tables),
+        claims=tuple(config.validate(Claim, v, f"{name}: claims") for v in file.claims),
+        plots=file.plots,
+        metrics=file.metrics,
+        speed_against=file.speed_against,
     )
     _check(experiment)
     return experiment
@@ -219,13 +257,6 @@ def _scales(values: Mapping[str, Mapping[str, Any]], name: str) -> dict[str, Sca
     return found
 
 
-def _claim(values: Mapping[str, Any], name: str) -> Claim:
-    conditions = [config.validate(Condition, v, f"{name}: conditions") for v in values.get("conditions", ())]
-    plain = {key: value for key, value in values.items() if key != "conditions"}
-    claim = config.validate(Claim, {**plain, "conditions": []}, f"{name}: claims")
-    return dataclasses.replace(claim, conditions=tuple(conditions))
-
-
 def _check(experiment: Experiment) -> None:
     """What no field can say of itself: that names mean something."""
     variants = experiment.variants
@@ -237,11 +268,20 @@ def _check(experiment: Experiment) -> None:
     for name, key in named:
         if name is not None and name not in variants:
             raise ConfigError(f"{experiment.name}: {key} names no variant: {name}", config.suggestion(name, variants))
+    for metric in experiment.metrics:
+        _check_metric(experiment, metric)
     for claim in experiment.claims:
         if not claim.conditions:
             raise ConfigError(f"{experiment.name}: a claim without conditions: {claim.says}")
         for condition in claim.conditions:
             for reference in condition.references:
-                variant, dot, _ = reference.partition(".")
+                variant, dot, metric = reference.partition(".")
                 if not dot or variant not in variants:
                     raise ConfigError(f"{experiment.name}: {reference!r} is not VARIANT.METRIC of this experiment")
+                _check_metric(experiment, metric)
+
+
+def _check_metric(experiment: Experiment, metric: str) -> None:
+    if metric not in METRICS and not metric.startswith("task_"):
+        hint = config.suggestion(metric, METRICS) or f"metrics: {', '.join(METRICS)}, task_NAME"
+        raise ConfigError(f"{experiment.name}: nothing measures {metric!r}", hint)

@@ -14,6 +14,7 @@ from albert_cli.experiments.budget import describe
 from albert_cli.experiments.outcome import Outcome
 from albert_cli.experiments.plan import Request, make
 from albert_cli.experiments.runner import Invoke, Runner
+from albert_cli.training.device import choose_device
 from albert_cli.training.settings import parse_duration
 
 
@@ -40,14 +41,12 @@ def reproduce(
     name: str, request: Request, invoke: Invoke, *, jobs: int | None = None, max_time: str | None = None
 ) -> tuple[dict[str, Any], str]:
     """Run what is left of an experiment and write its report; return what `--json` prints, and the text."""
+    seconds, started = parse_duration(max_time, "--max-time") if max_time else None, time.monotonic()
+    gpus = _gpus(request.device)
     plan = make(recipe.load(name), request)
     for task, why in plan.left_out.items():
         console.warn(f"{task} is left out: {why}")
-    gpus = _gpus(request.device)
-    places = jobs if jobs is not None else max(1, gpus)
-    if places < 1:
-        raise ConfigError(f"--jobs {places}: at least one is needed")
-    seconds, started = parse_duration(max_time, "--max-time") if max_time else None, time.monotonic()
+    places = jobs if jobs is not None else max(1, gpus // request.nproc)
     with store.lock(request.out):
         done = Runner(plan, invoke, places, gpus, seconds).run()
         found = outcome.read(plan)
@@ -57,12 +56,10 @@ def reproduce(
 
 
 def _gpus(device: str) -> int:
-    """CUDA devices to spread over; none where the device is another."""
-    if device not in ("auto", "cuda"):
-        return 0
+    """CUDA devices to spread over, none where the device is another; raises `ConfigError` where it is not there."""
     import torch
 
-    return torch.cuda.device_count()
+    return torch.cuda.device_count() if choose_device(device).type == "cuda" else 0
 
 
 # ---------------------------------------------------------------- in words

@@ -10,7 +10,9 @@ import pytest
 from albert_cli.errors import ConfigError
 from albert_cli.experiments import recipe
 from albert_cli.experiments.budget import describe
+from albert_cli.experiments.claims import HOLDS, judge
 from albert_cli.experiments.plan import Request, make
+from albert_cli.model import params
 from tests.command import albert
 
 PLANNED = [(name, scale) for name in recipe.names() for scale in recipe.SCALES]
@@ -43,6 +45,10 @@ def test_plans_at_every_scale(name: str, scale: recipe.ScaleName) -> None:
     assert len(data["commands"]) == len(plan.stages)
     if not plan.experiment.is_counted:
         assert data["total"]["device_hours"] > 0
+    for claim in plan.experiment.claims:
+        if not claim.scales or scale in claim.scales:
+            compared = {reference.partition(".")[0] for c in claim.conditions for reference in c.references}
+            assert compared <= set(plan.variants), claim.says
 
 
 @pytest.mark.parametrize("name", recipe.names())
@@ -53,31 +59,69 @@ def test_paper_tables_have_a_cell_a_column_and_name_variants(name: str) -> None:
     assert experiment.claims and all(claim.margin and claim.source for claim in experiment.claims)
 
 
+@pytest.mark.parametrize("name", recipe.names())
+def test_two_cores_run_a_mini_experiment_in_twenty_minutes_and_an_h200_its_own_in_thirty(name: str) -> None:
+    limits: dict[recipe.ScaleName, tuple[int, int]] = {"mini": (2, 20), "h200": (1, 30)}
+    for scale, (devices, minutes) in limits.items():
+        data, _ = describe(make(recipe.load(name), Request(scale, Path("out"), dry_run=True)))
+        assert data["total"]["device_hours"] / devices * 60 <= minutes, scale
+
+
+def test_a_plan_counts_the_vocabulary_that_the_data_will_have() -> None:
+    plan = make(recipe.load("similarity"), Request("mini", Path("out"), dry_run=True))
+    run = plan.runs[0]
+    assert run.recipe is not None and run.recipe.model.vocab_size == plan.scale.vocabulary == 4000
+    cost = plan.stages[run.pretrain].cost
+    assert cost is not None and cost.parameters == params.count(run.recipe.model).total < 250_000
+
+
+def test_a_plan_counts_what_others_start_from() -> None:
+    data, text = describe(make(recipe.load("dropout"), Request("paper", Path("out"), dry_run=True)))
+    steps = {run["variant"]: run["steps"] for run in data["runs"]}
+    assert steps == {"before": 900_000, "with": 100_000, "without": 100_000}
+    assert "before, with dropout" in text
+    pretraining = sum(run["flops"] for run in data["runs"])
+    assert data["total"]["flops"] == pretraining + sum(t["flops"] for t in data["fine_tunings"])
+
+
+# What models give that have learnt nothing, two seeds of each. How long they train is another matter.
+NOTHING = {"mlm_accuracy": 0.1, "own_mlm_accuracy": 0.1, "mlm_loss": 6.0, "below_unigram_entropy": 0.0, "l2_mean": 5.0}
+NOTHING |= {"l2_last": 5.0, "l2_variation": 0.1, "degrees_mean": 40.0, "degrees_last": 40.0, "degrees_variation": 1.0}
+NOTHING |= {"sop_accuracy": 0.5, "nsp_accuracy": 0.5, "tasks_mean": 0.6, "tasks_above_majority": 0.0, "task_race": 0.25}
+
+
+@pytest.mark.parametrize("name", recipe.names())
+def test_no_claim_about_what_is_learnt_holds_where_nothing_is(name: str) -> None:
+    experiment = recipe.load(name)
+    values = {v: {metric: {0: value, 1: value} for metric, value in NOTHING.items()} for v in experiment.variants}
+    for claim in experiment.claims:
+        if any(r.partition(".")[2] in NOTHING for c in claim.conditions for r in c.references):
+            assert judge(claim, values, {}).verdict != HOLDS, claim.says
+
+
 def test_a_name_that_is_nearly_right_gets_a_suggestion() -> None:
     assert "did you mean 'sharing'?" in albert("reproduce", "shraing", "--dry-run", expect=2).err
+
+
+def claiming(*conditions: dict[str, object]) -> dict[str, object]:
+    return {"claims": [{"says": "x", "source": "y", "margin": "z", "conditions": list(conditions)}]}
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"claims": [{"says": "x", "source": "y", "margin": "z", "conditions": []}]}, "without conditions"),
-        (
-            {
-                "claims": [
-                    {
-                        "says": "x",
-                        "source": "y",
-                        "margin": "z",
-                        "conditions": [{"value": "nobody.mlm_loss", "must": "above", "bound": 1}],
-                    }
-                ]
-            },
-            "nobody.mlm_loss",
-        ),
+        (claiming(), "without conditions"),
+        (claiming({"value": "nobody.mlm_loss", "must": "above", "bound": 1}), "nobody.mlm_loss"),
         ({"scales": {"mini": {"about": "", "base": "mini/docs"}}}, "scales are"),
         ({"variants": {"a": {"title": "A", "after": "b"}}}, "names no variant"),
         ({"variants": {"a": {"titel": "A"}}}, "titel"),
         ({"clames": []}, "did you mean 'claims'?"),
+        ({"scales": 3}, "scales"),
+        ({"variants": 3}, "variants"),
+        ({"metrics": ["mlm_acuracy"]}, "did you mean 'mlm_accuracy'?"),
+        ({"plots": ["layer"]}, "plots"),
+        (claiming({"value": "a.mlm_acuracy", "must": "above", "bound": 1}), "did you mean 'mlm_accuracy'?"),
+        (claiming({"value": "a.mlm_loss", "must": "above", "bond": 1}), "did you mean 'bound'?"),
     ],
 )
 def test_a_recipe_that_cannot_be_is_refused(change: dict[str, object], said: str) -> None:
@@ -86,3 +130,25 @@ def test_a_recipe_that_cannot_be_is_refused(change: dict[str, object], said: str
     with pytest.raises(ConfigError) as error:
         recipe.parse({**values, "variants": {"a": {"title": "A"}}, **change}, "mine")
     assert said in f"{error.value} {error.value.hint}"
+
+
+@pytest.mark.parametrize("missing", ["title", "source", "scales", "variants"])
+def test_a_recipe_lacks_nothing(missing: str) -> None:
+    values: dict[str, object] = {"title": "T", "source": "S", "scales": {}, "variants": {}}
+    del values[missing]
+    with pytest.raises(ConfigError, match=missing):
+        recipe.parse(values, "mine")
+
+
+def test_no_variant_starts_from_itself(tmp_path: Path) -> None:
+    path = tmp_path / "circle.toml"
+    path.write_text('extends = "experiments/depth"\nvariants.l1.after = "l3"\n')
+    with pytest.raises(ConfigError, match="starts from itself"):
+        make(recipe.load(str(path)), Request("mini", Path("out"), dry_run=True))
+
+
+def test_a_task_that_does_not_exist_is_no_task_without_files(tmp_path: Path) -> None:
+    path = tmp_path / "tasks.toml"
+    path.write_text('extends = "experiments/sharing"\nscales.mini.tasks = ["rtr"]\n')
+    with pytest.raises(ConfigError, match="no task is called 'rtr'"):
+        make(recipe.load(str(path)), Request("mini", Path("out")))

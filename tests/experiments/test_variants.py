@@ -98,15 +98,15 @@ SHAPES: dict[str, tuple[Callable[[Facts], Any], dict[str, Any]]] = {
     "overall": (
         lambda f: (hidden(f), layers(f), word_table(f)[1], blocks(f)),
         {
-            "bert-base": (64, 2, 64, (2, 2)), "bert-large": (96, 4, 96, (4, 4)), "base": (64, 2, 32, (1, 1)),
-            "large": (96, 4, 32, (1, 1)), "xlarge": (128, 4, 32, (1, 1)), "xxlarge": (192, 2, 32, (1, 1)),
+            "bert-base": (32, 2, 32, (2, 2)), "bert-large": (48, 4, 48, (4, 4)), "base": (32, 2, 16, (1, 1)),
+            "large": (48, 4, 16, (1, 1)), "xlarge": (64, 4, 16, (1, 1)), "xxlarge": (96, 2, 16, (1, 1)),
         },
     ),
     "embedding": (
         lambda f: (word_table(f)[1], blocks(f)),
         {
-            **{f"none-{e}": (size, (2, 2)) for e, size in ((64, 8), (128, 16), (256, 32), (768, 64))},
-            **{f"all-{e}": (size, (1, 1)) for e, size in ((64, 8), (128, 16), (256, 32), (768, 64))},
+            **{f"none-{e}": (size, (2, 2)) for e, size in ((64, 8), (128, 16), (768, 64))},
+            **{f"all-{e}": (size, (1, 1)) for e, size in ((64, 8), (128, 16), (768, 64))},
         },
     ),
     "sharing": (blocks, {"all": (1, 1), "attention": (1, 4), "ffn": (4, 1), "none": (4, 4)}),
@@ -115,12 +115,12 @@ SHAPES: dict[str, tuple[Callable[[Facts], Any], dict[str, Any]]] = {
     "depth": (lambda f: (layers(f), blocks(f)), {f"l{n}": (n, (1, 1)) for n in (1, 3, 6, 12)}),
     "width": (
         lambda f: (hidden(f), layers(f)),
-        {"h1024": (32, 3), "h2048": (64, 3), "h4096": (128, 3), "h6144": (192, 3)},
+        {"h1024": (16, 3), "h2048": (32, 3), "h4096": (64, 3), "h6144": (96, 3)},
     ),
-    "deeper-xxlarge": (lambda f: (hidden(f), layers(f)), {"l12": (128, 2), "l24": (128, 4)}),
-    "degradation": (lambda f: (hidden(f), blocks(f)), {"large": (96, (4, 4)), "xlarge": (192, (4, 4))}),
+    "deeper-xxlarge": (lambda f: (hidden(f), layers(f)), {"l12": (96, 2), "l24": (96, 4)}),
+    "degradation": (lambda f: (hidden(f), blocks(f)), {"large": (48, (4, 4)), "xlarge": (96, (4, 4))}),
     "dropout": (dropout, {"with": (0.1, 0.1), "without": (0.0, 0.0)}),
-    "equal-time": (lambda f: (hidden(f), blocks(f)), {"xxlarge": (128, (1, 1)), "bert-large": (64, (4, 4))}),
+    "equal-time": (lambda f: (hidden(f), blocks(f)), {"xxlarge": (96, (1, 1)), "bert-large": (48, (4, 4))}),
     "sentence-loss": (lambda f: f["recipe"]["data"]["sentence_loss"], {n: n for n in ("none", "nsp", "sop")}),
     "masking": (
         lambda f: (f["recipe"]["data"]["ngram"], f["recipe"]["data"]["whole_word"]),
