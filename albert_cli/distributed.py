@@ -10,9 +10,10 @@ import logging
 import os
 import signal
 import sys
+import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -189,13 +190,19 @@ def _exit_code(codes: Mapping[int, int]) -> int:
 def end_with_parent() -> None:
     """End this worker of `multiprocessing` when its parent ends: one whose parent was killed would wait for ever."""
     import multiprocessing
-    import threading
 
-    parent = multiprocessing.parent_process()
+    if parent := multiprocessing.parent_process():
+        _end_after(parent.join)
 
+
+def end_with_stdin() -> None:
+    """End this process when the pipe that is its stdin closes, as it does when the parent that holds it is killed."""
+    _end_after(lambda: os.read(0, 1))
+
+
+def _end_after(wait: Callable[[], object]) -> None:
     def follow() -> None:
-        if parent is not None:
-            parent.join()
+        wait()
         os._exit(1)
 
     threading.Thread(target=follow, daemon=True).start()

@@ -48,6 +48,17 @@ def test_ranks_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) ->
     assert (distributed.rank(), distributed.world_size(), distributed.is_main()) == (3, 8, False)
 
 
+def test_a_process_ends_with_the_pipe_that_its_parent_holds() -> None:
+    """As the system closes it when the parent is killed."""
+    code = "import time; from albert_cli import distributed; distributed.end_with_stdin(); print(1); time.sleep(600)"
+    call = [sys.executable, "-u", "-c", code]
+    with subprocess.Popen(call, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdin is not None and child.stdout is not None
+        assert child.stdout.readline() == b"1\n" and child.poll() is None
+        child.stdin.close()
+        assert child.wait(60) == 1
+
+
 def wait_for_steps(run: Path, process: subprocess.Popen[str], since: int = 0) -> None:
     """Until the run has a journal, and not that of `since`: a run that goes on writes a new one."""
     deadline, journal = time.monotonic() + 200, run / "metrics.jsonl"

@@ -27,6 +27,8 @@ from albert_cli.experiments.plan import Plan, Stage
 
 Invoke = Callable[[Sequence[str]], tuple[int, str]]  # an `albert` command here: its exit code and what it printed
 _PATIENCE = 600.0  # seconds to wait for what a killed run left behind and is still writing
+# What a stage's own process runs: it ends when the pipe to it closes, so that a kill -9 here leaves none behind.
+_STAGE = "from albert_cli import cli, distributed; distributed.end_with_stdin(); cli.main()"
 
 
 class StageError(AlbertError):
@@ -39,7 +41,11 @@ class StageError(AlbertError):
 
 @dataclass
 class Runner:
-    """Runs a plan's stages; with `jobs` > 1 as processes of their own, each with a share of the cores or a GPU."""
+    """Runs a plan's stages, in this process or side by side as processes of their own.
+
+    `jobs` > 1 gives each process a share of the cores, or as many of the `gpus` as a pretraining has ranks. What has
+    ranks is started as a process even where it is alone.
+    """
 
     plan: Plan
     invoke: Invoke
@@ -58,8 +64,8 @@ class Runner:
         done = len(self.plan.stages) - len(left)
         if done:
             console.note(f"{done} of {len(self.plan.stages)} stages were finished before")
-        with _asked_to_stop(self._end), _alarm(self.max_time):
-            if self.jobs == 1:
+        with _asked_to_stop(self._end), _alarm(self.max_time, self._time_is_up):
+            if self.jobs == 1 and self.plan.request.nproc == 1:
                 for number, stage in enumerate(left, start=done + 1):
                     self._check_stop()
                     console.note(f"[{number}/{len(self.plan.stages)}] {stage.title}")
@@ -76,6 +82,11 @@ class Runner:
         self._stop.set()
         for child in list(self._children):
             child.terminate()
+
+    def _time_is_up(self) -> None:
+        """Ask this very process to stop, as a scheduler would."""
+        self._stop.set()  # a stage that takes the signal for its own may end well with it
+        os.kill(os.getpid(), signal.SIGTERM)
 
     def _check_stop(self, unfinished: bool = True) -> None:
         if self._stop.is_set() and unfinished:
@@ -161,10 +172,12 @@ class Runner:
         place, started = places.get(), time.monotonic()
         try:
             child = subprocess.Popen(
-                [sys.executable, "-m", "albert_cli", *stage.argv], env=self._environment(place), text=True,
-                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                [sys.executable, "-c", _STAGE, *stage.argv], env=self._environment(place), text=True,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             )  # fmt: skip
             self._children.add(child)
+            if self._stop.is_set():  # asked to stop before the child was known
+                child.terminate()
             assert child.stdout is not None and child.stderr is not None
             listener = threading.Thread(target=_pass_on, args=(stage.title, child.stderr), daemon=True)
             listener.start()
@@ -177,11 +190,14 @@ class Runner:
         return code, said, time.monotonic() - started
 
     def _environment(self, place: int) -> Mapping[str, str]:
-        """A GPU of its own for each place, or an even share of the cores."""
+        """GPUs of its own for each place, one a rank, or an even share of the cores."""
+        ranks = self.plan.request.nproc
         if self.gpus:
             visible = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(self.gpus)))).split(",")
-            return {**os.environ, "CUDA_VISIBLE_DEVICES": visible[place % len(visible)]}
-        threads = max(1, len(os.sched_getaffinity(0)) // self.jobs) if hasattr(os, "sched_getaffinity") else 1
+            own = dict.fromkeys(visible[i % len(visible)] for i in range(place * ranks, (place + 1) * ranks))
+            return {**os.environ, "CUDA_VISIBLE_DEVICES": ",".join(own)}
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+        threads = max(1, cores // (self.jobs * ranks))
         return {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads))}
 
 
@@ -212,12 +228,12 @@ def _asked_to_stop(end: Callable[[], None]) -> Iterator[None]:
 
 
 @contextmanager
-def _alarm(seconds: float | None) -> Iterator[None]:
-    """Ask this very process to stop after some seconds, as a scheduler would."""
+def _alarm(seconds: float | None, ring: Callable[[], None]) -> Iterator[None]:
+    """Call `ring` after some seconds, if it has come to that."""
     if seconds is None:
         yield
         return
-    timer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGTERM))
+    timer = threading.Timer(seconds, ring)
     timer.daemon = True
     timer.start()
     try:

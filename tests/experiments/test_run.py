@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from albert_cli import store
+from albert_cli.errors import BusyError, Interrupted
+from albert_cli.experiments import outcome, recipe
+from albert_cli.experiments.plan import Plan, Request, make
+from albert_cli.experiments.runner import Runner
 from tests.command import albert, snapshot
+from tests.processes import start
 
 
 def reproduce(name: str, out: Path, *more: object, expect: int = 0) -> dict[str, Any]:
@@ -80,7 +89,7 @@ def test_the_verdict_turns_with_the_result_files(tmp_path: Path, tiny_data: Path
             for path in (tmp_path / "stages").glob("probe-*.json"):
                 record = json.loads(path.read_text())
                 if record["title"] == f"NSP, seed {seed}: intrinsic scores":
-                    record["result"] |= {"sop_accuracy": accuracy, "sequences": 100_000}
+                    record["result"] |= {"nsp_accuracy": 0.9, "sop_accuracy": accuracy, "sequences": 100_000}
                     path.write_text(json.dumps(record))
         result = reproduce("sentence-loss", tmp_path, "--data", tiny_data)
         assert result["stages_done_now"] == 0
@@ -129,6 +138,12 @@ def test_killed_and_started_again_repeats_nothing_and_reports_the_same(
     assert verdicts(again) == verdicts(ran[1])
 
 
+def test_probe_needs_a_position_for_every_token(ran: tuple[Path, dict[str, Any]], tiny_data: Path) -> None:
+    run = next((ran[0] / "stages").glob("pretrain-*/"))
+    said = albert("probe", run, "--data", tiny_data, "-s", "data.max_seq_length=512", expect=2)
+    assert "has only 128 positions" in said.err
+
+
 def scores(result: dict[str, Any]) -> dict[str, Any]:
     """What is measured but the time that it took."""
     return {
@@ -145,6 +160,77 @@ def test_side_by_side_gives_the_same_numbers(tmp_path: Path, tiny_data: Path, ra
     assert {key: shared[key] for key in ("mlm_loss", "l2_mean")} == {
         key: theirs[key] for key in ("mlm_loss", "l2_mean")
     }
+
+
+def test_a_killed_run_leaves_no_stage_running(tmp_path: Path, tiny_data: Path) -> None:
+    """kill -9 of a run whose stages are processes of their own: they end too, and the next start collides with none."""
+    out = tmp_path / "out"
+    call = ["reproduce", "similarity", "--scale", "smoke", "--out", out, "--device", "cpu", "--seeds", 1, "--jobs", 2]
+    call += ["--data", tiny_data, "-s", "schedule.total_steps=1000000"]
+    run = start(tmp_path / "log", *call, before=os.setsid)
+    try:
+        run.wait_until(lambda: len(list(out.glob("stages/pretrain-*/status.json"))) == 2, timeout=600)
+        assert not any(map(is_free, out.glob("stages/pretrain-*")))
+        run.kill()
+        wait_until(lambda: all(map(is_free, out.glob("stages/pretrain-*"))), seconds=30)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(run.process.pid or 0, signal.SIGKILL)
+
+
+def is_free(directory: Path) -> bool:
+    """Whether no process writes there."""
+    try:
+        with store.lock(directory):
+            return True
+    except BusyError:
+        return False
+
+
+def wait_until(ready: Callable[[], bool], seconds: float = 240) -> None:
+    deadline = time.monotonic() + seconds
+    while not ready():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.05)
+
+
+SCALES = "".join(f'[scales.{name}]\nabout = ""\nbase = "mini/docs"\n' for name in recipe.SCALES)
+
+
+def counted(folder: Path, *shapes: str) -> Plan:
+    """The plan of an experiment that counts some shapes."""
+    names = ", ".join(f'{shape} = {{ title = "{shape}", shape = "{shape}" }}' for shape in shapes)
+    path = folder / "counted.toml"
+    path.write_text(f'title = "T"\nsource = "S"\nvariants = {{ {names} }}\n{SCALES}')
+    return make(recipe.load(str(path)), Request("smoke", folder / "out", nproc=2))
+
+
+def test_what_has_ranks_is_started_as_a_process(tmp_path: Path) -> None:
+    """`torchrun` starts the command line of its process again, and that is not the stage's in the run's own."""
+
+    def never(arguments: Sequence[str]) -> tuple[int, str]:
+        raise AssertionError(arguments)
+
+    plan = counted(tmp_path, "albert-base")
+    assert Runner(plan, never).run() == 1
+    assert outcome.read(plan).values["albert-base"]["layers"] == {0: 12}
+
+
+def test_time_that_is_up_while_a_stage_ends_well_is_not_forgotten(tmp_path: Path) -> None:
+    """A stage takes the signal for its own, and finishes; no other is begun."""
+    asked = []
+
+    def stage(arguments: Sequence[str]) -> tuple[int, str]:
+        before = signal.signal(signal.SIGTERM, lambda *_: asked.append(arguments))
+        wait_until(lambda: bool(asked))
+        signal.signal(signal.SIGTERM, before)
+        return 0, "{}"
+
+    plan = counted(tmp_path, "albert-base", "albert-large")
+    plan.request = dataclasses.replace(plan.request, nproc=1)
+    with pytest.raises(Interrupted):
+        Runner(plan, stage, max_time=2.0).run()
+    assert len(asked) == len(list((tmp_path / "out" / "stages").glob("*.json"))) == 1
 
 
 def test_time_is_up(tmp_path: Path, tiny_data: Path) -> None:
@@ -167,6 +253,10 @@ def test_sizes_are_the_exact_counts(tmp_path: Path) -> None:
         ((), 2, "which experiment?"),
         (("sharing",), 2, "--out: where to?"),
         (("sharing", "--dry-run", "--seeds", "0"), 2, "at least one is needed"),
+        (("sharing", "--dry-run", "--jobs", "0"), 2, "greater than or equal to 1"),
+        (("sharing", "--dry-run", "--text", "-"), 2, "can be read only once"),
+        (("sharing", "--dry-run", "--tasks", "no-such-folder"), 3, "no such folder"),
+        (("sharing", "--dry-run", "--tflops", "shared=3"), 2, "has no such variant"),
         (("sharing", "--dry-run", "--tflops", "fast"), 2, "not a number"),
     ],
 )
