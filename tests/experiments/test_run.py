@@ -176,6 +176,7 @@ def test_a_killed_run_leaves_no_stage_running(tmp_path: Path, tiny_data: Path) -
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(run.process.pid or 0, signal.SIGKILL)
+        run.process.kill()
 
 
 def is_free(directory: Path) -> bool:
