@@ -27,6 +27,10 @@ class InputError(AlbertError):
     exit_code = 3
 
 
+class MissingData(InputError):  # noqa: N818  (many can do without)
+    """Data that are not there at all, where damaged ones are a plain `InputError`: what can do without them goes on."""
+
+
 class CheckpointError(AlbertError):
     """A checkpoint or artefact that is incomplete, damaged or does not fit, or a full disk (exit code 4)."""
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from albert_cli import console, store
-from albert_cli.errors import BusyError, InputError
+from albert_cli.errors import BusyError, MissingData
 from albert_cli.training import run
 from albert_cli.training.classify import PREDICTIONS, prediction_lines
 from albert_cli.training.finetune import RESULTS, Prepared, finetune, prepare
@@ -125,7 +125,7 @@ def _score(prepared: Prepared, out: Path) -> dict[str, Any]:
     with store.lock(out):
         try:
             _ = prepared.examples
-        except InputError:
+        except MissingData:
             if prepared.task.classifier_of is None:
                 raise
             return _predict_unlabelled(prepared, out)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from albert_cli import console, store
-from albert_cli.errors import ConfigError, InputError
+from albert_cli.errors import ConfigError, InputError, MissingData
 from albert_cli.evaluation.single import Request, prepare_task
 from albert_cli.evaluation.suite import answering, model_of
 from albert_cli.tasks.spec import TASKS
@@ -88,7 +88,7 @@ def _test_set(file: ServerFile, data: str | None) -> list[Example] | None:
     task = TASKS[file.task]
     try:
         examples = task.read(file.split, data)
-    except InputError as error:
+    except MissingData as error:
         console.note(f"{file.name} will hold placeholders: {error.message}")
         return None
     if len(examples) != file.rows:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from albert_cli import console, store
-from albert_cli.errors import InputError
+from albert_cli.errors import InputError, MissingData
 from albert_cli.evaluation import parallel
 from albert_cli.evaluation.single import Request, evaluate_task, prepare_task, refuse_foreign, run_directory
 from albert_cli.evaluation.start import start_from_run, start_task, without_start
@@ -49,7 +49,7 @@ def _with_data(request: Request) -> tuple[dict[str, Prepared], dict[str, str]]:
         try:
             prepared = prepare_task(request, name)
             _ = prepared.examples
-        except InputError as error:
+        except MissingData as error:
             left_out[name] = error.message
             console.warn(f"{TASKS[name].title} is left out: {error.message}")
             continue
@@ -64,7 +64,7 @@ def _started(
     name = start_task(prepared)
     assert name is not None
     if name not in results:
-        return without_start(prepared, InputError(left_out.get(name, "it has a start of its own")), request.overrides)
+        return without_start(prepared, MissingData(left_out.get(name, "it has a start of its own")), request.overrides)
     return start_from_run(prepared, best_run(out / name, results[name]))
 
 
@@ -88,7 +88,8 @@ def _diagnostics(request: Request, out: Path, tasks: Results) -> dict[str, Any] 
     try:
         return evaluate_task(prepare_task(answering(request, mnli), name), out / name, 1)
     except InputError as error:
-        console.note(f"{TASKS[name].title} is left out: {error.message}")
+        say = console.note if isinstance(error, MissingData) else console.warn
+        say(f"{TASKS[name].title} is left out: {error.message}")
         return None
 
 

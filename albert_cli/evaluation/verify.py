@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from albert_cli import config, console, store
-from albert_cli.errors import CheckpointError, ConfigError, InputError, NotReached, Skipped
+from albert_cli.errors import CheckpointError, ConfigError, MissingData, NotReached, Skipped
 from albert_cli.evaluation.runs import evaluate
 from albert_cli.model import hub
 from albert_cli.training.finetune import RESULTS
@@ -70,7 +70,7 @@ def _verdict(
     given = [*recipe.overrides, *overrides]
     try:
         found = evaluate(task, recipe.checkpoint, _data_of(task, data), out / task, recipe.runs, given, device)
-    except (InputError, ConfigError) as error:
+    except (MissingData, ConfigError) as error:
         if isinstance(error, ConfigError) and "not available" not in error.message:
             raise
         console.warn(f"{task} is skipped: {error.message}")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from albert_cli import console
-from albert_cli.errors import InputError
+from albert_cli.errors import InputError, MissingData
 from albert_cli.tasks.hub import is_hub, read_hub
 from albert_cli.tasks.rows import Rows, read_delimited
 from albert_cli.tasks.task import Example, Task
@@ -77,11 +77,11 @@ class GlueFiles:
     def _find(self, data: Path, split: str) -> Path:
         file = f"{self.files.get(split, split)}.tsv"
         if not data.is_dir():
-            raise InputError(f"{data}: no such directory", f"--data names the folder that holds {self.folder}/{file}")
+            raise MissingData(f"{data}: no such directory", f"--data names the folder that holds {self.folder}/{file}")
         for path in (data / self.folder / file, data / file):
             if path.is_file():
                 return path
-        raise InputError(
+        raise MissingData(
             f"{data}: neither {self.folder}/{file} nor {file} is there",
             f"without --data it is read from the Hugging Face Hub ({HUB})",
         )

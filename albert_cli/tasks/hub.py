@@ -6,7 +6,7 @@ from types import ModuleType
 from typing import Any
 
 from albert_cli import network
-from albert_cli.errors import InputError
+from albert_cli.errors import MissingData
 from albert_cli.tasks.rows import Rows, as_text
 
 
@@ -33,16 +33,16 @@ def hub_splits(source: str) -> tuple[str, ...]:
         raise _unreachable(source, error) from None
 
 
-def _unreachable(origin: str, error: Exception) -> InputError:
+def _unreachable(origin: str, error: Exception) -> MissingData:
     # The library raises whatever its network and file layers raise; the first line says what matters.
     reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-    return InputError(f"{origin}: cannot be loaded: {reason}", "name a local copy by --data DIR")
+    return MissingData(f"{origin}: cannot be loaded: {reason}", "name a local copy by --data DIR")
 
 
 def read_hub(source: str, split: str) -> Rows:
     """A split of `hf:NAME[:CONFIG]` through `datasets`.
 
-    Class indices are written as class names, hidden ones (-1) as empty cells. Raises `InputError` with one
+    Class indices are written as class names, hidden ones (-1) as empty cells. Raises `MissingData` with one
     line when the Hub, the data set, its configuration or the split cannot be reached.
     """
     datasets = _import_datasets()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from albert_cli.errors import InputError
+from albert_cli.errors import InputError, MissingData
 from albert_cli.tasks.hub import is_hub, read_hub
 from albert_cli.tasks.rows import read_lines, read_text
 from albert_cli.tasks.task import ChoiceExample, Task
@@ -69,13 +69,13 @@ class RaceFiles:
 
 def _level_folder(data: Path, split: str, level: str, levels: Sequence[str]) -> Path:
     if not data.is_dir():
-        raise InputError(f"{data}: no such directory", f"--data names the folder that holds {split}/{level}/")
+        raise MissingData(f"{data}: no such directory", f"--data names the folder that holds {split}/{level}/")
     for folder in (data / split / level, data / "RACE" / split / level):
         if folder.is_dir():
             return folder
     others = [name for name in levels if (data / split / name).is_dir()]
     hint = f"without --data it is read from the Hugging Face Hub ({HUB})"
-    raise InputError(
+    raise MissingData(
         f"{data}: {split}/{level} is not there",
         f"the task race_{others[0]} needs {others[0]} alone" if others else hint,
     )

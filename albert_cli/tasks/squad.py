@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from albert_cli import console
-from albert_cli.errors import InputError
+from albert_cli.errors import InputError, MissingData
 from albert_cli.tasks.hub import is_hub, read_hub
 from albert_cli.tasks.rows import read_text
 from albert_cli.tasks.task import Task
@@ -62,7 +62,7 @@ class SquadFiles:
         train, dev = (None if data.is_file() else _find(data, name, self.version) for name in ("train", "dev"))
         path = data if data.is_file() else dev if split == "dev" and dev else train
         if path is None:
-            raise InputError(
+            raise MissingData(
                 f"{data}: neither {split}-v{self.version}.json nor {split}.json is there",
                 f"without --data it is read from the Hugging Face Hub ({self.hub})",
             )
@@ -100,7 +100,7 @@ class SquadFiles:
 def _find(data: Path, split: str, version: Version) -> Path | None:
     """The file of a split in a folder, or in its folder `squad`."""
     if not data.exists():
-        raise InputError(f"{data}: no such file or directory", f"--data names the folder of {split}-v{version}.json")
+        raise MissingData(f"{data}: no such file or directory", f"--data names the folder of {split}-v{version}.json")
     names = (f"{split}-v{version}.json", f"{split}.json")
     paths = (folder / name for name in names for folder in (data, data / "squad"))
     return next((path for path in paths if path.is_file()), None)

@@ -72,9 +72,10 @@ class Choice:
         """That of options drawn blindly: their places say nothing that a model of one logit an option could learn."""
         return float(np.log(len(task.labels)))
 
-    def is_one_answer(self, task: Task, outputs: Array) -> bool:
+    def one_answer(self, task: Task, outputs: Array, features: ChoiceFeatures) -> str | None:
         """The same place for all questions."""
-        return bool(np.ptp(outputs.argmax(axis=1)) == 0)
+        is_one = np.ptp(outputs.argmax(axis=1)) == 0 < np.ptp(features.labels)
+        return "the choice in the same place for all questions" if is_one else None
 
     def average(self, task: Task, outputs: Sequence[Array]) -> Array:
         """Logits whose softmax is the mean of the models' probabilities (§4.9)."""

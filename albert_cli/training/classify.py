@@ -78,10 +78,12 @@ class Classification:
         shares = np.unique(np.array(labels), return_counts=True)[1] / len(labels)
         return float(-(shares * np.log(shares)).sum())
 
-    def is_one_answer(self, task: Task, outputs: Array) -> bool:
+    def one_answer(self, task: Task, outputs: Array, features: Features) -> str | None:
         """One class for all inputs, or values that differ by less than a thousandth of their size."""
-        predicted = predictions_of(task, outputs)
-        return bool(np.ptp(predicted) <= (1e-3 * np.abs(predicted).max() if task.kind == "regression" else 0))
+        predicted, is_value = predictions_of(task, outputs), task.kind == "regression"
+        if np.ptp(features.labels) == 0 or np.ptp(predicted) > (1e-3 * np.abs(predicted).max() if is_value else 0):
+            return None
+        return f"one {'value' if is_value else 'class'} for all inputs"
 
     def average(self, task: Task, outputs: Sequence[Array]) -> Array:
         """The mean of the values, or logits whose softmax is the mean of the models' probabilities (§4.9)."""

@@ -13,14 +13,16 @@ from albert_cli.training.kinds import kind_of
 _AT_CHANCE = 0.99  # of the loss of a model that knows only how often each label occurs
 
 
-def reason(task: Task, outputs: Any, train: Sequence[Any], journal: Path, results: Mapping[str, Any]) -> str | None:
+def reason(
+    task: Task, outputs: Any, dev: Any, train: Sequence[Any], journal: Path, results: Mapping[str, Any]
+) -> str | None:
     """Why a run counts as collapsed, in a few words; None for one that learnt something.
 
-    `outputs` are those of the kept model on dev, `journal` is the run's `metrics.jsonl`, `results` its scores. Only
-    evaluations are looked at: the training losses of the journal are means since a line or a resumption.
+    `outputs` are those of the kept model on the features `dev`, `journal` is the run's `metrics.jsonl`, `results` its
+    scores. Only evaluations are looked at: the training losses of the journal are means since a line or a resumption.
     """
-    if kind_of(task).is_one_answer(task, outputs):
-        return "one value for all inputs" if task.kind == "regression" else "one class for all inputs"
+    if same := kind_of(task).one_answer(task, outputs, dev):
+        return same
     majority = results["majority"]
     if majority is None or results["score"] > majority:
         return None

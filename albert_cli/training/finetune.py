@@ -15,7 +15,7 @@ from torch import nn
 
 from albert_cli import config, console, store
 from albert_cli.distributed import Group
-from albert_cli.errors import CheckpointError, InputError
+from albert_cli.errors import CheckpointError, InputError, MissingData
 from albert_cli.model import hub
 from albert_cli.tasks.spec import find_task, fingerprint
 from albert_cli.tasks.squad import SquadFiles
@@ -139,7 +139,7 @@ class Prepared:
             return None
         try:
             train = self.examples[split] if split in self.examples else self.task.read(split, self.data)
-        except InputError:
+        except MissingData:
             return None
         return self.kind.baseline(self.task, train, self.dev_examples)
 
@@ -283,7 +283,7 @@ class _Run:
         results, outputs = p.results(model)
         results |= {"seed": recipe.train.seed, "best_step": state.best_step}
         train = p.examples[str(p.task.train_split)]
-        results["collapsed"] = collapse.reason(p.task, outputs, train, self.out / "metrics.jsonl", results)
+        results["collapsed"] = collapse.reason(p.task, outputs, p.dev, train, self.out / "metrics.jsonl", results)
         if results["collapsed"]:
             console.warn(f"{p.task.title} seed {recipe.train.seed} collapsed: {results['collapsed']}; {_REMEDY}")
         results["seconds"] = round(state.seconds, 2)

@@ -65,8 +65,8 @@ class TaskKind(Protocol):
     def chance_loss(self, task: Task, train: Sequence[Any]) -> float | None:
         """The loss of a model that knows only how often each label occurs in training; None where it is not known."""
 
-    def is_one_answer(self, task: Task, outputs: Any) -> bool:
-        """Whether the outputs say the same of every example: the model collapsed."""
+    def one_answer(self, task: Task, outputs: Any, features: Any) -> str | None:
+        """What the outputs say of every example although their labels differ, in words: the model collapsed."""
 
     def average(self, task: Task, outputs: Sequence[Any]) -> Any:
         """The outputs of an ensemble, from those of each of its models on the same examples."""

@@ -29,6 +29,7 @@ from albert_cli.tasks.squad_answers import (
     average,
     best_answers,
     collect,
+    is_unanswered,
     write_official,
 )
 from albert_cli.tasks.squad_features import SpanFeatures, encode_spans
@@ -96,11 +97,14 @@ class SpanAnswering:
     def chance_loss(self, task: Task, train: Sequence[Question]) -> None:
         """Not known: it depends on how long the windows are."""
 
-    def is_one_answer(self, task: Task, outputs: Spans) -> bool:
-        """The same place in every text: always the first words, say."""
+    def one_answer(self, task: Task, outputs: Spans, features: SpanFeatures) -> str | None:
+        """None to any question where some have one, or the same place in every text: always the first words, say."""
+        silent = is_unanswered(version_of(task), float(outputs.null.min()), features.settings.threshold)
+        if silent and features.is_answered.any():
+            return "no question answered"
         first = outputs.offsets[:-1][np.diff(outputs.offsets) > 0]
         places = np.stack([outputs.start[first], outputs.end[first]])
-        return bool((places == places[:, :1]).all())
+        return "the same place in every text" if len(first) > 1 and (places == places[:, :1]).all() else None
 
     def average(self, task: Task, outputs: Sequence[Spans]) -> Spans:
         """Mean probabilities of the spans."""

@@ -117,6 +117,41 @@ def test_finetune_puts_the_start_beside_its_run(suite: Suite, tmp_path: Path) ->
     assert "start" not in json.loads(other.out) and not (tmp_path / "other-mnli").exists()
 
 
+# ---------------------------------------------------------------- damaged data are not taken for absent ones
+
+
+def harmed(suite: Suite, folder: Path, name: str) -> Path:
+    """The suite's data with a line too short at the end of one file."""
+    files = {str(p.relative_to(suite.data).with_suffix("")): p.read_text() for p in suite.data.rglob("*.tsv")}
+    return write(folder / "data", files | {name: files.get(name, "index\n") + "cut\n"})
+
+
+@pytest.mark.parametrize("task", ["rte", "glue"])
+@pytest.mark.parametrize("name", ["MNLI/train", "RTE/train", "RTE/dev"])
+def test_a_damaged_file_ends_everything_before_anything_is_trained(
+    suite: Suite, tmp_path: Path, task: str, name: str
+) -> None:
+    data = harmed(suite, tmp_path, name)
+    with pytest.raises(InputError, match=rf"{name}\.tsv:\d+: 1 fields where"):
+        evaluate(task, str(suite.encoder), str(data), tmp_path / "out", 1, QUICK, "cpu")
+    assert not list(tmp_path.glob("out/**/*.safetensors"))
+
+
+def test_a_damaged_test_set_gets_no_placeholders(suite: Suite, tmp_path: Path) -> None:
+    data = harmed(suite, tmp_path, "WNLI/test")
+    call = ("glue", str(suite.encoder), str(data), tmp_path / "out", 1, QUICK, "cpu")
+    with pytest.raises(InputError, match=r"WNLI/test\.tsv:148: 1 fields"):
+        evaluate(*call, submission_file=tmp_path / "it.zip")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["data"]
+
+
+def test_damaged_diagnostics_are_not_taken_for_unlabelled_ones(suite: Suite, tmp_path: Path) -> None:
+    data = harmed(suite, tmp_path, "diagnostic/diagnostic-full")
+    model = suite.out / "mnli" / "run-0"
+    with pytest.raises(InputError, match=r"diagnostic-full\.tsv:1: not the published header"):
+        evaluate("ax", str(model), str(data), tmp_path / "out", 1, (), "cpu")
+
+
 # ---------------------------------------------------------------- the diagnostics
 
 

@@ -11,13 +11,25 @@ import pytest
 
 from albert_cli.evaluation.single import summarise
 from albert_cli.evaluation.tables import text
+from albert_cli.tasks.encode import Features
 from albert_cli.tasks.spec import find_task
+from albert_cli.tasks.squad import Answer, Question
+from albert_cli.tasks.squad_answers import Spans
+from albert_cli.tasks.squad_features import encode_spans
+from albert_cli.tasks.squad_settings import SpanSettings
 from albert_cli.tasks.task import Example
+from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.collapse import reason
 
 TRAIN = [Example("a", None, int(i < 3), str(i)) for i in range(4)]  # entropy 0.562
 VALUES = [Example("a", "b", float(v), str(v)) for v in (0, 2, 4)]  # variance 8/3
 DIFFERENT = np.array([[1.0, 0.0], [0.0, 1.0]])
+
+
+def labelled(labels: list[int]) -> Features:
+    """Examples of one token each."""
+    none = np.zeros(len(labels), dtype=np.int32)
+    return Features(none, none, np.arange(len(labels) + 1), np.array(labels), 0)
 
 
 def journal(path: Path, losses: list[float]) -> Path:
@@ -45,7 +57,38 @@ def test_reasons(
 ) -> None:
     train, results = VALUES if task == "stsb" else TRAIN, {"score": score, "majority": 0.5}
     lines = journal(tmp_path / "metrics.jsonl", losses)
-    assert reason(find_task(task), np.array(outputs), train, lines, results) == expected
+    assert reason(find_task(task), np.array(outputs), labelled([0, 1, 1]), train, lines, results) == expected
+
+
+@pytest.mark.parametrize("task", ["sst2", "stsb", "race"])
+@pytest.mark.parametrize("labels", [[1], [1, 1, 1]])
+def test_where_dev_has_one_label_one_answer_says_nothing(tmp_path: Path, task: str, labels: list[int]) -> None:
+    outputs = np.array([[0.0] if task == "stsb" else [0.0, 1.0, 0.0, 0.0]] * len(labels))
+    lines, results = journal(tmp_path / "metrics.jsonl", [0.1]), {"score": 1.0, "majority": 0.5}
+    assert reason(find_task(task), outputs, labelled(labels), TRAIN, lines, results) is None
+    other = reason(find_task(task), outputs.repeat(2, axis=0), labelled([*labels, 0]), TRAIN, lines, results)
+    assert other is not None and "all" in other
+
+
+@pytest.mark.parametrize(
+    ("task", "null", "places", "expected"),
+    [
+        ("squad2", [0.1, 7.0], [0, 5], "no question answered"),
+        ("squad2", [-0.1, 7.0], [0, 5], None),
+        ("squad1", [0.1, 7.0], [0, 5], None),  # 1.1 always answers
+        ("squad1", [0.1, 7.0], [5, 5], "the same place in every text"),
+        ("squad2", [-1.0, 7.0], [5, 5], "the same place in every text"),
+    ],
+)
+def test_answers_that_are_all_one(
+    tmp_path: Path, tiny_vocabulary: Path, task: str, null: list[float], places: list[int], expected: str | None
+) -> None:
+    questions = [Question(str(i), "ba?", "bade figo", (Answer("bade", 0),) if i else ()) for i in (0, 1)]
+    dev = encode_spans(questions, Vocabulary.load(tiny_vocabulary), 80, SpanSettings())
+    start = np.array(places)
+    said = Spans(np.arange(2), start, start + 4, np.ones(2), np.array(null))
+    lines, results = journal(tmp_path / "metrics.jsonl", [0.1]), {"score": 0.5, "majority": 0.5}
+    assert reason(find_task(task), said, dev, questions, lines, results) == expected
 
 
 def run(seed: int, score: float, collapsed: str | None) -> dict[str, Any]:
