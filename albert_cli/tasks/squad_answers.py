@@ -18,6 +18,7 @@ from albert_cli.tasks.squad_features import SpanFeatures
 from albert_cli.tasks.squad_metrics import score
 
 Floats = NDArray[np.float64]
+NOTHING_THERE = 1e9  # null odds where there is no span at all: beyond any threshold, yet a number in JSON
 PREDICTIONS, NBEST, NULL_ODDS = "predictions.json", "nbest_predictions.json", "null_odds.json"
 
 
@@ -60,7 +61,8 @@ def collect(features: SpanFeatures, parts: Iterable[tuple[Int64, WindowSpans]], 
     """The spans of all windows by question; `parts` are (the windows [B], what a head says of them).
 
     A question's null odds are the least of its windows', since one that holds the answer is enough; under
-    `relative_null` the score of its best span is taken off, as where both are sums of logits.
+    `relative_null` the score of its best span is taken off, as both are sums of logits; without one they are
+    `NOTHING_THERE`.
     """
     question, first, last, scores = [], [], [], []
     null = np.full(features.questions, np.inf)
@@ -76,7 +78,9 @@ def collect(features: SpanFeatures, parts: Iterable[tuple[Int64, WindowSpans]], 
         scores.append(said.scores[window, kept])
     of_question, begin, end = (np.concatenate(column) for column in (question, first, last))
     spans, best = _ranked(of_question, begin, end, np.concatenate(scores), null)
-    return Spans(*spans, null - best if relative_null else null)
+    if relative_null:
+        null = np.where(np.isfinite(best), null - best, NOTHING_THERE)
+    return Spans(*spans, null)
 
 
 def _ranked(
@@ -158,13 +162,14 @@ def write_official(
     """The three files of SQuAD's own tools: an answer a question, its n best, and in 2.0 its null odds.
 
     `predictions.json` leaves questions beyond the threshold unanswered (""); `nbest_predictions.json` has what would
-    have been answered.
+    have been answered, with probabilities that add up to 1 over the n best, as those tools have them.
     """
     predictions: dict[str, str] = {}
     n_bests: dict[str, list[dict[str, Any]]] = {}
     for question, found, null in zip(questions, best_answers(questions, spans, n_best), spans.null, strict=True):
         predictions[question.id] = "" if is_unanswered(version, null, threshold) else found[0].text
-        n_bests[question.id] = [{"text": f.text, "probability": round(f.probability, 6)} for f in found]
+        total = sum(f.probability for f in found) or 1.0
+        n_bests[question.id] = [{"text": f.text, "probability": round(f.probability / total, 6)} for f in found]
     _write(directory / PREDICTIONS, predictions)
     _write(directory / NBEST, n_bests)
     if version == "2.0":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -34,5 +35,7 @@ class SpanSettings:
         for name in ("max_query_length", "doc_stride", "max_answer_length", "n_best", "start_top", "end_top"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"span.{name} is {getattr(self, name)}", "it must be at least 1")
+        if math.isnan(self.threshold):
+            raise ConfigError("span.threshold is not a number", "0 is the usual one; inf leaves no question unanswered")
         if not 0 < self.holdout < 1:
             raise ConfigError(f"span.holdout is {self.holdout}", "it lies between 0 and 1")

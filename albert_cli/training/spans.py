@@ -42,7 +42,7 @@ from albert_cli.training.task_recipe import FinetuneRecipe
 Array = NDArray[Any]
 LINEAR, BEAM = "ForQuestionAnswering", "ForBeamQuestionAnswering"
 _HEADS = {LINEAR: ("span",), BEAM: ("start", "end", "answerable")}
-_KEPT = 40  # spans of a window: enough for the n best of a question and for ensembles
+_KEPT = 40  # spans of a window at least: enough for an ensemble to find those of its other members
 _NEVER = -1e30
 
 
@@ -219,6 +219,7 @@ def predict_spans(model: nn.Module, features: SpanFeatures, device: torch.device
 
 
 def _windows(model: nn.Module, features: SpanFeatures, device: torch.device) -> Iterator[tuple[Int64, WindowSpans]]:
+    kept = max(_KEPT, features.settings.n_best)
     for index in features.eval_batches(EVALUATION_TOKENS):
         with torch.inference_mode():
             batch, _ = features.batch(index)
@@ -231,7 +232,7 @@ def _windows(model: nn.Module, features: SpanFeatures, device: torch.device) -> 
                 first, last, scores, null = _decode_beam(model, tokens, layout, may_start_NS, features)
             else:
                 first, last, scores, null = _decode_linear(model, tokens, layout, may_start_NS, features)
-            scores, best = scores.flatten(1).topk(min(_KEPT, scores[0].numel()), dim=1)
+            scores, best = scores.flatten(1).topk(min(kept, scores[0].numel()), dim=1)
             first, last = (positions.flatten(1).gather(1, best) for positions in (first, last))
             scores = scores.double().masked_fill(scores < _NEVER / 2, -torch.inf)
         yield index, WindowSpans(*(t.cpu().numpy() for t in (first, last, scores, null.double())))
@@ -264,6 +265,8 @@ def _decode_beam(
     width = start_NS.shape[1]
     chance_NS = start_NS.log_softmax(dim=1).masked_fill(~may_start_NS, _NEVER)
     start_NK, first_NK = chance_NS.topk(min(settings.start_top, width), dim=1)
+    # A short context has fewer starts than that; what stands for the others may lie behind the last token of all.
+    first_NK = first_NK.masked_fill(start_NK < _NEVER / 2, 0)
     start_NKH = x_TH.index_select(0, (layout.first[:, None] + first_NK).flatten()).unflatten(0, first_NK.shape)
     end_NSK = tokens.grid.spread(model.end(x_TH, start_NKH, layout.sequence).float())
     end_NSK = end_NSK.masked_fill(~allowed_NS[..., None], _NEVER).log_softmax(dim=1)

@@ -53,8 +53,8 @@ def test_the_official_files(tmp_path: Path) -> None:
     assert read == {
         "predictions.json": {"a": "Ada", "b": ""},
         "nbest_predictions.json": {
-            "a": [{"text": "Ada", "probability": 0.5}, {"text": "Bo", "probability": 0.3}],
-            "b": [{"text": "Bo", "probability": 0.9}],
+            "a": [{"text": "Ada", "probability": 0.625}, {"text": "Bo", "probability": 0.375}],  # of the two alone
+            "b": [{"text": "Bo", "probability": 1.0}],
         },
         "null_odds.json": {"a": -1.0, "b": 2.0},
     }

@@ -108,6 +108,11 @@ def test_an_input_without_room_is_refused(vocabulary: Vocabulary) -> None:
         encode_spans([Question("a", "ba", "de")], vocabulary, 9, SETTINGS)
 
 
+def test_a_threshold_is_a_number() -> None:
+    with pytest.raises(ConfigError, match=r"span\.threshold is not a number"):
+        SpanSettings(threshold=float("nan"))
+
+
 @given(st.integers(1, 60), st.integers(1, 20), st.integers(1, 25))
 def test_the_window_with_most_context(pieces: int, room: int, stride: int) -> None:
     starts = window_starts(pieces, room, stride).tolist()

@@ -21,6 +21,7 @@ from albert_cli.model.packing import pack
 from albert_cli.model.spans import BeamQuestionAnswering
 from albert_cli.tasks.spec import find_task
 from albert_cli.tasks.squad import Answer, Question, read_file
+from albert_cli.tasks.squad_answers import answer_lines, best_answers
 from albert_cli.tasks.squad_features import SpanFeatures, encode_spans
 from albert_cli.tasks.squad_metrics import evaluate
 from albert_cli.tasks.squad_settings import SpanSettings
@@ -146,6 +147,8 @@ def test_odds_beyond_the_threshold_leave_a_question_unanswered(tuned: Callable[[
     found = evaluate(raw, [[a.text for a in q.answers] for q in questions], "2.0", [odds[q.id] for q in questions])
     assert found["best_f1"] == pytest.approx(scores["best_f1"])
     assert found["best_f1"] >= found["f1"] == pytest.approx(scores["f1"])
+    results = json.loads((out / "results.json").read_text(encoding="utf-8"))
+    assert results["best_threshold"] == pytest.approx(found["best_threshold"], abs=1e-5)
 
 
 def test_the_linear_head_is_hugging_faces(tuned: Callable[[str], Path], vocabulary: Vocabulary) -> None:
@@ -309,6 +312,27 @@ def test_decoding_finds_what_plain_loops_find(
         assert found.probability[begin] == pytest.approx(np.exp(here[top[0]]) / total, rel=1e-4)
         relative = 0.0 if cls is BeamQuestionAnswering else here[top[0]]
         assert found.null[number] == pytest.approx(min(null[number]) - relative, rel=1e-4, abs=1e-5)
+
+
+@pytest.mark.parametrize("cls", [QuestionAnswering, BeamQuestionAnswering])
+def test_a_context_without_a_piece_is_answered_by_nothing_in_plain_json(cls: type[Any], vocabulary: Vocabulary) -> None:
+    asked = [Question("q", "zozo?", "\u0301"), question("bade figo")]
+    model, features = tiny_model(cls, vocabulary).eval(), encoded(asked, vocabulary)
+    assert features.length.tolist()[0] == 0
+    found = spans.predict_spans(model, features, CPU)
+    assert np.isfinite(found.null).all()
+    lines = [json.loads(line) for line in answer_lines(asked, found, "2.0", 0.0, is_scored=False)]
+    assert (lines[0]["prediction"], lines[0]["probability"]) == ("", 0.0)
+    if cls is QuestionAnswering:
+        assert lines[0]["null_odds"] > 1e6
+
+
+def test_as_many_answers_as_are_asked_for(vocabulary: Vocabulary) -> None:
+    asked = [Question("q", "zozo?", " ".join(WORDS))]
+    features = encode_spans(asked, vocabulary, 48, replace(SHORT, n_best=60, max_answer_length=30))
+    assert len(features) == 1  # of which 40 spans are kept where less is asked for
+    found = spans.predict_spans(tiny_model(QuestionAnswering, vocabulary).eval(), features, CPU)
+    assert len(next(iter(best_answers(asked, found, 60)))) == 60
 
 
 def characters(features: SpanFeatures, window: int, first: int, last: int) -> tuple[int, int]:
