@@ -98,10 +98,10 @@ def summarise(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     scores = [float(r["score"]) for r in results]
     collapsed = {str(r["seed"]): r["collapsed"] for r in results if r.get("collapsed")}
     sound = [float(r["score"]) for r in results if not r.get("collapsed")]
-    of_one_run = ("kind", "score", "scores", "seed", "best_step", "predictions", "seconds", "collapsed")
+    of_one_run = {"kind", "score", "scores", "best_threshold", "seed", "best_step", "predictions", "seconds"}
     return {
         "kind": "eval",
-        **{key: value for key, value in results[0].items() if key not in of_one_run},
+        **{key: value for key, value in results[0].items() if key not in {*of_one_run, "collapsed"}},
         "median": statistics.median(scores),
         "spread": max(scores) - min(scores),
         "mean": statistics.fmean(scores),

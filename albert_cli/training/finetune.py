@@ -24,7 +24,7 @@ from albert_cli.tasks.task import Task
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training import checkpoint, collapse, run
 from albert_cli.training.classify import PREDICTIONS
-from albert_cli.training.device import choose_device, place, settle
+from albert_cli.training.device import autocast, choose_device, place, settle
 from albert_cli.training.kinds import TaskKind, kind_of
 from albert_cli.training.loop import Loop
 from albert_cli.training.settings import TrainSettings
@@ -146,18 +146,21 @@ class Prepared:
     def results(self, model: nn.Module) -> tuple[dict[str, Any], Any]:
         """What every result says (`results.json`): the model's scores on each dev split, and all that decided them.
 
-        Also its outputs on the first of these splits.
+        Also its outputs on the first of these splits. The precision is that of training, so that the score is the one
+        by which the model was kept.
         """
         model.eval()
         task = self.task
         scores: dict[str, float] = {}
+        thresholds: dict[str, float] = {}
         outputs: dict[str, Any] = {}
-        for split, features in self.features.items():
-            if split in task.dev_splits:
-                outputs[split] = self.kind.predict(task, model, features, self.device)
-                metrics = self.kind.evaluation(task, outputs[split], features, self.examples[split])
-                further = "" if split == task.dev_splits[0] else split.removeprefix("dev_") + "_"
-                scores |= {f"{further}{name}": metrics[name] for name in task.metrics if name in metrics}
+        for split in task.dev_splits:
+            with autocast(self.train_settings.precision, self.device):
+                outputs[split] = self.kind.predict(task, model, self.features[split], self.device)
+            metrics = self.kind.evaluation(task, outputs[split], self.features[split], self.examples[split])
+            further = "" if split == task.dev_splits[0] else split.removeprefix("dev_") + "_"
+            scores |= {f"{further}{name}": metrics[name] for name in task.metrics if name in metrics}
+            thresholds |= {name: metrics[name] for name in ("best_threshold",) if name in metrics}
         record = {
             "kind": "run",
             "task": task.name,
@@ -165,6 +168,7 @@ class Prepared:
             "metric": task.metrics[0],
             "score": scores[task.metrics[0]],
             "scores": scores,
+            **thresholds,
             "majority": self.majority,
             "labels": list(task.labels),
             "predictions": PREDICTIONS,
