@@ -65,6 +65,8 @@ class GlueFiles:
         rows = read_delimited(path, header=columns.header)
         if columns.header:
             _check_header(rows, columns)
+        elif rows.cells and any(column.name in rows.cells[0] for column in columns.used):
+            raise InputError(f"{path}:1: a header, where {task.title} is published without", "remove the first line")
         width = len(rows.columns) or 1 + max(column.place for column in columns.used)
         if self.skip_short:
             rows = _without_short_rows(rows, width)
@@ -77,7 +79,8 @@ class GlueFiles:
     def _find(self, data: Path, split: str) -> Path:
         file = f"{self.files.get(split, split)}.tsv"
         if not data.is_dir():
-            raise MissingData(f"{data}: no such directory", f"--data names the folder that holds {self.folder}/{file}")
+            reason = "is no directory" if data.exists() else "no such directory"
+            raise MissingData(f"{data}: {reason}", f"--data names the folder that holds {self.folder}/{file}")
         for path in (data / self.folder / file, data / file):
             if path.is_file():
                 return path
@@ -131,7 +134,7 @@ def _without_short_rows(rows: Rows, width: int) -> Rows:
 
 def _examples(task: Task, rows: Rows, columns: Columns, *, is_labelled: bool) -> list[Example]:
     if not rows.cells:
-        raise InputError(f"{rows.origin}: holds no examples")
+        raise InputError(f"{rows.origin}: holds no examples", "was it written to the end?")
     first, *second = (column.place for column in columns.texts)
     label, identifier = columns.label, columns.id
     return [

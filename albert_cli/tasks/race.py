@@ -15,6 +15,7 @@ from albert_cli.tasks.task import ChoiceExample, Task
 
 HUB = "hf:ehovy/race"
 LETTERS = ("A", "B", "C", "D")
+_SHAPE = 'a passage is {"article", "questions", "options", "answers", "id"}'
 _CONCATENATED = "all.txt"  # what the reference reads: all passages of a level, one a line
 
 
@@ -31,7 +32,7 @@ class RaceFiles:
         else:
             examples = list(self._from_folder(task, split, Path(data)))
         if not examples:
-            raise InputError(f"{data or HUB}: {split} holds no questions")
+            raise InputError(f"{data or HUB}: {split} holds no questions", _SHAPE)
         return examples
 
     def _from_folder(self, task: Task, split: str, data: Path) -> Iterator[ChoiceExample]:
@@ -69,7 +70,8 @@ class RaceFiles:
 
 def _level_folder(data: Path, split: str, level: str, levels: Sequence[str]) -> Path:
     if not data.is_dir():
-        raise MissingData(f"{data}: no such directory", f"--data names the folder that holds {split}/{level}/")
+        reason = "is no directory" if data.exists() else "no such directory"
+        raise MissingData(f"{data}: {reason}", f"--data names the folder that holds {split}/{level}/")
     for folder in (data / split / level, data / "RACE" / split / level):
         if folder.is_dir():
             return folder
@@ -97,13 +99,13 @@ def _parsed(text: str, where: str) -> Any:
     try:
         return json.loads(text)
     except (json.JSONDecodeError, RecursionError) as error:
-        raise InputError(f"{where}: not valid JSON: {error}") from None
+        raise InputError(f"{where}: not valid JSON: {error}", _SHAPE) from None
 
 
 def _object(text: str, where: str) -> Mapping[str, Any]:
     record = _parsed(text, where)
     if not isinstance(record, dict):
-        raise InputError(f"{where}: not a JSON object")
+        raise InputError(f"{where}: not a JSON object", _SHAPE)
     return record
 
 
@@ -117,7 +119,7 @@ def _questions(
         answers = [None] * len(questions)
     for key, value in (("article", article), ("questions", questions), ("options", options), ("answers", answers)):
         if not isinstance(value, str if key == "article" else list):
-            raise InputError(f"{where}: no {key}", 'a passage is {"article", "questions", "options", "answers", "id"}')
+            raise InputError(f"{where}: no {key}", _SHAPE)
     assert isinstance(questions, list) and isinstance(options, list) and isinstance(answers, list)
     if not len(questions) == len(options) == len(answers):
         counts = f"{len(questions)} questions, {len(options)} lists of options, {len(answers)} answers"
@@ -125,14 +127,14 @@ def _questions(
     for i, (question, choices, answer) in enumerate(zip(questions, options, answers, strict=True)):
         there = f"{where}: question {i + 1}"
         if not isinstance(question, str):
-            raise InputError(f"{there}: is not text")
+            raise InputError(f"{there}: is not text", _SHAPE)
         label = None if answer is None and is_hidden else int(task.parse_label(str(answer), there))
         yield ChoiceExample(f"{name}:{i}", str(article), question, _options(choices, there), label, level)
 
 
 def _options(choices: object, where: str) -> tuple[str, ...]:
     if not isinstance(choices, list) or not all(isinstance(choice, str) for choice in choices):
-        raise InputError(f"{where}: the options are not a list of texts")
+        raise InputError(f"{where}: the options are not a list of texts", '["…", "…", "…", "…"]')
     if len(choices) != len(LETTERS):
         raise InputError(
             f"{where}: {len(choices)} options instead of {len(LETTERS)}", 'table.kind = "choice" takes others'

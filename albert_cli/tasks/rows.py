@@ -86,7 +86,7 @@ def read_delimited(path: Path, delimiter: str = "\t", *, quoting: bool = False, 
     if not header:
         return Rows(str(path), (), cells, lines)
     if not cells:
-        raise InputError(f"{path}: empty, not even a header")
+        raise InputError(f"{path}: empty, not even a header", "was it written to the end?")
     return Rows(str(path), tuple(cells[0]), cells[1:], lines[1:])
 
 
@@ -118,13 +118,14 @@ def read_jsonl(path: Path) -> Rows:
         try:
             values = json.loads(line)
         except (json.JSONDecodeError, RecursionError) as error:
-            raise InputError(f"{path}:{number}: not valid JSON: {error}") from None
+            raise InputError(f"{path}:{number}: not valid JSON: {error}", "one JSON object a line") from None
         if not isinstance(values, dict):
-            raise InputError(f"{path}:{number}: not a JSON object")
+            raise InputError(f"{path}:{number}: not a JSON object", "one JSON object a line")
         columns = columns or {name: i for i, name in enumerate(values)}
         missing = [name for name in columns if name not in values]
         if missing:
-            raise InputError(f"{path}:{number}: no key {missing[0]!r}, which the first line has")
+            hint = "write null where there is nothing"
+            raise InputError(f"{path}:{number}: no key {missing[0]!r}, which the first line has", hint)
         cells.append([as_text(values[name]) for name in columns])
         lines.append(number)
     return Rows(str(path), tuple(columns), cells, lines)

@@ -16,6 +16,7 @@ from albert_cli.tasks.rows import read_text
 from albert_cli.tasks.task import Task
 
 Version = Literal["1.1", "2.0"]
+_LAYOUT = "the layout is {data: [{title, paragraphs: [{context, qas: [{id, question, answers: […]}]}]}]}"
 NOT_FOUND = -1  # the start of an answer that its context does not hold
 
 
@@ -115,9 +116,7 @@ def _questions(path: Path, version: Version | None) -> Iterator[Question]:
     """The questions of a file in SQuAD's layout, as they stand there."""
     articles = _parse(path).get("data")
     if not isinstance(articles, list):
-        raise InputError(
-            f"{path}: no list 'data'", "the layout is {data: [{title, paragraphs: [{context, qas: […]}]}]}"
-        )
+        raise InputError(f"{path}: no list 'data'", _LAYOUT)
     seen: dict[str, str] = {}
     for a, article in enumerate(articles):
         where = f"{path}: data[{a}]"
@@ -134,24 +133,24 @@ def _questions(path: Path, version: Version | None) -> Iterator[Question]:
                     )
                 yield question
     if not seen:
-        raise InputError(f"{path}: holds no questions")
+        raise InputError(f"{path}: holds no questions", _LAYOUT)
 
 
 def _parse(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(read_text(path))
     except json.JSONDecodeError as error:
-        raise InputError(f"{path}:{error.lineno}: not valid JSON: {error.msg}") from None
+        raise InputError(f"{path}:{error.lineno}: not valid JSON: {error.msg}", _LAYOUT) from None
     except RecursionError:
-        raise InputError(f"{path}: not valid JSON: nested too deeply") from None
+        raise InputError(f"{path}: not valid JSON: nested too deeply", _LAYOUT) from None
     if not isinstance(value, dict):
-        raise InputError(f"{path}: not a JSON object")
+        raise InputError(f"{path}: not a JSON object", _LAYOUT)
     return value
 
 
 def _list(value: object, key: str, where: str) -> list[Any]:
     if not isinstance(value, dict) or not isinstance(value.get(key), list):
-        raise InputError(f"{where}: no list {key!r}")
+        raise InputError(f"{where}: no list {key!r}", _LAYOUT)
     found: list[Any] = value[key]
     return found
 
@@ -159,9 +158,9 @@ def _list(value: object, key: str, where: str) -> list[Any]:
 def _text(value: object, key: str, where: str) -> str:
     text = value.get(key) if isinstance(value, dict) else None
     if not isinstance(text, str):
-        raise InputError(f"{where}: no text {key!r}")
+        raise InputError(f"{where}: no text {key!r}", _LAYOUT)
     if not text.strip():
-        raise InputError(f"{where}: the {key} is empty")
+        raise InputError(f"{where}: the {key} is empty", "fill it in, or leave the entry out")
     return text
 
 
@@ -170,7 +169,7 @@ def _question(value: object, context: str, title: str, where: str, version: Vers
     assert isinstance(value, dict)
     identifier = value.get("id")
     if not isinstance(identifier, str | int) or isinstance(identifier, bool):
-        raise InputError(f"{where}: no 'id'")
+        raise InputError(f"{where}: no 'id'", "give each question its own: a text or a whole number")
     where = f"{where} (id {identifier})"
     answers = tuple(_answers(value.get("answers"), where))
     if answers and value.get("is_impossible") is True:
@@ -178,23 +177,27 @@ def _question(value: object, context: str, title: str, where: str, version: Vers
     if not answers and version == "1.1":
         raise InputError(f"{where}: has no answer", "squad2 is the task with unanswerable questions")
     if not answers and version == "2.0" and value.get("is_impossible") is False:
-        raise InputError(f"{where}: has no answer, yet is_impossible is false")
+        raise InputError(f"{where}: has no answer, yet is_impossible is false", "correct the one or the other")
     return Question(str(identifier), text, context, answers, title)
 
 
 def _answers(value: object, where: str) -> Iterator[Answer]:
     if isinstance(value, dict):  # the Hub's form: a list of texts beside a list of places
         texts, starts = _list(value, "text", f"{where}.answers"), _list(value, "answer_start", f"{where}.answers")
-        value = [{"text": t, "answer_start": s} for t, s in zip(texts, starts, strict=False)]
+        if len(texts) != len(starts):
+            raise InputError(f"{where}.answers: {len(texts)} texts, {len(starts)} places", "one of each for an answer")
+        value = [{"text": t, "answer_start": s} for t, s in zip(texts, starts, strict=True)]
     if value is None:
         return
     if not isinstance(value, list):
-        raise InputError(f"{where}: 'answers' is not a list")
+        raise InputError(f"{where}: 'answers' is not a list", "of {text, answer_start}")
     for number, answer in enumerate(value):
         text = _text(answer, "text", f"{where}.answers[{number}]")
         start = answer.get("answer_start", NOT_FOUND)
         if not isinstance(start, int):
-            raise InputError(f"{where}.answers[{number}]: 'answer_start' is not a whole number")
+            raise InputError(
+                f"{where}.answers[{number}]: 'answer_start' is not a whole number", "the place of its first character"
+            )
         yield Answer(text, start)
 
 
@@ -233,6 +236,8 @@ def _repaired(questions: list[Question], origin: str, *, is_train: bool) -> list
         console.note(f"{origin}: {moved:,} answers are not at their answer_start; the nearest place is taken")
     if lost:
         console.warn(f"{origin}: {lost:,} answers are not in their contexts" + (", left out" if is_train else ""))
+    if not kept:
+        raise InputError(f"{origin}: no question to train on has an answer in its context", "is it the right file?")
     return kept
 
 

@@ -64,6 +64,8 @@ class TableSettings:
             raise ConfigError(f"table.delimiter = {self.delimiter!r} is not a single character")
         if len(set(self.labels)) != len(self.labels):
             raise ConfigError("table.labels names a class twice")
+        if len(self.labels) == 1:
+            raise ConfigError(f"table.labels names one class, {self.labels[0]!r}", "two classes or more")
 
 
 def open_table(settings: TableSettings, data: str | None = None, known: tuple[str, ...] = ()) -> Task:
@@ -277,7 +279,7 @@ class TableFiles:
         if not text:
             if split == "test":
                 return None
-            raise InputError(f"{where}: the label is empty")
+            raise InputError(f"{where}: the label is empty", "fill it in, or leave the row out")
         return task.parse_label(text, where)
 
 
@@ -290,7 +292,7 @@ def _read_file(name: str, settings: TableSettings) -> Rows:
     if suffix == ".jsonl":
         return _not_empty(read_jsonl(path))
     if suffix not in _SUFFIXES:
-        raise InputError(f"{path}: a table is a .tsv, .csv, .jsonl or .parquet file")
+        raise InputError(f"{path}: a table is a .tsv, .csv, .jsonl or .parquet file", "convert or rename it")
     if suffix == ".parquet":
         return _not_empty(read_parquet(path))
     quoting = suffix == ".csv" if settings.quoting == "auto" else settings.quoting == "on"
@@ -298,14 +300,14 @@ def _read_file(name: str, settings: TableSettings) -> Rows:
     rows = read_delimited(path, delimiter, quoting=quoting)
     twice = next((name for name in rows.columns if rows.columns.count(name) > 1), None)
     if twice is not None:
-        raise InputError(f"{path}:1: the column {twice!r} is there twice")
+        raise InputError(f"{path}:1: the column {twice!r} is there twice", "rename one of them")
     rows.check_widths(len(rows.columns))
     return _not_empty(rows)
 
 
 def _not_empty(rows: Rows) -> Rows:
     if not rows.cells:
-        raise InputError(f"{rows.origin}: holds no examples")
+        raise InputError(f"{rows.origin}: holds no examples", "was it written to the end?")
     return rows
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -14,6 +15,7 @@ from albert_cli.errors import ConfigError, InputError
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
+_BLANK = re.compile("_+")
 Kind = Literal["classification", "regression", "choice", "span"]
 
 
@@ -44,9 +46,10 @@ class ChoiceExample:
 
     @property
     def answers(self) -> list[str]:
-        """The question with each option: in the place of its `_`, or after it."""
+        """The question with each option: in the place of its `_` (or `___`), or after it."""
         if "_" in self.question:
-            return [self.question.replace("_", option) for option in self.options]
+            parts = _BLANK.split(self.question)
+            return [option.join(parts) for option in self.options]
         return [f"{self.question} {option}".strip() for option in self.options]
 
 
@@ -112,15 +115,16 @@ class Task:
             try:
                 return self.labels.index(text)
             except ValueError:
-                raise InputError(f"{where}: label {text!r} is not one of {', '.join(self.labels)}") from None
+                hint = "correct the label, or leave the row out"
+                raise InputError(f"{where}: label {text!r} is not one of {', '.join(self.labels)}", hint) from None
         try:
             value = float(text)
         except ValueError:
-            raise InputError(f"{where}: label {text!r} is not a number") from None
+            raise InputError(f"{where}: label {text!r} is not a number", "correct it, or leave the row out") from None
         low, high = self.value_range
         if not math.isfinite(value) or not low <= value <= high:
             limits = "finite" if low == -math.inf else f"from {low:g} to {high:g}"
-            raise InputError(f"{where}: label {text!r} is not {limits}")
+            raise InputError(f"{where}: label {text!r} is not {limits}", "correct it, or leave the row out")
         return value
 
 

@@ -74,6 +74,7 @@ class Choice:
 
     def one_answer(self, task: Task, outputs: Array, features: ChoiceFeatures) -> str | None:
         """The same place for all questions."""
+        assert features.labels is not None, "only labelled splits are judged"
         is_one = np.ptp(outputs.argmax(axis=1)) == 0 < np.ptp(features.labels)
         return "the choice in the same place for all questions" if is_one else None
 

@@ -80,6 +80,7 @@ class Classification:
 
     def one_answer(self, task: Task, outputs: Array, features: Features) -> str | None:
         """One class for all inputs, or values that differ by less than a thousandth of their size."""
+        assert features.labels is not None, "only labelled splits are judged"
         predicted, is_value = predictions_of(task, outputs), task.kind == "regression"
         if np.ptp(features.labels) == 0 or np.ptp(predicted) > (1e-3 * np.abs(predicted).max() if is_value else 0):
             return None

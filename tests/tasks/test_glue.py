@@ -164,6 +164,14 @@ def test_files_that_are_not_as_published(tmp_path: Path, content: str, message: 
         find_task("rte").read("dev", str(tmp_path))
     assert message in caught.value.message
     assert "\n" not in caught.value.message
+    assert caught.value.hint
+
+
+def test_a_header_where_none_is_published(tmp_path: Path) -> None:
+    write(tmp_path / "CoLA" / "train.tsv", "source\tlabel\tstar\tsentence\ngj\t1\t\tBook the.\n")
+    with pytest.raises(InputError, match=r"CoLA/train\.tsv:1: a header, where CoLA is published without") as caught:
+        find_task("cola").read("train", str(tmp_path))
+    assert caught.value.hint == "remove the first line"
 
 
 def test_a_wrong_header_names_the_columns_wanted(tmp_path: Path) -> None:
@@ -252,13 +260,6 @@ configs:
     write(folder / "train.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     write(folder / "test.jsonl", "".join(json.dumps({**row, "label": -1}) + "\n" for row in rows))
     return f"hf:{folder}"
-
-
-@pytest.fixture
-def hub_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import datasets
-
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.mark.usefixtures("hub_cache")

@@ -25,6 +25,7 @@ AWKWARD = {
     "options": [["A", "B", "C", "D"], ["", "b_c", "c\n", "d\u2028"], ["x"] * 4],
     "answers": ["D", "A", "B"],
 }
+FOUR = ["a", "b", "c", ""]
 PLAIN = {
     "id": "middle1.txt",
     "article": "A short text.",
@@ -101,8 +102,9 @@ def test_answers_may_be_hidden_in_test(tmp_path: Path) -> None:
 def test_bad_passages_are_refused_by_file(tmp_path: Path, record: Any, message: str) -> None:
     write(tmp_path, "middle", "1.txt", record)
     write(tmp_path, "high", "1.txt", PLAIN)
-    with pytest.raises(InputError, match=rf"middle/1\.txt: .*{message}"):
+    with pytest.raises(InputError, match=rf"middle/1\.txt: .*{message}") as raised:
         RACE.read("dev", str(tmp_path))
+    assert raised.value.hint
 
 
 def test_bad_folders_are_refused(tmp_path: Path) -> None:
@@ -125,28 +127,33 @@ def test_bad_folders_are_refused(tmp_path: Path) -> None:
         find_task("race_low")
 
 
-def test_the_hub_has_the_level_in_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("hub_cache")
+def test_the_hub_has_the_level_in_the_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from albert_cli.tasks import race
-    from albert_cli.tasks.rows import Rows
 
-    columns = ("example_id", "article", "answer", "question", "options")
-    cells = [
-        [f"{level}1.txt", "text", "B", f"q{i}?", '["a", "b", "c", ""]'] for level in ("high", "middle") for i in (0, 1)
-    ]
-    asked = []
-
-    def read(source: str, split: str) -> Rows:
-        asked.append((source, split))
-        return Rows("hf:race", columns, cells, [1, 2, 3, 4])
-
-    monkeypatch.setattr(race, "read_hub", read)
+    card = ["---", "configs:"]
+    for config, levels in (("all", ("high", "middle")), ("high", ("high",))):
+        rows = [
+            {"example_id": f"{level}1.txt", "article": "x", "answer": "B", "question": f"q{i}?", "options": FOUR}
+            for level in levels
+            for i in (0, 1)
+        ]
+        (tmp_path / f"{config}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        card += [f"- config_name: {config}", "  data_files:"]
+        card += [f"  - split: {split}\n    path: {config}.jsonl" for split in ("train", "validation")]
+    (tmp_path / "README.md").write_text("\n".join([*card, "---", ""]))
+    monkeypatch.setattr(race, "HUB", f"hf:{tmp_path}")
     examples = RACE.read("dev")
     assert [(e.id, e.group, e.label) for e in examples] == [
         (f"{level}1.txt:{i}", level, 1) for level in ("high", "middle") for i in (0, 1)
     ]
-    assert examples[0].options == ("a", "b", "c", "")
-    find_task("race_high").read("train")
-    assert asked == [("hf:ehovy/race:all", "validation"), ("hf:ehovy/race:high", "train")]
+    assert examples[0].options == tuple(FOUR)
+    assert {e.group for e in find_task("race_high").read("train")} == {"high"}
+
+
+def test_a_blank_of_several_strokes_is_filled_once() -> None:
+    found = ChoiceExample("0", "", "She ____ it, \\1 _ .", ("saw", "\\g<0>"), 0).answers
+    assert found == ["She saw it, \\1 saw .", "She \\g<0> it, \\1 \\g<0> ."]
 
 
 # ---------------------------------------------------------------- encoding

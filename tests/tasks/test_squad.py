@@ -54,6 +54,13 @@ def test_strays_are_counted_and_said(tmp_path: Path, capfd: pytest.CaptureFixtur
     assert find_task("squad1").read("dev", str(tmp_path))[2].answers == (Answer("Rome", NOT_FOUND),)
 
 
+def test_a_file_to_train_on_must_hold_one_answer(tmp_path: Path) -> None:
+    file(tmp_path, qa("a", "Rome", 3), name="train.json")
+    file(tmp_path, qa())
+    with pytest.raises(InputError, match="no question to train on has an answer in its context"):
+        find_task("squad1").read("train", str(tmp_path))
+
+
 AWKWARD: list[tuple[object, str]] = [
     ({"data": 3}, r"dev\.json: no list 'data'"),
     ([1], r"dev\.json: not a JSON object"),
@@ -70,6 +77,7 @@ AWKWARD_QUESTIONS: list[tuple[list[object], str]] = [
     ([{"question": "Who?", "answers": []}], r"qas\[0\]: no 'id'"),
     ([qa(is_impossible=True)], r"qas\[0\] \(id q\): is_impossible, yet it has answers"),
     ([{"id": "q", "question": "Who?", "answers": [], "is_impossible": False}], r"\(id q\): has no answer, yet"),
+    ([qa(answers={"text": ["Bo"], "answer_start": []})], r"\(id q\)\.answers: 1 texts, 0 places"),
     ([qa(answers="Bo")], r"\(id q\): 'answers' is not a list"),
     ([qa(text=" ")], r"\(id q\)\.answers\[0\]: the text is empty"),
     ([qa(start="8")], r"\(id q\)\.answers\[0\]: 'answer_start' is not a whole number"),
@@ -81,14 +89,16 @@ AWKWARD_QUESTIONS: list[tuple[list[object], str]] = [
 def test_a_file_in_another_layout_is_refused_by_its_path(tmp_path: Path, value: object, message: str) -> None:
     path = tmp_path / "dev.json"
     path.write_text(json.dumps(value), encoding="utf-8")
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match=message) as raised:
         read_file(path, "2.0")
+    assert raised.value.hint
 
 
 @pytest.mark.parametrize(("qas", "message"), AWKWARD_QUESTIONS)
 def test_an_awkward_question_is_refused_by_its_path_and_id(tmp_path: Path, qas: list[object], message: str) -> None:
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match=message) as raised:
         read_file(file(tmp_path, *qas), "2.0")
+    assert raised.value.hint
 
 
 def test_broken_files_are_refused_by_line(tmp_path: Path) -> None:
@@ -144,6 +154,27 @@ def test_a_missing_split_is_said(tmp_path: Path) -> None:
     single = file(tmp_path, qa(), name="only.json")
     with pytest.raises(InputError, match="a single context cannot be split"):
         find_task("squad1").read("dev", str(single))
+
+
+@pytest.mark.usefixtures("hub_cache")
+@pytest.mark.parametrize("is_list", [False, True])
+def test_the_hub_s_columns(tmp_path: Path, is_list: bool) -> None:
+    """As `squad` and `squad_v2` have them: texts beside places, or (by another reader) one object an answer."""
+    given: list[Any] = [{"text": ["Bo"], "answer_start": [8]}, {"text": [], "answer_start": []}]
+    if is_list:
+        given = [[{"text": "Bo", "answer_start": 8}], []]
+    rows = [
+        {"id": str(i), "title": "t", "context": CONTEXT, "question": "Who?", "answers": answers}
+        for i, answers in enumerate(given)
+    ]
+    (tmp_path / "validation.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    (tmp_path / "train.jsonl").write_text(json.dumps(rows[0]) + "\n", encoding="utf-8")
+    answered = Question("0", "Who?", CONTEXT, (Answer("Bo", 8),), "t")
+    squad1, squad2 = find_task("squad1"), find_task("squad2")
+    assert squad2.read("dev", f"hf:{tmp_path}") == [answered, Question("1", "Who?", CONTEXT, (), "t")]
+    assert squad1.read("train", f"hf:{tmp_path}") == [answered]
+    with pytest.raises(InputError, match=r"validation:2 \(id 1\): has no answer"):
+        squad1.read("dev", f"hf:{tmp_path}")
 
 
 def test_the_published_files(shared_data: Path) -> None:

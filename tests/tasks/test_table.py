@@ -160,7 +160,7 @@ def test_tables_that_do_not_fit(tmp_path: Path, name: str, content: str, message
     with pytest.raises(InputError) as caught:
         open_table(settings(), path).read("train")
     assert message in caught.value.message
-    assert hint in (caught.value.hint or "")
+    assert caught.value.hint and hint in caught.value.hint
     assert "\n" not in caught.value.message
 
 
@@ -193,16 +193,15 @@ def test_settings_that_make_no_sense() -> None:
         {"holdout": 1.0},
         {"delimiter": "||"},
         {"labels": ["a", "a"]},
+        {"labels": ["a"]},
         {"kind": "x"},
     ):
         with pytest.raises(ConfigError):
             settings(**values)
 
 
-def test_a_hub_data_set_is_a_table_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import datasets
-
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
+@pytest.mark.usefixtures("hub_cache")
+def test_a_hub_data_set_is_a_table_too(tmp_path: Path) -> None:
     folder = tmp_path / "reviews"
     folder.mkdir()
     write(folder / "train.csv", "text,label\na,x\nb,y\n")
