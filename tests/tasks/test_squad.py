@@ -167,8 +167,11 @@ def test_the_hub_s_columns(tmp_path: Path, is_list: bool) -> None:
         {"id": str(i), "title": "t", "context": CONTEXT, "question": "Who?", "answers": answers}
         for i, answers in enumerate(given)
     ]
-    (tmp_path / "validation.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    (tmp_path / "train.jsonl").write_text(json.dumps(rows[0]) + "\n", encoding="utf-8")
+    card = ["---", "configs:", "- config_name: default", "  data_files:"]
+    for split, held in (("train", rows[:1]), ("validation", rows)):
+        (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in held), encoding="utf-8")
+        card.append(f"  - split: {split}\n    path: {split}.jsonl")
+    (tmp_path / "README.md").write_text("\n".join([*card, "---", ""]), encoding="utf-8")
     answered = Question("0", "Who?", CONTEXT, (Answer("Bo", 8),), "t")
     squad1, squad2 = find_task("squad1"), find_task("squad2")
     assert squad2.read("dev", f"hf:{tmp_path}") == [answered, Question("1", "Who?", CONTEXT, (), "t")]

@@ -315,7 +315,7 @@ def test_a_regression_end_to_end(finished: Path, tmp_path: Path) -> None:
     assert isinstance(predictions(tmp_path / "out.jsonl")[0]["prediction"], float)
     bf16 = (*OVERRIDES, "train.precision=bf16", "schedule.total_steps=12")
     result = finetune(prepare("table", str(finished), str(tmp_path), bf16, "cpu"), tmp_path / "bf16", 0)
-    rows = predictions(tmp_path / "bf16" / "predictions.dev.jsonl")
-    labels, said = ([row[key] for row in rows] for key in ("label", "prediction"))
+    found = predictions(tmp_path / "bf16" / "predictions.dev.jsonl")
+    labels, said = ([row[key] for row in found] for key in ("label", "prediction"))
     # The score is that of the predictions beside it, by which the model was kept.
     assert np.corrcoef(labels, said)[0, 1] == pytest.approx(result["score"], abs=2e-5)
