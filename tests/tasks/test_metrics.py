@@ -46,6 +46,8 @@ def test_against_the_libraries() -> None:
         true, false = np.array([labels, predictions]), 1 - np.array([labels, predictions])
         tp, tn = true.prod(0).sum(), false.prod(0).sum()
         fp, fn = (false[0] * true[1]).sum(), (true[0] * false[1]).sum()
+        # Both scores by their formulas too: the product takes them from the same library.
+        assert got["f1"] == pytest.approx(2 * tp / (2 * tp + fp + fn) if tp else 0.0)
         root = float((tp + fp) * (tp + fn) * (tn + fp) * (tn + fn)) ** 0.5
         assert got["mcc"] == pytest.approx((tp * tn - fp * fn) / root if root else 0.0)
 
