@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import shutil
 import statistics
@@ -15,16 +14,12 @@ import pytest
 import torch
 
 from albert_cli import store
-from albert_cli.errors import BusyError, CheckpointError, ConfigError, InputError
+from albert_cli.errors import BusyError, ConfigError, InputError
 from albert_cli.evaluation import suite, tables
-from albert_cli.evaluation.fill_mask import MaskFiller
-from albert_cli.evaluation.predict import predict
 from albert_cli.evaluation.runs import evaluate
 from albert_cli.model import hub
-from albert_cli.model.heads import PretrainingModel, SequenceClassifier
+from albert_cli.model.heads import SequenceClassifier
 from albert_cli.tasks.spec import find_task
-from albert_cli.text.vocabulary import Vocabulary
-from albert_cli.training import finetune as finetuning
 from albert_cli.training.finetune import finetune, prepare
 from tests.command import albert
 from tests.glue import QUICK, SHAPE, sentence
@@ -199,195 +194,3 @@ def test_the_seed_of_the_recipe_counts_unless_one_is_named(encoder: Path, glue: 
     assert json.loads(albert(*call, "--seed", 0, "--out", tmp_path / "named").out)["seed"] == 0
     result = evaluate("cola", str(encoder), str(glue), tmp_path / "eval", 2, (*QUICK, "train.seed=5"), "cpu")
     assert result["seeds"] == [5, 6]
-
-
-# ---------------------------------------------------------------- the best model and the states
-
-
-class Killed(BaseException):
-    """Stands for a crash: nothing in the program handles it."""
-
-
-@pytest.fixture(scope="session")
-def rising(tmp_path_factory: pytest.TempPathFactory, encoder: Path) -> finetuning.Prepared:
-    """A run whose evaluations 2, 4, 6 and 8 are each the best so far, and whose steps 3, 6, 9 and 12 are saved."""
-    folder = tmp_path_factory.mktemp("counts")
-    rows = "".join(f"{' '.join(['wi'] * (i % 6) + ['luma'] * (5 - i % 6))}\t{i % 6 + 0.5}\n" for i in range(24))
-    for split in ("train", "dev"):
-        (folder / f"{split}.tsv").write_text("text\tscore\n" + rows)
-    overrides = (*QUICK, "optimizer.lr=3e-3", "schedule.total_steps=12")
-    return prepare("table", str(encoder), str(folder), overrides, "cpu")
-
-
-@pytest.fixture(scope="session")
-def whole(tmp_path_factory: pytest.TempPathFactory, rising: finetuning.Prepared) -> Path:
-    """That run, uninterrupted; not to be changed."""
-    out = tmp_path_factory.mktemp("whole") / "out"
-    finetune(rising, out, 0)
-    scores = [r["eval"]["pearson"] for r in store.read_journal(out / "metrics.jsonl") if "eval" in r]
-    assert scores[:4] == sorted(set(scores[:4])) and max(scores) == scores[3]
-    return out
-
-
-def weights_and_scores(out: Path) -> tuple[dict[str, bytes], dict[str, Any]]:
-    names = ("model.safetensors", "config.json", "predictions.dev.jsonl", "tokenizer.json")
-    results = store.read_json(out / "results.json")
-    return {name: (out / name).read_bytes() for name in names}, {k: v for k, v in results.items() if k != "seconds"}
-
-
-def test_ended_anywhere_it_finishes_with_the_same_model(
-    rising: finetuning.Prepared, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    expected = weights_and_scores(whole)
-    real, calls, fatal = store._sync, 0, -1
-
-    def sync(path: Path) -> None:
-        nonlocal calls
-        calls += 1
-        if calls == fatal:
-            raise Killed
-        real(path)
-
-    monkeypatch.setattr(store, "_sync", sync)
-    finetune(rising, tmp_path / "counted", 0)
-    total = calls
-    assert total > 100
-    for number, last in enumerate(range(3, total + 1, 6)):
-        out = tmp_path / str(number)
-        calls, fatal = 0, last
-        with pytest.raises(Killed):
-            finetune(rising, out, 0)
-        fatal = -1
-        finetune(rising, out, 0)
-        assert weights_and_scores(out) == expected, f"ended at the flush number {last}"
-        assert not list(out.glob("step-*")) and not list(out.glob("best-*")) and not list(out.glob(".*.tmp"))
-        store.verify(out, "task")
-        shutil.rmtree(out)
-
-
-def interrupted(prepared: finetuning.Prepared, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Train to the end, and crash before the best model is published."""
-    with monkeypatch.context() as patch:
-        patch.setattr(finetuning._Run, "_publish", lambda self, best: (_ for _ in ()).throw(Killed()))
-        with pytest.raises(Killed):
-            finetune(prepared, out, 0)
-
-
-@pytest.mark.parametrize("harm", ["missing", "damaged"])
-def test_without_its_best_model_a_state_is_not_gone_on_from(
-    rising: finetuning.Prepared, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    harm: str, capfd: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    out = tmp_path / "out"
-    interrupted(rising, out, monkeypatch)
-    newest = store.read_json(max(out.glob("step-*")) / "state.json")
-    best = out / f"best-{newest['best_step']:08d}"
-    if harm == "missing":
-        shutil.rmtree(best)
-    else:
-        content = bytearray((best / "model.safetensors").read_bytes())
-        content[-1] ^= 1
-        (best / "model.safetensors").write_bytes(content)
-    finetune(rising, out, 0)
-    assert "is not gone on from" in capfd.readouterr().err
-    assert weights_and_scores(out) == weights_and_scores(whole)
-
-
-def test_the_model_of_a_lost_attempt_is_replaced(
-    rising: finetuning.Prepared, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out = tmp_path / "out"
-    real, kept = finetuning._Run._keep, 0
-
-    def keep(self: finetuning._Run, *arguments: Any) -> None:
-        nonlocal kept
-        real(self, *arguments)
-        kept += 1
-        if kept == 4:  # the evaluation of step 8 is best, and the last state is of step 6
-            raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(finetuning._Run, "_keep", keep)
-        with pytest.raises(Killed):
-            finetune(rising, out, 0)
-    assert sorted(p.name[-2:] for p in out.glob("best-*")) == ["02", "06", "08"]  # step 3 knows 2, step 6 knows 6
-    lost = out / "best-00000008"  # on a GPU the second attempt may give other weights
-    store.write_text(lost / "model.safetensors", "other weights")
-    finetune(rising, out, 0)
-    assert weights_and_scores(out) == weights_and_scores(whole)
-
-
-def test_a_finished_run_that_was_damaged_is_found_out(rising: finetuning.Prepared, whole: Path, tmp_path: Path) -> None:
-    out = Path(shutil.copytree(whole, tmp_path / "out"))
-    (out / "predictions.dev.jsonl").write_text("{}\n")
-    with pytest.raises(CheckpointError, match=r"predictions\.dev\.jsonl"):
-        finetune(rising, out, 0)
-
-
-# ---------------------------------------------------------------- using a model
-
-
-def test_a_task_checkpoint_carries_what_predicting_needs(tuned: Tuned) -> None:
-    assert hub.read(tuned("mnli")).finetuned_for == hub.FinetunedFor("mnli", 2, 24)
-    assert store.read_json(tuned("mnli") / "config.json")["finetuning_task"] == "mnli"
-    assert store.read_json(tuned("mnli") / "tokenizer_config.json")["model_max_length"] == 48
-
-
-@pytest.mark.parametrize(
-    ("task", "lines", "message"),
-    [
-        ("cola", "bade figo\nbade\tfigo\n", r"in\.txt:2: two texts, but the model was fine-tuned on a single text"),
-        ("mnli", "bade\tfigo\n\nwi\tne\n", r"in\.txt:2: one text, but the model was fine-tuned on two texts"),
-    ],
-)
-def test_predicting_wants_as_many_texts_as_the_task(
-    tuned: Tuned, tmp_path: Path, task: str, lines: str, message: str
-) -> None:
-    (tmp_path / "in.txt").write_text(lines)
-    with pytest.raises(InputError, match=message):
-        predict(str(tuned(task)), str(tmp_path / "in.txt"), tmp_path / "out.jsonl", "cpu")
-    assert not (tmp_path / "out.jsonl").exists()
-
-
-def test_predicting_cuts_where_training_did(tuned: Tuned, tmp_path: Path) -> None:
-    long = " ".join(sentence(i) for i in range(20))
-    vocabulary = Vocabulary.load(tuned("cola"))
-    ids = vocabulary.encode(long)[:22]
-    (tmp_path / "in.txt").write_text(f"{long}\n{long} {long}\n")
-    predict(str(tuned("cola")), str(tmp_path / "in.txt"), tmp_path / "out.jsonl", "cpu")
-    rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
-    assert rows[0]["probabilities"] == rows[1]["probabilities"]
-    found = hub.read(tuned("cola"))
-    model = SequenceClassifier(found.config, 2)
-    hub.load_into(model.eval(), found, "all")
-    from albert_cli.data.batches import PackedBatch
-    from albert_cli.model.packing import pack
-
-    whole = np.array([vocabulary.cls_id, *ids, vocabulary.sep_id], np.int32)
-    none, offsets = np.empty(0, np.int32), np.array([0, len(whole)], np.int32)
-    batch = PackedBatch(whole, np.zeros_like(whole), np.arange(len(whole), dtype=np.int32), offsets, none, none, none)
-    with torch.inference_mode():
-        expected = model(pack(batch, torch.device("cpu"))).softmax(-1)[0].tolist()
-    assert list(rows[0]["probabilities"].values()) == pytest.approx(expected, abs=2e-5)
-
-
-def test_json_needs_a_file_for_predictions(tuned: Tuned, tmp_path: Path) -> None:
-    (tmp_path / "in.txt").write_text("bade figo\n")
-    said = albert("predict", tuned("cola"), "--input", tmp_path / "in.txt", "--json", expect=2)
-    assert "hint: give --out FILE" in said.err and said.out == ""
-    out = tmp_path / "out.jsonl"
-    said = albert("predict", tuned("cola"), "--input", tmp_path / "in.txt", "--json", "--out", out)
-    assert json.loads(said.out)["lines"] == 1
-
-
-def test_filling_masks_needs_the_masked_word_head(tuned: Tuned, encoder: Path) -> None:
-    assert MaskFiller.load(str(encoder)).fill("bade [MASK] figo")
-    with pytest.raises(CheckpointError, match="has no masked-language head"):
-        MaskFiller.load(str(tuned("cola")))
-
-
-def test_a_state_without_its_heads_is_not_resumed(encoder: Path, tmp_path: Path) -> None:
-    found = hub.read(encoder)
-    without = dataclasses.replace(found, tensors={n: t for n, t in found.tensors.items() if n != "order.bias"})
-    with pytest.raises(CheckpointError, match=r"order\.bias is missing"):
-        hub.load_into(PretrainingModel(SHAPE), without, "all")

@@ -1,0 +1,90 @@
+"""`albert predict`, and what else a task checkpoint is used for."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from albert_cli import store
+from albert_cli.errors import CheckpointError, InputError
+from albert_cli.evaluation.fill_mask import MaskFiller
+from albert_cli.evaluation.predict import predict
+from albert_cli.model import hub
+from albert_cli.model.heads import PretrainingModel, SequenceClassifier
+from albert_cli.text.vocabulary import Vocabulary
+from tests.command import albert
+from tests.glue import SHAPE, sentence
+
+Tuned = Callable[[str], Path]
+
+
+def test_a_task_checkpoint_carries_what_predicting_needs(tuned: Tuned) -> None:
+    assert hub.read(tuned("mnli")).finetuned_for == hub.FinetunedFor("mnli", 2, 24)
+    assert store.read_json(tuned("mnli") / "config.json")["finetuning_task"] == "mnli"
+    assert store.read_json(tuned("mnli") / "tokenizer_config.json")["model_max_length"] == 48
+
+
+@pytest.mark.parametrize(
+    ("task", "lines", "message"),
+    [
+        ("cola", "bade figo\nbade\tfigo\n", r"in\.txt:2: two texts, but the model was fine-tuned on a single text"),
+        ("mnli", "bade\tfigo\n\nwi\tne\n", r"in\.txt:2: one text, but the model was fine-tuned on two texts"),
+    ],
+)
+def test_predicting_wants_as_many_texts_as_the_task(
+    tuned: Tuned, tmp_path: Path, task: str, lines: str, message: str
+) -> None:
+    (tmp_path / "in.txt").write_text(lines)
+    with pytest.raises(InputError, match=message):
+        predict(str(tuned(task)), str(tmp_path / "in.txt"), tmp_path / "out.jsonl", "cpu")
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_predicting_cuts_where_training_did(tuned: Tuned, tmp_path: Path) -> None:
+    long = " ".join(sentence(i) for i in range(20))
+    vocabulary = Vocabulary.load(tuned("cola"))
+    ids = vocabulary.encode(long)[:22]
+    (tmp_path / "in.txt").write_text(f"{long}\n{long} {long}\n")
+    predict(str(tuned("cola")), str(tmp_path / "in.txt"), tmp_path / "out.jsonl", "cpu")
+    rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert rows[0]["probabilities"] == rows[1]["probabilities"]
+    found = hub.read(tuned("cola"))
+    model = SequenceClassifier(found.config, 2)
+    hub.load_into(model.eval(), found, "all")
+    from albert_cli.data.batches import PackedBatch
+    from albert_cli.model.packing import pack
+
+    whole = np.array([vocabulary.cls_id, *ids, vocabulary.sep_id], np.int32)
+    none, offsets = np.empty(0, np.int32), np.array([0, len(whole)], np.int32)
+    batch = PackedBatch(whole, np.zeros_like(whole), np.arange(len(whole), dtype=np.int32), offsets, none, none, none)
+    with torch.inference_mode():
+        expected = model(pack(batch, torch.device("cpu"))).softmax(-1)[0].tolist()
+    assert list(rows[0]["probabilities"].values()) == pytest.approx(expected, abs=2e-5)
+
+
+def test_json_needs_a_file_for_predictions(tuned: Tuned, tmp_path: Path) -> None:
+    (tmp_path / "in.txt").write_text("bade figo\n")
+    said = albert("predict", tuned("cola"), "--input", tmp_path / "in.txt", "--json", expect=2)
+    assert "hint: give --out FILE" in said.err and said.out == ""
+    out = tmp_path / "out.jsonl"
+    said = albert("predict", tuned("cola"), "--input", tmp_path / "in.txt", "--json", "--out", out)
+    assert json.loads(said.out)["lines"] == 1
+
+
+def test_filling_masks_needs_the_masked_word_head(tuned: Tuned, encoder: Path) -> None:
+    assert MaskFiller.load(str(encoder)).fill("bade [MASK] figo")
+    with pytest.raises(CheckpointError, match="has no masked-language head"):
+        MaskFiller.load(str(tuned("cola")))
+
+
+def test_a_state_without_its_heads_is_not_resumed(encoder: Path, tmp_path: Path) -> None:
+    found = hub.read(encoder)
+    without = dataclasses.replace(found, tensors={n: t for n, t in found.tensors.items() if n != "order.bias"})
+    with pytest.raises(CheckpointError, match=r"order\.bias is missing"):
+        hub.load_into(PretrainingModel(SHAPE), without, "all")

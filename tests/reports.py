@@ -1,0 +1,85 @@
+"""Result directories for reports, written by hand, and a reader of the page."""
+
+from __future__ import annotations
+
+import json
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+from albert_cli import store
+
+VOID = {"meta", "br", "link", "img", "input", "hr"}
+HOSTILE = "<script>alert('x')</script>\"&$x_1$"
+
+
+class Page(HTMLParser):
+    """Every element, attribute and piece of text, with a check that the elements nest."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.elements: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.text = ""
+        self._open: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self._open == []
+
+    def handle_starttag(self, name: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.elements.append(name)
+        self.attributes += attributes
+        if name not in VOID:
+            self._open.append(name)
+
+    def handle_startendtag(self, name: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.elements.append(name)
+        self.attributes += attributes
+
+    def handle_endtag(self, name: str) -> None:
+        assert self._open.pop() == name
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def write_pretraining(directory: Path, *, steps: int = 40, entropy: float | None = 7.0) -> str:
+    """A run with a checkpoint; its fingerprint."""
+    directory.mkdir(parents=True)
+    recipe = "[model]\nhidden_size = 64\nnum_attention_heads = 4\nintermediate_size = 256\n"
+    (directory / "recipe.toml").write_text(recipe + f"[schedule]\ntotal_steps = {steps}\n[train]\nbatch_size = 8\n")
+    rows: list[dict[str, Any]] = []
+    for step in range(1, steps + 1):
+        loss = 8.0 - step / steps
+        rows.append({"step": step, "loss": loss + 0.7, "mlm_loss": loss, "tokens_per_second": 900.0, "seconds": step})
+        if step % 10 == 0:
+            evaluation = {"mlm_loss": loss, "mlm_accuracy": step / steps / 3, "order_accuracy": 0.5}
+            rows.append({"step": step, "eval": evaluation})
+    (directory / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"step": 4')
+    if entropy is not None:
+        store.write_json(directory / "status.json", {"state": "done", "unigram_entropy_nats": entropy})
+    checkpoint = directory / f"step-{steps:08d}"
+    checkpoint.mkdir()
+    (checkpoint / "config.json").write_text("{}")
+    store.seal(checkpoint, "checkpoint")
+    return store.fingerprint(checkpoint)
+
+
+def write_eval(directory: Path, scores: list[float], **more: Any) -> None:
+    directory.mkdir(parents=True)
+    by_seed = {str(seed): score for seed, score in enumerate(scores)}
+    record = {
+        "kind": "eval",
+        "task": "rte",
+        "metric": "accuracy",
+        "scores_by_seed": by_seed,
+        "majority": 0.527,
+    }
+    store.write_json(directory / "results.json", record | {"steps": 800} | more)
+    for seed, score in by_seed.items():
+        run = directory / f"run-{seed}"
+        run.mkdir()
+        store.write_json(run / "results.json", {"kind": "run", "task": "rte", "score": score, "seed": int(seed)})
+        (run / "recipe.toml").write_text("[train]\nbatch_size = 32\n[optimizer]\nlr = 3e-5\n")
+        lines = [{"step": step, "eval": {"accuracy": score - 0.1 / step}} for step in (1, 2, 3)]
+        (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
