@@ -15,12 +15,16 @@ from typing import Any
 
 from albert_cli import console, store
 from albert_cli.errors import BusyError, MissingData
+from albert_cli.model import hub
+from albert_cli.tasks.squad_answers import OFFICIAL
+from albert_cli.tasks.squad_settings import SpanSettings
 from albert_cli.training import run
 from albert_cli.training.classify import PREDICTIONS, prediction_lines
-from albert_cli.training.finetune import RESULTS, Prepared, finetune, prepare
-from albert_cli.training.task_recipe import TaskData
+from albert_cli.training.finetune import RESULTS, Prepared, finetune, prepare, with_recipe
+from albert_cli.training.task_recipe import resolve
 
 TEST_PREDICTIONS = "predictions.test.jsonl"
+SCORING = (RESULTS, PREDICTIONS, TEST_PREDICTIONS, *OFFICIAL)  # what scoring without training writes
 
 
 @dataclass(frozen=True)
@@ -38,12 +42,19 @@ class Request:
 def prepare_task(request: Request, task: str) -> Prepared:
     """Ready to be scored as it is, when its checkpoint has the task's own head; else to be trained."""
     prepared = prepare(task, request.checkpoint, request.data, request.overrides, request.device)
-    recipe, made_for = prepared.recipe, prepared.checkpoint.finetuned_for
-    if recipe.model.initial == "random" or not prepared.kind.has_head(prepared.task, prepared.checkpoint):
+    if prepared.recipe.model.initial == "random" or not prepared.kind.has_head(prepared.task, prepared.checkpoint):
         return prepared
-    if made_for and made_for.max_seq_length < recipe.data.max_seq_length:  # scored as it was trained
-        recipe = dataclasses.replace(recipe, data=TaskData(made_for.max_seq_length))
-    return dataclasses.replace(prepared, recipe=recipe, for_scoring=True)
+    if made_for := prepared.checkpoint.finetuned_for:
+        recipe = resolve(task, [*as_trained(made_for), *request.overrides])
+        prepared = with_recipe(prepared, recipe)
+    return dataclasses.replace(prepared, for_scoring=True)
+
+
+def as_trained(made_for: hub.FinetunedFor) -> list[str]:
+    """Overrides by which a model's inputs are made as in its fine-tuning."""
+    known = {field.name for field in dataclasses.fields(SpanSettings)}
+    settings = [f"span.{key}={value}" for key, value in made_for.settings.items() if key in known]
+    return [f"data.max_seq_length={made_for.max_seq_length}", *settings]
 
 
 def evaluate_task(prepared: Prepared, out: Path, runs: int) -> dict[str, Any]:
@@ -121,7 +132,7 @@ def summarise(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def _score(prepared: Prepared, out: Path) -> dict[str, Any]:
     """Score a fine-tuned model on every dev split without training it."""
     started = time.monotonic()
-    refuse_foreign(out, RESULTS, PREDICTIONS, TEST_PREDICTIONS)
+    refuse_foreign(out, *SCORING)
     with store.lock(out):
         try:
             _ = prepared.examples

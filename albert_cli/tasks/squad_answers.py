@@ -19,7 +19,7 @@ from albert_cli.tasks.squad_metrics import score
 
 Floats = NDArray[np.float64]
 NOTHING_THERE = 1e9  # null odds where there is no span at all: beyond any threshold, yet a number in JSON
-PREDICTIONS, NBEST, NULL_ODDS = "predictions.json", "nbest_predictions.json", "null_odds.json"
+OFFICIAL = PREDICTIONS, NBEST, NULL_ODDS = "predictions.json", "nbest_predictions.json", "null_odds.json"
 
 
 @dataclass(frozen=True)

@@ -221,15 +221,21 @@ def prepare(task: str, checkpoint_name: str, data: str | None, overrides: Sequen
     recipe = resolve(task, overrides)
     found = hub.read(hub.find(checkpoint_name))
     row = open_table(recipe.table, data, found.labels) if recipe.task == "table" else find_task(recipe.task)
-    if isinstance(row.source, SquadFiles):
-        row = dataclasses.replace(row, source=dataclasses.replace(row.source, holdout=recipe.span.holdout))
     if not row.dev_splits:
         raise InputError(f"{row.title} has no labelled dev data here", "--data DIR with a dev file")
-    limit = found.config.max_position_embeddings
+    prepared = Prepared(recipe, row, found, hub.vocabulary_of(found), data, choose_device(device))
+    return with_recipe(prepared, recipe)
+
+
+def with_recipe(prepared: Prepared, recipe: FinetuneRecipe) -> Prepared:
+    """The same by another recipe of its task; inputs are never longer than the checkpoint has positions."""
+    task, limit = prepared.task, prepared.checkpoint.config.max_position_embeddings
+    if isinstance(task.source, SquadFiles):
+        task = dataclasses.replace(task, source=dataclasses.replace(task.source, holdout=recipe.span.holdout))
     if recipe.data.max_seq_length > limit:
         # The paper's 512 is a ceiling, not a wish: a small model simply sees less of a long input.
         recipe = dataclasses.replace(recipe, data=TaskData(limit))
-    return Prepared(recipe, row, found, hub.vocabulary_of(found), data, choose_device(device))
+    return dataclasses.replace(prepared, recipe=recipe, task=task)
 
 
 def finetune(prepared: Prepared, out: Path, seed: int | None = None, resume: run.Resume = "auto") -> dict[str, Any]:

@@ -194,3 +194,38 @@ def test_the_seed_of_the_recipe_counts_unless_one_is_named(encoder: Path, glue: 
     assert json.loads(albert(*call, "--seed", 0, "--out", tmp_path / "named").out)["seed"] == 0
     result = evaluate("cola", str(encoder), str(glue), tmp_path / "eval", 2, (*QUICK, "train.seed=5"), "cpu")
     assert result["seeds"] == [5, 6]
+
+
+# ---------------------------------------------------------------- questions
+
+
+@pytest.fixture(scope="module")
+def questions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A single file of three articles, so that dev is held out."""
+    asked = [
+        {"id": str(i), "question": "Who figo?", "answers": [{"text": "luma", "answer_start": 10}]} for i in range(9)
+    ]
+    articles = [
+        {"title": f"t{n}", "paragraphs": [{"context": f"Bade figo luma wi. {'Kra ne. ' * n}", "qas": asked[n::3]}]}
+        for n in range(3)
+    ]
+    folder = tmp_path_factory.mktemp("questions")
+    (folder / "train.json").write_text(json.dumps({"data": articles}))
+    return folder
+
+
+def test_questions_are_asked_as_in_training_and_may_be_asked_again(
+    encoder: Path, questions: Path, tmp_path: Path
+) -> None:
+    own = ("data.max_seq_length=20", "span.max_query_length=8", "span.doc_stride=3", "span.holdout=0.5")
+    prepared = prepare("squad1", str(encoder), str(questions), (*QUICK, *own), "cpu")
+    trained = finetune(prepared, tmp_path / "model", 0)
+    assert trained["examples"]["dev"] == 6
+    call = ("squad1", str(tmp_path / "model"), str(questions), tmp_path / "out", 1)
+    result = evaluate(*call, (), "cpu")
+    assert result["examples"] == {"dev": 6} and result["scores"] == trained["scores"]
+    for name in ("predictions.dev.jsonl", "predictions.json", "nbest_predictions.json"):
+        assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "model" / name).read_bytes()
+    assert evaluate(*call, (), "cpu") == result
+    other = evaluate(*call[:3], tmp_path / "other", 1, ("span.holdout=0.34",), "cpu")
+    assert other["examples"] == {"dev": 3}
