@@ -11,7 +11,7 @@ from typing import Any
 
 from albert_cli import console, store
 from albert_cli.errors import CheckpointError, ConfigError
-from albert_cli.evaluation.single import Request, prepare_task, refuse_foreign
+from albert_cli.evaluation.single import SCORING, Request, prepare_task, refuse_foreign
 from albert_cli.evaluation.tables import percent
 from albert_cli.training import run
 from albert_cli.training.classify import PREDICTIONS
@@ -21,7 +21,6 @@ from albert_cli.training.finetune import RESULTS, Prepared
 @dataclass(frozen=True)
 class _Member:
     directory: Path
-    prepared: Prepared
     outputs: Any
     score: float
 
@@ -34,64 +33,73 @@ def evaluate_ensemble(request: Request, task: str, names: Sequence[str], out: Pa
     score most, until none does; the paper, too, chose its ensembles by their dev scores (§4.9).
     """
     started = time.monotonic()
-    refuse_foreign(out, RESULTS, "predictions*", "nbest_predictions.json", "null_odds.json")
-    directories = [directory for name in names for directory in _checkpoints(Path(name))]
-    if len(set(directories)) < 2:
+    refuse_foreign(out, *SCORING)
+    directories = list(dict.fromkeys(directory for name in names for directory in _checkpoints(Path(name), task)))
+    if len(directories) < 2:
         raise ConfigError("--ensemble: one checkpoint is no ensemble", "name several task checkpoints or evaluations")
     with store.lock(out):
-        members = [_member(request, task, directory) for directory in dict.fromkeys(directories)]
-        first = members[0].prepared
-        chosen = _greedy(members)
-        result = _record(members, chosen) | {"seconds": round(time.monotonic() - started, 2)}
-        outputs = _average([members[i] for i in chosen])
+        first = _prepared(request, task, directories[0])
+        members = [_member(directories[0], first, first)]
+        members += [_member(directory, _prepared(request, task, directory), first) for directory in directories[1:]]
+        chosen = _greedy(first, members)
+        result = _record(first, members, chosen) | {"seconds": round(time.monotonic() - started, 2)}
+        outputs = _average(first, [members[i] for i in chosen])
         first.kind.write_predictions(out, first.task, outputs, first.dev, first.dev_examples)
         store.write_json(out / RESULTS, result)
     return result
 
 
-def _checkpoints(path: Path) -> list[Path]:
-    """The task checkpoint at a path, or those of the runs below it."""
-    runs = sorted((p for p in path.glob("run-*") if (p / RESULTS).is_file()), key=lambda p: int(p.name[4:]))
-    if (path / "config.json").is_file() or not runs:
+def _checkpoints(path: Path, task: str) -> list[Path]:
+    """The task checkpoint at a path, or those of the runs below it; of a suite those of the task."""
+    if (path / "config.json").is_file():
         return [path]
-    return runs
+    for folder in (path, path / task):
+        runs = [p for p in folder.glob("run-*") if p.name[4:].isdecimal() and (p / RESULTS).is_file()]
+        if runs:
+            return sorted(runs, key=lambda p: int(p.name[4:]))
+    return [path]
 
 
-def _member(request: Request, task: str, directory: Path) -> _Member:
-    """A checkpoint with what it says of dev."""
+def _prepared(request: Request, task: str, directory: Path) -> Prepared:
     prepared = prepare_task(Request(str(directory), request.data, 1, request.overrides, request.device), task)
     if not prepared.for_scoring:
         raise CheckpointError(
             f"{directory}: is no model of {prepared.task.title}", "an ensemble is of task checkpoints"
         )
-    model = prepared.kind.load(prepared.task, prepared.checkpoint).to(prepared.device).eval()
-    outputs = prepared.kind.predict(prepared.task, model, prepared.dev, prepared.device)
-    score = _scores(prepared, outputs)[prepared.task.metrics[0]]
-    console.note(f"{directory}: {prepared.task.title} {prepared.task.metrics[0]} {percent(score)}")
-    return _Member(directory, prepared, outputs, score)
+    return prepared
 
 
-def _scores(prepared: Prepared, outputs: Any) -> dict[str, float]:
-    found = prepared.kind.evaluation(prepared.task, outputs, prepared.dev, prepared.dev_examples)
-    return {name: found[name] for name in prepared.task.metrics}
+def _member(directory: Path, prepared: Prepared, first: Prepared) -> _Member:
+    """A checkpoint with what it says of the first one's dev examples, in the order of the first one's classes."""
+    if not first.kind.has_head(first.task, prepared.checkpoint):
+        theirs, ours = (", ".join(p.checkpoint.labels) for p in (prepared, first))
+        raise CheckpointError(
+            f"{directory}: has other classes ({theirs}) than {first.checkpoint.directory} ({ours})",
+            "an ensemble is of models of the same task",
+        )
+    model = first.kind.load(first.task, prepared.checkpoint).to(first.device).eval()
+    outputs = first.kind.predict(first.task, model, prepared.encode(first.dev_examples), first.device)
+    score = _scores(first, outputs)[first.task.metrics[0]]
+    console.note(f"{directory}: {first.task.title} {first.task.metrics[0]} {percent(score)}")
+    return _Member(directory, outputs, score)
 
 
-def _average(members: Sequence[_Member]) -> Any:
-    first = members[0].prepared
+def _scores(first: Prepared, outputs: Any) -> dict[str, float]:
+    found = first.kind.evaluation(first.task, outputs, first.dev, first.dev_examples)
+    return {name: found[name] for name in first.task.metrics}
+
+
+def _average(first: Prepared, members: Sequence[_Member]) -> Any:
     return first.kind.average(first.task, [member.outputs for member in members])
 
 
-def _together(members: Sequence[_Member]) -> dict[str, float]:
-    return _scores(members[0].prepared, _average(members))
-
-
-def _greedy(members: Sequence[_Member]) -> list[int]:
+def _greedy(first: Prepared, members: Sequence[_Member]) -> list[int]:
     """Which members raise the score on dev, in the order in which they were taken."""
-    metric = members[0].prepared.task.metrics[0]
+    metric = first.task.metrics[0]
     chosen = [max(range(len(members)), key=lambda i: members[i].score)]
     best = members[chosen[0]].score
     while left := [i for i in range(len(members)) if i not in chosen]:
-        tried = {i: _together([members[j] for j in (*chosen, i)])[metric] for i in left}
+        tried = {i: _scores(first, _average(first, [members[j] for j in (*chosen, i)]))[metric] for i in left}
         candidate = max(left, key=lambda i: tried[i])
         if tried[candidate] <= best:
             break
@@ -100,10 +108,10 @@ def _greedy(members: Sequence[_Member]) -> list[int]:
     return chosen
 
 
-def _record(members: Sequence[_Member], chosen: Sequence[int]) -> dict[str, Any]:
-    first, metric = members[0].prepared, members[0].prepared.task.metrics[0]
+def _record(first: Prepared, members: Sequence[_Member], chosen: Sequence[int]) -> dict[str, Any]:
+    metric = first.task.metrics[0]
     alone = [member.score for member in members]
-    everything, selected = _together(members), _together([members[i] for i in chosen])
+    everything, selected = (_scores(first, _average(first, of)) for of in (members, [members[i] for i in chosen]))
     return {
         "kind": "ensemble",
         "task": first.task.name,

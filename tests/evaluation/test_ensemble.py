@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,25 +12,27 @@ import numpy as np
 import pytest
 
 from albert_cli.errors import CheckpointError, ConfigError
-from albert_cli.evaluation import ensemble
-from albert_cli.evaluation.ensemble import _greedy, _Member, _together
+from albert_cli.evaluation.ensemble import _average, _greedy, _Member, _member, _prepared, _scores
 from albert_cli.evaluation.runs import evaluate
+from albert_cli.evaluation.single import Request
 from albert_cli.tasks.encode import Features
 from albert_cli.tasks.spec import find_task
 from albert_cli.training.classify import Classification
+from albert_cli.training.classify import probabilities as softmax
+from albert_cli.training.finetune import finetune, prepare
 from tests.command import albert
-from tests.glue import QUICK
+from tests.glue import QUICK, sentence
 
 
-def members(logits: list[Any], labels: list[int], task: str = "sst2") -> list[_Member]:
-    """Models that gave these logits on examples with these labels."""
+def members(logits: list[Any], labels: list[int], task: str = "sst2") -> tuple[Any, list[_Member]]:
+    """Examples with these labels, and models that gave these logits on them."""
     nothing, offsets = np.empty(0, np.int32), np.zeros(len(labels) + 1, np.int64)
     kind = "float32" if task == "stsb" else "int64"
     dev = Features(nothing, nothing, offsets, np.array(labels, kind), 0)
-    prepared: Any = SimpleNamespace(kind=Classification(), task=find_task(task), dev=dev, dev_examples=[])
-    made = [_Member(Path(str(i)), prepared, np.array(each, np.float32), 0.0) for i, each in enumerate(logits)]
+    asked = SimpleNamespace(kind=Classification(), task=find_task(task), dev=dev, dev_examples=[])
+    outputs = [np.array(each, np.float32) for each in logits]
     metric = find_task(task).metrics[0]
-    return [_Member(m.directory, prepared, m.outputs, ensemble._scores(prepared, m.outputs)[metric]) for m in made]
+    return asked, [_Member(Path(str(i)), o, _scores(asked, o)[metric]) for i, o in enumerate(outputs)]
 
 
 def says(classes: str, weight: float = 2.0) -> list[list[float]]:
@@ -37,21 +40,21 @@ def says(classes: str, weight: float = 2.0) -> list[list[float]]:
 
 
 def test_each_wrong_elsewhere_all_right_together() -> None:
-    found = members([says("100000"), says("001000"), says("000010")], [0] * 6)
+    asked, found = members([says("100000"), says("001000"), says("000010")], [0] * 6)
     assert [m.score for m in found] == pytest.approx([5 / 6] * 3)
-    assert _together(found)["accuracy"] == 1.0
-    assert _greedy(found) == [0, 1]  # two are enough: where they differ the classes are equally likely
+    assert _scores(asked, _average(asked, found))["accuracy"] == 1.0
+    assert _greedy(asked, found) == [0, 1]  # two are enough: where they differ the classes are equally likely
 
 
 def test_a_model_that_only_harms_is_not_chosen() -> None:
-    found = members([says("0011"), says("1100", 9.0)], [0, 0, 1, 1])
-    assert _greedy(found) == [0]
-    assert _together(found)["accuracy"] == 0.0
+    asked, found = members([says("0011"), says("1100", 9.0)], [0, 0, 1, 1])
+    assert _greedy(asked, found) == [0]
+    assert _scores(asked, _average(asked, found))["accuracy"] == 0.0
 
 
 def test_values_are_averaged_as_they_are() -> None:
-    found = members([[[1.0], [2.0], [3.0]], [[3.0], [2.0], [7.0]]], [2, 2, 5], "stsb")
-    assert ensemble._average(found).tolist() == [[2.0], [2.0], [5.0]]
+    asked, found = members([[[1.0], [2.0], [3.0]], [[3.0], [2.0], [7.0]]], [2, 2, 5], "stsb")
+    assert _average(asked, found).tolist() == [[2.0], [2.0], [5.0]]
 
 
 def probabilities(directory: Path) -> np.ndarray[Any, Any]:
@@ -82,3 +85,42 @@ def test_what_is_no_ensemble(tuned: Any, glue: Path, tmp_path: Path) -> None:
         evaluate("cola", None, str(glue), tmp_path / "out", 1, (), "cpu", ensemble_of=both)
     with pytest.raises(ConfigError, match="one checkpoint is no ensemble"):
         evaluate("cola", None, str(glue), tmp_path / "one", 1, (), "cpu", ensemble_of=both[:1])
+
+
+def test_runs_are_found_below_an_evaluation_or_a_suite(tuned: Any, glue: Path, tmp_path: Path) -> None:
+    for name in ("suite/cola/run-0", "suite/cola/run-10", "suite/cola/run-9", "alone/run-old"):
+        shutil.copytree(tuned("cola"), tmp_path / name)
+    call = ["eval", "cola", "--data", glue, "--device", "cpu", "--out"]
+    albert(*call, tmp_path / "out", "--ensemble", tmp_path / "suite")
+    result = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert [Path(m["directory"]).name for m in result["members"]] == ["run-0", "run-9", "run-10"]
+    said = albert(*call, tmp_path / "none", "--ensemble", tmp_path / "alone", tuned("cola"), expect=4)
+    assert f"{tmp_path / 'alone'}: no checkpoint here" in said.err
+
+
+def table(folder: Path, labels: tuple[str, str], *splits: str) -> Path:
+    folder.mkdir()
+    for split in splits:
+        rows = "".join(f"{sentence(i)}\t{labels[i % 2]}\n" for i in range(12))
+        (folder / f"{split}.tsv").write_text(f"text\tlabel\n{rows}")
+    return folder
+
+
+def test_models_whose_classes_have_another_order_answer_in_one(encoder: Path, tmp_path: Path) -> None:
+    data = str(table(tmp_path / "data", ("no", "yes"), "train", "dev"))
+    for name, labels in (("a", '["no", "yes"]'), ("b", '["yes", "no"]')):
+        overrides = (*QUICK, f"table.labels={labels}")
+        finetune(prepare("table", str(encoder), data, overrides, "cpu"), tmp_path / name, 0)
+    of_dev = str(table(tmp_path / "dev", ("no", "yes"), "dev"))
+    request = Request("", of_dev, 1, (), "cpu")
+    first, second = (_prepared(request, "table", tmp_path / name) for name in "ab")
+    assert (first.task.labels, second.task.labels) == (("no", "yes"), ("yes", "no"))
+    said = softmax(_member(tmp_path / "b", second, first).outputs)
+    assert said == pytest.approx(probabilities(tmp_path / "b")[:, ::-1], abs=2e-5)
+    assert not np.allclose(said, said[:, ::-1])
+    other = str(table(tmp_path / "other", ("good", "bad"), "train", "dev"))
+    finetune(prepare("table", str(encoder), other, QUICK, "cpu"), tmp_path / "c", 0)
+    with pytest.raises(CheckpointError, match=r"c: has other classes \(bad, good\) than .*a \(no, yes\)"):
+        evaluate(
+            "table", None, of_dev, tmp_path / "no", 1, (), "cpu", ensemble_of=[str(tmp_path / name) for name in "ac"]
+        )
