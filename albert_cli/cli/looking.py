@@ -68,6 +68,8 @@ def report(
     """
     if out is None and markdown is None:
         raise ConfigError("report has no file to write", "--out report.html, --markdown report.md, or both")
+    if out == markdown:
+        raise ConfigError(f"--out and --markdown are both {out}", "name two files")
     file_to_write(out)
     file_to_write(markdown, "--markdown")
     from albert_cli.evaluation.report import build

@@ -54,9 +54,17 @@ def read(folders: Sequence[Path]) -> list[Judged]:
 
 
 def worst(judged: Sequence[Judged], most: int) -> list[Judged]:
-    """The examples that the runs together were most wrong about, the worst first; none that all had right."""
+    """The examples that the runs together were most wrong about, the worst first; none that all had right.
+
+    Of spans that are equally wrong those come first that were thought the likeliest.
+    """
+
+    def sureness(j: Judged) -> float:
+        said = [number(line.get("probability")) or 0.0 for line in j.said if line.get("prediction")]
+        return statistics.fmean(said) if said else 0.0
+
     wrong = [j for j in judged if any(_is_wrong(line) for line in j.said)]
-    return sorted(wrong, key=lambda j: -j.error)[:most]
+    return sorted(wrong, key=lambda j: (-j.error, -sureness(j)))[:most]
 
 
 def confusion(judged: Sequence[Judged]) -> tuple[list[str], Counter[tuple[str, str]]]:
@@ -90,7 +98,7 @@ class Group:
 
 def by_answer_length(judged: Sequence[Judged]) -> list[Group]:
     """Span questions by the number of words of their first gold answer."""
-    return _groups(judged, _length_group, [*(name for _, name in _LENGTHS), "11 and more"])
+    return _groups(judged, _length_group, [*(name for _, name in _LENGTHS), "over 10"])
 
 
 def by_question_word(judged: Sequence[Judged]) -> list[Group]:
@@ -116,7 +124,7 @@ def _length_group(judged: Judged) -> str:
     answers = judged.example.get("answers")
     first = str(answers[0]) if isinstance(answers, list) and answers else ""
     words = len(first.split())
-    return next((name for most, name in _LENGTHS if words <= most), "11 and more")
+    return next((name for most, name in _LENGTHS if words <= most), "over 10")
 
 
 def _question_group(judged: Judged) -> str:

@@ -83,6 +83,7 @@ class Row:
     scores: Sequence[float]
     median: float | None
     series: int | None = None
+    hollow: Sequence[bool] = ()  # which of the scores are rings
 
 
 @dataclass(frozen=True)
@@ -148,7 +149,7 @@ def bars(labels: Sequence[str], shares: Sequence[float], expected: Sequence[floa
             above = max(top, 100 * expected[place]) if expected else top
             said = f"{top:.1f}"
             axes.annotate(said, (place, above), (0, 4), textcoords="offset points", ha="center", color=_INK, size=10)
-        axes.set_xticks(places, labels)
+        axes.set_xticks(places, labels, size=9 if len(labels) > 6 else 11)  # else neighbours would touch
         axes.margins(y=0.14)
 
     bottom = 0.17 if any("\n" in label for label in labels) else 0.11
@@ -183,10 +184,11 @@ def dots(rows: Sequence[Row], *, describes: str) -> Markup:
             if row.median is None:
                 axes.plot(scores, [place], marker="D", markersize=5, color=_MUTED, linestyle="none")
                 continue
-            axes.plot(
-                scores, _beside(place, scores), marker="o", markersize=6.5, linestyle="none",
-                color=colour(row.series), alpha=0.75, markeredgewidth=0,
-            )  # fmt: skip
+            rings = row.hollow or [False] * len(scores)
+            for score, height, hollow in zip(scores, _beside(place, scores), rings, strict=True):
+                face: dict[str, Any] = {"markerfacecolor": "none"} if hollow else {"markeredgewidth": 0}
+                size, ink = 5.5 if hollow else 6.5, colour(row.series)
+                axes.plot([score], [height], "o", markersize=size, color=ink, alpha=0.75, **face)
             axes.plot([100 * row.median] * 2, [place - 0.34, place + 0.34], color=colour(row.series), linewidth=2.4)
         axes.set_yticks(range(len(rows)), labels[::-1])
         axes.tick_params(axis="y", labelcolor=_INK, pad=8)

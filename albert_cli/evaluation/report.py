@@ -12,7 +12,7 @@ from albert_cli import __version__, store
 from albert_cli.evaluation import report_data, report_errors, report_runs, report_scores
 from albert_cli.evaluation.markdown import from_page
 from albert_cli.evaluation.page import Markup, document, join, table, tag
-from albert_cli.evaluation.results import Evaluation, Examples, Pretraining, Results, collect
+from albert_cli.evaluation.results import Evaluation, Examples, Pretraining, Results, collect, short_names
 
 
 def build(
@@ -68,9 +68,15 @@ def _page(results: Results, title: str) -> str:
 
 
 def _told_apart(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
-    """The same with directory names added where two results would share a task and a model's name."""
+    """The same with directory names added where two results would share a task and a model's name.
+
+    A directory that is called as its task says nothing, so that the one above it names all tasks of a suite.
+    """
     times = Counter((e.task, e.model) for e in evaluations)
-    return [replace(e, model=f"{e.model} ({e.path.name})") if times[e.task, e.model] > 1 else e for e in evaluations]
+    same = [e for e in evaluations if times[e.task, e.model] > 1]
+    places = {e.path: e.path.parent if e.path.name == e.task else e.path for e in same}
+    names = short_names(list(dict.fromkeys(places.values())))
+    return [replace(e, model=f"{e.model} ({names[places[e.path]]})") if e in same else e for e in evaluations]
 
 
 def _series(results: Results) -> dict[str, int]:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 
 from albert_cli.evaluation import judged, plots, report_scores
 from albert_cli.evaluation.judged import Group, Judged
 from albert_cli.evaluation.page import Markup, figure, join, key, table, tag
-from albert_cli.evaluation.results import Evaluation
+from albert_cli.evaluation.results import Evaluation, number
 
 _CLASSES = 12  # a larger table is no longer read as a picture; its largest entries are listed
 _EXAMPLES = 8
 _CHARACTERS = 400  # shown of a text
-_TEXTS = ("text", "text_pair", "question", "choices")
+_TEXTS = ("title", "text", "text_pair", "question", "choices")
 
 
 def section(evaluations: Sequence[Evaluation], series: Mapping[str, int]) -> Markup | None:
@@ -106,7 +107,7 @@ def _worst(found: Sequence[Judged], runs: int) -> Markup | None:
     rows = judged.worst(found, _EXAMPLES)
     if not rows:
         return None
-    texts = [name for name in _TEXTS if any(name in j.example for j in rows)] or ["id"]
+    texts = [name for name in _TEXTS if any(j.example.get(name) for j in rows)] or ["id"]
     cells = [[*(_text(j.example.get(name)) for name in texts), _gold(j), _said(j, runs), _wrong(j)] for j in rows]
     headers = [*(name.replace("_", " ") for name in texts), "is", "said to be", _error_name(rows[0])]
     shown = table(headers, cells, text_columns=len(texts) + 2)
@@ -128,6 +129,9 @@ def _gold(judged: Judged) -> str:
 
 
 def _said(found: Judged, runs: int) -> str:
+    values = [value for line in found.said if (value := number(line.get("prediction"))) is not None]
+    if len(values) > 1:
+        return f"{fmean(values):.2f} ({min(values):.2f} to {max(values):.2f})"
     times = found.predictions
     if len(times) == 1 and runs >= 1:
         return _text(next(iter(times))) or "no answer"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
-from albert_cli.evaluation import plots
+from albert_cli.evaluation import plots, tables
 from albert_cli.evaluation.page import Markup, figure, join, key, table, tag
 from albert_cli.evaluation.published import PUBLISHED, Published
 from albert_cli.evaluation.results import Evaluation
@@ -32,11 +33,11 @@ def by_task(evaluations: Sequence[Evaluation]) -> list[list[Evaluation]]:
 
 
 def facts(evaluations: Sequence[Evaluation], most: int) -> list[tuple[str, str, str]]:
-    """The best median of up to `most` tasks with what it stands beside; widest above random weights first."""
+    """The best median of up to `most` tasks with what it stands beside; widest above the next lower first."""
 
     def gap(group: Sequence[Evaluation]) -> float:
-        random = [e.median for e in group if e.is_random]
-        return max(e.median for e in group) - max(random, default=0.0)
+        below = [e.median for e in group if e.is_random] + list(_baselines(group).values())
+        return max(e.median for e in group) - max(below, default=0.0)
 
     found = []
     for group in sorted(by_task(evaluations), key=gap, reverse=True)[:most]:
@@ -53,14 +54,16 @@ def section(evaluations: Sequence[Evaluation], series: Mapping[str, int]) -> Mar
     """Tasks by models with the median, whether the seeds are apart, every seed as a dot, and the protocol."""
     groups = by_task(evaluations)
     panels = [_dot_panel(group, series) for group in groups]
+    rings = " A ring is a seed that collapsed." if any(map(_collapsed, evaluations)) else ""
     return join(
         _task_table(groups, models(evaluations)),
         *_published(groups),
         *(tag("p", said) for said in _verdicts(groups)),
-        tag("p", "A dot is a seed, a bar the median, a diamond a baseline.", class_="small"),
+        tag("p", f"A dot is a seed, a bar the median, a diamond a baseline.{rings}", class_="small"),
         tag("div", *panels, class_="grid"),
         tag("h3", "Every seed, and the protocol"),
         _seed_table([e for group in groups for e in group]),
+        *(tag("p", said, class_="small") for said in _protocols([e for group in groups for e in group])),
     )
 
 
@@ -120,7 +123,7 @@ def _published(groups: Sequence[Sequence[Evaluation]]) -> list[Markup]:
     columns = [p for p in PUBLISHED if any(group[0].task in p.scores for group in groups)]
     rows = []
     for group in groups:
-        task, best = group[0].task, max(group, key=lambda e: e.median)
+        task, best = group[0].task, max(_alone(group), key=lambda e: e.median)
         beside = [_published_cell(p, task) for p in columns]
         if any(task in p.scores for p in columns):
             name = join(task_name(best), tag("span", _metric(best), class_="beside"))
@@ -140,6 +143,11 @@ def _published(groups: Sequence[Sequence[Evaluation]]) -> list[Markup]:
     ]
 
 
+def _alone(group: Sequence[Evaluation]) -> Sequence[Evaluation]:
+    """Those of single models, as published rows are; ensembles only where there is nothing else."""
+    return [e for e in group if not e.is_ensemble] or group
+
+
 def _published_cell(published: Published, task: str) -> Markup:
     if task not in published.scores:
         return Markup("–")
@@ -155,17 +163,21 @@ def _score_cell(evaluation: Evaluation | None, best: float) -> Markup:
     n = len(evaluation.scores)
     beside = f"{n} seeds, spread {100 * evaluation.spread:.1f}" if n > 1 else _single(evaluation)
     if collapsed := _collapsed(evaluation):
-        beside += f", {collapsed} collapsed"
+        beside += f", {len(collapsed)} collapsed"
     return join(tag("span", score(evaluation.median), class_=kind), tag("span", beside, class_="beside"))
 
 
-def _collapsed(evaluation: Evaluation) -> int:
-    """How many of the runs learnt nothing; they count in the median all the same."""
+def _collapsed(evaluation: Evaluation) -> set[str]:
+    """The seeds whose runs learnt nothing; they count in the median all the same."""
     found = evaluation.record.get("collapsed")
-    return len(found) if isinstance(found, dict) else int(isinstance(found, str))
+    if isinstance(found, dict):
+        return set(found) & set(evaluation.scores)
+    return set(evaluation.scores) if isinstance(found, str) else set()
 
 
 def _single(evaluation: Evaluation) -> str:
+    if evaluation.is_ensemble:
+        return "chosen on dev"
     return "as it is" if evaluation.record.get("initial") == "task checkpoint" else "1 seed"
 
 
@@ -174,7 +186,7 @@ def _verdicts(groups: Sequence[Sequence[Evaluation]]) -> list[str]:
     apart: dict[tuple[str, str], dict[bool, list[str]]] = {}
     for group in groups:
         for random in (e for e in group if e.is_random):
-            for other in (e for e in group if not e.is_random):
+            for other in (e for e in _alone(group) if not e.is_random):
                 clear = min(other.scores.values()) > max(random.scores.values())
                 said = f"{task_name(other)} ({100 * (other.median - random.median):+.1f})"
                 apart.setdefault((other.model, random.model), {True: [], False: []})[clear].append(said)
@@ -203,8 +215,26 @@ def _seed_table(evaluations: Sequence[Evaluation]) -> Markup:
     return table(["task", "model", "scores", "mean", "st. dev.", *columns], rows, text_columns=3)
 
 
+def _protocols(evaluations: Sequence[Evaluation]) -> list[str]:
+    """How the scores came about, a sentence for all results that share it, and where a start was left out."""
+    by_text: dict[tuple[str, str], list[str]] = {}
+    for e in evaluations:
+        with suppress(KeyError, TypeError, ValueError, IndexError):  # of a result from elsewhere nothing is said
+            if said := tables.protocol(e.record):
+                by_text.setdefault((e.model, said), []).append(task_name(e))
+    sentences = [f"{model} on {_listed(names)}: {said}." for (model, said), names in by_text.items()]
+    notes = {task_name(e): e.record["start_note"] for e in evaluations if e.record.get("start_note")}
+    return [*sentences, *(f"{name}: {note}." for name, note in notes.items())]
+
+
+def _row(evaluation: Evaluation, series: int) -> plots.Row:
+    collapsed = _collapsed(evaluation)
+    scores, hollow = zip(*sorted((score, seed in collapsed) for seed, score in evaluation.scores.items()), strict=True)
+    return plots.Row(evaluation.model, scores, evaluation.median, series, hollow)
+
+
 def _dot_panel(group: Sequence[Evaluation], series: Mapping[str, int]) -> Markup:
-    rows = [plots.Row(e.model, sorted(e.scores.values()), e.median, series[e.model]) for e in group]
+    rows = [_row(e, series[e.model]) for e in group]
     rows += [plots.Row(name, [value], None) for name, value in _baselines(group).items()]
     title = f"{task_name(group[0])}, {_metric(group[0])} × 100"
     words = ", ".join(f"{e.model}: median {score(e.median)} of {len(e.scores)}" for e in group)

@@ -80,6 +80,11 @@ class Evaluation:
         return max(self.scores.values()) - min(self.scores.values())
 
     @property
+    def is_ensemble(self) -> bool:
+        """Whether several models answered together, which were chosen on this very dev set."""
+        return self.record.get("kind") == "ensemble"
+
+    @property
     def is_random(self) -> bool:
         """Whether the runs began from random weights."""
         return self.record.get("initial") == "random" or self.record.get("checkpoint") == "random"
@@ -137,7 +142,7 @@ def collect(directories: Sequence[Path]) -> Results:
     results = Results()
     runs = [path for path in found if _is_pretraining(path)]
     data = [path for path in found if _is_data(path)]
-    names = _short_names([*runs, *data])
+    names = short_names([*runs, *data])
     results.data = [_read_data(path, names[path]) for path in data]
     entropies = _entropies(found)
     results.pretraining = [_read_pretraining(path, names[path], entropies) for path in runs]
@@ -165,7 +170,7 @@ def _walk(directories: Sequence[Path]) -> Iterator[Path]:
                 yield path
 
 
-def _short_names(paths: Sequence[Path]) -> dict[Path, str]:
+def short_names(paths: Sequence[Path]) -> dict[Path, str]:
     """For each path as few of its last parts as tell it from the others."""
     parts = {path: path.resolve().parts for path in paths}
     names = {}
@@ -252,13 +257,13 @@ def _only(entropies: Mapping[str, float]) -> list[float]:
 
 
 def _read_evaluations(found: Sequence[Path], checkpoints: Mapping[str, str]) -> list[Evaluation]:
-    """Every `eval` result, and every single task run that is not part of one."""
+    """Every `eval` result, every ensemble, and every single task run that is not part of an evaluation."""
     records = {path: _json(path / "results.json") for path in found}
     evals = {path: record for path, record in records.items() if record.get("kind") == "eval"}
     runs = {
         path: record
         for path, record in records.items()
-        if record.get("kind") == "run" and not any(above in evals for above in path.parents)
+        if record.get("kind") in ("run", "ensemble") and not any(above in evals for above in path.parents)
     }
     evaluations = [_read_evaluation(path, record, checkpoints) for path, record in (evals | runs).items()]
     return [evaluation for evaluation in evaluations if evaluation is not None]
@@ -298,6 +303,9 @@ def _seed_of(path: Path) -> str:
 def _model_name(record: Record, checkpoints: Mapping[str, str]) -> str:
     if record.get("label"):
         return str(record["label"])
+    if record.get("kind") == "ensemble":
+        chosen = record.get("chosen")
+        return f"ensemble of {len(chosen)}" if isinstance(chosen, list) else "ensemble"
     checkpoint = str(record.get("checkpoint", ""))
     if record.get("initial") == "random" or checkpoint == "random":
         return "random weights"

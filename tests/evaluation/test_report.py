@@ -48,6 +48,65 @@ def test_overlapping_seeds_are_said(tmp_path: Path) -> None:
     assert "3 seeds, spread 20.0, 1 collapsed" in text
 
 
+def test_seeds_that_collapsed_are_rings(tmp_path: Path) -> None:
+    said = {}
+    for name, collapsed in (("none", {}), ("one", {"1": "one class for all inputs"})):
+        write_eval(tmp_path / name / "a", [0.5, 0.6, 0.7], collapsed=collapsed)
+        build([tmp_path / name], tmp_path / f"{name}.html")
+        said[name] = (tmp_path / f"{name}.html").read_text()
+    assert "A ring is a seed that collapsed" in said["one"] and "A ring" not in said["none"]
+    assert said["one"].count("fill: var(--s1)") < said["none"].count("fill: var(--s1)")
+
+
+def test_an_ensemble_stands_beside_its_members_and_not_beside_published_scores(tmp_path: Path) -> None:
+    write_eval(tmp_path / "w" / "alone", [0.61, 0.63], checkpoint="abc", initial="pretrained")
+    write_eval(tmp_path / "w" / "random", [0.51, 0.53], checkpoint="random")
+    together = {"kind": "ensemble", "task": "rte", "metric": "accuracy", "score": 0.657, "chosen": ["a", "b"]}
+    (tmp_path / "w" / "together").mkdir()
+    store.write_json(tmp_path / "w" / "together" / "results.json", together)
+    said = build([tmp_path / "w"], tmp_path / "report.html", markdown=tmp_path / "report.md")
+    assert said["models"] == ["checkpoint abc", "ensemble of 2", "random weights"]
+    lines = (tmp_path / "report.md").read_text().splitlines()
+    assert any(
+        line.startswith("| RTE accuracy | 62.0 2 seeds, spread 2.0 | 65.7 chosen on dev | 52.0 ") for line in lines
+    )
+    assert any(line.startswith("| RTE accuracy | 62.0 | 70.4 ") for line in lines)  # beside BERT-large
+    assert not [line for line in lines if "Every seed of ensemble" in line]
+
+
+def test_results_of_one_model_are_told_apart_by_their_directories(tmp_path: Path) -> None:
+    for name, scores in (("short", [0.5, 0.6]), ("long", [0.7, 0.8])):
+        for task in ("rte", "wnli"):
+            write_eval(tmp_path / name / task, scores, task=task, checkpoint="abc")
+    said = build([tmp_path], tmp_path / "report.html", markdown=tmp_path / "report.md")
+    assert said["models"] == ["checkpoint abc (long)", "checkpoint abc (short)"]
+    rows = [line for line in (tmp_path / "report.md").read_text().splitlines() if line.startswith("| RTE accuracy | 7")]
+    assert "75.0" in rows[0] and "55.0" in rows[0]
+
+
+def test_the_protocol_is_said_in_words(tmp_path: Path) -> None:
+    given = {
+        "title": "RTE", "eval_every": 100, "start_from": "mnli", "initial": "pretrained", "steps": 800, "lr": 3e-5,
+        "batch_size": 32, "warmup_steps": 200, "max_seq_length": 128, "dropout": 0.1, "checkpoint": "abc",
+    }  # fmt: skip
+    write_eval(tmp_path / "w" / "a", [0.5, 0.6], seeds=[0, 1], **given)
+    note = "the recipe starts from MNLI, whose data are not there"
+    write_eval(tmp_path / "w" / "b", [0.4], task="mrpc", title="MRPC", checkpoint="abc", start_note=note, seeds="x")
+    build([tmp_path / "w"], tmp_path / "report.html")
+    text = Page((tmp_path / "report.html").read_text()).text
+    assert "checkpoint abc on RTE: median of 2 seeds (0 to 1), 800 steps of 32, rate 3e-05 after 200" in text
+    assert "from a model fine-tuned on MNLI; scored on dev every 100 steps, the best kept." in text
+    assert f"MRPC: {note}." in text
+
+
+def test_what_is_furthest_above_its_baseline_comes_first(tmp_path: Path) -> None:
+    for task, score, majority in (("wnli", 0.56, 0.56), ("rte", 0.54, 0.53), ("stsb", 0.2, 0.0)):
+        write_eval(tmp_path / task, [score], task=task, majority=majority)
+    build([tmp_path], None, markdown=tmp_path / "report.md")
+    tiles = [line for line in (tmp_path / "report.md").read_text().splitlines() if line.startswith("* ")]
+    assert [tile.split(",")[0] for tile in tiles] == ["* STS-B", "* RTE", "* WNLI"]
+
+
 def test_same_directories_same_bytes(workspace: Path, tmp_path: Path) -> None:
     build([workspace], tmp_path / "a.html")
     build([workspace], tmp_path / "b.html")

@@ -68,7 +68,7 @@ def test_span_questions_are_sorted_by_answer_and_by_question_word(tmp_path: Path
     write_predictions(tmp_path, lines)
     found = judged.read([tmp_path])
     lengths = {group.name: (group.size, group.f1, group.exact_match) for group in judged.by_answer_length(found)}
-    assert lengths == {"none": (1, 0, 0), "1": (1, 1, 1), "2": (1, 1, 1), "4–5": (1, 0.5, 0), "11 and more": (1, 0, 0)}
+    assert lengths == {"none": (1, 0, 0), "1": (1, 1, 1), "2": (1, 1, 1), "4–5": (1, 0.5, 0), "over 10": (1, 0, 0)}
     words = {group.name: (group.size, group.f1) for group in judged.by_question_word(found)}
     assert words == {"what": (2, 0.75), "how many": (1, 1.0), "who": (1, 0.0), "other": (1, 0.0)}
     build([tmp_path], tmp_path / "report.html")
@@ -78,6 +78,19 @@ def test_span_questions_are_sorted_by_answer_and_by_question_word(tmp_path: Path
     assert "no answer" in page.text and "Name it." in page.text
     assert "82.1" in page.text and "ALBERT-base v2" in page.text  # published, labelled so
     assert "at another scale" in page.text
+
+
+def test_of_equally_wrong_answers_the_surest_come_first_and_values_have_a_range(tmp_path: Path) -> None:
+    def line(name: str, said: str, probability: float) -> dict[str, Any]:
+        return {"id": name, "answers": ["x"], "prediction": said, "probability": probability, "f1": 0.0, "em": 0.0}
+
+    write_predictions(tmp_path, [line("a", "y", 0.2), line("b", "", 0.9), line("c", "y", 0.7)])
+    assert [j.example["id"] for j in judged.worst(judged.read([tmp_path]), 3)] == ["c", "a", "b"]
+    write_eval(tmp_path / "w", [0.5, 0.6], task="stsb", metric="pearson")
+    for seed, value in enumerate((2.0, 3.0)):
+        write_predictions(tmp_path / "w" / f"run-{seed}", [{"id": "0", "text": "t", "label": 1.0, "prediction": value}])
+    build([tmp_path / "w"], tmp_path / "report.html")
+    assert "2.50 (2.00 to 3.00)" in Page((tmp_path / "report.html").read_text()).text
 
 
 def test_values_stand_over_what_they_are(tmp_path: Path) -> None:
