@@ -18,10 +18,12 @@ InputFile = Annotated[
 ]
 
 
-def _destination(out: Path | None, what: str) -> Path | None:
-    """Where lines go, None for stdout; raises `ConfigError` for a directory, and for stdout under `--json`."""
+def _destination(out: Path | None, input_file: str, what: str) -> Path | None:
+    """Where lines go, None for stdout; raises `ConfigError` for a directory, the input, and stdout under `--json`."""
     if console.settings.json and out is None:
         raise ConfigError(f"--json prints one object, and {what} are a JSON line each", "give --out FILE for them")
+    if out is not None and out.is_file() and Path(input_file).is_file() and out.samefile(input_file):
+        raise ConfigError(f"--out {out}: is the input", "choose another file for the results")
     return file_to_write(out)
 
 
@@ -39,7 +41,7 @@ def predict(
 
     Example: albert predict mrpc --input pairs.tsv --out labels.jsonl
     """
-    out = _destination(out, "predictions")
+    out = _destination(out, input_file, "predictions")
     from albert_cli.evaluation import predict as verb_module
 
     result = verb_module.predict(checkpoint, input_file, out, device, on_bad_bytes)
@@ -66,7 +68,7 @@ def encode(
 
     Example: albert encode run --input sentences.txt --out vectors.safetensors
     """
-    out = _destination(out, "vectors")
+    out = _destination(out, input_file, "vectors")
     from albert_cli.evaluation import encode as verb_module
 
     result = verb_module.encode_file(checkpoint, input_file, out, pooling, device, on_bad_bytes)

@@ -30,12 +30,12 @@ class SpanPredictor:
     def __init__(self, found: hub.Checkpoint, device: torch.device) -> None:
         self.model, self.device, self.truncated = spans.load(found).to(device).eval(), device, 0
         self.vocabulary = hub.vocabulary_of(found)
-        made_for, self.limit = found.finetuned_for, found.config.max_position_embeddings
+        made_for, length = found.finetuned_for, found.config.max_position_embeddings
         self.version: Version = "2.0" if made_for and made_for.task == "squad2" else "1.1"
-        given: Mapping[str, Any] = made_for.settings if made_for else {"max_query_length": min(64, self.limit // 4)}
+        given: Mapping[str, Any] = made_for.settings if made_for else {"max_query_length": min(64, length // 4)}
         self.settings = SpanSettings(**{f.name: given[f.name] for f in fields(SpanSettings) if f.name in given})
-        if made_for:
-            self.limit = min(self.limit, made_for.max_seq_length)
+        self.length = min(length, made_for.max_seq_length) if made_for else length
+        self.limit = self.settings.max_query_length
 
     def example(self, line: Line) -> Question:
         """A JSON object with `question` and `context` (or `text`), perhaps `id`; else the two with a tab between."""
@@ -52,7 +52,7 @@ class SpanPredictor:
 
     def lines(self, examples: Sequence[Question]) -> list[str]:
         """`id`, `question`, `prediction` with `start`, `end` and `probability`, and `null_odds` where there are any."""
-        features = encode_spans(examples, self.vocabulary, self.limit, self.settings)
+        features = encode_spans(examples, self.vocabulary, self.length, self.settings)
         self.truncated += features.cut_questions
         found = spans.predict_spans(self.model, features, self.device)
         return answer_lines(examples, found, self.version, self.settings.threshold, is_scored=False)

@@ -108,6 +108,7 @@ def encode_file(
                 rows.append(vectors)
             else:
                 stream.writelines(_lines(examples, vectors))
+                stream.flush()
     if encoder.truncated:
         limit = encoder.model.config.max_position_embeddings
         console.note(f"{encoder.truncated:,} of {count:,} lines are longer than {limit} pieces and were cut")

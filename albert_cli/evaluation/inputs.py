@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from albert_cli.tasks.task import ChoiceExample, Example
 T = TypeVar("T")
 _CHUNK = 1024  # lines held at a time; enough to group by length
 _WANTED = ("a single text", "two texts, with a tab or as text and text_pair")
+_REMEDIES = ("a tab begins a second text; in .jsonl it may stand inside one", "give every line both, an empty one too")
 _PASSAGE = ("text", "passage", "article", "context")
 _OPTIONS = ("choices", "options")
 
@@ -40,7 +42,7 @@ class Line:
         except (json.JSONDecodeError, RecursionError):
             value = None
         if not isinstance(value, dict):
-            raise InputError(f"{self.where}: not a JSON object")
+            raise InputError(f"{self.where}: not a JSON object", 'each line of .jsonl is one: {"text": "…"}')
         return value
 
 
@@ -55,8 +57,9 @@ def read_lines(name: str, on_bad_bytes: str) -> Iterator[Line]:
             try:
                 stream = stack.enter_context(Path(name).open("rb"))
             except OSError as error:
-                raise InputError(f"{name}: {error.strerror or error}") from None
+                raise InputError(f"{name}: {error.strerror or error}", "--input names a file, or - for stdin") from None
         for number, raw in enumerate(stream, start=1):
+            raw = raw.removeprefix(BOM_UTF8) if number == 1 else raw
             try:
                 yield Line(raw.decode("utf-8", errors).rstrip("\r\n"), name, number)
             except UnicodeDecodeError as error:
@@ -88,7 +91,9 @@ def text_example(line: Line, inputs: int | None = None) -> Example:
         example = Example(text, rest if tab else None, None, str(line.number))
     if inputs is not None and inputs != (1 if example.text_b is None else 2):
         got = "one text" if inputs == 2 else "two texts"
-        raise InputError(f"{line.where}: {got}, but the model was fine-tuned on {_WANTED[inputs - 1]}")
+        raise InputError(
+            f"{line.where}: {got}, but the model was fine-tuned on {_WANTED[inputs - 1]}", _REMEDIES[inputs - 1]
+        )
     return example
 
 

@@ -30,9 +30,10 @@ from albert_cli.training.device import choose_device
 
 
 class Predictor(Protocol):
-    """What a kind of head makes of lines; `truncated` counts the inputs that were cut."""
+    """What a kind of head makes of lines; `truncated` counts those that were cut, at `limit` pieces."""
 
     truncated: int
+    limit: int
 
     def example(self, line: Line) -> Any:
         """What a line says, as the task's kind has it; raises `InputError` naming file and line."""
@@ -124,10 +125,12 @@ def predict(
         stream = sys.stdout if out is None else stack.enter_context(store.text_writer(out))
         for examples in chunks(_examples(predictor, input_file, on_bad_bytes)):
             stream.writelines(predictor.lines(examples))
+            stream.flush()  # whoever reads them need not wait for more
             count += len(examples)
     if predictor.truncated:
+        what = "questions" if isinstance(predictor, SpanPredictor) else "inputs"
         console.note(
-            f"{predictor.truncated:,} of {count:,} inputs are longer than {limit_of(found)} pieces; they were cut"
+            f"{predictor.truncated:,} of {count:,} {what} are longer than {predictor.limit} pieces; they were cut"
         )
     if out is None:
         return None

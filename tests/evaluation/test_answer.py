@@ -74,6 +74,16 @@ def test_the_other_head_may_leave_a_question_unanswered(checkpoints: dict[str, P
     assert isinstance(line["null_odds"], float)
 
 
+def test_a_question_that_was_cut_is_said_to_be(
+    checkpoints: dict[str, Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    asked = tmp_path / "asked.tsv"
+    asked.write_text(f"{'Who bade figo? ' * 9}\tBade figo.\nWho?\tBade figo.\n", encoding="utf-8")
+    summary = predict(str(checkpoints["squad1"]), str(asked), tmp_path / "out.jsonl", "cpu")
+    assert summary is not None and summary["truncated"] == 1
+    assert "1 of 2 questions are longer than 12 pieces; they were cut" in capfd.readouterr().err
+
+
 def test_a_file_in_squads_layout(checkpoints: dict[str, Path], tmp_path: Path) -> None:
     qas = [{"id": 7, "question": "Who?"}, {"id": "q", "question": "When?", "answers": []}]
     asked = tmp_path / "asked.json"

@@ -68,6 +68,17 @@ def test_predicting_cuts_where_training_did(tuned: Tuned, tmp_path: Path) -> Non
     assert list(rows[0]["probabilities"].values()) == pytest.approx(expected, abs=2e-5)
 
 
+def test_what_windows_writes_is_read_and_the_input_is_not_replaced(tuned: Tuned, tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_bytes(b'\xef\xbb\xbf{"text": "bade figo"}\r\n')
+    (tmp_path / "in.txt").write_bytes(b"bade figo\n")
+    found = [albert("predict", tuned("cola"), "--input", tmp_path / name).out for name in ("in.jsonl", "in.txt")]
+    assert found[0] == found[1]
+    for verb in ("predict", "encode"):
+        call = [verb, tuned("cola"), "--input", tmp_path / "in.jsonl", "--out", tmp_path / "in.jsonl"]
+        assert "in.jsonl: is the input" in albert(*call, expect=2).err
+    assert (tmp_path / "in.jsonl").stat().st_size == 27
+
+
 def test_json_needs_a_file_for_predictions(tuned: Tuned, tmp_path: Path) -> None:
     (tmp_path / "in.txt").write_text("bade figo\n")
     said = albert("predict", tuned("cola"), "--input", tmp_path / "in.txt", "--json", expect=2)
