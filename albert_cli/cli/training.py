@@ -62,7 +62,9 @@ def pretrain(
 
 @verb(app)
 def finetune(
-    task: Annotated[str, typer.Argument(help="cola sst2 mrpc stsb qqp mnli qnli rte wnli, table, or a recipe file.")],
+    task: Annotated[
+        str, typer.Argument(help="A task of GLUE (cola … wnli), squad1, squad2, race, table, or a recipe file.")
+    ],
     checkpoint: CheckpointName,
     out: Out,
     data: TaskData = None,
@@ -81,9 +83,12 @@ def finetune(
     """
     from albert_cli.evaluation import start, tables
     from albert_cli.training import finetune as verb_module
+    from albert_cli.training import run
 
     prepared = verb_module.prepare(task, checkpoint, data, overrides or [], device)
-    beside = out.with_name(f"{out.name}-{prepared.recipe.start_from}")
+    run.saved_recipe(out, resume)  # whether it may be written is found out before another task is trained
+    named = out if out.name.strip(".") else out.resolve()
+    beside = named.with_name(f"{named.name}-{prepared.recipe.start_from}")
     prepared = start.with_start(prepared, checkpoint, overrides or [], device, beside)
     result = verb_module.finetune(prepared, out, seed, resume)
     console.emit(result, tables.run_text(result, out))
@@ -129,7 +134,9 @@ def evaluate(
         from albert_cli.evaluation import verify
 
         if verify.is_recipe(task):
-            found = verify.verify(task, checkpoint, data, out, runs, overrides or [], device)
+            if more or search or ensemble or submission:
+                raise ConfigError(f"{task} takes no --search, --ensemble or --submission", "it says what to compare")
+            found = verify.verify(task, checkpoint, data, out, runs, overrides or [], device, nproc)
             console.emit(found, verify.text(found))
             verify.check(found)
             return

@@ -10,10 +10,10 @@ from typing import Any
 
 from albert_cli import config, console, store
 from albert_cli.distributed import Group
-from albert_cli.errors import ConfigError
+from albert_cli.errors import ConfigError, MissingData
 from albert_cli.evaluation import parallel
 from albert_cli.evaluation.single import Request, evaluate_task, prepare_task, refuse_foreign, seeds
-from albert_cli.evaluation.start import with_start
+from albert_cli.evaluation.start import make_start, prepare_start, start_from_run, start_task, without_start
 from albert_cli.training.finetune import RESULTS, Prepared
 from albert_cli.training.loop import measure
 from albert_cli.training.task_job import TaskJob
@@ -59,9 +59,11 @@ def search(request: Request, task: str, lists: Sequence[str], out: Path) -> dict
     points = parse(lists)
     refuse_foreign(out, RESULTS, *map(_folder, points), "start-*")
     asked = {point: dataclasses.replace(request, overrides=request.overrides + _overrides(point)) for point in points}
-    ready = {point: _prepared(asked[point], request, task, out) for point in points}
-    budget = _budget(ready, request)
-    console.note(_budget_text(budget))
+    ready = {point: _prepared(asked[point], task) for point in points}
+    starts = _starts(ready, asked, request)
+    budget = _budget(ready, starts, request)
+    console.note(_budget_text(budget, starts))
+    _start(ready, starts, out)
     jobs = [parallel.Job(asked[point], task, prepared, out / _folder(point)) for point, prepared in ready.items()]
     parallel.train(jobs, request.nproc)
     results = {point: evaluate_task(prepared, out / _folder(point), request.runs) for point, prepared in ready.items()}
@@ -78,35 +80,62 @@ def _folder(point: Point) -> str:
     return ",".join(f"{key}={value}" for key, value in point)
 
 
-def _prepared(asked: Request, request: Request, task: str, out: Path) -> Prepared:
-    """A combination made ready; what it starts from is made once for all, without the searched values."""
+def _prepared(asked: Request, task: str) -> Prepared:
     prepared = prepare_task(asked, task)
     if prepared.for_scoring:
         raise ConfigError(
             f"{asked.checkpoint}: is fine-tuned for {prepared.task.title} already",
             "search from a pretrained checkpoint",
         )
-    searched = asked.overrides[len(request.overrides) :]
-    overrides = (*request.overrides, *(text for text in searched if text.startswith("start_from=")))
-    return with_start(prepared, asked.checkpoint, overrides, asked.device, out / f"start-{prepared.recipe.start_from}")
+    _ = prepared.examples
+    return prepared
+
+
+# ---------------------------------------------------------------- what combinations start from
+
+
+def _starts(ready: dict[Point, Prepared], asked: Mapping[Point, Request], request: Request) -> dict[str, Prepared]:
+    """The tasks that combinations start from by name, each once for all and without the searched values.
+
+    A combination whose start has no data is made ready without it.
+    """
+    starts: dict[str, Prepared] = {}
+    for point, prepared in ready.items():
+        name = start_task(prepared)
+        if name is not None and name not in starts:
+            try:
+                starts[name] = prepare_start(prepared, request.checkpoint, request.overrides, request.device)
+            except MissingData as error:
+                ready[point] = without_start(prepared, error.message, asked[point].overrides)
+    return starts
+
+
+def _start(ready: dict[Point, Prepared], starts: Mapping[str, Prepared], out: Path) -> None:
+    """Fine-tune those tasks, and let the combinations begin with their encoders."""
+    first = next(iter(ready.values()))
+    made = {name: make_start(first, other, out / f"start-{name}") for name, other in starts.items()}
+    for point, prepared in ready.items():
+        if (name := start_task(prepared)) is not None:
+            ready[point] = start_from_run(prepared, made[name])
 
 
 # ---------------------------------------------------------------- the budget
 
 
-def _budget(ready: Mapping[Point, Prepared], request: Request) -> dict[str, Any]:
+def _budget(ready: Mapping[Point, Prepared], starts: Mapping[str, Prepared], request: Request) -> dict[str, Any]:
     """Runs, steps and seconds, of which the last by timing a few steps of each kind of batch."""
-    seconds: dict[tuple[Any, ...], float] = {}
-    total, steps = 0.0, 0
-    for prepared in ready.values():
+    speeds: dict[tuple[Any, ...], float] = {}
+    runs, steps, seconds = 0, 0, 0.0
+    each = [(prepared, request.runs, request.nproc) for prepared in ready.values()]
+    for prepared, times, nproc in [*each, *((other, 1, 1) for other in starts.values())]:
         recipe = prepared.recipe
-        kind = (recipe.train, recipe.data, recipe.model)
-        if kind not in seconds:
-            seconds[kind] = _step_seconds(prepared)
-        steps += recipe.schedule.total_steps * request.runs
-        total += recipe.schedule.total_steps * request.runs * seconds[kind]
-    runs = len(ready) * request.runs
-    return {"combinations": len(ready), "runs": runs, "steps": steps, "seconds": round(total / request.nproc, 1)}
+        kind = (recipe.task, recipe.train, recipe.data, recipe.model)
+        if kind not in speeds:
+            speeds[kind] = _step_seconds(prepared)
+        runs += times
+        steps += recipe.schedule.total_steps * times
+        seconds += recipe.schedule.total_steps * times * speeds[kind] / nproc
+    return {"combinations": len(ready), "runs": runs, "steps": steps, "seconds": round(seconds, 1)}
 
 
 def _step_seconds(prepared: Prepared) -> float:
@@ -118,10 +147,13 @@ def _step_seconds(prepared: Prepared) -> float:
     return measure(job, settings, Group(), prepared.device, steps=3, seconds=0.5)
 
 
-def _budget_text(budget: Mapping[str, Any]) -> str:
-    runs, points = budget["runs"], budget["combinations"]
+def _budget_text(budget: Mapping[str, Any], starts: Mapping[str, Prepared]) -> str:
+    points = budget["combinations"]
+    seeds = (budget["runs"] - len(starts)) // points
+    each = f"{points} combinations, {seeds} seed{'s' if seeds != 1 else ''} each"
+    first = "".join(f", and {other.task.title} before them" for other in starts.values())
     return (
-        f"{points} combinations, {runs // points} seeds each: {runs} runs, {budget['steps']:,} steps, about "
+        f"{each}{first}: {budget['runs']} runs, {budget['steps']:,} steps, about "
         f"{console.duration(budget['seconds'])} of training by the speed of a few steps now, finished runs included"
     )
 

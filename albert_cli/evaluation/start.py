@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from albert_cli import console
-from albert_cli.errors import MissingData
+from albert_cli.errors import InputError, MissingData
 from albert_cli.model import hub
 from albert_cli.tasks.spec import find_task
 from albert_cli.training.finetune import Prepared, Start, finetune, prepare
@@ -27,7 +27,7 @@ def start_task(prepared: Prepared) -> str | None:
 
 
 def prepare_start(prepared: Prepared, checkpoint: str, overrides: Sequence[str], device: str) -> Prepared:
-    """The task to start from, made ready with the same overrides; raises `MissingData` where its data are not there."""
+    """The task to start from, made ready with the same overrides; raises `MissingData` where it has no data."""
     name = start_task(prepared)
     assert name is not None, "a start is wanted"
     others = [text for text in overrides if text.partition("=")[0].strip() != _KEY]
@@ -41,7 +41,7 @@ def start_from_run(prepared: Prepared, directory: Path) -> Prepared:
     return dataclasses.replace(prepared, start=Start(prepared.recipe.start_from, hub.read(directory)))
 
 
-def without_start(prepared: Prepared, why: MissingData, overrides: Sequence[str]) -> Prepared:
+def without_start(prepared: Prepared, why: str, overrides: Sequence[str]) -> Prepared:
     """The same from the checkpoint as it is, said and recorded; an error if `-s` asked for the start.
 
     The recipes of RTE, STS-B and MRPC ask for MNLI as the paper does, which must not keep those without it from them.
@@ -49,8 +49,8 @@ def without_start(prepared: Prepared, why: MissingData, overrides: Sequence[str]
     name = find_task(prepared.recipe.start_from).title
     if any(text.partition("=")[0].strip() == _KEY for text in overrides):
         hint = f"put {name} into --data, or leave it out by -s {_KEY}={PRETRAINED}"
-        raise MissingData(f"{prepared.task.title} cannot start from {name}: {why.message}", hint)
-    note = f"the recipe starts from {name}, whose data are not there: {why.message}"
+        raise InputError(f"{prepared.task.title} cannot start from {name}: {why}", hint)
+    note = f"the recipe starts from {name}, whose data are not there: {why}"
     console.warn(f"{prepared.task.title} starts from the checkpoint itself: {note}")
     recipe = dataclasses.replace(prepared.recipe, start_from=PRETRAINED)
     return dataclasses.replace(prepared, recipe=recipe, start_note=note)
@@ -61,12 +61,17 @@ def with_start(prepared: Prepared, checkpoint: str, overrides: Sequence[str], de
     name = start_task(prepared)
     if name is None:
         return prepared
-    _ = prepared.examples  # what is wrong with the task's own data is said before the other one is trained
+    _ = prepared.examples  # what is wrong with them is said before the other task is trained
     try:
         other = prepare_start(prepared, checkpoint, overrides, device)
     except MissingData as error:
-        return without_start(prepared, error, overrides)
+        return without_start(prepared, error.message, overrides)
+    return start_from_run(prepared, make_start(prepared, other, folder))
+
+
+def make_start(prepared: Prepared, other: Prepared, folder: Path) -> Path:
+    """The run below `folder` that a task starts from, fine-tuned if it is not there."""
     out = folder / f"run-{other.recipe.train.seed}"
     console.note(f"{prepared.task.title} starts from {other.task.title}: {out} (-s {_KEY}={PRETRAINED} leaves it out)")
     finetune(other, out)
-    return start_from_run(prepared, out)
+    return out

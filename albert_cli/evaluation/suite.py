@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +17,20 @@ from albert_cli.tasks.spec import SCORED, TASKS
 from albert_cli.training.finetune import RESULTS, Prepared
 
 GLUE = "glue"
+_DIAGNOSTICS = "ax"
 # GLUE (arXiv 1804.07461, §3) counts CoLA by Matthews' correlation alone, every other task by all its metrics.
 _NOT_COUNTED = {"cola": ("accuracy",)}
 
 Results = dict[str, dict[str, Any]]
 
 
-def evaluate_suite(request: Request, out: Path, *own: str) -> dict[str, Any]:
-    """Every GLUE task that has its data there; those without are named and left out. `own` may lie in `out` too."""
-    refuse_foreign(out, RESULTS, *TASKS, *own)
+def evaluate_suite(request: Request, out: Path) -> dict[str, Any]:
+    """Every GLUE task that has its data there; those without are named and left out.
+
+    Raises `InputError` for data that are there and damaged before anything is trained: a mean without the task would
+    be another number than the one that was asked for, and a warning is easily missed.
+    """
+    refuse_foreign(out, RESULTS, *TASKS)
     ready, left_out = _with_data(request)
     if not ready:
         raise InputError(f"{request.data}: no GLUE task has its data there", next(iter(left_out.values()), None))
@@ -43,7 +49,7 @@ def evaluate_suite(request: Request, out: Path, *own: str) -> dict[str, Any]:
 
 
 def _with_data(request: Request) -> tuple[dict[str, Prepared], dict[str, str]]:
-    """The tasks whose data can be read, and why the others are left out."""
+    """The tasks whose data are there, all of them read, and why the others are left out."""
     ready, left_out = {}, {}
     for name in SCORED:
         try:
@@ -54,6 +60,10 @@ def _with_data(request: Request) -> tuple[dict[str, Prepared], dict[str, str]]:
             console.warn(f"{TASKS[name].title} is left out: {error.message}")
             continue
         ready[name] = prepared
+    if "mnli" in ready:
+        for split in ("dev", "test"):
+            with suppress(MissingData):
+                TASKS[_DIAGNOSTICS].read(split, request.data)
     return ready, left_out
 
 
@@ -64,7 +74,7 @@ def _started(
     name = start_task(prepared)
     assert name is not None
     if name not in results:
-        return without_start(prepared, MissingData(left_out.get(name, "it has a start of its own")), request.overrides)
+        return without_start(prepared, left_out.get(name, "it has a start of its own"), request.overrides)
     return start_from_run(prepared, best_run(out / name, results[name]))
 
 
@@ -82,14 +92,13 @@ def _evaluate(request: Request, tasks: Mapping[str, Prepared], out: Path) -> Res
 
 def _diagnostics(request: Request, out: Path, tasks: Results) -> dict[str, Any] | None:
     """AX by the best model of MNLI, where both are there."""
-    name = "ax"
+    name = _DIAGNOSTICS
     if (mnli := model_of(str(TASKS[name].classifier_of), request, out, tasks)) is None:
         return None
     try:
         return evaluate_task(prepare_task(answering(request, mnli), name), out / name, 1)
-    except InputError as error:
-        say = console.note if isinstance(error, MissingData) else console.warn
-        say(f"{TASKS[name].title} is left out: {error.message}")
+    except MissingData as error:
+        console.note(f"{TASKS[name].title} is left out: {error.message}")
         return None
 
 

@@ -33,7 +33,7 @@ def text(result: Result) -> str:
     headers: tuple[str, ...] = ("task", "metric", "median", "spread", "majority", "collapsed", "scores by seed")
     if not any(row[5] for row in rows):
         headers, rows = (*headers[:5], headers[6]), [(*row[:5], row[6]) for row in rows]
-    notes = [*_collapses(tasks), *_protocols(tasks)]
+    notes = [*_collapses(tasks), *_protocols(tasks), *_left_out(result)]
     if diagnostics := result.get("diagnostics"):
         notes.append(text(diagnostics))
     parts = [console.table(headers, rows), console.wrapped(notes)]
@@ -139,6 +139,16 @@ def _collapses(tasks: list[Any]) -> Iterator[str]:
             rest = result["median_without_collapsed"]
             others = f"the median of the others is {percent(rest)}" if rest is not None else "no seed is left"
             yield f"{result['title']} collapsed: {each}; {others}"
+
+
+def _left_out(result: Result) -> Iterator[str]:
+    """Which tasks of a suite had no data, and which began without what their recipe starts from."""
+    if names := [TASKS[name].title for name in result.get("left_out", ())]:
+        yield f"Left out, without data: {', '.join(names)}."
+    tasks = result.get("tasks", {}).values() if result["kind"] == "suite" else [result]
+    for task in tasks:
+        if note := task.get("start_note"):
+            yield f"{task['title']}: {note}"
 
 
 def _protocols(tasks: list[Any]) -> Iterator[str]:

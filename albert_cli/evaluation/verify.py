@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from albert_cli import config, console, store
-from albert_cli.errors import CheckpointError, ConfigError, MissingData, NotReached, Skipped
+from albert_cli.errors import CheckpointError, MissingData, NotReached, Skipped
 from albert_cli.evaluation.runs import evaluate
+from albert_cli.evaluation.single import refuse_foreign
 from albert_cli.model import hub
 from albert_cli.training.finetune import RESULTS
 from albert_cli.training.verify_recipe import VerifyRecipe, is_verify
@@ -30,23 +31,29 @@ def verify(
     runs: int | None,
     overrides: Sequence[str],
     device: str,
+    nproc: int = 1,
 ) -> dict[str, Any]:
     """Evaluate every task of the recipe below `out`; return `results.json`, a verdict for each.
 
     `checkpoint` and `runs` stand in for the recipe's own. Of `overrides` those of its own keys (`tolerance=2`) change
     it, the others (`train.batch_size=16`) the tasks' recipes. `data` is a folder with the
     folders of GLUE, `squad/` and `race/` (or RACE's own layout), or None for the Hub. Tasks without their data are
-    skipped with the reason. Raises `Skipped` when the checkpoint or all data are out of reach.
+    skipped with the reason. Raises `Skipped` when the recipe's own checkpoint or all data are out of reach.
     """
     own = [text for text in overrides if text.partition("=")[0].partition(".")[0] in _OWN_KEYS]
     recipe = config.load(VerifyRecipe, name, own)
     overrides = [text for text in overrides if text not in own]
-    recipe = dataclasses.replace(recipe, checkpoint=checkpoint or recipe.checkpoint, runs=runs or recipe.runs)
+    recipe = dataclasses.replace(
+        recipe, checkpoint=checkpoint or recipe.checkpoint, runs=recipe.runs if runs is None else runs
+    )
+    refuse_foreign(out, RESULTS, *recipe.expected)
     try:
         hub.find(recipe.checkpoint)
     except CheckpointError as error:
+        if checkpoint is not None:
+            raise
         raise Skipped(f"{name} is skipped: {error.message}", error.hint) from None
-    tasks = {task: _verdict(recipe, task, data, out, overrides, device) for task in recipe.expected}
+    tasks = {task: _verdict(recipe, task, data, out, overrides, device, nproc) for task in recipe.expected}
     if all(found["verdict"] == "skipped" for found in tasks.values()):
         raise Skipped(f"{name} is skipped: {next(iter(tasks.values()))['reason']}", "--data DIR, or a network")
     done = [found for found in tasks.values() if found["verdict"] != "skipped"]
@@ -63,16 +70,16 @@ def verify(
 
 
 def _verdict(
-    recipe: VerifyRecipe, task: str, data: str | None, out: Path, overrides: Sequence[str], device: str
+    recipe: VerifyRecipe, task: str, data: str | None, out: Path, overrides: Sequence[str], device: str, nproc: int
 ) -> dict[str, Any]:
     expected, tolerance = recipe.expected[task], recipe.tolerance_of(task)
     published = {"published": expected.score, "tolerance": tolerance}
     given = [*recipe.overrides, *overrides]
     try:
-        found = evaluate(task, recipe.checkpoint, _data_of(task, data), out / task, recipe.runs, given, device)
-    except (MissingData, ConfigError) as error:
-        if isinstance(error, ConfigError) and "not available" not in error.message:
-            raise
+        found = evaluate(
+            task, recipe.checkpoint, _data_of(task, data), out / task, recipe.runs, given, device, nproc=nproc
+        )
+    except MissingData as error:
         console.warn(f"{task} is skipped: {error.message}")
         return {**published, "verdict": "skipped", "reason": error.message}
     score = 100 * float(found["median"] if "median" in found else found["score"])

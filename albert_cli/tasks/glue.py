@@ -80,7 +80,7 @@ class GlueFiles:
         file = f"{self.files.get(split, split)}.tsv"
         if not data.is_dir():
             reason = "is no directory" if data.exists() else "no such directory"
-            raise MissingData(f"{data}: {reason}", f"--data names the folder that holds {self.folder}/{file}")
+            raise InputError(f"{data}: {reason}", f"--data names the folder that holds {self.folder}/{file}")
         for path in (data / self.folder / file, data / file):
             if path.is_file():
                 return path

@@ -71,7 +71,7 @@ class RaceFiles:
 def _level_folder(data: Path, split: str, level: str, levels: Sequence[str]) -> Path:
     if not data.is_dir():
         reason = "is no directory" if data.exists() else "no such directory"
-        raise MissingData(f"{data}: {reason}", f"--data names the folder that holds {split}/{level}/")
+        raise InputError(f"{data}: {reason}", f"--data names the folder that holds {split}/{level}/")
     for folder in (data / split / level, data / "RACE" / split / level):
         if folder.is_dir():
             return folder

@@ -101,7 +101,7 @@ class SquadFiles:
 def _find(data: Path, split: str, version: Version) -> Path | None:
     """The file of a split in a folder, or in its folder `squad`."""
     if not data.exists():
-        raise MissingData(f"{data}: no such file or directory", f"--data names the folder of {split}-v{version}.json")
+        raise InputError(f"{data}: no such file or directory", f"--data names the folder of {split}-v{version}.json")
     names = (f"{split}-v{version}.json", f"{split}.json")
     paths = (folder / name for name in names for folder in (data, data / "squad"))
     return next((path for path in paths if path.is_file()), None)

@@ -29,7 +29,7 @@ def members(logits: list[Any], labels: list[int], task: str = "sst2") -> tuple[A
     nothing, offsets = np.empty(0, np.int32), np.zeros(len(labels) + 1, np.int64)
     kind = "float32" if task == "stsb" else "int64"
     dev = Features(nothing, nothing, offsets, np.array(labels, kind), 0)
-    asked = SimpleNamespace(kind=Classification(), task=find_task(task), dev=dev, dev_examples=[])
+    asked: Any = SimpleNamespace(kind=Classification(), task=find_task(task), dev=dev, dev_examples=[])
     outputs = [np.array(each, np.float32) for each in logits]
     metric = find_task(task).metrics[0]
     return asked, [_Member(Path(str(i)), o, _scores(asked, o)[metric]) for i, o in enumerate(outputs)]

@@ -167,6 +167,7 @@ def test_the_suite_has_one_number(tuned: Tuned, glue: Path, tmp_path: Path) -> N
     assert "glue_score" not in result and result["tasks_scored"] == 3
     rows = [line for line in tables.text(result).splitlines() if line.startswith("mean of 3 of 9 tasks")]
     assert len(rows) == 1 and f"{100 * result['mean_of_tasks']:.1f}" in rows[0]
+    assert "Left out, without data: MRPC, STS-B, QQP, QNLI, RTE, WNLI." in " ".join(tables.text(result).split())
     (tmp_path / "out" / "notes.txt").write_text("x")
     with pytest.raises(BusyError):
         evaluate("glue", str(tuned("mnli")), str(glue), tmp_path / "out", 2, QUICK, "cpu")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from albert_cli import store
 from albert_cli.errors import ConfigError
 from albert_cli.evaluation.search import parse
 from tests.command import albert
@@ -41,7 +42,7 @@ def test_a_search_says_its_budget_first_and_its_best_last(encoder: Path, glue: P
     call = ["eval", "cola", "--checkpoint", encoder, "--data", glue, "--device", "cpu", "--runs", 1, "--out", out]
     call += [word for override in QUICK for word in ("-s", override)]
     said = albert(*call, "--search", "lr=1e-3,5e-3", "batch=2,4")
-    first = said.err.index("4 combinations, 1 seeds each: 4 runs, 24 steps, about ")
+    first = said.err.index("4 combinations, 1 seed each: 4 runs, 24 steps, about ")
     assert first < said.err.index("CoLA seed 0 step")
     assert "The best was chosen on dev" in said.out
     result = json.loads((out / "results.json").read_text())
@@ -54,6 +55,20 @@ def test_a_search_says_its_budget_first_and_its_best_last(encoder: Path, glue: P
         )
     again = albert(*call, "--search", "lr=1e-3,5e-3", "--search", "batch=2,4")
     assert again.out == said.out and "CoLA seed 0 step" not in again.err
+
+
+def test_the_budget_counts_what_a_search_starts_from_and_comes_before_it(
+    encoder: Path, inference: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    call = ["eval", "rte", "--checkpoint", encoder, "--data", inference, "--device", "cpu", "--runs", 2, "--out", out]
+    call += [word for override in QUICK for word in ("-s", override)]
+    said = albert(*call, "--search", "start=mnli,pretrained")
+    first = said.err.index("2 combinations, 2 seeds each, and MNLI before them: 5 runs, 30 steps, about ")
+    assert first < said.err.index("MNLI seed 0 step")
+    points = json.loads((out / "results.json").read_text())["points"]
+    starts = [json.loads((out / p["directory"] / "results.json").read_text()).get("start") for p in points]
+    assert starts == [store.fingerprint(out / "start-mnli" / "run-0"), None]
 
 
 @pytest.mark.parametrize(

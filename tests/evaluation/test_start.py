@@ -108,13 +108,21 @@ def test_random_weights_have_no_start_and_a_wrong_one_is_refused(suite: Suite, t
         evaluate("rte", str(suite.encoder), str(suite.data), tmp_path / "out", 1, ("start_from=ax",), "cpu")
 
 
-def test_finetune_puts_the_start_beside_its_run(suite: Suite, tmp_path: Path) -> None:
+def test_finetune_puts_the_start_beside_its_run(suite: Suite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     call = ["finetune", "rte", "--checkpoint", suite.encoder, "--data", suite.data, "--device", "cpu"]
     call += [word for override in QUICK for word in ("-s", override)]
     said = albert(*call, "--out", tmp_path / "one", "--json")
     assert json.loads(said.out)["start"] == store.fingerprint(tmp_path / "one-mnli" / "run-0")
     other = albert(*call, "--out", tmp_path / "other", "--json", "-s", "start_from=pretrained")
     assert "start" not in json.loads(other.out) and not (tmp_path / "other-mnli").exists()
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    albert(*call, "--out", ".")
+    assert (tmp_path / "here" / "results.json").is_file() and (tmp_path / "here-mnli" / "run-0").is_dir()
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "notes.txt").write_text("x")
+    albert(*call, "--out", tmp_path / "full", expect=6)
+    assert not (tmp_path / "full-mnli").exists()
 
 
 # ---------------------------------------------------------------- damaged data are not taken for absent ones
@@ -143,6 +151,13 @@ def test_a_damaged_test_set_gets_no_placeholders(suite: Suite, tmp_path: Path) -
     with pytest.raises(InputError, match=r"WNLI/test\.tsv:148: 1 fields"):
         evaluate(*call, submission_file=tmp_path / "it.zip")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["data"]
+
+
+def test_damaged_diagnostics_end_a_suite_before_anything_is_trained(suite: Suite, tmp_path: Path) -> None:
+    data = harmed(suite, tmp_path, "diagnostic/diagnostic")
+    with pytest.raises(InputError, match=r"diagnostic\.tsv:1106: 1 fields where 3 are expected"):
+        evaluate("glue", str(suite.encoder), str(data), tmp_path / "out", 1, QUICK, "cpu")
+    assert not (tmp_path / "out").exists()
 
 
 def test_damaged_diagnostics_are_not_taken_for_unlabelled_ones(suite: Suite, tmp_path: Path) -> None:

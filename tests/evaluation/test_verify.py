@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,12 +11,13 @@ from pathlib import Path
 import pytest
 
 from albert_cli import config, store
-from albert_cli.errors import ConfigError, NotReached, Skipped
+from albert_cli.errors import BusyError, CheckpointError, ConfigError, InputError, NotReached, Skipped
 from albert_cli.evaluation import verify
 from albert_cli.evaluation.published import PUBLISHED
 from albert_cli.model.config import ModelConfig
 from albert_cli.training.verify_recipe import Expected, VerifyRecipe
 from tests.checkpoints import untrained
+from tests.command import albert
 
 SHAPE = ModelConfig(
     vocab_size=300, embedding_size=8, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
@@ -91,8 +93,31 @@ def test_without_data_or_checkpoint_it_is_skipped(tmp_path: Path, checkpoint: Pa
     with pytest.raises(Skipped, match=r"is skipped: .*SST-2/train\.tsv") as raised:
         verify.verify(file, None, str(tmp_path / "empty"), tmp_path / "out", None, [], "cpu")
     assert raised.value.exit_code == 77
+    nowhere = recipe(tmp_path / "nowhere.toml", tmp_path / "nowhere", sst2=99.5)
     with pytest.raises(Skipped, match="nowhere: no such directory"):
-        verify.verify(file, str(tmp_path / "nowhere"), None, tmp_path / "out", None, [], "cpu")
+        verify.verify(nowhere, None, None, tmp_path / "out", None, [], "cpu")
+
+
+def test_what_the_user_named_must_be_there(tmp_path: Path, checkpoint: Path, data: Path) -> None:
+    file = recipe(tmp_path / "r.toml", checkpoint, sst2=99.5)
+    with pytest.raises(CheckpointError, match="nowhere: no such directory"):
+        verify.verify(file, str(tmp_path / "nowhere"), str(data), tmp_path / "out", None, [], "cpu")
+    with pytest.raises(InputError, match="nowhere: no such directory"):
+        verify.verify(file, None, str(tmp_path / "nowhere"), tmp_path / "out", None, [], "cpu")
+    shutil.copytree(data, tmp_path / "damaged")
+    with (tmp_path / "damaged" / "glue" / "SST-2" / "train.tsv").open("a") as stream:
+        stream.write("cut\n")
+    with pytest.raises(InputError, match=r"train\.tsv:8: 1 fields where 2 are expected"):
+        verify.verify(file, None, str(tmp_path / "damaged"), tmp_path / "out", None, [], "cpu")
+    with pytest.raises(ConfigError, match="runs = 0"):
+        verify.verify(file, None, str(data), tmp_path / "out", 0, [], "cpu")
+    call = ["eval", file, "--data", data, "--out", tmp_path / "out"]
+    assert "takes no --search" in albert(*call, "--search", "lr=1e-5,2e-5", expect=2).err
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "notes.txt").write_text("x")
+    with pytest.raises(BusyError, match="holds other files"):
+        verify.verify(file, None, str(data), tmp_path / "full", None, [], "cpu")
+    assert not (tmp_path / "out").exists()
 
 
 def test_offline_one_line_says_why(tmp_path: Path) -> None:
