@@ -229,8 +229,9 @@ def _protocols(evaluations: Sequence[Evaluation]) -> list[str]:
 
 def _row(evaluation: Evaluation, series: int) -> plots.Row:
     collapsed = _collapsed(evaluation)
-    scores, hollow = zip(*sorted((score, seed in collapsed) for seed, score in evaluation.scores.items()), strict=True)
-    return plots.Row(evaluation.model, scores, evaluation.median, series, hollow)
+    seeds = sorted(evaluation.scores, key=lambda seed: evaluation.scores[seed])
+    scores = [evaluation.scores[seed] for seed in seeds]
+    return plots.Row(evaluation.model, scores, evaluation.median, series, [seed in collapsed for seed in seeds])
 
 
 def _dot_panel(group: Sequence[Evaluation], series: Mapping[str, int]) -> Markup:

@@ -49,9 +49,10 @@ def test_overlapping_seeds_are_said(tmp_path: Path) -> None:
 
 
 def test_seeds_that_collapsed_are_rings(tmp_path: Path) -> None:
-    said = {}
-    for name, collapsed in (("none", {}), ("one", {"1": "one class for all inputs"})):
-        write_eval(tmp_path / name / "a", [0.5, 0.6, 0.7], collapsed=collapsed)
+    collapsed: dict[str, dict[str, str]] = {"none": {}, "one": {"1": "one class for all inputs"}}
+    said: dict[str, str] = {}
+    for name, seeds in collapsed.items():
+        write_eval(tmp_path / name / "a", [0.5, 0.6, 0.7], collapsed=seeds)
         build([tmp_path / name], tmp_path / f"{name}.html")
         said[name] = (tmp_path / f"{name}.html").read_text()
     assert "A ring is a seed that collapsed" in said["one"] and "A ring" not in said["none"]
