@@ -391,9 +391,9 @@ class Journal:
 
 
 def read_journal(path: Path) -> list[dict[str, Any]]:
-    """The records of a journal; a torn last line is left out."""
+    """The records of a journal; a torn last line is left out, and so is any other that is no JSON."""
     records = []
-    for line in path.read_text(encoding="utf-8").split("\n"):
+    for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
         with suppress(json.JSONDecodeError):
             records.append(json.loads(line))
     return records

@@ -48,6 +48,8 @@ class Line:
 
 def read_lines(name: str, on_bad_bytes: str) -> Iterator[Line]:
     """The lines of a file or of stdin (`-`), without their ends. Raises `InputError` naming file and line."""
+    if name.endswith(".json"):
+        raise InputError(f"{name}: is one JSON document, not a text a line", "a .jsonl file has an object a line")
     errors = "replace" if on_bad_bytes == "replace" else "strict"
     with ExitStack() as stack:
         stream: IO[bytes]

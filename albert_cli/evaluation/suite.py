@@ -13,6 +13,7 @@ from albert_cli.errors import InputError, MissingData
 from albert_cli.evaluation import parallel
 from albert_cli.evaluation.single import Request, evaluate_task, prepare_task, refuse_foreign, run_directory
 from albert_cli.evaluation.start import start_from_run, start_task, without_start
+from albert_cli.tasks.glue import HUB
 from albert_cli.tasks.spec import SCORED, TASKS
 from albert_cli.training.finetune import RESULTS, Prepared
 
@@ -33,7 +34,7 @@ def evaluate_suite(request: Request, out: Path) -> dict[str, Any]:
     refuse_foreign(out, RESULTS, *TASKS)
     ready, left_out = _with_data(request)
     if not ready:
-        raise InputError(f"{request.data}: no GLUE task has its data there", next(iter(left_out.values()), None))
+        raise InputError(f"{request.data or HUB}: no GLUE task has its data there", next(iter(left_out.values()), None))
     first = {name: prepared for name, prepared in ready.items() if start_task(prepared) is None}
     results = _evaluate(request, first, out)
     others = {name: _started(ready[name], request, out, results, left_out) for name in ready if name not in first}

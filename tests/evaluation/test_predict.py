@@ -76,7 +76,14 @@ def test_what_windows_writes_is_read_and_the_input_is_not_replaced(tuned: Tuned,
     for verb in ("predict", "encode"):
         call = [verb, tuned("cola"), "--input", tmp_path / "in.jsonl", "--out", tmp_path / "in.jsonl"]
         assert "in.jsonl: is the input" in albert(*call, expect=2).err
-    assert (tmp_path / "in.jsonl").stat().st_size == 27
+    assert (tmp_path / "in.jsonl").stat().st_size == 26
+
+
+def test_a_json_document_is_no_text_a_line(tuned: Tuned, tmp_path: Path) -> None:
+    (tmp_path / "in.json").write_text('[{"text": "bade figo"}]\n')
+    for verb in ("predict", "encode"):
+        said = albert(verb, tuned("cola"), "--input", tmp_path / "in.json", expect=3)
+        assert "in.json: is one JSON document" in said.err and ".jsonl" in said.err and said.out == ""
 
 
 def test_json_needs_a_file_for_predictions(tuned: Tuned, tmp_path: Path) -> None:
