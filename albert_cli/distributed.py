@@ -113,6 +113,8 @@ def process_group(device_type: str) -> Iterator[Group]:
 
     if device_type == "cuda":
         torch.cuda.set_device(local_rank())
+    if _is_launched():
+        _end_after(_launcher_is_gone)
     try:
         dist.init_process_group("nccl" if device_type == "cuda" else "gloo")
         yield Group(rank(), world_size())
@@ -135,8 +137,20 @@ def _let_the_cause_end_first() -> None:
 
     A rank closes its connections before it ends, and the others would overtake it on their way out.
     """
-    if "TORCHELASTIC_RUN_ID" in os.environ:
+    if _is_launched():
         time.sleep(_SECONDS_FOR_THE_CAUSE)
+
+
+def _is_launched() -> bool:
+    """Whether `torchrun`, or `launch` below, has started this process."""
+    return "TORCHELASTIC_RUN_ID" in os.environ
+
+
+def _launcher_is_gone() -> None:
+    """Return when the launcher is: killed, it cannot end its ranks, and they would hold the run against a new start."""
+    launcher = os.getppid()
+    while os.getppid() == launcher:
+        time.sleep(1)
 
 
 def launch(nproc: int, arguments: Sequence[str]) -> int:

@@ -76,6 +76,21 @@ def process_of(launcher: int, rank: int) -> int:
     raise AssertionError("no such rank")
 
 
+def wait_until_gone(processes: list[int]) -> None:
+    deadline = time.monotonic() + 60
+    while any(map(is_running, processes)):
+        assert time.monotonic() < deadline, "still running"
+        time.sleep(0.1)
+
+
+def is_running(process: int) -> bool:
+    """Whether it is there and more than an entry that nobody has asked for yet."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="no /proc to find a process in")
 def test_nproc_starts_ranks_stops_them_and_tells_their_exit_code(tiny_data: Path, tmp_path: Path) -> None:
     (tmp_path / "it.toml").write_text(RECIPE)
@@ -96,6 +111,12 @@ def test_nproc_starts_ranks_stops_them_and_tells_their_exit_code(tiny_data: Path
         _, said = process.communicate(timeout=200)
     assert process.returncode == 137, said
     assert "rank 1 was killed by SIGKILL" in said and "bug" not in said
+    # A launcher that is killed leaves no rank behind: the same command can go on at once.
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        wait_for_steps(run, process, since=(run / "metrics.jsonl").stat().st_ino)
+        ranks = [process_of(process.pid, rank) for rank in range(2)]
+        process.kill()
+        wait_until_gone(ranks)
     # Stopped before it could begin, the run keeps its old status, but the code is this start's own: that of rank 0,
     # though the connection that it closes ends rank 1 too, and though it is slow to end here.
     slow = "import atexit, os, time\natexit.register(time.sleep, 2 * (os.environ.get('RANK') == '0'))\n"
