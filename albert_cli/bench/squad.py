@@ -64,8 +64,7 @@ def _letters(texts: Sequence[str], cleaning: Cleaning) -> Contexts:
 def _outcomes(placed: Placed, contexts: Contexts, unit: str) -> dict[str, int]:
     """How many answers came back as written and how many in what other way, the most frequent first."""
     context = np.array([number for number, _ in placed], dtype=np.int64)
-    start = np.array([a.start + len(a.text) - len(a.text.lstrip()) for _, a in placed], dtype=np.int64)
-    stop = np.array([a.start + len(a.text.rstrip()) for _, a in placed], dtype=np.int64)
+    start, stop = np.array([answer.place for _, answer in placed], dtype=np.int64).reshape(-1, 2).T
     first, last = contexts.pieces_of(context, start, stop)
     base = contexts.offsets[:-1][context]
     is_left = first <= last

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from typing import Any
 
 import torch
@@ -14,7 +13,7 @@ from albert_cli.model import hub
 from albert_cli.tasks.squad import Question, Version
 from albert_cli.tasks.squad_answers import answer_lines
 from albert_cli.tasks.squad_features import encode_spans
-from albert_cli.tasks.squad_settings import SpanSettings
+from albert_cli.tasks.squad_settings import SpanSettings, recorded
 from albert_cli.training import spans
 
 _WANTED = '{"question": "…", "context": "…"}'
@@ -33,7 +32,7 @@ class SpanPredictor:
         made_for, length = found.finetuned_for, found.config.max_position_embeddings
         self.version: Version = "2.0" if made_for and made_for.task == "squad2" else "1.1"
         given: Mapping[str, Any] = made_for.settings if made_for else {"max_query_length": min(64, length // 4)}
-        self.settings = SpanSettings(**{f.name: given[f.name] for f in fields(SpanSettings) if f.name in given})
+        self.settings = SpanSettings(**recorded(given))
         self.length = min(length, made_for.max_seq_length) if made_for else length
         self.limit = self.settings.max_query_length
 

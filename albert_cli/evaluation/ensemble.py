@@ -42,8 +42,8 @@ def evaluate_ensemble(request: Request, task: str, names: Sequence[str], out: Pa
         members = [_member(directories[0], first, first)]
         members += [_member(directory, _prepared(request, task, directory), first) for directory in directories[1:]]
         chosen = _greedy(first, members)
-        result = _record(first, members, chosen) | {"seconds": round(time.monotonic() - started, 2)}
         outputs = _average(first, [members[i] for i in chosen])
+        result = _record(first, members, chosen, outputs) | {"seconds": round(time.monotonic() - started, 2)}
         first.kind.write_predictions(out, first.task, outputs, first.dev, first.dev_examples)
         store.write_json(out / RESULTS, result)
     return result
@@ -78,7 +78,8 @@ def _member(directory: Path, prepared: Prepared, first: Prepared) -> _Member:
             "an ensemble is of models of the same task",
         )
     model = first.kind.load(first.task, prepared.checkpoint).to(first.device).eval()
-    outputs = first.kind.predict(first.task, model, prepared.encode(first.dev_examples), first.device)
+    dev = first.dev if prepared is first else prepared.encode(first.dev_examples)
+    outputs = first.kind.predict(first.task, model, dev, first.device)
     score = _scores(first, outputs)[first.task.metrics[0]]
     console.note(f"{directory}: {first.task.title} {first.task.metrics[0]} {percent(score)}")
     return _Member(directory, outputs, score)
@@ -108,10 +109,10 @@ def _greedy(first: Prepared, members: Sequence[_Member]) -> list[int]:
     return chosen
 
 
-def _record(first: Prepared, members: Sequence[_Member], chosen: Sequence[int]) -> dict[str, Any]:
+def _record(first: Prepared, members: Sequence[_Member], chosen: Sequence[int], outputs: Any) -> dict[str, Any]:
     metric = first.task.metrics[0]
     alone = [member.score for member in members]
-    everything, selected = (_scores(first, _average(first, of)) for of in (members, [members[i] for i in chosen]))
+    everything, selected = _scores(first, _average(first, members)), _scores(first, outputs)
     return {
         "kind": "ensemble",
         "task": first.task.name,

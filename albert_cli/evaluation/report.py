@@ -76,7 +76,7 @@ def _told_apart(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
     same = [e for e in evaluations if times[e.task, e.model] > 1]
     places = {e.path: e.path.parent if e.path.name == e.task else e.path for e in same}
     names = short_names(list(dict.fromkeys(places.values())))
-    return [replace(e, model=f"{e.model} ({names[places[e.path]]})") if e in same else e for e in evaluations]
+    return [replace(e, model=f"{e.model} ({names[places[e.path]]})") if e.path in places else e for e in evaluations]
 
 
 def _series(results: Results) -> dict[str, int]:

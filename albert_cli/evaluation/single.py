@@ -17,7 +17,7 @@ from albert_cli import console, store
 from albert_cli.errors import BusyError, MissingData
 from albert_cli.model import hub
 from albert_cli.tasks.squad_answers import OFFICIAL
-from albert_cli.tasks.squad_settings import SpanSettings
+from albert_cli.tasks.squad_settings import recorded
 from albert_cli.training import run
 from albert_cli.training.classify import PREDICTIONS, prediction_lines
 from albert_cli.training.finetune import RESULTS, Prepared, finetune, prepare, with_recipe
@@ -52,8 +52,7 @@ def prepare_task(request: Request, task: str) -> Prepared:
 
 def as_trained(made_for: hub.FinetunedFor) -> list[str]:
     """Overrides by which a model's inputs are made as in its fine-tuning."""
-    known = {field.name for field in dataclasses.fields(SpanSettings)}
-    settings = [f"span.{key}={value}" for key, value in made_for.settings.items() if key in known]
+    settings = [f"span.{key}={value}" for key, value in recorded(made_for.settings).items()]
     return [f"data.max_seq_length={made_for.max_seq_length}", *settings]
 
 

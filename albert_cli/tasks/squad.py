@@ -26,6 +26,11 @@ class Answer(NamedTuple):
     text: str
     start: int
 
+    @property
+    def place(self) -> tuple[int, int]:
+        """Its first character and the one behind its last, without the blanks around it."""
+        return self.start + len(self.text) - len(self.text.lstrip()), self.start + len(self.text.rstrip())
+
 
 @dataclass(frozen=True, slots=True)
 class Question:

@@ -219,8 +219,7 @@ def _contexts(texts: list[str], vocabulary: Vocabulary) -> Contexts:
 def _answers(questions: Sequence[Question], contexts: Contexts, context: Int64) -> Int64:
     """The first and last piece of each question's first answer, int64 [Q, 2]; -1 where there is none."""
     found = [next((a for a in q.answers if a.start != NOT_FOUND), None) for q in questions]
-    start = np.array([a.start + len(a.text) - len(a.text.lstrip()) if a else 0 for a in found], dtype=np.int64)
-    stop = np.array([a.start + len(a.text.rstrip()) if a else 0 for a in found], dtype=np.int64)
+    start, stop = np.array([a.place if a else (0, 0) for a in found], dtype=np.int64).reshape(-1, 2).T
     first, last = contexts.pieces_of(context, start, stop)
     is_there = np.array([a is not None for a in found], dtype=bool) & (first <= last)
     return np.where(is_there[:, None], np.stack([first, last], axis=1), -1)

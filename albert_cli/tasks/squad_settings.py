@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal
 
 from albert_cli.errors import ConfigError
 
@@ -39,3 +40,8 @@ class SpanSettings:
             raise ConfigError("span.threshold is not a number", "0 is the usual one; inf leaves no question unanswered")
         if not 0 < self.holdout < 1:
             raise ConfigError(f"span.holdout is {self.holdout}", "it lies between 0 and 1")
+
+
+def recorded(made_with: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of a checkpoint's recorded settings that are of this section."""
+    return {field.name: made_with[field.name] for field in fields(SpanSettings) if field.name in made_with}
