@@ -9,7 +9,7 @@ from pathlib import Path
 from albert_cli import console
 from albert_cli.errors import InputError, MissingData
 from albert_cli.tasks.hub import is_hub, read_hub
-from albert_cli.tasks.rows import Rows, read_delimited
+from albert_cli.tasks.rows import Rows, check_folder, read_delimited
 from albert_cli.tasks.task import Example, Task
 
 HUB = "hf:nyu-mll/glue"
@@ -78,9 +78,7 @@ class GlueFiles:
 
     def _find(self, data: Path, split: str) -> Path:
         file = f"{self.files.get(split, split)}.tsv"
-        if not data.is_dir():
-            reason = "is no directory" if data.exists() else "no such directory"
-            raise InputError(f"{data}: {reason}", f"--data names the folder that holds {self.folder}/{file}")
+        check_folder(data, f"{self.folder}/{file}")
         for path in (data / self.folder / file, data / file):
             if path.is_file():
                 return path

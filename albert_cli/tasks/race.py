@@ -10,7 +10,7 @@ from typing import Any
 
 from albert_cli.errors import InputError, MissingData
 from albert_cli.tasks.hub import is_hub, read_hub
-from albert_cli.tasks.rows import read_lines, read_text
+from albert_cli.tasks.rows import check_folder, read_lines, read_text
 from albert_cli.tasks.task import ChoiceExample, Task
 
 HUB = "hf:ehovy/race"
@@ -69,9 +69,7 @@ class RaceFiles:
 
 
 def _level_folder(data: Path, split: str, level: str, levels: Sequence[str]) -> Path:
-    if not data.is_dir():
-        reason = "is no directory" if data.exists() else "no such directory"
-        raise InputError(f"{data}: {reason}", f"--data names the folder that holds {split}/{level}/")
+    check_folder(data, f"{split}/{level}/")
     for folder in (data / split / level, data / "RACE" / split / level):
         if folder.is_dir():
             return folder

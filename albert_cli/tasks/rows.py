@@ -52,6 +52,13 @@ class Rows:
                 )
 
 
+def check_folder(data: Path, holding: str) -> None:
+    """Raise `InputError` unless `--data` is a folder, which should be `holding` what the task reads."""
+    if not data.is_dir():
+        reason = "is no directory" if data.exists() else "no such directory"
+        raise InputError(f"{data}: {reason}", f"--data names the folder that holds {holding}")
+
+
 def read_text(path: Path) -> str:
     """A whole UTF-8 file without its byte order mark; raises `InputError` naming file and line."""
     try:
