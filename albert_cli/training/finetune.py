@@ -17,6 +17,8 @@ from albert_cli import config, console, store
 from albert_cli.distributed import Group
 from albert_cli.errors import CheckpointError, InputError, MissingData
 from albert_cli.model import hub
+from albert_cli.model.encoder import Encoder
+from albert_cli.model.matching import check_heads, compare_words
 from albert_cli.tasks.spec import find_task, fingerprint
 from albert_cli.tasks.squad import SquadFiles
 from albert_cli.tasks.table import open_table
@@ -123,6 +125,10 @@ class Prepared:
             found = self.start.checkpoint if self.start else self.checkpoint
             encoder = {n: t for n, t in found.tensors.items() if n.startswith("encoder.")}
             hub.load_into(model, dataclasses.replace(found, tensors=encoder))
+        is_fresh = settings.initial == "random"
+        check_heads("model.matching_heads", settings.matching_heads, shape)
+        assert isinstance(model.encoder, Encoder)
+        compare_words(model.encoder, settings.matching_heads, seed=seed, is_fresh=is_fresh)
         place(model, self.train_settings, self.device)
         return model
 

@@ -20,6 +20,7 @@ from albert_cli.errors import CheckpointError, ConfigError
 from albert_cli.model import costs, hub, params
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import PretrainingModel
+from albert_cli.model.matching import check_heads, compare_words
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training import checkpoint, run
 from albert_cli.training.batching import Batches, BatchSettings
@@ -41,8 +42,9 @@ class PretrainRecipe:
 
     `masked_bias` starts the vocabulary bias of the masked-word head at zero, as the paper does, or at the log
     unigram frequencies of the data, which saves a small model the first hundreds of steps. `initial` names a
-    checkpoint whose weights the run starts from; without it they are drawn from `train.seed`. `evaluation` names
-    further data directories, made with the same vocabulary, whose scores stand beside those of the held-out text.
+    checkpoint whose weights the run starts from; without it they are drawn from `train.seed`. `matching_heads` is how
+    many heads of each attention block start by comparing words, see `model.matching`. `evaluation` names further
+    data directories, made with the same vocabulary, whose scores stand beside those of the held-out text.
     """
 
     model: ModelConfig = field(default_factory=ModelConfig)
@@ -52,12 +54,14 @@ class PretrainRecipe:
     batch: BatchSettings = field(default_factory=BatchSettings)
     train: TrainSettings = field(default_factory=TrainSettings)
     masked_bias: Literal["zero", "unigram"] = "zero"
+    matching_heads: int = 0
     evaluation: tuple[str, ...] = ()
     initial: InitialSettings | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "optimizer", self.optimizer.settled(self.train.batch_size))
         self.batch.check(self.train.batch_size, self.data.max_seq_length)
+        check_heads("matching_heads", self.matching_heads, self.model)
 
     @property
     def batches(self) -> Batches:
@@ -191,7 +195,7 @@ class _Parts:
             parents["initial"] = str(self.recipe.initial.fingerprint)
         state = run.resume_state(
             out, optimizer, lambda d: hub.load_into(job.model, hub.read(d), "all"), self.group, parents,
-            begin=lambda: self._carry_over(job.model),
+            begin=lambda: self._begin(job.model),
         )  # fmt: skip
         run.running(out, status, state.step, self.recipe.schedule.total_steps)
         job.last_metrics = _last_evaluation(out, state.step)
@@ -214,9 +218,13 @@ class _Parts:
         recipe = self.recipe
         return read_parent(recipe.initial, recipe.model, self.vocabulary) if recipe.initial else None
 
-    def _carry_over(self, model: PretrainingModel) -> None:
+    def _begin(self, model: PretrainingModel) -> None:
+        """What is done to the drawn weights at the first start alone."""
         if self._parent is not None:
             carry_over(model, self._parent)
+        compare_words(
+            model.encoder, self.recipe.matching_heads, seed=self.recipe.train.seed, is_fresh=self._parent is None
+        )
 
     def _settle_initial(self, out: Path, old: Mapping[str, Any] | None) -> None:
         """Note which checkpoint the run starts from; once it has a step of its own, that is no longer looked at."""

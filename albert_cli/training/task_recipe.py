@@ -34,12 +34,15 @@ class TaskModel:
     """`[model]`: dropout inside the encoder and before the classifier (Table 14's DR and 0.1).
 
     `initial = "random"` keeps the checkpoint's shape and vocabulary and draws new weights: the control that
-    shows what pretraining brought.
+    shows what pretraining brought. `matching_heads` is how many heads of each attention block start by comparing
+    words whatever they did before, see `model.matching`: for tasks on pairs of texts, where an encoder is too small to
+    have learnt it.
     """
 
     dropout: float = 0.0
     classifier_dropout: float = 0.1
     initial: Literal["pretrained", "random"] = "pretrained"
+    matching_heads: int = 0
 
     def __post_init__(self) -> None:
         for name in ("dropout", "classifier_dropout"):

@@ -205,6 +205,18 @@ def test_it_starts_from_the_checkpoint_or_from_random_weights(prepared: Prepared
     assert not torch.equal(one.state_dict()[word], stored[word])
 
 
+def test_heads_are_made_to_compare_words_whatever_they_did(prepared: Prepared, finished: Path, table: Path) -> None:
+    for initial in ("pretrained", "random"):
+        overrides = (*OVERRIDES, "model.matching_heads=1", f"model.initial={initial}")
+        attention = prepare("table", str(finished), str(table), overrides, "cpu").new_model(1).encoder.attention[0]
+        size = attention.query.weight.shape[0] // prepared.checkpoint.config.num_attention_heads
+        same = (attention.query.weight == attention.key.weight).all(dim=1)
+        assert same[:size].all()
+        assert not same[size:].any()
+    with pytest.raises(ConfigError, match=r"model\.matching_heads is 99"):
+        prepare("table", str(finished), str(table), (*OVERRIDES, "model.matching_heads=99"), "cpu").new_model(1)
+
+
 def test_a_classifier_of_another_task_is_not_taken_over(tuned: Path, table: Path) -> None:
     from_task = prepare("table", str(tuned), str(table), OVERRIDES, "cpu").new_model(5)
     stored = hub.read(tuned).tensors

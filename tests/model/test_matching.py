@@ -1,0 +1,146 @@
+"""Heads that start by comparing words: what they attend to, what they leave alone, and what they are good for."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from albert_cli.data.batches import PackedBatch
+from albert_cli.errors import ConfigError
+from albert_cli.model.config import ModelConfig
+from albert_cli.model.encoder import Attention, Encoder
+from albert_cli.model.heads import SequenceClassifier
+from albert_cli.model.matching import SCORE, check_heads, compare_words
+from albert_cli.model.packing import pack
+
+CPU = torch.device("cpu")
+SMALL = ModelConfig(
+    vocab_size=500,
+    embedding_size=32,
+    hidden_size=64,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    intermediate_size=128,
+    max_position_embeddings=32,
+    initializer_range="auto",
+)
+SHAPES = {
+    "E < H": SMALL,
+    "E = H": replace(SMALL, embedding_size=64),
+    "E > H": replace(SMALL, embedding_size=96),
+    "fewer directions than a head has": replace(SMALL, embedding_size=8, num_attention_heads=2),
+    "own weights a layer": replace(SMALL, sharing="none"),
+}
+
+
+def _batch(ids: NDArray[np.integer], second_from: int) -> PackedBatch:
+    """Sequences [N, S] whose tokens from `second_from` on are the second segment."""
+    count, length = ids.shape
+    none = np.zeros(0, np.int32)
+    segments = np.tile((np.arange(length) >= second_from).astype(np.int32), count)
+    positions = np.tile(np.arange(length, dtype=np.int32), count)
+    offsets = np.arange(count + 1, dtype=np.int32) * length
+    return PackedBatch(ids.reshape(-1).astype(np.int32), segments, positions, offsets, none, none, none)
+
+
+def _scores(encoder: Encoder, block: int, head: int, ids: NDArray[np.integer], second_from: int) -> Tensor:
+    """What a head of the first layer scores, before softmax, for the tokens [S] of one sequence: [S, S]."""
+    attention = encoder.attention[block]
+    assert isinstance(attention, Attention)
+    x_SH = encoder.embeddings(pack(_batch(ids[None], second_from), CPU))
+    if encoder.projection is not None:
+        x_SH = encoder.projection(x_SH)
+    size = encoder.config.hidden_size // encoder.config.num_attention_heads
+    rows = slice(head * size, (head + 1) * size)
+    q_Sd, k_Sd = (linear(x_SH)[:, rows] for linear in (attention.query, attention.key))
+    scores_SS: Tensor = (q_Sd @ k_Sd.T / math.sqrt(size)).detach()
+    return scores_SS
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_words_look_for_themselves_in_the_other_text(name: str) -> None:
+    torch.manual_seed(0)
+    encoder = Encoder(SHAPES[name])
+    compare_words(encoder, 1, seed=0, is_fresh=True)
+    words = np.random.default_rng(0).permutation(499)[:12] + 1
+    ids = np.concatenate([words, words[::-1]])
+    for block in range(len(encoder.attention)):
+        scores = _scores(encoder, block, 0, ids, second_from=12)
+        twin = scores.flip(1).diagonal()  # the same word stands as far from the end as this one from the start
+        others = scores[~(torch.eye(24, dtype=torch.bool) | torch.eye(24, dtype=torch.bool).flip(1))]
+        assert abs(float(twin.mean()) - SCORE) < SCORE / 2
+        assert float((twin > others.quantile(0.9)).float().mean()) > 0.9
+
+
+def test_only_the_query_and_key_of_those_heads_change() -> None:
+    torch.manual_seed(0)
+    encoder = Encoder(SMALL)
+    before = {name: tensor.clone() for name, tensor in encoder.state_dict().items()}
+    compare_words(encoder, 2, seed=0, is_fresh=False)
+    changed = {name for name, tensor in encoder.state_dict().items() if not torch.equal(tensor, before[name])}
+    assert changed == {f"attention.0.{part}.{leaf}" for part in ("query", "key") for leaf in ("weight", "bias")}
+    for name in changed:  # heads are rows; the last two of the four stay
+        assert torch.equal(encoder.state_dict()[name][32:], before[name][32:])
+
+
+def test_no_head_changes_nothing_and_a_seed_repeats() -> None:
+    torch.manual_seed(0)
+    encoder = Encoder(SMALL)
+    before = {name: tensor.clone() for name, tensor in encoder.state_dict().items()}
+    compare_words(encoder, 0, seed=0, is_fresh=True)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in encoder.state_dict().items())
+    made = []
+    for seed in (1, 1, 2):
+        encoder.load_state_dict(before)
+        compare_words(encoder, 1, seed=seed, is_fresh=True)
+        made.append(encoder.state_dict()["attention.0.query.weight"].clone())
+    assert torch.equal(made[0], made[1])
+    assert not torch.equal(made[0], made[2])
+
+
+@pytest.mark.parametrize("heads", [-1, 5])
+def test_as_many_heads_as_there_are(heads: int) -> None:
+    check_heads("matching_heads", 4, SMALL)
+    with pytest.raises(ConfigError, match=f"matching_heads is {heads}"):
+        check_heads("matching_heads", heads, SMALL)
+
+
+def test_an_encoder_learns_which_texts_share_words() -> None:
+    """The task that small encoders fail: two texts of ten words each, which share five words or none."""
+    right = {heads: _accuracy_after_training(heads) for heads in (0, 1)}
+    assert right[0] < 0.6
+    assert right[1] > 0.9
+
+
+def _accuracy_after_training(heads: int) -> float:
+    torch.manual_seed(0)
+    model = SequenceClassifier(SMALL, 2)
+    compare_words(model.encoder, heads, seed=0, is_fresh=True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        ids, gold = _texts(rng, 64)
+        loss = F.cross_entropy(model(pack(_batch(ids, 11), CPU)), gold)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    with torch.no_grad():
+        ids, gold = _texts(rng, 500)
+        found = model(pack(_batch(ids, 11), CPU)).argmax(1)
+    return float((found == gold).float().mean())
+
+
+def _texts(rng: np.random.Generator, count: int) -> tuple[NDArray[np.integer], Tensor]:
+    """[CLS] and two texts of ten words, which share five words if their label is 1: ids [N, 21], labels [N]."""
+    words = 1 + np.argsort(rng.random((count, 499)), axis=1)[:, :20]
+    gold = rng.integers(0, 2, count)
+    words[gold == 1, 10:15] = words[gold == 1, :5]
+    words[:, 10:] = rng.permuted(words[:, 10:], axis=1)
+    return np.concatenate([np.zeros((count, 1), np.int64), words], axis=1), torch.from_numpy(gold)
