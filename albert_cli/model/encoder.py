@@ -111,10 +111,14 @@ class Encoder(nn.Module):
         `all_rows` computes every token, [T, H]. With `checkpointing` a block keeps its input alone for the backward
         pass and is computed again there: less memory, one more forward pass.
         """
+        device, count = tokens.ids.device, len(tokens.ids if all_rows else tokens.rows.index)
+        dtype, settings = work_dtype(device), self.settings()
+        if device.type == "cpu" and dtype == torch.bfloat16:
+            # oneDNN generates code for every new shape of a product, which takes longer than a small product itself.
+            tokens = tokens.rounded()
         x_TH: Tensor = self.embeddings(tokens)
         if self.projection is not None:
             x_TH = self.projection(x_TH)
-        dtype, settings = work_dtype(x_TH.device), self.settings()
         attention = [lender(a.weights(), dtype) for a in self.attention]  # type: ignore[operator]
         feed_forward = [lender(f.weights(), dtype) for f in self.feed_forward]  # type: ignore[operator]
         plan = self.config.blocks()
@@ -125,7 +129,7 @@ class Encoder(nn.Module):
                 x_TH = checkpoint(self.block, *given, use_reentrant=False)
             else:
                 x_TH = self.block(*given)
-        return x_TH
+        return x_TH[:count]  # without filler
 
     def settings(self) -> BlockSettings:
         """What every block computes with, in the mode (training or not) that the module is in."""

@@ -6,11 +6,12 @@ token lies in it. Shapes: N sequences, T tokens, S the longest sequence, R the r
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 if TYPE_CHECKING:
@@ -57,6 +58,22 @@ class Grid:
         flat = grid.reshape(self.sequences * self.width, *grid.shape[2:])
         return flat if self.slots is None else flat.index_select(0, self.slots)
 
+    def rounded(self, rows: int) -> Grid:
+        """The grid of these `rows` and filler, `round_up(rows)` in all, in a rectangle whose width is rounded up too.
+
+        All filler lies in one cell that the mask leaves out.
+        """
+        filler, width = round_up(rows) - rows, round_up(self.width)
+        if filler and self.sequences * width == rows:
+            width = round_up(width + 1)  # there was no such cell
+        if not filler and width == self.width:
+            return self
+        slots = torch.arange(rows, device=self.offsets.device) if self.slots is None else self.slots
+        slots = slots // self.width * width + slots % self.width
+        taken = torch.zeros(self.sequences * width, dtype=torch.uint8, device=slots.device).index_fill(0, slots, 1)
+        mask = taken.bool().view(self.sequences, 1, 1, width)
+        return Grid(self.sequences, width, self.offsets, torch.cat([slots, taken.argmin().expand(filler)]), mask)
+
 
 @dataclass(frozen=True)
 class Rows:
@@ -77,6 +94,28 @@ class PackedTokens:
     position_ids: Tensor
     grid: Grid
     rows: Rows
+
+    def rounded(self) -> PackedTokens:
+        """The same batch in one of a few shapes, with filler behind the tokens and behind the rows that are read.
+
+        No token sees filler, and filler that nothing reads has a gradient of zero.
+        """
+        tokens, index = len(self.ids), self.rows.index
+        ids, segment_ids, position_ids = (
+            F.pad(x, (0, round_up(tokens) - tokens)) for x in (self.ids, self.segment_ids, self.position_ids)
+        )
+        rows = replace(
+            self.rows,
+            index=F.pad(index, (0, round_up(len(index)) - len(index))),
+            grid=self.rows.grid.rounded(len(index)),
+        )
+        return PackedTokens(ids, segment_ids, position_ids, self.grid.rounded(tokens), rows)
+
+
+def round_up(count: int) -> int:
+    """The next number that is a multiple of 8 and has at most five significant bits: sixteen of them to a doubling."""
+    step = max(8, 1 << count.bit_length() >> 5)
+    return -(-count // step) * step
 
 
 def pack(batch: HostBatch, device: torch.device, masked_index: NDArray[np.int32] | None = None) -> PackedTokens:

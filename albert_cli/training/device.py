@@ -22,7 +22,7 @@ from albert_cli.model.encoder import Encoder
 from albert_cli.training.settings import TrainSettings
 
 _WORKSPACE: Final = "CUBLAS_WORKSPACE_CONFIG"
-_WIDE: Final = 256  # hidden size from which a CPU's bf16 units save more than the casts cost
+_WIDE: Final = 96  # hidden size from which a CPU's bf16 units save more than the casts cost
 
 
 def choose_device(name: str) -> torch.device:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from albert_cli.data.batches import PackedBatch
 from albert_cli.model.encoder import Encoder
 from albert_cli.model.heads import PretrainingModel, SequenceClassifier
-from albert_cli.model.packing import pack
+from albert_cli.model.packing import pack, round_up
 from tests.model.shapes import ALL, TINY, random_batch, shake
 
 CPU = torch.device("cpu")
@@ -108,3 +111,86 @@ def test_a_grid_gives_back_what_it_spread(lengths: list[int]) -> None:
     assert (grid.mask is None) == (len(set(lengths)) == 1)
     if grid.mask is not None:
         assert torch.equal(grid.mask[:, 0, 0], there)
+
+
+# ---------------------------------------------------------------- few shapes
+
+
+@given(st.integers(1, 100_000))
+def test_rounding_up_adds_little_and_makes_few_numbers(count: int) -> None:
+    assert count <= round_up(count) < count + max(8, count / 16)
+    assert round_up(count) % 8 == 0 and round_up(round_up(count)) == round_up(count)
+    assert len({round_up(n) for n in range(count + 1, 2 * count + 1)}) <= 17
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("all_rows", [False, True], ids=["rows", "tokens"])
+@pytest.mark.parametrize(
+    "lengths", [LENGTHS, (9, 9, 9), (8, 8, 8, 8), (8,) * 65], ids=["ragged", "equal", "full", "no free cell"]
+)
+def test_filler_changes_nothing(name: str, all_rows: bool, lengths: tuple[int, ...]) -> None:
+    encoder = Encoder(ALL[name]).double()
+    shake(encoder)
+    batch = random_batch(lengths)
+    tokens = pack(batch, CPU, batch.masked_index)
+    outputs, gradients = [], []
+    for given_tokens in (tokens, tokens.rounded()):
+        encoder.zero_grad()
+        x = encoder(given_tokens, all_rows=all_rows)
+        if given_tokens is not tokens:
+            assert len(x) == round_up(len(outputs[0]))
+            x = x[: len(outputs[0])]
+        (x * torch.linspace(-1, 1, x.numel(), dtype=x.dtype).view_as(x)).sum().backward()
+        outputs.append(x)
+        gradients.append({n: p.grad.clone() for n, p in encoder.named_parameters() if p.grad is not None})
+    assert close(outputs[0], outputs[1], tolerance=1e-12)
+    assert gradients[0].keys() == gradients[1].keys()
+    for key, gradient in gradients[0].items():
+        assert close(gradient, gradients[1][key], tolerance=1e-11), key
+
+
+def test_what_filler_holds_is_seen_by_nothing_and_learns_nothing() -> None:
+    encoder, only_filler = Encoder(TINY), TINY.vocab_size - 1
+    batch = random_batch(LENGTHS)
+    batch.ids[batch.ids == only_filler] = 0
+    tokens = pack(batch, CPU, batch.masked_index).rounded()
+    assert len(tokens.ids) > len(batch.ids)
+    count, before = len(batch.masked_index) + len(LENGTHS), encoder(tokens)
+    tokens.ids[len(batch.ids) :] = only_filler
+    tokens.position_ids[len(batch.ids) :] = 5
+    after = encoder(tokens)
+    assert torch.equal(before[:count], after[:count])
+    after[:count].square().sum().backward()
+    gradient = encoder.embeddings.word.weight.grad
+    assert gradient is not None and gradient[batch.ids].abs().sum() > 0 and not gradient[only_filler].any()
+
+
+class Products(TorchDispatchMode):
+    """Notes the shapes of all matrix products."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shapes: set[tuple[torch.Size, ...]] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.overloadpacket.__name__ in ("mm", "addmm", "bmm", "linear"):
+            self.shapes.add(tuple(x.shape for x in args))
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_cpu_makes_products_of_few_shapes_in_bf16() -> None:
+    encoder, rng = Encoder(TINY), np.random.default_rng(0)
+    batches = [random_batch(rng.integers(10, 21, 16).tolist(), seed=n) for n in range(100)]
+    products = {}
+    for enabled in (False, True):
+        with Products() as products[enabled]:
+            for batch in batches:
+                tokens = pack(batch, CPU, batch.masked_index)
+                with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+                    x = encoder(tokens)
+                assert x.shape == (len(tokens.rows.index), TINY.hidden_size) and x.isfinite().all()
+                x.float().square().sum().backward()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in encoder.parameters())
+    # Some fifteen products a batch, whose shapes follow four numbers: tokens, rows, and the widths of both.
+    few, many = (len(products[enabled].shapes) for enabled in (True, False))
+    assert few < 240 and many > 3 * few, (few, many)

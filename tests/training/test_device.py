@@ -33,7 +33,8 @@ def processor(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -
     ("processor", "config", "expected"),
     [
         (["amx_bf16", "avx512_bf16"], BASE, "bf16"),
-        (["amx_bf16", "avx512_bf16"], TINY, "fp32"),  # too narrow to gain
+        (["amx_bf16", "avx512_bf16"], replace(TINY, hidden_size=128), "bf16"),
+        (["amx_bf16", "avx512_bf16"], replace(TINY, hidden_size=64), "fp32"),  # too narrow to gain
         (["avx512_bf16"], BASE, "fp32"),
         ([], BASE, "fp32"),
     ],
