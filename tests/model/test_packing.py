@@ -133,7 +133,8 @@ def test_filler_changes_nothing(name: str, all_rows: bool, lengths: tuple[int, .
     shake(encoder)
     batch = random_batch(lengths)
     tokens = pack(batch, CPU, batch.masked_index)
-    outputs, gradients = [], []
+    outputs: list[Tensor] = []
+    gradients: list[dict[str, Tensor]] = []
     for given_tokens in (tokens, tokens.rounded()):
         encoder.zero_grad()
         x = encoder(given_tokens, all_rows=all_rows)
