@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,19 +20,21 @@ from albert_cli.tasks.squad_metrics import score
 Floats = NDArray[np.float64]
 NOTHING_THERE = 1e9  # null odds where there is no span at all: beyond any threshold, yet a number in JSON
 OFFICIAL = PREDICTIONS, NBEST, NULL_ODDS = "predictions.json", "nbest_predictions.json", "null_odds.json"
+# What a span's score is the sum of, as the files have it: BERT's reference for the linear head, ALBERT's for the beam.
+LOGITS, LOG_PROBABILITIES = ("start_logit", "end_logit"), ("start_log_prob", "end_log_prob")
 
 
 @dataclass(frozen=True)
 class WindowSpans:
     """What a head says of windows [B]: K spans of each by their first and last token, counted from [CLS].
 
-    scores [B, K] may be compared between the windows of a question, -inf where there is no span; null [B] grows with
-    the odds that the window holds no answer.
+    terms [B, K, 2] are what a start and an end score; their sum may be compared between the windows of a question,
+    and is -inf where there is no span. null [B] grows with the odds that the window holds no answer.
     """
 
     first: Int64
     last: Int64
-    scores: Floats
+    terms: Floats
     null: Floats
 
 
@@ -41,15 +43,17 @@ class Spans:
     """M scored spans of Q questions, those of a question together and the best first.
 
     question int64 [M]; start and end int64 [M], characters of the context as written; probability [M] among the
-    question's own spans; null [Q] grows with the odds that there is no answer. Offsets [Q + 1] are where each
-    question's spans begin.
+    question's own spans; terms [M, 2], what start and end score, are called `names` (nothing where they are not
+    known); null [Q] grows with the odds that there is no answer. Offsets [Q + 1] are where each question's spans begin.
     """
 
     question: Int64
     start: Int64
     end: Int64
     probability: Floats
+    terms: Floats
     null: Floats
+    names: tuple[str, ...] = LOGITS
 
     @property
     def offsets(self) -> Int64:
@@ -61,36 +65,37 @@ def collect(features: SpanFeatures, parts: Iterable[tuple[Int64, WindowSpans]], 
     """The spans of all windows by question; `parts` are (the windows [B], what a head says of them).
 
     A question's null odds are the least of its windows', since one that holds the answer is enough; under
-    `relative_null` the score of its best span is taken off, as both are sums of logits; without one they are
-    `NOTHING_THERE`.
+    `relative_null` the score of its best span is taken off, as both are sums of logits (and not of log-probabilities);
+    without one they are `NOTHING_THERE`.
     """
-    question, first, last, scores = [], [], [], []
+    question, first, last, terms = [], [], [], []
     null = np.full(features.questions, np.inf)
     for index, said in parts:
         of = features.question[index]
         np.minimum.at(null, of, said.null)
         shift = features.start[index] - features.context_start(index)
-        window, kept = np.nonzero(np.isfinite(said.scores))
+        window, kept = np.nonzero(np.isfinite(said.terms.sum(axis=2)))
         base = features.contexts.offsets[:-1][features.context[of]] + shift
         question.append(of[window])
         first.append(features.contexts.starts[said.first[window, kept] + base[window]].astype(np.int64))
         last.append(features.contexts.ends[said.last[window, kept] + base[window]].astype(np.int64))
-        scores.append(said.scores[window, kept])
-    of_question, begin, end = (np.concatenate(column) for column in (question, first, last))
-    spans, best = _ranked(of_question, begin, end, np.concatenate(scores), null)
+        terms.append(said.terms[window, kept])
+    of_question, begin, end, parts_of_score = (np.concatenate(column) for column in (question, first, last, terms))
+    spans, best = _ranked(of_question, begin, end, parts_of_score, null)
     if relative_null:
         null = np.where(np.isfinite(best), null - best, NOTHING_THERE)
-    return Spans(*spans, null)
+    return Spans(*spans, null, LOGITS if relative_null else LOG_PROBABILITIES)
 
 
 def _ranked(
-    question: Int64, start: Int64, end: Int64, scores: Floats, null: Floats
-) -> tuple[tuple[Int64, Int64, Int64, Floats], Floats]:
+    question: Int64, start: Int64, end: Int64, terms: Floats, null: Floats
+) -> tuple[tuple[Int64, Int64, Int64, Floats, Floats], Floats]:
     """Spans sorted by question and score, each once, with probabilities; and each question's best score [Q].
 
     Several pieces may stand for the same characters (½ is 1, ⁄ and 2), or for none at all (a space): of equal spans
     the best is taken, and none without a character.
     """
+    scores = terms.sum(axis=1)
     order = np.lexsort((-scores, end, start, question))
     columns = np.stack([question, start, end])[:, order]
     is_new = np.concatenate([np.ones(1, dtype=bool), (np.diff(columns) != 0).any(axis=0)])[: len(order)]
@@ -101,7 +106,7 @@ def _ranked(
     np.maximum.at(best, question, scores)
     weights = np.exp(scores - best[question])
     total = np.bincount(question, weights, minlength=len(null))
-    return (question, start, end, weights / total[question]), best
+    return (question, start, end, weights / total[question], terms[order]), best
 
 
 def average(outputs: Sequence[Spans]) -> Spans:
@@ -110,16 +115,20 @@ def average(outputs: Sequence[Spans]) -> Spans:
     A span that one of them does not have among its own counts there as 0, which is close to what that one thinks of
     it: each keeps the likeliest 25 to 40 of every window. A mean over those alone that have it would prefer what a
     single checkpoint is sure of to what all of them find likely. Spans are compared as places in the text, so that the
-    checkpoints may have different vocabularies.
+    checkpoints may have different vocabularies. The terms are means over the checkpoints that have the span, as the
+    reference's; none are known where heads differ.
     """
     joined = [np.concatenate([getattr(o, name) for o in outputs]) for name in ("question", "start", "end")]
     weights = np.concatenate([o.probability for o in outputs]) / len(outputs)
     keys, same = np.unique(np.stack(joined, axis=1), axis=0, return_inverse=True)
     mean = np.bincount(same.ravel(), weights, minlength=len(keys)).astype(np.float64)
+    of_both = np.concatenate([o.terms for o in outputs]).T
+    terms = np.stack([np.bincount(same.ravel(), term) / np.bincount(same.ravel()) for term in of_both], axis=1)
     null = np.mean([o.null for o in outputs], axis=0)
     order = np.lexsort((keys[:, 2], keys[:, 1], -mean, keys[:, 0]))
     question, start, end = keys[order].T
-    return Spans(question, start, end, mean[order], null)
+    names = outputs[0].names if all(o.names == outputs[0].names for o in outputs) else ()
+    return Spans(question, start, end, mean[order], terms[order], null, names)
 
 
 # ---------------------------------------------------------------- answers
@@ -127,15 +136,16 @@ def average(outputs: Sequence[Spans]) -> Spans:
 
 @dataclass(frozen=True)
 class Found:
-    """An answer: its text as the context has it, the place of its first character and of the one after its last."""
+    """An answer: its text as the context has it, the place of its first character and of the one after its last.
+
+    `terms` by name are what its start and its end score.
+    """
 
     text: str
     start: int
     end: int
     probability: float
-
-
-NOTHING = Found("", 0, 0, 0.0)  # of a context without a single piece
+    terms: Mapping[str, float]
 
 
 def best_answers(questions: Sequence[Question], spans: Spans, n_best: int = 1) -> Iterator[list[Found]]:
@@ -147,10 +157,12 @@ def best_answers(questions: Sequence[Question], spans: Spans, n_best: int = 1) -
             start, end = int(spans.start[i]), int(spans.end[i])
             text = question.context[start:end]
             if text.strip() and text not in found:
-                found[text] = Found(text, start, end, float(spans.probability[i]))
+                terms = dict(zip(spans.names, spans.terms[i].tolist(), strict=bool(spans.names)))
+                found[text] = Found(text, start, end, float(spans.probability[i]), terms)
                 if len(found) == n_best:
                     break
-        yield list(found.values()) or [NOTHING]
+        # A context without a single piece has none.
+        yield list(found.values()) or [Found("", 0, 0, 0.0, dict.fromkeys(spans.names, 0.0))]
 
 
 def is_unanswered(version: Version, null: float, threshold: float) -> bool:
@@ -164,14 +176,19 @@ def write_official(
     """The three files of SQuAD's own tools: an answer a question, its n best, and in 2.0 its null odds.
 
     `predictions.json` leaves questions beyond the threshold unanswered (""); `nbest_predictions.json` has what would
-    have been answered, with probabilities that add up to 1 over the n best, as those tools have them.
+    have been answered, with probabilities that add up to 1 over the n best, and what start and end score, as those
+    tools have them.
     """
     predictions: dict[str, str] = {}
     n_bests: dict[str, list[dict[str, Any]]] = {}
     for question, found, null in zip(questions, best_answers(questions, spans, n_best), spans.null, strict=True):
         predictions[question.id] = "" if is_unanswered(version, null, threshold) else found[0].text
         total = sum(f.probability for f in found) or 1.0
-        n_bests[question.id] = [{"text": f.text, "probability": round(f.probability / total, 6)} for f in found]
+        n_bests[question.id] = [
+            {"text": f.text, "probability": round(f.probability / total, 6)}
+            | {name: round(term, 6) for name, term in f.terms.items()}
+            for f in found
+        ]
     _write(directory / PREDICTIONS, predictions)
     _write(directory / NBEST, n_bests)
     if version == "2.0":

@@ -229,35 +229,36 @@ def _windows(model: nn.Module, features: SpanFeatures, device: torch.device) -> 
             begins[ranges(inside, features.length[index])] = features.is_best_window(index)
             may_start_NS = tokens.grid.spread(torch.from_numpy(begins).to(device))
             if isinstance(model, BeamQuestionAnswering):
-                first, last, scores, null = _decode_beam(model, tokens, layout, may_start_NS, features)
+                *found, null = _decode_beam(model, tokens, layout, may_start_NS, features)
             else:
-                first, last, scores, null = _decode_linear(model, tokens, layout, may_start_NS, features)
-            scores, best = scores.flatten(1).topk(min(kept, scores[0].numel()), dim=1)
-            first, last = (positions.flatten(1).gather(1, best) for positions in (first, last))
-            scores = scores.double().masked_fill(scores < _NEVER / 2, -torch.inf)
-        yield index, WindowSpans(*(t.cpu().numpy() for t in (first, last, scores, null.double())))
+                *found, null = _decode_linear(model, tokens, layout, may_start_NS, features)
+            first, last, start, end = (values.flatten(1) for values in found)
+            scores, best = (start + end).topk(min(kept, start.shape[1]), dim=1)
+            first, last, start, end = (values.gather(1, best) for values in (first, last, start, end))
+            terms = torch.stack([start, end], dim=2).double().masked_fill(scores[..., None] < _NEVER / 2, -torch.inf)
+        yield index, WindowSpans(*(t.cpu().numpy() for t in (first, last, terms, null.double())))
 
 
 def _decode_linear(
     model: nn.Module, tokens: PackedTokens, layout: _Layout, may_start_NS: Tensor, features: SpanFeatures
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """All pairs of the `n_best` starts and ends: first, last, scores [N, K, K] and null [N], sums of logits."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """All pairs of the `n_best` starts and ends: first, last, their logits [N, K, K]; and null [N], a sum of logits."""
     logits_T2 = model(tokens).float()
     start_NS = _grid(logits_T2[:, 0], tokens, may_start_NS)
     end_NS = _grid(logits_T2[:, 1], tokens, tokens.grid.spread(layout.context))
     count = min(features.settings.n_best, start_NS.shape[1])
     (start_NK, first_NK), (end_NK, last_NK) = start_NS.topk(count, dim=1), end_NS.topk(count, dim=1)
     first, last = first_NK[:, :, None].expand(-1, -1, count), last_NK[:, None, :].expand(-1, count, -1)
-    scores = start_NK[:, :, None] + end_NK[:, None, :]
     fits = (last >= first) & (last - first < features.settings.max_answer_length)
     null_N = logits_T2.index_select(0, layout.first).sum(dim=1)
-    return first, last, scores.masked_fill(~fits, _NEVER), null_N
+    start, end = start_NK[:, :, None].expand_as(first), end_NK[:, None, :].expand_as(last)
+    return first, last, start, end.masked_fill(~fits, _NEVER), null_N
 
 
 def _decode_beam(
     model: BeamQuestionAnswering, tokens: PackedTokens, layout: _Layout, may_start_NS: Tensor, features: SpanFeatures
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The best ends of the best starts: first, last, scores [N, E, K], log-probabilities, and null logits [N]."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The best ends of the best starts: first, last, their log-probabilities [N, E, K]; and null logits [N]."""
     settings = features.settings
     x_TH, start_T = model(tokens)
     allowed_NS = tokens.grid.spread(layout.allowed)
@@ -273,6 +274,6 @@ def _decode_beam(
     beyond = torch.arange(width, device=x_TH.device)[:, None] - first_NK[:, None, :]
     fits = (beyond >= 0) & (beyond < settings.max_answer_length) & tokens.grid.spread(layout.context)[..., None]
     end_NEK, last_NEK = end_NSK.masked_fill(~fits, _NEVER).topk(min(settings.end_top, width), dim=1)
-    scores = start_NK[:, None, :] + end_NEK
     null_N = _null_logits(model, x_TH, start_NS, tokens, layout)
-    return first_NK[:, None, :].expand_as(last_NEK), last_NEK, scores, null_N
+    first_NEK, start_NEK = (values[:, None, :].expand_as(last_NEK) for values in (first_NK, start_NK))
+    return first_NEK, last_NEK, start_NEK, end_NEK, null_N

@@ -21,7 +21,7 @@ from albert_cli.model.packing import pack
 from albert_cli.model.spans import BeamQuestionAnswering
 from albert_cli.tasks.spec import find_task
 from albert_cli.tasks.squad import Answer, Question, read_file
-from albert_cli.tasks.squad_answers import answer_lines, best_answers
+from albert_cli.tasks.squad_answers import LOG_PROBABILITIES, LOGITS, answer_lines, best_answers
 from albert_cli.tasks.squad_features import SpanFeatures, encode_spans
 from albert_cli.tasks.squad_metrics import evaluate
 from albert_cli.tasks.squad_settings import SpanSettings
@@ -106,6 +106,7 @@ def test_a_run_from_file_to_official_predictions(tuned: Callable[[str], Path], t
     lines = [json.loads(line) for line in (out / "predictions.dev.jsonl").read_text(encoding="utf-8").splitlines()]
     official = json.loads((out / "predictions.json").read_text(encoding="utf-8"))
     n_best = json.loads((out / "nbest_predictions.json").read_text(encoding="utf-8"))
+    names = LOGITS if task == "squad1" else LOG_PROBABILITIES
 
     assert results["metric"] == "f1"
     assert results["majority"] == (0.5 if task == "squad2" else 0.0)
@@ -122,6 +123,11 @@ def test_a_run_from_file_to_official_predictions(tuned: Callable[[str], Path], t
         probabilities = [entry["probability"] for entry in n_best[question.id]]
         assert probabilities == sorted(probabilities, reverse=True)
         assert len({entry["text"] for entry in n_best[question.id]}) == len(probabilities) <= 20
+        assert all(set(entry) == {"text", "probability", *names} for entry in n_best[question.id])
+        scores = np.array([sum(entry[name] for name in names) for entry in n_best[question.id]])
+        assert probabilities == pytest.approx(np.exp(scores) / np.exp(scores).sum(), abs=1e-5)  # as those tools do
+    if task == "squad2":
+        assert all(entry[name] <= 0 for entries in n_best.values() for entry in entries for name in names)
     golds = [[answer.text for answer in q.answers] for q in questions]
     assert results["scores"]["f1"] == pytest.approx(evaluate(list(official.values()), golds, version)["f1"])
     assert np.mean([line["em"] for line in lines]) == pytest.approx(results["scores"]["em"], abs=1e-4)
@@ -288,7 +294,7 @@ def test_decoding_finds_what_plain_loops_find(
     assert len(features) > len(questions)  # windows that overlap
     with torch.inference_mode():
         found = spans.predict_spans(model, features, CPU)
-        expected: dict[tuple[int, int, int], float] = {}
+        expected: dict[tuple[int, int, int], tuple[float, float]] = {}
         null: dict[int, list[float]] = {}
         for window in range(len(features)):
             owner = int(features.question[window])
@@ -301,13 +307,15 @@ def test_decoding_finds_what_plain_loops_find(
             for (first, last), value in scored.items():
                 span = (owner, *characters(features, window, first, last))
                 if span[1] < span[2]:  # else a piece of a space alone
-                    expected[span] = max(value, expected.get(span, value))
+                    expected[span] = max(value, expected.get(span, value), key=sum)
     for number in range(len(questions)):
-        here = {k[1:]: v for k, v in expected.items() if k[0] == number}
+        terms = {k[1:]: v for k, v in expected.items() if k[0] == number}
+        here = {span: sum(both) for span, both in terms.items()}
         top = sorted(here, key=lambda span: -here[span])[:5]
         begin = int(found.offsets[number])
         got = list(zip(found.start[begin:].tolist(), found.end[begin:].tolist(), strict=True))[:5]
         assert got == top
+        assert found.terms[begin].tolist() == pytest.approx(terms[top[0]], rel=1e-4, abs=1e-5)
         total = sum(np.exp(v) for v in here.values())
         assert found.probability[begin] == pytest.approx(np.exp(here[top[0]]) / total, rel=1e-4)
         relative = 0.0 if cls is BeamQuestionAnswering else here[top[0]]
@@ -346,18 +354,24 @@ def best_here(features: SpanFeatures, window: int, context: list[int]) -> list[i
     return [token for token, is_best in zip(context, kept, strict=True) if is_best]
 
 
-def plain_linear(model: Any, features: SpanFeatures, window: int) -> tuple[dict[tuple[int, int], float], float]:
+Scored = dict[tuple[int, int], tuple[float, float]]
+
+
+def plain_linear(model: Any, features: SpanFeatures, window: int) -> tuple[Scored, float]:
     one, context, _ = alone(features, window)
     logits = model(pack(one, CPU))
     starts = sorted(best_here(features, window, context), key=lambda t: -float(logits[t, 0]))[: SHORT.n_best]
     ends = sorted(context, key=lambda t: -float(logits[t, 1]))[: SHORT.n_best]
     scored = {
-        (s, e): float(logits[s, 0] + logits[e, 1]) for s in starts for e in ends if s <= e < s + SHORT.max_answer_length
+        (s, e): (float(logits[s, 0]), float(logits[e, 1]))
+        for s in starts
+        for e in ends
+        if s <= e < s + SHORT.max_answer_length
     }
     return scored, float(logits[0].sum())
 
 
-def plain_beam(model: Any, features: SpanFeatures, window: int) -> tuple[dict[tuple[int, int], float], float]:
+def plain_beam(model: Any, features: SpanFeatures, window: int) -> tuple[Scored, float]:
     one, context, _ = alone(features, window)
     x, _ = model(pack(one, CPU))
     allowed = [0, *context]
@@ -374,5 +388,5 @@ def plain_beam(model: Any, features: SpanFeatures, window: int) -> tuple[dict[tu
         )
         near = [t for t in context if s <= t < s + SHORT.max_answer_length]
         for e in sorted(near, key=lambda t: -end[t])[: SHORT.end_top]:
-            scored[s, e] = chance[s] + end[e]
+            scored[s, e] = (chance[s], end[e])
     return scored, float(null_logit(model, x, start, allowed))
