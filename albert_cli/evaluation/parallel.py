@@ -21,9 +21,10 @@ import torch
 
 from albert_cli import console, distributed
 from albert_cli.errors import AlbertError, Interrupted
-from albert_cli.evaluation.single import Request, prepare_task, run_directory, seeds
+from albert_cli.evaluation.single import Request, prepare_task, run_directory, run_seed, seeds
 from albert_cli.evaluation.start import start_from_run
-from albert_cli.training.finetune import Prepared, finetune
+from albert_cli.evaluation.tables import percent
+from albert_cli.training.finetune import Prepared
 from albert_cli.training.task_recipe import PRETRAINED
 
 
@@ -53,7 +54,7 @@ def train(jobs: Sequence[Job], nproc: int) -> None:
     """Fine-tune every seed of every job, `nproc` at a time; one at a time is left to the evaluation itself.
 
     Tasks that are only scored are left alone. A run that fails does not stop the others; the first error is raised
-    at the end. Asked to stop, every process saves its run, and the same command goes on.
+    at the end, of which divergence is none. Asked to stop, every process saves its run, and the same command goes on.
     """
     units = [unit for job in jobs for unit in _units(job)]
     if nproc == 1 or not units:
@@ -66,7 +67,8 @@ def train(jobs: Sequence[Job], nproc: int) -> None:
             if error := future.exception():
                 errors[unit] = error
                 continue
-            console.note(f"{unit.out}: {unit.task} seed {unit.seed} {100 * future.result():.1f}")
+            score = future.result()
+            console.note(f"{unit.out}: {unit.task} seed {unit.seed} {percent(score) or 'diverged'}")
     if asked:
         raise Interrupted("the evaluation was stopped", "the same command goes on from there")
     for unit in units:
@@ -89,7 +91,7 @@ def _units(job: Job) -> list[_Unit]:
     ]
 
 
-def _as_they_end(futures: Mapping[Future[float], _Unit]) -> Iterator[Future[float]]:
+def _as_they_end(futures: Mapping[Future[float | None], _Unit]) -> Iterator[Future[float | None]]:
     left = set(futures)
     while left:
         ended, left = wait(left, timeout=0.5, return_when=FIRST_COMPLETED)
@@ -140,15 +142,15 @@ def _end_the_run(number: int, frame: object) -> None:
         raise Interrupted("stopped before training", "the same command goes on from there")
 
 
-def _work(unit: _Unit) -> float:
-    """One run; returns its score."""
+def _work(unit: _Unit) -> float | None:
+    """One run; returns its score, None where it diverged."""
     global _is_busy
     if _stop.is_set():
         raise Interrupted(f"{unit.out}: not begun", "the same command goes on from there")
     _is_busy = True
     try:
         prepared = _prepared(unit.request, unit.task, unit.start, unit.start_note)
-        return float(finetune(prepared, unit.out, unit.seed)["score"])
+        return run_seed(prepared, unit.out, unit.seed).get("score")
     finally:
         _is_busy = False
 

@@ -162,6 +162,9 @@ def _score_cell(evaluation: Evaluation | None, best: float) -> Markup:
     kind = "best" if evaluation.median == best else "score"
     n = len(evaluation.scores)
     beside = f"{n} seeds, spread {100 * evaluation.spread:.1f}" if n > 1 else _single(evaluation)
+    diverged = evaluation.record.get("diverged")
+    if isinstance(diverged, dict) and diverged:
+        beside += f", {len(diverged)} diverged"
     if collapsed := _collapsed(evaluation):
         beside += f", {len(collapsed)} collapsed"
     return join(tag("span", score(evaluation.median), class_=kind), tag("span", beside, class_="beside"))

@@ -12,7 +12,7 @@ from albert_cli import config, console, store
 from albert_cli.distributed import Group
 from albert_cli.errors import ConfigError, MissingData
 from albert_cli.evaluation import parallel
-from albert_cli.evaluation.single import Request, evaluate_task, prepare_task, refuse_foreign, seeds
+from albert_cli.evaluation.single import NoneEnded, Request, evaluate_task, prepare_task, refuse_foreign, seeds
 from albert_cli.evaluation.start import make_start, prepare_start, start_from_run, start_task, without_start
 from albert_cli.training.finetune import RESULTS, Prepared
 from albert_cli.training.loop import measure
@@ -66,7 +66,7 @@ def search(request: Request, task: str, lists: Sequence[str], out: Path) -> dict
     _start(ready, starts, out)
     jobs = [parallel.Job(asked[point], task, prepared, out / _folder(point)) for point, prepared in ready.items()]
     parallel.train(jobs, request.nproc)
-    results = {point: evaluate_task(prepared, out / _folder(point), request.runs) for point, prepared in ready.items()}
+    results = {point: _evaluated(prepared, out / _folder(point), request.runs) for point, prepared in ready.items()}
     result = _record(results, budget)
     store.write_json(out / RESULTS, result)
     return result
@@ -161,20 +161,34 @@ def _budget_text(budget: Mapping[str, Any], starts: Mapping[str, Prepared]) -> s
 # ---------------------------------------------------------------- the result
 
 
-def _record(results: Mapping[Point, Mapping[str, Any]], budget: Mapping[str, Any]) -> dict[str, Any]:
+def _evaluated(prepared: Prepared, out: Path, runs: int) -> Mapping[str, Any] | NoneEnded:
+    """The result of a combination; that every seed diverges is one too, as a high rate may make them."""
+    try:
+        return evaluate_task(prepared, out, runs)
+    except NoneEnded as error:
+        console.warn(error.message)
+        return error
+
+
+def _record(found: Mapping[Point, Mapping[str, Any] | NoneEnded], budget: Mapping[str, Any]) -> dict[str, Any]:
+    """Every combination, and the best of those with a score; raises `NoneEnded` where none has one."""
+    results = {point: result for point, result in found.items() if not isinstance(result, NoneEnded)}
+    failed = {point: error for point, error in found.items() if isinstance(error, NoneEnded)}
+    if not results:
+        raise next(iter(failed.values()))
     first = next(iter(results.values()))
     best = max(results, key=lambda point: results[point]["median"])  # of equals the first
-    kept = ("median", "spread", "scores_by_seed", "collapsed", "seconds")
+    kept = ("median", "spread", "scores_by_seed", "diverged", "collapsed", "seconds")
+    none: dict[str, Any] = {"median": None, "spread": None, "scores_by_seed": {}, "collapsed": {}, "seconds": 0.0}
+    rows = {point: {key: result[key] for key in kept} for point, result in results.items()}
+    rows |= {point: {**none, "diverged": error.seeds} for point, error in failed.items()}
     return {
         "kind": "search",
         **{
             key: first[key]
             for key in ("task", "title", "metric", "majority", "checkpoint", "data", "versions", "examples")
         },
-        "points": [
-            {"values": dict(point), "directory": _folder(point), **{key: result[key] for key in kept}}
-            for point, result in results.items()
-        ],
+        "points": [{"values": dict(point), "directory": _folder(point), **rows[point]} for point in found],
         "best": {"values": dict(best), "directory": _folder(best), "median": results[best]["median"]},
         "caveat": CAVEAT,
         "budget": dict(budget),

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from albert_cli import console, store
-from albert_cli.errors import BusyError, MissingData
+from albert_cli.errors import BusyError, DivergedError, MissingData
 from albert_cli.model import hub
 from albert_cli.tasks.squad_answers import OFFICIAL
 from albert_cli.tasks.squad_settings import recorded
@@ -25,6 +25,17 @@ from albert_cli.training.task_recipe import resolve
 
 TEST_PREDICTIONS = "predictions.test.jsonl"
 SCORING = (RESULTS, PREDICTIONS, TEST_PREDICTIONS, *OFFICIAL)  # what scoring without training writes
+
+
+class NoneEnded(DivergedError):  # noqa: N818  (as its kind)
+    """Every seed of a task diverged; `seeds` says why."""
+
+    def __init__(self, title: str, seeds: Mapping[str, str]) -> None:
+        first, why = next(iter(seeds.items()))
+        every = "its only seed" if len(seeds) == 1 else f"each of its {len(seeds)} seeds"
+        hint = "lower optimizer.lr or lengthen the warm-up, and choose another --out"
+        super().__init__(f"{title}: {every} diverged; seed {first}: {why}", hint)
+        self.seeds = dict(seeds)
 
 
 @dataclass(frozen=True)
@@ -57,7 +68,10 @@ def as_trained(made_for: hub.FinetunedFor) -> list[str]:
 
 
 def evaluate_task(prepared: Prepared, out: Path, runs: int) -> dict[str, Any]:
-    """The task's `results.json`, which is written below `out` with all that leads to it."""
+    """The task's `results.json`, which is written below `out` with all that leads to it.
+
+    Raises `NoneEnded` where every seed diverged.
+    """
     if prepared.for_scoring:
         return _score(prepared, out)
     found = prepared.checkpoint
@@ -94,17 +108,36 @@ def run_directory(out: Path, seed: int) -> Path:
 def _median_of_runs(prepared: Prepared, out: Path, runs: int) -> dict[str, Any]:
     """Fine-tune `runs` seeds below `out`, each resumable, and summarise them."""
     refuse_foreign(out, RESULTS, "run-*", prepared.recipe.start_from)
-    results = [finetune(prepared, run_directory(out, seed), seed) for seed in seeds(prepared, runs)]
+    results = []
+    for seed in seeds(prepared, runs):
+        results.append(found := run_seed(prepared, run_directory(out, seed), seed))
+        if why := found.get("diverged"):
+            what, there = f"{prepared.task.title} seed {seed}", run_directory(out, seed)
+            console.warn(f"{what} diverged and does not count: {why}; remove {there} to try it again")
     summary = summarise(results)
     store.write_json(out / RESULTS, summary)
     return summary
 
 
-def summarise(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def run_seed(prepared: Prepared, out: Path, seed: int) -> dict[str, Any]:
+    """One run's results. Divergence is a result too, which is kept: `title`, `seed`, and why under `diverged`."""
+    try:
+        return finetune(prepared, out, seed, again=False)
+    except DivergedError as error:
+        return {"title": prepared.task.title, "seed": seed, "diverged": error.message}
+
+
+def summarise(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Median, spread and every score of runs that differ in their seed alone.
 
-    `collapsed` says why for every seed that collapsed; the median is over all, and once more over the others.
+    `diverged` says why for every seed without a score, of which there are more in `seeds` then. `collapsed` says why
+    for every seed that collapsed; the median is over all that ended, and once more over the others. Raises `NoneEnded`
+    where there is no score.
     """
+    diverged = {str(r["seed"]): r["diverged"] for r in runs if "diverged" in r}
+    results = [r for r in runs if "diverged" not in r]
+    if not results:
+        raise NoneEnded(runs[0]["title"], diverged)
     scores = [float(r["score"]) for r in results]
     collapsed = {str(r["seed"]): r["collapsed"] for r in results if r.get("collapsed")}
     sound = [float(r["score"]) for r in results if not r.get("collapsed")]
@@ -118,7 +151,8 @@ def summarise(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "stdev": statistics.stdev(scores) if len(scores) > 1 else 0.0,
         "scores_by_seed": {str(r["seed"]): r["score"] for r in results},
         "all_scores": {name: [r["scores"][name] for r in results] for name in results[0]["scores"]},
-        "seeds": [r["seed"] for r in results],
+        "seeds": [r["seed"] for r in runs],
+        "diverged": diverged,
         "collapsed": collapsed,
         "median_without_collapsed": statistics.median(sound) if sound else None,
         "seconds": round(sum(float(r["seconds"]) for r in results), 2),

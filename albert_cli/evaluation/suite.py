@@ -11,7 +11,14 @@ from typing import Any
 from albert_cli import console, store
 from albert_cli.errors import InputError, MissingData
 from albert_cli.evaluation import parallel
-from albert_cli.evaluation.single import Request, evaluate_task, prepare_task, refuse_foreign, run_directory
+from albert_cli.evaluation.single import (
+    NoneEnded,
+    Request,
+    evaluate_task,
+    prepare_task,
+    refuse_foreign,
+    run_directory,
+)
 from albert_cli.evaluation.start import start_from_run, start_task, without_start
 from albert_cli.tasks.glue import HUB
 from albert_cli.tasks.spec import SCORED, TASKS
@@ -28,6 +35,8 @@ Results = dict[str, dict[str, Any]]
 def evaluate_suite(request: Request, out: Path) -> dict[str, Any]:
     """Every GLUE task that has its data there; those without are named and left out.
 
+    A task of which every seed diverges does not keep the others from being trained: its `NoneEnded` comes last.
+
     Raises `InputError` for data that are there and damaged before anything is trained: a mean without the task would
     be another number than the one that was asked for, and a warning is easily missed.
     """
@@ -36,9 +45,14 @@ def evaluate_suite(request: Request, out: Path) -> dict[str, Any]:
     if not ready:
         raise InputError(f"{request.data or HUB}: no GLUE task has its data there", next(iter(left_out.values()), None))
     first = {name: prepared for name, prepared in ready.items() if start_task(prepared) is None}
-    results = _evaluate(request, first, out)
+    failed: dict[str, NoneEnded] = {}
+    results = _evaluate(request, first, out, failed)
+    if started := [failed[name] for name in map(start_task, ready.values()) if name in failed]:
+        raise started[0]
     others = {name: _started(ready[name], request, out, results, left_out) for name in ready if name not in first}
-    results |= _evaluate(request, others, out)
+    results |= _evaluate(request, others, out, failed)
+    for error in failed.values():
+        raise error
     tasks = {name: results[name] for name in SCORED if name in results}
     mean = statistics.fmean(map(task_score, tasks.values()))
     total = {"mean_of_tasks": mean} if left_out else {"glue_score": mean}
@@ -85,10 +99,18 @@ def best_run(out: Path, result: Mapping[str, Any]) -> Path:
     return run_directory(out, min(map(int, scores), key=lambda seed: (-scores[str(seed)], seed)))
 
 
-def _evaluate(request: Request, tasks: Mapping[str, Prepared], out: Path) -> Results:
+def _evaluate(request: Request, tasks: Mapping[str, Prepared], out: Path, failed: dict[str, NoneEnded]) -> Results:
+    """The results of those tasks of which a seed ended; the others' errors go into `failed`."""
     jobs = [parallel.Job(request, name, prepared, out / name) for name, prepared in tasks.items()]
     parallel.train(jobs, request.nproc)
-    return {name: evaluate_task(prepared, out / name, request.runs) for name, prepared in tasks.items()}
+    results = {}
+    for name, prepared in tasks.items():
+        try:
+            results[name] = evaluate_task(prepared, out / name, request.runs)
+        except NoneEnded as error:
+            console.warn(error.message)
+            failed[name] = error
+    return results
 
 
 def _diagnostics(request: Request, out: Path, tasks: Results) -> dict[str, Any] | None:

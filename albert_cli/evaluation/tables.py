@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from albert_cli.tasks.spec import SCORED, TASKS
 from albert_cli.training.task_recipe import PRETRAINED
 
 Result = Mapping[str, Any]
+_FAILURES = ("diverged", "collapsed")  # how a seed may fail, as `results.json` and a table's heading call it
 
 
 def text(result: Result) -> str:
@@ -29,14 +30,12 @@ def text(result: Result) -> str:
     if result["kind"] == "suite":
         mean = result.get("glue_score", result.get("mean_of_tasks"))
         name = "GLUE score" if "glue_score" in result else f"mean of {result['tasks_scored']} of {len(SCORED)} tasks"
-        rows.append((name, "", percent(mean), "", "", "", ""))
-    headers: tuple[str, ...] = ("task", "metric", "median", "spread", "majority", "collapsed", "scores by seed")
-    if not any(row[5] for row in rows):
-        headers, rows = (*headers[:5], headers[6]), [(*row[:5], row[6]) for row in rows]
-    notes = [*_collapses(tasks), *_protocols(tasks), *_left_out(result)]
+        rows.append((name, "", percent(mean), "", "", "", "", ""))
+    headers = ("task", "metric", "median", "spread", "majority", *_FAILURES, "scores by seed")
+    notes = [*_divergences(tasks), *_collapses(tasks), *_protocols(tasks), *_left_out(result)]
     if diagnostics := result.get("diagnostics"):
         notes.append(text(diagnostics))
-    parts = [console.table(headers, rows), console.wrapped(notes)]
+    parts = [_table(headers, rows), console.wrapped(notes)]
     if result.get("submission"):
         parts.append(_submission_text(result["submission"]))
     return "\n\n".join(filter(None, parts))
@@ -60,11 +59,22 @@ def percent(value: float | None) -> str:
 def _row(result: Result) -> tuple[str, ...]:
     title, metric = result["title"], result["metric"]
     if result["kind"] == "run":
-        return (title, metric, percent(result["score"]), "", percent(result["majority"]), "", "")
+        return (title, metric, percent(result["score"]), "", percent(result["majority"]), "", "", "")
     scores = " ".join(map(percent, result["scores_by_seed"].values()))
     numbers = (result["median"], result["spread"], result["majority"])
-    collapsed = f"{len(result['collapsed'])} of {len(result['seeds'])}" if result.get("collapsed") else ""
-    return (title, metric, *map(percent, numbers), collapsed, scores)
+    return (title, metric, *map(percent, numbers), *_failures(result), scores)
+
+
+def _table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """The table, with the columns of failures only where there are some."""
+    shown = [i for i, name in enumerate(headers) if name not in _FAILURES or any(row[i] for row in rows)]
+    return console.table([headers[i] for i in shown], [[row[i] for i in shown] for row in rows])
+
+
+def _failures(result: Result) -> list[str]:
+    """How many seeds diverged and how many collapsed; nothing for none."""
+    total = len(result["scores_by_seed"]) + len(result.get("diverged", ()))
+    return [f"{len(result[name])} of {total}" if result.get(name) else "" for name in _FAILURES]
 
 
 def _predictions_text(result: Result) -> str:
@@ -75,23 +85,23 @@ def _predictions_text(result: Result) -> str:
 
 def _search_text(result: Mapping[str, Any]) -> str:
     """A row a combination, the best first."""
-    points = sorted(result["points"], key=lambda point: -point["median"])
+    points = sorted(result["points"], key=lambda point: (point["median"] is None, -(point["median"] or 0.0)))
     keys = tuple(result["best"]["values"])
     rows = [
         (
             *(point["values"][key] for key in keys),
             percent(point["median"]),
             percent(point["spread"]),
-            f"{len(point['collapsed'])} of {len(point['scores_by_seed'])}" if point["collapsed"] else "",
+            *_failures(point),
             " ".join(map(percent, point["scores_by_seed"].values())),
         )
         for point in points
     ]
-    headers = (*keys, f"{result['title']} {result['metric']}", "spread", "collapsed", "by seed")
+    headers = (*keys, f"{result['title']} {result['metric']}", "spread", *_FAILURES, "by seed")
     values = result["best"]["directory"]
     majority = f", majority {percent(result['majority'])}" if result["majority"] is not None else ""
     best = f"Best: {values}, {percent(result['best']['median'])}{majority}."
-    return f"{console.table(headers, rows)}\n\n{console.wrapped([best, result['caveat']])}"
+    return f"{_table(headers, rows)}\n\n{console.wrapped([best, result['caveat']])}"
 
 
 def _ensemble_text(result: Mapping[str, Any]) -> str:
@@ -131,6 +141,15 @@ def _submission_text(submission: Mapping[str, Any]) -> str:
     return f"{table}\n{console.wrapped([note])}"
 
 
+def _divergences(tasks: list[Any]) -> Iterator[str]:
+    """Which seeds have no score, and why."""
+    for result in tasks:
+        if diverged := result.get("diverged") if result["kind"] == "eval" else None:
+            each = ", ".join(f"seed {seed} ({why})" for seed, why in diverged.items())
+            ended, total = len(result["scores_by_seed"]), len(result["seeds"])
+            yield f"{result['title']} diverged: {each}; the median is of the {ended} of {total} seeds that ended"
+
+
 def _collapses(tasks: list[Any]) -> Iterator[str]:
     """Which seeds collapsed and how, and the median of the others."""
     for result in tasks:
@@ -165,11 +184,12 @@ def protocol(result: Result) -> str:
     """What a score must never be shown without: seeds, steps, batch, rate, length, start; "" where it is not known."""
     if result["kind"] != "eval" or "eval_every" not in result:
         return ""
-    k, seeds = len(result["seeds"]), result["seeds"]
+    k, seeds, ended = len(result["seeds"]), result["seeds"], len(result["seeds"]) - len(result.get("diverged", ()))
     start = result["start_from"]
     begin = "random weights" if result["initial"] == "random" else "the pretrained checkpoint"
     begin = begin if start == PRETRAINED else f"a model fine-tuned on {TASKS[start].title}"
-    return (f"median of {k} seeds ({seeds[0]} to {seeds[-1]}), " if k > 1 else f"seed {seeds[0]}, ") + (
+    of = f"{ended} of {k}" if ended < k else k
+    return (f"median of {of} seeds ({seeds[0]} to {seeds[-1]}), " if k > 1 else f"seed {seeds[0]}, ") + (
         f"{result['steps']:,} steps of {result['batch_size']}, rate {result['lr']:g} after {result['warmup_steps']:,} "
         f"steps of warm-up, at most {result['max_seq_length']} pieces, dropout {result['dropout']:g}, from {begin}; "
         f"scored on dev every {result['eval_every']:,} steps, the best kept"

@@ -10,7 +10,7 @@ from typing import Any
 from albert_cli import config, console, store
 from albert_cli.errors import CheckpointError, MissingData, NotReached, Skipped
 from albert_cli.evaluation.runs import evaluate
-from albert_cli.evaluation.single import refuse_foreign
+from albert_cli.evaluation.single import NoneEnded, refuse_foreign
 from albert_cli.model import hub
 from albert_cli.training.finetune import RESULTS
 from albert_cli.training.verify_recipe import VerifyRecipe, is_verify
@@ -82,6 +82,9 @@ def _verdict(
     except MissingData as error:
         console.warn(f"{task} is skipped: {error.message}")
         return {**published, "verdict": "skipped", "reason": error.message}
+    except NoneEnded as error:
+        console.warn(error.message)
+        return {**published, "verdict": "diverged", "reason": error.message}
     score = 100 * float(found["median"] if "median" in found else found["score"])
     verdict = "reached" if score >= expected.score - tolerance else "not reached"
     return {**published, "metric": found["metric"], "score": score, "runs": recipe.runs, "verdict": verdict}
@@ -101,15 +104,14 @@ def text(result: Mapping[str, Any]) -> str:
     rows = []
     for task, found in result["tasks"].items():
         score = f"{found['score']:.1f}" if "score" in found else ""
-        said = found.get("reason", "") if found["verdict"] == "skipped" else ""
-        verdict = f"{found['verdict']}: {said}" if said else found["verdict"]
+        verdict = ": ".join(filter(None, (found["verdict"], found.get("reason"))))
         rows.append((task, f"{found['published']:.1f}", f"{found['tolerance']:.1f}", score, verdict))
     return console.table(("task", "published", "tolerance", "here", "verdict"), rows)
 
 
 def check(result: Mapping[str, Any]) -> None:
     """Raise `NotReached` where a score lies further below its published value than the tolerance."""
-    short = [task for task, found in result["tasks"].items() if found["verdict"] == "not reached"]
+    short = [task for task, found in result["tasks"].items() if found["verdict"] in ("not reached", "diverged")]
     if short:
         raise NotReached(
             f"{result['recipe']}: {', '.join(short)}: below the published score by more than the tolerance"

@@ -15,7 +15,7 @@ from torch import nn
 
 from albert_cli import config, console, store
 from albert_cli.distributed import Group
-from albert_cli.errors import CheckpointError, InputError, MissingData
+from albert_cli.errors import CheckpointError, DivergedError, InputError, MissingData
 from albert_cli.model import hub
 from albert_cli.model.encoder import Encoder
 from albert_cli.model.matching import check_heads, compare_words
@@ -32,6 +32,7 @@ from albert_cli.training.loop import Loop
 from albert_cli.training.settings import TrainSettings
 from albert_cli.training.task_job import TaskJob
 from albert_cli.training.task_recipe import FinetuneRecipe, TaskData, resolve
+from albert_cli.training.watch import DIVERGED
 
 RESULTS = "results.json"
 _REMEDY = "a lower optimizer.lr, a longer warm-up or another seed may help"
@@ -244,10 +245,13 @@ def with_recipe(prepared: Prepared, recipe: FinetuneRecipe) -> Prepared:
     return dataclasses.replace(prepared, recipe=recipe, task=task)
 
 
-def finetune(prepared: Prepared, out: Path, seed: int | None = None, resume: run.Resume = "auto") -> dict[str, Any]:
+def finetune(
+    prepared: Prepared, out: Path, seed: int | None = None, resume: run.Resume = "auto", *, again: bool = True
+) -> dict[str, Any]:
     """Train one seed (default: the recipe's) into `out`, keeping the checkpoint that is best on dev.
 
-    Returns its `results.json`. A finished run with the same recipe is verified and not repeated.
+    Returns its `results.json`. A finished run with the same recipe is verified and not repeated. One that diverged goes
+    on from its last checkpoint, or, unless `again`, is not repeated either: it raises what it raised then.
     """
     recipe = prepared.recipe
     if seed is not None:
@@ -262,7 +266,17 @@ def finetune(prepared: Prepared, out: Path, seed: int | None = None, resume: run
                 store.verify(out, "task")
                 _remove_steps(out)
                 return done
+            if not again:
+                _raise_if_diverged(out, prepared.parents)
         return _Run(prepared, recipe, out).train(status)
+
+
+def _raise_if_diverged(out: Path, parents: Mapping[str, str]) -> None:
+    """Raise what an earlier start ended with, where it diverged."""
+    record = store.read_json(out / DIVERGED) if (out / DIVERGED).is_file() else {}
+    if "message" in record:
+        run.check_parents(out, record["parents"], parents)
+        raise DivergedError(record["message"])
 
 
 @dataclass

@@ -207,13 +207,12 @@ class Loop:
         names = [*losses, *(name for name, _ in self.job.model.named_parameters())]
         rows = self.group.gather_numbers([float(name in bad) for name in names])
         causes = {rank: [n for n, is_bad in zip(names, row, strict=True) if is_bad] for rank, row in enumerate(rows)}
-        if self.group.rank == 0:
-            store.write_json(self.out / DIVERGED, divergence(step, causes, self._recent))
         said = ", ".join(f"{name} {value:.4g}" for name, value in losses.items())
-        raise DivergedError(
-            f"step {step}: the loss or gradient is not finite ({said}{where(causes)}); nothing was updated",
-            "lower optimizer.lr or lengthen the warm-up; the last checkpoint is intact",
-        )
+        message = f"step {step}: the loss or gradient is not finite ({said}{where(causes)}); nothing was updated"
+        if self.group.rank == 0:
+            record = {"message": message, **divergence(step, causes, self._recent), "parents": dict(self.parents)}
+            store.write_json(self.out / DIVERGED, record)
+        raise DivergedError(message, "lower optimizer.lr or lengthen the warm-up; the last checkpoint is intact")
 
     def _is_due(self, every: int) -> bool:
         return self.state.step % every == 0 or self.state.step == self.schedule.total_steps

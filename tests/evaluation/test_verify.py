@@ -15,6 +15,7 @@ from albert_cli.errors import BusyError, CheckpointError, ConfigError, InputErro
 from albert_cli.evaluation import verify
 from albert_cli.evaluation.published import PUBLISHED
 from albert_cli.model.config import ModelConfig
+from albert_cli.training.task_job import TaskJob
 from albert_cli.training.verify_recipe import Expected, VerifyRecipe
 from tests.checkpoints import untrained
 from tests.command import albert
@@ -85,6 +86,19 @@ def test_a_score_below_the_tolerance_is_said_and_ends_with_7(
     wider = verify.verify(file, None, str(tmp_path), tmp_path / "out", None, ["tolerance=99.0"], "cpu")
     assert wider["reached"]  # and nothing is trained again
     assert store.read_json(tmp_path / "out" / "sst2" / "results.json")["seeds"] == [0]
+
+
+def test_a_task_of_which_every_seed_diverges_is_not_reached(
+    tmp_path: Path, checkpoint: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = TaskJob.loss_sums
+    monkeypatch.setattr(TaskJob, "loss_sums", lambda *a: {n: v * float("nan") for n, v in plain(*a).items()})
+    file = recipe(tmp_path / "r.toml", checkpoint, sst2=99.5, race=50.0)
+    result = verify.verify(file, None, str(data), tmp_path / "out", None, [], "cpu")
+    assert (result["tasks"]["sst2"]["verdict"], result["reached"]) == ("diverged", False)
+    assert "diverged: SST-2: its only seed diverged; seed 0: step 0" in verify.text(result)
+    with pytest.raises(NotReached, match="sst2"):
+        verify.check(result)
 
 
 def test_without_data_or_checkpoint_it_is_skipped(tmp_path: Path, checkpoint: Path) -> None:

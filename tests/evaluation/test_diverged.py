@@ -1,0 +1,119 @@
+"""Seeds that diverge: counted and said, never in the way of the others."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import Tensor
+
+from albert_cli import store
+from albert_cli.errors import ConfigError, DivergedError
+from albert_cli.evaluation import tables
+from albert_cli.evaluation.report import build
+from albert_cli.evaluation.runs import evaluate
+from albert_cli.training.finetune import finetune, prepare
+from albert_cli.training.task_job import TaskJob
+from tests.command import albert
+from tests.glue import QUICK
+from tests.reports import Page
+
+Diverge = Callable[[Sequence[int]], None]
+
+
+@pytest.fixture
+def diverging(monkeypatch: pytest.MonkeyPatch) -> Diverge:
+    """Make the loss of some seeds not finite after a few steps."""
+    plain = TaskJob.loss_sums
+
+    def these(seeds: Sequence[int]) -> None:
+        calls: dict[int, int] = {}
+
+        def loss_sums(self: TaskJob, data: Any) -> dict[str, Tensor]:
+            seed = self.settings.seed
+            calls[seed] = calls.get(seed, 0) + 1
+            factor = float("nan") if seed in seeds and calls[seed] > 3 else 1.0
+            return {name: value * factor for name, value in plain(self, data).items()}
+
+        monkeypatch.setattr(TaskJob, "loss_sums", loss_sums)
+
+    return these
+
+
+def test_the_other_seeds_count_and_the_one_is_not_tried_again(
+    encoder: Path, glue: Path, tmp_path: Path, diverging: Diverge, capfd: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    diverging([1])
+    first = evaluate("cola", str(encoder), str(glue), out, 3, QUICK, "cpu")
+    assert "warning: CoLA seed 1 diverged and does not count: step 3: the loss" in (said := capfd.readouterr().err)
+    assert f"remove {out / 'run-1'} to try it again" in said
+    diverging([])  # nothing would go wrong now, and two processes know nothing of it at all
+    result = evaluate("cola", str(encoder), str(glue), out, 4, QUICK, "cpu", nproc=2)
+    assert "run-1: cola seed 1 diverged" in capfd.readouterr().err and not (out / "run-1" / "results.json").exists()
+    scores = [store.read_json(out / f"run-{seed}" / "results.json")["score"] for seed in (0, 2, 3)]
+    assert result["scores_by_seed"] == dict(zip(("0", "2", "3"), scores, strict=True))
+    assert result["scores_by_seed"].items() >= first["scores_by_seed"].items()
+    assert (first["seeds"], result["seeds"]) == ([0, 1, 2], [0, 1, 2, 3])
+    assert result["median"] == statistics.median(scores) and list(map(len, result["all_scores"].values())) == [3] * 2
+    assert list(result["diverged"]) == list(first["diverged"]) == ["1"]
+    assert store.read_json(out / "results.json") == result
+    shown = " ".join(tables.text(result).split())
+    assert "majority diverged" in shown and " 1 of 4 " in shown
+    assert "CoLA diverged: seed 1 (step 3: the loss" in shown and "of the 3 of 4 seeds that ended" in shown
+    assert "median of 3 of 4 seeds (0 to 3)" in shown
+    build([out], tmp_path / "report.html")
+    page = " ".join(Page((tmp_path / "report.html").read_text()).text.split())
+    assert "1 diverged" in page and "median of 3 of 4 seeds (0 to 3)" in page
+
+
+def test_fine_tuning_alone_goes_on_and_another_start_is_another_run(
+    encoder: Path, glue: Path, tuned: Callable[[str], Path], tmp_path: Path, diverging: Diverge
+) -> None:
+    diverging([1])
+    with pytest.raises(DivergedError, match="each of its 2 seeds diverged; seed 1: step 3"):
+        diverging([1, 2])
+        evaluate("cola", str(encoder), str(glue), tmp_path / "out", 2, (*QUICK, "train.seed=1"), "cpu")
+    diverging([])
+    with pytest.raises(ConfigError, match="was made from another checkpoint"):
+        evaluate("cola", str(tuned("sst2")), str(glue), tmp_path / "out", 2, (*QUICK, "train.seed=1"), "cpu")
+    run = tmp_path / "out" / "run-1"
+    assert store.read_json(run / "status.json")["state"] == "diverged"
+    done = finetune(prepare("cola", str(encoder), str(glue), QUICK, "cpu"), run, 1)
+    assert done["score"] == store.read_json(run / "results.json")["score"] and not (run / "diverged.json").exists()
+    result = evaluate("cola", str(encoder), str(glue), tmp_path / "out", 2, (*QUICK, "train.seed=1"), "cpu")
+    assert (list(result["scores_by_seed"]), list(result["diverged"])) == (["1"], ["2"])
+
+
+def test_no_seed_at_all_is_an_error_after_the_other_tasks(
+    encoder: Path, glue: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = TaskJob.loss_sums
+
+    def loss_sums(self: TaskJob, data: Any) -> dict[str, Tensor]:
+        return {n: v * (float("nan") if self.task.name == "cola" else 1.0) for n, v in plain(self, data).items()}
+
+    monkeypatch.setattr(TaskJob, "loss_sums", loss_sums)
+    call = ["eval", "glue", "--checkpoint", encoder, "--data", glue, "--device", "cpu", "--runs", 1]
+    call += [word for override in QUICK for word in ("-s", override)]
+    said = albert(*call, "--out", tmp_path / "out", expect=5)
+    assert "error: CoLA: its only seed diverged; seed 0: step 0" in said.err and said.out == ""
+    assert {p.parent.name for p in (tmp_path / "out").glob("*/results.json")} == {"sst2", "mnli"}
+
+
+def test_a_search_goes_on_where_a_rate_is_too_high(encoder: Path, glue: Path, tmp_path: Path) -> None:
+    call = ["eval", "cola", "--checkpoint", encoder, "--data", glue, "--device", "cpu", "--runs", 2]
+    call += [word for override in QUICK for word in ("-s", override)]
+    said = albert(*call, "--out", tmp_path / "out", "--nproc", 2, "--search", "lr=1e38,1e-3")
+    result = json.loads((tmp_path / "out" / "results.json").read_text())
+    high, usual = result["points"]
+    assert (high["median"], list(high["diverged"]), usual["diverged"]) == (None, ["0", "1"], {})
+    assert result["best"]["values"] == {"lr": "1e-3"}
+    rows = [line.split() for line in said.out.splitlines() if line.startswith("1e")]
+    assert [row[0] for row in rows] == ["1e-3", "1e38"] and rows[1][1:] == ["2", "of", "2"]
+    said = albert(*call, "--out", tmp_path / "none", "--search", "lr=1e38,1e37", expect=5)
+    assert "CoLA: each of its 2 seeds diverged" in said.err
