@@ -17,7 +17,7 @@ from torch import Tensor
 
 from albert_cli import console, store
 from albert_cli.errors import CheckpointError, ConfigError
-from albert_cli.evaluation.inputs import chunks, read_examples
+from albert_cli.evaluation.inputs import read_chunks, text_example
 from albert_cli.model import hub
 from albert_cli.model.heads import BareEncoder, EncoderStates
 from albert_cli.model.packing import pack
@@ -88,7 +88,7 @@ def encode_file(
 ) -> dict[str, Any] | None:
     """The vector of each line of a file (or stdin, `-`): JSON lines to stdout or to `out`, or one tensor to `out`.
 
-    Lines are those of `read_examples`. `out` ends in .jsonl (an object with `id` and `vector` a line) or in
+    Lines are those of `text_example`. `out` ends in .jsonl (an object with `id` and `vector` a line) or in
     .safetensors (`vectors` [N, H] float32, in memory until the last line; row i is line i). Both hold the same
     numbers. Returns a summary when `out` is given.
     """
@@ -101,7 +101,7 @@ def encode_file(
         rows: list[Vectors] = []
         if not as_tensor:
             stream = sys.stdout if out is None else stack.enter_context(store.text_writer(out))
-        for examples in chunks(read_examples(input_file, on_bad_bytes)):
+        for examples in read_chunks(input_file, on_bad_bytes, text_example):
             vectors = encoder.vectors(examples)
             count += len(examples)
             if as_tensor:

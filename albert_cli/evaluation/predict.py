@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import groupby
 from pathlib import Path
@@ -16,7 +16,7 @@ import torch
 from albert_cli import console, store
 from albert_cli.errors import CheckpointError, InputError
 from albert_cli.evaluation.answer import SpanPredictor
-from albert_cli.evaluation.inputs import Line, choice_example, chunks, read_lines, text_example
+from albert_cli.evaluation.inputs import Line, choice_example, chunks, read_chunks, text_example
 from albert_cli.model import hub
 from albert_cli.model.heads import SequenceClassifier
 from albert_cli.tasks import choice
@@ -114,16 +114,16 @@ def predict(
 ) -> dict[str, Any] | None:
     """Say of each line of a file (or stdin, `-`) what a task checkpoint makes of it: JSON lines to `out` or stdout.
 
-    Texts are cut where the task's own were. Some lines are read at a time and grouped by length. Returns a summary
-    when `out` is given. Raises `CheckpointError` for a checkpoint without a task's head, `InputError` naming file and
-    line for a line that the task has no use for.
+    Texts are cut where the task's own were. Some lines are read at a time and grouped by length; of a pipe those that
+    have come. Returns a summary when `out` is given. Raises `CheckpointError` for a checkpoint without a task's head,
+    `InputError` naming file and line for a line that the task has no use for.
     """
     found = hub.read(hub.find(checkpoint))
     predictor = _predictor(found, choose_device(device))
     started, count = time.monotonic(), 0
     with ExitStack() as stack:
         stream = sys.stdout if out is None else stack.enter_context(store.text_writer(out))
-        for examples in chunks(_examples(predictor, input_file, on_bad_bytes)):
+        for examples in _examples(predictor, input_file, on_bad_bytes):
             stream.writelines(predictor.lines(examples))
             stream.flush()  # whoever reads them need not wait for more
             count += len(examples)
@@ -144,11 +144,11 @@ def predict(
     }
 
 
-def _examples(predictor: Predictor, input_file: str, on_bad_bytes: str) -> Iterable[Any]:
-    """The examples of a file, a line each; for questions also a file in SQuAD's own layout."""
+def _examples(predictor: Predictor, input_file: str, on_bad_bytes: str) -> Iterator[Sequence[Any]]:
+    """The examples of a file, a line each, some at a time; for questions also a file in SQuAD's own layout."""
     if isinstance(predictor, SpanPredictor) and input_file.endswith(".json"):
-        return read_file(Path(input_file))
-    return map(predictor.example, read_lines(input_file, on_bad_bytes))
+        return chunks(read_file(Path(input_file)))
+    return read_chunks(input_file, on_bad_bytes, predictor.example)
 
 
 def _predictor(found: hub.Checkpoint, device: torch.device) -> Predictor:

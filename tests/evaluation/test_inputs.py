@@ -1,0 +1,122 @@
+"""Lines to be answered: all of a file in large groups, and of a pipe what has come."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from albert_cli.errors import InputError
+from albert_cli.evaluation import inputs
+from albert_cli.evaluation.inputs import Line, read_chunks
+
+
+def groups(name: str) -> Iterator[list[str]]:
+    return read_chunks(name, "refuse", lambda line: f"{line.number} {line.text}")
+
+
+@pytest.fixture
+def pipe(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[bytes], None]]:
+    """Stdin is a pipe; what is called writes into it, nothing ends it."""
+    reader, writer = os.pipe()
+    with os.fdopen(reader, "rb") as stdin, os.fdopen(writer, "wb", buffering=0) as end:
+
+        def write(data: bytes) -> None:
+            if data:
+                end.write(data)
+            else:
+                end.close()
+
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(stdin))
+        yield write
+
+
+@given(
+    lines=st.lists(st.text(st.characters(exclude_characters="\r\n", codec="utf-8"), max_size=9), max_size=60),
+    sizes=st.lists(st.integers(1, 40), min_size=1, max_size=5),
+    ends=st.booleans(),
+)
+def test_any_cut_of_the_bytes_gives_the_same_lines(lines: list[str], sizes: list[int], ends: bool) -> None:
+    data = "\n".join(lines).encode() + (b"\n" if ends and lines else b"")
+
+    class Trickle(io.BytesIO):
+        def read1(self, size: int | None = -1, /) -> bytes:
+            sizes.append(sizes.pop(0))
+            return super().read1(sizes[-1])
+
+    found = [raw for group in inputs._groups(Trickle(data)) for raw in group]  # type: ignore[arg-type]
+    assert found == [raw.removesuffix(b"\n") for raw in io.BytesIO(data)]
+
+
+def test_a_file_is_read_in_full_groups(tmp_path: Path) -> None:
+    (tmp_path / "in.txt").write_bytes(b"".join(b"%d %s\r\n" % (i, b"word " * (i % 90)) for i in range(2500)))
+    found = list(groups(str(tmp_path / "in.txt")))
+    assert [len(group) for group in found] == [1024, 1024, 452]
+    assert [int(line.split()[1]) + 1 for group in found for line in group] == list(range(1, 2501))
+    (tmp_path / "in.txt").write_bytes(b"")
+    assert list(groups(str(tmp_path / "in.txt"))) == []
+    (tmp_path / "in.txt").write_bytes(b"a\n\n" + b"x" * 200_000 + b"\nno end")
+    assert [len(line) for group in groups(str(tmp_path / "in.txt")) for line in group] == [3, 2, 200_002, 8]
+
+
+def test_of_a_pipe_what_has_come_is_not_held_back(pipe: Callable[[bytes], None]) -> None:
+    found = groups("-")
+    pipe(b"one\ntwo\nthr")
+    assert next(found) == ["1 one", "2 two"]
+    pipe(b"ee\n")
+    assert next(found) == ["3 three"]
+    pipe(b"a\n" * 3000)
+    sizes = [len(next(found)) for _ in range(3)]
+    assert sizes == [1024, 1024, 952]
+    pipe(b"last")
+    pipe(b"")
+    assert list(found) == [["3004 last"]]
+
+
+def test_lines_that_keep_coming_wait_for_a_moment_only(
+    pipe: Callable[[bytes], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A producer that is never silent for long is answered all the same."""
+    clock = [0.0]
+
+    def more(stream: object, seconds: float) -> bool:
+        if seconds <= 0:
+            return False
+        clock[0] += 0.01
+        pipe(b"x\n")
+        return True
+
+    monkeypatch.setattr(inputs, "_has_more", more)
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    pipe(b"x\n")
+    assert len(next(groups("-"))) in (5, 6)
+
+
+def test_an_error_names_the_line_after_those_before_it_were_answered(pipe: Callable[[bytes], None]) -> None:
+    found = read_chunks("-", "refuse", Line.values)
+    pipe(b'{"a": 1}\n')
+    assert next(found) == [{"a": 1}]
+    pipe(b"\xff\n")
+    with pytest.raises(InputError, match=r"-:2: not valid UTF-8 at byte 0"):
+        next(found)
+
+
+def test_predicting_answers_a_service_line_by_line(tuned: Callable[[str], Path]) -> None:
+    call = [sys.executable, "-m", "albert_cli", "predict", str(tuned("cola")), "--input", "-", "--device", "cpu"]
+    with subprocess.Popen(call, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as service:
+        assert service.stdin is not None and service.stdout is not None
+        for number, text in enumerate((b"bade figo", b"luma"), start=1):
+            service.stdin.write(text + b"\n")
+            service.stdin.flush()
+            assert json.loads(service.stdout.readline())["id"] == str(number)
+        service.stdin.close()
+        assert service.stdout.read() == b"" and service.wait() == 0
