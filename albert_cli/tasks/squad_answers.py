@@ -68,7 +68,8 @@ def collect(features: SpanFeatures, parts: Iterable[tuple[Int64, WindowSpans]], 
     `relative_null` the score of its best span is taken off, as both are sums of logits (and not of log-probabilities);
     without one they are `NOTHING_THERE`.
     """
-    question, first, last, terms = [], [], [], []
+    question, first, last = [], [], []
+    terms: list[Floats] = []
     null = np.full(features.questions, np.inf)
     for index, said in parts:
         of = features.question[index]
@@ -80,8 +81,8 @@ def collect(features: SpanFeatures, parts: Iterable[tuple[Int64, WindowSpans]], 
         first.append(features.contexts.starts[said.first[window, kept] + base[window]].astype(np.int64))
         last.append(features.contexts.ends[said.last[window, kept] + base[window]].astype(np.int64))
         terms.append(said.terms[window, kept])
-    of_question, begin, end, parts_of_score = (np.concatenate(column) for column in (question, first, last, terms))
-    spans, best = _ranked(of_question, begin, end, parts_of_score, null)
+    of_question, begin, end = (np.concatenate(column) for column in (question, first, last))
+    spans, best = _ranked(of_question, begin, end, np.concatenate(terms), null)
     if relative_null:
         null = np.where(np.isfinite(best), null - best, NOTHING_THERE)
     return Spans(*spans, null, LOGITS if relative_null else LOG_PROBABILITIES)
