@@ -13,8 +13,8 @@ from typing import Annotated, Any
 
 import typer
 
-from albert_cli import console
-from albert_cli.errors import AlbertError, InputError
+from albert_cli import console, distributed
+from albert_cli.errors import AlbertError, InputError, Interrupted
 
 _COMMON: dict[str, tuple[str, str]] = {
     "json": ("--json", "Print one JSON object on stdout."),
@@ -63,20 +63,26 @@ def report(error: BaseException) -> int:
     if console.settings.debug:
         traceback.print_exception(error)
     error = _as_ours(error)
-    if isinstance(error, AlbertError):
-        print(f"error: {error.message}", file=sys.stderr)
-        if error.hint:
-            print(f"hint: {error.hint}", file=sys.stderr)
-        return error.exit_code
-    if isinstance(error, KeyboardInterrupt):
-        print("error: interrupted", file=sys.stderr)
-        return 130
     if isinstance(error, BrokenPipeError):
         sys.stderr.close()  # the reader of our output went away; there is nobody left to tell
         return 0
-    print(f"error: {type(error).__name__}: {error}", file=sys.stderr)
-    print("hint: this is a bug in albert; run again with --debug and report what it shows", file=sys.stderr)
-    return 1
+    message, hint, code = _in_words(error)
+    if distributed.another_says(message, and_ends_us=not isinstance(error, Interrupted)):
+        return code
+    print(f"error: {message}", file=sys.stderr)
+    if hint:
+        print(f"hint: {hint}", file=sys.stderr)
+    return code
+
+
+def _in_words(error: BaseException) -> tuple[str, str | None, int]:
+    """Its message, the hint, and the exit code."""
+    if isinstance(error, AlbertError):
+        return error.message, error.hint, error.exit_code
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted", None, 130
+    hint = "this is a bug in albert; run again with --debug and report what it shows"
+    return f"{type(error).__name__}: {error}", hint, 1
 
 
 def _as_ours(error: BaseException) -> BaseException:

@@ -6,6 +6,7 @@ size between two starts (DESIGN promise: a batch is a function of seed and step)
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import signal
@@ -16,6 +17,8 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from albert_cli.errors import AlbertError, Interrupted
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     import torch
 
 _SECONDS_FOR_THE_CAUSE = 5.0
+_SAID = "ALBERT_SAID"  # names a folder that the ranks of a launch share, with a mark for each error that one has said
 
 
 def rank() -> int:
@@ -141,6 +145,26 @@ def _let_the_cause_end_first() -> None:
         time.sleep(_SECONDS_FOR_THE_CAUSE)
 
 
+def another_says(text: str, *, and_ends_us: bool) -> bool:
+    """Whether another rank of `launch` says the same: one line is enough for all.
+
+    `and_ends_us`: it is an error, so that the launcher ends this rank as soon as the other has ended. Where that does
+    not happen the other may not have come to say it, and this one should.
+    """
+    folder = os.environ.get(_SAID)
+    if folder is None:
+        return False
+    try:
+        (Path(folder) / hashlib.sha256(text.encode()).hexdigest()).mkdir()
+    except FileExistsError:
+        if and_ends_us:
+            _let_the_cause_end_first()
+        return not and_ends_us
+    except OSError:
+        return False
+    return False
+
+
 def _is_launched() -> bool:
     """Whether `torchrun`, or `launch` below, has started this process."""
     return "TORCHELASTIC_RUN_ID" in os.environ
@@ -175,12 +199,14 @@ def launch(nproc: int, arguments: Sequence[str]) -> int:
         rdzv_endpoint="localhost:0",
         max_restarts=0,
     )
-    try:
-        elastic_launch(config, sys.executable)("-m", "albert_cli", *arguments)
-    except ChildFailedError as error:
-        return _exit_code({rank: failure.exitcode for rank, failure in sorted(error.failures.items())})
-    except SignalException:
-        return Interrupted.exit_code
+    with TemporaryDirectory(prefix="albert-", ignore_cleanup_errors=True) as folder:
+        os.environ[_SAID] = folder
+        try:
+            elastic_launch(config, sys.executable)("-m", "albert_cli", *arguments)
+        except ChildFailedError as error:
+            return _exit_code({rank: failure.exitcode for rank, failure in sorted(error.failures.items())})
+        except SignalException:
+            return Interrupted.exit_code
     return 0
 
 

@@ -59,6 +59,30 @@ def test_a_process_ends_with_the_pipe_that_its_parent_holds() -> None:
         assert child.wait(60) == 1
 
 
+def test_what_all_ranks_refuse_alike_is_said_once(tiny_data: Path, tmp_path: Path) -> None:
+    (tmp_path / "it.toml").write_text(RECIPE)
+    command = [sys.executable, "-m", "albert_cli", "pretrain", str(tmp_path / "it.toml"), "--data", str(tiny_data)]
+    command += ["--out", str(tmp_path / "run"), "--nproc", "2", "-s", "optimizer.rate=1", "--device", "cpu"]
+    temporary = {**os.environ, "TMPDIR": str(tmp_path)}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False, env=temporary)
+    assert done.returncode == 2
+    lines = [line for line in done.stderr.splitlines() if line.startswith(("error:", "hint:"))]
+    assert [line.partition(":")[0] for line in lines] == ["error", "hint"] and "optimizer.rate" in lines[0]
+    assert [path.name for path in tmp_path.iterdir()] == ["it.toml"]
+
+
+def test_what_one_rank_alone_has_is_always_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[str] = []
+    monkeypatch.setattr(distributed, "_let_the_cause_end_first", lambda: waited.append("once"))
+    assert not any(distributed.another_says("a", and_ends_us=False) for _ in range(2))  # no launch of ours
+    monkeypatch.setenv("ALBERT_SAID", str(tmp_path))
+    assert not distributed.another_says("a", and_ends_us=True) and not distributed.another_says("b", and_ends_us=True)
+    assert waited == [] and distributed.another_says("a", and_ends_us=False)
+    assert not distributed.another_says("a", and_ends_us=True) and waited == ["once"]  # it was not ended: say it
+    monkeypatch.setenv("ALBERT_SAID", str(tmp_path / "gone"))
+    assert not any(distributed.another_says("a", and_ends_us=True) for _ in range(2))
+
+
 def wait_for_steps(run: Path, process: subprocess.Popen[str], since: int = 0) -> None:
     """Until the run has a journal, and not that of `since`: a run that goes on writes a new one."""
     deadline, journal = time.monotonic() + 200, run / "metrics.jsonl"
@@ -101,7 +125,7 @@ def test_nproc_starts_ranks_stops_them_and_tells_their_exit_code(tiny_data: Path
         wait_for_steps(run, process)
         process.terminate()
         _, said = process.communicate(timeout=200)
-    assert process.returncode == 75, said
+    assert process.returncode == 75 and said.count("stopped after step") == 1, said
     status = json.loads((run / "status.json").read_text())
     assert (status["state"], status["exit_code"]) == ("interrupted", 75)
     assert (run / f"step-{status['step']:08d}" / "manifest.json").is_file()

@@ -160,6 +160,8 @@ def test_never_runs_text_as_code_nor_through_a_shell(path: Path) -> None:
 # empty folder for a file that store.py then writes.
 WRITES = {
     ("config.py", "mkdir"): "the folder of a copied recipe",
+    ("distributed.py", "TemporaryDirectory"): "where the ranks mark what they have said",
+    ("distributed.py", "mkdir"): "such a mark",
     ("quickstart.py", "mkdir"): "the folder of the task's tables",
     ("evaluation/report.py", "mkdir"): "the folder of a report",
     ("evaluation/encode.py", "mkdir"): "the folder of the vectors' file",
