@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,6 +84,15 @@ class Group:
         numbers = _exchangeable([value])
         dist.broadcast(numbers, src=0)
         return float(numbers.item())
+
+    def share(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Rank 0's values in these tensors, on every rank, in place."""
+        if self.world_size == 1:
+            return
+        import torch.distributed as dist
+
+        for tensor in tensors:
+            dist.broadcast(tensor.detach(), src=0)
 
     def barrier(self) -> None:
         """Wait for all ranks."""

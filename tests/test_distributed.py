@@ -38,8 +38,25 @@ def test_one_process_needs_no_group(monkeypatch: pytest.MonkeyPatch) -> None:
         assert group.sum(tensor) is tensor and tensor.tolist() == [1.0, 2.0]
         assert group.any(True) and not group.any(False)
         assert group.broadcast(3.5) == 3.5 and group.sum_numbers([1.0, 2.5]) == [1.0, 2.5]
+        group.share([tensor])
         group.barrier()
     assert not torch.distributed.is_initialized()
+
+
+def test_every_rank_gets_the_tensors_of_rank_0(tmp_path: Path) -> None:
+    (tmp_path / "share.py").write_text(
+        "import torch\n"
+        "from albert_cli.distributed import process_group\n"
+        "with process_group('cpu') as group:\n"
+        "    weight = torch.nn.Parameter(torch.full((2, 3), 5.0 + group.rank))\n"
+        "    group.share([weight])\n"
+        "    assert weight.tolist() == [[5.0] * 3] * 2 and weight.requires_grad\n"
+        "    print('shared', group.rank)\n"
+    )
+    call = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "share.py"]
+    done = subprocess.run(call, cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.split()) == ["0", "1", "shared", "shared"]
 
 
 def test_ranks_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -225,6 +225,8 @@ class _Parts:
         compare_words(
             model.encoder, self.recipe.matching_heads, seed=self.recipe.train.seed, is_fresh=self._parent is None
         )
+        # Word vectors are decomposed for it, whose last bits may differ between the ranks' processors.
+        self.group.share(model.encoder.parameters())
 
     def _settle_initial(self, out: Path, old: Mapping[str, Any] | None) -> None:
         """Note which checkpoint the run starts from; once it has a step of its own, that is no longer looked at."""
