@@ -164,7 +164,7 @@ def another_says(text: str, *, and_ends_us: bool) -> bool:
     if folder is None:
         return False
     try:
-        (Path(folder) / hashlib.sha256(text.encode()).hexdigest()).mkdir()
+        (Path(folder) / hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()).mkdir()
     except FileExistsError:
         if and_ends_us:
             _let_the_cause_end_first()

@@ -96,6 +96,7 @@ def test_what_one_rank_alone_has_is_always_said(tmp_path: Path, monkeypatch: pyt
     assert not distributed.another_says("a", and_ends_us=True) and not distributed.another_says("b", and_ends_us=True)
     assert waited == [] and distributed.another_says("a", and_ends_us=False)
     assert not distributed.another_says("a", and_ends_us=True) and waited == ["once"]  # it was not ended: say it
+    assert not distributed.another_says("no such file: \udcff", and_ends_us=True)  # a name that is not UTF-8
     monkeypatch.setenv("ALBERT_SAID", str(tmp_path / "gone"))
     assert not any(distributed.another_says("a", and_ends_us=True) for _ in range(2))
 

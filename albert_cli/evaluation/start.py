@@ -73,5 +73,5 @@ def make_start(prepared: Prepared, other: Prepared, folder: Path) -> Path:
     """The run below `folder` that a task starts from, fine-tuned if it is not there."""
     out = folder / f"run-{other.recipe.train.seed}"
     console.note(f"{prepared.task.title} starts from {other.task.title}: {out} (-s {_KEY}={PRETRAINED} leaves it out)")
-    finetune(other, out)
+    finetune(other, out, again=False)
     return out

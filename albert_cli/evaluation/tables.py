@@ -188,6 +188,8 @@ def protocol(result: Result) -> str:
     start = result["start_from"]
     begin = "random weights" if result["initial"] == "random" else "the pretrained checkpoint"
     begin = begin if start == PRETRAINED else f"a model fine-tuned on {TASKS[start].title}"
+    if heads := result.get("matching_heads"):
+        begin += f" with {heads} of its attention heads set to compare words"
     of = f"{ended} of {k}" if ended < k else k
     return (f"median of {of} seeds ({seeds[0]} to {seeds[-1]}), " if k > 1 else f"seed {seeds[0]}, ") + (
         f"{result['steps']:,} steps of {result['batch_size']}, rate {result['lr']:g} after {result['warmup_steps']:,} "

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from albert_cli import config, console, store
-from albert_cli.errors import CheckpointError, MissingData, NotReached, Skipped
+from albert_cli.errors import CheckpointError, DivergedError, MissingData, NotReached, Skipped
 from albert_cli.evaluation.runs import evaluate
-from albert_cli.evaluation.single import NoneEnded, refuse_foreign
+from albert_cli.evaluation.single import refuse_foreign
 from albert_cli.model import hub
 from albert_cli.training.finetune import RESULTS
 from albert_cli.training.verify_recipe import VerifyRecipe, is_verify
@@ -82,7 +82,7 @@ def _verdict(
     except MissingData as error:
         console.warn(f"{task} is skipped: {error.message}")
         return {**published, "verdict": "skipped", "reason": error.message}
-    except NoneEnded as error:
+    except DivergedError as error:
         console.warn(error.message)
         return {**published, "verdict": "diverged", "reason": error.message}
     score = 100 * float(found["median"] if "median" in found else found["score"])
@@ -114,5 +114,5 @@ def check(result: Mapping[str, Any]) -> None:
     short = [task for task, found in result["tasks"].items() if found["verdict"] in ("not reached", "diverged")]
     if short:
         raise NotReached(
-            f"{result['recipe']}: {', '.join(short)}: below the published score by more than the tolerance"
+            f"{result['recipe']}: {', '.join(short)}: below the published score by more than the tolerance, or diverged"
         )

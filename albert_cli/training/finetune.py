@@ -129,7 +129,8 @@ class Prepared:
         is_fresh = settings.initial == "random"
         check_heads("model.matching_heads", settings.matching_heads, shape)
         assert isinstance(model.encoder, Encoder)
-        compare_words(model.encoder, settings.matching_heads, seed=seed, is_fresh=is_fresh)
+        if is_fresh or self.start is None:  # a start was made with the same settings, and has trained its heads
+            compare_words(model.encoder, settings.matching_heads, seed=seed, is_fresh=is_fresh)
         place(model, self.train_settings, self.device)
         return model
 
@@ -203,6 +204,7 @@ class Prepared:
             "warmup_steps": self.recipe.schedule.warmup,
             "max_seq_length": self.recipe.data.max_seq_length,
             "dropout": self.recipe.model.dropout,
+            "matching_heads": self.recipe.model.matching_heads,
             "eval_every": self.recipe.train.eval_every,
             "precision": self.train_settings.precision,
             "device": self.device.type,
@@ -268,7 +270,12 @@ def finetune(
                 return done
             if not again:
                 _raise_if_diverged(out, prepared.parents)
-        return _Run(prepared, recipe, out).train(status)
+        try:
+            return _Run(prepared, recipe, out).train(status)
+        except DivergedError as error:
+            if not (out / DIVERGED).is_file():  # seen by an evaluation, not by a step
+                store.write_json(out / DIVERGED, {"message": error.message, "parents": dict(prepared.parents)})
+            raise
 
 
 def _raise_if_diverged(out: Path, parents: Mapping[str, str]) -> None:

@@ -44,6 +44,23 @@ def diverging(monkeypatch: pytest.MonkeyPatch) -> Diverge:
     return these
 
 
+def test_what_an_evaluation_sees_is_not_tried_again_either(
+    encoder: Path, glue: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last update can spoil the weights, which no step follows."""
+
+    def not_finite(*_: Any) -> Any:
+        raise DivergedError("the model's predictions are not finite")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TaskJob, "evaluate", not_finite)
+        with pytest.raises(DivergedError, match="predictions are not finite"):
+            evaluate("cola", str(encoder), str(glue), tmp_path / "out", 1, QUICK, "cpu")
+    assert (tmp_path / "out" / "run-0" / "diverged.json").is_file()
+    with pytest.raises(DivergedError, match="predictions are not finite"):
+        evaluate("cola", str(encoder), str(glue), tmp_path / "out", 1, QUICK, "cpu")
+
+
 def test_the_other_seeds_count_and_the_one_is_not_tried_again(
     encoder: Path, glue: Path, tmp_path: Path, diverging: Diverge, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -89,6 +89,7 @@ def test_the_protocol_is_said_in_words(tmp_path: Path) -> None:
     given = {
         "title": "RTE", "eval_every": 100, "start_from": "mnli", "initial": "pretrained", "steps": 800, "lr": 3e-5,
         "batch_size": 32, "warmup_steps": 200, "max_seq_length": 128, "dropout": 0.1, "checkpoint": "abc",
+        "matching_heads": 2,
     }  # fmt: skip
     write_eval(tmp_path / "w" / "a", [0.5, 0.6], seeds=[0, 1], **given)
     note = "the recipe starts from MNLI, whose data are not there"
@@ -96,7 +97,8 @@ def test_the_protocol_is_said_in_words(tmp_path: Path) -> None:
     build([tmp_path / "w"], tmp_path / "report.html")
     text = Page((tmp_path / "report.html").read_text()).text
     assert "checkpoint abc on RTE: median of 2 seeds (0 to 1), 800 steps of 32, rate 3e-05 after 200" in text
-    assert "from a model fine-tuned on MNLI; scored on dev every 100 steps, the best kept." in text
+    assert "from a model fine-tuned on MNLI with 2 of its attention heads set to compare words; scored on dev" in text
+    assert "every 100 steps, the best kept." in text
     assert f"MRPC: {note}." in text
 
 

@@ -23,7 +23,7 @@ from albert_cli.evaluation.runs import evaluate
 from albert_cli.model import hub
 from albert_cli.model.heads import SequenceClassifier
 from albert_cli.text.vocabulary import Vocabulary
-from albert_cli.training.finetune import Prepared, finetune, prepare
+from albert_cli.training.finetune import Prepared, Start, finetune, prepare
 from tests.processes import albert, start
 
 OVERRIDES = (
@@ -213,6 +213,10 @@ def test_heads_are_made_to_compare_words_whatever_they_did(prepared: Prepared, f
         same = (attention.query.weight == attention.key.weight).all(dim=1)
         assert same[:size].all()
         assert not same[size:].any()
+    stored = hub.read(hub.find(str(finished)))
+    with_start = prepare("table", str(finished), str(table), (*OVERRIDES, "model.matching_heads=1"), "cpu")
+    with_start.start = Start("mnli", stored)  # whose own fine-tuning has made and trained them
+    assert all(torch.equal(t, stored.tensors[n]) for n, t in encoder_of(with_start.new_model(1)).items())
     with pytest.raises(ConfigError, match=r"model\.matching_heads is 99"):
         prepare("table", str(finished), str(table), (*OVERRIDES, "model.matching_heads=99"), "cpu").new_model(1)
 
