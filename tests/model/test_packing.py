@@ -73,18 +73,20 @@ def test_computing_the_rows_that_are_read_equals_computing_all(name: str, length
     shake(encoder)
     batch = random_batch(lengths)
     tokens = pack(batch, CPU, batch.masked_index)
-    gradients = []
-    outputs = []
-    for all_rows in (False, True):
+    asked = encoder(tokens)
+    everything = encoder(tokens, all_rows=True)
+    assert everything.shape[0] == len(batch.ids)
+    assert_alike(encoder, asked, everything.index_select(0, tokens.rows.index))
+
+
+def assert_alike(encoder: Encoder, one: Tensor, other: Tensor) -> None:
+    """The same states in fp64, and the same gradients of all weights."""
+    gradients: list[dict[str, Tensor]] = []
+    for x in (one, other):
         encoder.zero_grad()
-        x = encoder(tokens, all_rows=all_rows)
-        if all_rows:
-            assert x.shape[0] == len(batch.ids)
-            x = x.index_select(0, tokens.rows.index)
         (x * torch.linspace(-1, 1, x.numel(), dtype=x.dtype).view_as(x)).sum().backward()
-        outputs.append(x)
         gradients.append({n: p.grad.clone() for n, p in encoder.named_parameters() if p.grad is not None})
-    assert close(outputs[0], outputs[1], tolerance=1e-12)
+    assert close(one, other, tolerance=1e-12)
     assert gradients[0].keys() == gradients[1].keys()
     for key, gradient in gradients[0].items():
         assert close(gradient, gradients[1][key], tolerance=1e-11), key
@@ -133,21 +135,9 @@ def test_filler_changes_nothing(name: str, all_rows: bool, lengths: tuple[int, .
     shake(encoder)
     batch = random_batch(lengths)
     tokens = pack(batch, CPU, batch.masked_index)
-    outputs: list[Tensor] = []
-    gradients: list[dict[str, Tensor]] = []
-    for given_tokens in (tokens, tokens.rounded()):
-        encoder.zero_grad()
-        x = encoder(given_tokens, all_rows=all_rows)
-        if given_tokens is not tokens:
-            assert len(x) == round_up(len(outputs[0]))
-            x = x[: len(outputs[0])]
-        (x * torch.linspace(-1, 1, x.numel(), dtype=x.dtype).view_as(x)).sum().backward()
-        outputs.append(x)
-        gradients.append({n: p.grad.clone() for n, p in encoder.named_parameters() if p.grad is not None})
-    assert close(outputs[0], outputs[1], tolerance=1e-12)
-    assert gradients[0].keys() == gradients[1].keys()
-    for key, gradient in gradients[0].items():
-        assert close(gradient, gradients[1][key], tolerance=1e-11), key
+    asked, filled = (encoder(given_tokens, all_rows=all_rows) for given_tokens in (tokens, tokens.rounded()))
+    assert len(filled) == round_up(len(asked))
+    assert_alike(encoder, asked, filled[: len(asked)])
 
 
 def test_what_filler_holds_is_seen_by_nothing_and_learns_nothing() -> None:
