@@ -190,6 +190,8 @@ def protocol(result: Result) -> str:
     begin = begin if start == PRETRAINED else f"a model fine-tuned on {TASKS[start].title}"
     if heads := result.get("matching_heads"):
         begin += f" with {heads} of its attention heads set to compare words"
+    if heads := result.get("count_heads"):
+        begin += f" with {heads} of its attention heads set to count the words that the two texts share"
     of = f"{ended} of {k}" if ended < k else k
     return (f"median of {of} seeds ({seeds[0]} to {seeds[-1]}), " if k > 1 else f"seed {seeds[0]}, ") + (
         f"{result['steps']:,} steps of {result['batch_size']}, rate {result['lr']:g} after {result['warmup_steps']:,} "

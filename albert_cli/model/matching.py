@@ -10,9 +10,11 @@ directions in which words differ.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Final
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from albert_cli.errors import ConfigError
@@ -80,3 +82,146 @@ def _word_vectors(encoder: Encoder, generator: torch.Generator) -> tuple[Tensor,
         return x_nH.float().cpu()
 
     return at_random_places(), at_random_places()
+
+
+# ---------------------------------------------------------------- heads that count matched words
+
+_OTHER_TEXT: Final = 8.0  # before softmax: what the other text's words score more, and the own text's less
+_TWIN: Final = 10.0  # what the same word scores on top
+_NO_TWIN: Final = 5.0  # what [CLS], where attention goes without a twin, scores above any word of the other text
+_GAIN: Final = 3.0  # with which what was found is added to the token
+_PLACES: Final = 60  # the first ones, where texts of a pair mostly lie
+_RIDGE: Final = 0.05  # of the mean variance, added to each: some directions hardly vary
+_READINGS: Final = 3  # of every word, at places drawn at random, in each segment
+_OF_PLACE: Final = 0.08  # a direction's spread over places, against the widest, above which it is not about words
+_OF_WORDS: Final = 0.05  # a direction's spread over words, against the widest, below which they do not differ in it
+
+
+@torch.no_grad()
+def count_words(encoder: Encoder, heads: int, *, seed: int, cls_id: int, word_ids: Tensor) -> None:
+    """Have the first `heads` heads of every attention block find out how much of one text stands in the other.
+
+    A token asks the *other* text for its own word, and [CLS] takes the attention where there is none: the head adds to
+    the token, along a direction that words do not use, whether it found its twin. In the next layer [CLS], whose
+    queries are set to ask nothing and so to see all tokens alike, gets the mean of that over the two texts. For tasks
+    on pairs, right before fine-tuning: pretraining has no use for such heads and destroys them. `word_ids` are the
+    tokens that occur in texts; two segments, [CLS] first. Segment vectors are set too, to lie clearly apart.
+    """
+    if not heads:
+        return
+    generator = torch.Generator().manual_seed(seed)
+    seen = _read_words(encoder, cls_id, word_ids, generator)
+    size = encoder.config.head_size
+    for block in encoder.attention:
+        assert isinstance(block, Attention)
+        for head in range(heads):
+            _set_count_head(block, head, size, seen, generator)
+        _ask_nothing(block.query, seen)
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What the first block sees of words and [CLS], all in H dimensions and float32.
+
+    `mean_H` of words; `cls_H` is [CLS] less that mean. `detector_H`: its product with a vector less the mean is 1 at
+    [CLS] and about 0 at words. `segment_H`: the unit step from the second to the first segment, `half` its length / 2.
+    `words_nH`: the words' vectors less the mean, without places and segments; `whitening_rH` makes their spreads more
+    even (divided by their square roots). `unused_iH`: directions in which words hardly differ.
+    """
+
+    mean_H: Tensor
+    cls_H: Tensor
+    detector_H: Tensor
+    segment_H: Tensor
+    half: float
+    words_nH: Tensor
+    whitening_rH: Tensor
+    unused_iH: Tensor
+
+
+def _read_words(encoder: Encoder, cls_id: int, word_ids: Tensor, generator: torch.Generator) -> _Seen:
+    """Set the segments apart, and measure what the first block then sees."""
+    embeddings, config = encoder.embeddings, encoder.config
+    segment_2E, word_VE = embeddings.segment.weight, embeddings.word.weight
+    step_E = torch.randn(config.embedding_size, generator=generator)
+    step_E = F.normalize(step_E - step_E.mean(), dim=0) * word_VE[word_ids].norm(dim=1).median()
+    segment_2E[:2] = segment_2E[:2].mean(0) + torch.stack([step_E, -step_E])
+    word_ids = word_ids[torch.randperm(len(word_ids), generator=generator)[:_SAMPLE]]
+
+    def seen_at(ids: Tensor, places: Tensor, segment: int) -> Tensor:
+        x_nE = embeddings.norm(word_VE[ids] + embeddings.position.weight[places] + segment_2E[segment])
+        x_nH: Tensor = x_nE if encoder.projection is None else encoder.projection(x_nE)
+        return x_nH.float()
+
+    def at_random_places(segment: int) -> Tensor:
+        shape, last = (len(word_ids),), min(_PLACES, config.max_position_embeddings)
+        draws = (torch.randint(1, last, shape, generator=generator) for _ in range(_READINGS))
+        return torch.stack([seen_at(word_ids, places, segment) for places in draws])
+
+    readings_2knH = torch.stack([at_random_places(segment) for segment in (0, 1)])
+    of_word_2nH = readings_2knH.mean(1)
+    step_nH = of_word_2nH[0] - of_word_2nH[1]
+    segment_H = F.normalize(step_nH.mean(0), dim=0)
+    mean_H = readings_2knH.mean((0, 1, 2))
+    cls_H = seen_at(torch.tensor([cls_id]), torch.tensor([0]), 0)[0] - mean_H
+
+    spread_H, directions_HH = _principal((readings_2knH - mean_H).flatten(0, 2))
+    inverse_HH = directions_HH / (spread_H + _RIDGE * spread_H.mean()) @ directions_HH.T
+    detector_H = inverse_HH @ cls_H / (cls_H @ inverse_HH @ cls_H)
+    ones_H = torch.full_like(mean_H, len(mean_H) ** -0.5)  # LayerNorm takes that direction away
+    unused_iH = directions_HH.T[1:]
+    unused_iH = F.normalize(unused_iH - torch.outer(unused_iH @ ones_H, ones_H), dim=1)
+
+    of_place_H, places_HH = _principal((readings_2knH - of_word_2nH[:, None]).flatten(0, 2))
+    not_words_Hj = torch.cat([places_HH[:, of_place_H > _OF_PLACE * of_place_H.max()], segment_H[:, None]], 1)
+    not_words_Hj = torch.linalg.qr(not_words_Hj)[0]
+    words_nH = of_word_2nH.mean(0) - mean_H
+    words_nH = words_nH - words_nH @ not_words_Hj @ not_words_Hj.T
+    _, spread_r, words_rH = torch.linalg.svd(words_nH, full_matrices=False)
+    kept = spread_r > _OF_WORDS * spread_r[0]
+    whitening_rH = words_rH[kept] / spread_r[kept, None].sqrt()
+    half = float((step_nH @ segment_H).mean()) / 2
+    return _Seen(mean_H, cls_H, detector_H, segment_H, half, words_nH, whitening_rH, unused_iH)
+
+
+def _principal(x_nH: Tensor) -> tuple[Tensor, Tensor]:
+    """The principal variances [H] of vectors whose mean is zero, ascending, and their directions as columns [H, H]."""
+    variances_H, directions_HH = torch.linalg.eigh(x_nH.T @ x_nH / len(x_nH))
+    return variances_H, directions_HH
+
+
+def _set_count_head(block: Attention, head: int, size: int, seen: _Seen, generator: torch.Generator) -> None:
+    """Query, key, value and output of one head: d - 2 rows compare words, one knows the text, one knows [CLS]."""
+    root, rows = math.sqrt(size), slice(head * size, (head + 1) * size)
+    found_H, carried_H = seen.unused_iH[2 * head], seen.unused_iH[2 * head + 1]
+    random_cr = nn.init.orthogonal_(torch.empty(size - 2, len(seen.whitening_rH)), generator=generator)
+    words_cH = random_cr @ seen.whitening_rH
+    words_cH *= math.sqrt(_TWIN * root / float(((seen.words_nH @ words_cH.T) ** 2).sum(1).mean()))
+    text_H = math.sqrt(_OTHER_TEXT * root) / seen.half * seen.segment_H
+    at_cls = math.sqrt((_OTHER_TEXT + _NO_TWIN) * root)
+
+    query_dH = torch.cat([words_cH, -text_H[None], torch.zeros_like(text_H)[None]])
+    key_dH = torch.cat([words_cH, text_H[None]])
+    key_dH = key_dH - torch.outer(key_dH @ seen.cls_H, seen.detector_H)  # [CLS] is no word of either text
+    key_dH = torch.cat([key_dH, at_cls * seen.detector_H[None]])
+    for linear, weight_dH in ((block.query, query_dH), (block.key, key_dH)):
+        linear.weight[rows], linear.bias[rows] = weight_dH, -weight_dH @ seen.mean_H
+    block.query.bias[rows.stop - 1] = at_cls
+
+    # Values: -1 at [CLS] and 0 elsewhere; what was found a layer below; and random rows that nothing is read from yet.
+    random_cH = nn.init.orthogonal_(torch.empty(size - 2, len(found_H)), generator=generator)
+    block.value.weight[rows] = torch.cat([-seen.detector_H[None], found_H[None], random_cH])
+    block.value.bias[rows] = 0
+    block.value.bias[rows.start], block.value.bias[rows.start + 1] = (
+        seen.detector_H @ seen.mean_H,
+        -found_H @ seen.mean_H,
+    )
+    block.output.weight[:, rows] = 0
+    block.output.weight[:, rows.start], block.output.weight[:, rows.start + 1] = _GAIN * found_H, _GAIN * carried_H
+
+
+def _ask_nothing(query: nn.Linear, seen: _Seen) -> None:
+    """Have [CLS] see all tokens alike; words' queries stay."""
+    of_cls = query.weight @ (seen.cls_H + seen.mean_H) + query.bias
+    query.weight.sub_(torch.outer(of_cls, seen.detector_H))
+    query.bias.add_(of_cls * (seen.detector_H @ seen.mean_H))

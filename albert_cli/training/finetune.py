@@ -18,7 +18,7 @@ from albert_cli.distributed import Group
 from albert_cli.errors import CheckpointError, DivergedError, InputError, MissingData
 from albert_cli.model import hub
 from albert_cli.model.encoder import Encoder
-from albert_cli.model.matching import check_heads, compare_words
+from albert_cli.model.matching import check_heads, compare_words, count_words
 from albert_cli.tasks.spec import find_task, fingerprint
 from albert_cli.tasks.squad import SquadFiles
 from albert_cli.tasks.table import open_table
@@ -128,9 +128,14 @@ class Prepared:
             hub.load_into(model, dataclasses.replace(found, tensors=encoder))
         is_fresh = settings.initial == "random"
         check_heads("model.matching_heads", settings.matching_heads, shape)
+        check_heads("model.count_heads", settings.count_heads, shape)
         assert isinstance(model.encoder, Encoder)
         if is_fresh or self.start is None:  # a start was made with the same settings, and has trained its heads
             compare_words(model.encoder, settings.matching_heads, seed=seed, is_fresh=is_fresh)
+            word_ids = torch.arange(self.vocabulary.first_ordinary_id, shape.vocab_size)
+            count_words(
+                model.encoder, settings.count_heads, seed=seed, cls_id=self.vocabulary.cls_id, word_ids=word_ids
+            )
         place(model, self.train_settings, self.device)
         return model
 
@@ -205,6 +210,7 @@ class Prepared:
             "max_seq_length": self.recipe.data.max_seq_length,
             "dropout": self.recipe.model.dropout,
             "matching_heads": self.recipe.model.matching_heads,
+            "count_heads": self.recipe.model.count_heads,
             "eval_every": self.recipe.train.eval_every,
             "precision": self.train_settings.precision,
             "device": self.device.type,

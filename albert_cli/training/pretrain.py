@@ -7,20 +7,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 import torch
 
 from albert_cli import config, console, store
 from albert_cli.data.batches import PairSettings
+from albert_cli.data.cooccurrence import word_vectors
 from albert_cli.data.shards import TokenCorpus, verify_data
 from albert_cli.distributed import Group, is_main, process_group
 from albert_cli.errors import CheckpointError, ConfigError
 from albert_cli.model import costs, hub, params
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import PretrainingModel
-from albert_cli.model.matching import check_heads, compare_words
+from albert_cli.model.starts import StartSettings, set_start, word_dimensions
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training import checkpoint, run
 from albert_cli.training.batching import Batches, BatchSettings
@@ -33,6 +34,7 @@ from albert_cli.training.watch import Watch
 
 # Share of a time budget kept for evaluations, checkpoints and a machine that slows down.
 _RESERVE = 0.05
+START: Final = "start"  # the checkpoint at step 0, in the run
 _CHECKPOINT_BYTES = 12  # a parameter: the weight and two moments in fp32
 
 
@@ -41,10 +43,10 @@ class PretrainRecipe:
     """A pretraining recipe; its sections are documented by their own classes.
 
     `masked_bias` starts the vocabulary bias of the masked-word head at zero, as the paper does, or at the log
-    unigram frequencies of the data, which saves a small model the first hundreds of steps. `initial` names a
-    checkpoint whose weights the run starts from; without it they are drawn from `train.seed`. `matching_heads` is how
-    many heads of each attention block start by comparing words, see `model.matching`. `evaluation` names further
-    data directories, made with the same vocabulary, whose scores stand beside those of the held-out text.
+    unigram frequencies of the data, which saves a small model the first hundreds of steps. `start` says what else the
+    first weights hold; without it they are drawn from `train.seed`. `initial` names a checkpoint whose weights the run
+    starts from instead, so that `start` does not apply. `evaluation` names further data directories, made with the same
+    vocabulary, whose scores stand beside those of the held-out text.
     """
 
     model: ModelConfig = field(default_factory=ModelConfig)
@@ -54,14 +56,16 @@ class PretrainRecipe:
     batch: BatchSettings = field(default_factory=BatchSettings)
     train: TrainSettings = field(default_factory=TrainSettings)
     masked_bias: Literal["zero", "unigram"] = "zero"
-    matching_heads: int = 0
+    start: StartSettings = field(default_factory=StartSettings)
     evaluation: tuple[str, ...] = ()
     initial: InitialSettings | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "optimizer", self.optimizer.settled(self.train.batch_size))
         self.batch.check(self.train.batch_size, self.data.max_seq_length)
-        check_heads("matching_heads", self.matching_heads, self.model)
+        if self.initial is not None:
+            object.__setattr__(self, "start", StartSettings())
+        self.start.check(self.model)
 
     @property
     def batches(self) -> Batches:
@@ -195,7 +199,7 @@ class _Parts:
             parents["initial"] = str(self.recipe.initial.fingerprint)
         state = run.resume_state(
             out, optimizer, lambda d: hub.load_into(job.model, hub.read(d), "all"), self.group, parents,
-            begin=lambda: self._begin(job.model),
+            begin=lambda: self._begin(job, out),
         )  # fmt: skip
         run.running(out, status, state.step, self.recipe.schedule.total_steps)
         job.last_metrics = _last_evaluation(out, state.step)
@@ -218,15 +222,25 @@ class _Parts:
         recipe = self.recipe
         return read_parent(recipe.initial, recipe.model, self.vocabulary) if recipe.initial else None
 
-    def _begin(self, model: PretrainingModel) -> None:
-        """What is done to the drawn weights at the first start alone."""
+    def _begin(self, job: PretrainingJob, out: Path) -> None:
+        """What is done to the drawn weights at the first start alone; what `[start]` makes of them is kept."""
+        model, start = job.model, self.recipe.start
         if self._parent is not None:
             carry_over(model, self._parent)
-        compare_words(
-            model.encoder, self.recipe.matching_heads, seed=self.recipe.train.seed, is_fresh=self._parent is None
-        )
-        # Word vectors are decomposed for it, whose last bits may differ between the ranks' processors.
-        self.group.share(model.encoder.parameters())
+        if start == StartSettings():
+            return
+        if self.group.rank == 0:
+            seed, words = self.recipe.train.seed, None
+            if start.words == "cooccurrence":
+                words = word_vectors(self.corpus, word_dimensions(start, self.recipe.model), seed)
+            set_start(model, start, words, seed)
+        # Decompositions of matrices may differ in their last bits between the ranks' processors.
+        self.group.share(model.parameters())
+        if self.group.rank == 0:
+            if (out / START).exists():  # of a start that ended before its first step was saved
+                store.remove_directory(out / START)
+            with store.commit_directory(out / START, "checkpoint", {"data": store.fingerprint(self.data)}) as staging:
+                job.write_model(staging)
 
     def _settle_initial(self, out: Path, old: Mapping[str, Any] | None) -> None:
         """Note which checkpoint the run starts from; once it has a step of its own, that is no longer looked at."""

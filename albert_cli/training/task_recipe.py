@@ -34,17 +34,24 @@ class TaskModel:
     """`[model]`: dropout inside the encoder and before the classifier (Table 14's DR and 0.1).
 
     `initial = "random"` keeps the checkpoint's shape and vocabulary and draws new weights: the control that
-    shows what pretraining brought. `matching_heads` is how many heads of each attention block start by comparing
-    words whatever they did before, see `model.matching`: for tasks on pairs of texts, where an encoder is too small to
-    have learnt it.
+    shows what pretraining brought. For tasks on pairs of texts, where an encoder is too small to have learnt it, some
+    heads of each attention block start by comparing words whatever they did before (`model.matching`): that many
+    `matching_heads` look for a word's other occurrences, `count_heads` for those in the other text, and [CLS] gets the
+    share that was found.
     """
 
     dropout: float = 0.0
     classifier_dropout: float = 0.1
     initial: Literal["pretrained", "random"] = "pretrained"
     matching_heads: int = 0
+    count_heads: int = 0
 
     def __post_init__(self) -> None:
+        if self.matching_heads and self.count_heads:
+            raise ConfigError(
+                "model.matching_heads and model.count_heads both set the first attention heads",
+                "leave one of them at 0",
+            )
         for name in ("dropout", "classifier_dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise ConfigError(f"model.{name} is {getattr(self, name)}", "a dropout rate lies in [0, 1)")

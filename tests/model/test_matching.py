@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from albert_cli.errors import ConfigError
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.encoder import Attention, Encoder
 from albert_cli.model.heads import SequenceClassifier
-from albert_cli.model.matching import SCORE, check_heads, compare_words
+from albert_cli.model.matching import SCORE, check_heads, compare_words, count_words
 from albert_cli.model.packing import pack
 
 CPU = torch.device("cpu")
@@ -144,3 +145,60 @@ def _texts(rng: np.random.Generator, count: int) -> tuple[NDArray[np.integer], T
     words[gold == 1, 10:15] = words[gold == 1, :5]
     words[:, 10:] = rng.permuted(words[:, 10:], axis=1)
     return np.concatenate([np.zeros((count, 1), np.int64), words], axis=1), torch.from_numpy(gold)
+
+
+# ---------------------------------------------------------------- heads that count
+
+
+def _overlapping(rng: np.random.Generator, count: int) -> tuple[NDArray[np.integer], NDArray[np.floating]]:
+    """[CLS] and two texts of ten words: ids [N, 21], and how many words they share, [N]."""
+    words = 1 + np.argsort(rng.random((count, 499)), axis=1)[:, :20]
+    shared = rng.integers(0, 11, count)
+    words[:, 10:] = np.where(np.arange(10) < shared[:, None], words[:, :10], words[:, 10:])
+    words[:, 10:] = rng.permuted(words[:, 10:], axis=1)
+    return np.concatenate([np.zeros((count, 1), np.int64), words], axis=1), shared / 10
+
+
+def _correlation_of_readout(encoder: Encoder) -> float:
+    """How well a linear map of [CLS] tells the share of common words, on pairs that it was not fitted to."""
+    rng = np.random.default_rng(0)
+    states, shares = [], []
+    for count in (600, 400):
+        ids, share = _overlapping(rng, count)
+        with torch.no_grad():
+            first_NH = encoder.eval()(pack(_batch(ids, 11), CPU)).double().numpy()
+        states.append(np.concatenate([first_NH, np.ones((count, 1))], 1))
+        shares.append(share)
+    weights = np.linalg.lstsq(states[0], shares[0], rcond=1e-6)[0]
+    return float(np.corrcoef(states[1] @ weights, shares[1])[0, 1])
+
+
+@pytest.mark.parametrize("changes", [{}, {"embedding_size": 96}, {"sharing": "none"}, {"always_project": True}])
+def test_cls_knows_without_training_how_many_words_the_texts_share(changes: dict[str, Any]) -> None:
+    """Roughly, in two layers: the words of 500 do not all lie apart in so few dimensions."""
+    torch.manual_seed(0)
+    wide = replace(SMALL, embedding_size=128, hidden_size=128, intermediate_size=256)
+    encoder = Encoder(replace(wide, **changes))
+    before = _correlation_of_readout(encoder)
+    count_words(encoder, 1, seed=0, cls_id=0, word_ids=torch.arange(1, 500))
+    assert _correlation_of_readout(encoder) > 0.85 > before + 0.15
+
+
+def test_heads_that_count_leave_the_others_but_for_what_cls_asks() -> None:
+    torch.manual_seed(0)
+    encoder = Encoder(SMALL)
+    before = {name: tensor.clone() for name, tensor in encoder.state_dict().items()}
+    count_words(encoder, 0, seed=0, cls_id=0, word_ids=torch.arange(1, 500))
+    assert all(torch.equal(tensor, before[name]) for name, tensor in encoder.state_dict().items())
+    count_words(encoder, 2, seed=0, cls_id=0, word_ids=torch.arange(1, 500))
+    after = encoder.state_dict()
+    for part in ("key", "value"):
+        assert torch.equal(after[f"attention.0.{part}.weight"][32:], before[f"attention.0.{part}.weight"][32:])
+    assert torch.equal(after["attention.0.output.weight"][:, 32:], before["attention.0.output.weight"][:, 32:])
+    words = np.arange(1, 25)
+    shares_of_cls = torch.softmax(_scores(encoder, 0, 3, np.concatenate([[0], words]), 12), -1)[0]
+    assert torch.allclose(shares_of_cls, torch.full((25,), 1 / 25), atol=1e-3)
+    one = after["attention.0.query.weight"].clone()
+    encoder.load_state_dict(before)
+    count_words(encoder, 2, seed=0, cls_id=0, word_ids=torch.arange(1, 500))
+    assert torch.equal(encoder.state_dict()["attention.0.query.weight"], one)

@@ -216,25 +216,15 @@ def test_the_run_records_what_it_started_from(deep: Path, finished: Path) -> Non
     assert losses[0] < losses[1] - 0.05, "the first logged loss is that of weights that have learnt something"
 
 
-def test_heads_that_compare_words_are_made_once(recipe: Path, tiny_data: Path, finished: Path, tmp_path: Path) -> None:
-    """From drawn weights and from a checkpoint's; a resumed run goes on with what its heads have become."""
-    key = "encoder.attention.0.key.weight"
-    barely = ["optimizer.lr=1e-9", "matching_heads=1", "schedule.total_steps=2", "train.save_every=1"]
-    for name, more in (("drawn", []), ("grown", [f"initial.checkpoint={finished}"])):
-        run = tmp_path / name
-        result = pretrain(str(recipe), tiny_data, run, [*barely, *more], device="cpu")
-        tensors = hub.read(Path(result["checkpoint"])).tensors
-        size = tensors[key].shape[0] // 2  # of the recipe's two heads, one compares words
-        assert torch.allclose(tensors[key][:size], tensors["encoder.attention.0.query.weight"][:size], atol=1e-5)
-        assert not torch.allclose(tensors[key][size:], tensors["encoder.attention.0.query.weight"][size:], atol=1e-5)
-        shutil.rmtree(run / "step-00000002")
-        pretrain(str(recipe), tiny_data, run, [*barely, *more], device="cpu")
-        again = hub.read(run / "step-00000002").tensors
-        assert all(torch.equal(tensor, again[n]) for n, tensor in tensors.items())
-    with pytest.raises(ConfigError, match="matching_heads is 3") as raised:
-        pretrain(str(recipe), tiny_data, tmp_path / "no", ["matching_heads=3"], device="cpu")
-    assert "the model has 2 attention heads" in str(raised.value.hint)
-    assert not (tmp_path / "no").exists()
+def test_a_checkpoint_s_weights_take_the_place_of_a_start(
+    recipe: Path, tiny_data: Path, finished: Path, tmp_path: Path
+) -> None:
+    barely = ["optimizer.lr=1e-9", "start.matching_heads=1", f"initial.checkpoint={finished}", "schedule.total_steps=1"]
+    pretrain(str(recipe), tiny_data, tmp_path / "run", barely, device="cpu")
+    assert tomllib.loads((tmp_path / "run" / "recipe.toml").read_text())["start"]["matching_heads"] == 0
+    assert not (tmp_path / "run" / "start").exists()
+    key, old = "encoder.attention.0.key.weight", hub.read(finished / LAST).tensors
+    assert torch.allclose(hub.read(tmp_path / "run" / "step-00000001").tensors[key], old[key], atol=1e-6)
 
 
 @pytest.mark.parametrize("parent", ["gone", "another"])

@@ -214,7 +214,7 @@ def test_a_run_of_a_release_with_fewer_settings_goes_on(
 ) -> None:
     run = copy(finished, tmp_path)
     written = (run / "recipe.toml").read_text()
-    later = ("compile = ", "checkpoint_activations = ", "always_project = ", "masked_bias = ", "matching_heads = ")
+    later = ("compile = ", "checkpoint_activations = ", "always_project = ", "masked_bias = ", "copying = ")
     lines = [line for line in written.splitlines() if not line.startswith(later)]
     assert len(lines) == len(written.splitlines()) - len(later)
     (run / "recipe.toml").write_text("\n".join(lines))

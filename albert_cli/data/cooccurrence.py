@@ -1,0 +1,77 @@
+"""Word vectors from the corpus's own co-occurrences: what is known of words before the first step of training.
+
+Counts within a window become positive pointwise mutual information, and a truncated SVD makes dense vectors of it: up
+to scale what skip-gram learns by stochastic steps (Levy and Goldberg, 2014, NeurIPS 27). Window, weights by distance
+and the smoothing of contexts are theirs too (Levy, Goldberg and Dagan, 2015, TACL 3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from albert_cli.data.random import Integers
+from albert_cli.data.shards import TokenCorpus
+
+WINDOW: Final = 8  # tokens to either side; a neighbour at distance d counts 1 / d
+_CONTEXTS: Final = 8192  # the commonest tokens: 30,000 words by as many contexts take 1 GB
+_TOKENS: Final = 64 << 20  # read at most, evenly over the corpus: half a minute
+_RUN: Final = 1 << 20  # tokens read at a time
+_SMOOTHING: Final = 0.75  # exponent of the contexts' frequencies: rare contexts would weigh too much
+_SPARE: Final = 32  # further dimensions in which the SVD looks for the leading ones
+_ROUNDS: Final = 4  # power iterations of the SVD
+
+
+def word_vectors(corpus: TokenCorpus, size: int, seed: int) -> Tensor:
+    """A vector for every token of the vocabulary, float32 [V, size], leading dimensions first; zeros for unseen ones.
+
+    A function of the corpus and the seed, but for the last bits, which depend on the processor.
+    """
+    pmi_VC = _positive_pmi(cooccurrences(corpus))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        rank = min(size + _SPARE, *pmi_VC.shape)
+        left_VR, spread_R, _ = torch.svd_lowrank(pmi_VC, rank, niter=_ROUNDS)
+    vectors_VR = left_VR[:, :size] * spread_R[:size].sqrt()
+    vectors_VR[pmi_VC.sum(1) == 0] = 0
+    return torch.nn.functional.pad(vectors_VR, (0, size - vectors_VR.shape[1]))
+
+
+def cooccurrences(corpus: TokenCorpus) -> Tensor:
+    """How often each token has each of the commonest tokens beside it: float32 [V, C + 1], the rest in the last column.
+
+    Neighbours are counted across sentences and, rarely, across documents.
+    """
+    frequencies = corpus.unigram_counts()
+    contexts = min(len(frequencies), _CONTEXTS)
+    column_of = np.full(len(frequencies), contexts, np.int64)
+    column_of[np.argsort(-frequencies, kind="stable")[:contexts]] = np.arange(contexts)
+    counts = torch.zeros(len(frequencies) * (contexts + 1))
+    for ids in _runs(corpus):
+        row, column = torch.from_numpy(ids * (contexts + 1)), torch.from_numpy(column_of[ids])
+        for distance in range(1, min(WINDOW + 1, len(ids))):
+            weight = torch.full((len(ids) - distance,), 1 / distance)
+            counts.index_add_(0, row[:-distance] + column[distance:], weight)
+            counts.index_add_(0, row[distance:] + column[:-distance], weight)
+    return counts.view(len(frequencies), contexts + 1)
+
+
+def _runs(corpus: TokenCorpus) -> Iterator[Integers]:
+    """Runs of neighbouring tokens, int64, evenly over the corpus and `_TOKENS` in all at most."""
+    stride = round(_RUN * max(1.0, corpus.tokens / _TOKENS))
+    for shard in corpus.shards:
+        for start in range(0, shard.n_tokens, stride):
+            yield shard.ids[start : start + _RUN].astype(np.int64)
+
+
+def _positive_pmi(counts_VC: Tensor) -> Tensor:
+    """max(0, log p(context | token) / p(context)) of the counts, in their own memory: [V, C]."""
+    total_V1 = counts_VC.sum(1, keepdim=True).clamp(min=1e-9)
+    shares_VC = counts_VC[:, :-1]
+    context_C = shares_VC.sum(0).pow(_SMOOTHING)
+    context_C /= (counts_VC.sum(0).pow(_SMOOTHING)).sum()
+    return shares_VC.div_(total_V1).div_(context_C.clamp(min=1e-12)).log_().clamp_(min=0)

@@ -1,0 +1,166 @@
+"""Weights at step 0 that hold what is known beforehand, so that a small model need not find it out.
+
+A small post-LayerNorm encoder spends most of its training on discovering that words which occur together are alike,
+that a masked word's neighbours tell most about it, and that the masked-word head should undo the embedding. All of it
+can be written into the first weights; architecture and checkpoint stay as they are. Nothing here knows a language:
+words come from the corpus (`data.cooccurrence`), the rest is geometry. Each part has a switch.
+
+Shapes: V vocabulary, E embedding, K of its dimensions for positions, H hidden, A heads of width d, P positions.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import torch
+from torch import Tensor, nn
+
+from albert_cli.errors import ConfigError
+from albert_cli.model.config import ModelConfig
+from albert_cli.model.encoder import Attention, Embeddings
+from albert_cli.model.heads import PretrainingModel
+from albert_cli.model.matching import check_heads, compare_words
+
+_POSITION_DIMENSIONS: Final = 32  # of the embedding, at most; words and segments are zero there
+_POSITION_NORM: Final = 0.5  # of a position's vector, against a word's
+_FREQUENCIES: Final = (0.05, 2.6)  # radians a position, of the sinusoids: from the whole sequence to neighbours
+_NEIGHBOUR_SCORE: Final = 7.0  # before softmax, of the position that a head looks at: two thirds of the attention
+_QUIET: Final = 0.3  # scale of what else positions, segments and unseen tokens have: words prevail
+_EVEN: Final = 0.5  # exponent of the norms of word vectors: frequent words would drown the others
+
+
+@dataclass(frozen=True)
+class StartSettings:
+    """`[start]` of a pretraining recipe: which weights at step 0 are not drawn at random. Nothing is on by default.
+
+    `words = "cooccurrence"`: word vectors from the corpus's own co-occurrences (`data.cooccurrence`).
+    `neighbours`, such as [-1, 1]: one attention head each looks that many positions away from its own; positions are
+    sinusoids in dimensions of their own. `copying` (0: off) is the gain of attention's value and output matrices, which
+    together start as a multiple of a projection, so that a token adds what it attends to to itself; the masked-word
+    head starts as the embedding's inverse (mimetic initialisation: Trockman and Kolter, 2023, arXiv 2305.09828).
+    `matching_heads`: how many heads look for the same word elsewhere (`model.matching`); they are the first ones.
+    """
+
+    words: Literal["random", "cooccurrence"] = "random"
+    neighbours: tuple[int, ...] = ()
+    copying: float = 0.0
+    matching_heads: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.copying <= 10:
+            raise ConfigError(f"start.copying is {self.copying}", "it is a gain between 0 (off) and 10, such as 0.7")
+
+    def check(self, config: ModelConfig) -> None:
+        """Raise `ConfigError` where a model of this shape lacks the heads or the room."""
+        check_heads("start.matching_heads", self.matching_heads, config)
+        heads, has = self.matching_heads + len(self.neighbours), config.num_attention_heads
+        if heads > has:
+            raise ConfigError(
+                f"start.neighbours and start.matching_heads take {heads} attention heads, the model has {has}",
+                "fewer neighbours, or a larger model.num_attention_heads",
+            )
+        if self.neighbours and position_dimensions(config) < 4:
+            raise ConfigError(
+                f"start.neighbours needs heads of width 4 and 8 embedding dimensions; model.hidden_size "
+                f"{config.hidden_size} over {has} heads and embedding_size {config.embedding_size} are too narrow",
+                "fewer, wider heads, or start.neighbours = []",
+            )
+
+
+def position_dimensions(config: ModelConfig) -> int:
+    """How many embedding dimensions `neighbours` reserves for positions: an even number that a head can hold."""
+    return min(_POSITION_DIMENSIONS, config.head_size, config.embedding_size // 4) // 2 * 2
+
+
+@torch.no_grad()
+def set_start(model: PretrainingModel, settings: StartSettings, words_VE: Tensor | None, seed: int) -> None:
+    """Write the start's parts into a freshly initialised model; a function of its arguments.
+
+    `words_VE`: the corpus's word vectors for `words = "cooccurrence"`, as wide as `word_dimensions` says.
+    """
+    if settings == StartSettings():
+        return
+    embeddings, generator = model.encoder.embeddings, torch.Generator().manual_seed(seed)
+    for table in (embeddings.position, embeddings.segment):
+        table.weight.mul_(_QUIET)
+    if words_VE is not None:
+        _set_words(embeddings.word.weight, words_VE, model.config.initial_std)
+    if settings.copying or settings.neighbours:
+        _set_paths(model, settings, generator)
+    compare_words(model.encoder, settings.matching_heads, seed=seed, is_fresh=False)
+
+
+def word_dimensions(settings: StartSettings, config: ModelConfig) -> int:
+    """How many embedding dimensions are left for words."""
+    return config.embedding_size - (position_dimensions(config) if settings.neighbours else 0)
+
+
+def _set_words(weight_VE: Tensor, words_VE: Tensor, std: float) -> None:
+    """Word vectors of the usual spread, their norms evened out; tokens that the corpus lacks are random and small."""
+    norm_V1 = words_VE.norm(dim=1, keepdim=True)
+    is_seen_V1 = norm_V1 > 1e-6
+    even_VE = words_VE * norm_V1.clamp(min=1e-6) ** (_EVEN - 1)
+    scale = std / float(even_VE[is_seen_V1[:, 0]].std())
+    size = words_VE.shape[1]
+    weight_VE[:, :size] = torch.where(is_seen_V1, even_VE * scale, _QUIET * weight_VE[:, :size])
+
+
+def _set_paths(model: PretrainingModel, settings: StartSettings, generator: torch.Generator) -> None:
+    """The embedding's projection and its inverse, positions and the heads that use them, and copying."""
+    config, encoder = model.config, model.encoder
+    hidden, size, width = config.hidden_size, config.embedding_size, config.head_size
+    reserved = position_dimensions(config) if settings.neighbours else 0
+    words = size - reserved
+    lift_HE = torch.eye(size)
+    if encoder.projection is not None:
+        square = nn.init.orthogonal_(torch.empty(max(hidden, size), max(hidden, size)), generator=generator)
+        lift_HE = square[:hidden, :size]
+        encoder.projection.weight.copy_(lift_HE)
+    if settings.copying:
+        model.masked.dense.weight.copy_(lift_HE.T)
+    if settings.neighbours:
+        _set_positions(encoder.embeddings, words)
+    first = settings.matching_heads
+    for block in encoder.attention:
+        assert isinstance(block, Attention)
+        for head, offset in enumerate(settings.neighbours, start=first):
+            rows = slice(head * width, (head + 1) * width)
+            query_dK, key_dK = _looking_at(offset, reserved, width, size)
+            block.query.weight[rows] = query_dK @ lift_HE[:, words:].T
+            block.key.weight[rows] = key_dK @ lift_HE[:, words:].T
+        for head in range(config.num_attention_heads if settings.copying else 0):
+            rows = slice(head * width, (head + 1) * width)
+            kept_dE = nn.init.orthogonal_(torch.empty(width, words), generator=generator)
+            value_dH = kept_dE @ lift_HE[:, :words].T
+            block.value.weight[rows], block.output.weight[:, rows] = value_dH, settings.copying * value_dH.T
+
+
+def _set_positions(embeddings: Embeddings, words: int) -> None:
+    """Sinusoids in the dimensions from `words` on, where words and segments become zero."""
+    position_PE = embeddings.position.weight
+    embeddings.word.weight[:, words:] = 0
+    embeddings.segment.weight[:, words:] = 0
+    angle_PF = torch.arange(len(position_PE))[:, None] * _frequencies(position_PE.shape[1] - words)
+    norm = _POSITION_NORM * embeddings.word.weight.norm(dim=1).mean() / math.sqrt(angle_PF.shape[1])
+    position_PE[:, words:] = norm * torch.cat([angle_PF.cos(), angle_PF.sin()], 1)
+
+
+def _frequencies(dimensions: int) -> Tensor:
+    return torch.linspace(*_FREQUENCIES, dimensions // 2)
+
+
+def _looking_at(offset: int, reserved: int, width: int, size: int) -> tuple[Tensor, Tensor]:
+    """Query and key [d, K], in the position dimensions, of a head that looks `offset` positions away from its own.
+
+    The query turns each sinusoid by the angle of `offset` positions, so that it agrees best with the key there.
+    """
+    half, angle_F = reserved // 2, offset * _frequencies(reserved)
+    turn_dK, index = torch.zeros(width, reserved), torch.arange(half)
+    turn_dK[index, index] = turn_dK[half + index, half + index] = angle_F.cos()
+    turn_dK[index, half + index], turn_dK[half + index, index] = -angle_F.sin(), angle_F.sin()
+    # LayerNorm makes an embedding's squared norm `size`, of which positions have this share.
+    share = _POSITION_NORM**2 / (1 + _POSITION_NORM**2)
+    gain = math.sqrt(_NEIGHBOUR_SCORE * math.sqrt(width) / (share * size))
+    return gain * turn_dK, gain * torch.eye(width, reserved)

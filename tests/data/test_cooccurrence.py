@@ -1,0 +1,91 @@
+"""Word vectors from counts: against counting by hand, and whether words of one kind come out alike."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from albert_cli.data import cooccurrence
+from albert_cli.data.cooccurrence import cooccurrences, word_vectors
+from albert_cli.data.shards import Shard, TokenCorpus
+
+
+class Corpus(TokenCorpus):
+    """Two shards in memory, of one sentence each."""
+
+    def __init__(self, *texts: list[int], size: int) -> None:
+        ends = [np.array([0, len(ids)], np.uint32) for ids in texts]
+        ones = np.array([0, 1], np.uint32)
+        super().__init__([Shard(np.array(ids, np.uint16), e, ones) for ids, e in zip(texts, ends, strict=True)])
+        self._counts = np.bincount(np.concatenate([np.array(t) for t in texts]), minlength=size).astype(np.int64)
+
+    def unigram_counts(self) -> np.ndarray:
+        return self._counts
+
+
+def test_counts_are_those_of_a_window_by_hand() -> None:
+    rng = np.random.default_rng(0)
+    texts = [rng.integers(0, 12, 200).tolist(), rng.integers(0, 12, 150).tolist()]
+    wanted: Counter[tuple[int, int]] = Counter()
+    for text in texts:
+        for here, word in enumerate(text):
+            for there in range(max(0, here - 8), min(len(text), here + 9)):
+                if there != here:
+                    wanted[word, text[there]] += 1 / abs(here - there)  # type: ignore[assignment]
+    corpus = Corpus(*texts, size=15)
+    found = cooccurrences(corpus)
+    order = np.argsort(-corpus.unigram_counts(), kind="stable")
+    assert found.shape == (15, 16) and not found[:, -1].any()
+    for word in range(15):
+        for column, context in enumerate(order):
+            assert float(found[word, column]) == pytest.approx(wanted[word, int(context)], rel=1e-5)
+
+
+def test_rare_contexts_share_a_column(monkeypatch: pytest.MonkeyPatch) -> None:
+    corpus = Corpus(np.random.default_rng(1).integers(0, 12, 400).tolist(), size=12)
+    whole = cooccurrences(corpus)
+    monkeypatch.setattr(cooccurrence, "_CONTEXTS", 5)
+    few = cooccurrences(corpus)
+    assert few.shape == (12, 6)
+    assert torch.allclose(few[:, :5], whole[:, :5])
+    assert torch.allclose(few.sum(1), whole.sum(1))
+
+
+def test_words_of_one_kind_are_alike() -> None:
+    """A language of pairs: one of words 0 to 9 before one of 10 to 19, one of 20 to 29 before one of 30 to 39."""
+    rng = np.random.default_rng(2)
+    kinds = rng.integers(0, 2, 4000)
+    text = np.stack([20 * kinds + rng.integers(0, 10, 4000), 20 * kinds + 10 + rng.integers(0, 10, 4000)], 1)
+    text = text[np.argsort(kinds, kind="stable")].reshape(-1)
+    vectors = word_vectors(Corpus(text.tolist(), size=41), 6, seed=0)
+    assert vectors.shape == (41, 6) and not vectors[40].any()
+    unit = torch.nn.functional.normalize(vectors[:40], dim=1)
+    alike = unit @ unit.T
+    same = torch.arange(40)[:, None] // 20 == torch.arange(40) // 20
+    assert float(alike[same].mean()) > float(alike[~same].mean()) + 0.5
+    assert torch.equal(vectors, word_vectors(Corpus(text.tolist(), size=41), 6, seed=0))
+
+
+def test_more_dimensions_than_words_are_zeros() -> None:
+    vectors = word_vectors(Corpus(np.random.default_rng(3).integers(0, 6, 300).tolist(), size=6), 16, seed=0)
+    assert vectors.shape == (6, 16) and not vectors[:, 6:].any() and torch.isfinite(vectors).all()
+
+
+def test_a_large_corpus_is_read_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cooccurrence, "_RUN", 100)
+    monkeypatch.setattr(cooccurrence, "_TOKENS", 500)
+    corpus = Corpus([0] * 1000, [1] * 1000, size=2)
+    total = float(cooccurrences(corpus).sum())
+    assert total == pytest.approx(float(cooccurrences(Corpus([0] * 100, size=2)).sum()) * 5, rel=0.3)
+    assert cooccurrences(corpus)[0].sum() == cooccurrences(corpus)[1].sum()
+
+
+def test_real_shards(tiny_data: Path) -> None:
+    corpus = TokenCorpus.open(tiny_data, "train")
+    vectors = word_vectors(corpus, 8, seed=1)
+    assert len(vectors) == len(corpus.unigram_counts())
+    assert not vectors[:5].any(), "special tokens do not stand in shards"

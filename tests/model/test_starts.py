@@ -1,0 +1,155 @@
+"""Weights at step 0: what attention looks at, what copying does, and that nothing changes that is not asked for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from albert_cli.errors import ConfigError
+from albert_cli.model.config import ModelConfig
+from albert_cli.model.encoder import Attention
+from albert_cli.model.heads import PretrainingModel
+from albert_cli.model.starts import StartSettings, position_dimensions, set_start, word_dimensions
+
+SHAPE = ModelConfig(
+    vocab_size=200,
+    embedding_size=64,
+    hidden_size=96,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    intermediate_size=128,
+    max_position_embeddings=40,
+    initializer_range="auto",
+)
+FULL = StartSettings(words="cooccurrence", neighbours=(-1, 1), copying=0.7, matching_heads=1)
+
+
+def started(settings: StartSettings, config: ModelConfig = SHAPE, seed: int = 0) -> PretrainingModel:
+    torch.manual_seed(0)
+    model = PretrainingModel(config)
+    words = torch.randn(
+        config.vocab_size, word_dimensions(settings, config), generator=torch.Generator().manual_seed(1)
+    )
+    words[:5] = 0
+    set_start(model, settings, words if settings.words == "cooccurrence" else None, seed)
+    return model
+
+
+def attention(model: PretrainingModel, ids: Tensor, head: int, block: int = 0) -> Tensor:
+    """What a head of the first layer attends to in one sequence [S]: [S, S]."""
+    embeddings, encoder = model.encoder.embeddings, model.encoder
+    x_SE = embeddings.norm(
+        embeddings.word.weight[ids] + embeddings.position.weight[: len(ids)] + embeddings.segment.weight[0]
+    )
+    x_SH = x_SE if encoder.projection is None else encoder.projection(x_SE)
+    layer = encoder.attention[block]
+    assert isinstance(layer, Attention)
+    size = model.config.head_size
+    q_Sd, k_Sd = (linear(x_SH)[:, head * size : (head + 1) * size] for linear in (layer.query, layer.key))
+    return torch.softmax(q_Sd @ k_Sd.T / size**0.5, -1).detach()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"hidden_size": 64},
+        {"sharing": "none"},
+        {"hidden_size": 64, "always_project": True},
+        {"num_attention_heads": 8},
+        {"embedding_size": 128, "hidden_size": 96},
+    ],
+)
+def test_neighbour_heads_look_at_their_neighbours(changes: dict[str, object]) -> None:
+    config = replace(SHAPE, **changes)  # type: ignore[arg-type]
+    model = started(FULL, config)
+    ids = 5 + torch.randperm(195)[:30]
+    for block in range(config.num_attention_blocks):
+        for head, offset in ((1, -1), (2, 1)):
+            shares_SS = attention(model, ids, head, block)
+            at_neighbour = shares_SS.diagonal(offset)
+            assert float(at_neighbour.mean()) > 0.4
+            right = shares_SS.argmax(1)[1:-1] == torch.arange(1, 29) + offset
+            assert float(right.float().mean()) > 0.6
+
+
+def test_the_masked_head_undoes_the_embedding() -> None:
+    """Before any layer, the masked-word head finds the word that a vector stands for; drawn weights do not."""
+    shares = {}
+    for name, settings in (("start", FULL), ("drawn", StartSettings())):
+        model = started(settings)
+        ids = torch.arange(5, 200)
+        x_nE = model.encoder.embeddings.norm(model.encoder.embeddings.word.weight[ids])
+        assert model.encoder.projection is not None
+        logits = model.masked(model.encoder.projection(x_nE), model.encoder.embeddings.word.weight)
+        shares[name] = float((logits.argmax(1) == ids).float().mean())
+    assert shares["start"] > 0.9
+    assert shares["drawn"] < 0.2
+
+
+def test_value_and_output_add_what_is_attended_to() -> None:
+    model = started(replace(FULL, neighbours=(), matching_heads=0))
+    block = model.encoder.attention[0]
+    assert isinstance(block, Attention) and model.encoder.projection is not None
+    x_nH = model.encoder.projection(torch.randn(50, 64))
+    added_nH = block.output(block.value(x_nH))
+    assert torch.cosine_similarity(x_nH, added_nH, dim=1).mean().item() > 0.8
+
+
+def test_words_keep_their_directions_and_positions_have_their_own() -> None:
+    model, words = started(FULL), word_dimensions(FULL, SHAPE)
+    table = model.encoder.embeddings
+    assert words == 64 - position_dimensions(SHAPE) == 48
+    assert not table.word.weight[:, words:].any() and not table.segment.weight[:, words:].any()
+    given = torch.randn(200, words, generator=torch.Generator().manual_seed(1))
+    assert torch.allclose(torch.cosine_similarity(table.word.weight[5:, :words], given[5:]), torch.ones(195), atol=1e-5)
+    assert abs(table.word.weight[5:, :words].std().item() / SHAPE.initial_std - 1) < 0.1
+    norms = table.word.weight.detach().norm(dim=1)
+    assert 0 < float(norms[:5].max()) < float(norms[5:].min())
+
+
+def test_nothing_is_set_by_default_and_each_part_alone_leaves_the_others() -> None:
+    drawn = started(StartSettings()).state_dict()
+    torch.manual_seed(0)
+    assert all(torch.equal(tensor, drawn[name]) for name, tensor in PretrainingModel(SHAPE).state_dict().items())
+    tables = {"encoder.embeddings.position.weight", "encoder.embeddings.segment.weight"}
+    word, lift = "encoder.embeddings.word.weight", "encoder.projection.weight"
+    query_key = {f"encoder.attention.0.{part}.weight" for part in ("query", "key")}
+    value_output = {f"encoder.attention.0.{part}.weight" for part in ("value", "output")}
+    biases = {f"encoder.attention.0.{part}.bias" for part in ("query", "key")}
+    for settings, changed in (
+        (StartSettings(words="cooccurrence"), {word}),
+        (StartSettings(neighbours=(1,)), {word, lift, *query_key}),
+        (StartSettings(copying=0.5), {lift, "masked.dense.weight", *value_output}),
+        (StartSettings(matching_heads=1), query_key | biases),
+    ):
+        found = started(settings).state_dict()
+        assert {name for name, tensor in found.items() if not torch.equal(tensor, drawn[name])} == tables | changed
+
+
+def test_a_seed_repeats() -> None:
+    one, same, other = (started(FULL, seed=seed).state_dict() for seed in (3, 3, 4))
+    assert all(torch.equal(tensor, same[name]) for name, tensor in one.items())
+    assert not torch.equal(one["encoder.projection.weight"], other["encoder.projection.weight"])
+
+
+@pytest.mark.parametrize(
+    ("settings", "changes", "message"),
+    [
+        (replace(FULL, matching_heads=5), {}, r"start\.matching_heads is 5"),
+        (replace(FULL, matching_heads=3), {}, "take 5 attention heads, the model has 4"),
+        (FULL, {"num_attention_heads": 48}, "the model has 48|too narrow"),
+        (FULL, {"embedding_size": 8}, "too narrow"),
+    ],
+)
+def test_shapes_without_room_are_refused(settings: StartSettings, changes: dict[str, int], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        settings.check(replace(SHAPE, **changes))  # type: ignore[arg-type]
+
+
+def test_an_odd_gain_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"start\.copying is -1"):
+        StartSettings(copying=-1.0)

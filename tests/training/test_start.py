@@ -1,0 +1,89 @@
+"""Runs with `[start]`: kept beside the run, resumed to the same bytes, the same for every number of ranks, readable."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from albert_cli import store
+from albert_cli.errors import ConfigError
+from albert_cli.model import hub
+from albert_cli.training.pretrain import pretrain
+from tests.processes import albert
+
+START = [
+    "start.words=cooccurrence", "start.neighbours=[-1]", "start.copying=0.7", "start.matching_heads=1",
+    "model.embedding_size=32", "model.hidden_size=32", "model.always_project=true",
+    "train.precision=fp32",
+]  # fmt: skip
+LAST = "step-00000030"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory, recipe: Path, tiny_data: Path) -> Path:
+    out = tmp_path_factory.mktemp("start") / "run"
+    pretrain(str(recipe), tiny_data, out, START, device="cpu")
+    return out
+
+
+def test_the_start_is_kept_as_a_checkpoint(run: Path) -> None:
+    store.verify(run / "start", "checkpoint")
+    first, last = (hub.read(run / name).tensors for name in ("start", LAST))
+    word = "encoder.embeddings.word.weight"
+    assert first.keys() == last.keys() and not torch.equal(first[word], last[word])
+    assert not first[word][:, -4:].any(), "dimensions for positions"
+    assert hub.find(str(run)) == run / LAST
+
+
+def test_a_run_that_is_resumed_or_begun_again_ends_in_the_same_bytes(
+    run: Path, recipe: Path, tiny_data: Path, tmp_path: Path
+) -> None:
+    whole = store.sha256_file(run / LAST / hub.WEIGHTS)
+    for left in ([], [5, 10]):
+        again = Path(shutil.copytree(run, tmp_path / f"kept-{len(left)}"))
+        for step in again.glob("step-*"):
+            if int(step.name[5:]) not in left:
+                shutil.rmtree(step)
+        pretrain(str(recipe), tiny_data, again, START, device="cpu")
+        assert store.sha256_file(again / LAST / hub.WEIGHTS) == whole
+        assert store.sha256_file(again / "start" / hub.WEIGHTS) == store.sha256_file(run / "start" / hub.WEIGHTS)
+
+
+def test_two_ranks_start_from_the_same_weights(run: Path, recipe: Path, tiny_data: Path, tmp_path: Path) -> None:
+    settings = [text for setting in START for text in ("-s", setting)]
+    command = ("pretrain", recipe, "--data", tiny_data, "--device", "cpu", "--out", tmp_path / "two", "--nproc", 2)
+    assert albert(tmp_path / "log", *command, *settings)[0] == 0
+    alone, both = (hub.read(directory / LAST).tensors for directory in (run, tmp_path / "two"))
+    assert all(torch.allclose(tensor, both[name], atol=1e-4) for name, tensor in alone.items())
+
+
+def test_transformers_computes_the_same(run: Path) -> None:
+    from transformers import AutoModelForPreTraining
+
+    from albert_cli.model.heads import PretrainingModel
+    from albert_cli.model.packing import pack
+    from tests.model.shapes import random_batch
+
+    for directory in (run / "start", run / LAST):
+        theirs, info = AutoModelForPreTraining.from_pretrained(directory, output_loading_info=True)
+        assert not info["missing_keys"] and not info["unexpected_keys"] and not info["mismatched_keys"]
+        found = hub.read(directory)
+        ours = PretrainingModel(found.config)
+        hub.load_into(ours, found, "all")
+        batch = random_batch((20,))
+        ids = torch.from_numpy(batch.ids).long()[None]
+        with torch.no_grad():
+            logits = ours.eval()(pack(batch, torch.device("cpu"), batch.masked_index)).masked
+            wanted = theirs.eval()(ids, token_type_ids=torch.from_numpy(batch.segment_ids).long()[None])
+        assert torch.allclose(logits, wanted.prediction_logits[0, batch.masked_index.tolist()], atol=1e-4)
+
+
+def test_more_heads_than_there_are_is_said_before_anything_is_written(
+    recipe: Path, tiny_data: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=r"start\.matching_heads is 3"):
+        pretrain(str(recipe), tiny_data, tmp_path / "no", ["start.matching_heads=3"], device="cpu")
+    assert not (tmp_path / "no").exists()
