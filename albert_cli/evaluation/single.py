@@ -180,7 +180,7 @@ def _score(prepared: Prepared, out: Path) -> dict[str, Any]:
             return done
         model = prepared.kind.load(prepared.task, prepared.checkpoint).to(prepared.device)
         result, outputs = prepared.results(model)
-        result |= {"steps": 0, "initial": "task checkpoint", "seconds": round(time.monotonic() - started, 2)}
+        result |= {"initial": "task checkpoint", "seconds": round(time.monotonic() - started, 2)}
         prepared.kind.write_predictions(out, prepared.task, outputs, prepared.dev, prepared.dev_examples)
         store.write_json(out / RESULTS, result)
     return result

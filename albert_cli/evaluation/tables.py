@@ -191,8 +191,11 @@ def protocol(result: Result) -> str:
     if heads := result.get("matching_heads"):
         begin += f" with {heads} of its attention heads set to compare words"
     of = f"{ended} of {k}" if ended < k else k
+    every, steps = result["eval_every"], result["steps"]
+    passes = f" ({result['epochs']:g} epochs)" if "epochs" in result else ""
+    looks = f"on dev every {every:,} steps, the best kept" if 0 < every < steps else "once, after the last step"
     return (f"median of {of} seeds ({seeds[0]} to {seeds[-1]}), " if k > 1 else f"seed {seeds[0]}, ") + (
-        f"{result['steps']:,} steps of {result['batch_size']}, rate {result['lr']:g} after {result['warmup_steps']:,} "
+        f"{steps:,} steps of {result['batch_size']}{passes}, rate {result['lr']:g} after {result['warmup_steps']:,} "
         f"steps of warm-up, at most {result['max_seq_length']} pieces, dropout {result['dropout']:g}, from {begin}; "
-        f"scored on dev every {result['eval_every']:,} steps, the best kept"
+        f"scored {looks}"
     )

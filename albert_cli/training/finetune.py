@@ -29,9 +29,9 @@ from albert_cli.training.classify import PREDICTIONS
 from albert_cli.training.device import autocast, choose_device, place, settle
 from albert_cli.training.kinds import TaskKind, kind_of
 from albert_cli.training.loop import Loop
-from albert_cli.training.settings import TrainSettings
+from albert_cli.training.settings import ScheduleSettings, TrainSettings
 from albert_cli.training.task_job import TaskJob
-from albert_cli.training.task_recipe import FinetuneRecipe, TaskData, resolve
+from albert_cli.training.task_recipe import FinetuneRecipe, TaskData, TaskSchedule, resolve
 from albert_cli.training.watch import DIVERGED
 
 RESULTS = "results.json"
@@ -140,6 +140,12 @@ class Prepared:
         return settle(self.recipe.train, self.checkpoint.config, self.device)
 
     @cached_property
+    def schedule(self) -> ScheduleSettings:
+        """The recipe's `[schedule]` in steps; epochs are of the items of training, such as a text's windows."""
+        s = self.recipe.schedule
+        return s.in_steps(len(self.train) if s.epochs is not None else 1, self.recipe.train.batch_size)
+
+    @cached_property
     def majority(self) -> float | None:
         """What knowing only the training labels scores on dev; None where there is no training split to read."""
         split = self.task.train_split
@@ -181,6 +187,7 @@ class Prepared:
             "labels": list(task.labels),
             "predictions": PREDICTIONS,
             **self.provenance,
+            **self._length,
         }
         return record, outputs[task.dev_splits[0]]
 
@@ -198,10 +205,8 @@ class Prepared:
             "recipe": hashlib.sha256(text.encode()).hexdigest()[:16],
             "data": fingerprint(joined),
             "versions": run.versions(),
-            "steps": self.recipe.schedule.total_steps,
             "batch_size": self.recipe.train.batch_size,
             "lr": self.recipe.optimizer.peak,
-            "warmup_steps": self.recipe.schedule.warmup,
             "max_seq_length": self.recipe.data.max_seq_length,
             "dropout": self.recipe.model.dropout,
             "matching_heads": self.recipe.model.matching_heads,
@@ -210,6 +215,15 @@ class Prepared:
             "device": self.device.type,
             "examples": {split: len(e) for split, e in self.examples.items()},
         }
+
+    @property
+    def _length(self) -> dict[str, Any]:
+        """How long a run trains; nothing of it where a model is only scored."""
+        if self.for_scoring:
+            return {"steps": 0}
+        steps, size = self.schedule.total_steps, self.recipe.train.batch_size
+        passes = float(f"{steps * size / len(self.train):.3g}")
+        return {"steps": steps, "epochs": passes, "warmup_steps": self.schedule.warmup}
 
     @property
     def parents(self) -> dict[str, str]:
@@ -255,7 +269,7 @@ def finetune(
     Returns its `results.json`. A finished run with the same recipe is verified and not repeated. One that diverged goes
     on from its last checkpoint, or, unless `again`, is not repeated either: it raises what it raised then.
     """
-    recipe = prepared.recipe
+    recipe = dataclasses.replace(prepared.recipe, schedule=TaskSchedule(**dataclasses.asdict(prepared.schedule)))
     if seed is not None:
         recipe = dataclasses.replace(recipe, train=dataclasses.replace(recipe.train, seed=seed))
     with run.reported(out) as status:
@@ -294,7 +308,7 @@ class _Run:
 
     def train(self, status: run.Status) -> dict[str, Any]:
         """The run from its newest checkpoint, if it has one, to its results."""
-        p, recipe, total = self.prepared, self.recipe, self.recipe.schedule.total_steps
+        p, recipe, total = self.prepared, self.recipe, self.prepared.schedule.total_steps
         text = config.dump_toml(recipe)
         model = p.new_model(recipe.train.seed)
         limit = recipe.data.max_seq_length
@@ -311,7 +325,7 @@ class _Run:
         )
         run.running(self.out, status, state.step, total)
         loop = Loop(
-            self.job, optimizer, recipe.optimizer, recipe.schedule, settings, self.out, text, parents, group,
+            self.job, optimizer, recipe.optimizer, p.schedule, settings, self.out, text, parents, group,
             p.device, f"{p.task.title} seed {recipe.train.seed}", state,
         )  # fmt: skip
         loop.run()

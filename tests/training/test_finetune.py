@@ -7,6 +7,7 @@ import random
 import shutil
 import statistics
 import time
+import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,10 @@ import transformers
 
 from albert_cli import store
 from albert_cli.errors import BusyError, CheckpointError, ConfigError
+from albert_cli.evaluation import tables
 from albert_cli.evaluation.predict import predict
 from albert_cli.evaluation.runs import evaluate
+from albert_cli.evaluation.single import summarise
 from albert_cli.model import hub
 from albert_cli.model.heads import SequenceClassifier
 from albert_cli.text.vocabulary import Vocabulary
@@ -118,6 +121,20 @@ def test_transformers_gives_the_same_answers(tuned: Path, table: Path) -> None:
     assert [model.config.id2label[int(i)] for i in logits.argmax(-1)] == [row["prediction"] for row in rows]
     for row, probabilities in zip(rows, logits.softmax(-1).tolist(), strict=True):
         assert list(row["probabilities"].values()) == pytest.approx(probabilities, abs=2e-5)
+
+
+def test_epochs_become_steps_and_dev_is_looked_at_once(finished: Path, table: Path, tmp_path: Path) -> None:
+    overrides = (*OVERRIDES, "schedule.epochs=1.5", "schedule.warmup_ratio=0.2", "train.eval_every=0")
+    run = tmp_path / "run"
+    result = finetune(prepare("table", str(finished), str(table), overrides, "cpu"), run, 1)
+    assert (result["steps"], result["epochs"], result["warmup_steps"], result["best_step"]) == (15, 1.5, 3, 15)
+    assert [r["step"] for r in store.read_journal(run / "metrics.jsonl") if "eval" in r] == [15]
+    schedule = tomllib.loads((run / "recipe.toml").read_text())["schedule"]
+    assert schedule == {"total_steps": 15, "warmup_ratio": 0.2}
+    again = prepare(str(run / "recipe.toml"), str(finished), str(table), (), "cpu")
+    assert finetune(again, run, 1) == result
+    said = tables.protocol(summarise([result]))
+    assert "15 steps of 8 (1.5 epochs)" in said and said.endswith("scored once, after the last step")
 
 
 def test_a_finished_run_is_not_repeated(tuned: Path, command: Sequence[object], tmp_path: Path) -> None:
