@@ -24,6 +24,7 @@ SHORT = {
     "batch": "train.batch_size",
     "steps": "schedule.total_steps",
     "epochs": "schedule.epochs",
+    "examples": "data.train_examples",
     "warmup": "schedule.warmup_steps",
     "decay": "optimizer.weight_decay",
     "dropout": "model.dropout",

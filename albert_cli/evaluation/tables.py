@@ -191,11 +191,14 @@ def protocol(result: Result) -> str:
     if heads := result.get("matching_heads"):
         begin += f" with {heads} of its attention heads set to compare words"
     of = f"{ended} of {k}" if ended < k else k
+    count = f"{result['examples']['train']:,}" if result.get("train_examples") else ""
+    part = f"{count} training examples drawn by its seed, " if count else ""
     every, steps = result["eval_every"], result["steps"]
-    passes = f" ({result['epochs']:g} epochs)" if "epochs" in result else ""
+    length = f"{steps:,} steps of {result['batch_size']}"
+    length += f" ({result['epochs']:g} epochs)" if "epochs" in result else ""
     looks = f"on dev every {every:,} steps, the best kept" if 0 < every < steps else "once, after the last step"
     return (f"median of {of} seeds ({seeds[0]} to {seeds[-1]}), " if k > 1 else f"seed {seeds[0]}, ") + (
-        f"{steps:,} steps of {result['batch_size']}{passes}, rate {result['lr']:g} after {result['warmup_steps']:,} "
+        f"{part}{length}, rate {result['lr']:g} after {result['warmup_steps']:,} "
         f"steps of warm-up, at most {result['max_seq_length']} pieces, dropout {result['dropout']:g}, from {begin}; "
         f"scored {looks}"
     )

@@ -19,6 +19,7 @@ from albert_cli.errors import CheckpointError, DivergedError, InputError, Missin
 from albert_cli.model import hub
 from albert_cli.model.encoder import Encoder
 from albert_cli.model.matching import check_heads, compare_words
+from albert_cli.tasks.encode import epoch_order
 from albert_cli.tasks.spec import find_task, fingerprint
 from albert_cli.tasks.squad import SquadFiles
 from albert_cli.tasks.table import open_table
@@ -31,10 +32,11 @@ from albert_cli.training.kinds import TaskKind, kind_of
 from albert_cli.training.loop import Loop
 from albert_cli.training.settings import ScheduleSettings, TrainSettings
 from albert_cli.training.task_job import TaskJob
-from albert_cli.training.task_recipe import FinetuneRecipe, TaskData, TaskSchedule, resolve
+from albert_cli.training.task_recipe import FinetuneRecipe, TaskSchedule, resolve
 from albert_cli.training.watch import DIVERGED
 
 RESULTS = "results.json"
+_NO_EPOCH = 2**64 - 1  # what orders the examples of a part, which no epoch of training does
 _REMEDY = "a lower optimizer.lr, a longer warm-up or another seed may help"
 
 
@@ -73,7 +75,19 @@ class Prepared:
             if self.task.train_split is None:
                 raise _without_training_data(self.task)
             splits.insert(0, self.task.train_split)
-        return {split: self.task.read(split, self.data) for split in splits}
+        found = {split: self.task.read(split, self.data) for split in splits}
+        if (wanted := self.recipe.data.train_examples) and not self.for_scoring:
+            everything = found[splits[0]]
+            order = epoch_order(len(everything), self.recipe.train.seed, _NO_EPOCH)
+            found[splits[0]] = [everything[i] for i in order[:wanted]]
+        return found
+
+    def for_seed(self, seed: int) -> Prepared:
+        """What a run with this seed takes: the same, or another part of the training examples."""
+        if not self.recipe.data.train_examples or seed == self.recipe.train.seed:
+            return self
+        train = dataclasses.replace(self.recipe.train, seed=seed)
+        return dataclasses.replace(self, recipe=dataclasses.replace(self.recipe, train=train))
 
     @cached_property
     def features(self) -> dict[str, Any]:
@@ -208,6 +222,7 @@ class Prepared:
             "batch_size": self.recipe.train.batch_size,
             "lr": self.recipe.optimizer.peak,
             "max_seq_length": self.recipe.data.max_seq_length,
+            "train_examples": self.recipe.data.train_examples,
             "dropout": self.recipe.model.dropout,
             "matching_heads": self.recipe.model.matching_heads,
             "eval_every": self.recipe.train.eval_every,
@@ -257,7 +272,7 @@ def with_recipe(prepared: Prepared, recipe: FinetuneRecipe) -> Prepared:
         task = dataclasses.replace(task, source=dataclasses.replace(task.source, holdout=recipe.span.holdout))
     if recipe.data.max_seq_length > limit:
         # The paper's 512 is a ceiling, not a wish: a small model simply sees less of a long input.
-        recipe = dataclasses.replace(recipe, data=TaskData(limit))
+        recipe = dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, max_seq_length=limit))
     return dataclasses.replace(prepared, recipe=recipe, task=task)
 
 
@@ -269,6 +284,8 @@ def finetune(
     Returns its `results.json`. A finished run with the same recipe is verified and not repeated. One that diverged goes
     on from its last checkpoint, or, unless `again`, is not repeated either: it raises what it raised then.
     """
+    if seed is not None:
+        prepared = prepared.for_seed(seed)
     recipe = dataclasses.replace(prepared.recipe, schedule=TaskSchedule(**dataclasses.asdict(prepared.schedule)))
     if seed is not None:
         recipe = dataclasses.replace(recipe, train=dataclasses.replace(recipe.train, seed=seed))

@@ -19,15 +19,22 @@ PRETRAINED = "pretrained"
 
 @dataclass(frozen=True)
 class TaskData:
-    """`[data]`: the longest input in pieces; longer ones are cut, the longer of two texts first."""
+    """`[data]`: the longest input in pieces; longer ones are cut, the longer of two texts first.
+
+    `train_examples` is how many of the training examples a run learns from, drawn by its seed (0: all): for curves by
+    the number of labels. A seed's smaller part lies within its larger one.
+    """
 
     max_seq_length: int = 512
+    train_examples: int = 0
 
     def __post_init__(self) -> None:
         if self.max_seq_length < 5:
             raise ConfigError(
                 f"data.max_seq_length is {self.max_seq_length}", "two texts and their special tokens need at least 5"
             )
+        if self.train_examples < 0:
+            raise ConfigError(f"data.train_examples is {self.train_examples}", "it must be at least 0, which is all")
 
 
 @dataclass(frozen=True)

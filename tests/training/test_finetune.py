@@ -9,6 +9,7 @@ import statistics
 import time
 import tomllib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,26 @@ def test_epochs_become_steps_and_dev_is_looked_at_once(finished: Path, table: Pa
     assert finetune(again, run, 1) == result
     said = tables.protocol(summarise([result]))
     assert "15 steps of 8 (1.5 epochs)" in said and said.endswith("scored once, after the last step")
+
+
+def test_a_part_of_the_training_examples_is_drawn_by_the_seed(prepared: Prepared, tmp_path: Path) -> None:
+    def part(seed: int, count: int) -> list[str]:
+        recipe = prepared.recipe
+        recipe = replace(recipe, data=replace(recipe.data, train_examples=count))
+        drawn = replace(prepared, recipe=recipe).for_seed(seed)
+        assert drawn.examples["dev"] == prepared.examples["dev"]
+        return [example.id for example in drawn.examples["train"]]
+
+    everything = [example.id for example in prepared.examples["train"]]
+    assert len(set(part(1, 10))) == 10 and set(part(1, 10)) < set(part(1, 20)) < set(everything)
+    assert part(1, 10) == part(1, 10) != part(2, 10)
+    assert sorted(part(3, 1000)) == sorted(everything) and part(3, 0) == everything
+    overrides = (*OVERRIDES, "data.train_examples=16", "schedule.epochs=2")
+    few = prepare("table", str(prepared.checkpoint.directory), prepared.data, overrides, "cpu")
+    results = [finetune(few, tmp_path / str(seed), seed) for seed in (0, 1)]
+    assert results[0]["examples"] == {"train": 16, "dev": 40} and results[0]["steps"] == 4
+    assert results[0]["data"] != results[1]["data"]
+    assert "16 training examples drawn by its seed, 4 steps" in tables.protocol(summarise(results))
 
 
 def test_a_finished_run_is_not_repeated(tuned: Path, command: Sequence[object], tmp_path: Path) -> None:
