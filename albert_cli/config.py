@@ -84,9 +84,14 @@ def _read_chain(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     return merge(base, values)
 
 
+# Two ways of saying one thing: the key, laid on a recipe, takes the place of the other one that stands there.
+_INSTEAD_OF = {"epochs": "total_steps", "total_steps": "epochs", "warmup_ratio": "warmup_steps"}
+
+
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """`over` laid on `base`, section by section."""
-    merged = dict(base)
+    replaced = {_INSTEAD_OF[key] for key in over if key in _INSTEAD_OF}
+    merged = {key: value for key, value in base.items() if key not in replaced}
     for key, value in over.items():
         old = merged.get(key)
         merged[key] = merge(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
@@ -109,10 +114,11 @@ def parse_override(text: str) -> dict[str, Any]:
 
 
 def override(values: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """A recipe's values with every `-s section.key=value` laid on them, in order."""
+    """A recipe's values with every `-s section.key=value` laid on them; of one key the last counts."""
+    over: dict[str, Any] = {}
     for text in overrides:
-        values = merge(values, parse_override(text))
-    return dict(values)
+        over = merge(over, parse_override(text))
+    return merge(values, over)
 
 
 # ---------------------------------------------------------------- validation

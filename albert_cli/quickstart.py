@@ -222,10 +222,9 @@ def _pretrain(out: Path, scale: Scale, device: str) -> dict[str, Any]:
 
 
 def _fine_tune(out: Path, scale: Scale, device: str) -> dict[str, dict[str, Any]]:
-    """Evaluate the task from both starts, each with the baselines beside it."""
+    """Evaluate the task from both starts."""
     from albert_cli.evaluation.runs import evaluate
 
-    baselines = {"bag of words": _bag_of_words(out / "task")}
     found = {}
     for initial in ("pretrained", "random"):
         directory = out / "task-scores" / initial
@@ -235,24 +234,9 @@ def _fine_tune(out: Path, scale: Scale, device: str) -> dict[str, dict[str, Any]
         overrides += ["table.dev=" + json.dumps(str(out / "task" / "dev.csv"))]
         recipe = "mini/table"
         result = evaluate(recipe, str(out / "pretrain"), None, directory, scale.runs, overrides, device)
-        found[initial] = {**result, "title": "which package?", "baselines": baselines}
+        found[initial] = {**result, "title": "which package?"}
         store.write_json(directory / "results.json", found[initial])
     return found
-
-
-def _bag_of_words(task: Path) -> float:
-    """Accuracy of logistic regression on tf-idf word counts: what needs no word order and no pretraining."""
-    from sklearn.feature_extraction.text import TfidfVectorizer
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.pipeline import make_pipeline
-
-    splits = []
-    for split in ("train", "dev"):
-        with (task / f"{split}.csv").open(encoding="utf-8", newline="") as stream:
-            rows = list(csv.DictReader(stream))
-        splits.append(([r["text"] for r in rows], [r["label"] for r in rows]))
-    model = make_pipeline(TfidfVectorizer(), LogisticRegression(max_iter=1000, C=10.0))
-    return float(model.fit(*splits[0]).score(*splits[1]))
 
 
 # ---------------------------------------------------------------- 5: what it learnt
@@ -291,6 +275,7 @@ def _result(
     examples: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
     """The numbers of the run, and its report."""
+    from albert_cli.evaluation.baselines import WORDS
     from albert_cli.evaluation.report import build
 
     report = out / "report.html"
@@ -302,7 +287,7 @@ def _result(
         "pretraining": dict(pretrained),
         "task": {name: {k: e[k] for k in ("median", "spread", "scores_by_seed")} for name, e in evaluations.items()},
         "majority": evaluations["pretrained"]["majority"],
-        "bag_of_words": evaluations["pretrained"]["baselines"]["bag of words"],
+        "bag_of_words": evaluations["pretrained"]["baselines"][WORDS]["accuracy"],
         "every_pretrained_seed_beats_every_random_one": weakest > strongest,
         "examples": list(examples),
         "report": str(report),

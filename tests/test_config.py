@@ -17,6 +17,7 @@ from albert_cli import config
 from albert_cli.errors import BusyError, ConfigError
 from albert_cli.training.pretrain import PretrainRecipe
 from albert_cli.training.recipes import validate
+from albert_cli.training.settings import ScheduleSettings
 from albert_cli.training.task_recipe import FinetuneRecipe
 
 SCHEMAS: dict[str, type[Any]] = {"pretrain": PretrainRecipe, "finetune": FinetuneRecipe}
@@ -107,6 +108,10 @@ def test_a_value_of_a_wrong_type_is_refused_by_name(kind: str, path: tuple[str, 
         ("pretrain", "schedule.total_steps", 0),
         ("pretrain", "schedule.warmup_steps", -1),
         ("pretrain", "schedule.warmup_ratio", 1.0),
+        *[("finetune", "schedule.epochs", v) for v in (0, -1.0, float("nan"), float("inf"))],
+        ("finetune", "schedule.warmup_ratio", -0.1),
+        ("finetune", "schedule", {"epochs": 2, "total_steps": 5}),
+        ("pretrain", "train.eval_every", -1),
         *[("pretrain", f"train.{k}", 0) for k in ("batch_size", "micro_batch_size", "keep", "log_every")],
         ("pretrain", "train.seed", -1),
         ("pretrain", "train.save_every", -1),
@@ -114,6 +119,7 @@ def test_a_value_of_a_wrong_type_is_refused_by_name(kind: str, path: tuple[str, 
         ("pretrain", "train.save_every", "0m"),
         ("pretrain", "train.precision", "fp8"),
         ("finetune", "data.max_seq_length", 3),
+        ("finetune", "data.train_examples", -1),
         ("finetune", "model.dropout", 1.0),
         ("finetune", "model.initial", "best"),
         ("finetune", "table.holdout", 0.0),
@@ -172,6 +178,19 @@ def test_extended_recipes_lie_underneath(tmp_path: Path) -> None:
     }  # fmt: skip
     loaded = config.load(PretrainRecipe, top, ["train.seed=3", "train.keep=1"])
     assert (loaded.train.seed, loaded.train.keep, loaded.train.log_every, loaded.optimizer.lr) == (3, 1, 3, 0.5)
+
+
+def test_one_way_of_saying_how_long_takes_the_place_of_the_other(tmp_path: Path) -> None:
+    write(tmp_path / "base.toml", 'task = "rte"\n[schedule]\ntotal_steps = 800\nwarmup_steps = 200\n')
+    write(tmp_path / "over.toml", 'extends = "base.toml"\n[schedule]\nepochs = 2\nwarmup_ratio = 0.1\n')
+    recipe = str(tmp_path / "over.toml")
+    assert config.read_recipe(recipe)["schedule"] == {"epochs": 2, "warmup_ratio": 0.1}
+    values = tomllib.loads(config.dump_toml(made := config.load(FinetuneRecipe, recipe)))
+    assert config.validate(FinetuneRecipe, values, "again") == made
+    said = config.load(FinetuneRecipe, recipe, ["schedule.epochs=3", "schedule.total_steps=7"]).schedule
+    assert (said.total_steps, said.epochs) == (7, None)
+    assert made.schedule.in_steps(100, 32) == ScheduleSettings(6, None, 0.1)
+    assert made.schedule.in_steps(3, 32).total_steps == 1
 
 
 def test_a_shipped_recipe_can_be_extended_by_name(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from albert_cli.evaluation import plots, tables
 from albert_cli.evaluation.page import Markup, figure, join, key, table, tag
 from albert_cli.evaluation.published import PUBLISHED, Published
-from albert_cli.evaluation.results import Evaluation
+from albert_cli.evaluation.results import CLASSICAL, Evaluation
 from albert_cli.tasks.spec import TASKS
 
 METRICS = {
@@ -111,11 +111,18 @@ def _task_table(groups: Sequence[Sequence[Evaluation]], columns: Sequence[str]) 
         best = max(e.median for e in group)
         found, known = {e.model: e for e in group}, _baselines(group)
         cells = [_score_cell(found.get(model), best) for model in columns]
-        cells += [Markup(score(known[name])) if name in known else Markup("–") for name in baselines]
+        cells += [_baseline_cell(group, name, known.get(name)) for name in baselines]
         name = join(task_name(group[0]), tag("span", _metric(group[0]), class_="beside"))
         rows.append([name, *cells])
     caption = "Median over the seeds on the development set, times 100."
     return table(["task", *columns, *baselines], rows, caption=caption)
+
+
+def _baseline_cell(group: Sequence[Evaluation], name: str, value: float | None) -> Markup:
+    if value is None:
+        return Markup("–")
+    which = next((e.classical for e in group if e.classical), "") if name == CLASSICAL else ""
+    return join(score(value), *([tag("span", which, class_="beside")] if which else []))
 
 
 def _published(groups: Sequence[Sequence[Evaluation]]) -> list[Markup]:

@@ -18,7 +18,9 @@ from typing import Any
 
 from albert_cli import store
 from albert_cli.errors import AlbertError, InputError
+from albert_cli.evaluation.baselines import best
 
+CLASSICAL = "classical baseline"
 Record = Mapping[str, Any]
 Points = list[tuple[float, float]]
 
@@ -68,6 +70,7 @@ class Evaluation:
     protocol: Mapping[str, str]
     path: Path
     folders: tuple[Path, ...] = ()  # of its runs, a seed each
+    classical: str = ""  # which of the linear models is the best
 
     @property
     def median(self) -> float:
@@ -278,21 +281,29 @@ def _read_evaluation(path: Path, record: Record, checkpoints: Mapping[str, str])
     if not scores:
         return None
     metric = str(record.get("metric", "score"))
-    majority = number(record.get("majority"))
-    baselines = {"majority class": majority} if majority is not None else {}
+    classical = best({str(name): _numbers(of) for name, of in _mapping(record.get("baselines")).items()}, metric)
     curves = {seed: _dev_curve(folder, metric) for seed, folder in runs.items() if seed in scores}
     return Evaluation(
         task=str(record.get("task", path.name)),
         model=_model_name(record, checkpoints),
         metric=metric,
         scores=scores,
-        baselines=baselines | _numbers(record.get("baselines")),
+        baselines=_baselines(record, classical),
+        classical=classical[0] if classical else "",
         record=record,
         curves={seed: curve for seed, curve in curves.items() if len(curve) > 1},
         protocol=_protocol(record, next(iter(runs.values()), path)),
         path=path,
         folders=tuple(folder for seed, folder in runs.items() if seed in scores),
     )
+
+
+def _baselines(record: Record, classical: tuple[str, float] | None) -> dict[str, float]:
+    """The majority class, the best of the linear models, and those that a result names one by one."""
+    majority = number(record.get("majority"))
+    found = {"majority class": majority} if majority is not None else {}
+    found |= {CLASSICAL: classical[1]} if classical else {}
+    return found | _numbers(record.get("baselines"))
 
 
 def _seed_of(path: Path) -> str:

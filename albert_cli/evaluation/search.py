@@ -23,6 +23,8 @@ SHORT = {
     "lr": "optimizer.lr",
     "batch": "train.batch_size",
     "steps": "schedule.total_steps",
+    "epochs": "schedule.epochs",
+    "examples": "data.train_examples",
     "warmup": "schedule.warmup_steps",
     "decay": "optimizer.weight_decay",
     "dropout": "model.dropout",
@@ -133,8 +135,8 @@ def _budget(ready: Mapping[Point, Prepared], starts: Mapping[str, Prepared], req
         if kind not in speeds:
             speeds[kind] = _step_seconds(prepared)
         runs += times
-        steps += recipe.schedule.total_steps * times
-        seconds += recipe.schedule.total_steps * times * speeds[kind] / nproc
+        steps += prepared.schedule.total_steps * times
+        seconds += prepared.schedule.total_steps * times * speeds[kind] / nproc
     return {"combinations": len(ready), "runs": runs, "steps": steps, "seconds": round(seconds, 1)}
 
 

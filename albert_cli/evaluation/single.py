@@ -15,6 +15,7 @@ from typing import Any
 
 from albert_cli import console, store
 from albert_cli.errors import BusyError, DivergedError, MissingData
+from albert_cli.evaluation.baselines import baselines
 from albert_cli.model import hub
 from albert_cli.tasks.squad_answers import OFFICIAL
 from albert_cli.tasks.squad_settings import recorded
@@ -114,9 +115,27 @@ def _median_of_runs(prepared: Prepared, out: Path, runs: int) -> dict[str, Any]:
         if why := found.get("diverged"):
             what, there = f"{prepared.task.title} seed {seed}", run_directory(out, seed)
             console.warn(f"{what} diverged and does not count: {why}; remove {there} to try it again")
-    summary = summarise(results)
+    summary = {**summarise(results), "baselines": _baselines(prepared, results)}
     store.write_json(out / RESULTS, summary)
     return summary
+
+
+_seen: dict[tuple[str, ...], dict[str, dict[str, float]]] = {}  # of this process, by what they learnt from
+
+
+def _baselines(prepared: Prepared, runs: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+    """The linear models' scores; where every seed has its own part of the training examples, the median over them."""
+    each = []
+    for run_ in runs if prepared.recipe.data.train_examples else runs[:1]:
+        p = prepared.for_seed(run_["seed"])
+        key = (p.task.name, p.provenance["data"])
+        if key not in _seen:
+            _seen[key] = baselines(p.task, p.examples[str(p.task.train_split)], p.dev_examples)
+        each.append(_seen[key])
+    return {
+        name: {metric: statistics.median(found[name][metric] for found in each) for metric in of_first}
+        for name, of_first in each[0].items()
+    }
 
 
 def run_seed(prepared: Prepared, out: Path, seed: int) -> dict[str, Any]:
@@ -180,7 +199,7 @@ def _score(prepared: Prepared, out: Path) -> dict[str, Any]:
             return done
         model = prepared.kind.load(prepared.task, prepared.checkpoint).to(prepared.device)
         result, outputs = prepared.results(model)
-        result |= {"steps": 0, "initial": "task checkpoint", "seconds": round(time.monotonic() - started, 2)}
+        result |= {"initial": "task checkpoint", "seconds": round(time.monotonic() - started, 2)}
         prepared.kind.write_predictions(out, prepared.task, outputs, prepared.dev, prepared.dev_examples)
         store.write_json(out / RESULTS, result)
     return result

@@ -7,10 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from albert_cli import console
+from albert_cli.evaluation.baselines import best
 from albert_cli.tasks.spec import SCORED, TASKS
 from albert_cli.training.task_recipe import PRETRAINED
 
 Result = Mapping[str, Any]
+_CLASSICAL = (
+    "classical: the better of linear models on TF-IDF words and bigrams (words) and on what two texts have in common "
+    "(overlap), trained on the same examples"
+)
 _FAILURES = ("diverged", "collapsed")  # how a seed may fail, as `results.json` and a table's heading call it
 
 
@@ -30,9 +35,10 @@ def text(result: Result) -> str:
     if result["kind"] == "suite":
         mean = result.get("glue_score", result.get("mean_of_tasks"))
         name = "GLUE score" if "glue_score" in result else f"mean of {result['tasks_scored']} of {len(SCORED)} tasks"
-        rows.append((name, "", percent(mean), "", "", "", "", ""))
-    headers = ("task", "metric", "median", "spread", "majority", *_FAILURES, "scores by seed")
-    notes = [*_divergences(tasks), *_collapses(tasks), *_protocols(tasks), *_left_out(result)]
+        rows.append((name, "", percent(mean), "", "", "", "", "", ""))
+    headers = ("task", "metric", "median", "spread", "classical", "majority", *_FAILURES, "scores by seed")
+    notes = [_CLASSICAL] if any(r.get("baselines") for r in tasks) else []
+    notes += [*_divergences(tasks), *_collapses(tasks), *_protocols(tasks), *_left_out(result)]
     if diagnostics := result.get("diagnostics"):
         notes.append(text(diagnostics))
     parts = [_table(headers, rows), console.wrapped(notes)]
@@ -59,15 +65,22 @@ def percent(value: float | None) -> str:
 def _row(result: Result) -> tuple[str, ...]:
     title, metric = result["title"], result["metric"]
     if result["kind"] == "run":
-        return (title, metric, percent(result["score"]), "", percent(result["majority"]), "", "", "")
+        return (title, metric, percent(result["score"]), "", "", percent(result["majority"]), "", "", "")
     scores = " ".join(map(percent, result["scores_by_seed"].values()))
-    numbers = (result["median"], result["spread"], result["majority"])
-    return (title, metric, *map(percent, numbers), *_failures(result), scores)
+    numbers = map(percent, (result["median"], result["spread"]))
+    return (title, metric, *numbers, _classical(result), percent(result["majority"]), *_failures(result), scores)
+
+
+def _classical(result: Result) -> str:
+    """The best of the linear models, and which it is."""
+    found = best(result.get("baselines", {}), result["metric"])
+    return f"{found[0]} {percent(found[1])}" if found else ""
 
 
 def _table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """The table, with the columns of failures only where there are some."""
-    shown = [i for i, name in enumerate(headers) if name not in _FAILURES or any(row[i] for row in rows)]
+    """The table, with the columns of failures and of classical baselines only where there are some."""
+    seldom = (*_FAILURES, "classical")
+    shown = [i for i, name in enumerate(headers) if name not in seldom or any(row[i] for row in rows)]
     return console.table([headers[i] for i in shown], [[row[i] for i in shown] for row in rows])
 
 
@@ -193,8 +206,14 @@ def protocol(result: Result) -> str:
     if heads := result.get("count_heads"):
         begin += f" with {heads} of its attention heads set to count the words that the two texts share"
     of = f"{ended} of {k}" if ended < k else k
+    count = f"{result['examples']['train']:,}" if result.get("train_examples") else ""
+    part = f"{count} training examples drawn by its seed, " if count else ""
+    every, steps = result["eval_every"], result["steps"]
+    length = f"{steps:,} steps of {result['batch_size']}"
+    length += f" ({result['epochs']:g} epochs)" if "epochs" in result else ""
+    looks = f"on dev every {every:,} steps, the best kept" if 0 < every < steps else "once, after the last step"
     return (f"median of {of} seeds ({seeds[0]} to {seeds[-1]}), " if k > 1 else f"seed {seeds[0]}, ") + (
-        f"{result['steps']:,} steps of {result['batch_size']}, rate {result['lr']:g} after {result['warmup_steps']:,} "
+        f"{part}{length}, rate {result['lr']:g} after {result['warmup_steps']:,} "
         f"steps of warm-up, at most {result['max_seq_length']} pieces, dropout {result['dropout']:g}, from {begin}; "
-        f"scored on dev every {result['eval_every']:,} steps, the best kept"
+        f"scored {looks}"
     )

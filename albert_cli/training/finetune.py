@@ -19,6 +19,7 @@ from albert_cli.errors import CheckpointError, DivergedError, InputError, Missin
 from albert_cli.model import hub
 from albert_cli.model.encoder import Encoder
 from albert_cli.model.matching import check_heads, compare_words, count_words
+from albert_cli.tasks.encode import epoch_order
 from albert_cli.tasks.spec import find_task, fingerprint
 from albert_cli.tasks.squad import SquadFiles
 from albert_cli.tasks.table import open_table
@@ -29,12 +30,13 @@ from albert_cli.training.classify import PREDICTIONS
 from albert_cli.training.device import autocast, choose_device, place, settle
 from albert_cli.training.kinds import TaskKind, kind_of
 from albert_cli.training.loop import Loop
-from albert_cli.training.settings import TrainSettings
+from albert_cli.training.settings import ScheduleSettings, TrainSettings
 from albert_cli.training.task_job import TaskJob
-from albert_cli.training.task_recipe import FinetuneRecipe, TaskData, resolve
+from albert_cli.training.task_recipe import FinetuneRecipe, TaskSchedule, resolve
 from albert_cli.training.watch import DIVERGED
 
 RESULTS = "results.json"
+_NO_EPOCH = 2**64 - 1  # what orders the examples of a part, which no epoch of training does
 _REMEDY = "a lower optimizer.lr, a longer warm-up or another seed may help"
 
 
@@ -73,7 +75,19 @@ class Prepared:
             if self.task.train_split is None:
                 raise _without_training_data(self.task)
             splits.insert(0, self.task.train_split)
-        return {split: self.task.read(split, self.data) for split in splits}
+        found = {split: self.task.read(split, self.data) for split in splits}
+        if (wanted := self.recipe.data.train_examples) and not self.for_scoring:
+            everything = found[splits[0]]
+            order = epoch_order(len(everything), self.recipe.train.seed, _NO_EPOCH)
+            found[splits[0]] = [everything[i] for i in order[:wanted]]
+        return found
+
+    def for_seed(self, seed: int) -> Prepared:
+        """What a run with this seed takes: the same, or another part of the training examples."""
+        if not self.recipe.data.train_examples or seed == self.recipe.train.seed:
+            return self
+        train = dataclasses.replace(self.recipe.train, seed=seed)
+        return dataclasses.replace(self, recipe=dataclasses.replace(self.recipe, train=train))
 
     @cached_property
     def features(self) -> dict[str, Any]:
@@ -145,6 +159,12 @@ class Prepared:
         return settle(self.recipe.train, self.checkpoint.config, self.device)
 
     @cached_property
+    def schedule(self) -> ScheduleSettings:
+        """The recipe's `[schedule]` in steps; epochs are of the items of training, such as a text's windows."""
+        s = self.recipe.schedule
+        return s.in_steps(len(self.train) if s.epochs is not None else 1, self.recipe.train.batch_size)
+
+    @cached_property
     def majority(self) -> float | None:
         """What knowing only the training labels scores on dev; None where there is no training split to read."""
         split = self.task.train_split
@@ -186,6 +206,7 @@ class Prepared:
             "labels": list(task.labels),
             "predictions": PREDICTIONS,
             **self.provenance,
+            **self._length,
         }
         return record, outputs[task.dev_splits[0]]
 
@@ -203,11 +224,10 @@ class Prepared:
             "recipe": hashlib.sha256(text.encode()).hexdigest()[:16],
             "data": fingerprint(joined),
             "versions": run.versions(),
-            "steps": self.recipe.schedule.total_steps,
             "batch_size": self.recipe.train.batch_size,
             "lr": self.recipe.optimizer.peak,
-            "warmup_steps": self.recipe.schedule.warmup,
             "max_seq_length": self.recipe.data.max_seq_length,
+            "train_examples": self.recipe.data.train_examples,
             "dropout": self.recipe.model.dropout,
             "matching_heads": self.recipe.model.matching_heads,
             "count_heads": self.recipe.model.count_heads,
@@ -216,6 +236,15 @@ class Prepared:
             "device": self.device.type,
             "examples": {split: len(e) for split, e in self.examples.items()},
         }
+
+    @property
+    def _length(self) -> dict[str, Any]:
+        """How long a run trains; nothing of it where a model is only scored."""
+        if self.for_scoring:
+            return {"steps": 0}
+        steps, size = self.schedule.total_steps, self.recipe.train.batch_size
+        passes = float(f"{steps * size / len(self.train):.3g}")
+        return {"steps": steps, "epochs": passes, "warmup_steps": self.schedule.warmup}
 
     @property
     def parents(self) -> dict[str, str]:
@@ -249,7 +278,7 @@ def with_recipe(prepared: Prepared, recipe: FinetuneRecipe) -> Prepared:
         task = dataclasses.replace(task, source=dataclasses.replace(task.source, holdout=recipe.span.holdout))
     if recipe.data.max_seq_length > limit:
         # The paper's 512 is a ceiling, not a wish: a small model simply sees less of a long input.
-        recipe = dataclasses.replace(recipe, data=TaskData(limit))
+        recipe = dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, max_seq_length=limit))
     return dataclasses.replace(prepared, recipe=recipe, task=task)
 
 
@@ -261,7 +290,9 @@ def finetune(
     Returns its `results.json`. A finished run with the same recipe is verified and not repeated. One that diverged goes
     on from its last checkpoint, or, unless `again`, is not repeated either: it raises what it raised then.
     """
-    recipe = prepared.recipe
+    if seed is not None:
+        prepared = prepared.for_seed(seed)
+    recipe = dataclasses.replace(prepared.recipe, schedule=TaskSchedule(**dataclasses.asdict(prepared.schedule)))
     if seed is not None:
         recipe = dataclasses.replace(recipe, train=dataclasses.replace(recipe.train, seed=seed))
     with run.reported(out) as status:
@@ -300,7 +331,7 @@ class _Run:
 
     def train(self, status: run.Status) -> dict[str, Any]:
         """The run from its newest checkpoint, if it has one, to its results."""
-        p, recipe, total = self.prepared, self.recipe, self.recipe.schedule.total_steps
+        p, recipe, total = self.prepared, self.recipe, self.prepared.schedule.total_steps
         text = config.dump_toml(recipe)
         model = p.new_model(recipe.train.seed)
         limit = recipe.data.max_seq_length
@@ -317,7 +348,7 @@ class _Run:
         )
         run.running(self.out, status, state.step, total)
         loop = Loop(
-            self.job, optimizer, recipe.optimizer, recipe.schedule, settings, self.out, text, parents, group,
+            self.job, optimizer, recipe.optimizer, p.schedule, settings, self.out, text, parents, group,
             p.device, f"{p.task.title} seed {recipe.train.seed}", state,
         )  # fmt: skip
         loop.run()

@@ -215,7 +215,8 @@ class Loop:
         raise DivergedError(message, "lower optimizer.lr or lengthen the warm-up; the last checkpoint is intact")
 
     def _is_due(self, every: int) -> bool:
-        return self.state.step % every == 0 or self.state.step == self.schedule.total_steps
+        """Whether the last step or a multiple of `every` is done; 0: the last step only."""
+        return self.state.step == self.schedule.total_steps or (every > 0 and self.state.step % every == 0)
 
     def _after_step(self, bar: console.Progress) -> None:
         """Show progress, and every so often write the mean of the steps since the last line."""

@@ -91,8 +91,9 @@ class TrainSettings:
     """`[train]`: batch, seed, precision, and how often to look and save.
 
     `batch_size` counts sequences over all processes; a process computes `micro_batch_size` of them at a time.
-    Pretraining is evaluated on `eval_sequences` held-out sequences. `save_every` is a number of steps or a time
-    such as "10m"; 0 saves at the end only. `compile`: fuse the block's operations (auto: on CUDA).
+    `eval_every = 0` evaluates after the last step only, so that in fine-tuning nothing is chosen on dev. Pretraining is
+    evaluated on `eval_sequences` held-out sequences. `save_every` is a number of steps or a time such as "10m"; 0 saves
+    at the end only. `compile`: fuse the block's operations (auto: on CUDA).
     `checkpoint_activations`: keep only each block's input and compute the block again in the backward pass, a third
     slower and the same numbers. `deterministic`: on a GPU take only kernels that give the same bits every time, so that
     a run that was resumed ends in the bytes of one that was not; a CPU does so anyway.
@@ -112,8 +113,9 @@ class TrainSettings:
     deterministic: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "micro_batch_size", "log_every", "eval_every", "eval_sequences", "keep"):
+        for name in ("batch_size", "micro_batch_size", "log_every", "eval_sequences", "keep"):
             _check(f"train.{name}", getattr(self, name), getattr(self, name) >= 1, "be at least 1")
+        _check("train.eval_every", self.eval_every, self.eval_every >= 0, "be at least 0, which is the end only")
         # Seeds from 2**62 on draw the held-out examples.
         _check("train.seed", self.seed, 0 <= self.seed < 2**62, "lie in [0, 2**62)")
         if isinstance(self.save_every, int):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -18,15 +19,49 @@ PRETRAINED = "pretrained"
 
 @dataclass(frozen=True)
 class TaskData:
-    """`[data]`: the longest input in pieces; longer ones are cut, the longer of two texts first."""
+    """`[data]`: the longest input in pieces; longer ones are cut, the longer of two texts first.
+
+    `train_examples` is how many of the training examples a run learns from, drawn by its seed (0: all): for curves by
+    the number of labels. A seed's smaller part lies within its larger one.
+    """
 
     max_seq_length: int = 512
+    train_examples: int = 0
 
     def __post_init__(self) -> None:
         if self.max_seq_length < 5:
             raise ConfigError(
                 f"data.max_seq_length is {self.max_seq_length}", "two texts and their special tokens need at least 5"
             )
+        if self.train_examples < 0:
+            raise ConfigError(f"data.train_examples is {self.train_examples}", "it must be at least 0, which is all")
+
+
+@dataclass(frozen=True)
+class TaskSchedule:
+    """`[schedule]`: `total_steps` (1,000 where nothing is said), or `epochs`: passes over the training examples."""
+
+    total_steps: int | None = None
+    epochs: float | None = None
+    warmup_steps: int | None = None
+    warmup_ratio: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.total_steps is not None and self.epochs is not None:
+            raise ConfigError("schedule.epochs and schedule.total_steps are both given", "leave one of them out")
+        if self.epochs is not None and not 0 < self.epochs < math.inf:
+            raise ConfigError(f"schedule.epochs is {self.epochs}", "it must be greater than 0")
+        if self.total_steps is None and self.epochs is None:
+            object.__setattr__(self, "total_steps", 1000)
+        self.in_steps(1, 1)  # checks the rest
+
+    def in_steps(self, examples: int, batch_size: int) -> ScheduleSettings:
+        """As a number of steps: for epochs the one that comes nearest to them, at least one."""
+        total = self.total_steps
+        if total is None:
+            assert self.epochs is not None
+            total = max(1, round(self.epochs * examples / batch_size))
+        return ScheduleSettings(total, self.warmup_steps, self.warmup_ratio)
 
 
 @dataclass(frozen=True)
@@ -69,7 +104,7 @@ class FinetuneRecipe:
     start_from: str = PRETRAINED
     data: TaskData = field(default_factory=TaskData)
     optimizer: OptimizerSettings = field(default_factory=lambda: OptimizerSettings(name="adamw", lr=2e-5))
-    schedule: ScheduleSettings = field(default_factory=lambda: ScheduleSettings(total_steps=1000))
+    schedule: TaskSchedule = field(default_factory=TaskSchedule)
     model: TaskModel = field(default_factory=TaskModel)
     train: TrainSettings = field(default_factory=lambda: TrainSettings(eval_every=100))
     table: TableSettings = field(default_factory=TableSettings)

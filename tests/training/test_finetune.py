@@ -7,7 +7,9 @@ import random
 import shutil
 import statistics
 import time
+import tomllib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,10 @@ import transformers
 
 from albert_cli import store
 from albert_cli.errors import BusyError, CheckpointError, ConfigError
+from albert_cli.evaluation import tables
 from albert_cli.evaluation.predict import predict
 from albert_cli.evaluation.runs import evaluate
+from albert_cli.evaluation.single import summarise
 from albert_cli.model import hub
 from albert_cli.model.heads import SequenceClassifier
 from albert_cli.text.vocabulary import Vocabulary
@@ -118,6 +122,40 @@ def test_transformers_gives_the_same_answers(tuned: Path, table: Path) -> None:
     assert [model.config.id2label[int(i)] for i in logits.argmax(-1)] == [row["prediction"] for row in rows]
     for row, probabilities in zip(rows, logits.softmax(-1).tolist(), strict=True):
         assert list(row["probabilities"].values()) == pytest.approx(probabilities, abs=2e-5)
+
+
+def test_epochs_become_steps_and_dev_is_looked_at_once(finished: Path, table: Path, tmp_path: Path) -> None:
+    overrides = (*OVERRIDES, "schedule.epochs=1.5", "schedule.warmup_ratio=0.2", "train.eval_every=0")
+    run = tmp_path / "run"
+    result = finetune(prepare("table", str(finished), str(table), overrides, "cpu"), run, 1)
+    assert (result["steps"], result["epochs"], result["warmup_steps"], result["best_step"]) == (15, 1.5, 3, 15)
+    assert [r["step"] for r in store.read_journal(run / "metrics.jsonl") if "eval" in r] == [15]
+    schedule = tomllib.loads((run / "recipe.toml").read_text())["schedule"]
+    assert schedule == {"total_steps": 15, "warmup_ratio": 0.2}
+    again = prepare(str(run / "recipe.toml"), str(finished), str(table), (), "cpu")
+    assert finetune(again, run, 1) == result
+    said = tables.protocol(summarise([result]))
+    assert "15 steps of 8 (1.5 epochs)" in said and said.endswith("scored once, after the last step")
+
+
+def test_a_part_of_the_training_examples_is_drawn_by_the_seed(prepared: Prepared, tmp_path: Path) -> None:
+    def part(seed: int, count: int) -> list[str]:
+        recipe = prepared.recipe
+        recipe = replace(recipe, data=replace(recipe.data, train_examples=count))
+        drawn = replace(prepared, recipe=recipe).for_seed(seed)
+        assert drawn.examples["dev"] == prepared.examples["dev"]
+        return [example.id for example in drawn.examples["train"]]
+
+    everything = [example.id for example in prepared.examples["train"]]
+    assert len(set(part(1, 10))) == 10 and set(part(1, 10)) < set(part(1, 20)) < set(everything)
+    assert part(1, 10) == part(1, 10) != part(2, 10)
+    assert sorted(part(3, 1000)) == sorted(everything) and part(3, 0) == everything
+    overrides = (*OVERRIDES, "data.train_examples=16", "schedule.epochs=2")
+    few = prepare("table", str(prepared.checkpoint.directory), prepared.data, overrides, "cpu")
+    results = [finetune(few, tmp_path / str(seed), seed) for seed in (0, 1)]
+    assert results[0]["examples"] == {"train": 16, "dev": 40} and results[0]["steps"] == 4
+    assert results[0]["data"] != results[1]["data"]
+    assert "16 training examples drawn by its seed, 4 steps" in tables.protocol(summarise(results))
 
 
 def test_a_finished_run_is_not_repeated(tuned: Path, command: Sequence[object], tmp_path: Path) -> None:

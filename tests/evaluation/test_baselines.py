@@ -1,0 +1,99 @@
+"""The linear models that stand beside every score."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from albert_cli import store
+from albert_cli.evaluation import tables
+from albert_cli.evaluation.baselines import OVERLAP, WORDS, baselines, best
+from albert_cli.evaluation.report import build
+from albert_cli.evaluation.results import CLASSICAL, collect
+from albert_cli.evaluation.runs import evaluate
+from albert_cli.tasks.spec import find_task
+from albert_cli.tasks.task import Example
+from tests.glue import QUICK
+
+VERBS = ("bade", "figo", "luma", "ne", "ро", "kra", "ste", "wi")
+
+
+def pairs(count: int, seed: int, kind: str = "same") -> list[Example]:
+    """Pairs of one sentence or two; `same`: whether; `share`: how many of five words the texts have in common."""
+    rng, made = random.Random(seed), []
+    for i in range(count):
+        a = [f"{rng.choice(VERBS)}{rng.randrange(500)}" for _ in range(5)]
+        kept = rng.randrange(6) if kind == "share" else 5 * rng.randrange(2)
+        b = a[:kept] + [f"{rng.choice(VERBS)}{rng.randrange(500)}" for _ in range(5 - kept)]
+        rng.shuffle(b)
+        label: float = float(kept) if kind == "share" else kept // 5
+        made.append(Example(" ".join(a), " ".join(b).upper(), label, str(i)))
+    return made
+
+
+def test_the_overlap_is_seen_in_words_that_training_did_not_have() -> None:
+    task = find_task("mrpc")
+    found = baselines(task, pairs(200, 0), pairs(100, 1))
+    assert set(found) == {WORDS, OVERLAP} and set(found[WORDS]) == {"accuracy", "f1"}
+    assert found[OVERLAP]["accuracy"] > 0.95 > 0.7 > found[WORDS]["accuracy"]
+    values = baselines(find_task("stsb"), pairs(200, 0, "share"), pairs(100, 1, "share"))
+    assert values[OVERLAP]["pearson"] > 0.95
+    assert best(values, "pearson") == (OVERLAP, values[OVERLAP]["pearson"])
+
+
+def test_words_and_their_order_tell_classes_apart() -> None:
+    rng = random.Random(0)
+    examples = []
+    for i in range(300):
+        words = ["kra", "wi"] if i % 2 else ["wi", "kra"]
+        examples.append(Example(" ".join([*rng.choices(VERBS[:4], k=3), *words]) + "!", None, i % 2, str(i)))
+    found = baselines(find_task("sst2"), examples[:200], examples[200:])
+    assert set(found) == {WORDS} and found[WORDS]["accuracy"] == 1.0
+
+
+def test_what_cannot_be_learnt_from_is_no_error() -> None:
+    task = find_task("sst2")
+    one_class = [Example("kra", None, 1, str(i)) for i in range(3)]
+    assert baselines(task, one_class, [Example("wi", None, label, "") for label in (0, 1)])[WORDS] == {"accuracy": 0.5}
+    blank = [Example(" ", None, i % 2, str(i)) for i in range(4)]
+    assert baselines(task, blank, blank) == {}
+    assert baselines(find_task("race"), [], []) == baselines(find_task("squad1"), [], []) == {}
+    assert best({}, "accuracy") is None
+
+
+def test_they_stand_beside_the_score(encoder: Path, inference: Path, tmp_path: Path) -> None:
+    out = tmp_path / "scores"
+    result = evaluate("rte", str(encoder), str(inference), out, 2, (*QUICK, "start_from=pretrained"), "cpu")
+    task = find_task("rte")
+    expected = baselines(task, task.read("train", str(inference)), task.read("dev", str(inference)))
+    assert result["baselines"] == store.read_json(out / "results.json")["baselines"] == expected
+    name, score = best(expected, "accuracy") or ("", 0.0)
+    shown = tables.text(result)
+    assert "classical" in shown.split("\n")[0] and f"  {name} {100 * score:.1f}  " in shown
+    assert "trained on the same examples" in shown
+    (evaluation,) = collect([out]).evaluations
+    assert (evaluation.baselines[CLASSICAL], evaluation.classical) == (score, name)
+    build([out], tmp_path / "report.html")
+    assert "classical baseline</th>" in (tmp_path / "report.html").read_text()
+
+
+def test_a_run_with_fewer_labels_is_compared_with_a_model_of_as_few(
+    encoder: Path, inference: Path, tmp_path: Path
+) -> None:
+    overrides = (*QUICK, "start_from=pretrained", "data.train_examples=4")
+    result = evaluate("rte", str(encoder), str(inference), tmp_path / "few", 1, overrides, "cpu")
+    task = find_task("rte")
+    everything, dev = task.read("train", str(inference)), task.read("dev", str(inference))
+    assert result["examples"]["train"] == 4
+    assert result["baselines"] != baselines(task, everything, dev)
+
+
+@pytest.mark.parametrize(
+    ("name", "least"), [("mrpc", 0.73), ("stsb", 0.73), ("cola", 0.16), ("rte", 0.55), ("sst2", 0.81)]
+)
+def test_on_glue_they_are_as_good_as_others_found_them(name: str, least: float, shared_data: Path) -> None:
+    task, data = find_task(name), str(shared_data / "glue")
+    found = best(baselines(task, task.read("train", data), task.read("dev", data)), task.metrics[0])
+    assert found is not None and least < found[1] < least + 0.06
