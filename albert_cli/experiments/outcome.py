@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from albert_cli import store
+from albert_cli.evaluation.average import as_published, average
 from albert_cli.evaluation.results import number
 from albert_cli.experiments.claims import Judgement, judge
 from albert_cli.experiments.plan import Plan, Run
@@ -128,7 +129,7 @@ def _result(plan: Plan, stage: str | None) -> dict[str, Any]:
 
 
 def _numbers(plan: Plan, run: Run, record: Mapping[str, Any], titles: dict[str, str]) -> dict[str, float]:
-    """Every number of a run: of pretraining its length, of the probe all, of each task the median."""
+    """Every number of a run: of pretraining its length, of the probe all, of each task what the paper has."""
     trained = record.get("result") or {}
     if models := trained.get("models"):  # `albert params`
         config = models[0]["config"]
@@ -138,17 +139,21 @@ def _numbers(plan: Plan, run: Run, record: Mapping[str, Any], titles: dict[str, 
     kept["own_mlm_accuracy"] = trained.get("mlm_accuracy")  # under the masks that the run trains with
     found = {**kept, **_result(plan, run.probe)}
     numbers = {key: value for key in found if (value := number(found[key])) is not None}
-    of_tasks, above = [], []
+    scores: dict[str, dict[str, float]] = {}
+    above = []
     for name, stage in run.tasks.items():
-        result = _result(plan, stage)
-        score, majority = number(result.get("median", result.get("score"))), number(result.get("majority"))
-        if score is not None:
-            titles[name] = str(result.get("title", name))
-            numbers[f"task_{name}"] = score
-            of_tasks.append(score)
-            above += [score - majority] if majority is not None else []
-    if of_tasks and len(of_tasks) == len(run.tasks):
-        numbers["tasks_mean"] = statistics.fmean(of_tasks)
+        if not (result := _result(plan, stage)):
+            continue
+        scores[name], majority = as_published(name, result), number(result.get("majority"))
+        title = str(result.get("title", name))
+        if len(scores[name]) > 1:  # F1 and exact match
+            titles |= {f"{name}_{metric}": f"{title} {metric.replace('_', ' ')}" for metric in scores[name]}
+            numbers |= {f"task_{name}_{metric}": score for metric, score in scores[name].items()}
+        titles[name] = title
+        numbers[f"task_{name}"] = score = average({name: scores[name]})
+        above += [score - majority] if majority is not None else []
+    if scores and len(scores) == len(run.tasks):
+        numbers["tasks_mean"] = average(scores)
         if above:
             numbers["tasks_above_majority"] = statistics.fmean(above)
     return numbers
