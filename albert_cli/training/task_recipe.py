@@ -37,12 +37,16 @@ class TaskModel:
     shows what pretraining brought. `matching_heads` is how many heads of each attention block start by comparing
     words whatever they did before, see `model.matching`: for tasks on pairs of texts, where an encoder is too small to
     have learnt it.
+
+    `head` is for `eval` of a checkpoint that has a head: "auto" scores it as it is where it is the task's, and asks
+    where its classes have no names; "own" takes it for the task's; "new" trains from its encoder.
     """
 
     dropout: float = 0.0
     classifier_dropout: float = 0.1
     initial: Literal["pretrained", "random"] = "pretrained"
     matching_heads: int = 0
+    head: Literal["auto", "own", "new"] = "auto"
 
     def __post_init__(self) -> None:
         for name in ("dropout", "classifier_dropout"):

@@ -89,11 +89,18 @@ def test_a_named_classifier_from_elsewhere_is_scored_in_its_own_order(tuned: Tun
     assert lines[0] == lines[1]
 
 
-def test_a_classifier_with_default_names_is_scored_and_said_to_be(
+def test_a_classifier_with_default_names_is_asked_for(
     tuned: Tuned, glue: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    """Two classes without names may be those of any task with two."""
     other = from_elsewhere(tuned("cola"), tmp_path / "other", ("LABEL_0", "LABEL_1"))
-    result = evaluate("cola", str(other), str(glue), tmp_path / "out", 1, QUICK, "cpu")
+    for task in ("cola", "sst2"):
+        with pytest.raises(ConfigError, match=r"its classes have no names \(LABEL_0, LABEL_1\)") as asked:
+            evaluate(task, str(other), str(glue), tmp_path / "out", 1, QUICK, "cpu")
+        assert "model.head=own" in str(asked.value.hint)
+    trained = evaluate("cola", str(other), str(glue), tmp_path / "new", 1, (*QUICK, "model.head=new"), "cpu")
+    assert trained["kind"] == "eval"
+    result = evaluate("cola", str(other), str(glue), tmp_path / "out", 1, (*QUICK, "model.head=own"), "cpu")
     assert result["scores"] == store.read_json(tuned("cola") / "results.json")["scores"]
     assert f"{other}: names no labels; they are taken for CoLA's: 0, 1\n" in capfd.readouterr().err
     other = from_elsewhere(tuned("cola"), tmp_path / "another", ("no", "yes"))
