@@ -104,6 +104,8 @@ def probe(
 ) -> None:
     """Score a pretrained checkpoint without a task: masked words, next sentence, sentence order, and its layers' steps.
 
+    Examples are drawn as in its own run (-s data.ngram=3 and so on change that).
+
     Example: albert probe run --data data
     """
     from albert_cli.experiments import probe as verb_module

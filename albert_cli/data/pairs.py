@@ -102,8 +102,10 @@ def draw_pairs(corpus: TokenCorpus, index: Integers, settings: PairSettings, see
 
     paired = b_stop > b_start
     coin = (keys(seed, Stream.SWAP, index) >> np.uint64(63)).astype(bool) & paired
+    labelled = paired & (settings.sentence_loss != "none")
     if settings.sentence_loss == "nsp":
-        coin &= corpus.documents > 1
+        labelled &= corpus.documents > 1  # where every pair is in order, an answer says nothing
+        coin &= labelled
         rows = np.flatnonzero(coin)
         wanted = np.maximum(target - (a_stop - a_start), 1)[rows]
         b_start[rows], b_stop[rows] = _other_document(corpus, a_start[rows], wanted, index[rows], seed)
@@ -113,7 +115,7 @@ def draw_pairs(corpus: TokenCorpus, index: Integers, settings: PairSettings, see
     a_length, b_length = _shorten(a_stop - a_start, b_stop - b_start, longest)
     a_start, a_stop = _cut(a_start, a_stop, a_length, seed, Stream.CUT_A, index)
     b_start, b_stop = _cut(b_start, b_stop, b_length, seed, Stream.CUT_B, index)
-    labels = np.where(paired & (settings.sentence_loss != "none"), coin, -1).astype(np.int8)
+    labels = np.where(labelled, coin, -1).astype(np.int8)
     return Pairs(a_start, a_stop, b_start, b_stop, labels)
 
 

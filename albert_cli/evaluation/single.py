@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from albert_cli import console, store
-from albert_cli.errors import BusyError, DivergedError, MissingData
+from albert_cli.errors import BusyError, ConfigError, DivergedError, MissingData
 from albert_cli.evaluation.baselines import baselines
 from albert_cli.model import hub
 from albert_cli.tasks.squad_answers import OFFICIAL
@@ -54,12 +54,25 @@ class Request:
 def prepare_task(request: Request, task: str) -> Prepared:
     """Ready to be scored as it is, when its checkpoint has the task's own head; else to be trained."""
     prepared = prepare(task, request.checkpoint, request.data, request.overrides, request.device)
-    if prepared.recipe.model.initial == "random" or not prepared.kind.has_head(prepared.task, prepared.checkpoint):
+    if not _is_scored(prepared):
         return prepared
     if made_for := prepared.checkpoint.finetuned_for:
         recipe = resolve(task, [*as_trained(made_for), *request.overrides])
         prepared = with_recipe(prepared, recipe)
     return dataclasses.replace(prepared, for_scoring=True)
+
+
+def _is_scored(prepared: Prepared) -> bool:
+    """Whether the checkpoint's own head answers; raises `ConfigError` where nobody can know that it is the task's."""
+    model, found, task = prepared.recipe.model, prepared.checkpoint, prepared.task
+    if model.initial == "random" or model.head == "new" or not prepared.kind.has_head(task, found):
+        return False
+    if model.head == "auto" and found.has_nameless_labels:
+        raise ConfigError(
+            f"{found.directory}: its classes have no names ({', '.join(found.labels)}); are they {task.title}'s?",
+            f"-s model.head=own takes them for {', '.join(task.output_names)}; -s model.head=new trains the encoder",
+        )
+    return True
 
 
 def as_trained(made_for: hub.FinetunedFor) -> list[str]:
@@ -189,7 +202,7 @@ def _score(prepared: Prepared, out: Path) -> dict[str, Any]:
         try:
             _ = prepared.examples
         except MissingData:
-            if prepared.task.classifier_of is None:
+            if prepared.task.train_split is not None:
                 raise
             return _predict_unlabelled(prepared, out)
         provenance = {"task": prepared.task.name, **prepared.provenance}

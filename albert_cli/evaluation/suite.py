@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from albert_cli import console, store
 from albert_cli.errors import InputError, MissingData
 from albert_cli.evaluation import parallel
+from albert_cli.evaluation.average import average, medians
 from albert_cli.evaluation.single import (
     NoneEnded,
     Request,
@@ -54,7 +54,7 @@ def evaluate_suite(request: Request, out: Path) -> dict[str, Any]:
     for error in failed.values():
         raise error
     tasks = {name: results[name] for name in SCORED if name in results}
-    mean = statistics.fmean(map(task_score, tasks.values()))
+    mean = average({name: counted(result) for name, result in tasks.items()})
     total = {"mean_of_tasks": mean} if left_out else {"glue_score": mean}
     diagnostics = _diagnostics(request, out, tasks)
     summary = {"kind": "suite", "tasks": tasks, "left_out": left_out, "tasks_scored": len(tasks), **total}
@@ -138,9 +138,7 @@ def model_of(name: str, request: Request, out: Path, tasks: Mapping[str, Mapping
     return str(best_run(out / name, tasks[name])) if tasks[name]["kind"] == "eval" else request.checkpoint
 
 
-def task_score(result: Mapping[str, Any]) -> float:
-    """One number for a task, as GLUE has it: the mean of its metrics and dev splits, each the median of its runs."""
-    scores: Mapping[str, Sequence[float]]
-    scores = result["all_scores"] if "all_scores" in result else {n: [s] for n, s in result["scores"].items()}
+def counted(result: Mapping[str, Any]) -> dict[str, float]:
+    """What GLUE counts of a task: all of its metrics and dev splits, each the median of its runs."""
     not_counted = _NOT_COUNTED.get(result["task"], ())
-    return statistics.fmean(statistics.median(s) for name, s in scores.items() if name not in not_counted)
+    return {name: score for name, score in medians(result).items() if name not in not_counted}

@@ -9,6 +9,7 @@ from typing import Any
 
 from albert_cli import config, console, store
 from albert_cli.errors import CheckpointError, DivergedError, MissingData, NotReached, Skipped
+from albert_cli.evaluation.average import as_published, average, published_metrics
 from albert_cli.evaluation.runs import evaluate
 from albert_cli.evaluation.single import refuse_foreign
 from albert_cli.model import hub
@@ -63,6 +64,7 @@ def verify(
         "checkpoint": recipe.checkpoint,
         "source": recipe.source,
         "tasks": tasks,
+        "average": _averages(tasks),
         "reached": all(found["verdict"] == "reached" for found in done),
     }
     store.write_json(out / RESULTS, result)
@@ -72,8 +74,9 @@ def verify(
 def _verdict(
     recipe: VerifyRecipe, task: str, data: str | None, out: Path, overrides: Sequence[str], device: str, nproc: int
 ) -> dict[str, Any]:
-    expected, tolerance = recipe.expected[task], recipe.tolerance_of(task)
-    published = {"published": expected.score, "tolerance": tolerance}
+    tolerance = recipe.tolerance_of(task)
+    expected = dict(zip(published_metrics(task), recipe.expected[task].scores, strict=False))  # F1 alone is allowed
+    published = {"published": expected, "tolerance": tolerance}
     given = [*recipe.overrides, *overrides]
     try:
         found = evaluate(
@@ -85,9 +88,16 @@ def _verdict(
     except DivergedError as error:
         console.warn(error.message)
         return {**published, "verdict": "diverged", "reason": error.message}
-    score = 100 * float(found["median"] if "median" in found else found["score"])
-    verdict = "reached" if score >= expected.score - tolerance else "not reached"
-    return {**published, "metric": found["metric"], "score": score, "runs": recipe.runs, "verdict": verdict}
+    scores = {name: 100 * score for name, score in as_published(task, found).items() if name in expected}
+    reached = all(scores[name] >= score - tolerance for name, score in expected.items())
+    return {**published, "scores": scores, "runs": recipe.runs, "verdict": "reached" if reached else "not reached"}
+
+
+def _averages(tasks: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
+    """Avg of what was published and of what was reached here, over the tasks that were evaluated; empty without one."""
+    done = {task: found for task, found in tasks.items() if "scores" in found}
+    both = {"published": "published", "here": "scores"}
+    return {name: average({task: done[task][key] for task in done}) for name, key in both.items() if done}
 
 
 def _data_of(task: str, data: str | None) -> str | None:
@@ -103,10 +113,18 @@ def text(result: Mapping[str, Any]) -> str:
     """The verdicts as a table."""
     rows = []
     for task, found in result["tasks"].items():
-        score = f"{found['score']:.1f}" if "score" in found else ""
         verdict = ": ".join(filter(None, (found["verdict"], found.get("reason"))))
-        rows.append((task, f"{found['published']:.1f}", f"{found['tolerance']:.1f}", score, verdict))
+        here = _shown(found.get("scores", {}))
+        rows.append((task, _shown(found["published"]), f"{found['tolerance']:.1f}", here, verdict))
+    if means := result["average"]:
+        name = f"Avg of {sum('scores' in found for found in result['tasks'].values())}"
+        rows.append((name, f"{means['published']:.1f}", "", f"{means['here']:.1f}", ""))
     return console.table(("task", "published", "tolerance", "here", "verdict"), rows)
+
+
+def _shown(scores: Mapping[str, float]) -> str:
+    """As the tables print them: one number, or `F1/EM`."""
+    return "/".join(f"{score:.1f}" for score in scores.values())
 
 
 def check(result: Mapping[str, Any]) -> None:

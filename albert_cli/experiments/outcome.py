@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from albert_cli import store
+from albert_cli.evaluation.average import as_published, average
 from albert_cli.evaluation.results import number
 from albert_cli.experiments.claims import Judgement, judge
 from albert_cli.experiments.plan import Plan, Run
 
 Points = list[tuple[float, float]]
+_CLOCK = 0.1  # seconds, to which a run's are rounded
 # What the probe counts the examples of each accuracy under.
 _EXAMPLES = {"mlm": "masked_words", "sop": "sequences", "nsp": "sequences"}
 
@@ -73,34 +76,41 @@ def read(plan: Plan) -> Outcome:
         for name, points in _curves(plan.directory(run.pretrain)).items():
             curves.setdefault(run.variant, {}).setdefault(name, []).append(points)
     sampling = {name: _sampling(plan, name, values[name]) for name in plan.variants}
-    _add_speedups(values, plan.experiment.speed_against)
+    if (against := plan.experiment.speed_against) is not None:
+        _add_speedups(values, sampling, against)
     asked = [c for c in plan.experiment.claims if not c.scales or plan.request.scale in c.scales]
     judgements = [judge(claim, values, sampling) for claim in asked]
     return Outcome(plan, values, steps, curves, titles, diverged, judgements)
 
 
-def _add_speedups(values: dict[str, dict[str, dict[int, float]]], against: str | None) -> None:
-    """How many times as fast as one variant each makes a step, as Table 2 has it."""
-    reference = values.get(against or "", {})
-    if not reference.get("seconds"):
-        return
+def _add_speedups(
+    values: Mapping[str, dict[str, dict[int, float]]], sampling: Mapping[str, dict[str, float]], against: str
+) -> None:
+    """How many times as fast as one variant each makes a step, as Table 2 has it; and its variance within the runs."""
 
-    def of(metrics: Mapping[str, Mapping[int, float]], seed: int) -> float:
-        return metrics["seconds"][seed] / metrics["steps"][seed]
+    def step(name: str) -> dict[int, float]:
+        seconds, steps = values[name].get("seconds", {}), values[name].get("steps", {})
+        return {seed: seconds[seed] / steps[seed] for seed in seconds if seconds[seed] > 0 and steps.get(seed)}
 
-    slow = {seed: of(reference, seed) for seed in reference["seconds"]}
-    for metrics in values.values():
-        seeds = [seed for seed in metrics.get("seconds", {}) if seed in slow and metrics["seconds"][seed] > 0]
-        metrics["speedup"] = {seed: slow[seed] / of(metrics, seed) for seed in seeds}
+    def relative(name: str) -> float:
+        return sampling[name].get("seconds", 0.0) / statistics.fmean(values[name]["seconds"].values()) ** 2
+
+    slow = step(against)
+    for name, metrics in values.items():
+        if found := {seed: slow[seed] / one for seed, one in step(name).items() if seed in slow}:
+            metrics["speedup"] = found
+            variance = relative(name) + relative(against) if name != against else 0.0
+            sampling[name]["speedup"] = statistics.fmean(found.values()) ** 2 * variance
 
 
 def _sampling(plan: Plan, variant: str, metrics: Mapping[str, Mapping[int, float]]) -> dict[str, float]:
-    """The variance p (1 - p) / n of every share of right answers among n examples; n stands in the result files."""
+    """The variance of one measurement: of shares of right answers among n examples p (1 - p) / n, and of seconds."""
     found: dict[str, float] = {}
     tasks: list[float] = []
     for run in plan.runs:
         if run.variant != variant:
             continue
+        found["seconds"] = max(found.get("seconds", 0.0), _seconds_variance(plan.directory(run.pretrain)))
         probed = _result(plan, run.probe)
         examples = {f"{kind}_accuracy": number(probed.get(count)) for kind, count in _EXAMPLES.items()}
         for name, stage in run.tasks.items():
@@ -117,6 +127,17 @@ def _sampling(plan: Plan, variant: str, metrics: Mapping[str, Mapping[int, float
     return found
 
 
+def _seconds_variance(directory: Path) -> float:
+    """The variance of a run's seconds: of the clock as it is written, and of the pace from one line of the journal on."""
+    path = directory / "metrics.jsonl"
+    lines = [row for row in store.read_journal(path) if "loss" in row] if path.is_file() else []
+    points = [(step, at) for row in lines if (step := number(row.get("step"))) and (at := number(row.get("seconds")))]
+    paces = [(b - a) / (n - m) for (m, a), (n, b) in itertools.pairwise(points) if n > m and b > a]
+    steps = points[-1][0] if points else 0.0
+    of_paces = statistics.variance(paces) / len(paces) if len(paces) > 1 else 0.0
+    return _CLOCK**2 / 12 + steps**2 * of_paces
+
+
 def _record(plan: Plan, stage: str | None) -> dict[str, Any]:
     path = plan.result(stage) if stage else Path()
     return store.read_json(path) if stage and path.is_file() else {}
@@ -128,7 +149,7 @@ def _result(plan: Plan, stage: str | None) -> dict[str, Any]:
 
 
 def _numbers(plan: Plan, run: Run, record: Mapping[str, Any], titles: dict[str, str]) -> dict[str, float]:
-    """Every number of a run: of pretraining its length, of the probe all, of each task the median."""
+    """Every number of a run: of pretraining its length, of the probe all, of each task what the paper has."""
     trained = record.get("result") or {}
     if models := trained.get("models"):  # `albert params`
         config = models[0]["config"]
@@ -138,17 +159,21 @@ def _numbers(plan: Plan, run: Run, record: Mapping[str, Any], titles: dict[str, 
     kept["own_mlm_accuracy"] = trained.get("mlm_accuracy")  # under the masks that the run trains with
     found = {**kept, **_result(plan, run.probe)}
     numbers = {key: value for key in found if (value := number(found[key])) is not None}
-    of_tasks, above = [], []
+    scores: dict[str, dict[str, float]] = {}
+    above = []
     for name, stage in run.tasks.items():
-        result = _result(plan, stage)
-        score, majority = number(result.get("median", result.get("score"))), number(result.get("majority"))
-        if score is not None:
-            titles[name] = str(result.get("title", name))
-            numbers[f"task_{name}"] = score
-            of_tasks.append(score)
-            above += [score - majority] if majority is not None else []
-    if of_tasks and len(of_tasks) == len(run.tasks):
-        numbers["tasks_mean"] = statistics.fmean(of_tasks)
+        if not (result := _result(plan, stage)):
+            continue
+        scores[name], majority = as_published(name, result), number(result.get("majority"))
+        title = str(result.get("title", name))
+        if len(scores[name]) > 1:  # F1 and exact match
+            titles |= {f"{name}_{metric}": f"{title} {metric.replace('_', ' ')}" for metric in scores[name]}
+            numbers |= {f"task_{name}_{metric}": score for metric, score in scores[name].items()}
+        titles[name] = title
+        numbers[f"task_{name}"] = score = average({name: scores[name]})
+        above += [score - majority] if majority is not None else []
+    if scores and len(scores) == len(run.tasks):
+        numbers["tasks_mean"] = average(scores)
         if above:
             numbers["tasks_above_majority"] = statistics.fmean(above)
     return numbers

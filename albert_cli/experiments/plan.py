@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from albert_cli import config, store
+from albert_cli.data.pairs import PairSettings
 from albert_cli.errors import ConfigError, InputError
 from albert_cli.experiments.recipe import Experiment, Scale, ScaleName, Settings, Variant
 from albert_cli.model import costs, params
@@ -309,7 +310,8 @@ class _Builder:
         """The run with its probe, on the usual text and the scale's own masks, and its tasks."""
         plan, scale = self.plan, self.plan.scale
         data, directory = self._data("usual")
-        pairs = config.merge(config.read_recipe(scale.base), scale.changes).get("data", {})
+        own = config.merge(config.read_recipe(scale.base), scale.changes).get("data", {})
+        pairs = config.as_dict(config.validate(PairSettings, own, plan.experiment.name))  # whatever a run's are
         facts = {"pairs": pairs, "sequences": scale.probe_sequences, "data": data}
         stage = Stage("probe", f"{variant.title}, seed {run.seed}: intrinsic scores", facts, (run.pretrain,))
         checkpoint = str(plan.directory(run.pretrain))

@@ -39,11 +39,20 @@ class ProbeRecipe:
     data: PairSettings = dataclasses.field(default_factory=PairSettings)
 
 
+def _as_trained(found: hub.Checkpoint) -> dict[str, Any]:
+    """How the checkpoint's own run drew its examples; as the paper's where it says nothing of it."""
+    path, positions = found.directory / "recipe.toml", found.config.max_position_embeddings
+    own = config.read_recipe(str(path)).get("data", {}) if path.is_file() else {}
+    known = {field.name for field in dataclasses.fields(PairSettings)}
+    return {"max_seq_length": min(512, positions)} | {key: value for key, value in own.items() if key in known}
+
+
 def probe(
     checkpoint: str, data: Path, sequences: int, overrides: Sequence[str] = (), device: str = "auto"
 ) -> dict[str, Any]:
     """Score a checkpoint on the held-out text of a data directory; return what `--json` prints.
 
+    Examples are drawn as the checkpoint's own run drew them (`data` in the result), below `overrides`.
     `mlm_…` on sentences in their order, `sop_accuracy` and `nsp_accuracy` on pairs by either rule (§4.6). A head that
     was never trained answers at random. Raises `ConfigError` when the data have another vocabulary.
     """
@@ -57,7 +66,7 @@ def probe(
     if Vocabulary.load(corpus.vocabulary_dir).fingerprint != vocabulary.fingerprint:
         raise ConfigError(f"{data}: has another vocabulary than {checkpoint}", "make the data with the checkpoint's")
     positions = found.config.max_position_embeddings
-    pairs = config.load(ProbeRecipe, {"data": {"max_seq_length": min(512, positions)}}, overrides).data
+    pairs = config.load(ProbeRecipe, {"data": _as_trained(found)}, overrides).data
     if pairs.max_seq_length > positions:
         raise ConfigError(
             f"data.max_seq_length is {pairs.max_seq_length}, but the model has only {positions} positions",
@@ -71,8 +80,9 @@ def probe(
     settings = TrainSettings(eval_sequences=sequences, micro_batch_size=_MICRO_BATCH)
     entropy = store.read_json(data / "data.json")["unigram_entropy_nats"] if heldout.tokens else None
     job = PretrainingJob(model, corpus, corpus, vocabulary, pairs, settings, target, "", entropy or 0.0)
-    result = {"checkpoint": str(found.directory), "fingerprint": store.fingerprint(found.directory)}
-    return {**result, "sequences": sequences, **_counts(model), **_scores(job), **_layers(job)}
+    result: dict[str, Any] = {"checkpoint": str(found.directory), "fingerprint": store.fingerprint(found.directory)}
+    result |= {"sequences": sequences, "data": config.as_dict(pairs)}
+    return {**result, **_counts(model), **_scores(job), **_layers(job)}
 
 
 def _counts(model: PretrainingModel) -> dict[str, int]:
@@ -93,7 +103,8 @@ def _scores(job: PretrainingJob) -> dict[str, float]:
     found = {"mlm_loss": plain["mlm_loss"], "mlm_accuracy": plain["mlm_accuracy"]}
     if job.unigram_entropy:
         found["below_unigram_entropy"] = job.unigram_entropy - plain["mlm_loss"]
-    found["sop_accuracy"] = order["order_accuracy"]
+    if "order_accuracy" in order:
+        found["sop_accuracy"] = order["order_accuracy"]
     if "nsp_accuracy" in order:
         found["nsp_accuracy"] = order["nsp_accuracy"]
     return {name: round(value, 6) for name, value in found.items()}
@@ -129,6 +140,9 @@ def text(result: Mapping[str, Any]) -> str:
         if name in result:
             scores.append((label, f"{result[name]:.1%}"))
     scores.append(("parameters", f"{result['parameters']:,}"))
+    data = result["data"]
+    words = "words" if data["whole_word"] else "pieces"
+    asked = f"Asked with at most {data['max_seq_length']} pieces and masked spans of up to {data['ngram']} {words}."
     steps = result["layer_steps"]
     rows = [
         (str(layer), f"{l2:.3f}", f"{degrees:.1f}°", f"{cosine:.4f}")
@@ -137,4 +151,4 @@ def text(result: Mapping[str, Any]) -> str:
         )
     ]
     head = ("layer: input to output", "L2 distance", "angle", "cosine")
-    return f"{console.table((Path(result['checkpoint']).name, ''), scores)}\n\n{console.table(head, rows)}"
+    return f"{console.table((Path(result['checkpoint']).name, ''), scores)}\n{asked}\n\n{console.table(head, rows)}"

@@ -200,6 +200,12 @@ class Checkpoint:
         return tuple(str(names.get(str(i), f"LABEL_{i}")) for i in range(outputs))
 
     @property
+    def has_nameless_labels(self) -> bool:
+        """Whether it has a classifier from elsewhere of whose classes nobody knows what they are."""
+        labels = self.labels
+        return bool(labels) and self.finetuned_for is None and labels == tuple(f"LABEL_{i}" for i in range(len(labels)))
+
+    @property
     def finetuned_for(self) -> FinetunedFor | None:
         """What `albert` fine-tuned it for; None for a pretrained model and for a classifier from elsewhere."""
         match self.values:

@@ -141,12 +141,15 @@ def _options(choices: object, where: str) -> tuple[str, ...]:
 
 
 def race_tasks() -> list[Task]:
-    """RACE as a whole, scored by level too, and each of its levels alone."""
+    """RACE as a whole, scored by level too, and each of its levels alone, which models of the whole answer too."""
     levels = ("middle", "high")
     by_level = tuple(f"{level}_accuracy" for level in levels)
     whole = Task("race", "RACE", LETTERS, ("accuracy", *by_level), 2, RaceFiles(levels), kind="choice")
     parts = [
-        Task(f"race_{level}", f"RACE, {level} school", LETTERS, ("accuracy",), 2, RaceFiles((level,)), kind="choice")
+        Task(
+            f"race_{level}", f"RACE, {level} school", LETTERS, ("accuracy",), 2, RaceFiles((level,)), kind="choice",
+            classifier_of="race",
+        )
         for level in levels
-    ]
+    ]  # fmt: skip
     return [whole, *parts]

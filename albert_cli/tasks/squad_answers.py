@@ -19,7 +19,9 @@ from albert_cli.tasks.squad_metrics import score
 
 Floats = NDArray[np.float64]
 NOTHING_THERE = 1e9  # null odds where there is no span at all: beyond any threshold, yet a number in JSON
-OFFICIAL = PREDICTIONS, NBEST, NULL_ODDS = "predictions.json", "nbest_predictions.json", "null_odds.json"
+PREDICTIONS, NBEST, NULL_ODDS = "predictions.json", "nbest_predictions.json", "null_odds.json"
+AT_THRESHOLD = "predictions_at_threshold.json"
+OFFICIAL = (PREDICTIONS, NBEST, NULL_ODDS, AT_THRESHOLD)
 # What a span's score is the sum of, as the files have it: BERT's reference for the linear head, ALBERT's for the beam.
 LOGITS, LOG_PROBABILITIES = ("start_logit", "end_logit"), ("start_log_prob", "end_log_prob")
 
@@ -174,16 +176,18 @@ def is_unanswered(version: Version, null: float, threshold: float) -> bool:
 def write_official(
     directory: Path, questions: Sequence[Question], spans: Spans, version: Version, threshold: float, n_best: int
 ) -> None:
-    """The three files of SQuAD's own tools: an answer a question, its n best, and in 2.0 its null odds.
+    """The files of SQuAD's own tools: an answer a question, its n best, and in 2.0 its null odds.
 
-    `predictions.json` leaves questions beyond the threshold unanswered (""); `nbest_predictions.json` has what would
-    have been answered, with probabilities that add up to 1 over the n best, and what start and end score, as those
-    tools have them.
+    `predictions.json` always answers, as ALBERT's reference does: with the null odds the published evaluation finds the
+    best threshold by itself, which needs the answers on either side of it. In 2.0 `predictions_at_threshold.json`
+    leaves questions beyond the threshold unanswered (""). `nbest_predictions.json` has probabilities that add up to 1
+    over the n best, and what start and end score.
     """
     predictions: dict[str, str] = {}
     n_bests: dict[str, list[dict[str, Any]]] = {}
-    for question, found, null in zip(questions, best_answers(questions, spans, n_best), spans.null, strict=True):
-        predictions[question.id] = "" if is_unanswered(version, null, threshold) else found[0].text
+    odds = {question.id: float(null) for question, null in zip(questions, spans.null, strict=True)}
+    for question, found in zip(questions, best_answers(questions, spans, n_best), strict=True):
+        predictions[question.id] = found[0].text
         total = sum(f.probability for f in found) or 1.0
         n_bests[question.id] = [
             {"text": f.text, "probability": round(f.probability / total, 6)}
@@ -193,7 +197,9 @@ def write_official(
     _write(directory / PREDICTIONS, predictions)
     _write(directory / NBEST, n_bests)
     if version == "2.0":
-        _write(directory / NULL_ODDS, {q.id: round(float(n), 6) for q, n in zip(questions, spans.null, strict=True)})
+        _write(directory / NULL_ODDS, odds)  # in full: rounded, different odds would tie
+        kept = {id_: "" if is_unanswered(version, odds[id_], threshold) else said for id_, said in predictions.items()}
+        _write(directory / AT_THRESHOLD, kept)
 
 
 def _write(path: Path, by_id: dict[str, Any]) -> None:

@@ -76,7 +76,8 @@ def best_threshold(
     possible, says = np.asarray(has_answer, dtype=bool), np.asarray(answered, dtype=bool)
     order = np.argsort(odds, kind="stable")
     gains = np.where(possible, scores, -says.astype(np.float64))[order]
-    totals = np.concatenate([[float(np.count_nonzero(~possible))], np.count_nonzero(~possible) + np.cumsum(gains)])
+    # Added up one after the other from there, so that equal totals are equal as they are for the published loop.
+    totals = np.cumsum(np.concatenate([[float(np.count_nonzero(~possible))], gains]))
     best = int(totals.argmax())
     return BestThreshold(float(odds[order[best - 1]]) if best else 0.0, float(totals[best]) / len(scores))
 

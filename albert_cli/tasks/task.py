@@ -69,7 +69,8 @@ class Task:
 
     `labels` are in the order of the head's outputs (empty for regression); the first of `metrics` selects
     the best checkpoint; `dev_splits` and `test_splits` name the further splits after the main one.
-    `classifier_of` names the task whose fine-tuned models answer one that has no training data of its own.
+    `classifier_of` names the task whose fine-tuned models answer this one too: one without training data of its own, or
+    a part of that task.
     """
 
     name: str

@@ -94,7 +94,8 @@ class Choice:
 
     def has_head(self, task: Task, found: hub.Checkpoint) -> bool:
         """Whether the checkpoint has a head for choices, and was not fine-tuned for another task."""
-        return has_head(found) and (found.finetuned_for is None or found.finetuned_for.task == task.name)
+        made_for = found.finetuned_for
+        return has_head(found) and (made_for is None or made_for.task in (task.name, task.classifier_of))
 
     def load(self, task: Task, found: hub.Checkpoint) -> MultipleChoice:
         """That model for as many options as the task has."""

@@ -109,7 +109,7 @@ class Classification:
     def load(self, task: Task, found: hub.Checkpoint) -> SequenceClassifier:
         """The checkpoint's model with its outputs in the task's order."""
         order, names = _outputs(found, task), task.output_names
-        if found.labels != names and found.labels == _default_names(len(names)):
+        if found.has_nameless_labels and found.labels != names:
             console.note(f"{found.directory}: names no labels; they are taken for {task.title}'s: {', '.join(names)}")
         head = {n: t[order] for n, t in found.tensors.items() if n.startswith("classifier.")}
         model = SequenceClassifier(found.config, len(names))
@@ -128,12 +128,7 @@ def _outputs(found: hub.Checkpoint, task: Task) -> list[int]:
         return []
     if sorted(found.labels) == sorted(wanted):
         return [found.labels.index(name) for name in wanted]
-    return list(range(len(wanted))) if found.labels == _default_names(len(wanted)) else []
-
-
-def _default_names(count: int) -> tuple[str, ...]:
-    """The labels of a Hugging Face classifier that nobody named."""
-    return tuple(f"LABEL_{i}" for i in range(count))
+    return list(range(len(wanted))) if found.has_nameless_labels and len(found.labels) == len(wanted) else []
 
 
 def summed_loss(task: Task, logits_NC: Tensor, labels_N: Tensor) -> Tensor:

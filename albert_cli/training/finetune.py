@@ -253,7 +253,7 @@ class Prepared:
 
 
 def _without_training_data(task: Task) -> InputError:
-    if task.classifier_of:
+    if task.train_split is None and task.classifier_of:
         model = find_task(task.classifier_of).title
         hint = f"name one as --checkpoint: albert finetune {task.classifier_of} makes it"
         return InputError(f"{task.title} is not trained on: a model fine-tuned on {model} answers it", hint)

@@ -118,15 +118,14 @@ class PretrainingJob:
             return metrics
         metrics |= {name: value for name, value in own.items() if name.startswith("order_")}
         other: Literal["nsp", "sop"] = "nsp" if self.pairs.sentence_loss == "sop" else "sop"
-        if corpus.documents > 1:  # the next sentence is told from one of another document
-            found = self._means(corpus, replace(self.pairs, sentence_loss=other), group)
-            metrics[f"{other}_accuracy"] = found["order_accuracy"]
-        return metrics
+        found = self._means(corpus, replace(self.pairs, sentence_loss=other), group)
+        return metrics | {f"{other}_accuracy": value for name, value in found.items() if name == "order_accuracy"}
 
     def _means(self, corpus: TokenCorpus, pairs: PairSettings, group: Group) -> dict[str, float]:
         """The mean of all that `loss_sums` gives, over the evaluation's examples drawn by these rules.
 
-        `order_accuracy_long` is over the pairs whose segments both have `LONG_SEGMENT` pieces, if there are any.
+        `order_accuracy_long` is over the pairs whose segments both have `LONG_SEGMENT` pieces. What there is none of
+        has no mean: next sentences in a single document, order where documents have one sentence.
         """
         over = {**{name: name for name in self.loss_names}, **self.shown}
         if "order_accuracy" in over:
@@ -144,11 +143,7 @@ class PretrainingJob:
         totals = group.sum_numbers([*sums.values(), *map(float, counts.values())])
         number_of = dict(zip(counts, totals[len(over) :], strict=True))
         means = zip(over, totals[: len(over)], strict=True)
-        return {
-            name: total / max(number_of[over[name]], 1)
-            for name, total in means
-            if number_of["long"] or over[name] != "long"
-        }
+        return {name: total / number_of[over[name]] for name, total in means if number_of[over[name]]}
 
     def score(self, metrics: Mapping[str, float]) -> float:
         """Masked-word loss, negated: of the held-out text, or else of the first corpus that is scored."""

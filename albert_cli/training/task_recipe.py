@@ -73,6 +73,9 @@ class TaskModel:
     heads of each attention block start by comparing words whatever they did before (`model.matching`): that many
     `matching_heads` look for a word's other occurrences, `count_heads` for those in the other text, and [CLS] gets the
     share that was found.
+
+    `head` is for `eval` of a checkpoint that has a head: "auto" scores it as it is where it is the task's, and asks
+    where its classes have no names; "own" takes it for the task's; "new" trains from its encoder.
     """
 
     dropout: float = 0.0
@@ -80,6 +83,7 @@ class TaskModel:
     initial: Literal["pretrained", "random"] = "pretrained"
     matching_heads: int = 0
     count_heads: int = 0
+    head: Literal["auto", "own", "new"] = "auto"
 
     def __post_init__(self) -> None:
         if self.matching_heads and self.count_heads:

@@ -9,14 +9,24 @@ from albert_cli.errors import ConfigError
 
 @dataclass(frozen=True)
 class Expected:
-    """A published score on dev, times 100, of a task's main metric; `tolerance` in points, 0 for the recipe's own."""
+    """A score on dev as it was published, times 100; `tolerance` in points, 0 for the recipe's own.
+
+    Of SQuAD `score` is F1 and `exact_match` may stand beside it, of 2.0 both at the best threshold.
+    """
 
     score: float
+    exact_match: float | None = None
     tolerance: float = 0.0
 
     def __post_init__(self) -> None:
-        if not -100 <= self.score <= 100 or self.tolerance < 0:
-            raise ConfigError(f"score {self.score}, tolerance {self.tolerance}", "scores are times 100, tolerances ≥ 0")
+        if any(not -100 <= score <= 100 for score in self.scores) or self.tolerance < 0:
+            said = f"score {' / '.join(f'{score:g}' for score in self.scores)}, tolerance {self.tolerance:g}"
+            raise ConfigError(said, "scores are times 100, tolerances ≥ 0")
+
+    @property
+    def scores(self) -> tuple[float, ...]:
+        """The published numbers, one or two."""
+        return (self.score,) if self.exact_match is None else (self.score, self.exact_match)
 
 
 @dataclass(frozen=True)
@@ -24,7 +34,8 @@ class VerifyRecipe:
     """What `albert eval verify/NAME` repeats: every task of `expected` from `checkpoint`, by its own recipe.
 
     `source` says where the scores were published, `runs` how many seeds are fine-tuned (the median counts),
-    `overrides` are laid on every task's recipe. A task passes when its score is at most `tolerance` points below.
+    `overrides` are laid on every task's recipe. A task passes when none of its scores is more than
+    `tolerance` points below.
     """
 
     checkpoint: str
@@ -37,6 +48,9 @@ class VerifyRecipe:
     def __post_init__(self) -> None:
         if not self.expected:
             raise ConfigError("a recipe to verify names no task", "[expected.sst2] with score = 92.9")
+        for task, expected in self.expected.items():
+            if expected.exact_match is not None and not task.startswith("squad"):
+                raise ConfigError(f"expected.{task}.exact_match: only SQuAD is published with it")
         if self.runs < 1 or self.tolerance < 0:
             raise ConfigError(f"runs = {self.runs}, tolerance = {self.tolerance}", "runs ≥ 1, tolerance ≥ 0")
 

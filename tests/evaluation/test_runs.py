@@ -16,6 +16,7 @@ import torch
 from albert_cli import store
 from albert_cli.errors import BusyError, ConfigError, InputError
 from albert_cli.evaluation import suite, tables
+from albert_cli.evaluation.average import average
 from albert_cli.evaluation.runs import evaluate
 from albert_cli.model import hub
 from albert_cli.model.heads import SequenceClassifier
@@ -88,11 +89,18 @@ def test_a_named_classifier_from_elsewhere_is_scored_in_its_own_order(tuned: Tun
     assert lines[0] == lines[1]
 
 
-def test_a_classifier_with_default_names_is_scored_and_said_to_be(
+def test_a_classifier_with_default_names_is_asked_for(
     tuned: Tuned, glue: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    """Two classes without names may be those of any task with two."""
     other = from_elsewhere(tuned("cola"), tmp_path / "other", ("LABEL_0", "LABEL_1"))
-    result = evaluate("cola", str(other), str(glue), tmp_path / "out", 1, QUICK, "cpu")
+    for task in ("cola", "sst2"):
+        with pytest.raises(ConfigError, match=r"its classes have no names \(LABEL_0, LABEL_1\)") as asked:
+            evaluate(task, str(other), str(glue), tmp_path / "out", 1, QUICK, "cpu")
+        assert "model.head=own" in str(asked.value.hint)
+    trained = evaluate("cola", str(other), str(glue), tmp_path / "new", 1, (*QUICK, "model.head=new"), "cpu")
+    assert trained["kind"] == "eval"
+    result = evaluate("cola", str(other), str(glue), tmp_path / "out", 1, (*QUICK, "model.head=own"), "cpu")
     assert result["scores"] == store.read_json(tuned("cola") / "results.json")["scores"]
     assert f"{other}: names no labels; they are taken for CoLA's: 0, 1\n" in capfd.readouterr().err
     other = from_elsewhere(tuned("cola"), tmp_path / "another", ("no", "yes"))
@@ -175,8 +183,8 @@ def test_the_suite_has_one_number(tuned: Tuned, glue: Path, tmp_path: Path) -> N
 
 def test_two_metrics_count_by_their_mean_and_cola_by_one() -> None:
     of = {"mrpc": {"accuracy": [0.5, 0.9, 0.6], "f1": [0.8, 0.1, 0.7]}, "cola": {"mcc": [0.3], "accuracy": [0.9]}}
-    scores = [suite.task_score({"task": name, "all_scores": all_scores}) for name, all_scores in of.items()]
-    assert scores == pytest.approx([(0.6 + 0.7) / 2, 0.3])
+    counted = {name: suite.counted({"task": name, "all_scores": all_scores}) for name, all_scores in of.items()}
+    assert average(counted) == pytest.approx(((0.6 + 0.7) / 2 + 0.3) / 2)
 
 
 def test_all_nine_tasks_are_the_glue_score() -> None:

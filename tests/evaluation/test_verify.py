@@ -59,9 +59,11 @@ def test_a_score_within_the_tolerance_is_reached(tmp_path: Path, checkpoint: Pat
     assert verify.is_recipe(file) and not verify.is_recipe("finetune/sst2") and not verify.is_recipe("sst2")
     result = verify.verify(file, None, str(data), tmp_path / "out", None, [], "cpu")
     assert result["tasks"]["sst2"] == {
-        "published": 99.5, "tolerance": 1.0, "metric": "accuracy", "score": 100.0, "runs": 1, "verdict": "reached",
+        "published": {"accuracy": 99.5}, "tolerance": 1.0, "scores": {"accuracy": 100.0}, "runs": 1,
+        "verdict": "reached",
     }  # fmt: skip
     assert result["tasks"]["race"]["verdict"] == "skipped" and "is not there" in result["tasks"]["race"]["reason"]
+    assert result["average"] == {"published": 99.5, "here": 100.0} and "Avg of 1" in verify.text(result)
     assert result["reached"] and result == store.read_json(tmp_path / "out" / "results.json")
     verify.check(result)
     said = verify.text(result)
@@ -79,7 +81,7 @@ def test_a_score_below_the_tolerance_is_said_and_ends_with_7(
     (other / "dev.tsv").write_text(dev.read_text().replace("5\t1", "5\t0"))
     result = verify.verify(file, None, str(tmp_path), tmp_path / "out", None, ["tolerance=0.5"], "cpu")
     found = result["tasks"]["sst2"]
-    assert found["tolerance"] == 0.5 and found["score"] < 99 and found["verdict"] == "not reached"
+    assert found["tolerance"] == 0.5 and found["scores"]["accuracy"] < 99 and found["verdict"] == "not reached"
     with pytest.raises(NotReached, match="sst2: below the published score") as raised:
         verify.check(result)
     assert raised.value.exit_code == 7
@@ -99,6 +101,22 @@ def test_a_task_of_which_every_seed_diverges_is_not_reached(
     assert "diverged: SST-2: its only seed diverged; seed 0: step 0" in verify.text(result)
     with pytest.raises(NotReached, match="sst2"):
         verify.check(result)
+
+
+def test_squad_is_compared_as_it_was_published(
+    tmp_path: Path, checkpoint: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 2.0 F1 and exact match at the best threshold: what is at threshold 0 is another number."""
+    file = recipe(tmp_path / "r.toml", checkpoint, squad2=82.1)
+    with Path(file).open("a") as stream:
+        stream.write("exact_match = 79.3\n")
+    scores = {"f1": [0.10], "em": [0.09], "best_f1": [0.821], "best_em": [0.79]}
+    monkeypatch.setattr(verify, "evaluate", lambda *_, **__: {"median": 0.10, "metric": "f1", "all_scores": scores})
+    (tmp_path / "out").mkdir()  # what the evaluation would make
+    result = verify.verify(file, None, str(data), tmp_path / "out", None, [], "cpu")
+    assert result["tasks"]["squad2"]["scores"] == pytest.approx({"best_f1": 82.1, "best_em": 79.0})
+    assert result["reached"] and "82.1/79.3" in verify.text(result)
+    assert not verify.verify(file, None, str(data), tmp_path / "out", None, ["tolerance=0.2"], "cpu")["reached"]
 
 
 def test_without_data_or_checkpoint_it_is_skipped(tmp_path: Path, checkpoint: Path) -> None:
@@ -147,9 +165,12 @@ def test_offline_one_line_says_why(tmp_path: Path) -> None:
 def test_the_shipped_recipe_has_the_published_scores() -> None:
     shipped = config.load(VerifyRecipe, "verify/albert-base-v2")
     (published,) = (p for p in PUBLISHED if p.model == "ALBERT-base v2")
-    assert {task: expected.score for task, expected in shipped.expected.items()} == published.scores
+    scores = {task: expected.scores for task, expected in shipped.expected.items()}
+    assert scores == {task: tuple(by_metric.values()) for task, by_metric in published.scores.items()}
     assert shipped.checkpoint == "albert/albert-base-v2" and shipped.tolerance_of("race") > shipped.tolerance_of("mnli")
     with pytest.raises(ConfigError, match="names no task"):
         VerifyRecipe("x", "y", {})
+    with pytest.raises(ConfigError, match=r"expected\.sst2\.exact_match"):
+        VerifyRecipe("x", "y", {"sst2": Expected(90.0, exact_match=80.0)})
     with pytest.raises(ConfigError, match="runs = 0"):
         VerifyRecipe("x", "y", {"sst2": Expected(90.0)}, runs=0)

@@ -144,6 +144,17 @@ def test_probe_needs_a_position_for_every_token(ran: tuple[Path, dict[str, Any]]
     assert "has only 128 positions" in said.err
 
 
+def test_probe_asks_as_the_run_was_trained(ran: tuple[Path, dict[str, Any]], tiny_data: Path) -> None:
+    """Its own length and masks, which an experiment names for all of its runs."""
+    plan_says = next(ran[0].glob("stages/probe-*.json"))
+    expected = json.loads(plan_says.read_text())["result"]
+    own = json.loads(albert("probe", expected["checkpoint"], "--data", tiny_data, "--sequences", 64, "--json").out)
+    assert own == expected and (own["data"]["max_seq_length"], own["data"]["ngram"]) == (32, 1)
+    assert "at most 32 pieces" in albert("probe", expected["checkpoint"], "--data", tiny_data, "--sequences", 8).out
+    other = albert("probe", expected["checkpoint"], "--data", tiny_data, "-s", "data.ngram=3", "--json").out
+    assert json.loads(other)["data"]["ngram"] == 3
+
+
 def scores(result: dict[str, Any]) -> dict[str, Any]:
     """What is measured but the time that it took."""
     return {

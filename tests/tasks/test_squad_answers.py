@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from albert_cli.tasks.squad import Answer, Question
 from albert_cli.tasks.squad_answers import (
@@ -19,6 +22,7 @@ from albert_cli.tasks.squad_answers import (
     best_answers,
     write_official,
 )
+from albert_cli.tasks.squad_metrics import evaluate, score
 
 CONTEXT = "Ada met Bo, then Bo left."
 QUESTIONS = [Question("a", "Who met Bo?", CONTEXT, (Answer("Ada", 0),), "t"), Question("b", "Who sang?", CONTEXT)]
@@ -76,13 +80,66 @@ def test_the_official_files(tmp_path: Path, names: tuple[str, str]) -> None:
     write_official(tmp_path, QUESTIONS, replace(ONE, names=names), "2.0", threshold=1.5, n_best=2)
     read = {p.name: json.loads(p.read_text(encoding="utf-8")) for p in tmp_path.iterdir()}
     assert read == {
-        "predictions.json": {"a": "Ada", "b": ""},
+        "predictions.json": {"a": "Ada", "b": "Bo"},
+        "predictions_at_threshold.json": {"a": "Ada", "b": ""},
         "nbest_predictions.json": {
             "a": [scored("Ada", 0.625, before=0.5), scored("Bo", 0.375, before=0.3)],  # of the two alone
             "b": [scored("Bo", 1.0, before=0.9)],
         },
         "null_odds.json": {"a": -1.0, "b": 2.0},
     }
+
+
+def published_evaluation(golds: dict[str, list[str]], folder: Path, threshold: float) -> dict[str, float]:
+    """What the published evaluation of 2.0 prints of our files (`--na-prob-file`, `--na-prob-thresh`), in a plain loop.
+
+    A question beyond the threshold counts as unanswered. For the best one, questions are answered one after the other
+    in the order of their odds, and the first of the best totals is taken.
+    """
+    said: dict[str, str] = json.loads((folder / "predictions.json").read_text(encoding="utf-8"))
+    odds: dict[str, float] = json.loads((folder / "null_odds.json").read_text(encoding="utf-8"))
+    found = {}
+    for name in ("em", "f1"):
+        raw = {key: getattr(score(said[key], answers, "2.0"), name) for key, answers in golds.items()}
+        kept = {key: float(not golds[key]) if odds[key] > threshold else value for key, value in raw.items()}
+        found[name] = sum(kept.values()) / len(kept)
+        total = best = float(sum(not answers for answers in golds.values()))
+        found[f"threshold_{name}"] = 0.0
+        for key in sorted(odds, key=lambda key: odds[key]):
+            total += raw[key] if golds[key] else -1.0 if said[key] else 0.0
+            if total > best:
+                best, found[f"threshold_{name}"] = total, odds[key]
+        found[f"best_{name}"] = best / len(raw)
+    return found
+
+
+@given(st.data())
+def test_the_published_evaluation_finds_our_scores_in_our_files(data: st.DataObject) -> None:
+    """Of any answers, ties of the odds and questions without a span among them, whatever the threshold."""
+    count = data.draw(st.integers(1, 9))
+    texts = st.sampled_from(((), ((0, 3),), ((0, 10), (0, 3)), ((8, 10), (0, 10))))  # none, or by their characters
+    places = [(n, *place) for n in range(count) for place in data.draw(texts)]
+    null = data.draw(st.lists(st.sampled_from((-2.0, 0.0, 1e-7, 2e-7, 1.0, 3.0, 1e9)), min_size=count, max_size=count))
+    answers = st.sampled_from((("Ada",), ("Ada met",), ("Bo", "Ada met Bo,"), ("the",), ()))
+    golds = {str(n): list(data.draw(answers)) for n in range(count)}
+    asked = [Question(n, "?", CONTEXT, tuple(Answer(a, 0) for a in texts)) for n, texts in golds.items()]
+    of, begin, end = np.array(places, dtype=np.int64).reshape(-1, 3).T
+    terms = np.zeros((len(of), 2))
+    found = Spans(of, begin, end, np.full(len(of), 0.5), terms, np.array(null))
+    threshold = data.draw(st.sampled_from((-1.0, 0.0, 1.0, 2.0)))
+    with tempfile.TemporaryDirectory() as folder:
+        write_official(Path(folder), asked, found, "2.0", threshold, n_best=3)
+        theirs = published_evaluation(golds, Path(folder), threshold)
+        kept = json.loads((Path(folder) / "predictions_at_threshold.json").read_text(encoding="utf-8"))
+    raw = [best[0].text for best in best_answers(asked, found)]
+    ours = evaluate(raw, list(golds.values()), "2.0", null, threshold)
+    assert {name: ours[name] for name in ("f1", "em", "best_f1", "best_em")} == pytest.approx(
+        {name: theirs[name] for name in ("f1", "em", "best_f1", "best_em")}, abs=1e-15
+    )
+    assert ours["best_threshold"] == theirs["threshold_f1"]
+    if ["the"] not in golds.values():  # of which normalisation leaves nothing: silence is right, yet counts as wrong
+        plain = evaluate(list(kept.values()), list(golds.values()), "2.0")
+        assert {name: plain[name] for name in ("f1", "em")} == {name: ours[name] for name in ("f1", "em")}
 
 
 def test_lines_with_and_without_scores() -> None:

@@ -96,11 +96,14 @@ def test_transformers_gives_the_same_logits(tuned: Path, race: Path) -> None:
         assert np.abs(logits.softmax(-1).numpy() - said).max() < 2e-5
 
 
-def test_eval_scores_it_as_it_is_and_trains_another_level(tuned: Path, race: Path, tmp_path: Path) -> None:
+def test_eval_scores_it_as_it_is_each_level_too(tuned: Path, race: Path, tmp_path: Path) -> None:
     scored = evaluate("race", str(tuned), str(race), tmp_path / "scored", 1, (), "cpu")
     assert scored["initial"] == "task checkpoint"
     assert scored["scores"] == store.read_json(tuned / "results.json")["scores"]
-    short = (*OVERRIDES, "schedule.total_steps=4", "train.eval_every=4")
+    for level in ("middle", "high"):
+        alone = evaluate(f"race_{level}", str(tuned), str(race), tmp_path / level, 1, (), "cpu")
+        assert alone["kind"] == "run" and alone["scores"] == {"accuracy": scored["scores"][f"{level}_accuracy"]}
+    short = (*OVERRIDES, "schedule.total_steps=4", "train.eval_every=4", "model.head=new")
     trained = evaluate("race_high", str(tuned), str(race), tmp_path / "trained", 1, short, "cpu")
     assert trained["kind"] == "eval" and list(trained["all_scores"]) == ["accuracy"]
 

@@ -112,6 +112,22 @@ def test_the_journal_has_accuracies_speed_and_the_share_of_the_peak(finished: Pa
     assert all(0 < e["nsp_accuracy"] < 1 for e in evaluated)
 
 
+@pytest.mark.parametrize("loss", ["nsp", "sop"])
+def test_next_sentences_in_a_single_document_have_no_score(
+    loss: str, recipe: Path, tiny_data: Path, tiny_vocabulary: Path, tmp_path: Path
+) -> None:
+    """Every pair is in order there: a score of 100 % would say nothing."""
+    from albert_cli.data import build
+    from albert_cli.data.tokenise import BuildSettings
+
+    (tmp_path / "text.txt").write_text("Kra bade wi. Luma figo ste. Nepi roro. Suta vewi. Zo gofi.")
+    build.build([str(tmp_path / "text.txt")], tiny_vocabulary, tmp_path / "one", BuildSettings(holdout=0.0), workers=1)
+    named = [f'evaluation=["{tmp_path / "one"}"]', f"data.sentence_loss={loss}", "schedule.total_steps=2"]
+    result = pretrain(str(recipe), tiny_data, tmp_path / "run", [*named, "schedule.warmup_steps=1"], device="cpu")
+    assert ("one/order_accuracy" in result) == (loss == "sop")
+    assert "one/nsp_accuracy" not in result and "order_accuracy" in result
+
+
 def test_further_corpora_are_scored_by_name(
     recipe: Path, tiny_data: Path, finished: Path, tiny_vocabulary: Path, tmp_path: Path
 ) -> None:

@@ -1,0 +1,39 @@
+"""Avg of the paper's tables: one place that says which scores of a task count, and how they become one number."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from albert_cli.tasks.spec import find_task
+
+# Published of SQuAD are F1 and exact match: of 2.0 both at the threshold that is best on the dev set itself, as its
+# published evaluation and the reference's score them. Of other tasks the main metric (MNLI: matched alone, §4.2.2).
+_PUBLISHED = {"squad1": ("f1", "em"), "squad2": ("best_f1", "best_em")}
+
+
+def medians(result: Mapping[str, Any]) -> dict[str, float]:
+    """Every metric of a task's `results.json`: the median of its runs, or the score of a model that was not trained."""
+    if "all_scores" in result:
+        return {name: statistics.median(scores) for name, scores in result["all_scores"].items()}
+    return dict(result["scores"])
+
+
+def published_metrics(task: str) -> Sequence[str]:
+    """The metrics under which a task's scores stand in the paper's tables."""
+    return _PUBLISHED.get(task) or find_task(task).metrics[:1]
+
+
+def as_published(task: str, result: Mapping[str, Any]) -> dict[str, float]:
+    """Of a task's `results.json` the metrics that the paper's tables have."""
+    found = medians(result)
+    return {name: found[name] for name in published_metrics(task)}
+
+
+def average(tasks: Mapping[str, Mapping[str, float]]) -> float:
+    """The mean over tasks, each of which counts as the mean of its metrics.
+
+    With `as_published` this is Avg of Tables 2 to 13: F1 and exact match of a SQuAD are averaged first.
+    """
+    return statistics.fmean(statistics.fmean(scores.values()) for scores in tasks.values())
