@@ -40,7 +40,7 @@ class NoneEnded(DivergedError):  # noqa: N818  (as its kind)
 
 @dataclass(frozen=True)
 class Request:
-    """What `albert eval` was asked for, whatever the task."""
+    """What `albert eval` was asked for, whatever the task; `again`: train a checkpoint that has the task's head too."""
 
     checkpoint: str
     data: str | None
@@ -48,12 +48,14 @@ class Request:
     overrides: tuple[str, ...] = ()
     device: str = "auto"
     nproc: int = 1
+    again: bool = False
 
 
 def prepare_task(request: Request, task: str) -> Prepared:
-    """Ready to be scored as it is, when its checkpoint has the task's own head; else to be trained."""
+    """Ready to be scored as it is, when its checkpoint has the task's own head; else, or `again`, to be trained."""
     prepared = prepare(task, request.checkpoint, request.data, request.overrides, request.device)
-    if prepared.recipe.model.initial == "random" or not prepared.kind.has_head(prepared.task, prepared.checkpoint):
+    trained = request.again or prepared.recipe.model.initial == "random"
+    if trained or not prepared.kind.has_head(prepared.task, prepared.checkpoint):
         return prepared
     if made_for := prepared.checkpoint.finetuned_for:
         recipe = resolve(task, [*as_trained(made_for), *request.overrides])

@@ -33,21 +33,25 @@ class TaskData:
 class TaskModel:
     """`[model]`: dropout inside the encoder and before the classifier (Table 14's DR and 0.1).
 
-    `initial = "random"` keeps the checkpoint's shape and vocabulary and draws new weights: the control that
-    shows what pretraining brought. `matching_heads` is how many heads of each attention block start by comparing
-    words whatever they did before, see `model.matching`: for tasks on pairs of texts, where an encoder is too small to
-    have learnt it.
+    `initial = "random"` keeps the checkpoint's shape and vocabulary and draws new weights: the control that shows what
+    pretraining brought. `head = "checkpoint"` goes on with the checkpoint's own head, of this task or of one with
+    the same head (SQuAD 1.1's is that of 2.0 under `span.head = "linear"`), instead of a new one. `matching_heads`
+    is how many heads of each attention block start by comparing words whatever they did before, see
+    `model.matching`: for tasks on pairs of texts, where an encoder is too small to have learnt it.
     """
 
     dropout: float = 0.0
     classifier_dropout: float = 0.1
     initial: Literal["pretrained", "random"] = "pretrained"
+    head: Literal["new", "checkpoint"] = "new"
     matching_heads: int = 0
 
     def __post_init__(self) -> None:
         for name in ("dropout", "classifier_dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise ConfigError(f"model.{name} is {getattr(self, name)}", "a dropout rate lies in [0, 1)")
+        if self.initial == "random" and self.head == "checkpoint":
+            raise ConfigError("model.head is the checkpoint's, model.initial is random", "leave out one of the two")
 
 
 @dataclass(frozen=True)
