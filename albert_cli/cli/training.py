@@ -114,6 +114,10 @@ def evaluate(
     nproc: Annotated[
         int, typer.Option(help="Runs at a time: a process for each GPU, or so many that share the cores.")
     ] = 1,
+    again: Annotated[
+        bool,
+        typer.Option("--again", help="Fine-tune a checkpoint of this very task too, which is else scored as it is."),
+    ] = False,
     search: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE,…", help="Try all of lr=1e-5,2e-5 batch=16,32 and so on.")
     ] = None,
@@ -134,8 +138,10 @@ def evaluate(
         from albert_cli.evaluation import verify
 
         if verify.is_recipe(task):
-            if more or search or ensemble or submission:
-                raise ConfigError(f"{task} takes no --search, --ensemble or --submission", "it says what to compare")
+            if more or search or ensemble or submission or again:
+                raise ConfigError(
+                    f"{task} takes no --search, --ensemble, --submission or --again", "it says what to compare"
+                )
             found = verify.verify(task, checkpoint, data, out, runs, overrides or [], device, nproc)
             console.emit(found, verify.text(found))
             verify.check(found)
@@ -150,7 +156,7 @@ def evaluate(
     searched = [*(search or []), *(more or [])] if search else []
     together = [*(ensemble or []), *(more or [])] if ensemble else []
     result = verb_module.evaluate(
-        task, checkpoint, data, out, 5 if runs is None else runs, overrides or [], device, nproc=nproc,
+        task, checkpoint, data, out, 5 if runs is None else runs, overrides or [], device, nproc=nproc, again=again,
         submission_file=submission, lists=searched, ensemble_of=together,
     )  # fmt: skip
     console.emit(result, tables.text(result))

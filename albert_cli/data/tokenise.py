@@ -115,6 +115,8 @@ def _size(part: Part) -> int:
 
 def _describe(part: Part) -> dict[str, Any]:
     described: dict[str, Any] = {"source": part.source.name}
+    if part.source.kind == "squad-answers":  # squad: reads other text out of the same file
+        described["kind"] = part.source.kind
     if part.source.can_be_split and part.stamp is not None and (part.start or part.end is not None):
         described |= {"start": part.start, "end": part.end or part.stamp[0]}
     return described | ({"bytes": part.stamp[0]} if part.stamp else {})

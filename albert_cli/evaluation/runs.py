@@ -25,21 +25,23 @@ def evaluate(
     device: str,
     *,
     nproc: int = 1,
+    again: bool = False,
     submission_file: Path | None = None,
     lists: Sequence[str] = (),
     ensemble_of: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Score a checkpoint on a task, or on every GLUE task whose data are there; return `results.json`.
 
-    A checkpoint of this very task is scored as it is. Any other, one of another task included, is where `runs`
-    seeded fine-tunings start from, `nproc` at a time. `submission_file` becomes the suite's zip for GLUE's server.
+    A checkpoint of this very task is scored as it is, or `again` fine-tuned. Any other, one of another task included,
+    is where `runs` seeded fine-tunings start from, `nproc` at a time. `submission_file` becomes the suite's zip for
+    GLUE's server.
     `lists` are searched (`search.py`), `ensemble_of` names checkpoints that answer together (`ensemble.py`).
     """
     for name, value in (("runs", runs), ("nproc", nproc)):
         if value < 1:
             raise ConfigError(f"--{name} {value}: at least one is needed")
     _check_asked(task, checkpoint, submission_file, lists, ensemble_of)
-    request = Request(checkpoint or "", data, runs, tuple(overrides), device, nproc)
+    request = Request(checkpoint or "", data, runs, tuple(overrides), device, nproc, again)
     if ensemble_of:
         return ensemble.evaluate_ensemble(request, task, ensemble_of, out)
     if lists:

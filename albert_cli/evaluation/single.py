@@ -41,7 +41,7 @@ class NoneEnded(DivergedError):  # noqa: N818  (as its kind)
 
 @dataclass(frozen=True)
 class Request:
-    """What `albert eval` was asked for, whatever the task."""
+    """What `albert eval` was asked for, whatever the task; `again`: train a checkpoint that has the task's head too."""
 
     checkpoint: str
     data: str | None
@@ -49,12 +49,13 @@ class Request:
     overrides: tuple[str, ...] = ()
     device: str = "auto"
     nproc: int = 1
+    again: bool = False
 
 
 def prepare_task(request: Request, task: str) -> Prepared:
-    """Ready to be scored as it is, when its checkpoint has the task's own head; else to be trained."""
+    """Ready to be scored as it is, when its checkpoint has the task's own head; else, or `again`, to be trained."""
     prepared = prepare(task, request.checkpoint, request.data, request.overrides, request.device)
-    if not _is_scored(prepared):
+    if request.again or not _is_scored(prepared):
         return prepared
     if made_for := prepared.checkpoint.finetuned_for:
         recipe = resolve(task, [*as_trained(made_for), *request.overrides])
@@ -70,7 +71,7 @@ def _is_scored(prepared: Prepared) -> bool:
     if model.head == "auto" and found.has_nameless_labels:
         raise ConfigError(
             f"{found.directory}: its classes have no names ({', '.join(found.labels)}); are they {task.title}'s?",
-            f"-s model.head=own takes them for {', '.join(task.output_names)}; -s model.head=new trains the encoder",
+            f"-s model.head=checkpoint takes them for {', '.join(task.output_names)}; model.head=new trains the encoder",
         )
     return True
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
+from itertools import accumulate
 from typing import Any
 
 from albert_cli import network
@@ -21,6 +23,7 @@ from albert_cli.text.lines import (
     unchanged,
     without_bad_characters,
 )
+from albert_cli.text.sentences import split_sentences
 
 Numbered = Iterator[tuple[int, str]]  # line (row, file) number from 1 in the part, and text
 _ROWS = 64  # rows of a Parquet file decoded at a time
@@ -155,31 +158,60 @@ def _cell(text: str | None, part: Part, number: int, settings: ReadSettings, tal
         yield number, without_bad_characters(text, part.at, number, settings.on_bad_bytes)
 
 
-def read_passages(part: Part, settings: ReadSettings, tally: Tally) -> Numbered:
-    """The passages of a task's file, for the paper's intrinsic dev set (its Section 4.1).
+def read_task(part: Part, settings: ReadSettings, tally: Tally) -> Numbered:
+    """The texts of a task's file, SQuAD's (1.1 and 2.0) or RACE's.
 
-    SQuAD (1.1 and 2.0): the contexts of an article, a line each, are one text. RACE: a file's `article` is one.
+    `squad`: the contexts of an article, a line each, are one text, for the paper's intrinsic dev set (its Section 4.1);
+    `race`: a file's `article` is one. `squad-answers`: every question and, on the next line, the sentence of its
+    context that holds its answer, so that pretraining sees the one beside the other.
     """
     data = bytearray()
     for number, offset, raw in raw_lines(part, settings, tally):
         data += decode(raw, part, number, offset, settings.on_bad_bytes).encode() + b"\n"
-    name = part.source.name
+    name, kind = part.source.name, part.source.kind
     if not data.strip():
         return
     try:
         value = json.loads(data)
-        if part.source.kind == "race":
+        if kind == "race":
             texts = [value["article"]]
-        else:
+        elif kind == "squad":
             texts = ["\n".join(p["context"] for p in article["paragraphs"]) for article in value["data"]]
+        else:
+            texts = [t for article in value["data"] for p in article["paragraphs"] for t in _questions_and_answers(p)]
         if not all(isinstance(text, str) for text in texts):
             raise TypeError("its text is no string")
-    except (ValueError, RecursionError, KeyError, TypeError) as error:
-        kind = {"race": "RACE", "squad": "SQuAD"}[part.source.kind]
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
+        task = "RACE" if kind == "race" else "SQuAD"
         reason = f"no key {error}" if isinstance(error, KeyError) else error
-        raise InputError(f"{name}: not a file of {kind}'s format ({reason})", "JSON lines end in .jsonl") from None
+        raise InputError(f"{name}: not a file of {task}'s format ({reason})", "JSON lines end in .jsonl") from None
+    if kind == "squad-answers" and not texts:
+        raise InputError(f"{name}: no question has an answer in its context", "a file to train on has them")
     for number, text in enumerate(texts, 1):
         yield from _cell(text, part, number, settings, tally)
+
+
+def _questions_and_answers(paragraph: dict[str, Any]) -> Iterator[str]:
+    """Each answered question of a paragraph, and below it the sentence that holds its first answer, or sentences.
+
+    Characters that are not blank are counted, since sentences have every one of them and not the white space.
+    """
+    context = paragraph["context"]
+    sentences = split_sentences(context)
+    ends = list(accumulate(_solid(sentence) for sentence in sentences))
+    for question in paragraph["qas"]:
+        for answer in question.get("answers", [])[:1]:
+            start, text = answer["answer_start"], answer["text"]
+            if not text.strip() or context[start : start + len(text)] != text:
+                continue  # its place is not known
+            before = _solid(context[:start])
+            first, last = bisect_right(ends, before), bisect_left(ends, before + _solid(text))
+            yield " ".join(question["question"].split()) + "\n" + " ".join(sentences[first : last + 1])
+
+
+def _solid(text: str) -> int:
+    """How many characters are not blank."""
+    return sum(map(len, text.split()))
 
 
 def read_hub(part: Part, settings: ReadSettings, tally: Tally) -> Numbered:

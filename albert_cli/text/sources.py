@@ -11,13 +11,16 @@ from typing import Literal, TypeAlias
 
 from albert_cli.errors import ConfigError, InputError
 
-Kind: TypeAlias = Literal["text", "jsonl", "csv", "tsv", "parquet", "squad", "race", "hub", "docs", "stdin"]
+Kind: TypeAlias = Literal[
+    "text", "jsonl", "csv", "tsv", "parquet", "squad", "squad-answers", "race", "hub", "docs", "stdin"
+]
+TASKS: dict[Kind, str] = {"squad": ".json", "squad-answers": ".json", "race": ".txt"}  # read as KIND:FILES
 
 ENDINGS: dict[str, Kind] = {".txt": "text", ".jsonl": "jsonl", ".csv": "csv", ".tsv": "tsv"}
 COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst")
 _LARGEST_WEIGHT = 100
 _WEIGHT = re.compile(r"(.+)@(\d+(?:\.\d+)?)", re.DOTALL)
-_HINT = "a source is a file, a folder, a glob, -, hf:NAME, squad:FILE, race:FOLDER or docs:"
+_HINT = "a source is a file, a folder, a glob, -, hf:NAME, squad:FILE, squad-answers:FILE, race:FOLDER or docs:"
 
 
 @dataclass(frozen=True)
@@ -51,10 +54,10 @@ def resolve(sources: Sequence[str]) -> list[Source]:
     """
     if not sources:
         raise InputError("no source of text is named", _HINT)
-    found: dict[str, Source] = {}
+    found: dict[tuple[Kind, str], Source] = {}
     for given in sources:
         for source in _resolve_one(*_split_weight(given)):
-            before = found.setdefault(source.name, source)
+            before = found.setdefault((source.kind, source.name), source)
             if before.weight != source.weight:
                 raise ConfigError(f"{source.name}: named twice, with weights {before.weight:g} and {source.weight:g}")
     return list(found.values())
@@ -82,10 +85,9 @@ def _resolve_one(name: str, weight: float) -> list[Source]:
         if name not in ("docs:", "docs:stdlib"):
             raise InputError(f"{name}: unknown", "docs: is all installed documentation, docs:stdlib Python's own")
         return [Source(name, "docs", weight=weight)]
-    if name.startswith("squad:"):
-        return [Source(str(p), "squad", "", weight) for p in _existing(name.removeprefix("squad:"), (".json",))]
-    if name.startswith("race:"):
-        return [Source(str(p), "race", "", weight) for p in _existing(name.removeprefix("race:"), (".txt",))]
+    for kind, ending in TASKS.items():
+        if name.startswith(f"{kind}:"):
+            return [Source(str(p), kind, "", weight) for p in _existing(name.removeprefix(f"{kind}:"), (ending,))]
     return [_of_file(path, weight) for path in _existing(name, _ALL_ENDINGS)]
 
 

@@ -125,7 +125,7 @@ class Prepared:
         return features
 
     def new_model(self, seed: int) -> Any:
-        """The encoder from the checkpoint (or anew, under `initial = "random"`) with a fresh head."""
+        """The encoder from the checkpoint (or anew, under `initial = "random"`) with a new head or the file's."""
         settings = self.recipe.model
         shape = dataclasses.replace(
             self.checkpoint.config,
@@ -136,10 +136,13 @@ class Prepared:
         torch.manual_seed(seed)
         model = self.kind.new_model(self.task, shape, self.recipe)
         if settings.initial == "pretrained":
-            # A head in the file belongs to another task, whatever its shape.
-            found = self.start.checkpoint if self.start else self.checkpoint
-            encoder = {n: t for n, t in found.tensors.items() if n.startswith("encoder.")}
-            hub.load_into(model, dataclasses.replace(found, tensors=encoder))
+            found, heads = self.start.checkpoint if self.start else self.checkpoint, []
+            if settings.head == "checkpoint":
+                heads = [name for name, _ in model.named_children() if name != "encoder"]
+            else:  # a head in the file belongs to another task, whatever its shape
+                encoder = {n: t for n, t in found.tensors.items() if n.startswith("encoder.")}
+                found = dataclasses.replace(found, tensors=encoder)
+            hub.load_into(model, found, heads)
         is_fresh = settings.initial == "random"
         check_heads("model.matching_heads", settings.matching_heads, shape)
         check_heads("model.count_heads", settings.count_heads, shape)
@@ -221,6 +224,7 @@ class Prepared:
             "start_from": self.recipe.start_from,
             **({"start_note": self.start_note} if self.start_note else {}),
             "initial": self.recipe.model.initial,
+            "head": self.recipe.model.head,
             "recipe": hashlib.sha256(text.encode()).hexdigest()[:16],
             "data": fingerprint(joined),
             "versions": run.versions(),

@@ -74,8 +74,9 @@ class TaskModel:
     `matching_heads` look for a word's other occurrences, `count_heads` for those in the other text, and [CLS] gets the
     share that was found.
 
-    `head` is for `eval` of a checkpoint that has a head: "auto" scores it as it is where it is the task's, and asks
-    where its classes have no names; "own" takes it for the task's; "new" trains from its encoder.
+    `head`: "new" trains a new head, "checkpoint" goes on with the checkpoint's own, of this task or of one with the
+    same head (SQuAD 1.1's is that of 2.0 under `span.head = "linear"`). "auto" is "new", but that `eval` scores a
+    checkpoint that has the task's head as it is, and asks where its classes have no names.
     """
 
     dropout: float = 0.0
@@ -83,7 +84,7 @@ class TaskModel:
     initial: Literal["pretrained", "random"] = "pretrained"
     matching_heads: int = 0
     count_heads: int = 0
-    head: Literal["auto", "own", "new"] = "auto"
+    head: Literal["auto", "new", "checkpoint"] = "auto"
 
     def __post_init__(self) -> None:
         if self.matching_heads and self.count_heads:
@@ -94,6 +95,8 @@ class TaskModel:
         for name in ("dropout", "classifier_dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise ConfigError(f"model.{name} is {getattr(self, name)}", "a dropout rate lies in [0, 1)")
+        if self.initial == "random" and self.head == "checkpoint":
+            raise ConfigError("model.head is the checkpoint's, model.initial is random", "leave out one of the two")
 
 
 @dataclass(frozen=True)

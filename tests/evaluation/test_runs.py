@@ -97,10 +97,10 @@ def test_a_classifier_with_default_names_is_asked_for(
     for task in ("cola", "sst2"):
         with pytest.raises(ConfigError, match=r"its classes have no names \(LABEL_0, LABEL_1\)") as asked:
             evaluate(task, str(other), str(glue), tmp_path / "out", 1, QUICK, "cpu")
-        assert "model.head=own" in str(asked.value.hint)
+        assert "model.head=checkpoint" in str(asked.value.hint)
     trained = evaluate("cola", str(other), str(glue), tmp_path / "new", 1, (*QUICK, "model.head=new"), "cpu")
     assert trained["kind"] == "eval"
-    result = evaluate("cola", str(other), str(glue), tmp_path / "out", 1, (*QUICK, "model.head=own"), "cpu")
+    result = evaluate("cola", str(other), str(glue), tmp_path / "out", 1, (*QUICK, "model.head=checkpoint"), "cpu")
     assert result["scores"] == store.read_json(tuned("cola") / "results.json")["scores"]
     assert f"{other}: names no labels; they are taken for CoLA's: 0, 1\n" in capfd.readouterr().err
     other = from_elsewhere(tuned("cola"), tmp_path / "another", ("no", "yes"))

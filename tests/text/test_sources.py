@@ -128,6 +128,63 @@ def test_squad_and_race_passages_are_text(tmp_path: Path) -> None:
         texts(f"squad:{squad}")
 
 
+def squad_file(path: Path, context: str, *questions: tuple[str, str, int]) -> Path:
+    """A file in SQuAD's layout; of each question the answer and its place."""
+    asked = [{"id": q, "question": q, "answers": [{"text": a, "answer_start": at}]} for q, a, at in questions]
+    path.write_text(json.dumps({"data": [{"title": "T", "paragraphs": [{"context": context, "qas": asked}]}]}))
+    return path
+
+
+def test_questions_stand_beside_the_sentence_of_their_answer(tmp_path: Path) -> None:
+    context = "It rained in  Rome.\nDr. Ash left at 5 p.m. on Monday. He took two cats, Rome said."
+    asked = [("Where did\nit rain?", "Rome"), ("When?", "5 p.m."), ("What?", "Monday. He took")]
+    wanted = [(question, answer, context.index(answer)) for question, answer in asked]
+    wanted += [("Who said so?", "Rome", context.rindex("Rome")), ("Not at its place?", "Rome", 0)]
+    path = squad_file(tmp_path / "train.json", context, *wanted)
+    assert texts(f"squad-answers:{path}") == [
+        "Where did it rain?\nIt rained in Rome.",
+        "When?\nDr. Ash left at 5 p.m. on Monday.",
+        "What?\nDr. Ash left at 5 p.m. on Monday. He took two cats, Rome said.",
+        "Who said so?\nHe took two cats, Rome said.",
+    ]
+    assert len(texts(f"squad-answers:{path}", f"squad:{path}")) == 5  # two texts of one file
+
+
+@given(st.lists(st.text("ab .\n\xa0?", min_size=1, max_size=30), min_size=1, max_size=6), st.data())
+def test_the_sentence_holds_the_answer_wherever_it_is(
+    tmp_path_factory: pytest.TempPathFactory, parts: list[str], draw: st.DataObject
+) -> None:
+    context = ". ".join(parts) + "z"
+    start = draw.draw(st.integers(0, len(context) - 1))
+    answer = context[start : draw.draw(st.integers(start + 1, len(context)))]
+    path = squad_file(
+        tmp_path_factory.mktemp("squad") / "train.json", context, ("Q?", answer, start), ("Z?", "z", len(context) - 1)
+    )
+    *found, last = texts(f"squad-answers:{path}")
+    assert last.startswith("Z?\n")
+    assert last.endswith("z")
+    assert len(found) == bool(answer.strip())
+    for text in found:
+        assert "".join(answer.split()) in "".join(text.removeprefix("Q?\n").split())
+
+
+@pytest.mark.parametrize(
+    ("question", "said"),
+    [
+        ({"answers": [{"text": "x", "answer_start": 0}]}, "no key 'question'"),
+        ({"question": "q", "answers": [{"text": "x"}]}, "no key 'answer_start'"),
+        ({"question": "q", "answers": [{"text": "x", "answer_start": "0"}]}, "not a file of SQuAD's format"),
+        ("q", "not a file of SQuAD's format"),
+        ({"question": "q", "is_impossible": True}, "no question has an answer"),
+    ],
+)
+def test_files_without_answered_questions_are_refused(tmp_path: Path, question: object, said: str) -> None:
+    path = tmp_path / "bad.json"
+    path.write_text(json.dumps({"data": [{"paragraphs": [{"context": "x", "qas": [question]}]}]}))
+    with pytest.raises(InputError, match=said):
+        texts(f"squad-answers:{path}")
+
+
 @pytest.mark.parametrize("sent", ['{"text": "One."}\n{"text": "Two."}\n', "One.\n\nTwo.\n"])
 def test_stdin_is_text_or_json_lines(sent: str, monkeypatch: pytest.MonkeyPatch) -> None:
     stream = io.TextIOWrapper(io.BufferedReader(io.BytesIO(sent.encode())))

@@ -14,7 +14,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from albert_cli.errors import CheckpointError
+from albert_cli.errors import CheckpointError, ConfigError
 from albert_cli.model import hub
 from albert_cli.model.heads import QuestionAnswering
 from albert_cli.model.packing import pack
@@ -200,6 +200,35 @@ def test_a_finished_checkpoint_is_scored_as_it_is(tuned: Callable[[str], Path], 
         results = json.loads((out / "results.json").read_text(encoding="utf-8"))
         assert done["scores"]["f1"] == results["scores"]["f1"]
         assert (tmp_path / task / "predictions.json").read_bytes() == (out / "predictions.json").read_bytes()
+
+
+def test_a_finished_checkpoint_is_trained_again_where_that_is_asked_for(
+    tuned: Callable[[str], Path], tmp_path: Path
+) -> None:
+    from albert_cli.evaluation.runs import evaluate as evaluate_runs
+
+    out = tuned("squad1")
+    short = [*OVERRIDES, "schedule.total_steps=1", "optimizer.lr=1e-9", "model.head=checkpoint"]
+    data = str(out.parent / "squad1")
+    done = evaluate_runs("squad1", str(out), data, tmp_path / "again", 2, short, "cpu", again=True)
+    results = json.loads((out / "results.json").read_text(encoding="utf-8"))
+    assert done["scores_by_seed"] == {"0": results["score"], "1": results["score"]}
+
+
+def test_the_reader_of_one_version_starts_the_other(tuned: Callable[[str], Path]) -> None:
+    out = tuned("squad1")
+    data = str(write(out.parent / "both.json", 6, impossible=True))
+    kept = [*OVERRIDES, "model.head=checkpoint"]
+    model = prepare("squad2", str(out), data, [*kept, "span.head=linear"], "cpu").new_model(0)
+    found = hub.read(out).tensors
+    assert all(torch.equal(tensor, found[name]) for name, tensor in model.state_dict().items())
+    fresh = prepare("squad2", str(out), data, [*OVERRIDES, "span.head=linear"], "cpu").new_model(0)
+    assert not torch.equal(fresh.span.weight, found["span.weight"])
+    assert torch.equal(fresh.encoder.embeddings.word.weight, found["encoder.embeddings.word.weight"])
+    with pytest.raises(CheckpointError, match=r"start head: start\.weight is missing"):
+        prepare("squad2", str(out), data, kept, "cpu").new_model(0)
+    with pytest.raises(ConfigError, match=r"model\.head is the checkpoint's, model\.initial is random"):
+        prepare("squad1", str(out), data, [*kept, "model.initial=random"], "cpu")
 
 
 def test_a_checkpoint_without_the_whole_head_is_refused(tuned: Callable[[str], Path]) -> None:
