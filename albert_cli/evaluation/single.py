@@ -22,8 +22,9 @@ from albert_cli.tasks.squad_settings import recorded
 from albert_cli.training import run
 from albert_cli.training.classify import PREDICTIONS, prediction_lines
 from albert_cli.training.finetune import RESULTS, Prepared, finetune, prepare, with_recipe
-from albert_cli.training.task_recipe import resolve
+from albert_cli.training.task_recipe import PRETRAINED, resolve
 
+FOLDER = "controls"  # below an evaluation: those of its controls
 TEST_PREDICTIONS = "predictions.test.jsonl"
 SCORING = (RESULTS, PREDICTIONS, TEST_PREDICTIONS, *OFFICIAL)  # what scoring without training writes
 
@@ -49,12 +50,13 @@ class Request:
     overrides: tuple[str, ...] = ()
     device: str = "auto"
     nproc: int = 1
+    controls: tuple[str, ...] = ()
 
 
 def prepare_task(request: Request, task: str) -> Prepared:
     """Ready to be scored as it is, when its checkpoint has the task's own head; else to be trained."""
     prepared = prepare(task, request.checkpoint, request.data, request.overrides, request.device)
-    if prepared.recipe.model.initial == "random" or not prepared.kind.has_head(prepared.task, prepared.checkpoint):
+    if prepared.recipe.model.initial != PRETRAINED or not prepared.kind.has_head(prepared.task, prepared.checkpoint):
         return prepared
     if made_for := prepared.checkpoint.finetuned_for:
         recipe = resolve(task, [*as_trained(made_for), *request.overrides])
@@ -108,7 +110,7 @@ def run_directory(out: Path, seed: int) -> Path:
 
 def _median_of_runs(prepared: Prepared, out: Path, runs: int) -> dict[str, Any]:
     """Fine-tune `runs` seeds below `out`, each resumable, and summarise them."""
-    refuse_foreign(out, RESULTS, "run-*", prepared.recipe.start_from)
+    refuse_foreign(out, RESULTS, "run-*", FOLDER, prepared.recipe.start_from)
     results = []
     for seed in seeds(prepared, runs):
         results.append(found := run_seed(prepared, run_directory(out, seed), seed))

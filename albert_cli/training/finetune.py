@@ -94,6 +94,11 @@ class Prepared:
         """The same splits as token ids, the kind's `TaskFeatures`."""
         return {split: self.encode(examples) for split, examples in self.examples.items()}
 
+    def take_inputs_of(self, other: Prepared) -> None:
+        """Take what `other` has read and encoded for the same task, settings and vocabulary, to do it only once."""
+        if self.vocabulary.fingerprint == other.vocabulary.fingerprint:
+            self.__dict__ |= {k: v for k, v in other.__dict__.items() if k in ("examples", "features")}
+
     @property
     def train(self) -> Any:
         """The training split."""
@@ -125,7 +130,7 @@ class Prepared:
         return features
 
     def new_model(self, seed: int) -> Any:
-        """The encoder from the checkpoint (or anew, under `initial = "random"`) with a fresh head."""
+        """The encoder from the checkpoint (or of step 0, or anew, by `model.initial`) with a fresh head."""
         settings = self.recipe.model
         shape = dataclasses.replace(
             self.checkpoint.config,
@@ -135,12 +140,12 @@ class Prepared:
         )
         torch.manual_seed(seed)
         model = self.kind.new_model(self.task, shape, self.recipe)
-        if settings.initial == "pretrained":
+        is_fresh = settings.initial == "random"
+        if not is_fresh:
             # A head in the file belongs to another task, whatever its shape.
             found = self.start.checkpoint if self.start else self.checkpoint
             encoder = {n: t for n, t in found.tensors.items() if n.startswith("encoder.")}
             hub.load_into(model, dataclasses.replace(found, tensors=encoder))
-        is_fresh = settings.initial == "random"
         check_heads("model.matching_heads", settings.matching_heads, shape)
         assert isinstance(model.encoder, Encoder)
         if is_fresh or self.start is None:  # a start was made with the same settings, and has trained its heads
@@ -257,7 +262,7 @@ def _without_training_data(task: Task) -> InputError:
 def prepare(task: str, checkpoint_name: str, data: str | None, overrides: Sequence[str], device: str) -> Prepared:
     """Resolve the recipe, verify the checkpoint, and open the task; nothing is trained or written."""
     recipe = resolve(task, overrides)
-    found = hub.read(hub.find(checkpoint_name))
+    found = hub.read((hub.find_start if recipe.model.initial == "start" else hub.find)(checkpoint_name))
     row = open_table(recipe.table, data, found.labels) if recipe.task == "table" else find_task(recipe.task)
     if not row.dev_splits:
         raise InputError(f"{row.title} has no labelled dev data here", "--data DIR with a dev file")
