@@ -124,6 +124,10 @@ def evaluate(
     ensemble: Annotated[
         list[str] | None, typer.Option(metavar="DIR...", help="Score these task checkpoints or evaluations together.")
     ] = None,
+    controls: Annotated[
+        str | None,
+        typer.Option(metavar="start,random", help="The same seeds from the weights of step 0, and from random ones."),
+    ] = None,
     submission: Annotated[
         Path | None, typer.Option(metavar="FILE.zip", help="With glue: write the test predictions for its server.")
     ] = None,
@@ -138,9 +142,10 @@ def evaluate(
         from albert_cli.evaluation import verify
 
         if verify.is_recipe(task):
-            if more or search or ensemble or submission or again:
+            if more or search or ensemble or submission or again or controls:
                 raise ConfigError(
-                    f"{task} takes no --search, --ensemble, --submission or --again", "it says what to compare"
+                    f"{task} takes no --search, --ensemble, --submission, --again or --controls",
+                    "it says what to compare",
                 )
             found = verify.verify(task, checkpoint, data, out, runs, overrides or [], device, nproc)
             console.emit(found, verify.text(found))
@@ -148,6 +153,7 @@ def evaluate(
             return
     from albert_cli.evaluation import runs as verb_module
     from albert_cli.evaluation import tables
+    from albert_cli.evaluation.controls import parse
 
     if more and bool(search) == bool(ensemble):
         raise ConfigError(
@@ -157,6 +163,6 @@ def evaluate(
     together = [*(ensemble or []), *(more or [])] if ensemble else []
     result = verb_module.evaluate(
         task, checkpoint, data, out, 5 if runs is None else runs, overrides or [], device, nproc=nproc, again=again,
-        submission_file=submission, lists=searched, ensemble_of=together,
+        submission_file=submission, lists=searched, ensemble_of=together, controlled=parse(controls),
     )  # fmt: skip
     console.emit(result, tables.text(result))

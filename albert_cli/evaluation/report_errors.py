@@ -20,7 +20,7 @@ def section(evaluations: Sequence[Evaluation], series: Mapping[str, int]) -> Mar
     """A part for each model on each task whose predictions are there; random weights only where they are alone."""
     parts = []
     for group in report_scores.by_task(evaluations):
-        shown = [e for e in group if not e.is_random] or group
+        shown = [e for e in group if not e.control] or group
         parts += [part for e in shown if (part := _part(e, series[e.model], several=len(shown) > 1)) is not None]
     if not parts:
         return None

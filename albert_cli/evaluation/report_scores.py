@@ -24,13 +24,13 @@ METRICS = {
 
 
 def models(evaluations: Sequence[Evaluation]) -> list[str]:
-    """Names of the models, those that began from random weights last."""
-    return list(dict.fromkeys(e.model for e in sorted(evaluations, key=lambda e: e.is_random)))
+    """Names of the models, controls last."""
+    return list(dict.fromkeys(e.model for e in sorted(evaluations, key=lambda e: e.control)))
 
 
 def by_task(evaluations: Sequence[Evaluation]) -> list[list[Evaluation]]:
-    """The evaluations of each task, random weights last."""
-    ordered = sorted(evaluations, key=lambda e: e.is_random)
+    """The evaluations of each task, controls last."""
+    ordered = sorted(evaluations, key=lambda e: e.control)
     return [[e for e in ordered if e.task == task] for task in dict.fromkeys(e.task for e in evaluations)]
 
 
@@ -38,7 +38,7 @@ def facts(evaluations: Sequence[Evaluation], most: int) -> list[tuple[str, str, 
     """The best median of up to `most` tasks with what it stands beside; widest above the next lower first."""
 
     def gap(group: Sequence[Evaluation]) -> float:
-        below = [e.median for e in group if e.is_random] + list(_baselines(group).values())
+        below = [e.median for e in group if e.control] + list(_baselines(group).values())
         return max(e.median for e in group) - max(below, default=0.0)
 
     found = []
@@ -205,11 +205,11 @@ def _single(evaluation: Evaluation) -> str:
 
 
 def _verdicts(groups: Sequence[Sequence[Evaluation]]) -> list[str]:
-    """How each pretrained model stands to random weights, seed by seed, in one sentence."""
+    """How each pretrained model stands to its controls, seed by seed, a sentence for each."""
     apart: dict[tuple[str, str], dict[bool, list[str]]] = {}
     for group in groups:
-        for random in (e for e in group if e.is_random):
-            for other in (e for e in _alone(group) if not e.is_random):
+        for random in (e for e in group if e.control):
+            for other in (e for e in _alone(group) if not e.control):
                 clear = min(other.scores.values()) > max(random.scores.values())
                 said = f"{task_name(other)} ({100 * (other.median - random.median):+.1f})"
                 apart.setdefault((other.model, random.model), {True: [], False: []})[clear].append(said)

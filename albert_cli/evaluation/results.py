@@ -20,6 +20,7 @@ from albert_cli import store
 from albert_cli.errors import AlbertError, InputError
 from albert_cli.evaluation.baselines import best
 
+CONTROLS = {"start": "same start", "random": "random weights"}  # `model.initial`, and what it is called
 CLASSICAL = "classical baseline"
 Record = Mapping[str, Any]
 Points = list[tuple[float, float]]
@@ -88,9 +89,10 @@ class Evaluation:
         return self.record.get("kind") == "ensemble"
 
     @property
-    def is_random(self) -> bool:
-        """Whether the runs began from random weights."""
-        return self.record.get("initial") == "random" or self.record.get("checkpoint") == "random"
+    def control(self) -> int:
+        """0 for a model; of a control how little it began with: 1 for the weights at step 0, 2 for random ones."""
+        names = {str(self.record.get(key)) for key in ("initial", "checkpoint")}
+        return next((rank for rank, name in enumerate(CONTROLS, start=1) if name in names), 0)
 
 
 @dataclass(frozen=True)
@@ -318,8 +320,9 @@ def _model_name(record: Record, checkpoints: Mapping[str, str]) -> str:
         chosen = record.get("chosen")
         return f"ensemble of {len(chosen)}" if isinstance(chosen, list) else "ensemble"
     checkpoint = str(record.get("checkpoint", ""))
-    if record.get("initial") == "random" or checkpoint == "random":
-        return "random weights"
+    for name, control in CONTROLS.items():
+        if name in (record.get("initial"), checkpoint):
+            return control
     return checkpoints.get(checkpoint) or (f"checkpoint {checkpoint[-16:][:8]}" if checkpoint else "model")
 
 

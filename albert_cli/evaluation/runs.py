@@ -8,8 +8,8 @@ from typing import Any
 
 from albert_cli import store
 from albert_cli.errors import ConfigError
-from albert_cli.evaluation import ensemble, parallel, search, submission
-from albert_cli.evaluation.single import Request, evaluate_task, prepare_task, refuse_foreign
+from albert_cli.evaluation import controls, ensemble, parallel, search, submission
+from albert_cli.evaluation.single import FOLDER, Request, prepare_task, refuse_foreign
 from albert_cli.evaluation.start import with_start
 from albert_cli.evaluation.suite import GLUE, evaluate_suite
 from albert_cli.training.finetune import RESULTS
@@ -29,19 +29,22 @@ def evaluate(
     submission_file: Path | None = None,
     lists: Sequence[str] = (),
     ensemble_of: Sequence[str] = (),
+    controlled: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Score a checkpoint on a task, or on every GLUE task whose data are there; return `results.json`.
 
     A checkpoint of this very task is scored as it is, or `again` fine-tuned. Any other, one of another task included,
     is where `runs` seeded fine-tunings start from, `nproc` at a time. `submission_file` becomes the suite's zip for
-    GLUE's server.
+    GLUE's server. `controlled` names the weights that the same seeds start from for comparison (`controls.py`).
     `lists` are searched (`search.py`), `ensemble_of` names checkpoints that answer together (`ensemble.py`).
     """
     for name, value in (("runs", runs), ("nproc", nproc)):
         if value < 1:
             raise ConfigError(f"--{name} {value}: at least one is needed")
     _check_asked(task, checkpoint, submission_file, lists, ensemble_of)
-    request = Request(checkpoint or "", data, runs, tuple(overrides), device, nproc, again)
+    if controlled and (lists or ensemble_of):
+        raise ConfigError("--controls goes with neither --search nor --ensemble", "evaluate the best one with it")
+    request = Request(checkpoint or "", data, runs, tuple(overrides), device, nproc, again, tuple(controlled))
     if ensemble_of:
         return ensemble.evaluate_ensemble(request, task, ensemble_of, out)
     if lists:
@@ -56,10 +59,11 @@ def evaluate(
         return result
     prepared = prepare_task(request, task)
     if not prepared.for_scoring:
-        refuse_foreign(out, RESULTS, "run-*", prepared.recipe.start_from)  # before hours of MNLI
+        refuse_foreign(out, RESULTS, "run-*", FOLDER, prepared.recipe.start_from)  # before hours of MNLI
+    beside = controls.jobs(request, task, prepared, out)
     prepared = with_start(prepared, request.checkpoint, overrides, device, out / prepared.recipe.start_from)
-    parallel.train([parallel.Job(request, task, prepared, out)], nproc)
-    return evaluate_task(prepared, out, runs)
+    parallel.train([parallel.Job(request, task, prepared, out), *beside], nproc)
+    return controls.evaluate_beside(prepared, out, runs, beside)
 
 
 def _check_asked(

@@ -22,8 +22,9 @@ from albert_cli.tasks.squad_settings import recorded
 from albert_cli.training import run
 from albert_cli.training.classify import PREDICTIONS, prediction_lines
 from albert_cli.training.finetune import RESULTS, Prepared, finetune, prepare, with_recipe
-from albert_cli.training.task_recipe import resolve
+from albert_cli.training.task_recipe import PRETRAINED, resolve
 
+FOLDER = "controls"  # below an evaluation: those of its controls
 TEST_PREDICTIONS = "predictions.test.jsonl"
 SCORING = (RESULTS, PREDICTIONS, TEST_PREDICTIONS, *OFFICIAL)  # what scoring without training writes
 
@@ -50,6 +51,7 @@ class Request:
     device: str = "auto"
     nproc: int = 1
     again: bool = False
+    controls: tuple[str, ...] = ()
 
 
 def prepare_task(request: Request, task: str) -> Prepared:
@@ -66,12 +68,12 @@ def prepare_task(request: Request, task: str) -> Prepared:
 def _is_scored(prepared: Prepared) -> bool:
     """Whether the checkpoint's own head answers; raises `ConfigError` where nobody can know that it is the task's."""
     model, found, task = prepared.recipe.model, prepared.checkpoint, prepared.task
-    if model.initial == "random" or model.head == "new" or not prepared.kind.has_head(task, found):
+    if model.initial != PRETRAINED or model.head == "new" or not prepared.kind.has_head(task, found):
         return False
     if model.head == "auto" and found.has_nameless_labels:
         raise ConfigError(
             f"{found.directory}: its classes have no names ({', '.join(found.labels)}); are they {task.title}'s?",
-            f"-s model.head=checkpoint takes them for {', '.join(task.output_names)}; model.head=new trains the encoder",
+            f"-s model.head=checkpoint takes them for {', '.join(task.output_names)}, model.head=new trains anew",
         )
     return True
 
@@ -122,7 +124,7 @@ def run_directory(out: Path, seed: int) -> Path:
 
 def _median_of_runs(prepared: Prepared, out: Path, runs: int) -> dict[str, Any]:
     """Fine-tune `runs` seeds below `out`, each resumable, and summarise them."""
-    refuse_foreign(out, RESULTS, "run-*", prepared.recipe.start_from)
+    refuse_foreign(out, RESULTS, "run-*", FOLDER, prepared.recipe.start_from)
     results = []
     for seed in seeds(prepared, runs):
         results.append(found := run_seed(prepared, run_directory(out, seed), seed))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from albert_cli import console, store
 from albert_cli.errors import InputError, MissingData
-from albert_cli.evaluation import parallel
+from albert_cli.evaluation import controls, parallel
 from albert_cli.evaluation.average import average, medians
 from albert_cli.evaluation.single import (
     NoneEnded,
@@ -101,12 +102,13 @@ def best_run(out: Path, result: Mapping[str, Any]) -> Path:
 
 def _evaluate(request: Request, tasks: Mapping[str, Prepared], out: Path, failed: dict[str, NoneEnded]) -> Results:
     """The results of those tasks of which a seed ended; the others' errors go into `failed`."""
-    jobs = [parallel.Job(request, name, prepared, out / name) for name, prepared in tasks.items()]
-    parallel.train(jobs, request.nproc)
+    beside = {name: controls.jobs(request, name, prepared, out / name) for name, prepared in tasks.items()}
+    jobs = [[parallel.Job(request, name, prepared, out / name), *beside[name]] for name, prepared in tasks.items()]
+    parallel.train(list(chain.from_iterable(jobs)), request.nproc)
     results = {}
     for name, prepared in tasks.items():
         try:
-            results[name] = evaluate_task(prepared, out / name, request.runs)
+            results[name] = controls.evaluate_beside(prepared, out / name, request.runs, beside[name])
         except NoneEnded as error:
             console.warn(error.message)
             failed[name] = error

@@ -8,6 +8,7 @@ from typing import Any
 
 from albert_cli import console
 from albert_cli.evaluation.baselines import best
+from albert_cli.evaluation.results import CONTROLS
 from albert_cli.tasks.spec import SCORED, TASKS
 from albert_cli.training.task_recipe import PRETRAINED
 
@@ -16,6 +17,7 @@ _CLASSICAL = (
     "classical: the better of linear models on TF-IDF words and bigrams (words) and on what two texts have in common "
     "(overlap), trained on the same examples"
 )
+_BEGINNINGS = {"random": "random weights", "start": "the weights that pretraining started from"}
 _FAILURES = ("diverged", "collapsed")  # how a seed may fail, as `results.json` and a table's heading call it
 
 
@@ -31,14 +33,14 @@ def text(result: Result) -> str:
         case "ensemble":
             return _ensemble_text(result)
     tasks = list(result["tasks"].values()) if result["kind"] == "suite" else [result]
-    rows = [_row(r) for r in tasks]
+    rows = [row for r in tasks for row in (_row(r), *_control_rows(r))]
     if result["kind"] == "suite":
         mean = result.get("glue_score", result.get("mean_of_tasks"))
         name = "GLUE score" if "glue_score" in result else f"mean of {result['tasks_scored']} of {len(SCORED)} tasks"
         rows.append((name, "", percent(mean), "", "", "", "", "", ""))
     headers = ("task", "metric", "median", "spread", "classical", "majority", *_FAILURES, "scores by seed")
     notes = [_CLASSICAL] if any(r.get("baselines") for r in tasks) else []
-    notes += [*_divergences(tasks), *_collapses(tasks), *_protocols(tasks), *_left_out(result)]
+    notes += [*_verdicts(tasks), *_divergences(tasks), *_collapses(tasks), *_protocols(tasks), *_left_out(result)]
     if diagnostics := result.get("diagnostics"):
         notes.append(text(diagnostics))
     parts = [_table(headers, rows), console.wrapped(notes)]
@@ -69,6 +71,29 @@ def _row(result: Result) -> tuple[str, ...]:
     scores = " ".join(map(percent, result["scores_by_seed"].values()))
     numbers = map(percent, (result["median"], result["spread"]))
     return (title, metric, *numbers, _classical(result), percent(result["majority"]), *_failures(result), scores)
+
+
+def _control_rows(result: Result) -> Iterator[tuple[str, ...]]:
+    """A row for each control, below its task."""
+    for name, found in result.get("controls", {}).items():
+        scores = " ".join(map(percent, found["scores_by_seed"].values()))
+        numbers = map(percent, (found["median"], found.get("spread")))
+        yield (f"  {CONTROLS[name]}", "", *numbers, "", "", *_failures(found), scores)
+
+
+def _verdicts(tasks: list[Any]) -> Iterator[str]:
+    """Whether every seed is above every seed of a control, in words."""
+    for name, control in CONTROLS.items():
+        apart: dict[bool, list[str]] = {True: [], False: []}
+        for result in tasks:
+            clear = result.get("controls", {}).get(name, {}).get("every_seed_above")
+            if clear is not None:
+                apart[clear].append(result["title"])
+        if apart[True]:
+            rest = f", but not on {', '.join(apart[False])}" if apart[False] else ""
+            yield f"Every pretrained seed is above every seed of the {control} on {', '.join(apart[True])}{rest}."
+        elif apart[False]:
+            yield f"On {', '.join(apart[False])} not every pretrained seed is above every seed of the {control}."
 
 
 def _classical(result: Result) -> str:
@@ -199,7 +224,7 @@ def protocol(result: Result) -> str:
         return ""
     k, seeds, ended = len(result["seeds"]), result["seeds"], len(result["seeds"]) - len(result.get("diverged", ()))
     start = result["start_from"]
-    begin = "random weights" if result["initial"] == "random" else "the pretrained checkpoint"
+    begin = _BEGINNINGS.get(result["initial"], "the pretrained checkpoint")
     begin = begin if start == PRETRAINED else f"a model fine-tuned on {TASKS[start].title}"
     if heads := result.get("matching_heads"):
         begin += f" with {heads} of its attention heads set to compare words"

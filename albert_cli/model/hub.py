@@ -72,6 +72,7 @@ _BERT = [
 _CLASSES = {"albert": "Albert", "bert": "Bert", OWN_MODEL_TYPE: "AlbertCli"}  # what names of classes begin with
 # The bare encoder's class; its files leave out the prefix `albert.` or `bert.` that every other file has.
 _BARE = "Model"
+START = "start"  # of a run: its weights at step 0, where they were made with a recipe's [start]
 # Heads that no class of Hugging Face has: its classes would load the encoder and draw the head anew.
 OWN_HEADS = ("ForBeamQuestionAnswering",)
 # What old files call the two parameters of a LayerNorm.
@@ -236,6 +237,18 @@ def find(name: str) -> Path:
     raise CheckpointError(
         f"{path}: no such directory", "name a checkpoint directory, a run, or a Hub id such as albert/albert-base-v2"
     )
+
+
+def find_start(name: str) -> Path:
+    """The weights at step 0 of the run that a checkpoint belongs to; raises `ConfigError` where there are none."""
+    found = find(name)
+    start = found.parent / START
+    if found.name not in (START, *(step.name for step in found.parent.glob("step-*"))) or not start.is_dir():
+        raise ConfigError(
+            f"{name}: there are no weights of step 0 ({start})",
+            "name a run of `albert pretrain` or one of its steps; its recipe must set something in [start]",
+        )
+    return start
 
 
 def read(directory: Path) -> Checkpoint:

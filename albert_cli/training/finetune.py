@@ -94,6 +94,11 @@ class Prepared:
         """The same splits as token ids, the kind's `TaskFeatures`."""
         return {split: self.encode(examples) for split, examples in self.examples.items()}
 
+    def take_inputs_of(self, other: Prepared) -> None:
+        """Take what `other` has read and encoded for the same task, settings and vocabulary, to do it only once."""
+        if self.vocabulary.fingerprint == other.vocabulary.fingerprint:
+            self.__dict__ |= {k: v for k, v in other.__dict__.items() if k in ("examples", "features")}
+
     @property
     def train(self) -> Any:
         """The training split."""
@@ -125,7 +130,7 @@ class Prepared:
         return features
 
     def new_model(self, seed: int) -> Any:
-        """The encoder from the checkpoint (or anew, under `initial = "random"`) with a new head or the file's."""
+        """The encoder from the checkpoint (or of step 0, or anew, by `model.initial`) with a new head or the file's."""
         settings = self.recipe.model
         shape = dataclasses.replace(
             self.checkpoint.config,
@@ -135,7 +140,8 @@ class Prepared:
         )
         torch.manual_seed(seed)
         model = self.kind.new_model(self.task, shape, self.recipe)
-        if settings.initial == "pretrained":
+        is_fresh = settings.initial == "random"
+        if not is_fresh:
             found, heads = self.start.checkpoint if self.start else self.checkpoint, []
             if settings.head == "checkpoint":
                 heads = [name for name, _ in model.named_children() if name != "encoder"]
@@ -143,7 +149,6 @@ class Prepared:
                 encoder = {n: t for n, t in found.tensors.items() if n.startswith("encoder.")}
                 found = dataclasses.replace(found, tensors=encoder)
             hub.load_into(model, found, heads)
-        is_fresh = settings.initial == "random"
         check_heads("model.matching_heads", settings.matching_heads, shape)
         check_heads("model.count_heads", settings.count_heads, shape)
         assert isinstance(model.encoder, Encoder)
@@ -267,7 +272,7 @@ def _without_training_data(task: Task) -> InputError:
 def prepare(task: str, checkpoint_name: str, data: str | None, overrides: Sequence[str], device: str) -> Prepared:
     """Resolve the recipe, verify the checkpoint, and open the task; nothing is trained or written."""
     recipe = resolve(task, overrides)
-    found = hub.read(hub.find(checkpoint_name))
+    found = hub.read((hub.find_start if recipe.model.initial == "start" else hub.find)(checkpoint_name))
     row = open_table(recipe.table, data, found.labels) if recipe.task == "table" else find_task(recipe.task)
     if not row.dev_splits:
         raise InputError(f"{row.title} has no labelled dev data here", "--data DIR with a dev file")

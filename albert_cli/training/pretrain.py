@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -34,7 +34,6 @@ from albert_cli.training.watch import Watch
 
 # Share of a time budget kept for evaluations, checkpoints and a machine that slows down.
 _RESERVE = 0.05
-START: Final = "start"  # the checkpoint at step 0, in the run
 _CHECKPOINT_BYTES = 12  # a parameter: the weight and two moments in fp32
 
 
@@ -237,9 +236,11 @@ class _Parts:
         # Decompositions of matrices may differ in their last bits between the ranks' processors.
         self.group.share(model.parameters())
         if self.group.rank == 0:
-            if (out / START).exists():  # of a start that ended before its first step was saved
-                store.remove_directory(out / START)
-            with store.commit_directory(out / START, "checkpoint", {"data": store.fingerprint(self.data)}) as staging:
+            if (out / hub.START).exists():  # of a start that ended before its first step was saved
+                store.remove_directory(out / hub.START)
+            with store.commit_directory(
+                out / hub.START, "checkpoint", {"data": store.fingerprint(self.data)}
+            ) as staging:
                 job.write_model(staging)
 
     def _settle_initial(self, out: Path, old: Mapping[str, Any] | None) -> None:

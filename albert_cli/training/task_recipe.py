@@ -68,11 +68,12 @@ class TaskSchedule:
 class TaskModel:
     """`[model]`: dropout inside the encoder and before the classifier (Table 14's DR and 0.1).
 
-    `initial = "random"` keeps the checkpoint's shape and vocabulary and draws new weights: the control that
-    shows what pretraining brought. For tasks on pairs of texts, where an encoder is too small to have learnt it, some
-    heads of each attention block start by comparing words whatever they did before (`model.matching`): that many
-    `matching_heads` look for a word's other occurrences, `count_heads` for those in the other text, and [CLS] gets the
-    share that was found.
+    `initial = "random"` keeps the checkpoint's shape and vocabulary and draws new weights, `initial = "start"` takes
+    the weights at step 0 of the run that the checkpoint belongs to: the controls that show what pretraining brought, and
+    what was known before it (`[start]` of its recipe). For tasks on pairs of texts, where an encoder is too small to
+    have learnt it, some heads of each attention block start by comparing words whatever they did before
+    (`model.matching`): that many `matching_heads` look for a word's other occurrences, `count_heads` for those in the
+    other text, and [CLS] gets the share that was found.
 
     `head`: "new" trains a new head, "checkpoint" goes on with the checkpoint's own, of this task or of one with the
     same head (SQuAD 1.1's is that of 2.0 under `span.head = "linear"`). "auto" is "new", but that `eval` scores a
@@ -81,7 +82,7 @@ class TaskModel:
 
     dropout: float = 0.0
     classifier_dropout: float = 0.1
-    initial: Literal["pretrained", "random"] = "pretrained"
+    initial: Literal["pretrained", "start", "random"] = "pretrained"
     matching_heads: int = 0
     count_heads: int = 0
     head: Literal["auto", "new", "checkpoint"] = "auto"
@@ -104,7 +105,7 @@ class FinetuneRecipe:
     """A fine-tuning recipe; the paper's own stand in `recipes/finetune/` (Table 14).
 
     `start_from = "mnli"` takes the encoder from a model that was fine-tuned on MNLI first, as the paper does for
-    RTE, STS-B and MRPC (footnote 4).
+    RTE, STS-B and MRPC (footnote 4); a control starts from its own weights all the same.
     """
 
     task: str
@@ -120,7 +121,7 @@ class FinetuneRecipe:
     def __post_init__(self) -> None:
         if self.start_from not in (PRETRAINED, *SCORED):
             raise ConfigError(f"start_from = {self.start_from!r}: no such start", f"{PRETRAINED}, {', '.join(SCORED)}")
-        if self.start_from == self.task or self.model.initial == "random":
+        if self.start_from == self.task or self.model.initial != PRETRAINED:
             object.__setattr__(self, "start_from", PRETRAINED)
         object.__setattr__(self, "optimizer", self.optimizer.settled(self.train.batch_size))
 

@@ -135,7 +135,10 @@ def claiming(*conditions: dict[str, object], **more: object) -> dict[str, object
         ({"variants": 3}, "variants"),
         ({"metrics": ["mlm_acuracy"]}, "did you mean 'mlm_accuracy'?"),
         ({"plots": ["layer"]}, "plots"),
-        (claiming({"value": "a.mlm_acuracy", "must": "above", "bound": 1}, learnt=["a.sop_accuracy"]), "did you mean 'mlm_accuracy'?"),
+        (
+            claiming({"value": "a.mlm_acuracy", "must": "above", "bound": 1}, learnt=["a.sop_accuracy"]),
+            "did you mean 'mlm_accuracy'?",
+        ),
         (claiming({"value": "a.mlm_loss", "must": "above", "bond": 1}), "did you mean 'bound'?"),
     ],
 )

@@ -1,0 +1,126 @@
+"""The same seeds from the weights at step 0 and from random ones, beside every score."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from albert_cli import store
+from albert_cli.errors import ConfigError
+from albert_cli.evaluation import controls, tables
+from albert_cli.evaluation.report import build
+from albert_cli.evaluation.runs import evaluate
+from albert_cli.model import hub
+from albert_cli.model.heads import PretrainingModel
+from albert_cli.text.vocabulary import Vocabulary
+from albert_cli.training.finetune import prepare
+from tests.command import albert
+from tests.evaluation.test_parallel import without_times
+from tests.glue import QUICK, SHAPE
+
+ONCE = (*QUICK, "train.eval_every=0")
+
+
+@pytest.fixture(scope="session")
+def run(tmp_path_factory: pytest.TempPathFactory, encoder: Path, tiny_vocabulary: Path) -> Path:
+    """A pretraining run with one step and the weights that it started from."""
+    run = tmp_path_factory.mktemp("controls") / "run"
+    shutil.copytree(encoder, run / "step-00000010")
+    torch.manual_seed(1)
+    with store.commit_directory(run / "start", "checkpoint") as staging:
+        hub.write(PretrainingModel(SHAPE), staging, "ForPreTraining")
+        Vocabulary.load(tiny_vocabulary).copy_to(staging, SHAPE.max_position_embeddings)
+    return run
+
+
+@pytest.mark.parametrize("name", ["", "step-00000010", "start"])
+def test_the_start_is_that_of_the_run(name: str, run: Path, glue: Path) -> None:
+    prepared = prepare("cola", str(run / name), str(glue), (*ONCE, "model.initial=start"), "cpu")
+    assert prepared.checkpoint.directory == run / "start" and prepared.provenance["initial"] == "start"
+    model, expected = prepared.new_model(0), hub.read(run / "start").tensors
+    own = {name: tensor for name, tensor in model.state_dict().items() if name.startswith("encoder.")}
+    assert own and all(torch.equal(tensor, expected[name]) for name, tensor in own.items())
+
+
+def test_without_a_start_it_is_refused_before_anything_is_trained(encoder: Path, glue: Path, tmp_path: Path) -> None:
+    shutil.copytree(encoder, tmp_path / "run" / "step-00000010")
+    for checkpoint in (encoder, tmp_path / "run"):
+        with pytest.raises(ConfigError, match=r"there are no weights of step 0 .*/start\)"):
+            evaluate("cola", str(checkpoint), str(glue), tmp_path / "out", 1, ONCE, "cpu", controlled=["start"])
+    assert not (tmp_path / "out").exists()
+
+
+def test_they_are_evaluations_of_their_own(run: Path, glue: Path, tmp_path: Path) -> None:
+    results = []
+    for nproc in (1, 2):
+        out = tmp_path / str(nproc)
+        given: dict[str, Any] = {"nproc": nproc, "controlled": ["start", "random"]}
+        results.append(evaluate("cola", str(run), str(glue), out, 2, ONCE, "cpu", **given))
+    assert without_times(results[0]) == without_times(results[1])
+    assert list(results[0]["controls"]) == ["start", "random"]
+    for name, found in results[0]["controls"].items():
+        alone = evaluate("cola", str(run), str(glue), tmp_path / name, 2, (*ONCE, f"model.initial={name}"), "cpu")
+        below = store.read_json(tmp_path / "1" / "controls" / name / "results.json")
+        assert without_times(below) == without_times(alone) and alone["initial"] == name
+        assert found["scores_by_seed"] == alone["scores_by_seed"] and found["median"] == alone["median"]
+    before = {p: p.stat().st_mtime_ns for p in (tmp_path / "1").rglob("model.safetensors")}
+    assert len(before) == 6
+    again = evaluate("cola", str(run), str(glue), tmp_path / "1", 2, ONCE, "cpu", controlled=["start", "random"])
+    assert again == results[0] and {p: p.stat().st_mtime_ns for p in before} == before
+    build([tmp_path / "1"], tmp_path / "report.html", markdown=tmp_path / "report.md")
+    header = next(line for line in (tmp_path / "report.md").read_text().splitlines() if line.startswith("| task |"))
+    assert header.index("same start") < header.index("random weights") < header.index("classical baseline")
+
+
+def test_the_suite_takes_them_for_every_task(run: Path, glue: Path, tmp_path: Path) -> None:
+    call = ["eval", "glue", "--checkpoint", run, "--data", glue, "--device", "cpu", "--runs", 1, "--controls", "random"]
+    said = albert(*call, *(word for override in ONCE for word in ("-s", override)), "--out", tmp_path / "out")
+    result = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert all(list(task["controls"]) == ["random"] for task in result["tasks"].values())
+    assert said.out.count("\n  random weights ") == 3 and "every seed of the random weights" in said.out
+
+
+def test_whether_all_seeds_are_apart_is_said_in_words() -> None:
+    def task(title: str, **above: bool | None) -> dict[str, Any]:
+        found = {name: {"median": 0.5, "scores_by_seed": {}, "every_seed_above": is_} for name, is_ in above.items()}
+        return {"kind": "eval", "title": title, "controls": found}
+
+    said = list(tables._verdicts([task("A", start=True, random=False), task("B", start=False, random=None)]))
+    assert said == [
+        "Every pretrained seed is above every seed of the same start on A, but not on B.",
+        "On A not every pretrained seed is above every seed of the random weights.",
+    ]
+
+
+def test_a_control_that_diverges_keeps_nothing_from_being_shown(
+    run: Path, glue: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from albert_cli.evaluation.single import NoneEnded, evaluate_task
+
+    def failing(prepared: Any, out: Path, runs: int) -> Any:
+        if prepared.recipe.model.initial == "random":
+            raise NoneEnded("CoLA", {"0": "step 3"})
+        return evaluate_task(prepared, out, runs)
+
+    monkeypatch.setattr(controls, "evaluate_task", failing)
+    result = evaluate("cola", str(run), str(glue), tmp_path / "out", 1, ONCE, "cpu", controlled=["random"])
+    found = result["controls"]["random"]
+    assert (found["median"], found["diverged"], found["every_seed_above"]) == (None, {"0": "step 3"}, None)
+    assert "random weights" in (shown := tables.text(result)) and "1 of 1" in shown
+
+
+def test_what_cannot_be_controlled_is_refused(run: Path, glue: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no control is called 'randon'"):
+        controls.parse("start,randon")
+    assert controls.parse("random, start,random") == ("random", "start") and controls.parse(None) == ()
+    evaluate("cola", str(run), str(glue), tmp_path / "out", 1, ONCE, "cpu")
+    tuned = str(tmp_path / "out" / "run-0")
+    with pytest.raises(ConfigError, match="CoLA is only scored here"):
+        evaluate("cola", tuned, str(glue), tmp_path / "scored", 1, ONCE, "cpu", controlled=["random"])
+    with pytest.raises(ConfigError, match="goes with neither --search"):
+        evaluate("cola", str(run), None, tmp_path / "s", 1, ONCE, "cpu", lists=["lr=1"], controlled=["random"])
