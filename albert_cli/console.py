@@ -65,6 +65,12 @@ def emit(data: Mapping[str, object], text: str) -> None:
         print(json.dumps(data, ensure_ascii=False) if settings.json else text, flush=True)
 
 
+def emit_part(text: str) -> None:
+    """Print a part of the verb's result before the rest is known; nothing under `--json`."""
+    if is_main() and not settings.json:
+        print(text, flush=True)
+
+
 def table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """A plain table: the first column to the left, the others to the right, two spaces between."""
     cells = [[str(c) for c in row] for row in (headers, *rows)]

@@ -77,13 +77,17 @@ class Group:
 
     def broadcast(self, value: float) -> float:
         """Rank 0's value, on every rank."""
+        return self.broadcast_numbers([value])[0]
+
+    def broadcast_numbers(self, values: Sequence[float]) -> list[float]:
+        """Rank 0's values, on every rank; as many on each."""
         if self.world_size == 1:
-            return value
+            return list(values)
         import torch.distributed as dist
 
-        numbers = _exchangeable([value])
+        numbers = _exchangeable(values)
         dist.broadcast(numbers, src=0)
-        return float(numbers.item())
+        return numbers.tolist()
 
     def share(self, tensors: Iterable[torch.Tensor]) -> None:
         """Rank 0's values in these tensors, on every rank, in place."""

@@ -18,7 +18,7 @@ from albert_cli.model import block
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.model.packing import pack
-from albert_cli.training.device import autocast, place, settle
+from albert_cli.training.device import autocast, place, resolve_auto
 from albert_cli.training.settings import TrainSettings
 
 # Relative differences that rounding explains: of the loss, and of all gradients by the norm of their difference. In
@@ -76,8 +76,10 @@ def measure(config: ModelConfig, device: torch.device) -> dict[str, Any]:
     )
     expected = computed(config, drawn, Form("fp32"), CPU)
     forms = {}
+    usual = resolve_auto(TrainSettings(precision="fp32"), config, device, sequences=1, length=length)
+    compiles = usual.compile == "on"
     for name, form in FORMS.items():
-        if form.compiled and settle(TrainSettings(), config, device).compile == "off":
+        if form.compiled and not compiles:
             continue
         with console.progress(f"correctness: {name}", None):
             forms[name] = _compared(computed(config, drawn, form, device), expected, form.precision)
@@ -95,8 +97,7 @@ def computed(config: ModelConfig, drawn: PackedBatch, form: Form, device: torch.
     torch._dynamo.reset()  # a form compiled before must not stand for this one
     torch.manual_seed(0)
     model = PretrainingModel(config).train()
-    settings = settle(TrainSettings(precision=form.precision, compile="on" if form.compiled else "off"), config, device)
-    place(model, settings, device)
+    place(model, TrainSettings(precision=form.precision, compile="on" if form.compiled else "off"), device)
     labels, orders = (torch.from_numpy(a).long().to(device) for a in (drawn.masked_labels, drawn.order_labels))
     with padded_attention() if form.padded else nullcontext():
         with autocast(form.precision, device):

@@ -33,7 +33,7 @@ from albert_cli.tasks.spec import find_task
 from albert_cli.tasks.task import Task
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.classify import summed_loss
-from albert_cli.training.device import autocast, choose_device, matmul, matmul_peak, place, settle
+from albert_cli.training.device import autocast, choose_device, matmul, matmul_peak, place, resolve_auto, use_threads
 from albert_cli.training.loop import clip
 from albert_cli.training.run import make_optimizer
 from albert_cli.training.task_recipe import resolve
@@ -57,7 +57,9 @@ class Options:
 
 def run(name: str, options: Options) -> dict[str, Any]:
     """Measure; raises `ConfigError` for a task, a model or a device that cannot be."""
-    return _Bench(name, options).run()
+    bench = _Bench(name, options)
+    with use_threads(bench.train.threads):
+        return bench.run()
 
 
 class _Bench:
@@ -80,11 +82,14 @@ class _Bench:
             attention_probs_dropout_prob=settings.dropout,
             classifier_dropout_prob=settings.classifier_dropout,
         )
-        self.train = settle(self.recipe.train, self.config, self.device)
         examples = self.task.read(self.task.train_split, options.data)
         features = encode(examples, vocabulary, min(self.recipe.data.max_seq_length, GLUE_MAX))
         if features.labels is None:
             raise InputError(f"{self.task.title}: the training data have no labels")
+        self.train = resolve_auto(
+            self.recipe.train, self.config, self.device,
+            sequences=self.recipe.train.micro_batch_size, length=round(float(features.lengths.mean())),
+        )  # fmt: skip
         # Two calls of every variant warm up.
         steps = range(options.rounds + 2)
         index = [features.batch_index(self.train.seed, step, self.train.batch_size) for step in steps]

@@ -39,8 +39,9 @@ from albert_cli.training.device import (
     matmul_peak,
     place,
     reproducible,
-    settle,
+    resolve_auto,
     synchronize,
+    use_threads,
 )
 from albert_cli.training.loop import MicroBatch, accumulate, clip, reduce_gradients
 from albert_cli.training.objectives import PretrainingJob
@@ -72,7 +73,7 @@ def run(name: str, options: Options) -> dict[str, Any]:
         if options.against and group.world_size > 1:
             raise ConfigError("--against compares one process with one", "leave out --nproc")
         bench = _Bench(name, options, device, group)
-        with reproducible(bench.train.deterministic):
+        with reproducible(bench.train.deterministic), use_threads(bench.train.threads):
             return bench.run()
 
 
@@ -85,10 +86,12 @@ class _Bench:
         self.text = stream.read(options.data, asked)
         self.recipe = resolve(name, options.overrides, cast(Vocabulary, self.text.vocabulary))  # its size is read
         self.sequences = options.sequences or self._sequences()
-        self.train = settle(
+        self.train = resolve_auto(
             replace(self.recipe.train, batch_size=self.sequences * group.world_size, micro_batch_size=self.sequences),
             self.recipe.model,
             device,
+            sequences=self.sequences,
+            length=self.recipe.data.max_seq_length,
         )
         torch.manual_seed(0)
         self.model = PretrainingModel(self.recipe.model)

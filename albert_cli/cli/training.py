@@ -57,7 +57,7 @@ def pretrain(
     result = verb_module.pretrain(
         recipe, data, out, settings, resume=resume, max_time=max_time, dry_run=dry_run, device=device
     )
-    console.emit(result, verb_module.plan_text(result) if dry_run else verb_module.summary_text(result))
+    console.emit(result, verb_module.speed_text(result) if dry_run else verb_module.summary_text(result))
 
 
 @verb(app)

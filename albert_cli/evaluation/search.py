@@ -14,6 +14,7 @@ from albert_cli.errors import ConfigError, MissingData
 from albert_cli.evaluation import parallel
 from albert_cli.evaluation.single import NoneEnded, Request, evaluate_task, prepare_task, refuse_foreign, seeds
 from albert_cli.evaluation.start import make_start, prepare_start, start_from_run, start_task, without_start
+from albert_cli.training.device import use_threads
 from albert_cli.training.finetune import RESULTS, Prepared
 from albert_cli.training.loop import measure
 from albert_cli.training.task_job import TaskJob
@@ -146,7 +147,8 @@ def _step_seconds(prepared: Prepared) -> float:
         prepared.new_model(settings.seed), prepared.task, prepared.train, prepared.dev, prepared.dev_examples,
         prepared.vocabulary, settings, prepared.device, "", prepared.recipe.data.max_seq_length, lambda *_: None,
     )  # fmt: skip
-    return measure(job, settings, Group(), prepared.device, steps=3, seconds=0.5)
+    with use_threads(settings.threads):
+        return measure(job, settings, prepared.recipe.optimizer, Group(), prepared.device, steps=3, seconds=0.5)
 
 
 def _budget_text(budget: Mapping[str, Any], starts: Mapping[str, Prepared]) -> str:

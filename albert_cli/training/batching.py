@@ -76,13 +76,6 @@ class Batches:
         """The numbers of the step's examples, int64."""
         return np.arange(self.first(step), self.first(step + 1), dtype=np.int64)
 
-    def steps(self, examples: float) -> int:
-        """How many steps take about so many examples; at least one."""
-        begins, grown = _begins(self.batch_size, self.settings), self.settings.warmup_steps
-        if examples < begins[grown]:
-            return max(1, int(np.searchsorted(begins, examples, side="right")) - 1)
-        return max(1, grown + round((examples - int(begins[grown])) / self.batch_size))
-
 
 @lru_cache(maxsize=8)
 def _begins(batch_size: int, settings: BatchSettings) -> Integers:

@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -27,10 +28,10 @@ from albert_cli.tasks.task import Task
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training import checkpoint, collapse, run
 from albert_cli.training.classify import PREDICTIONS
-from albert_cli.training.device import autocast, choose_device, place, settle
+from albert_cli.training.device import autocast, choose_device, place, resolve_auto, use_threads
 from albert_cli.training.kinds import TaskKind, kind_of
 from albert_cli.training.loop import Loop
-from albert_cli.training.settings import ScheduleSettings, TrainSettings
+from albert_cli.training.settings import AUTO, ScheduleSettings, TrainSettings
 from albert_cli.training.task_job import TaskJob
 from albert_cli.training.task_recipe import FinetuneRecipe, TaskSchedule, resolve
 from albert_cli.training.watch import DIVERGED
@@ -129,7 +130,7 @@ class Prepared:
             )
         return features
 
-    def new_model(self, seed: int) -> Any:
+    def new_model(self, seed: int, train: TrainSettings | None = None) -> Any:
         """The encoder from the checkpoint (or of step 0, or anew, by `model.initial`) with a new head or the file's."""
         settings = self.recipe.model
         shape = dataclasses.replace(
@@ -158,13 +159,19 @@ class Prepared:
             count_words(
                 model.encoder, settings.count_heads, seed=seed, cls_id=self.vocabulary.cls_id, word_ids=word_ids
             )
-        place(model, self.train_settings, self.device)
+        place(model, train or self.train_settings, self.device)
         return model
 
     @cached_property
     def train_settings(self) -> TrainSettings:
-        """The recipe's `[train]` with what "auto" stands for here."""
-        return settle(self.recipe.train, self.checkpoint.config, self.device)
+        """The recipe's `[train]` with what "auto" stands for here, for inputs of this length."""
+        items = self.dev if self.for_scoring else self.train
+        packed, _ = items.batch(np.arange(min(len(items), self.recipe.train.micro_batch_size)))
+        lengths = np.diff(packed.offsets)
+        return resolve_auto(
+            self.recipe.train, self.checkpoint.config, self.device,
+            sequences=len(lengths), length=max(1, round(float(lengths.mean()))),
+        )  # fmt: skip
 
     @cached_property
     def schedule(self) -> ScheduleSettings:
@@ -184,19 +191,20 @@ class Prepared:
             return None
         return self.kind.baseline(self.task, train, self.dev_examples)
 
-    def results(self, model: nn.Module) -> tuple[dict[str, Any], Any]:
+    def results(self, model: nn.Module, precision: str | None = None) -> tuple[dict[str, Any], Any]:
         """What every result says (`results.json`): the model's scores on each dev split, and all that decided them.
 
-        Also its outputs on the first of these splits. The precision is that of training, so that the score is the one
-        by which the model was kept.
+        Also its outputs on the first of these splits. The default precision is what training would have; after
+        training it is what training had, so that the score is the one by which the model was kept.
         """
+        precision = precision or self.train_settings.precision
         model.eval()
         task = self.task
         scores: dict[str, float] = {}
         thresholds: dict[str, float] = {}
         outputs: dict[str, Any] = {}
         for split in task.dev_splits:
-            with autocast(self.train_settings.precision, self.device):
+            with autocast(precision, self.device):
                 outputs[split] = self.kind.predict(task, model, self.features[split], self.device)
             metrics = self.kind.evaluation(task, outputs[split], self.features[split], self.examples[split])
             further = "" if split == task.dev_splits[0] else split.removeprefix("dev_") + "_"
@@ -215,6 +223,7 @@ class Prepared:
             "predictions": PREDICTIONS,
             **self.provenance,
             **self._length,
+            "precision": precision,
         }
         return record, outputs[task.dev_splits[0]]
 
@@ -241,7 +250,6 @@ class Prepared:
             "matching_heads": self.recipe.model.matching_heads,
             "count_heads": self.recipe.model.count_heads,
             "eval_every": self.recipe.train.eval_every,
-            "precision": self.train_settings.precision,
             "device": self.device.type,
             "examples": {split: len(e) for split, e in self.examples.items()},
         }
@@ -306,6 +314,7 @@ def finetune(
         recipe = dataclasses.replace(recipe, train=dataclasses.replace(recipe.train, seed=seed))
     with run.reported(out) as status:
         old = run.saved_recipe(out, resume)
+        recipe = dataclasses.replace(recipe, train=run.keep_auto(recipe.train, old))
         if old is not None:
             run.check_same(out, old, recipe)
             if (out / RESULTS).is_file():
@@ -316,8 +325,11 @@ def finetune(
                 return done
             if not again:
                 _raise_if_diverged(out, prepared.parents)
+        found = {k: getattr(prepared.train_settings, k) for k in AUTO if getattr(recipe.train, k) == "auto"}
+        recipe = dataclasses.replace(recipe, train=dataclasses.replace(recipe.train, **found))
         try:
-            return _Run(prepared, recipe, out).train(status)
+            with use_threads(recipe.train.threads):
+                return _Run(prepared, recipe, out).train(status)
         except DivergedError as error:
             if not (out / DIVERGED).is_file():  # seen by an evaluation, not by a step
                 store.write_json(out / DIVERGED, {"message": error.message, "parents": dict(prepared.parents)})
@@ -342,9 +354,9 @@ class _Run:
         """The run from its newest checkpoint, if it has one, to its results."""
         p, recipe, total = self.prepared, self.recipe, self.prepared.schedule.total_steps
         text = config.dump_toml(recipe)
-        model = p.new_model(recipe.train.seed)
+        settings = recipe.train
+        model = p.new_model(settings.seed, settings)
         limit = recipe.data.max_seq_length
-        settings = dataclasses.replace(p.train_settings, seed=recipe.train.seed)
         self.job = TaskJob(
             model, p.task, p.train, p.dev, p.dev_examples, p.vocabulary, settings, p.device, text, limit, self._keep
         )
@@ -363,7 +375,7 @@ class _Run:
         loop.run()
         self._publish(_best(self.out, state.best_step))
         hub.load_into(model, hub.read(self.out), "all")
-        results, outputs = p.results(model)
+        results, outputs = p.results(model, settings.precision)
         results |= {"seed": recipe.train.seed, "best_step": state.best_step}
         train = p.examples[str(p.task.train_split)]
         results["collapsed"] = collapse.reason(p.task, outputs, p.dev, train, self.out / "metrics.jsonl", results)

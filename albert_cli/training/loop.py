@@ -12,9 +12,10 @@ import math
 import signal
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import Any, NoReturn, Protocol
 
@@ -29,6 +30,7 @@ from albert_cli.training import checkpoint
 from albert_cli.training.checkpoint import TrainState
 from albert_cli.training.device import autocast, matmul_peak, reproducible
 from albert_cli.training.lamb import Lamb, norms
+from albert_cli.training.run import make_optimizer
 from albert_cli.training.schedule import learning_rate
 from albert_cli.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
 from albert_cli.training.watch import DIVERGED, RECENT, Board, Watch, Window, divergence, in_words, not_finite, where
@@ -114,40 +116,48 @@ class Loop:
         Raises `DivergedError` before an update that is not finite, and `Interrupted` after saving when the
         process was asked to stop (SIGTERM, SIGUSR1, Ctrl-C).
         """
-        self._open()
-        self._peak = matmul_peak(self.settings.precision, self.device, seconds=0.1)
-        self._window = Window()
-        self._last_save = self._started = time.monotonic()
-        self._seconds_before = self.state.seconds
-        metrics: dict[str, float] = {}
-        total = self.schedule.total_steps
         if self.settings.deterministic and self.device.type == "cuda":
             console.note(
                 "train.deterministic: slower kernels, attention's backward pass above all; "
                 "`albert bench pretrain` with and without it says by how much"
             )
-        with (
-            reproducible(self.settings.deterministic),
-            _stop_signals() as stop,
-            prefetch(lambda step: self.job.draw(step, self.group), range(self.state.step, total)) as batches,
-            console.progress(self.label, total, self.state.step) as bar,
-            contextlib.closing(self.journal),
-            contextlib.closing(self.board),
-        ):
-            self._stop = stop
-            for parts in batches:
-                self._step(parts)
-                self._after_step(bar)
+        metrics: dict[str, float] = {}
+        with contextlib.closing(self.steps()) as steps:
+            for _ in steps:
                 if self._is_due(self.settings.eval_every):
                     metrics = self._evaluate()
                 if self._must_save():
                     self.save()
-                if self._must_stop:
+                if self.must_stop:
                     self.save()
                     raise Interrupted(
                         f"{self.out}: stopped after step {self.state.step}", "the same command goes on from there"
                     )
         return metrics
+
+    def steps(self) -> Generator[None]:
+        """Open the run's files and take one step after the other, each with its line in the journal when it is due.
+
+        Evaluating, saving and stopping are left to the caller; closing the generator closes the files.
+        """
+        self._open()
+        self._peak = matmul_peak(self.settings.precision, self.device, seconds=0.1)
+        self._window = Window()
+        self._last_save = self._started = time.monotonic()
+        self._seconds_before = self.state.seconds
+        total = self.schedule.total_steps
+        with (
+            reproducible(self.settings.deterministic),
+            _stop_signals() as self._stop,
+            prefetch(lambda step: self.job.draw(step, self.group), range(self.state.step, total)) as batches,
+            console.progress(self.label, total, self.state.step) as bar,
+            contextlib.closing(self.journal),
+            contextlib.closing(self.board),
+        ):
+            for parts in batches:
+                self._step(parts)
+                self._after_step(bar)
+                yield
 
     def _open(self) -> None:
         """Go on with the journal where the state stands."""
@@ -194,7 +204,7 @@ class Loop:
         wishes = torch.tensor([float(self._stop.is_set), float(self.group.rank == 0 and self._is_time_to_save())])
         own = torch.cat([torch.stack(list(means.values())), wishes.to(norm.device, non_blocking=True)])
         *values, stop, save, last = torch.cat([self.group.sum(own), norm[None]]).tolist()
-        self._must_stop, self._save_is_due = stop > 0, save > 0
+        self.must_stop, self._save_is_due = stop > 0, save > 0
         return {**dict(zip(means, values, strict=True)), "grad_norm": last}
 
     def _diverged(self, parts: Sequence[MicroBatch], losses: Mapping[str, float]) -> NoReturn:
@@ -238,10 +248,7 @@ class Loop:
     def _evaluate(self) -> dict[str, float]:
         """Score the weights, note it, and let the job keep them when they are the best so far."""
         started = time.monotonic()
-        self.job.model.eval()
-        with torch.inference_mode(), autocast(self.settings.precision, self.device):
-            metrics = self.job.evaluate(self.group)
-        self.job.model.train()
+        metrics = evaluate(self.job, self.settings, self.group, self.device)
         if not metrics:
             return {}
         score = self.job.score(metrics)
@@ -356,25 +363,46 @@ def _stop_signals() -> Iterator[_Stop]:
             signal.signal(number, handler)
 
 
-def measure(
-    job: Job, settings: TrainSettings, group: Group, device: torch.device, *, steps: int, seconds: float
-) -> float:
-    """Seconds that one step takes, data and update included; the weights are changed, so throw them away.
+def evaluate(job: Job, settings: TrainSettings, group: Group, device: torch.device) -> dict[str, float]:
+    """The scores of the current weights, computed as the settings say."""
+    job.model.eval()
+    with torch.inference_mode(), autocast(settings.precision, device):
+        metrics = job.evaluate(group)
+    job.model.train()
+    return metrics
 
-    Two steps warm up, then at least `steps` and at least `seconds` are timed.
+
+def measure(
+    job: Job,
+    settings: TrainSettings,
+    optimizer: OptimizerSettings,
+    group: Group,
+    device: torch.device,
+    *,
+    steps: int,
+    seconds: float,
+) -> float:
+    """Seconds that one step of a run takes: the loop's own, with the next batches drawn beside it and a journal.
+
+    It runs for at least `steps` and at least `seconds`, of which the first half warms up: code is made for every new
+    shape. The learning rate stays near zero, but the weights are changed, so throw them away.
     """
-    optimizer = Lamb(job.model.named_parameters())
-    started, done = time.monotonic(), -2
-    with reproducible(settings.deterministic):
-        while done < steps or group.broadcast(time.monotonic() - started) < seconds:
-            if done == 0:
-                started = time.monotonic()
-            accumulate(job, job.draw(done + 2, group), settings, done + 2, group, device)
-            clip(optimizer, 1.0)
-            optimizer.step(0.0)
-            optimizer.zero_grad()
-            done += 1
-    return group.broadcast((time.monotonic() - started) / done)
+    forever = ScheduleSettings(total_steps=10**9)
+    with TemporaryDirectory(prefix="albert-") as out:
+        loop = Loop(
+            job, make_optimizer(job.model, optimizer), optimizer, forever, settings, Path(out), "", {}, group, device,
+            "measuring",
+        )  # fmt: skip
+        ends = [time.monotonic()]
+        with contextlib.closing(loop.steps()) as taken:
+            for _ in taken:
+                ends.append(time.monotonic())
+                if loop.must_stop:
+                    raise Interrupted("stopped while the speed was measured", "nothing was trained yet")
+                if len(ends) > steps and group.broadcast(ends[-1] - ends[0]) >= seconds:
+                    break
+    half = (len(ends) - 1) // 2
+    return group.broadcast((ends[-1] - ends[half]) / (len(ends) - 1 - half))
 
 
 def _short(value: float) -> float:

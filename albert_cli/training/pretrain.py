@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from albert_cli import config, console, store
+from albert_cli import config, console, machine, store
 from albert_cli.data.batches import PairSettings
 from albert_cli.data.cooccurrence import word_vectors
 from albert_cli.data.shards import TokenCorpus, verify_data
@@ -25,15 +26,16 @@ from albert_cli.model.starts import StartSettings, set_start, word_dimensions
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training import checkpoint, run
 from albert_cli.training.batching import Batches, BatchSettings
-from albert_cli.training.device import choose_device, place, settle
+from albert_cli.training.device import choose_device, matmul_peak, place, resolve_auto, use_threads
 from albert_cli.training.initial import InitialSettings, carry_over, read_parent
-from albert_cli.training.loop import Loop, measure
+from albert_cli.training.loop import Loop, evaluate, measure
 from albert_cli.training.objectives import LONG_SEGMENT, PretrainingJob
 from albert_cli.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings, parse_duration
 from albert_cli.training.watch import Watch
 
-# Share of a time budget kept for evaluations, checkpoints and a machine that slows down.
-_RESERVE = 0.05
+_MEASURED = 2.0  # seconds of a step that a dry run measures
+_RESERVE = 0.03  # share of a time budget kept for a machine that slows down
+_SAVING = (0.1, 2e8)  # seconds of a checkpoint, and bytes written, hashed and synced a second: a slow disk's
 _CHECKPOINT_BYTES = 12  # a parameter: the weight and two moments in fp32
 
 
@@ -85,6 +87,7 @@ def resolve(recipe: str, overrides: Sequence[str], vocabulary: Vocabulary) -> Pr
             f"-s model.vocab_size={vocabulary.size}, or data made with another vocabulary",
         )
     resolved = config.validate(PretrainRecipe, values, recipe)
+    resolved.schedule.check()
     longest, positions = resolved.data.max_seq_length, resolved.model.max_position_embeddings
     if longest > positions:
         raise ConfigError(
@@ -139,6 +142,7 @@ class _Parts:
     data: Path
     device: torch.device
     group: Group
+    begun: float = field(default_factory=time.monotonic)
 
     def new_job(self) -> PretrainingJob:
         """A job with freshly initialised weights: the same for every process that starts from this seed."""
@@ -149,8 +153,7 @@ class _Parts:
             counts = self.corpus.unigram_counts() + 1
             with torch.no_grad():
                 model.masked.bias.copy_(torch.from_numpy(np.log(counts / counts.sum())))
-        train = settle(recipe.train, recipe.model, self.device)
-        place(model, train, self.device)
+        place(model, recipe.train, self.device)
         text = config.dump_toml(recipe)
         entropy = store.read_json(self.data / "data.json")["unigram_entropy_nats"]
         return PretrainingJob(
@@ -159,7 +162,7 @@ class _Parts:
             self.heldout,
             self.vocabulary,
             recipe.data,
-            train,
+            recipe.train,
             self.device,
             text,
             entropy,
@@ -189,6 +192,10 @@ class _Parts:
     def train(self, out: Path, status: run.Status, resume: run.Resume, budget: float | None) -> dict[str, Any]:
         """Run to the last step, or go on with what `out` holds."""
         self._settle(out, resume, budget)
+        with use_threads(self.recipe.train.threads):
+            return self._train(out, status)
+
+    def _train(self, out: Path, status: run.Status) -> dict[str, Any]:
         job = self.new_job()
         optimizer = run.make_optimizer(job.model, self.recipe.optimizer)
         if self.group.rank == 0:
@@ -256,37 +263,105 @@ class _Parts:
         self.recipe = dataclasses.replace(self.recipe, initial=dataclasses.replace(initial, fingerprint=found))
 
     def _settle(self, out: Path, resume: run.Resume, budget: float | None) -> None:
-        """Fix the number of steps, and refuse a directory, a recipe or a disk that does not fit."""
+        """Fix what "auto" and a time mean, and refuse a directory, a recipe or a disk that does not fit."""
         old = run.saved_recipe(out, resume) if self.group.rank == 0 else None
         self._settle_initial(out, old)
+        self._resolve_auto(old)
+        if not self._fits(self._micro):
+            needed = costs.size_in_words(self._memory(self._micro)["memory_bytes_estimated"])
+            console.warn(
+                f"a micro-batch of {self._micro} sequences needs {needed} of memory by arithmetic, and "
+                f"{costs.size_in_words(self._free_memory())} are free: lower train.micro_batch_size, which changes no result, or "
+                "set train.checkpoint_activations=true"
+            )
         if budget is not None:
-            # The first start froze the number of steps; asking for a time again means that run.
-            frozen = old["schedule"]["total_steps"] if old is not None else 0
-            if frozen := int(self.group.broadcast(float(frozen))):
-                self._set_total(frozen)
-                console.note(f"{out}: keeps the {frozen:,} steps of its first start")
+            # The first start froze the schedule; asking for a time again means that run.
+            frozen = [0.0] * 3 if old is None else _schedule(old)
+            total, warmup, growth = map(int, self.group.broadcast_numbers(frozen))
+            if total:
+                self._set_schedule(total, warmup, growth)
+                console.note(f"{out}: keeps the {total:,} steps of its first start")
             else:
                 self._freeze(budget)
         if old is not None:
             run.check_same(out, old, self.recipe)
         if self.group.rank == 0:
             _check_disk(out, params.count(self.recipe.model).total, self.recipe.train.keep)
-        self._set_total(int(self.group.broadcast(float(self.recipe.schedule.total_steps))))
 
-    def _set_total(self, total_steps: int) -> None:
-        schedule = dataclasses.replace(self.recipe.schedule, total_steps=total_steps)
-        self.recipe = dataclasses.replace(self.recipe, schedule=schedule)
+    def _resolve_auto(self, old: Mapping[str, Any] | None) -> None:
+        """Put what "auto" stands for into the recipe: what it stood for at the first start, or what rank 0 finds."""
+        recipe = self.recipe
+        train = resolve_auto(
+            run.keep_auto(recipe.train, old), recipe.model, self.device,
+            sequences=self._micro, length=recipe.data.max_seq_length,
+        )  # fmt: skip
+        in_bf16, compiled, threads = self.group.broadcast_numbers(
+            [train.precision == "bf16", train.compile == "on", 0 if train.threads == "auto" else train.threads]
+        )
+        train = dataclasses.replace(
+            train,
+            precision="bf16" if in_bf16 else "fp32",
+            compile="on" if compiled else "off",
+            threads=int(threads) or "auto",
+        )
+        self.recipe = dataclasses.replace(recipe, train=train)
+
+    def _set_schedule(self, total_steps: int, warmup_steps: int, growth: int) -> None:
+        """Put these steps into the recipe: all, those of the rate's warm-up (-1: a share), those of the batch's."""
+        recipe, warmup = self.recipe, None if warmup_steps < 0 else warmup_steps
+        self.recipe = dataclasses.replace(
+            recipe,
+            schedule=dataclasses.replace(recipe.schedule, total_steps=total_steps, warmup_steps=warmup),
+            batch=dataclasses.replace(recipe.batch, warmup_steps=growth),
+        )
 
     def _freeze(self, budget: float) -> None:
-        """Turn a time budget into a number of steps: measure first, then the schedule can reach zero."""
+        """Turn a time budget into a number of steps: measure first, then the schedule can reach zero.
+
+        The budget is that of the whole run from now on: steps, evaluations, checkpoints, and this measurement.
+        """
+        recipe, train = self.recipe, self.recipe.train
         job = self._full_sized(self.new_job())
-        seconds = measure(job, job.settings, self.group, self.device, steps=8, seconds=min(10, budget / 10))
-        steps = budget * (1 - _RESERVE) / seconds
-        self._set_total(self.recipe.batches.steps(steps * self.recipe.train.batch_size))
+        with use_threads(train.threads):
+            step = self._measured(job, steps=8, seconds=min(10, budget / 20))
+            evaluation = self._evaluation_seconds(job)
+        save = _SAVING[0] + _CHECKPOINT_BYTES * params.count(recipe.model).total / _SAVING[1]
+        every, interval = train.save_interval()
+        # The shape of the schedule stays: a batch that grows keeps its mean share of the full one.
+        total = recipe.schedule.total_steps
+        step *= recipe.batches.first(total) / (total * train.batch_size)
+        saves = save / every if every else save * step / interval if interval else 0.0
+        left = (1 - _RESERVE) * (budget - (time.monotonic() - self.begun)) - evaluation - save
+        steps = max(1, int(self.group.broadcast(left / (step + evaluation / train.eval_every + saves))))
+        warmup, growth = recipe.schedule.warmup_steps, recipe.batch.warmup_steps
+        shorter = [-1 if n is None else round(n * steps / total) for n in (warmup, growth)]
+        self._set_schedule(steps, *shorter)
+        said = f", {shorter[0]:,} of them warm-up, as the recipe has {warmup:,} of {total:,}" if warmup else ""
         console.note(
-            f"{1000 * seconds:.0f} ms a step: {self.recipe.schedule.total_steps:,} steps fit into "
-            f"{console.duration(budget)}"
+            f"{1000 * step:.1f} ms a step, {evaluation:.1f} s an evaluation: {steps:,} steps fit into "
+            f"{console.duration(budget)}{said}"
         )
+
+    def _measured(self, job: PretrainingJob, *, steps: int, seconds: float) -> float:
+        """Seconds that a step of the job takes."""
+        optimizer = self.recipe.optimizer
+        return measure(job, job.settings, optimizer, self.group, self.device, steps=steps, seconds=seconds)
+
+    def _evaluation_seconds(self, job: PretrainingJob) -> float:
+        """Seconds that an evaluation takes, by one on few sequences."""
+        settings = job.settings
+        few = min(settings.eval_sequences, 2 * self._micro * self.group.world_size)
+        part = dataclasses.replace(job, settings=dataclasses.replace(settings, eval_sequences=few))
+        started = 0.0
+        for _ in range(2):  # the first warms up
+            started = time.monotonic()
+            evaluate(part, settings, self.group, self.device)
+        return self.group.broadcast((time.monotonic() - started) * settings.eval_sequences / few)
+
+    @property
+    def _micro(self) -> int:
+        """Sequences of full length in a micro-batch."""
+        return self.recipe.batch.sequences(self.recipe.train, self.recipe.data.max_seq_length)
 
     def _full_sized(self, job: PretrainingJob, **changes: Any) -> PretrainingJob:
         """The job with steps of its full batch from the start, to be measured; `changes` are to its `[train]`."""
@@ -311,37 +386,86 @@ class _Parts:
         }
 
     def plan(self, out: Path, budget: float | None) -> dict[str, Any]:
-        """What a run would do: shapes, tokens, disk, and the time as measured on a few sequences here."""
+        """What a run would do: shapes, tokens, memory and disk by arithmetic, and the time by measuring some of it.
+
+        The arithmetic is printed before anything is measured, unless as JSON.
+        """
         self._settle(out, "auto", budget)
         recipe, train = self.recipe, self.recipe.train
-        counts = params.count(recipe.model)
-        # One micro-batch stands for the step: a paper-sized batch would take minutes on a CPU.
-        micro = recipe.batch.sequences(train, recipe.data.max_seq_length)
-        job = self._full_sized(self.new_job(), batch_size=min(train.batch_size, micro * self.group.world_size))
-        probe, sequences = job.settings, recipe.batches.first(recipe.schedule.total_steps)
-        seconds = measure(job, probe, self.group, self.device, steps=1, seconds=0.5) * sequences / probe.batch_size
-        length = recipe.data.max_seq_length
+        counts, length = params.count(recipe.model), recipe.data.max_seq_length
+        sequences = recipe.batches.first(recipe.schedule.total_steps)
         growth = {"sequences_in_first_step": recipe.batches.size(0), "batch_warmup_steps": recipe.batch.warmup_steps}
-        return {
+        found = {
             "parameters": counts.total,
             "steps": recipe.schedule.total_steps,
             "warmup_steps": recipe.schedule.warmup,
             "sequences_per_step": train.batch_size,
             **(growth if recipe.batch.warmup_steps else {}),
-            "sequences_per_micro_batch": micro,
+            "sequences_per_micro_batch": self._micro,
             "tokens_per_step_at_most": train.batch_size * length,
             "corpus_tokens": self.corpus.tokens,
             "passes_over_corpus": round(sequences * length / max(self.corpus.tokens, 1), 2),
-            **_memory(recipe, probe, self.device),
+            **self._memory(self._micro),
+            "memory_bytes_free": self._free_memory(),
             "checkpoint_bytes": _CHECKPOINT_BYTES * counts.total,
             "disk_bytes_needed": _CHECKPOINT_BYTES * counts.total * (train.keep + 1),
             "disk_bytes_free": store.free_bytes(out),
             "device": str(self.device),
-            "precision": probe.precision,
-            "compiled": probe.compile == "on",
+            "precision": train.precision,
+            "compiled": train.compile == "on",
+            "threads": train.threads,
             "processes": self.group.world_size,
-            "estimated_seconds": round(seconds, 1),
         }
+        console.emit_part(plan_text(found))
+        return found | self._speed(sequences)
+
+    def _speed(self, sequences: int) -> dict[str, Any]:
+        """The time that so many sequences take, measured on as many as fit into memory and into some seconds."""
+        train, length = self.recipe.train, self.recipe.data.max_seq_length
+        with use_threads(train.threads):
+            peak = matmul_peak(train.precision, self.device, seconds=0.1)
+        sequence = length * costs.training_flops(self.recipe.model, length) / peak
+        few = min(self._micro, max(1, int(_MEASURED / sequence)))
+        while few and not self._fits(few):
+            few //= 2
+        if few == 0:
+            return {"estimated_seconds": None, "measured_on_sequences": 0}
+        job = self._full_sized(self.new_job(), batch_size=few * self.group.world_size, micro_batch_size=few)
+        with use_threads(train.threads):
+            seconds = self._measured(job, steps=2, seconds=0.5) * sequences / job.settings.batch_size
+        return {"estimated_seconds": round(seconds, 1), "measured_on_sequences": few}
+
+    def _free_memory(self) -> int:
+        """Bytes that a process may still take on the device; 0 where unknown."""
+        if self.device.type == "cuda":
+            return int(torch.cuda.mem_get_info(self.device)[0])
+        return machine.memory().get("available", 0)
+
+    def _fits(self, sequences: int) -> bool:
+        """Whether a micro-batch of so many sequences fits into memory, by arithmetic; True where that is unknown."""
+        free = self._free_memory()
+        return not free or self._memory(sequences)["memory_bytes_estimated"] <= free
+
+    def _memory(self, sequences: int) -> dict[str, int]:
+        """Bytes that a process needs by `costs`: for its state, and for a micro-batch of so many full sequences."""
+        train, model, length = self.recipe.train, self.recipe.model, self.recipe.data.max_seq_length
+        setup = costs.Setup(
+            "cuda" if self.device.type == "cuda" else "cpu", "bf16" if train.precision == "bf16" else "fp32"
+        )
+        state = costs.state_bytes(model, setup)
+        kept = sequences * costs.activation_bytes(model, length, setup, checkpointed=train.checkpoint_activations)
+        working = sequences * costs.working_bytes(model, length, setup)
+        return {
+            "weights_gradients_moments_bytes": state.weights + state.gradients + state.moments,
+            "activations_bytes": kept,
+            "memory_bytes_estimated": state.total + max(kept + working, state.update),
+        }
+
+
+def _schedule(recipe: Mapping[str, Any]) -> list[float]:
+    """All steps of a saved recipe, those of the rate's warm-up (-1: a share), those of the batch's."""
+    schedule = recipe["schedule"]
+    return [schedule["total_steps"], schedule.get("warmup_steps", -1), recipe.get("batch", {}).get("warmup_steps", 0)]
 
 
 def _memory(recipe: PretrainRecipe, settled: TrainSettings, device: torch.device) -> dict[str, int]:
@@ -397,14 +521,21 @@ def summary_text(result: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def speed_text(plan: Mapping[str, Any]) -> str:
+    """How long a dry run's plan takes, and by what that is known."""
+    few, micro = plan["measured_on_sequences"], plan["sequences_per_micro_batch"]
+    if few == 0:
+        return "its time was not measured: not even a single sequence fits into the memory"
+    part = f"{few} of the micro-batch's {micro} sequences, and scaled" if few < micro else "a micro-batch"
+    return f"takes about {console.duration(plan['estimated_seconds'])}, measured on {part}"
+
+
 def plan_text(plan: Mapping[str, Any]) -> str:
-    """A dry run's plan as a table."""
+    """The arithmetic of a dry run's plan as a table."""
 
     def shown(key: str, value: object) -> str:
         if isinstance(value, bool):
             return "yes" if value else "no"
-        if key.endswith("seconds"):
-            return console.duration(float(str(value)))
         if "bytes" in key:
             return f"{float(str(value)) / 1e6:,.1f} MB"
         return f"{value:,}" if isinstance(value, int) else str(value)

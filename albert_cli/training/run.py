@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
@@ -18,7 +18,7 @@ from albert_cli.errors import AlbertError, BusyError, CheckpointError, ConfigErr
 from albert_cli.training import checkpoint
 from albert_cli.training.checkpoint import TrainState
 from albert_cli.training.lamb import Lamb
-from albert_cli.training.settings import HARMLESS, OptimizerSettings
+from albert_cli.training.settings import AUTO, HARMLESS, OptimizerSettings, TrainSettings
 
 Resume = Literal["auto", "must", "never"]
 
@@ -66,15 +66,23 @@ def saved_recipe(out: Path, resume: Resume) -> dict[str, Any] | None:
 def check_same(out: Path, old: dict[str, Any], new: Any) -> None:
     """Refuse to resume with a recipe that computes something else; harmless keys may change.
 
-    A key that `old` lacks was not known to the release that wrote it, which computed as the key's default does.
+    A key that `old` lacks was not known to the release that wrote it, which computed as the key's default does. Older
+    releases wrote "auto" as it stood, and found out at every start what it means.
     """
     before = config.merge(config.defaults(type(new)), old)
+    before["train"] |= {key: getattr(new.train, key) for key in AUTO if before["train"][key] == "auto"}
     lines = [line for line in config.differences(before, config.as_dict(new)) if line.split(":")[0] not in HARMLESS]
     if lines:
         raise ConfigError(
             f"{out}: was started with another recipe: {'; '.join(lines)}",
             "choose another --out, or give the settings it was started with",
         )
+
+
+def keep_auto(train: TrainSettings, old: Mapping[str, Any] | None) -> TrainSettings:
+    """The settings with what "auto" stood for at the first start, where `old` is the recipe of a run to go on with."""
+    saved = old["train"] if old is not None else {}
+    return replace(train, **{key: saved[key] for key in AUTO if getattr(train, key) == "auto" and key in saved})
 
 
 def resume_state(

@@ -80,6 +80,16 @@ class ScheduleSettings:
         _check("schedule.warmup_ratio", self.warmup_ratio, 0 <= self.warmup_ratio < 1, "lie in [0, 1)")
         _check("schedule.warmup_steps", self.warmup_steps, (self.warmup_steps or 0) >= 0, "be at least 0")
 
+    def check(self) -> None:
+        """Raise `ConfigError` where the rate would still be rising at the last step."""
+        if self.warmup > self.total_steps:
+            fitting = max(1, self.total_steps // 10)
+            raise ConfigError(
+                f"schedule.warmup_steps is {self.warmup:,} and schedule.total_steps {self.total_steps:,}: "
+                "the rate would never reach its peak",
+                f"-s schedule.warmup_steps={fitting}; --max-time shortens the warm-up of pretraining by itself",
+            )
+
     @property
     def warmup(self) -> int:
         """The number of warm-up steps: `warmup_steps`, or else `warmup_ratio` of the total."""
@@ -93,7 +103,8 @@ class TrainSettings:
     `batch_size` counts sequences over all processes; a process computes `micro_batch_size` of them at a time.
     `eval_every = 0` evaluates after the last step only, so that in fine-tuning nothing is chosen on dev. Pretraining is
     evaluated on `eval_sequences` held-out sequences. `save_every` is a number of steps or a time such as "10m"; 0 saves
-    at the end only. `compile`: fuse the block's operations (auto: on CUDA).
+    at the end only. `compile`: fuse the block's operations (auto: on CUDA). `threads`: how many a CPU computes with.
+    What "auto" stands for is found at the first start, see `training/device.py`, and kept in the run's recipe.
     `checkpoint_activations`: keep only each block's input and compute the block again in the backward pass, a third
     slower and the same numbers. `deterministic`: on a GPU take only kernels that give the same bits every time, so that
     a run that was resumed ends in the bytes of one that was not; a CPU does so anyway.
@@ -109,6 +120,7 @@ class TrainSettings:
     keep: int = 2
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     compile: Literal["auto", "on", "off"] = "auto"
+    threads: int | Literal["auto"] = "auto"
     checkpoint_activations: bool = False
     deterministic: bool = False
 
@@ -116,6 +128,7 @@ class TrainSettings:
         for name in ("batch_size", "micro_batch_size", "log_every", "eval_sequences", "keep"):
             _check(f"train.{name}", getattr(self, name), getattr(self, name) >= 1, "be at least 1")
         _check("train.eval_every", self.eval_every, self.eval_every >= 0, "be at least 0, which is the end only")
+        _check("train.threads", self.threads, self.threads == "auto" or self.threads >= 1, "be at least 1")
         # Seeds from 2**62 on draw the held-out examples.
         _check("train.seed", self.seed, 0 <= self.seed < 2**62, "lie in [0, 2**62)")
         if isinstance(self.save_every, int):
@@ -134,8 +147,13 @@ def _check(name: str, value: object, is_right: bool, must: str) -> None:
         raise ConfigError(f"{name} is {value}", f"it must {must}")
 
 
-# What may change between a run and its resumption without changing what is computed.
-HARMLESS = ("train.log_every", "train.save_every", "train.keep", "train.checkpoint_activations", "evaluation")
+# What may be "auto" until a run starts; its recipe then has the value, so that it goes on alike on another machine.
+AUTO = ("precision", "compile", "threads")
+
+# What may change between a run and its resumption without changing what is computed, but for rounding.
+HARMLESS = (
+    "train.log_every", "train.save_every", "train.keep", "train.checkpoint_activations", "train.threads", "evaluation",
+)  # fmt: skip
 
 
 def parse_duration(text: str, name: str) -> float:

@@ -131,7 +131,11 @@ def resolve(task: str, overrides: Sequence[str]) -> FinetuneRecipe:
     if task.endswith(".toml") or task in config.shipped_recipes():
         if "task" not in config.read_recipe(task):
             raise ConfigError(f"{task} is no fine-tuning recipe: it names no task", "albert pretrain takes it")
-        return config.load(FinetuneRecipe, task, overrides)
-    if task != "table":
-        find_task(task)  # says what is wrong with the name
-    return config.load(FinetuneRecipe, f"finetune/{task}", overrides)
+        name = task
+    else:
+        if task != "table":
+            find_task(task)  # says what is wrong with the name
+        name = f"finetune/{task}"
+    resolved = config.load(FinetuneRecipe, name, overrides)
+    resolved.schedule.check()
+    return resolved

@@ -17,7 +17,7 @@ from albert_cli.model import block
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.model.packing import pack
-from albert_cli.training.device import autocast, place, reproducible, settle
+from albert_cli.training.device import autocast, place, reproducible, resolve_auto
 from albert_cli.training.settings import TrainSettings
 from tests.command import albert
 from tests.model.shapes import random_batch
@@ -49,10 +49,9 @@ def computed(
     """(loss, all gradients in a row) of the pretraining model with the weights of seed 0, in fp32 on the CPU."""
     torch.manual_seed(0)
     model = PretrainingModel(config).train()
-    settled = settle(settings, config, device)
-    place(model, settled, device)
+    place(model, settings, device)
     labels, orders = (torch.from_numpy(a).long().to(device) for a in (batch.masked_labels, batch.order_labels))
-    with autocast(settled.precision, device):
+    with autocast(settings.precision, device):
         logits = model(pack(batch, device, batch.masked_index))
         loss = F.cross_entropy(logits.masked.float(), labels) + F.cross_entropy(logits.order.float(), orders)
     loss.backward()
@@ -112,8 +111,8 @@ def test_the_compiled_block_computes_the_same(precision: str) -> None:
 
 
 def test_auto_takes_bf16_and_compiles() -> None:
-    settled = settle(TrainSettings(), SHAPE, CUDA)
-    assert (settled.precision, settled.compile) == ("bf16", "on")
+    settled = resolve_auto(TrainSettings(), SHAPE, CUDA, sequences=8, length=128)
+    assert (settled.precision, settled.compile, settled.threads) == ("bf16", "on", "auto")
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.1])

@@ -24,39 +24,66 @@ CPU = torch.device("cpu")
 BASE = PRESETS["albert-base"]
 
 
-@pytest.fixture
-def processor(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    monkeypatch.setattr(machine, "cpu", lambda: {"bf16_units": request.param})
+def resolved(settings: TrainSettings, config: ModelConfig, sequences: int = 8, length: int = 32) -> TrainSettings:
+    return device.resolve_auto(settings, config, CPU, sequences=sequences, length=length)
 
 
-@pytest.mark.parametrize(
-    ("processor", "config", "expected"),
-    [
-        (["amx_bf16", "avx512_bf16"], BASE, "bf16"),
-        (["amx_bf16", "avx512_bf16"], replace(TINY, hidden_size=128), "bf16"),
-        (["amx_bf16", "avx512_bf16"], replace(TINY, hidden_size=64), "fp32"),  # too narrow to gain
-        (["avx512_bf16"], BASE, "fp32"),
-        ([], BASE, "fp32"),
-    ],
-    indirect=["processor"],
-)
-def test_a_cpu_computes_in_bf16_where_that_is_faster(processor: None, config: ModelConfig, expected: str) -> None:
-    assert device.settle(TrainSettings(), config, CPU).precision == expected
+@pytest.mark.parametrize(("gain", "expected"), [(2.0, "bf16"), (1.0, "fp32"), (0.2, "fp32")])
+def test_a_cpu_computes_in_bf16_where_that_is_faster(
+    gain: float, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Decided by a measurement, whatever the processor calls its units."""
+    monkeypatch.setattr(machine, "cpu", lambda: {"bf16_units": ["avx512_bf16"] if gain > 1 else ["amx_bf16"]})
+    monkeypatch.setattr(device, "bf16_gain", lambda config, sequences, length: gain)
+    assert resolved(TrainSettings(), TINY).precision == expected
     for demanded in ("fp32", "bf16"):
-        settings = replace(TrainSettings(), precision=demanded)
-        assert device.settle(settings, config, CPU).precision == demanded
+        assert resolved(replace(TrainSettings(), precision=demanded), TINY).precision == demanded
+
+
+@pytest.mark.parametrize("config", [TINY, replace(PRESETS["albert-xxlarge"], inner_group_num=2)])
+def test_measuring_a_layer_changes_nothing(config: ModelConfig) -> None:
+    torch.manual_seed(3)
+    expected, before = torch.rand(3), torch.get_num_threads()
+    torch.manual_seed(3)
+    with torch.inference_mode():  # as an evaluation may have it
+        gain = device.bf16_gain(config, 32, config.max_position_embeddings)
+    assert 0.01 < gain < 100
+    assert torch.equal(torch.rand(3), expected) and torch.get_num_threads() == before
+
+
+def test_threads_have_enough_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
+    settings = TrainSettings(precision="fp32")
+    narrow = replace(BASE, hidden_size=64, num_attention_heads=2, intermediate_size=256)
+    found = [resolved(settings, narrow, sequences, 32).threads for sequences in (16, 64, 256, 4096)]
+    assert found[0] == 1 and found == sorted(found) and found[-1] == 8
+    assert resolved(settings, BASE, 16, 128).threads == 8
+    assert resolved(replace(settings, threads=3), narrow, 16, 32).threads == 3  # what is asked for
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)  # a rank's share
+    assert resolved(settings, BASE, 16, 128).threads == 1
+
+
+def test_threads_are_used_and_given_back() -> None:
+    before = torch.get_num_threads()
+    with pytest.raises(ZeroDivisionError), device.use_threads(before + 1):
+        assert torch.get_num_threads() == before + 1
+        raise ZeroDivisionError
+    with device.use_threads("auto"):
+        assert torch.get_num_threads() == before
 
 
 def test_a_cpu_compiles_only_when_it_is_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert device.settle(TrainSettings(), TINY, CPU).compile == "off"
+    settings, before = TrainSettings(precision="fp32"), torch._dynamo.config.suppress_errors
+    assert resolved(settings, TINY).compile == "off"
     monkeypatch.setattr(machine, "compiler", lambda: None)
-    assert device.settle(TrainSettings(), TINY, CPU).compile == "off"
+    assert resolved(settings, TINY).compile == "off"
     with pytest.raises(ConfigError, match="no C\\+\\+ compiler"):
-        device.settle(replace(TrainSettings(), compile="on"), TINY, CPU)
+        resolved(replace(settings, compile="on"), TINY)
+    assert torch._dynamo.config.suppress_errors is before
 
 
 @pytest.mark.parametrize(("precision", "dtype"), [("fp32", torch.float32), ("bf16", torch.bfloat16)])
-def test_products_have_the_precision_that_was_settled(precision: str, dtype: torch.dtype) -> None:
+def test_products_have_the_precision_that_was_resolved(precision: str, dtype: torch.dtype) -> None:
     with device.autocast(precision, CPU):
         assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == dtype
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import signal
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,12 +21,14 @@ from albert_cli.distributed import Group
 from albert_cli.errors import DivergedError, Interrupted
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.text.vocabulary import Vocabulary
-from albert_cli.training import objectives
+from albert_cli.training import loop, objectives
 from albert_cli.training.checkpoint import TrainState, restore, save, seed_for
 from albert_cli.training.lamb import Lamb
 from albert_cli.training.loop import Loop, accumulate, clip, measure, micro_batches
 from albert_cli.training.objectives import PretrainingJob
 from albert_cli.training.pretrain import PretrainRecipe
+from albert_cli.training.run import make_optimizer
+from albert_cli.training.settings import OptimizerSettings
 
 CPU = torch.device("cpu")
 MakeJob = Callable[..., PretrainingJob]
@@ -245,9 +250,38 @@ def test_sentence_order_is_also_scored_where_both_segments_are_long(
 
 def test_measuring_gives_the_time_of_a_step(make_job: MakeJob) -> None:
     job = make_job()
-    before = {n: p.clone() for n, p in job.model.named_parameters()}
-    assert 0 < measure(job, job.settings, Group(), CPU, steps=2, seconds=0.01) < 5
-    assert all(torch.equal(p, before[n]) for n, p in job.model.named_parameters())
+    assert 0 < measure(job, job.settings, OptimizerSettings(), Group(), CPU, steps=2, seconds=0.01) < 5
+
+
+def test_what_is_measured_is_the_run(make_job: MakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the optimizer that the recipe names, with batches drawn on another thread, and not the steps that warm up."""
+    made: list[str] = []
+    threads: set[str] = set()
+    taken: list[Any] = []
+    now = [0.0]
+    job, plain, draw = make_job(), loop.Loop._step, type(make_job()).draw
+
+    def optimizer(model: torch.nn.Module, settings: OptimizerSettings) -> Lamb:
+        made.append(settings.name)
+        return make_optimizer(model, settings)
+
+    def drawn(self: Any, step: int, group: Group) -> Any:
+        threads.add(threading.current_thread().name)
+        return draw(self, step, group)
+
+    def step(self: loop.Loop, parts: Any) -> None:
+        plain(self, parts)
+        taken.append(parts)
+        now[0] += 5.0 if len(taken) <= 4 else 1.0  # warm after four
+
+    monkeypatch.setattr(loop, "make_optimizer", optimizer)
+    monkeypatch.setattr(type(job), "draw", drawn)
+    monkeypatch.setattr(loop.Loop, "_step", step)
+    monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    settings = OptimizerSettings("adamw", lr=1e-3)
+    assert measure(job, job.settings, settings, Group(), CPU, steps=8, seconds=1.0) == 1.0
+    assert made == ["adamw"] and len(taken) == 8
+    assert len(threads) == 1 and threading.current_thread().name not in threads
 
 
 def test_a_checkpoint_gives_back_state_and_moments(make_job: MakeJob, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import pytest
 import torch
 import transformers
 
-from albert_cli import store
+from albert_cli import machine, store
 from albert_cli.errors import BusyError, CheckpointError, ConfigError, DivergedError
 from albert_cli.model import hub
 from albert_cli.model.heads import PretrainingModel
@@ -25,8 +25,11 @@ from albert_cli.model.packing import pack
 from albert_cli.tasks.encode import encode
 from albert_cli.tasks.spec import Example
 from albert_cli.text.vocabulary import Vocabulary
+from albert_cli.training import device
+from albert_cli.training import pretrain as pretrain_module
 from albert_cli.training.objectives import PretrainingJob
-from albert_cli.training.pretrain import plan_text, pretrain
+from albert_cli.training.pretrain import pretrain, speed_text
+from albert_cli.training.task_recipe import resolve as resolve_task
 from tests.processes import albert, end, start, start_ranks
 from tests.test_store import has_namespaces
 
@@ -119,11 +122,15 @@ def test_a_deterministic_run_says_so_to_torch_and_is_the_same_on_a_cpu(
         pretrain(str(recipe), tiny_data, tmp_path / "run", device="cpu")
 
 
-def test_a_dry_run_writes_nothing(recipe: Path, tiny_data: Path, tmp_path: Path) -> None:
+def test_a_dry_run_writes_nothing(
+    recipe: Path, tiny_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     plan = pretrain(str(recipe), tiny_data, tmp_path / "run", dry_run=True, device="cpu")
     assert (plan["steps"], plan["sequences_per_step"], plan["processes"]) == (30, 8, 1)
     assert plan["estimated_seconds"] > 0
-    assert re.search(r"compiled +no\n", plan_text(plan))
+    assert re.search(r"compiled +no\n", capsys.readouterr().out)
+    assert plan["measured_on_sequences"] == plan["sequences_per_micro_batch"] == 4
+    assert speed_text(plan).endswith("measured on a micro-batch")
     again = ["train.checkpoint_activations=true", "train.micro_batch_size=2"]
     small = pretrain(str(recipe), tiny_data, tmp_path / "run", again, dry_run=True, device="cpu")
     assert 0 < small["activations_bytes"] < plan["activations_bytes"] / 2
@@ -131,6 +138,35 @@ def test_a_dry_run_writes_nothing(recipe: Path, tiny_data: Path, tmp_path: Path)
     state = plan["weights_gradients_moments_bytes"]
     assert state + plan["activations_bytes"] < plan["memory_bytes_estimated"] < 3 * (state + plan["activations_bytes"])
     assert not list(tmp_path.iterdir())
+
+
+def test_a_dry_run_measures_what_fits_and_says_the_rest_first(
+    recipe: Path, tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A plan of more than the memory holds was killed without a word."""
+    measured, said = [], []
+
+    def measure(job: PretrainingJob, *_: object, **__: object) -> float:
+        out, err = capsys.readouterr()
+        assert re.search(r"memory estimated +[\d.,]+ MB\n", out)
+        said.append(err)
+        measured.append(job.settings.micro_batch_size)
+        return 0.5
+
+    def planned(free: float) -> dict[str, Any]:
+        monkeypatch.setattr(machine, "memory", lambda: {"available": int(free)})
+        overrides = ["train.micro_batch_size=64", "train.batch_size=64"]
+        return pretrain(str(recipe), tiny_data, tmp_path / "run", overrides, dry_run=True, device="cpu")
+
+    monkeypatch.setattr(pretrain_module, "measure", measure)
+    needed = planned(1e12)["memory_bytes_estimated"]
+    half = planned(0.6 * needed)
+    assert measured == [64, 32] and "warning" not in said[0]
+    assert "train.micro_batch_size, which changes no result" in said[1]
+    assert half["estimated_seconds"] == 30 * 0.5 * 2  # steps of twice what was measured
+    assert "measured on 32 of the micro-batch's 64 sequences, and scaled" in speed_text(half)
+    nothing = planned(1e3)
+    assert measured == [64, 32] and nothing["estimated_seconds"] is None and "not measured" in speed_text(nothing)
 
 
 @pytest.mark.parametrize("step", [25, 30])
@@ -214,14 +250,46 @@ def test_a_run_of_a_release_with_fewer_settings_goes_on(
 ) -> None:
     run = copy(finished, tmp_path)
     written = (run / "recipe.toml").read_text()
-    later = ("compile = ", "checkpoint_activations = ", "always_project = ", "masked_bias = ", "copying = ")
+    later = (
+        "compile = ",
+        "threads = ",
+        "checkpoint_activations = ",
+        "always_project = ",
+        "masked_bias = ",
+        "copying = ",
+    )
     lines = [line for line in written.splitlines() if not line.startswith(later)]
     assert len(lines) == len(written.splitlines()) - len(later)
     (run / "recipe.toml").write_text("\n".join(lines))
     assert pretrain(str(recipe), tiny_data, run, device="cpu")["steps"] == 30
-    (run / "recipe.toml").write_text("\n".join(lines))
-    with pytest.raises(ConfigError, match=r"another recipe: train\.compile: 'auto' -> 'off'"):
-        pretrain(str(recipe), tiny_data, run, ["train.compile=off"], device="cpu")
+    resolved = (run / "recipe.toml").read_text()
+    assert "threads = 1\n" in resolved and 'compile = "off"\n' in resolved and '"auto"' not in resolved
+    # It wrote "auto" as it stood, and found out at every start what that means.
+    (run / "recipe.toml").write_text(re.sub('precision = ".*"', 'precision = "auto"', written))
+    assert pretrain(str(recipe), tiny_data, run, ["train.precision=bf16"], device="cpu")["steps"] == 30
+    with pytest.raises(ConfigError, match=r"another recipe: train\.precision: 'bf16' -> 'fp32'"):
+        pretrain(str(recipe), tiny_data, run, ["train.precision=fp32"], device="cpu")
+
+
+def test_what_auto_stood_for_at_the_first_start_is_kept(
+    recipe: Path, tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also on a machine that would choose otherwise, and by the command that says "auto"."""
+    run, whole = tmp_path / "run", tmp_path / "whole"
+    for out, gain in ((run, 2.0), (whole, 2.0)):
+        monkeypatch.setattr(device, "bf16_gain", lambda *_, gain=gain: gain)
+        pretrain(str(recipe), tiny_data, out, device="cpu")
+    for path in (run / "recipe.toml", *run.glob("step-*/recipe.toml")):
+        assert 'precision = "bf16"\n' in path.read_text() and '"auto"' not in path.read_text()
+    shutil.rmtree(run / LAST)
+    monkeypatch.setattr(device, "bf16_gain", lambda *_: 0.5)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 64)
+    pretrain(str(recipe), tiny_data, run, device="cpu")
+    assert weights_of(run) == weights_of(whole)
+    assert (run / "recipe.toml").read_text() == (whole / "recipe.toml").read_text()
+    more = ["train.threads=2"]  # a person may take more: it changes nothing but rounding
+    assert pretrain(str(recipe), tiny_data, run, more, device="cpu")["steps"] == 30
+    assert "threads = 2\n" in (run / "recipe.toml").read_text()
 
 
 def test_other_data_are_refused(finished: Path, recipe: Path, tiny_vocabulary: Path, tmp_path: Path) -> None:
@@ -356,7 +424,7 @@ def test_an_absurd_rate_diverges_with_its_exit_code(command: Sequence[object], t
 
 def test_a_time_budget_freezes_the_number_of_steps(command: Sequence[object], tmp_path: Path) -> None:
     run = tmp_path / "run"
-    arguments = (*command, "--out", run, "--max-time", "1s", "-s", "train.save_every=10")
+    arguments = (*command, "--out", run, "--max-time", "4s", "-s", "train.save_every=2")
     process = start(tmp_path / "log", *arguments)
     process.wait_until(lambda: len(steps(run)) == 2)
     process.kill()
@@ -367,6 +435,38 @@ def test_a_time_budget_freezes_the_number_of_steps(command: Sequence[object], tm
     assert status(run)["state"] == "done" and status(run)["step"] == steps(run)[-1] == saved
     last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-2])
     assert last["lr"] < 0.01 * 5.5 / saved  # the schedule came down
+
+
+def test_a_time_budget_pays_for_evaluations_and_keeps_the_shape_of_the_schedule(
+    recipe: Path, tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(pretrain_module, "measure", lambda *_, **__: 0.01)
+    monkeypatch.setattr(pretrain_module._Parts, "_evaluation_seconds", lambda *_: 1.0)
+    overrides = ["schedule.total_steps=1000", "schedule.warmup_steps=250", "train.eval_every=100", "train.save_every=0"]
+
+    def planned(*more: str) -> dict[str, Any]:
+        return pretrain(
+            str(recipe), tiny_data, tmp_path / "run", [*overrides, *more], max_time="1h", dry_run=True, device="cpu"
+        )
+
+    plan = planned()
+    assert plan["steps"] == pytest.approx(0.97 * 3600 / 0.02, rel=0.01)
+    assert plan["warmup_steps"] == round(plan["steps"] / 4)
+    assert re.search(
+        r"174,\d{3} steps fit into 1 h.*, 43,\d{3} of them warm-up, as .* 250 of 1,000", capfd.readouterr().err
+    )
+    assert planned("train.eval_every=1000000")["steps"] == pytest.approx(0.97 * 3600 / 0.01, rel=0.01)
+    # A batch that grows from nearly nothing over half of the recipe's steps: three quarters of a full one on average.
+    grown = planned("batch.warmup_steps=500", "batch.warmup_from=1", "train.eval_every=1000000")
+    assert grown["batch_warmup_steps"] == pytest.approx(grown["steps"] / 2, abs=1)
+    assert grown["steps"] == pytest.approx(0.97 * 3600 / 0.0075, rel=0.1)
+
+
+def test_a_warm_up_that_never_ends_is_refused(recipe: Path, tiny_data: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"warmup_steps is 31 and schedule\.total_steps 30: the rate would never"):
+        pretrain(str(recipe), tiny_data, tmp_path / "run", ["schedule.warmup_steps=31"], device="cpu")
+    with pytest.raises(ConfigError, match=r"warmup_steps is 1,256 and schedule\.total_steps 300"):
+        resolve_task("sst2", ["schedule.total_steps=300"])
 
 
 # ---------------------------------------------------------------- a full disk
