@@ -137,5 +137,6 @@ def resolve(task: str, overrides: Sequence[str]) -> FinetuneRecipe:
             find_task(task)  # says what is wrong with the name
         name = f"finetune/{task}"
     resolved = config.load(FinetuneRecipe, name, overrides)
-    resolved.schedule.check()
+    if resolved.schedule.total_steps is not None:
+        resolved.schedule.in_steps(1, 1).check()
     return resolved
