@@ -14,6 +14,8 @@ from albert_cli.cli.options import CheckpointName, Device, Out, Overrides, TaskD
 from albert_cli.command import verb
 from albert_cli.errors import ConfigError
 
+RECIPES = "finetune"  # the paper's
+
 
 @verb(app)
 def pretrain(
@@ -128,6 +130,9 @@ def evaluate(
         str | None,
         typer.Option(metavar="start,random", help="The same seeds from the weights of step 0, and from random ones."),
     ] = None,
+    recipes: Annotated[
+        str, typer.Option(metavar="NAME", help="Whose recipes of the tasks: finetune, mini, or a folder of one's own.")
+    ] = RECIPES,
     submission: Annotated[
         Path | None, typer.Option(metavar="FILE.zip", help="With glue: write the test predictions for its server.")
     ] = None,
@@ -142,11 +147,9 @@ def evaluate(
         from albert_cli.evaluation import verify
 
         if verify.is_recipe(task):
-            if more or search or ensemble or submission or again or controls:
-                raise ConfigError(
-                    f"{task} takes no --search, --ensemble, --submission, --again or --controls",
-                    "it says what to compare",
-                )
+            if more or search or ensemble or submission or again or controls or recipes != RECIPES:
+                others = "--search, --ensemble, --submission, --again, --controls or --recipes"
+                raise ConfigError(f"{task} takes no {others}", "it says what to compare")
             found = verify.verify(task, checkpoint, data, out, runs, overrides or [], device, nproc)
             console.emit(found, verify.text(found))
             verify.check(found)
@@ -164,5 +167,6 @@ def evaluate(
     result = verb_module.evaluate(
         task, checkpoint, data, out, 5 if runs is None else runs, overrides or [], device, nproc=nproc, again=again,
         submission_file=submission, lists=searched, ensemble_of=together, controlled=parse(controls),
+        recipes=recipes,
     )  # fmt: skip
     console.emit(result, tables.text(result))

@@ -13,6 +13,7 @@ from albert_cli.evaluation.single import FOLDER, Request, prepare_task, refuse_f
 from albert_cli.evaluation.start import with_start
 from albert_cli.evaluation.suite import GLUE, evaluate_suite
 from albert_cli.training.finetune import RESULTS
+from albert_cli.training.task_recipe import PAPER
 
 
 def evaluate(
@@ -30,12 +31,14 @@ def evaluate(
     lists: Sequence[str] = (),
     ensemble_of: Sequence[str] = (),
     controlled: Sequence[str] = (),
+    recipes: str = PAPER,
 ) -> dict[str, Any]:
     """Score a checkpoint on a task, or on every GLUE task whose data are there; return `results.json`.
 
     A checkpoint of this very task is scored as it is, or `again` fine-tuned. Any other, one of another task included,
     is where `runs` seeded fine-tunings start from, `nproc` at a time. `submission_file` becomes the suite's zip for
-    GLUE's server. `controlled` names the weights that the same seeds start from for comparison (`controls.py`).
+    GLUE's server. `controlled` names the weights that the same seeds start from for comparison (`controls.py`),
+    `recipes` whose recipes the tasks are trained by.
     `lists` are searched (`search.py`), `ensemble_of` names checkpoints that answer together (`ensemble.py`).
     """
     for name, value in (("runs", runs), ("nproc", nproc)):
@@ -44,7 +47,7 @@ def evaluate(
     _check_asked(task, checkpoint, submission_file, lists, ensemble_of)
     if controlled and (lists or ensemble_of):
         raise ConfigError("--controls goes with neither --search nor --ensemble", "evaluate the best one with it")
-    request = Request(checkpoint or "", data, runs, tuple(overrides), device, nproc, again, tuple(controlled))
+    request = Request(checkpoint or "", data, runs, tuple(overrides), device, nproc, again, tuple(controlled), recipes)
     if ensemble_of:
         return ensemble.evaluate_ensemble(request, task, ensemble_of, out)
     if lists:

@@ -22,7 +22,7 @@ from albert_cli.tasks.squad_settings import recorded
 from albert_cli.training import run
 from albert_cli.training.classify import PREDICTIONS, prediction_lines
 from albert_cli.training.finetune import RESULTS, Prepared, finetune, prepare, with_recipe
-from albert_cli.training.task_recipe import PRETRAINED, resolve
+from albert_cli.training.task_recipe import PAPER, PRETRAINED, resolve
 
 FOLDER = "controls"  # below an evaluation: those of its controls
 TEST_PREDICTIONS = "predictions.test.jsonl"
@@ -52,15 +52,16 @@ class Request:
     nproc: int = 1
     again: bool = False
     controls: tuple[str, ...] = ()
+    recipes: str = PAPER
 
 
 def prepare_task(request: Request, task: str) -> Prepared:
     """Ready to be scored as it is, when its checkpoint has the task's own head; else, or `again`, to be trained."""
-    prepared = prepare(task, request.checkpoint, request.data, request.overrides, request.device)
+    prepared = prepare(task, request.checkpoint, request.data, request.overrides, request.device, request.recipes)
     if request.again or not _is_scored(prepared):
         return prepared
     if made_for := prepared.checkpoint.finetuned_for:
-        recipe = resolve(task, [*as_trained(made_for), *request.overrides])
+        recipe = resolve(task, [*as_trained(made_for), *request.overrides], request.recipes)
         prepared = with_recipe(prepared, recipe)
     return dataclasses.replace(prepared, for_scoring=True)
 

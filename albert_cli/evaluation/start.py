@@ -31,7 +31,7 @@ def prepare_start(prepared: Prepared, checkpoint: str, overrides: Sequence[str],
     name = start_task(prepared)
     assert name is not None, "a start is wanted"
     others = [text for text in overrides if text.partition("=")[0].strip() != _KEY]
-    other = prepare(name, checkpoint, prepared.data, others, device)
+    other = prepare(name, checkpoint, prepared.data, others, device, prepared.recipes)
     _ = other.examples
     return other
 

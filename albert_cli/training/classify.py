@@ -131,6 +131,18 @@ def _outputs(found: hub.Checkpoint, task: Task) -> list[int]:
     return list(range(len(wanted))) if found.has_nameless_labels and len(found.labels) == len(wanted) else []
 
 
+@torch.no_grad()
+def start_at_labels(task: Task, classifier: nn.Linear, examples: Sequence[Example]) -> None:
+    """Set the classifier's bias to the mean of the labels, or to the logarithms of the classes' shares among them."""
+    labels = np.array([e.label for e in examples])
+    if task.kind == "regression":
+        bias = labels.mean(keepdims=True)
+    else:
+        counts = np.bincount(labels, minlength=len(task.labels)) + 1  # of a class that is not there: a small share
+        bias = np.log(counts / counts.sum())
+    classifier.bias.copy_(torch.from_numpy(bias))
+
+
 def summed_loss(task: Task, logits_NC: Tensor, labels_N: Tensor) -> Tensor:
     """Cross-entropy, or squared error on the raw values, summed over N examples."""
     if task.kind == "regression":

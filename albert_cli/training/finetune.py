@@ -19,6 +19,7 @@ from albert_cli.distributed import Group
 from albert_cli.errors import CheckpointError, DivergedError, InputError, MissingData
 from albert_cli.model import hub
 from albert_cli.model.encoder import Encoder
+from albert_cli.model.heads import SequenceClassifier
 from albert_cli.model.matching import check_heads, compare_words, count_words
 from albert_cli.tasks.encode import epoch_order
 from albert_cli.tasks.spec import find_task, fingerprint
@@ -27,13 +28,13 @@ from albert_cli.tasks.table import open_table
 from albert_cli.tasks.task import Task
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training import checkpoint, collapse, run
-from albert_cli.training.classify import PREDICTIONS
+from albert_cli.training.classify import PREDICTIONS, start_at_labels
 from albert_cli.training.device import autocast, choose_device, place, resolve_auto, use_threads
 from albert_cli.training.kinds import TaskKind, kind_of
 from albert_cli.training.loop import Loop
 from albert_cli.training.settings import AUTO, ScheduleSettings, TrainSettings
 from albert_cli.training.task_job import TaskJob
-from albert_cli.training.task_recipe import FinetuneRecipe, TaskSchedule, resolve
+from albert_cli.training.task_recipe import PAPER, FinetuneRecipe, TaskSchedule, resolve
 from albert_cli.training.watch import DIVERGED
 
 RESULTS = "results.json"
@@ -64,6 +65,7 @@ class Prepared:
     vocabulary: Vocabulary
     data: str | None
     device: torch.device
+    recipes: str = PAPER  # where those of other tasks are, should one start from them
     for_scoring: bool = False
     start: Start | None = None
     start_note: str | None = None  # why the start is another than the recipe asked for
@@ -159,6 +161,8 @@ class Prepared:
             count_words(
                 model.encoder, settings.count_heads, seed=seed, cls_id=self.vocabulary.cls_id, word_ids=word_ids
             )
+        if settings.classifier_bias == "labels" and type(model) is SequenceClassifier:
+            start_at_labels(self.task, model.classifier, self.examples[str(self.task.train_split)])
         place(model, train or self.train_settings, self.device)
         return model
 
@@ -277,14 +281,16 @@ def _without_training_data(task: Task) -> InputError:
     return InputError(f"{task.title} has no training data here", "--data DIR with a train file")
 
 
-def prepare(task: str, checkpoint_name: str, data: str | None, overrides: Sequence[str], device: str) -> Prepared:
+def prepare(
+    task: str, checkpoint_name: str, data: str | None, overrides: Sequence[str], device: str, recipes: str = PAPER
+) -> Prepared:
     """Resolve the recipe, verify the checkpoint, and open the task; nothing is trained or written."""
-    recipe = resolve(task, overrides)
+    recipe = resolve(task, overrides, recipes)
     found = hub.read((hub.find_start if recipe.model.initial == "start" else hub.find)(checkpoint_name))
     row = open_table(recipe.table, data, found.labels) if recipe.task == "table" else find_task(recipe.task)
     if not row.dev_splits:
         raise InputError(f"{row.title} has no labelled dev data here", "--data DIR with a dev file")
-    prepared = Prepared(recipe, row, found, hub.vocabulary_of(found), data, choose_device(device))
+    prepared = Prepared(recipe, row, found, hub.vocabulary_of(found), data, choose_device(device), recipes)
     return with_recipe(prepared, recipe)
 
 

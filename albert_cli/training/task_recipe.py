@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 from albert_cli import config
@@ -15,6 +16,7 @@ from albert_cli.tasks.table import TableSettings
 from albert_cli.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
 
 PRETRAINED = "pretrained"
+PAPER = "finetune"  # the folder of the paper's own recipes
 
 
 @dataclass(frozen=True)
@@ -68,12 +70,13 @@ class TaskSchedule:
 class TaskModel:
     """`[model]`: dropout inside the encoder and before the classifier (Table 14's DR and 0.1).
 
-    `initial = "random"` keeps the checkpoint's shape and vocabulary and draws new weights, `initial = "start"` takes
-    the weights at step 0 of the run that the checkpoint belongs to: the controls that show what pretraining brought, and
-    what was known before it (`[start]` of its recipe). For tasks on pairs of texts, where an encoder is too small to
-    have learnt it, some heads of each attention block start by comparing words whatever they did before
-    (`model.matching`): that many `matching_heads` look for a word's other occurrences, `count_heads` for those in the
-    other text, and [CLS] gets the share that was found.
+    Controls show what pretraining brought: `initial = "random"` keeps the checkpoint's shape and vocabulary and draws
+    new weights, `initial = "start"` takes the weights at step 0 of the run that the checkpoint belongs to (`[start]` of
+    its recipe). For tasks on pairs of texts, where an encoder is too small to have learnt it, some heads of each
+    attention block start by comparing words whatever they did before (`model.matching`): that many `matching_heads`
+    look for a word's other occurrences, `count_heads` for those in the other text, and [CLS] gets the share that was
+    found. `classifier_bias = "labels"` lets the classifier's bias begin at what the training labels say by themselves:
+    the mean value, or the logarithms of the classes' shares.
 
     `head`: "new" trains a new head, "checkpoint" goes on with the checkpoint's own, of this task or of one with the
     same head (SQuAD 1.1's is that of 2.0 under `span.head = "linear"`). "auto" is "new", but that `eval` scores a
@@ -85,6 +88,7 @@ class TaskModel:
     initial: Literal["pretrained", "start", "random"] = "pretrained"
     matching_heads: int = 0
     count_heads: int = 0
+    classifier_bias: Literal["zero", "labels"] = "zero"
     head: Literal["auto", "new", "checkpoint"] = "auto"
 
     def __post_init__(self) -> None:
@@ -126,16 +130,23 @@ class FinetuneRecipe:
         object.__setattr__(self, "optimizer", self.optimizer.settled(self.train.batch_size))
 
 
-def resolve(task: str, overrides: Sequence[str]) -> FinetuneRecipe:
-    """The recipe of a task, of a shipped recipe's full name, or of a file, with overrides."""
+def resolve(task: str, overrides: Sequence[str], recipes: str = PAPER) -> FinetuneRecipe:
+    """The recipe of a task, of a shipped recipe's full name, or of a file, with overrides.
+
+    `recipes` says whose: the name of a folder of shipped recipes, or a folder of one's own with a `TASK.toml`.
+    """
     if task.endswith(".toml") or task in config.shipped_recipes():
         if "task" not in config.read_recipe(task):
             raise ConfigError(f"{task} is no fine-tuning recipe: it names no task", "albert pretrain takes it")
         name = task
     else:
-        if task != "table":
-            find_task(task)  # says what is wrong with the name
-        name = f"finetune/{task}"
+        is_trained = task == "table" or find_task(task).train_split is not None  # says what is wrong with the name
+        name = f"{recipes}/{task}" if is_trained else f"{PAPER}/{task}"  # what is only scored has no protocol
+        if name not in config.shipped_recipes():
+            name = str(Path(recipes, f"{task}.toml"))
+            if not Path(name).is_file():
+                hint = f"{PAPER}, mini, or a folder with {task}.toml"
+                raise ConfigError(f"--recipes {recipes}: there is no recipe for {task}", hint)
     resolved = config.load(FinetuneRecipe, name, overrides)
     if resolved.schedule.total_steps is not None:
         resolved.schedule.in_steps(1, 1).check()

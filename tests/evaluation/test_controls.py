@@ -63,7 +63,8 @@ def test_they_are_evaluations_of_their_own(run: Path, glue: Path, tmp_path: Path
         results.append(evaluate("cola", str(run), str(glue), out, 2, ONCE, "cpu", **given))
     assert without_times(results[0]) == without_times(results[1])
     assert list(results[0]["controls"]) == ["start", "random"]
-    for name, found in results[0]["controls"].items():
+    for name in ("start", "random"):
+        found: dict[str, Any] = results[0]["controls"][name]
         alone = evaluate("cola", str(run), str(glue), tmp_path / name, 2, (*ONCE, f"model.initial={name}"), "cpu")
         below = store.read_json(tmp_path / "1" / "controls" / name / "results.json")
         assert without_times(below) == without_times(alone) and alone["initial"] == name
@@ -78,10 +79,16 @@ def test_they_are_evaluations_of_their_own(run: Path, glue: Path, tmp_path: Path
 
 
 def test_the_suite_takes_them_for_every_task(run: Path, glue: Path, tmp_path: Path) -> None:
-    call = ["eval", "glue", "--checkpoint", run, "--data", glue, "--device", "cpu", "--runs", 1, "--controls", "random"]
-    said = albert(*call, *(word for override in ONCE for word in ("-s", override)), "--out", tmp_path / "out")
+    call = ["eval", "glue", "--checkpoint", run, "--data", glue, "--device", "cpu", "--runs", 1, "--recipes", "mini"]
+    said = albert(*call, "--controls", "random", "-s", "train.save_every=0", "--out", tmp_path / "out")
     result = json.loads((tmp_path / "out" / "results.json").read_text())
     assert all(list(task["controls"]) == ["random"] for task in result["tasks"].values())
+    assert {name: task["epochs"] for name, task in result["tasks"].items()} == {
+        "cola": 5.33,
+        "sst2": 2.67,
+        "mnli": 1.33,
+    }
+    assert "scored once, after the last step" in said.out and "at most 48 pieces" in said.out
     assert said.out.count("\n  random weights ") == 3 and "every seed of the random weights" in said.out
 
 

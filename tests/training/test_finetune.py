@@ -138,6 +138,23 @@ def test_epochs_become_steps_and_dev_is_looked_at_once(finished: Path, table: Pa
     assert "15 steps of 8 (1.5 epochs)" in said and said.endswith("scored once, after the last step")
 
 
+def test_the_bias_may_begin_at_the_labels(prepared: Prepared, tmp_path: Path) -> None:
+    def first(p: Prepared) -> torch.Tensor:
+        settings = replace(p.recipe.model, classifier_bias="labels")
+        begun = replace(p, recipe=replace(p.recipe, model=settings)).new_model(0)
+        plain = p.new_model(0)
+        assert torch.equal(begun.classifier.weight, plain.classifier.weight) and not plain.classifier.bias.any()
+        return begun.classifier.bias.detach()
+
+    labels = [example.label for example in prepared.examples["train"]]
+    share = (labels.count(0) + 1) / (len(labels) + 2)
+    assert first(prepared).exp().tolist() == pytest.approx([share, 1 - share])
+    (tmp_path / "train.tsv").write_text("text\tlabel\nkra\t1.5\nwi\t2.5\nne\t3.5\n")
+    values = prepare("table", str(prepared.checkpoint.directory), str(tmp_path), (), "cpu")
+    mean = sum(example.label for example in values.examples["train"]) / len(values.examples["train"])
+    assert first(values).tolist() == pytest.approx([mean])
+
+
 def test_a_part_of_the_training_examples_is_drawn_by_the_seed(prepared: Prepared, tmp_path: Path) -> None:
     def part(seed: int, count: int) -> list[str]:
         recipe = prepared.recipe
