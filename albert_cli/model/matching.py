@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from albert_cli.errors import ConfigError
 from albert_cli.model.config import ModelConfig
-from albert_cli.model.encoder import Attention, Encoder
+from albert_cli.model.encoder import Attention, Embeddings, Encoder
 
 SCORE: Final = 6.0  # before softmax, of a word with itself elsewhere; others lie around 0: e^6 is some 400 of them
 _FRESH: Final = 0.3  # of a new encoder's positions and segments, which weigh as much as words, so that words prevail
@@ -110,12 +110,26 @@ def count_words(encoder: Encoder, heads: int, *, seed: int, cls_id: int, word_id
     if not heads:
         return
     generator = torch.Generator().manual_seed(seed)
+    _set_segments_apart(encoder.embeddings, word_ids, generator)
     seen = _read_words(encoder, cls_id, word_ids, generator)
     size = encoder.config.head_size
     for block in encoder.attention:
         assert isinstance(block, Attention)
         for head in range(heads):
             _set_count_head(block, head, size, seen, generator)
+        _ask_nothing(block.query, seen)
+
+
+@torch.no_grad()
+def open_cls(encoder: Encoder, *, seed: int, cls_id: int, word_ids: Tensor) -> None:
+    """Have [CLS] begin by attending to all tokens alike, in every head; what words attend to stays.
+
+    In a small encoder [CLS] has learnt from sentence order alone what to attend to. For any task, right before
+    fine-tuning. `word_ids` are the tokens that occur in texts.
+    """
+    seen = _read_words(encoder, cls_id, word_ids, torch.Generator().manual_seed(seed))
+    for block in encoder.attention:
+        assert isinstance(block, Attention)
         _ask_nothing(block.query, seen)
 
 
@@ -139,13 +153,18 @@ class _Seen:
     unused_iH: Tensor
 
 
-def _read_words(encoder: Encoder, cls_id: int, word_ids: Tensor, generator: torch.Generator) -> _Seen:
-    """Set the segments apart, and measure what the first block then sees."""
-    embeddings, config = encoder.embeddings, encoder.config
+def _set_segments_apart(embeddings: Embeddings, word_ids: Tensor, generator: torch.Generator) -> None:
+    """Two segment vectors that differ by twice a word's length, in a direction of their own."""
     segment_2E, word_VE = embeddings.segment.weight, embeddings.word.weight
-    step_E = torch.randn(config.embedding_size, generator=generator)
+    step_E = torch.randn(word_VE.shape[1], generator=generator)
     step_E = F.normalize(step_E - step_E.mean(), dim=0) * word_VE[word_ids].norm(dim=1).median()
     segment_2E[:2] = segment_2E[:2].mean(0) + torch.stack([step_E, -step_E])
+
+
+def _read_words(encoder: Encoder, cls_id: int, word_ids: Tensor, generator: torch.Generator) -> _Seen:
+    """Measure what the first block sees."""
+    embeddings, config = encoder.embeddings, encoder.config
+    segment_2E, word_VE = embeddings.segment.weight, embeddings.word.weight
     word_ids = word_ids[torch.randperm(len(word_ids), generator=generator)[:_SAMPLE]]
 
     def seen_at(ids: Tensor, places: Tensor, segment: int) -> Tensor:

@@ -20,7 +20,7 @@ from albert_cli.errors import CheckpointError, DivergedError, InputError, Missin
 from albert_cli.model import hub
 from albert_cli.model.encoder import Encoder
 from albert_cli.model.heads import SequenceClassifier
-from albert_cli.model.matching import check_heads, compare_words, count_words
+from albert_cli.model.matching import check_heads, compare_words, count_words, open_cls
 from albert_cli.tasks.encode import epoch_order
 from albert_cli.tasks.spec import find_task, fingerprint
 from albert_cli.tasks.squad import SquadFiles
@@ -157,10 +157,10 @@ class Prepared:
         assert isinstance(model.encoder, Encoder)
         if is_fresh or self.start is None:  # a start was made with the same settings, and has trained its heads
             compare_words(model.encoder, settings.matching_heads, seed=seed, is_fresh=is_fresh)
-            word_ids = torch.arange(self.vocabulary.first_ordinary_id, shape.vocab_size)
-            count_words(
-                model.encoder, settings.count_heads, seed=seed, cls_id=self.vocabulary.cls_id, word_ids=word_ids
-            )
+            cls_id, word_ids = self.vocabulary.cls_id, torch.arange(self.vocabulary.first_ordinary_id, shape.vocab_size)
+            count_words(model.encoder, settings.count_heads, seed=seed, cls_id=cls_id, word_ids=word_ids)
+            if settings.open_cls and not settings.count_heads:
+                open_cls(model.encoder, seed=seed, cls_id=cls_id, word_ids=word_ids)
         if settings.classifier_bias == "labels" and type(model) is SequenceClassifier:
             start_at_labels(self.task, model.classifier, self.examples[str(self.task.train_split)])
         place(model, train or self.train_settings, self.device)
@@ -253,6 +253,7 @@ class Prepared:
             "dropout": self.recipe.model.dropout,
             "matching_heads": self.recipe.model.matching_heads,
             "count_heads": self.recipe.model.count_heads,
+            "open_cls": self.recipe.model.open_cls,
             "eval_every": self.recipe.train.eval_every,
             "device": self.device.type,
             "examples": {split: len(e) for split, e in self.examples.items()},

@@ -75,7 +75,8 @@ class TaskModel:
     its recipe). For tasks on pairs of texts, where an encoder is too small to have learnt it, some heads of each
     attention block start by comparing words whatever they did before (`model.matching`): that many `matching_heads`
     look for a word's other occurrences, `count_heads` for those in the other text, and [CLS] gets the share that was
-    found. `classifier_bias = "labels"` lets the classifier's bias begin at what the training labels say by themselves:
+    found. `open_cls` has [CLS] begin by attending to all tokens alike, which `count_heads` brings with it.
+    `classifier_bias = "labels"` lets the classifier's bias begin at what the training labels say by themselves:
     the mean value, or the logarithms of the classes' shares.
 
     `head`: "new" trains a new head, "checkpoint" goes on with the checkpoint's own, of this task or of one with the
@@ -88,6 +89,7 @@ class TaskModel:
     initial: Literal["pretrained", "start", "random"] = "pretrained"
     matching_heads: int = 0
     count_heads: int = 0
+    open_cls: bool = False
     classifier_bias: Literal["zero", "labels"] = "zero"
     head: Literal["auto", "new", "checkpoint"] = "auto"
 

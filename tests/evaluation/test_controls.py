@@ -94,7 +94,9 @@ def test_the_suite_takes_them_for_every_task(run: Path, glue: Path, tmp_path: Pa
 
 def test_whether_all_seeds_are_apart_is_said_in_words() -> None:
     def task(title: str, **above: bool | None) -> dict[str, Any]:
-        found = {name: {"median": 0.5, "scores_by_seed": {}, "every_seed_above": is_} for name, is_ in above.items()}
+        found: dict[str, Any] = {
+            name: {"median": 0.5, "scores_by_seed": {}, "every_seed_above": is_} for name, is_ in above.items()
+        }
         return {"kind": "eval", "title": title, "controls": found}
 
     said = list(tables._verdicts([task("A", start=True, random=False), task("B", start=False, random=None)]))

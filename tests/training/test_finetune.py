@@ -144,7 +144,8 @@ def test_the_bias_may_begin_at_the_labels(prepared: Prepared, tmp_path: Path) ->
         begun = replace(p, recipe=replace(p.recipe, model=settings)).new_model(0)
         plain = p.new_model(0)
         assert torch.equal(begun.classifier.weight, plain.classifier.weight) and not plain.classifier.bias.any()
-        return begun.classifier.bias.detach()
+        bias: torch.Tensor = begun.classifier.bias.detach()
+        return bias
 
     labels = [example.label for example in prepared.examples["train"]]
     share = (labels.count(0) + 1) / (len(labels) + 2)
