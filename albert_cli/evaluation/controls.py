@@ -18,7 +18,7 @@ from albert_cli.evaluation.results import CONTROLS
 from albert_cli.evaluation.single import FOLDER, NoneEnded, Request, evaluate_task, prepare_task
 from albert_cli.training.finetune import RESULTS, Prepared
 
-_KEPT = ("median", "spread", "stdev", "scores_by_seed", "diverged", "collapsed")
+_KEPT = ("median", "spread", "stdev", "standard_error", "scores_by_seed", "diverged", "collapsed")
 
 
 def parse(text: str | None) -> tuple[str, ...]:

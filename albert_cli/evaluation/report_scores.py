@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -232,10 +233,11 @@ def _seed_table(evaluations: Sequence[Evaluation]) -> Markup:
     for e in evaluations:
         scores = sorted(100 * value for value in e.scores.values())
         each = ", ".join(f"{value:.1f}" for value in scores)
-        deviation = f"{statistics.stdev(scores):.1f}" if len(scores) > 1 else "–"
+        deviation = statistics.stdev(scores) if len(scores) > 1 else None
+        spread = ["–", "–"] if deviation is None else [f"{deviation:.1f}", f"{deviation / math.sqrt(len(scores)):.1f}"]
         settings = [e.protocol.get(name, "–") for name in columns]
-        rows.append([task_name(e), e.model, each, f"{statistics.fmean(scores):.1f}", deviation, *settings])
-    return table(["task", "model", "scores", "mean", "st. dev.", *columns], rows, text_columns=3)
+        rows.append([task_name(e), e.model, each, f"{statistics.fmean(scores):.1f}", *spread, *settings])
+    return table(["task", "model", "scores", "mean", "st. dev.", "s.e.", *columns], rows, text_columns=3)
 
 
 def _protocols(evaluations: Sequence[Evaluation]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import statistics
 import time
 from collections import Counter
@@ -164,7 +165,7 @@ def run_seed(prepared: Prepared, out: Path, seed: int) -> dict[str, Any]:
 
 
 def summarise(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Median, spread and every score of runs that differ in their seed alone.
+    """Median, spread and every score of runs that differ in their seed alone, and the standard error of their mean.
 
     `diverged` says why for every seed without a score, of which there are more in `seeds` then. `collapsed` says why
     for every seed that collapsed; the median is over all that ended, and once more over the others. Raises `NoneEnded`
@@ -185,6 +186,7 @@ def summarise(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "spread": max(scores) - min(scores),
         "mean": statistics.fmean(scores),
         "stdev": statistics.stdev(scores) if len(scores) > 1 else 0.0,
+        "standard_error": statistics.stdev(scores) / math.sqrt(len(scores)) if len(scores) > 1 else None,
         "scores_by_seed": {str(r["seed"]): r["score"] for r in results},
         "all_scores": {name: [r["scores"][name] for r in results] for name in results[0]["scores"]},
         "seeds": [r["seed"] for r in runs],

@@ -38,7 +38,7 @@ def text(result: Result) -> str:
         mean = result.get("glue_score", result.get("mean_of_tasks"))
         name = "GLUE score" if "glue_score" in result else f"mean of {result['tasks_scored']} of {len(SCORED)} tasks"
         rows.append((name, "", percent(mean), "", "", "", "", "", ""))
-    headers = ("task", "metric", "median", "spread", "classical", "majority", *_FAILURES, "scores by seed")
+    headers = ("task", "metric", "median", "s.e.", "classical", "majority", *_FAILURES, "scores by seed")
     notes = [_CLASSICAL] if any(r.get("baselines") for r in tasks) else []
     notes += [*_verdicts(tasks), *_divergences(tasks), *_collapses(tasks), *_protocols(tasks), *_left_out(result)]
     if diagnostics := result.get("diagnostics"):
@@ -69,7 +69,7 @@ def _row(result: Result) -> tuple[str, ...]:
     if result["kind"] == "run":
         return (title, metric, percent(result["score"]), "", "", percent(result["majority"]), "", "", "")
     scores = " ".join(map(percent, result["scores_by_seed"].values()))
-    numbers = map(percent, (result["median"], result["spread"]))
+    numbers = map(percent, (result["median"], result.get("standard_error")))
     return (title, metric, *numbers, _classical(result), percent(result["majority"]), *_failures(result), scores)
 
 
@@ -77,7 +77,7 @@ def _control_rows(result: Result) -> Iterator[tuple[str, ...]]:
     """A row for each control, below its task."""
     for name, found in result.get("controls", {}).items():
         scores = " ".join(map(percent, found["scores_by_seed"].values()))
-        numbers = map(percent, (found["median"], found.get("spread")))
+        numbers = map(percent, (found["median"], found.get("standard_error")))
         yield (f"  {CONTROLS[name]}", "", *numbers, "", "", *_failures(found), scores)
 
 
@@ -103,8 +103,8 @@ def _classical(result: Result) -> str:
 
 
 def _table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """The table, with the columns of failures and of classical baselines only where there are some."""
-    seldom = (*_FAILURES, "classical")
+    """The table, with the columns of failures, of classical baselines and of errors only where there are some."""
+    seldom = (*_FAILURES, "classical", "s.e.")
     shown = [i for i, name in enumerate(headers) if name not in seldom or any(row[i] for row in rows)]
     return console.table([headers[i] for i in shown], [[row[i] for i in shown] for row in rows])
 

@@ -35,6 +35,7 @@ def test_shows_scores_with_seeds_protocol_and_baselines(workspace: Path, tmp_pat
     for shown in ("62.0", "54.0", "52.7", "58.0", "61.0, 62.0, 63.0", "3 seeds, spread 2.0", "3e-05", "800"):
         assert shown in page.text, shown
     assert "Every seed of pretrain, step 40 is above every seed of random weights on RTE (+8.0)" in page.text
+    assert "61.0, 62.0, 63.062.01.00.6" in page.text  # mean, standard deviation and error of 61, 62 and 63
     assert "unigram entropy 7.00" in page.text
 
 

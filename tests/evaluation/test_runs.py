@@ -18,6 +18,7 @@ from albert_cli.errors import BusyError, ConfigError, InputError
 from albert_cli.evaluation import suite, tables
 from albert_cli.evaluation.average import average
 from albert_cli.evaluation.runs import evaluate
+from albert_cli.evaluation.single import summarise
 from albert_cli.model import hub
 from albert_cli.model.heads import SequenceClassifier
 from albert_cli.tasks.spec import find_task
@@ -238,3 +239,12 @@ def test_questions_are_asked_as_in_training_and_may_be_asked_again(
     assert evaluate(*call, (), "cpu") == result
     other = evaluate(*call[:3], tmp_path / "other", 1, ("span.holdout=0.34",), "cpu")
     assert other["examples"] == {"dev": 3}
+
+
+def test_the_standard_error_is_that_of_the_mean() -> None:
+    run = {"kind": "run", "title": "T", "metric": "m", "majority": 0.5, "seconds": 1.0}
+    runs = [{**run, "seed": seed, "score": score, "scores": {"m": score}} for seed, score in enumerate((0.5, 0.6, 0.7))]
+    result = summarise(runs)
+    assert result["standard_error"] == pytest.approx(0.1 / 3**0.5) and result["stdev"] == pytest.approx(0.1)
+    assert "s.e." in (shown := tables.text(result)) and " 60.0   5.8 " in shown
+    assert (one := summarise(runs[:1]))["standard_error"] is None and "s.e." not in tables.text(one)
