@@ -230,6 +230,7 @@ def protocol(result: Result) -> str:
         begin += f" with {heads} of its attention heads set to compare words"
     if heads := result.get("count_heads"):
         begin += f" with {heads} of its attention heads set to count the words that the two texts share"
+        begin += f" and {more} to tell those around" if (more := result.get("spreading_heads")) else ""
     of = f"{ended} of {k}" if ended < k else k
     count = f"{result['examples']['train']:,}" if result.get("train_examples") else ""
     part = f"{count} training examples drawn by its seed, " if count else ""

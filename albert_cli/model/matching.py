@@ -90,7 +90,11 @@ _OTHER_TEXT: Final = 8.0  # before softmax: what the other text's words score mo
 _TWIN: Final = 10.0  # what the same word scores on top
 _NO_TWIN: Final = 5.0  # what [CLS], where attention goes without a twin, scores above any word of the other text
 _GAIN: Final = 3.0  # with which what was found is added to the token
-_PLACES: Final = 60  # the first ones, where texts of a pair mostly lie
+_NO_TWIN_OF_TOKEN, _GAIN_OF_TOKEN = 7.0, 6.0  # the same where every token has to know of itself, not [CLS] of all
+PLACES: Final = 60  # the first ones, where texts of a pair mostly lie
+_AROUND: Final = (0.05, 0.22, 0.39, 0.56)  # radians a position: together they are largest within some five tokens
+_NEAR: Final = 7.0  # before softmax, what a token scores with itself where a head looks at those around it
+_SPREAD: Final = 10.0  # with which what was found around a token is added to it
 _RIDGE: Final = 0.05  # of the mean variance, added to each: some directions hardly vary
 _READINGS: Final = 3  # of every word, at places drawn at random, in each segment
 _OF_PLACE: Final = 0.08  # a direction's spread over places, against the widest, above which it is not about words
@@ -98,25 +102,33 @@ _OF_WORDS: Final = 0.05  # a direction's spread over words, against the widest, 
 
 
 @torch.no_grad()
-def count_words(encoder: Encoder, heads: int, *, seed: int, cls_id: int, word_ids: Tensor) -> None:
+def count_words(
+    encoder: Encoder, heads: int, *, seed: int, cls_id: int, word_ids: Tensor, places: int = PLACES, spreading: int = 0
+) -> None:
     """Have the first `heads` heads of every attention block find out how much of one text stands in the other.
 
     A token asks the *other* text for its own word, and [CLS] takes the attention where there is none: the head adds to
     the token, along a direction that words do not use, whether it found its twin. In the next layer [CLS], whose
     queries are set to ask nothing and so to see all tokens alike, gets the mean of that over the two texts. For tasks
     on pairs, right before fine-tuning: pretraining has no use for such heads and destroys them. `word_ids` are the
-    tokens that occur in texts; two segments, [CLS] first. Segment vectors are set too, to lie clearly apart.
+    tokens that occur in texts; two segments, [CLS] first, in the first `places` positions. Segment vectors are set too,
+    to lie clearly apart.
+
+    The last `spreading` heads of every block look at the tokens around each token and add to it, along a direction of
+    its own, how many of them have found their twin: an answer stands where the words of its question are.
     """
     if not heads:
         return
     generator = torch.Generator().manual_seed(seed)
     _set_segments_apart(encoder.embeddings, word_ids, generator)
-    seen = _read_words(encoder, cls_id, word_ids, generator)
-    size = encoder.config.head_size
+    seen = _read_words(encoder, cls_id, word_ids, generator, places)
+    size, count = encoder.config.head_size, encoder.config.num_attention_heads
     for block in encoder.attention:
         assert isinstance(block, Attention)
         for head in range(heads):
-            _set_count_head(block, head, size, seen, generator)
+            _set_count_head(block, head, size, seen, generator, of_token=spreading > 0)
+        for head in range(count - spreading, count):
+            _set_spreading_head(block, head, size, seen, seen.unused_iH[2 * heads], generator)
         _ask_nothing(block.query, seen)
 
 
@@ -140,7 +152,8 @@ class _Seen:
     `mean_H` of words; `cls_H` is [CLS] less that mean. `detector_H`: its product with a vector less the mean is 1 at
     [CLS] and about 0 at words. `segment_H`: the unit step from the second to the first segment, `half` its length / 2.
     `words_nH`: the words' vectors less the mean, without places and segments; `whitening_rH` makes their spreads more
-    even (divided by their square roots). `unused_iH`: directions in which words hardly differ.
+    even (divided by their square roots). `unused_iH`: directions in which words hardly differ. `place_fH`: its product
+    with a vector less the mean is about the cosines and sines of `_AROUND` times the vector's position.
     """
 
     mean_H: Tensor
@@ -151,6 +164,7 @@ class _Seen:
     words_nH: Tensor
     whitening_rH: Tensor
     unused_iH: Tensor
+    place_fH: Tensor
 
 
 def _set_segments_apart(embeddings: Embeddings, word_ids: Tensor, generator: torch.Generator) -> None:
@@ -161,7 +175,9 @@ def _set_segments_apart(embeddings: Embeddings, word_ids: Tensor, generator: tor
     segment_2E[:2] = segment_2E[:2].mean(0) + torch.stack([step_E, -step_E])
 
 
-def _read_words(encoder: Encoder, cls_id: int, word_ids: Tensor, generator: torch.Generator) -> _Seen:
+def _read_words(
+    encoder: Encoder, cls_id: int, word_ids: Tensor, generator: torch.Generator, places: int = PLACES
+) -> _Seen:
     """Measure what the first block sees."""
     embeddings, config = encoder.embeddings, encoder.config
     segment_2E, word_VE = embeddings.segment.weight, embeddings.word.weight
@@ -172,12 +188,11 @@ def _read_words(encoder: Encoder, cls_id: int, word_ids: Tensor, generator: torc
         x_nH: Tensor = x_nE if encoder.projection is None else encoder.projection(x_nE)
         return x_nH.float()
 
-    def at_random_places(segment: int) -> Tensor:
-        shape, last = (len(word_ids),), min(_PLACES, config.max_position_embeddings)
-        draws = (torch.randint(1, last, shape, generator=generator) for _ in range(_READINGS))
-        return torch.stack([seen_at(word_ids, places, segment) for places in draws])
-
-    readings_2knH = torch.stack([at_random_places(segment) for segment in (0, 1)])
+    last = min(places, config.max_position_embeddings)
+    places_2kn = torch.randint(1, last, (2, _READINGS, len(word_ids)), generator=generator)
+    readings_2knH = torch.stack(
+        [torch.stack([seen_at(word_ids, drawn_n, segment) for drawn_n in places_2kn[segment]]) for segment in (0, 1)]
+    )
     of_word_2nH = readings_2knH.mean(1)
     step_nH = of_word_2nH[0] - of_word_2nH[1]
     segment_H = F.normalize(step_nH.mean(0), dim=0)
@@ -200,7 +215,11 @@ def _read_words(encoder: Encoder, cls_id: int, word_ids: Tensor, generator: torc
     kept = spread_r > _OF_WORDS * spread_r[0]
     whitening_rH = words_rH[kept] / spread_r[kept, None].sqrt()
     half = float((step_nH @ segment_H).mean()) / 2
-    return _Seen(mean_H, cls_H, detector_H, segment_H, half, words_nH, whitening_rH, unused_iH)
+    x_mH = (readings_2knH - mean_H).flatten(0, 2)
+    angle_mf = places_2kn.flatten()[:, None] * torch.tensor(_AROUND)
+    wave_mf = torch.cat([angle_mf.cos(), angle_mf.sin()], 1)
+    place_fH = (inverse_HH @ x_mH.T @ (wave_mf - wave_mf.mean(0)) / len(x_mH)).T  # least squares, with the ridge
+    return _Seen(mean_H, cls_H, detector_H, segment_H, half, words_nH, whitening_rH, unused_iH, place_fH)
 
 
 def _principal(x_nH: Tensor) -> tuple[Tensor, Tensor]:
@@ -209,15 +228,18 @@ def _principal(x_nH: Tensor) -> tuple[Tensor, Tensor]:
     return variances_H, directions_HH
 
 
-def _set_count_head(block: Attention, head: int, size: int, seen: _Seen, generator: torch.Generator) -> None:
+def _set_count_head(
+    block: Attention, head: int, size: int, seen: _Seen, generator: torch.Generator, *, of_token: bool
+) -> None:
     """Query, key, value and output of one head: d - 2 rows compare words, one knows the text, one knows [CLS]."""
     root, rows = math.sqrt(size), slice(head * size, (head + 1) * size)
+    no_twin, strength = (_NO_TWIN_OF_TOKEN, _GAIN_OF_TOKEN) if of_token else (_NO_TWIN, _GAIN)
     found_H, carried_H = seen.unused_iH[2 * head], seen.unused_iH[2 * head + 1]
     random_cr = nn.init.orthogonal_(torch.empty(size - 2, len(seen.whitening_rH)), generator=generator)
     words_cH = random_cr @ seen.whitening_rH
     words_cH *= math.sqrt(_TWIN * root / float(((seen.words_nH @ words_cH.T) ** 2).sum(1).mean()))
     text_H = math.sqrt(_OTHER_TEXT * root) / seen.half * seen.segment_H
-    at_cls = math.sqrt((_OTHER_TEXT + _NO_TWIN) * root)
+    at_cls = math.sqrt((_OTHER_TEXT + no_twin) * root)
 
     query_dH = torch.cat([words_cH, -text_H[None], torch.zeros_like(text_H)[None]])
     key_dH = torch.cat([words_cH, text_H[None]])
@@ -236,7 +258,28 @@ def _set_count_head(block: Attention, head: int, size: int, seen: _Seen, generat
         -found_H @ seen.mean_H,
     )
     block.output.weight[:, rows] = 0
-    block.output.weight[:, rows.start], block.output.weight[:, rows.start + 1] = _GAIN * found_H, _GAIN * carried_H
+    block.output.weight[:, rows.start], block.output.weight[:, rows.start + 1] = (
+        strength * found_H,
+        strength * carried_H,
+    )
+
+
+def _set_spreading_head(
+    block: Attention, head: int, size: int, seen: _Seen, around_H: Tensor, generator: torch.Generator
+) -> None:
+    """A head that attends to the tokens around, and hands on what the first count head found there."""
+    rows, waves = slice(head * size, (head + 1) * size), min(size, len(seen.place_fH))
+    gain = math.sqrt(_NEAR * math.sqrt(size) / len(_AROUND))
+    for linear in (block.query, block.key):
+        linear.weight[rows], linear.bias[rows] = 0, 0
+        linear.weight[rows][:waves] = gain * seen.place_fH[:waves]
+        linear.bias[rows][:waves] = -gain * seen.place_fH[:waves] @ seen.mean_H
+    random_cH = nn.init.orthogonal_(torch.empty(size - 1, len(around_H)), generator=generator)
+    block.value.weight[rows] = torch.cat([seen.unused_iH[:1], random_cH])
+    block.value.bias[rows] = 0
+    block.value.bias[rows.start] = -seen.unused_iH[0] @ seen.mean_H
+    block.output.weight[:, rows] = 0
+    block.output.weight[:, rows.start] = _SPREAD * around_H
 
 
 def _ask_nothing(query: nn.Linear, seen: _Seen) -> None:

@@ -20,7 +20,7 @@ from albert_cli.errors import CheckpointError, DivergedError, InputError, Missin
 from albert_cli.model import hub
 from albert_cli.model.encoder import Encoder
 from albert_cli.model.heads import SequenceClassifier
-from albert_cli.model.matching import check_heads, compare_words, count_words, open_cls
+from albert_cli.model.matching import PLACES, check_heads, compare_words, count_words, open_cls
 from albert_cli.tasks.encode import epoch_order
 from albert_cli.tasks.spec import find_task, fingerprint
 from albert_cli.tasks.squad import SquadFiles
@@ -154,11 +154,16 @@ class Prepared:
             hub.load_into(model, found, heads)
         check_heads("model.matching_heads", settings.matching_heads, shape)
         check_heads("model.count_heads", settings.count_heads, shape)
+        check_heads("model.count_heads + spreading_heads", settings.count_heads + settings.spreading_heads, shape)
         assert isinstance(model.encoder, Encoder)
         if is_fresh or self.start is None:  # a start was made with the same settings, and has trained its heads
             compare_words(model.encoder, settings.matching_heads, seed=seed, is_fresh=is_fresh)
             cls_id, word_ids = self.vocabulary.cls_id, torch.arange(self.vocabulary.first_ordinary_id, shape.vocab_size)
-            count_words(model.encoder, settings.count_heads, seed=seed, cls_id=cls_id, word_ids=word_ids)
+            places = self.recipe.data.max_seq_length if settings.spreading_heads else PLACES
+            count_words(
+                model.encoder, settings.count_heads, seed=seed, cls_id=cls_id, word_ids=word_ids,
+                places=places, spreading=settings.spreading_heads,
+            )  # fmt: skip
             if settings.open_cls and not settings.count_heads:
                 open_cls(model.encoder, seed=seed, cls_id=cls_id, word_ids=word_ids)
         if settings.classifier_bias == "labels" and type(model) is SequenceClassifier:
@@ -254,6 +259,7 @@ class Prepared:
             "matching_heads": self.recipe.model.matching_heads,
             "count_heads": self.recipe.model.count_heads,
             "open_cls": self.recipe.model.open_cls,
+            "spreading_heads": self.recipe.model.spreading_heads,
             "eval_every": self.recipe.train.eval_every,
             "device": self.device.type,
             "examples": {split: len(e) for split, e in self.examples.items()},

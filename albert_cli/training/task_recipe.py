@@ -75,7 +75,8 @@ class TaskModel:
     its recipe). For tasks on pairs of texts, where an encoder is too small to have learnt it, some heads of each
     attention block start by comparing words whatever they did before (`model.matching`): that many `matching_heads`
     look for a word's other occurrences, `count_heads` for those in the other text, and [CLS] gets the share that was
-    found. `open_cls` has [CLS] begin by attending to all tokens alike, which `count_heads` brings with it.
+    found; beside these the last `spreading_heads` tell each token how many of those around it were found, for tasks on
+    tokens such as SQuAD. `open_cls` has [CLS] begin by attending to all tokens alike, as `count_heads` has it too.
     `classifier_bias = "labels"` lets the classifier's bias begin at what the training labels say by themselves:
     the mean value, or the logarithms of the classes' shares.
 
@@ -91,6 +92,7 @@ class TaskModel:
     count_heads: int = 0
     open_cls: bool = False
     classifier_bias: Literal["zero", "labels"] = "zero"
+    spreading_heads: int = 0
     head: Literal["auto", "new", "checkpoint"] = "auto"
 
     def __post_init__(self) -> None:
@@ -99,6 +101,8 @@ class TaskModel:
                 "model.matching_heads and model.count_heads both set the first attention heads",
                 "leave one of them at 0",
             )
+        if self.spreading_heads and not self.count_heads:
+            raise ConfigError("model.spreading_heads hand on what model.count_heads find", "set count_heads to 1, say")
         for name in ("dropout", "classifier_dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise ConfigError(f"model.{name} is {getattr(self, name)}", "a dropout rate lies in [0, 1)")

@@ -184,6 +184,27 @@ def test_cls_knows_without_training_how_many_words_the_texts_share(changes: dict
     assert _correlation_of_readout(encoder) > 0.85 > before + 0.15
 
 
+def test_spreading_heads_look_at_the_tokens_around_and_are_the_last_ones() -> None:
+    torch.manual_seed(0)
+    wide = replace(SMALL, embedding_size=128, hidden_size=128, intermediate_size=256, max_position_embeddings=64)
+    plain, encoder = Encoder(wide), Encoder(wide)
+    encoder.load_state_dict(plain.state_dict())
+    count_words(plain, 1, seed=0, cls_id=0, word_ids=torch.arange(1, 500))
+    count_words(encoder, 1, seed=0, cls_id=0, word_ids=torch.arange(1, 500), places=51, spreading=1)
+    last, width = wide.num_attention_heads - 1, wide.head_size
+    ids = np.concatenate([[0], 1 + np.random.default_rng(0).permutation(499)[:50]])
+    near = (np.arange(51) - np.arange(51)[:, None]) ** 2 <= 36
+    shares = [
+        (torch.softmax(_scores(e, 0, last, ids, 11), -1).numpy() * near)[10:40].sum(1).mean() for e in (plain, encoder)
+    ]
+    assert shares[0] < 0.35
+    assert shares[1] > 0.6
+    between = slice(width, last * width)
+    for part in ("key", "value"):
+        one, other = (getattr(e.attention[0], part).weight[between] for e in (plain, encoder))
+        assert torch.equal(one, other)
+
+
 def test_heads_that_count_leave_the_others_but_for_what_cls_asks() -> None:
     torch.manual_seed(0)
     encoder = Encoder(SMALL)
