@@ -27,7 +27,7 @@ def describe(plan: Plan) -> tuple[dict[str, Any], str]:
         "runs": [_run(plan, run) for run in (*plan.prefixes, *plan.runs)],
         "fine_tunings": [_task(plan, run, task, id_) for run in plan.runs for task, id_ in run.tasks.items()],
         "claims": [
-            {"says": c.says, "conditions": [str(x) for x in c.conditions], "margin": c.margin}
+            {"says": c.says, "conditions": [str(x) for x in c.all_conditions], "margin": c.margin}
             for c in experiment.claims
         ],
         "left_out": plan.left_out,
@@ -40,7 +40,7 @@ def describe(plan: Plan) -> tuple[dict[str, Any], str]:
     data["total"]["hours"] = {str(n): data["total"]["device_hours"] / n for n in devices}
     parts = [f"{experiment.title} ({experiment.source}), scale {plan.request.scale}: {scale.about}"]
     parts += [_table(plan, data, devices), _notes(plan)]
-    parts += [f"Claim: {c.says}\n" + "\n".join(f"    {x}" for x in c.conditions) for c in experiment.claims]
+    parts += [f"Claim: {c.says}\n" + "\n".join(f"    {x}" for x in c.all_conditions) for c in experiment.claims]
     return data, "\n\n".join(parts)
 
 

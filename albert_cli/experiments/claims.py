@@ -2,9 +2,9 @@
 
 A claim's conditions compare values that were measured once a seed. Of each the mean over seeds is taken with a
 one-sided confidence bound on either side; only where the bound too lies on one side of what the claim asks for is there
-a verdict. The bound has two parts: the spread of the seeds (Student's t), and for shares of right answers the sampling
-error of the examples, which are the same for all seeds and so do not show in their spread. A single seed has no spread
-to judge by, so that it never decides. Counts are exact.
+a verdict. The bound has two parts: the spread of the seeds (Student's t), and what the seeds share and so does not show
+in their spread: of shares of right answers the sampling error of the examples, of seconds the clock's and the pace's
+within a run. A single seed has no spread to judge by, so that it never decides. Counts are exact.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from albert_cli.experiments.recipe import Claim, Condition
+from albert_cli.experiments.recipe import EXACT, Claim, Condition
 
 Verdict = Literal["holds", "does not hold at this scale", "too noisy to tell"]
 HOLDS: Final[Verdict] = "holds"
@@ -23,8 +23,6 @@ FAILS: Final[Verdict] = "does not hold at this scale"
 NOISY: Final[Verdict] = "too noisy to tell"
 
 CONFIDENCE: Final = 0.9  # one-sided, of the mean over seeds
-# The same for every seed by construction.
-EXACT: Final = frozenset({"parameters", "block_parameters", "paper_count", "steps", "layers"})
 Values = Mapping[str, Mapping[str, Mapping[int, float]]]  # variant -> metric -> seed -> value
 Sampling = Mapping[str, Mapping[str, float]]  # variant -> metric -> variance of one measurement, from its examples
 
@@ -77,7 +75,7 @@ class Judgement:
 
 def judge(claim: Claim, values: Values, sampling: Sampling) -> Judgement:
     """Hold a claim against the values that were measured."""
-    return Judgement(claim, [find(condition, values, sampling) for condition in claim.conditions])
+    return Judgement(claim, [find(condition, values, sampling) for condition in claim.all_conditions])
 
 
 def find(condition: Condition, values: Values, sampling: Sampling) -> Finding:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from albert_cli.experiments.claims import Judgement, judge
 from albert_cli.experiments.plan import Plan, Run
 
 Points = list[tuple[float, float]]
+_CLOCK = 0.1  # seconds, to which a run's are rounded
 # What the probe counts the examples of each accuracy under.
 _EXAMPLES = {"mlm": "masked_words", "sop": "sequences", "nsp": "sequences"}
 
@@ -74,34 +76,41 @@ def read(plan: Plan) -> Outcome:
         for name, points in _curves(plan.directory(run.pretrain)).items():
             curves.setdefault(run.variant, {}).setdefault(name, []).append(points)
     sampling = {name: _sampling(plan, name, values[name]) for name in plan.variants}
-    _add_speedups(values, plan.experiment.speed_against)
+    if (against := plan.experiment.speed_against) is not None:
+        _add_speedups(values, sampling, against)
     asked = [c for c in plan.experiment.claims if not c.scales or plan.request.scale in c.scales]
     judgements = [judge(claim, values, sampling) for claim in asked]
     return Outcome(plan, values, steps, curves, titles, diverged, judgements)
 
 
-def _add_speedups(values: dict[str, dict[str, dict[int, float]]], against: str | None) -> None:
-    """How many times as fast as one variant each makes a step, as Table 2 has it."""
-    reference = values.get(against or "", {})
-    if not reference.get("seconds"):
-        return
+def _add_speedups(
+    values: Mapping[str, dict[str, dict[int, float]]], sampling: Mapping[str, dict[str, float]], against: str
+) -> None:
+    """How many times as fast as one variant each makes a step, as Table 2 has it; and its variance within the runs."""
 
-    def of(metrics: Mapping[str, Mapping[int, float]], seed: int) -> float:
-        return metrics["seconds"][seed] / metrics["steps"][seed]
+    def step(name: str) -> dict[int, float]:
+        seconds, steps = values[name].get("seconds", {}), values[name].get("steps", {})
+        return {seed: seconds[seed] / steps[seed] for seed in seconds if seconds[seed] > 0 and steps.get(seed)}
 
-    slow = {seed: of(reference, seed) for seed in reference["seconds"]}
-    for metrics in values.values():
-        seeds = [seed for seed in metrics.get("seconds", {}) if seed in slow and metrics["seconds"][seed] > 0]
-        metrics["speedup"] = {seed: slow[seed] / of(metrics, seed) for seed in seeds}
+    def relative(name: str) -> float:
+        return sampling[name].get("seconds", 0.0) / statistics.fmean(values[name]["seconds"].values()) ** 2
+
+    slow = step(against)
+    for name, metrics in values.items():
+        if found := {seed: slow[seed] / one for seed, one in step(name).items() if seed in slow}:
+            metrics["speedup"] = found
+            variance = relative(name) + relative(against) if name != against else 0.0
+            sampling[name]["speedup"] = statistics.fmean(found.values()) ** 2 * variance
 
 
 def _sampling(plan: Plan, variant: str, metrics: Mapping[str, Mapping[int, float]]) -> dict[str, float]:
-    """The variance p (1 - p) / n of every share of right answers among n examples; n stands in the result files."""
+    """The variance of one measurement: of shares of right answers among n examples p (1 - p) / n, and of seconds."""
     found: dict[str, float] = {}
     tasks: list[float] = []
     for run in plan.runs:
         if run.variant != variant:
             continue
+        found["seconds"] = max(found.get("seconds", 0.0), _seconds_variance(plan.directory(run.pretrain)))
         probed = _result(plan, run.probe)
         examples = {f"{kind}_accuracy": number(probed.get(count)) for kind, count in _EXAMPLES.items()}
         for name, stage in run.tasks.items():
@@ -116,6 +125,17 @@ def _sampling(plan: Plan, variant: str, metrics: Mapping[str, Mapping[int, float
     if tasks:
         found["tasks_mean"] = found["tasks_above_majority"] = sum(tasks) / len(tasks) ** 2
     return found
+
+
+def _seconds_variance(directory: Path) -> float:
+    """The variance of a run's seconds: of the clock as written, and of the pace between lines of the journal."""
+    path = directory / "metrics.jsonl"
+    lines = [row for row in store.read_journal(path) if "loss" in row] if path.is_file() else []
+    points = [(step, at) for row in lines if (step := number(row.get("step"))) and (at := number(row.get("seconds")))]
+    paces = [(b - a) / (n - m) for (m, a), (n, b) in itertools.pairwise(points) if n > m and b > a]
+    steps = points[-1][0] if points else 0.0
+    of_paces = statistics.variance(paces) / len(paces) if len(paces) > 1 else 0.0
+    return _CLOCK**2 / 12 + steps**2 * of_paces
 
 
 def _record(plan: Plan, stage: str | None) -> dict[str, Any]:

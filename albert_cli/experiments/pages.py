@@ -13,11 +13,10 @@ from albert_cli import __version__, console, store
 from albert_cli.evaluation.page import Markup, document, join, table, tag
 from albert_cli.evaluation.results import number
 from albert_cli.experiments import drawings
-from albert_cli.experiments.claims import CONFIDENCE, EXACT, FAILS, HOLDS, NOISY, Finding, Judgement, Verdict
+from albert_cli.experiments.claims import CONFIDENCE, FAILS, HOLDS, NOISY, Finding, Judgement, Verdict
 from albert_cli.experiments.outcome import Outcome
-from albert_cli.experiments.recipe import METRICS
+from albert_cli.experiments.recipe import EXACT, METRICS
 
-_COUNTS: Final = EXACT | {"hidden"}
 _MARKS: Final[dict[Verdict, tuple[str, str]]] = {HOLDS: ("s3", "●"), FAILS: ("s6", "■"), NOISY: ("s5", "◆")}
 
 
@@ -77,8 +76,11 @@ def _claims(found: Outcome) -> Markup:
     level = f"{CONFIDENCE:.0%}"
     said = (
         f"A condition is met when the mean over seeds and its one-sided {level} bound lie on the right side of the "
-        "limit. The bound holds the spread of the seeds (Student’s t) and, of accuracies, the sampling error of the "
-        "examples scored. One seed alone decides nothing. Counts are exact."
+        "limit. The bound holds the spread of the seeds (Student’s t), of accuracies the sampling error of the "
+        "examples scored, and of seconds the spread within a run. One seed alone decides nothing. Counts are exact. "
+        "Where a claim is about what is learnt, its first condition is that a model has learnt: 3 points above the "
+        "majority class; of masked words 0.75 nats below the unigram entropy, where frequencies and copying give half "
+        "a nat; of two sentences 3.5 points above chance."
     )
     return join(tag("p", said), *(_claim(judgement) for judgement in found.judgements))
 
@@ -144,7 +146,7 @@ def cell(found: Outcome, variant: str, metric: str) -> str:
 
 def formatted(metric: str, value: float) -> str:
     """A value as its metric is written: shares in per cent, times in words."""
-    if metric in _COUNTS:
+    if metric in EXACT:
         return f"{value:,.0f}"
     if metric == "seconds":
         return console.duration(value)
@@ -184,7 +186,7 @@ def _tables(found: Outcome) -> Markup:
 
 def _beside(found: Outcome, variant: str, metric: str) -> Markup:
     by_seed = found.by_seed(variant, metric)
-    if len(by_seed) < 2 or metric in _COUNTS:
+    if len(by_seed) < 2 or metric in EXACT:
         return Markup("")
     return tag("span", "  ".join(formatted(metric, value) for value in by_seed.values()), class_="beside")
 

@@ -48,6 +48,21 @@ METRICS: Final = {
 }
 
 
+# Values of models that have learnt nothing differ too, so that whatever is said of what is learnt must rest on a model
+# that has. Above the majority class: 3 points. Below the unigram entropy: 0.75 nats, where knowing how frequent pieces
+# are and copying those that were left unmasked give half a nat. Of two sentences: 3.5 points, as the paper calls 53.3 %
+# chance.
+LEARNT: Final = {
+    "tasks_above_majority": 0.03,
+    "below_unigram_entropy": 0.75,
+    "nsp_accuracy": 0.535,
+    "sop_accuracy": 0.535,
+}
+# The same for every seed by construction.
+EXACT: Final = frozenset({"parameters", "block_parameters", "paper_count", "steps", "layers", "hidden"})
+_OF_ANY_MODEL: Final = EXACT | {"seconds", "speedup"}  # needs no learning
+
+
 @dataclass(frozen=True)
 class Scale:
     """What an experiment is at one scale.
@@ -146,14 +161,22 @@ class Condition:
 class Claim:
     """What the paper says, as conditions that all must hold; `margin` says where their bounds come from.
 
-    `scales` are those at which what is compared is run; none named: all.
+    `learnt` names values of `LEARNT` that show that the models which the claim rests on have learnt something: without
+    that it does not hold. `scales` are those at which what is compared is run; none named: all.
     """
 
     says: str
     source: str
     margin: str
     conditions: tuple[Condition, ...]
+    learnt: tuple[str, ...] = ()
     scales: tuple[ScaleName, ...] = ()
+
+    @property
+    def all_conditions(self) -> tuple[Condition, ...]:
+        """What must hold: that something was learnt, and what the paper says."""
+        guards = (Condition(name, "above", LEARNT[name.partition(".")[2]]) for name in self.learnt)
+        return (*guards, *self.conditions)
 
 
 @dataclass(frozen=True)
@@ -273,12 +296,24 @@ def _check(experiment: Experiment) -> None:
     for claim in experiment.claims:
         if not claim.conditions:
             raise ConfigError(f"{experiment.name}: a claim without conditions: {claim.says}")
-        for condition in claim.conditions:
+        _check_learnt(experiment, claim)
+        for condition in claim.all_conditions:
             for reference in condition.references:
                 variant, dot, metric = reference.partition(".")
                 if not dot or variant not in variants:
                     raise ConfigError(f"{experiment.name}: {reference!r} is not VARIANT.METRIC of this experiment")
                 _check_metric(experiment, metric)
+
+
+def _check_learnt(experiment: Experiment, claim: Claim) -> None:
+    """Refuse a claim about what is learnt that rests on no model that has learnt."""
+    for name in claim.learnt:
+        if name.partition(".")[2] not in LEARNT:
+            raise ConfigError(f"{experiment.name}: learnt: {name!r} shows nothing", f"VARIANT.{'|'.join(LEARNT)}")
+    metrics = {name.partition(".")[2] for condition in claim.conditions for name in condition.references}
+    if not claim.learnt and not metrics <= _OF_ANY_MODEL:
+        hint = 'learnt = ["VARIANT.tasks_above_majority"], or of masked words ["VARIANT.below_unigram_entropy"]'
+        raise ConfigError(f"{experiment.name}: which model must have learnt something? {claim.says}", hint)
 
 
 def _check_metric(experiment: Experiment, metric: str) -> None:

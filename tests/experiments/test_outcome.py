@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from albert_cli import store
 from albert_cli.evaluation.average import published_metrics
 from albert_cli.experiments import outcome, recipe
+from albert_cli.experiments.claims import HOLDS, NOISY
 from albert_cli.experiments.plan import Plan, Request, make
 
 TASKS = {"SQuAD1.1": "squad1", "SQuAD2.0": "squad2", "MNLI": "mnli", "SST-2": "sst2", "RACE": "race"}
@@ -46,3 +48,34 @@ def test_the_paper_s_figures_give_the_paper_s_averages_and_speedups(name: str, t
             assert ours["speedup"][0] == pytest.approx(float(cells["speedup"].rstrip("x")))
         f1, em = (100 * ours[f"task_squad2_best_{metric}"][0] for metric in ("f1", "em"))
         assert cells["SQuAD2.0"] == f"{f1:.1f}/{em:.1f}"
+
+
+def test_seconds_are_no_more_exact_than_their_clock_and_pace(tmp_path: Path) -> None:
+    """Two seeds whose seconds are rounded to the same tenth agree by rounding alone."""
+    plan = make(recipe.load("equal-time"), Request("mini", tmp_path, dry_run=True))
+    (tmp_path / "stages").mkdir()
+
+    def judged(seconds: float, paces: tuple[float, ...]) -> list[str]:
+        for run in plan.runs:
+            store.write_json(plan.result(run.pretrain), {"result": {"steps": 400, "seconds": seconds}})
+            at = [sum(paces[:n]) for n in range(1, len(paces) + 1)]
+            rows = [{"step": 100 * n, "loss": 1.0, "seconds": s} for n, s in enumerate(at, start=1)]
+            plan.directory(run.pretrain).mkdir(exist_ok=True)
+            journal = "".join(f"{json.dumps(row)}\n" for row in rows)
+            (plan.directory(run.pretrain) / "metrics.jsonl").write_text(journal)
+        return [finding.verdict for finding in outcome.read(plan).judgements[0].findings]
+
+    assert judged(0.1, (0.1,)) == [NOISY, NOISY], "the clock"
+    assert judged(100.0, (25.0, 25.1, 24.9, 25.0)) == [HOLDS, HOLDS]
+    assert judged(100.0, (5.0, 60.0, 30.0, 5.0)) == [NOISY, NOISY], "a pace that tells nothing"
+
+
+def test_speedups_carry_the_spread_of_both_runs(tmp_path: Path) -> None:
+    plan = make(recipe.load("overall"), Request("mini", tmp_path, dry_run=True))
+    (tmp_path / "stages").mkdir()
+    for seconds, verdict in ((0.1, NOISY), (1000.0, HOLDS)):
+        for run in plan.runs:
+            share = {"large": 0.5, "xxlarge": 4.0}.get(run.variant, 1.0)
+            store.write_json(plan.result(run.pretrain), {"result": {"steps": 10, "seconds": seconds * share}})
+        (claim,) = (j for j in outcome.read(plan).judgements if "trains faster" in j.claim.says)
+        assert claim.verdict == verdict
