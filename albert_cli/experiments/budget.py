@@ -30,6 +30,7 @@ def describe(plan: Plan) -> tuple[dict[str, Any], str]:
             {"says": c.says, "conditions": [str(x) for x in c.all_conditions], "margin": c.margin}
             for c in experiment.claims
         ],
+        "equal_time": {name: equal.to_json() for name, equal in plan.equal_time.items()},
         "left_out": plan.left_out,
         "commands": [stage.command for stage in plan.stages.values()],
     }
@@ -127,7 +128,24 @@ def _notes(plan: Plan) -> str:
         "Tokens and FLOPs count every sequence at its full length, and the whole model. Vocabulary, data and intrinsic "
         "scores are not counted.",
     ]
+    notes += [in_words(plan, name) for name in plan.equal_time]
     if plan.left_out:
         notes += [f"Left out: {task} ({why})." for task, why in plan.left_out.items()]
     notes.append(f"{len(plan.stages)} stages; --commands prints them, --jobs N runs N at once.")
     return console.wrapped(notes)
+
+
+def in_words(plan: Plan, variant: str) -> str:
+    """How a variant's steps follow from another's, by time and by FLOPs."""
+    equal, title = plan.equal_time[variant], plan.experiment.variants[variant].title
+    other = f"{plan.experiment.variants[equal.of].title}'s {equal.other_steps:,}"
+    if equal.seconds is None:
+        return (
+            f"{title}: {equal.steps:,} steps have the FLOPs of {other}; a run measures seconds a step first, and takes "
+            "the steps that last as long."
+        )
+    own, theirs = equal.seconds
+    return (
+        f"{title}: {equal.steps:,} steps of {own:.4g} s take as long as {other} of {theirs:.4g} s, as measured here "
+        f"before; {equal.steps_by_flops:,} would have as many FLOPs."
+    )

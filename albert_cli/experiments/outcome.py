@@ -53,6 +53,7 @@ class Outcome:
                 for variant, metrics in self.values.items()
             },
             "diverged": dict(self.diverged),
+            "equal_time": {name: equal.to_json() for name, equal in self.plan.equal_time.items()},
             "left_out": self.plan.left_out,
             "claims": [judgement.to_json() for judgement in self.judgements],
         }

@@ -98,10 +98,10 @@ class Variant:
     """One row of an experiment's table.
 
     `changes` hold at every scale, those named after a scale there only, on top; `extends` among the latter names
-    another base recipe. `after` starts from the end of another variant's run with the same seed. `compute_of` trains
-    for as many FLOPs as another variant does, where the scale says no steps. `text = "extra"` trains on the additional
-    text too. `shape` is only counted, as `albert params` takes it. `is_prefix`: a run that others start from, and no
-    row of the table.
+    another base recipe. `after` starts from the end of another variant's run with the same seed. `time_of` trains as
+    long as another variant does: seconds a step of both are measured before, and the steps frozen. `text = "extra"`
+    trains on the additional text too. `shape` is only counted, as `albert params` takes it. `is_prefix`: a run that
+    others start from, and no row of the table.
     """
 
     title: str
@@ -111,7 +111,7 @@ class Variant:
     h200: Settings = field(default_factory=dict)
     paper: Settings = field(default_factory=dict)
     after: str | None = None
-    compute_of: str | None = None
+    time_of: str | None = None
     text: Literal["usual", "extra"] = "usual"
     shape: str | None = None
     is_prefix: bool = False
@@ -285,7 +285,7 @@ def _check(experiment: Experiment) -> None:
     variants = experiment.variants
     if unknown := set(experiment.scales) ^ set(SCALES):
         raise ConfigError(f"{experiment.name}: scales are {', '.join(SCALES)}, not {', '.join(sorted(unknown))}")
-    named = [(v.after, "after") for v in variants.values()] + [(v.compute_of, "compute_of") for v in variants.values()]
+    named = [(v.after, "after") for v in variants.values()] + [(v.time_of, "time_of") for v in variants.values()]
     named.append((experiment.speed_against, "speed_against"))
     named += [(v, "variants") for scale in experiment.scales.values() for v in scale.variants]
     for name, key in named:

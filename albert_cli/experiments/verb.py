@@ -10,7 +10,7 @@ from typing import Any
 from albert_cli import console, store
 from albert_cli.errors import ConfigError
 from albert_cli.experiments import outcome, pages, recipe
-from albert_cli.experiments.budget import describe
+from albert_cli.experiments.budget import describe, in_words
 from albert_cli.experiments.outcome import Outcome
 from albert_cli.experiments.plan import Request, make
 from albert_cli.experiments.runner import Invoke, Runner
@@ -48,7 +48,10 @@ def reproduce(
         console.warn(f"{task} is left out: {why}")
     places = jobs if jobs is not None else max(1, gpus // request.nproc)
     with store.lock(request.out):
-        done = Runner(plan, invoke, places, gpus, seconds).run()
+        # One at a time, with the cores or the GPU that a run has: what stood beside it would be measured too.
+        done = sum(Runner(part, invoke, places, gpus, seconds).run() for part in plan.unmeasured)
+        plan = make(plan.experiment, request)
+        done += Runner(plan, invoke, places, gpus, seconds).run()
         found = outcome.read(plan)
         written = pages.write(found)
     result = found.to_json() | {"report": str(written), "stages": len(plan.stages), "stages_done_now": done}
@@ -74,12 +77,13 @@ def text(found: Outcome, report: Path) -> str:
         for name in plan.variants
     ]
     table = console.table((f"{plan.experiment.name}, scale {plan.request.scale}", *columns.values()), rows)
-    return "\n".join([table, "", *_verdicts(found), "", f"{report}"])
+    notes = [console.wrapped([in_words(plan, name)]) for name in plan.equal_time]
+    return "\n".join([table, *notes, "", *_verdicts(found), "", f"{report}"])
 
 
 def _verdicts(found: Outcome) -> Sequence[str]:
     lines = []
     for judgement in found.judgements:
         lines.append(f"{judgement.verdict.upper()}: {judgement.claim.says}")
-        lines += [f"    {pages.in_words(finding)}" for finding in judgement.findings]
+        lines += [f"    {pages.finding_in_words(finding)}" for finding in judgement.findings]
     return lines
