@@ -79,8 +79,7 @@ def read(plan: Plan) -> Outcome:
     sampling = {name: _sampling(plan, name, values[name]) for name in plan.variants}
     if (against := plan.experiment.speed_against) is not None:
         _add_speedups(values, sampling, against)
-    asked = [c for c in plan.experiment.claims if not c.scales or plan.request.scale in c.scales]
-    judgements = [judge(claim, values, sampling) for claim in asked]
+    judgements = [judge(claim, values, sampling) for claim in plan.claims]
     return Outcome(plan, values, steps, curves, titles, diverged, judgements)
 
 

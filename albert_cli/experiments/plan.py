@@ -20,7 +20,7 @@ from typing import Any, Literal
 from albert_cli import config, store
 from albert_cli.data.pairs import PairSettings
 from albert_cli.errors import ConfigError, InputError
-from albert_cli.experiments.recipe import Experiment, Scale, ScaleName, Settings, Variant
+from albert_cli.experiments.recipe import Claim, Experiment, Scale, ScaleName, Settings, Variant
 from albert_cli.model import costs, params
 from albert_cli.model.config import ModelConfig
 from albert_cli.tasks.spec import find_task
@@ -138,6 +138,14 @@ class Plan:
     equal_time: dict[str, EqualTime] = field(default_factory=dict)  # by variant
 
     @property
+    def hub_text(self) -> list[str]:
+        """The sources on the Hub that stages which are not done will read."""
+        stages = [
+            s for s in self.stages.values() if s.kind in ("vocabulary", "data") and not self.result(s.id).is_file()
+        ]
+        return list(dict.fromkeys(name for s in stages for name in s.facts["text"] if name.startswith("hf:")))
+
+    @property
     def unmeasured(self) -> list[Plan]:
         """What must be run before the steps are known: a plan for each speed that is not measured."""
         stages = [stage for stage in self.stages.values() if stage.kind == "speed"]
@@ -156,6 +164,11 @@ class Plan:
     def scale(self) -> Scale:
         """The experiment's settings at the scale that was asked for."""
         return self.experiment.scales[self.request.scale]
+
+    @property
+    def claims(self) -> list[Claim]:
+        """What is asked at this scale."""
+        return [c for c in self.experiment.claims if not c.scales or self.request.scale in c.scales]
 
     @property
     def variants(self) -> list[str]:

@@ -69,8 +69,9 @@ class Scale:
 
     `base` is a pretraining recipe and `changes` lie on it, below each variant's own. `borrow` takes the variants'
     changes of another scale, and `step_share` of its steps. `text` is the default corpus, `extra_text` what a variant
-    may add. `tasks` are fine-tuned `task_runs` times each, with `task_changes` laid on their own recipes. `peak` is a
-    device's FLOP/s and `share` what training is assumed to reach of it; both serve the plan alone.
+    may add, `other_text` names what may stand in for them. `tasks` are fine-tuned `task_runs` times each, with
+    `task_changes` laid on their own recipes. `peak` is a device's FLOP/s and `share` what training is assumed to reach
+    of it; both serve the plan alone.
     """
 
     about: str
@@ -80,6 +81,7 @@ class Scale:
     step_share: float = 1.0
     text: tuple[str, ...] = ("docs:",)
     extra_text: tuple[str, ...] = ()
+    other_text: tuple[str, ...] = ()
     vocabulary: int = 30_000
     sample: int = 2_000_000
     holdout: float = 0.01
