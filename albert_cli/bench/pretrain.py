@@ -276,7 +276,7 @@ class _Bench:
         return {
             "sequences": batch,
             "micro_batches_a_process": times,
-            "seconds": round(seconds, 4),
+            "seconds": round(seconds, 7),
             "tokens_per_second": round(tokens / seconds),
             "mfu": round(micro["model_flops"] / self.sequences * batch / ranks / seconds / peak, 4),
             "optimizer_share": round(parts["optimizer"] / seconds, 5),

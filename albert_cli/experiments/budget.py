@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Final
 
 from albert_cli import config, console
 from albert_cli.errors import ConfigError
 from albert_cli.experiments.plan import Cost, Plan, Run
+from albert_cli.experiments.recipe import EXACT, Claim
 from albert_cli.model.costs import size_in_words, three_digits
 
 # How many devices the hours are printed for, beside one.
@@ -26,10 +28,8 @@ def describe(plan: Plan) -> tuple[dict[str, Any], str]:
         "about": scale.about,
         "runs": [_run(plan, run) for run in (*plan.prefixes, *plan.runs)],
         "fine_tunings": [_task(plan, run, task, id_) for run in plan.runs for task, id_ in run.tasks.items()],
-        "claims": [
-            {"says": c.says, "conditions": [str(x) for x in c.all_conditions], "margin": c.margin}
-            for c in experiment.claims
-        ],
+        "claims": [decision(plan, claim).to_json(claim) for claim in plan.claims],
+        "equal_time": {name: equal.to_json() for name, equal in plan.equal_time.items()},
         "left_out": plan.left_out,
         "commands": [stage.command for stage in plan.stages.values()],
     }
@@ -40,8 +40,67 @@ def describe(plan: Plan) -> tuple[dict[str, Any], str]:
     data["total"]["hours"] = {str(n): data["total"]["device_hours"] / n for n in devices}
     parts = [f"{experiment.title} ({experiment.source}), scale {plan.request.scale}: {scale.about}"]
     parts += [_table(plan, data, devices), _notes(plan)]
-    parts += [f"Claim: {c.says}\n" + "\n".join(f"    {x}" for x in c.all_conditions) for c in experiment.claims]
+    for claim in plan.claims:
+        lines = [f"Claim: {claim.says}", *(f"    {condition}" for condition in claim.all_conditions)]
+        parts.append("\n".join([*lines, f"    {decision(plan, claim).in_words(plan)}"]))
     return data, "\n\n".join(parts)
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Whether a claim can be decided by what is planned: why not ("" where it can), and what deciding it takes.
+
+    `device_hours` are of the runs that the claim compares, with what they start from and their tasks, two seeds each.
+    """
+
+    says: str
+    why: str
+    device_hours: float
+
+    def to_json(self, claim: Claim) -> dict[str, Any]:
+        """For `--json`."""
+        conditions = [str(condition) for condition in claim.all_conditions]
+        said = {"says": claim.says, "conditions": conditions, "margin": claim.margin}
+        return said | {"can_be_decided": not self.why, "why_not": self.why, "device_hours_to_decide": self.device_hours}
+
+    def in_words(self, plan: Plan) -> str:
+        """A line below the claim."""
+        if not self.device_hours:
+            return self.why or "decided by counting"
+        cost = f"two seeds, the fewest, of what it compares take {_hours(self.device_hours)} {_kind(plan)}-hours"
+        return f"cannot be decided: {self.why} ({cost})" if self.why else f"can be decided; {cost}"
+
+
+def decision(plan: Plan, claim: Claim) -> Decision:
+    """What can be said of a claim before anything is run."""
+    references = [name.partition(".") for condition in claim.all_conditions for name in condition.references]
+    names, metrics = {name for name, _, _ in references}, {metric for _, _, metric in references}
+    if metrics <= EXACT:
+        return Decision(claim.says, "", 0.0)
+    tasks = {metric for metric in metrics if metric.startswith("task")}
+    missing = {metric.removeprefix("task_") for metric in tasks if metric.startswith("task_")} & plan.left_out.keys()
+    runs = [run for run in (*plan.prefixes, *plan.runs) if run.variant in _with_ancestors(plan, names)]
+    seeds = max(1, len({run.seed for run in plan.runs}))
+    hours = sum(c.flops / speed(plan, run.variant) / 3600 for run in runs for c in _costs_of(plan, run, bool(tasks)))
+    why = ""
+    if missing or (tasks and not any(run.tasks for run in plan.runs)):
+        why = "its tasks have no files here; --tasks names their folder"
+    elif seeds < 2:
+        why = "one seed has no spread to judge by; --seeds 2 or more"
+    return Decision(claim.says, why, hours / seeds * 2)
+
+
+def _costs_of(plan: Plan, run: Run, with_tasks: bool) -> list[Cost]:
+    stages = [run.pretrain, *(run.tasks.values() if with_tasks else ())]
+    return [cost for stage in stages if (cost := plan.stages[stage].cost) is not None]
+
+
+def _with_ancestors(plan: Plan, names: set[str]) -> set[str]:
+    """The variants with all that they start from."""
+    found = set(names)
+    while more := {str(plan.experiment.variants[name].after) for name in found} - found - {"None"}:
+        found |= more
+    return found
 
 
 def speed(plan: Plan, variant: str) -> float:
@@ -78,8 +137,7 @@ def _table(plan: Plan, data: dict[str, Any], devices: tuple[int, ...]) -> str:
     """A row a variant with all its seeds, one for fine-tuning, one for everything."""
     if plan.experiment.is_counted:
         return "Counted by arithmetic; nothing is trained."
-    kind = "core" if plan.request.scale in ("smoke", "mini") else "H200"
-    hours = (f"{kind}-hours", *(f"hours on {n}" for n in devices))
+    hours = (f"{_kind(plan)}-hours", *(f"hours on {n}" for n in devices))
     heads = ("", "seeds", "parameters", "steps", "tokens", "FLOPs", *hours, "disk")
     rows = []
     for name in dict.fromkeys(run["variant"] for run in data["runs"]):
@@ -94,6 +152,10 @@ def _table(plan: Plan, data: dict[str, Any], devices: tuple[int, ...]) -> str:
         rows.append((f"fine-tuning, {names} tasks, {runs} runs", "", "", "", *_sums(tasks, devices)))
     rows.append(("all", "", "", "", *_sums([*data["runs"], *tasks], devices)))
     return console.table(heads, rows)
+
+
+def _kind(plan: Plan) -> str:
+    return "core" if plan.request.scale in ("smoke", "mini") else "H200"
 
 
 def _sums(costs: list[dict[str, Any]], devices: tuple[int, ...]) -> tuple[str, ...]:
@@ -127,7 +189,24 @@ def _notes(plan: Plan) -> str:
         "Tokens and FLOPs count every sequence at its full length, and the whole model. Vocabulary, data and intrinsic "
         "scores are not counted.",
     ]
+    notes += [in_words(plan, name) for name in plan.equal_time]
     if plan.left_out:
         notes += [f"Left out: {task} ({why})." for task, why in plan.left_out.items()]
     notes.append(f"{len(plan.stages)} stages; --commands prints them, --jobs N runs N at once.")
     return console.wrapped(notes)
+
+
+def in_words(plan: Plan, variant: str) -> str:
+    """How a variant's steps follow from another's, by time and by FLOPs."""
+    equal, title = plan.equal_time[variant], plan.experiment.variants[variant].title
+    other = f"{plan.experiment.variants[equal.of].title}'s {equal.other_steps:,}"
+    if equal.seconds is None:
+        return (
+            f"{title}: {equal.steps:,} steps have the FLOPs of {other}; a run measures seconds a step first, and takes "
+            "the steps that last as long."
+        )
+    own, theirs = equal.seconds
+    return (
+        f"{title}: {equal.steps:,} steps of {own:.4g} s take as long as {other} of {theirs:.4g} s, as measured here "
+        f"before; {equal.steps_by_flops:,} would have as many FLOPs."
+    )

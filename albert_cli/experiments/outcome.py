@@ -53,6 +53,7 @@ class Outcome:
                 for variant, metrics in self.values.items()
             },
             "diverged": dict(self.diverged),
+            "equal_time": {name: equal.to_json() for name, equal in self.plan.equal_time.items()},
             "left_out": self.plan.left_out,
             "claims": [judgement.to_json() for judgement in self.judgements],
         }
@@ -78,8 +79,7 @@ def read(plan: Plan) -> Outcome:
     sampling = {name: _sampling(plan, name, values[name]) for name in plan.variants}
     if (against := plan.experiment.speed_against) is not None:
         _add_speedups(values, sampling, against)
-    asked = [c for c in plan.experiment.claims if not c.scales or plan.request.scale in c.scales]
-    judgements = [judge(claim, values, sampling) for claim in asked]
+    judgements = [judge(claim, values, sampling) for claim in plan.claims]
     return Outcome(plan, values, steps, curves, titles, diverged, judgements)
 
 
@@ -128,7 +128,7 @@ def _sampling(plan: Plan, variant: str, metrics: Mapping[str, Mapping[int, float
 
 
 def _seconds_variance(directory: Path) -> float:
-    """The variance of a run's seconds: of the clock as it is written, and of the pace from one line of the journal on."""
+    """The variance of a run's seconds: of the clock as written, and of the pace between lines of the journal."""
     path = directory / "metrics.jsonl"
     lines = [row for row in store.read_journal(path) if "loss" in row] if path.is_file() else []
     points = [(step, at) for row in lines if (step := number(row.get("step"))) and (at := number(row.get("seconds")))]

@@ -13,6 +13,7 @@ from albert_cli import __version__, console, store
 from albert_cli.evaluation.page import Markup, document, join, table, tag
 from albert_cli.evaluation.results import number
 from albert_cli.experiments import drawings
+from albert_cli.experiments.budget import in_words
 from albert_cli.experiments.claims import CONFIDENCE, FAILS, HOLDS, NOISY, Finding, Judgement, Verdict
 from albert_cli.experiments.outcome import Outcome
 from albert_cli.experiments.recipe import EXACT, METRICS
@@ -77,10 +78,10 @@ def _claims(found: Outcome) -> Markup:
     said = (
         f"A condition is met when the mean over seeds and its one-sided {level} bound lie on the right side of the "
         "limit. The bound holds the spread of the seeds (Student’s t), of accuracies the sampling error of the "
-        "examples scored, and of seconds the spread within a run. One seed alone decides nothing. Counts are exact. Where "
-        "a claim is about what is learnt, its first condition is that a model has learnt: 3 points above the majority "
-        "class; of masked words 0.75 nats below the unigram entropy, where frequencies and copying give half a nat; of "
-        "two sentences 3.5 points above chance."
+        "examples scored, and of seconds the spread within a run. One seed alone decides nothing. Counts are exact. "
+        "Where a claim is about what is learnt, its first condition is that a model has learnt: 3 points above the "
+        "majority class; of masked words 0.75 nats below the unigram entropy, where frequencies and copying give half "
+        "a nat; of two sentences 3.5 points above chance."
     )
     return join(tag("p", said), *(_claim(judgement) for judgement in found.judgements))
 
@@ -101,7 +102,7 @@ def _claim(judgement: Judgement) -> Markup:
     )
 
 
-def in_words(finding: Finding) -> str:
+def finding_in_words(finding: Finding) -> str:
     """A finding as one line for a terminal."""
     return (
         f"{finding.condition}: {_number(finding, finding.mean)}"
@@ -176,6 +177,7 @@ def _tables(found: Outcome) -> Markup:
     if plan.left_out:
         left = "; ".join(f"{task}: {why}" for task, why in plan.left_out.items())
         parts.append(tag("p", f"Tasks left out: {left}.", class_="small"))
+    parts += [tag("p", in_words(plan, name)) for name in plan.equal_time]
     for printed in plan.experiment.tables:
         titles = {n: v.title for n, v in plan.experiment.variants.items()}
         lines = [[titles.get(row, row), *values] for row, values in printed.rows.items()]

@@ -20,13 +20,14 @@ from typing import Any, Literal
 from albert_cli import config, store
 from albert_cli.data.pairs import PairSettings
 from albert_cli.errors import ConfigError, InputError
-from albert_cli.experiments.recipe import Experiment, Scale, ScaleName, Settings, Variant
+from albert_cli.experiments.recipe import Claim, Experiment, Scale, ScaleName, Settings, Variant
 from albert_cli.model import costs, params
 from albert_cli.model.config import ModelConfig
 from albert_cli.tasks.spec import find_task
 from albert_cli.training.pretrain import PretrainRecipe
 
-Kind = Literal["count", "vocabulary", "data", "pretrain", "probe", "task"]
+Kind = Literal["count", "vocabulary", "data", "speed", "pretrain", "probe", "task"]
+_ROUNDS = 15  # timed steps of a variant that is to train as long as another
 _CHECKPOINT_BYTES = 12  # a parameter: the weight and two moments in fp32
 
 
@@ -99,6 +100,31 @@ class Run:
     tasks: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class EqualTime:
+    """How a variant's steps follow from another's: by seconds a step of both, and what FLOPs alone would say.
+
+    `seconds` a step, own and the other's, are None before they are measured; then FLOPs stand in for them.
+    """
+
+    of: str
+    other_steps: int
+    steps_by_flops: int
+    seconds: tuple[float, float] | None
+
+    @property
+    def steps(self) -> int:
+        """The steps that take as long."""
+        if self.seconds is None:
+            return self.steps_by_flops
+        own, other = self.seconds
+        return max(2, round(self.other_steps * other / own))
+
+    def to_json(self) -> dict[str, Any]:
+        """For `--json` and `results.json`."""
+        return {**dataclasses.asdict(self), "steps": self.steps}
+
+
 @dataclass
 class Plan:
     """Everything to do, in an order in which every stage comes after what it needs."""
@@ -109,11 +135,40 @@ class Plan:
     runs: list[Run] = field(default_factory=list)
     prefixes: list[Run] = field(default_factory=list)  # what others start from, measured by nothing
     left_out: dict[str, str] = field(default_factory=dict)
+    equal_time: dict[str, EqualTime] = field(default_factory=dict)  # by variant
+
+    @property
+    def hub_text(self) -> list[str]:
+        """The sources on the Hub that stages which are not done will read."""
+        stages = [
+            s for s in self.stages.values() if s.kind in ("vocabulary", "data") and not self.result(s.id).is_file()
+        ]
+        return list(dict.fromkeys(name for s in stages for name in s.facts["text"] if name.startswith("hf:")))
+
+    @property
+    def unmeasured(self) -> list[Plan]:
+        """What must be run before the steps are known: a plan for each speed that is not measured."""
+        stages = [stage for stage in self.stages.values() if stage.kind == "speed"]
+        left = [stage for stage in stages if not self.result(stage.id).is_file()]
+        return [
+            dataclasses.replace(self, stages={name: self.stages[name] for name in (*self._before(stage), stage.id)})
+            for stage in left
+        ]
+
+    def _before(self, stage: Stage) -> list[str]:
+        """All that a stage needs, in order."""
+        needed = [name for need in stage.needs for name in (*self._before(self.stages[need]), need)]
+        return list(dict.fromkeys(needed))
 
     @property
     def scale(self) -> Scale:
         """The experiment's settings at the scale that was asked for."""
         return self.experiment.scales[self.request.scale]
+
+    @property
+    def claims(self) -> list[Claim]:
+        """What is asked at this scale."""
+        return [c for c in self.experiment.claims if not c.scales or self.request.scale in c.scales]
 
     @property
     def variants(self) -> list[str]:
@@ -214,7 +269,7 @@ class _Builder:
             parent = self.run(variant.after, seed).pretrain
             facts["initial"] = parent
             needs = (*needs, parent)
-        recipe = config.validate(PretrainRecipe, values, f"{plan.experiment.name}, {name}")
+        recipe = self._validated(name, values)
         facts["recipe"] = config.as_dict(recipe)
         if variant.after:  # not part of the name, since it says where the files lie
             values = config.merge(values, {"initial": {"checkpoint": str(plan.directory(parent))}})
@@ -234,6 +289,16 @@ class _Builder:
     def settings(self, name: str, seed: int) -> tuple[str, Settings]:
         """The base recipe of a variant, and its values with every change on them."""
         scale, variant = self.plan.scale, self.plan.experiment.variants[name]
+        base, values = self._before_steps(name)
+        steps = values.get("schedule", {}).get("total_steps", PretrainRecipe().schedule.total_steps) * scale.step_share
+        if variant.time_of is not None:
+            steps = self._as_long(name, variant.time_of, seed).steps
+        values = config.merge(values, {"train": {"seed": seed}, "schedule": {"total_steps": max(2, round(steps))}})
+        return base, config.override(values, self.plan.request.changes)
+
+    def _before_steps(self, name: str) -> tuple[str, Settings]:
+        """The same before seed and steps are known."""
+        scale, variant = self.plan.scale, self.plan.experiment.variants[name]
         at: Settings = dict(getattr(variant, scale.borrow or self.plan.request.scale))
         base = str(at.pop("extends", scale.base))
         values = config.read_recipe(base)
@@ -241,21 +306,39 @@ class _Builder:
             values = config.merge(values, changes)
         if self.plan.request.data is not None or "vocab_size" in values.get("model", {}):
             values = config.merge(values, {"model": {"vocab_size": self._vocabulary_size}})
-        values = config.merge(values, {"train": {"seed": seed}})
-        if variant.compute_of is not None and "total_steps" not in at.get("schedule", {}):
-            values = config.merge(
-                values, {"schedule": {"total_steps": self._steps_of(values, variant.compute_of, seed)}}
-            )
-        elif scale.step_share != 1:
-            steps = values["schedule"]["total_steps"] * scale.step_share
-            values = config.merge(values, {"schedule": {"total_steps": max(2, round(steps))}})
-        return base, config.override(values, self.plan.request.changes)
+        return base, values
 
-    def _steps_of(self, values: Settings, other: str, seed: int) -> int:
-        """The steps in which a recipe takes as many FLOPs as another variant's whole run."""
-        recipe = self._with_vocabulary(config.validate(PretrainRecipe, values, self.plan.experiment.name))
-        theirs = pretraining_cost(self._recipe(other, seed)).flops
-        return max(2, round(theirs / pretraining_cost(recipe).flops * recipe.schedule.total_steps))
+    def _as_long(self, name: str, other: str, seed: int) -> EqualTime:
+        """In how many steps a variant takes as long as another's whole run."""
+        theirs = self._recipe(other, seed)
+        recipe = self._with_vocabulary(self._validated(name, self._before_steps(name)[1]))
+        flops = [pretraining_cost(r).flops / r.schedule.total_steps for r in (recipe, theirs)]
+        steps = theirs.schedule.total_steps
+        seconds = [self._seconds_a_step(one) for one in (name, other)]
+        known = (seconds[0], seconds[1]) if seconds[0] and seconds[1] else None
+        found = EqualTime(other, steps, max(2, round(steps * flops[1] / flops[0])), known)
+        self.plan.equal_time[name] = found
+        return found
+
+    def _seconds_a_step(self, name: str) -> float:
+        """As measured here by `albert bench pretrain`, a stage of its own; 0 before that."""
+        plan, variant = self.plan, self.plan.experiment.variants[name]
+        base, values = self._before_steps(name)
+        values = config.override(values, plan.request.changes)
+        data, directory = self._data(variant.text)
+        facts = {"recipe": config.as_dict(self._validated(name, values)), "data": data, "processes": plan.request.nproc}
+        needs = (data,) if data in plan.stages else ()
+        stage = Stage("speed", f"{variant.title}: seconds a step", facts, needs)
+        argv = ["bench", "pretrain", base, "--data", str(directory), "--rounds", str(_ROUNDS)]
+        argv += _options(config.read_recipe(base), values)
+        if plan.request.nproc > 1:
+            argv += ["--nproc", str(plan.request.nproc)]
+        plan.add(dataclasses.replace(stage, argv=(*argv, *self._ending())))
+        path = plan.result(stage.id)
+        return float(store.read_json(path)["result"]["recipe_step"]["seconds"]) if path.is_file() else 0.0
+
+    def _validated(self, name: str, values: Settings) -> PretrainRecipe:
+        return config.validate(PretrainRecipe, values, f"{self.plan.experiment.name}, {name}")
 
     def _recipe(self, name: str, seed: int) -> PretrainRecipe:
         recipe = self.run(name, seed).recipe

@@ -49,8 +49,9 @@ METRICS: Final = {
 
 
 # Values of models that have learnt nothing differ too, so that whatever is said of what is learnt must rest on a model
-# that has. Above the majority class: 3 points. Below the unigram entropy: 0.75 nats, where knowing how frequent pieces are
-# and copying those that were left unmasked give half a nat. Of two sentences: 3.5 points, as the paper calls 53.3 % chance.
+# that has. Above the majority class: 3 points. Below the unigram entropy: 0.75 nats, where knowing how frequent pieces
+# are and copying those that were left unmasked give half a nat. Of two sentences: 3.5 points, as the paper calls 53.3 %
+# chance.
 LEARNT: Final = {
     "tasks_above_majority": 0.03,
     "below_unigram_entropy": 0.75,
@@ -68,8 +69,9 @@ class Scale:
 
     `base` is a pretraining recipe and `changes` lie on it, below each variant's own. `borrow` takes the variants'
     changes of another scale, and `step_share` of its steps. `text` is the default corpus, `extra_text` what a variant
-    may add. `tasks` are fine-tuned `task_runs` times each, with `task_changes` laid on their own recipes. `peak` is a
-    device's FLOP/s and `share` what training is assumed to reach of it; both serve the plan alone.
+    may add, `other_text` names what may stand in for them. `tasks` are fine-tuned `task_runs` times each, with
+    `task_changes` laid on their own recipes. `peak` is a device's FLOP/s and `share` what training is assumed to reach
+    of it; both serve the plan alone.
     """
 
     about: str
@@ -79,6 +81,7 @@ class Scale:
     step_share: float = 1.0
     text: tuple[str, ...] = ("docs:",)
     extra_text: tuple[str, ...] = ()
+    other_text: tuple[str, ...] = ()
     vocabulary: int = 30_000
     sample: int = 2_000_000
     holdout: float = 0.01
@@ -97,10 +100,10 @@ class Variant:
     """One row of an experiment's table.
 
     `changes` hold at every scale, those named after a scale there only, on top; `extends` among the latter names
-    another base recipe. `after` starts from the end of another variant's run with the same seed. `compute_of` trains
-    for as many FLOPs as another variant does, where the scale says no steps. `text = "extra"` trains on the additional
-    text too. `shape` is only counted, as `albert params` takes it. `is_prefix`: a run that others start from, and no
-    row of the table.
+    another base recipe. `after` starts from the end of another variant's run with the same seed. `time_of` trains as
+    long as another variant does: seconds a step of both are measured before, and the steps frozen. `text = "extra"`
+    trains on the additional text too. `shape` is only counted, as `albert params` takes it. `is_prefix`: a run that
+    others start from, and no row of the table.
     """
 
     title: str
@@ -110,7 +113,7 @@ class Variant:
     h200: Settings = field(default_factory=dict)
     paper: Settings = field(default_factory=dict)
     after: str | None = None
-    compute_of: str | None = None
+    time_of: str | None = None
     text: Literal["usual", "extra"] = "usual"
     shape: str | None = None
     is_prefix: bool = False
@@ -284,7 +287,7 @@ def _check(experiment: Experiment) -> None:
     variants = experiment.variants
     if unknown := set(experiment.scales) ^ set(SCALES):
         raise ConfigError(f"{experiment.name}: scales are {', '.join(SCALES)}, not {', '.join(sorted(unknown))}")
-    named = [(v.after, "after") for v in variants.values()] + [(v.compute_of, "compute_of") for v in variants.values()]
+    named = [(v.after, "after") for v in variants.values()] + [(v.time_of, "time_of") for v in variants.values()]
     named.append((experiment.speed_against, "speed_against"))
     named += [(v, "variants") for scale in experiment.scales.values() for v in scale.variants]
     for name, key in named:

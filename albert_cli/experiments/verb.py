@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from albert_cli import console, store
-from albert_cli.errors import ConfigError
+from albert_cli.errors import ConfigError, InputError
 from albert_cli.experiments import outcome, pages, recipe
-from albert_cli.experiments.budget import describe
+from albert_cli.experiments.budget import decision, describe, in_words
 from albert_cli.experiments.outcome import Outcome
-from albert_cli.experiments.plan import Request, make
+from albert_cli.experiments.plan import Plan, Request, make
 from albert_cli.experiments.runner import Invoke, Runner
+from albert_cli.text.corpus import check_readable
 from albert_cli.training.device import choose_device
 from albert_cli.training.settings import parse_duration
 
@@ -33,8 +34,32 @@ def parse_speeds(options: Sequence[str]) -> dict[str, float]:
 
 
 def dry_run(name: str, request: Request) -> tuple[dict[str, Any], str]:
-    """What an experiment would do and cost."""
-    return describe(make(recipe.load(name), request))
+    """What an experiment would do and cost; text on the Hub that cannot be read from here is named."""
+    plan = make(recipe.load(name), request)
+    data, said = describe(plan)
+    data["unreadable"] = {}
+    for source in plan.hub_text:
+        try:
+            check_readable(source)
+        except InputError as error:
+            data["unreadable"][source] = error.message
+            console.warn(f"{error.message}; the run would end there. {_other_text(plan)}")
+    return data, said
+
+
+def _check_text(plan: Plan) -> None:
+    """Refuse before anything is run what a stage would refuse after hours."""
+    for source in plan.hub_text:
+        try:
+            check_readable(source)
+        except InputError as error:
+            raise InputError(error.message, _other_text(plan)) from None
+
+
+def _other_text(plan: Plan) -> str:
+    """What may stand in for a scale's text."""
+    others = plan.scale.other_text
+    return "--text SOURCE names other text" + (f", such as {', '.join(others)}" if others else "")
 
 
 def reproduce(
@@ -44,11 +69,18 @@ def reproduce(
     seconds, started = parse_duration(max_time, "--max-time") if max_time else None, time.monotonic()
     gpus = _gpus(request.device)
     plan = make(recipe.load(name), request)
+    _check_text(plan)
     for task, why in plan.left_out.items():
         console.warn(f"{task} is left out: {why}")
+    for expected in (decision(plan, claim) for claim in plan.claims):
+        if expected.why:
+            console.warn(f"undecided whatever comes out: {expected.says} {expected.why}")
     places = jobs if jobs is not None else max(1, gpus // request.nproc)
     with store.lock(request.out):
-        done = Runner(plan, invoke, places, gpus, seconds).run()
+        # One at a time, with the cores or the GPU that a run has: what stood beside it would be measured too.
+        done = sum(Runner(part, invoke, places, gpus, seconds).run() for part in plan.unmeasured)
+        plan = make(plan.experiment, request)
+        done += Runner(plan, invoke, places, gpus, seconds).run()
         found = outcome.read(plan)
         written = pages.write(found)
     result = found.to_json() | {"report": str(written), "stages": len(plan.stages), "stages_done_now": done}
@@ -74,12 +106,13 @@ def text(found: Outcome, report: Path) -> str:
         for name in plan.variants
     ]
     table = console.table((f"{plan.experiment.name}, scale {plan.request.scale}", *columns.values()), rows)
-    return "\n".join([table, "", *_verdicts(found), "", f"{report}"])
+    notes = [console.wrapped([in_words(plan, name)]) for name in plan.equal_time]
+    return "\n".join([table, *notes, "", *_verdicts(found), "", f"{report}"])
 
 
 def _verdicts(found: Outcome) -> Sequence[str]:
     lines = []
     for judgement in found.judgements:
         lines.append(f"{judgement.verdict.upper()}: {judgement.claim.says}")
-        lines += [f"    {pages.in_words(finding)}" for finding in judgement.findings]
+        lines += [f"    {pages.finding_in_words(finding)}" for finding in judgement.findings]
     return lines

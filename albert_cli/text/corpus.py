@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import cast
 
+from albert_cli.errors import InputError
 from albert_cli.text import records
 from albert_cli.text.lines import (
     OnBadBytes,
@@ -28,6 +29,7 @@ __all__ = [
     "OnLongLine",
     "Part",
     "ReadSettings",
+    "check_readable",
     "copies",
     "describe_sources",
     "document_hash",
@@ -73,6 +75,14 @@ def read_documents(
             times = 1 if source.weight == 1 else copies(source.weight, document_hash(document.text))
             for _ in range(times):
                 yield document
+
+
+def check_readable(source: str) -> None:
+    """Read the first document of a source; raises `InputError` where that cannot be."""
+    (one,) = resolve([source])
+    for _ in read_part(Part(one), ReadSettings(), Tally()):
+        return
+    raise InputError(f"{source}: holds no text")
 
 
 def read_part(part: Part, settings: ReadSettings, tally: Tally) -> Iterator[Document]:

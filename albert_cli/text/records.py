@@ -24,6 +24,7 @@ from albert_cli.text.lines import (
     without_bad_characters,
 )
 from albert_cli.text.sentences import split_sentences
+from albert_cli.text.sources import HubRows
 
 Numbered = Iterator[tuple[int, str]]  # line (row, file) number from 1 in the part, and text
 _ROWS = 64  # rows of a Parquet file decoded at a time
@@ -215,21 +216,31 @@ def _solid(text: str) -> int:
 
 
 def read_hub(part: Part, settings: ReadSettings, tally: Tally) -> Numbered:
-    """The rows of a data set on the Hugging Face Hub, `hf:NAME[:CONFIG[:SPLIT]]`, streamed; split: train."""
+    """The rows of a data set on the Hugging Face Hub (`sources.HubRows`), streamed; joined ones are a line each."""
     source, field = part.source.name, settings.text_field
-    name, config, split = [*source.removeprefix("hf:").split(":"), "", ""][:3]
+    hub = HubRows.parse(source)
     network.prefer_offline()
     try:
         from datasets import load_dataset
 
-        rows = iter(load_dataset(name, config or None, split=split or "train", streaming=True))
+        rows = iter(load_dataset(hub.name, hub.config or None, split=hub.split, streaming=True))
+        first, texts, key = 1, list[str](), None
         for number, row in enumerate(rows, 1):
             text = row.get(field)
             if (text is not None and not isinstance(text, str)) or field not in row:
                 raise _no_field(f"{source}: row {number}", field, list(row))
+            if hub.document and hub.document not in row:
+                found = ", ".join(row)
+                raise InputError(f"{source}: row {number}: no field {hub.document!r} (found: {found})", "?document=…")
+            now = row[hub.document] if hub.document else (number - 1) // hub.rows
+            if texts and now != key:
+                yield from _cell("\n".join(texts), part, first, settings, tally)
+                texts = []
             if text is not None:
                 tally.add(text.encode("utf-8", "replace"))
-            yield from _cell(text, part, number, settings, tally)
+                first, key = first if texts else number, now
+                texts.append(text)
+        yield from _cell("\n".join(texts) if texts else None, part, first, settings, tally)
     except (InputError, GeneratorExit):
         raise
     except Exception as error:  # the library raises many kinds, for a wrong name as for a missing network

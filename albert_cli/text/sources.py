@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
+from urllib.parse import parse_qsl
 
 from albert_cli.errors import ConfigError, InputError
 
@@ -47,6 +48,34 @@ class Source:
         return self.kind in ("text", "jsonl") and not self.compression
 
 
+@dataclass(frozen=True)
+class HubRows:
+    """A data set on the Hub, and how its rows are documents: one each, `rows` of them, or all with the same `document`.
+
+    `hf:NAME[:CONFIG[:SPLIT]]`, then perhaps `?rows=N`, or `?document=COLUMN` for rows that stand together.
+    """
+
+    name: str
+    config: str = ""
+    split: str = "train"
+    rows: int = 1
+    document: str = ""
+
+    @classmethod
+    def parse(cls, source: str) -> HubRows:
+        """Raises `InputError` for what is not of that form."""
+        place, _, options = source.removeprefix("hf:").partition("?")
+        name, *more = place.split(":")
+        given = dict(parse_qsl(options, keep_blank_values=True))
+        rows = given.pop("rows", "1")
+        document = given.pop("document", "")
+        if not name or len(more) > 2 or given or not rows.isdecimal() or int(rows) < 1 or (document and rows != "1"):
+            hint = "rows of a sentence each: ?rows=2000 joins so many, ?document=COLUMN all that say the same there"
+            raise InputError(f"{source}: not of the form hf:NAME[:CONFIG[:SPLIT]][?rows=N or ?document=COLUMN]", hint)
+        config, split = [*more, "", ""][:2]
+        return cls(name, config, split or "train", int(rows), document)
+
+
 def resolve(sources: Sequence[str]) -> list[Source]:
     """The single files and streams that the sources stand for, in a fixed order, none of them twice.
 
@@ -77,9 +106,7 @@ def _resolve_one(name: str, weight: float) -> list[Source]:
     if name == "-":
         return [Source(name, "stdin", weight=weight)]
     if name.startswith("hf:"):
-        parts = name.removeprefix("hf:").split(":")
-        if not parts[0] or len(parts) > 3:
-            raise InputError(f"{name}: not of the form hf:NAME[:CONFIG[:SPLIT]]")
+        HubRows.parse(name)
         return [Source(name, "hub", weight=weight)]
     if name.startswith("docs:"):
         if name not in ("docs:", "docs:stdlib"):

@@ -79,3 +79,21 @@ def test_speedups_carry_the_spread_of_both_runs(tmp_path: Path) -> None:
             store.write_json(plan.result(run.pretrain), {"result": {"steps": 10, "seconds": seconds * share}})
         (claim,) = (j for j in outcome.read(plan).judgements if "trains faster" in j.claim.says)
         assert claim.verdict == verdict
+
+
+def test_equal_time_is_by_measured_seconds_and_stays_as_it_was_measured(tmp_path: Path) -> None:
+    """At the paper's own speeds the paper's own steps: 400,000 of BERT-large take as long as 125,000 of xxlarge."""
+    request = Request("paper", tmp_path, dry_run=True)
+    plan = make(recipe.load("equal-time"), request)
+    assert [[stage.kind for stage in part.stages.values()] for part in plan.unmeasured] == [
+        ["vocabulary", "data", "speed"]
+    ] * 2
+    (tmp_path / "stages").mkdir()
+    for stage in plan.stages.values():
+        if stage.kind == "speed":
+            seconds = 34 * 3600 / 400_000 if stage.title.startswith("BERT") else 34 * 3600 / 125_000
+            store.write_json(plan.result(stage.id), {"result": {"recipe_step": {"seconds": seconds}}})
+    again = make(recipe.load("equal-time"), request)
+    steps = {run.variant: run.recipe.schedule.total_steps for run in again.runs if run.recipe}
+    assert steps == {"xxlarge": 125_000, "bert-large": 400_000} and not again.unmeasured
+    assert again.equal_time["bert-large"].steps_by_flops > 2 * 400_000, "what FLOPs alone would say"

@@ -10,7 +10,7 @@ import pytest
 
 from albert_cli.errors import ConfigError
 from albert_cli.experiments import recipe
-from albert_cli.experiments.budget import describe
+from albert_cli.experiments.budget import Decision, decision, describe
 from albert_cli.experiments.claims import HOLDS, judge
 from albert_cli.experiments.plan import Request, make
 from albert_cli.model import params
@@ -85,6 +85,29 @@ def test_a_plan_counts_what_others_start_from() -> None:
     assert data["total"]["flops"] == pretraining + sum(t["flops"] for t in data["fine_tunings"])
 
 
+def test_a_plan_says_which_claims_its_seeds_can_decide_and_what_deciding_costs(tmp_path: Path) -> None:
+    def decided(seeds: int, tasks: Path | None = None, dry: bool = True) -> dict[str, Decision]:
+        request = Request("paper", Path("out"), tasks=tasks, seeds=seeds, dry_run=dry)
+        plan = make(recipe.load("depth"), request)
+        return {claim.says: decision(plan, claim) for claim in plan.claims}
+
+    parameters, deeper, first, _ = one = list(decided(1).values())
+    assert (parameters.why, parameters.device_hours) == ("", 0.0), "counts need no second seed"
+    assert all("one seed" in found.why for found in one[1:])
+    assert deeper.device_hours > first.device_hours > 0
+    two = list(decided(2).values())
+    assert not any(found.why for found in two)
+    assert [f.device_hours for f in two] == pytest.approx([f.device_hours for f in one]), "of two seeds in any case"
+    untested = list(decided(2, dry=False).values())
+    assert [bool(found.why) for found in untested] == [False, False, True, True] and "--tasks" in untested[2].why
+    # What a claim compares, with what that starts from: of 6 and 3 layers also the run with 1.
+    data, text = describe(make(recipe.load("depth"), Request("paper", Path("out"), dry_run=True)))
+    hours = {run["variant"]: run["device_hours"] for run in data["runs"]}
+    assert deeper.device_hours == pytest.approx(2 * sum(hours[name] for name in ("l1", "l3", "l6", "l12")))
+    assert "cannot be decided: one seed" in text and "decided by counting" in text
+    assert [claim["can_be_decided"] for claim in data["claims"]] == [True, False, False, False]
+
+
 # Between these lie the values of models that have learnt nothing, each variant with its own: they know at most how
 # frequent pieces and classes are.
 NOTHING = {
@@ -116,6 +139,9 @@ def test_a_name_that_is_nearly_right_gets_a_suggestion() -> None:
     assert "did you mean 'sharing'?" in albert("reproduce", "shraing", "--dry-run", expect=2).err
 
 
+GUARD = ["a.sop_accuracy"]
+
+
 def claiming(*conditions: dict[str, object], **more: object) -> dict[str, object]:
     return {"claims": [{"says": "x", "source": "y", "margin": "z", "conditions": list(conditions), **more}]}
 
@@ -136,7 +162,7 @@ def claiming(*conditions: dict[str, object], **more: object) -> dict[str, object
         ({"metrics": ["mlm_acuracy"]}, "did you mean 'mlm_accuracy'?"),
         ({"plots": ["layer"]}, "plots"),
         (
-            claiming({"value": "a.mlm_acuracy", "must": "above", "bound": 1}, learnt=["a.sop_accuracy"]),
+            claiming({"value": "a.mlm_acuracy", "must": "above", "bound": 1}, learnt=GUARD),
             "did you mean 'mlm_accuracy'?",
         ),
         (claiming({"value": "a.mlm_loss", "must": "above", "bond": 1}), "did you mean 'bound'?"),

@@ -215,15 +215,22 @@ def check_prefix(plan: Plan, found: dict[str, Facts], data: Path) -> None:
     assert found["with"]["steps"] == found["without"]["steps"]
 
 
-def check_compute(plan: Plan, found: dict[str, Facts], data: Path) -> None:
-    """As many FLOPs in other steps, as far as whole steps allow; at the paper's scale the paper's steps."""
-    assert found["bert-large"]["steps"] > found["xxlarge"]["steps"]
-    mini = make(plan.experiment, Request("mini", Path("out"), seeds=1, dry_run=True))
-    flops = {r.variant: _cost(mini, r) for r in mini.runs}
-    assert flops["bert-large"] == pytest.approx(flops["xxlarge"], rel=1e-3)
-    paper = make(plan.experiment, Request("paper", Path("out"), dry_run=True))
-    steps = {r.variant: r.recipe.schedule.total_steps for r in paper.runs if r.recipe}
-    assert steps == {"xxlarge": 125_000, "bert-large": 400_000}
+def check_time(plan: Plan, found: dict[str, Facts], data: Path) -> None:
+    """Steps that last as long as the other's by seconds a step as they were measured before; FLOPs are said beside."""
+    equal = plan.equal_time["bert-large"]
+    measured = {s.title: store.read_json(plan.result(s.id)) for s in plan.stages.values() if s.kind == "speed"}
+    seconds = {title: record["result"]["recipe_step"]["seconds"] for title, record in measured.items()}
+    own, other = (seconds[f"{title}: seconds a step"] for title in ("BERT-large", "ALBERT-xxlarge"))
+    assert equal.seconds == (own, other)
+    steps = found["xxlarge"]["steps"]
+    assert found["bert-large"]["steps"] == max(2, round(steps * other / own))
+    page = (plan.request.out / "equal-time-smoke" / "report.html").read_text(encoding="utf-8")
+    assert f"{equal.steps_by_flops:,} would have as many FLOPs" in page
+    for scale in ("mini", "paper"):  # until they are measured, FLOPs stand in
+        planned = make(plan.experiment, Request(scale, Path("out"), seeds=1, dry_run=True))
+        flops = {r.variant: _cost(planned, r) for r in planned.runs}
+        assert flops["bert-large"] == pytest.approx(flops["xxlarge"], rel=1e-3)
+        assert planned.equal_time["bert-large"].seconds is None
 
 
 def _cost(plan: Plan, one: Run) -> float:
@@ -237,7 +244,7 @@ CHECKS: dict[str, Callable[[Plan, dict[str, Facts], Path], None]] = {
     "masking": check_masks,
     "depth": check_depth,
     "dropout": check_prefix,
-    "equal-time": check_compute,
+    "equal-time": check_time,
 }
 
 
@@ -267,3 +274,32 @@ def test_additional_text_is_trained_on_and_not_scored_on(
     assert len({argv[argv.index("--data") + 1] for argv in probes}) == 1, "all are scored on the same text"
     if name == "curves":
         assert dropout(found["dropout"]) != dropout(found["no-dropout"])
+
+
+def test_the_paper_s_text_in_its_layout_from_text_to_verdict(tmp_path: Path, documents: list[str]) -> None:
+    """Articles a row, and books of a sentence a row, which are joined: as `--scale paper` reads them from the Hub."""
+    for name, rows in (("wiki", documents[:300]), ("books", [s for d in documents[300:] for s in d.split(". ")])):
+        (tmp_path / name).mkdir()
+        lines = "".join(json.dumps({"text": text}) + "\n" for text in rows)
+        (tmp_path / name / "train.jsonl").write_text(lines, encoding="utf-8")
+    mine = tmp_path / "mine.toml"
+    mine.write_text('extends = "experiments/similarity"\n[scales.smoke]\nvocabulary = 300\n')
+    text = (f"hf:{tmp_path / 'wiki'}", f"hf:{tmp_path / 'books'}?rows=40")
+    plan = run(str(mine), Request("smoke", tmp_path / "out", text, seeds=1, device="cpu"))
+    assert [stage.kind for stage in plan.stages.values()][:2] == ["vocabulary", "data"]
+    data = next(plan.directory(s.id) for s in plan.stages.values() if s.kind == "data")
+    totals = store.read_json(data / "data.json")["totals"]
+    sentences, found = (sum(split[key] for split in totals.values()) for key in ("sentences", "documents"))
+    assert 300 < found < 360 < sentences / 4, "books of forty sentences, not of one"
+    report = json.loads((tmp_path / "out" / "mine-smoke" / "results.json").read_text(encoding="utf-8"))
+    assert [len(claim["findings"]) for claim in report["claims"]] == [4, 4, 2]
+
+
+def test_text_that_cannot_be_read_is_refused_before_anything_is_run(tmp_path: Path) -> None:
+    call = ["reproduce", "sharing", "--scale", "smoke", "--seeds", 1, "--device", "cpu"]
+    missing = ["--text", f"hf:{tmp_path / 'nothing-here'}", "--out", tmp_path / "out"]
+    said = albert(*map(str, [*call, *missing]), expect=3).err
+    assert "cannot be read from the Hub" in said and "--text SOURCE names other text" in said
+    assert not (tmp_path / "out").exists()
+    planned = albert(*map(str, [*call, *missing, "--dry-run"]))
+    assert "the run would end there" in planned.err and "Claim:" in planned.out

@@ -1,3 +1,4 @@
+import ast
 import gzip
 import json
 import lzma
@@ -178,6 +179,39 @@ def run_offline(program: str, *arguments: str) -> str:
         check=True,
     )
     return result.stdout
+
+
+def test_rows_of_the_hub_are_joined_to_documents(tmp_path: Path) -> None:
+    """Books of a sentence a row: documents of one sentence have no order to learn."""
+    books = [("a", "One."), ("a", "Two."), ("a", None), ("b", "Three."), ("b", "Four."), ("a", "Five.")]
+    rows = "".join(json.dumps({"text": text, "book": book}) + "\n" for book, text in books)
+    (tmp_path / "train.jsonl").write_text(rows)
+    program = """
+import sys
+from albert_cli.errors import InputError
+from albert_cli.text.corpus import read_documents
+for options in ("", "?rows=2", "?rows=99", "?document=book", "::train?rows=2"):
+    print([(d.text, d.line) for d in read_documents([f"hf:{sys.argv[1]}{options}"])])
+try:
+    list(read_documents([f"hf:{sys.argv[1]}?document=author"]))
+except InputError as error:
+    print(error.message)
+"""
+    *found, refused = run_offline(program, str(tmp_path)).splitlines()
+    assert list(map(ast.literal_eval, found)) == [
+        [("One.", 1), ("Two.", 2), ("Three.", 4), ("Four.", 5), ("Five.", 6)],
+        [("One.\nTwo.", 1), ("Three.", 4), ("Four.\nFive.", 5)],
+        [("One.\nTwo.\nThree.\nFour.\nFive.", 1)],
+        [("One.\nTwo.", 1), ("Three.\nFour.", 4), ("Five.", 6)],
+        [("One.\nTwo.", 1), ("Three.", 4), ("Four.\nFive.", 5)],
+    ]
+    assert "no field 'author'" in refused and "book" in refused
+
+
+@pytest.mark.parametrize("options", ["?rows=0", "?rows=x", "?row=2", "?rows=2&document=book", ":a:b:c"])
+def test_what_no_data_set_is_called_is_refused(options: str) -> None:
+    with pytest.raises(InputError, match=r"not of the form hf:NAME"):
+        list(read_documents([f"hf:books{options}"]))
 
 
 def test_hub_data_sets(tmp_path: Path) -> None:
