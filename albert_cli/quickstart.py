@@ -2,7 +2,8 @@
 
 Documentation -> vocabulary -> shards -> a mini ALBERT -> a task -> a report. The task is made of modules that
 pretraining never saw: which package does a sentence come from, when no package's name is left in it? It is
-learnt from the pretrained weights and, as a control, from random ones.
+learnt from few labelled sentences and from many: from the pretrained weights and, as controls, from those that
+pretraining started from and from random ones.
 """
 
 from __future__ import annotations
@@ -19,21 +20,26 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from albert_cli import console, store
+from albert_cli import console, machine, store
 from albert_cli.errors import BusyError
 from albert_cli.text.corpus import Document, read_documents
 from albert_cli.text.sentences import split_sentences
 
 MASK_NAME = "package"  # what stands where a package was named
+CONTROLS = ("start", "random")
+PRETRAINED, BAG = "pretrained", "bag_of_words"
+NAMES = {
+    PRETRAINED: "mini ALBERT, pretrained",
+    "start": "same start, not pretrained",
+    "random": "random weights",
+    BAG: "bag of words",
+    "majority": "majority class",
+}
 
 
 @dataclass(frozen=True)
 class Scale:
-    """How much of everything; the smoke scale is the same road on the standard library alone.
-
-    Fine-tuning is short on purpose: what pretraining brings here is a start. With three times the steps random weights
-    catch up, because which words a sentence has says nearly all about its package.
-    """
+    """How much of everything; the smoke scale is the same road on the standard library alone."""
 
     source: str
     vocabulary_size: int
@@ -42,14 +48,18 @@ class Scale:
     max_time: str
     packages: int  # classes of the task
     heldout: float  # share of those packages' modules that pretraining does not see
-    train_sentences: int
     test_sentences: int
-    steps: int
+    epochs: dict[str, int]  # of fine-tuning, by the number of labelled sentences: fewer are seen more often
     runs: int = 3
 
+    @property
+    def train_sentences(self) -> int:
+        """The most labelled sentences that a model learns from."""
+        return max(map(int, self.epochs))
 
-FULL = Scale("docs:", 4000, 40_000, "mini/docs", "6m", 8, 0.25, 2_000, 2_000, 200)
-SMOKE = Scale("docs:stdlib", 1500, 10_000, "mini/docs", "10s", 5, 0.5, 500, 1_000, 40)
+
+FULL = Scale("docs:", 4000, 40_000, "mini/docs", "2m", 8, 0.25, 2_000, {"125": 32, "500": 16, "2000": 8})
+SMOKE = Scale("docs:stdlib", 1500, 10_000, "mini/docs", "10s", 5, 0.5, 1_000, {"125": 4, "500": 2}, runs=2)
 
 
 def run(out: Path, *, smoke: bool = False, device: str = "auto") -> dict[str, Any]:
@@ -63,7 +73,8 @@ def run(out: Path, *, smoke: bool = False, device: str = "auto") -> dict[str, An
         _make_data(out, scale)
         _stage(3, f"pretraining {scale.recipe} for {scale.max_time}")
         pretrained = _pretrain(out, scale, device)
-        _stage(4, f"fine-tuning {scale.runs} seeds from the pretrained weights, {scale.runs} from random ones")
+        counts = ", ".join(f"{int(count):,}" for count in scale.epochs)
+        _stage(4, f"fine-tuning on {counts} sentences, {scale.runs} seeds each: pretrained, same start, random weights")
         evaluations = _fine_tune(out, scale, device)
         _stage(5, "what it learnt, and the report")
         examples = _fill_masks(out)
@@ -222,20 +233,17 @@ def _pretrain(out: Path, scale: Scale, device: str) -> dict[str, Any]:
 
 
 def _fine_tune(out: Path, scale: Scale, device: str) -> dict[str, dict[str, Any]]:
-    """Evaluate the task from both starts."""
+    """The task's result from each number of labelled sentences, scored once at the end: the test chooses nothing."""
     from albert_cli.evaluation.runs import evaluate
 
     found = {}
-    for initial in ("pretrained", "random"):
-        directory = out / "task-scores" / initial
-        # One evaluation, at the end: the test sentences choose nothing.
-        overrides = [f"schedule.total_steps={scale.steps}", f"train.eval_every={scale.steps}"]
-        overrides += [f"model.initial={initial}", "table.train=" + json.dumps(str(out / "task" / "train.csv"))]
-        overrides += ["table.dev=" + json.dumps(str(out / "task" / "dev.csv"))]
-        recipe = "mini/table"
-        result = evaluate(recipe, str(out / "pretrain"), None, directory, scale.runs, overrides, device)
-        found[initial] = {**result, "title": "which package?"}
-        store.write_json(directory / "results.json", found[initial])
+    for count, epochs in scale.epochs.items():
+        overrides = ['table.title="which package?"', f"data.train_examples={count}", f"schedule.epochs={epochs}"]
+        start, task, scores = str(out / "pretrain"), str(out / "task"), out / "scores" / count
+        found[count] = evaluate(
+            "mini/table", start, task, scores, scale.runs, overrides, device,
+            nproc=min(machine.cores(), 2), controlled=CONTROLS,
+        )  # fmt: skip
     return found
 
 
@@ -275,49 +283,51 @@ def _result(
     examples: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
     """The numbers of the run, and its report."""
-    from albert_cli.evaluation.baselines import WORDS
     from albert_cli.evaluation.report import build
 
     report = out / "report.html"
     build([out], report)
-    weakest = min(evaluations["pretrained"]["scores_by_seed"].values())
-    strongest = max(evaluations["random"]["scores_by_seed"].values())
+    task = {count: _compared(e) for count, e in evaluations.items()}
     return {
         "corpus": dict(text_facts),
         "pretraining": dict(pretrained),
-        "task": {name: {k: e[k] for k in ("median", "spread", "scores_by_seed")} for name, e in evaluations.items()},
-        "majority": evaluations["pretrained"]["majority"],
-        "bag_of_words": evaluations["pretrained"]["baselines"][WORDS]["accuracy"],
-        "every_pretrained_seed_beats_every_random_one": weakest > strongest,
+        "task": task,
+        "every_pretrained_seed_above": {
+            name: all(of[name]["every_seed_above"] for of in task.values()) for name in (*CONTROLS, BAG)
+        },
         "examples": list(examples),
         "report": str(report),
     }
 
 
+def _compared(evaluation: Mapping[str, Any]) -> dict[str, Any]:
+    """A result's scores beside those of its controls and of the bag of words, each with whether all seeds are above."""
+    from albert_cli.evaluation.baselines import WORDS
+
+    kept = ("median", "spread", "scores_by_seed", "every_seed_above")
+    found = {PRETRAINED: evaluation, **evaluation["controls"]}
+    bag = evaluation["baselines"][WORDS]["accuracy"]
+    return {
+        **{name: {key: of[key] for key in kept if key in of} for name, of in found.items()},
+        BAG: {"median": bag, "every_seed_above": min(evaluation["scores_by_seed"].values()) > bag},
+        "majority": {"median": evaluation["majority"]},
+    }
+
+
 def text(result: Mapping[str, Any]) -> str:
-    """The closing words: the two numbers of pretraining, the table of the task, some guesses."""
+    """The closing words: how far pretraining came, the table of the task, some guesses."""
     p, task = result["pretraining"], result["task"]
-    rows = [
-        (
-            f"mini ALBERT, {name} weights",
-            f"{100 * e['median']:.1f}",
-            " ".join(f"{100 * s:.1f}" for s in e["scores_by_seed"].values()),
-        )
-        for name, e in task.items()
-    ]
-    rows += [
-        ("bag of words", f"{100 * result['bag_of_words']:.1f}", ""),
-        ("majority class", f"{100 * result['majority']:.1f}", ""),
-    ]
+    headers = ("labelled sentences", *(f"{int(count):,}" for count in task))
+    rows = [(said, *(_cell(of[name]) for of in task.values())) for name, said in NAMES.items()]
     guesses = [f"  {r['sentence']}\n    {r['word']}: {r['guesses']}" for r in result["examples"][:4]]
-    verdict = "every" if result["every_pretrained_seed_beats_every_random_one"] else "not every"
     return "\n".join(
         [
             f"held-out masked-word loss {p['mlm_loss']:.3f} nats, unigram entropy {p['unigram_entropy']:.3f} "
             f"({p['below_unigram_entropy']:+.3f} below)",
             "",
-            console.table(("which package is it from?", "median", "accuracy by seed"), rows),
-            f"{verdict} pretrained seed beats every random-weights seed",
+            "which package is a sentence from? accuracy, the median and every seed",
+            console.table(headers, rows),
+            *_verdicts(task),
             "",
             "masked words in sentences that pretraining did not see:",
             *guesses,
@@ -325,3 +335,17 @@ def text(result: Mapping[str, Any]) -> str:
             f"report: {result['report']}  ({console.duration(result['seconds'])})",
         ]
     )
+
+
+def _cell(scores: Mapping[str, Any]) -> str:
+    seeds = " ".join(f"{100 * score:.1f}" for score in scores.get("scores_by_seed", {}).values())
+    return f"{100 * scores['median']:.1f}" + (f" ({seeds})" if seeds else "")
+
+
+def _verdicts(task: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """What every pretrained seed is above, all seeds of it, by the number of labelled sentences."""
+    counts: dict[str, list[str]] = {}
+    for count, of in task.items():
+        below = [said for name, said in NAMES.items() if of[name].get("every_seed_above")]
+        counts.setdefault(", ".join(below) or "none of them", []).append(f"{int(count):,}")
+    return [f"with {', '.join(of)} sentences every pretrained seed is above: {below}" for below, of in counts.items()]

@@ -10,6 +10,7 @@ import html
 import io
 import itertools
 import re
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -84,6 +85,16 @@ class Row:
     median: float | None
     series: int | None = None
     hollow: Sequence[bool] = ()  # which of the scores are rings
+
+
+@dataclass(frozen=True)
+class Trend:
+    """Scores by a count with a line through their medians: a model's in its colour, or a baseline's, broken."""
+
+    label: str
+    scores: Mapping[float, Sequence[float]]
+    series: int | None = None
+    dashed: bool = False  # a baseline: dashes, else dots
 
 
 @dataclass(frozen=True)
@@ -227,6 +238,54 @@ def marked(marks: Sequence[Mark], *, describes: str, x_label: str) -> Markup:
         axes.set_xlabel(x_label)
 
     return _draw(draw, (5.4, 3.1), {"left": 0.115, "right": 0.985, "top": 0.97, "bottom": 0.15}, describes)
+
+
+def trends(found: Sequence[Trend], *, describes: str, x_label: str) -> Markup:
+    """Scores, shown times 100, over a count on a logarithmic axis, each line with its name at its end."""
+    size, edges = (9.6, 4.3), {"left": 0.045, "right": 0.76, "top": 0.98, "bottom": 0.115}
+
+    def draw(axes: Axes) -> None:
+        from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
+
+        ends = []
+        for trend in found:
+            counts, ink = sorted(trend.scores), colour(trend.series)
+            medians = [100 * statistics.median(trend.scores[count]) for count in counts]
+            broken = (0, (5, 3)) if trend.dashed else (0, (1, 2.5))
+            axes.plot(
+                counts, medians, color=ink, linestyle="-" if trend.series else broken,
+                linewidth=2.2 if trend.series else 1.4,
+            )  # fmt: skip
+            for count in counts if trend.series else ():
+                seeds = [100 * score for score in trend.scores[count]]
+                axes.plot([count] * len(seeds), seeds, "o", markersize=6, color=ink, alpha=0.75, markeredgewidth=0)
+            ends.append((medians[-1], counts[-1], f"{_shortened(trend.label)}  {medians[-1]:.1f}", ink))
+        axes.set_xscale("log")
+        counts = sorted({count for trend in found for count in trend.scores})
+        axes.set_xticks(counts, [f"{count:,.0f}" for count in counts])
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.margins(x=0.03, y=0.06)
+        axes.set_xlabel(x_label)
+        _name_ends(axes, sorted(ends), 72 * size[1] * (edges["top"] - edges["bottom"]))
+
+    return _draw(draw, size, edges, describes)
+
+
+def _name_ends(axes: Axes, ends: Sequence[tuple[float, float, str, str]], height: float) -> None:
+    """Write names, lowest first, beside points (y, x, name, colour), moved as little as keeps them from touching."""
+    from sklearn.isotonic import isotonic_regression
+
+    low, high = axes.get_ylim()
+    axes.set_ylim(low, high)
+    places, lines = [height * (y - low) / (high - low) for y, *_ in ends], [15.0 * i for i in range(len(ends))]
+    apart = isotonic_regression([place - line for place, line in zip(places, lines, strict=True)])
+    for (y, x, name, ink), place, line, moved in zip(ends, places, lines, apart, strict=True):
+        axes.annotate(
+            name, (x, y), (14, moved + line - place), textcoords="offset points", va="center", color=ink, size=12,
+            annotation_clip=False,
+        )  # fmt: skip
 
 
 # ---------------------------------------------------------------- how

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from albert_cli import __version__, store
-from albert_cli.evaluation import report_data, report_errors, report_runs, report_scores
+from albert_cli.evaluation import report_data, report_errors, report_labels, report_runs, report_scores
 from albert_cli.evaluation.markdown import from_page
 from albert_cli.evaluation.page import Markup, document, join, table, tag
 from albert_cli.evaluation.results import Evaluation, Examples, Pretraining, Results, collect, short_names
@@ -47,6 +47,9 @@ def build(
 def _page(results: Results, title: str) -> str:
     series = _series(results)
     sections: list[tuple[str, str, Markup]] = []
+    labels = report_labels.section(results.evaluations, series)
+    if labels:
+        sections.append(("labels", "By number of labelled examples", labels))
     if results.data:
         sections.append(("data", "Data", report_data.section(results.data, results.pretraining)))
     if results.pretraining:
@@ -72,8 +75,8 @@ def _told_apart(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
 
     A directory that is called as its task says nothing, so that the one above it names all tasks of a suite.
     """
-    times = Counter((e.task, e.model) for e in evaluations)
-    same = [e for e in evaluations if times[e.task, e.model] > 1]
+    times = Counter((e.task, e.model, e.part) for e in evaluations)
+    same = [e for e in evaluations if times[e.task, e.model, e.part] > 1]
     places = {e.path: e.path.parent if e.path.name == e.task else e.path for e in same}
     names = short_names(list(dict.fromkeys(places.values())))
     return [replace(e, model=f"{e.model} ({names[places[e.path]]})") if e.path in places else e for e in evaluations]

@@ -30,9 +30,12 @@ def models(evaluations: Sequence[Evaluation]) -> list[str]:
 
 
 def by_task(evaluations: Sequence[Evaluation]) -> list[list[Evaluation]]:
-    """The evaluations of each task, controls last."""
-    ordered = sorted(evaluations, key=lambda e: e.control)
-    return [[e for e in ordered if e.task == task] for task in dict.fromkeys(e.task for e in evaluations)]
+    """The evaluations of each task, controls last; of parts of its training examples only those of the largest."""
+    groups = []
+    for task in dict.fromkeys(e.task for e in evaluations):
+        group = sorted((e for e in evaluations if e.task == task), key=lambda e: (-(e.part or math.inf), e.control))
+        groups.append([e for e in group if e.part == group[0].part])
+    return groups
 
 
 def facts(evaluations: Sequence[Evaluation], most: int) -> list[tuple[str, str, str]]:
@@ -49,7 +52,7 @@ def facts(evaluations: Sequence[Evaluation], most: int) -> list[tuple[str, str, 
         beside += [f"{name} {score(value)}" for name, value in _baselines(group).items()]
         n = len(best.scores)
         protocol = f"median of {n}" if n > 1 else _single(best)
-        found.append((f"{task_name(best)}, {_metric(best)}, {protocol}", score(best.median), ", ".join(beside)))
+        found.append((f"{task_name(best)}, {metric(best)}, {protocol}", score(best.median), ", ".join(beside)))
     return found
 
 
@@ -58,6 +61,8 @@ def section(evaluations: Sequence[Evaluation], series: Mapping[str, int]) -> Mar
     groups = by_task(evaluations)
     panels = [_dot_panel(group, series) for group in groups]
     rings = " A ring is a seed that collapsed." if any(map(_collapsed, evaluations)) else ""
+    tasks = [group[0].task for group in groups]
+    everything = sorted(evaluations, key=lambda e: (tasks.index(e.task), -(e.part or math.inf), e.control))
     return join(
         _task_table(groups, models(evaluations)),
         *_published(groups),
@@ -65,8 +70,8 @@ def section(evaluations: Sequence[Evaluation], series: Mapping[str, int]) -> Mar
         tag("p", f"A dot is a seed, a bar the median, a diamond a baseline.{rings}", class_="small"),
         tag("div", *panels, class_="grid"),
         tag("h3", "Every seed, and the protocol"),
-        _seed_table([e for group in groups for e in group]),
-        *(tag("p", said, class_="small") for said in _protocols([e for group in groups for e in group])),
+        _seed_table(everything),
+        *(tag("p", said, class_="small") for said in _protocols(everything)),
     )
 
 
@@ -76,7 +81,7 @@ def learning(evaluations: Sequence[Evaluation], series: Mapping[str, int]) -> Ma
     for group in by_task([e for e in evaluations if e.curves]):
         lines = [plots.Line(points, series[e.model], "thin") for e in group for points in e.curves.values()]
         keys = [key(e.model, (series[e.model] - 1) % plots.SERIES + 1, "line") for e in group]
-        title = f"{task_name(group[0])}, {_metric(group[0])} × 100"
+        title = f"{task_name(group[0])}, {metric(group[0])} × 100"
         drawing = plots.curves(lines, percent=True, describes=f"{title}, on the development set over steps")
         panels.append(figure(drawing, *keys, title=title))
     if not panels:
@@ -96,7 +101,8 @@ def score(value: float) -> str:
     return f"{100 * value:.1f}"
 
 
-def _metric(evaluation: Evaluation) -> str:
+def metric(evaluation: Evaluation) -> str:
+    """The main metric in words."""
     return METRICS.get(evaluation.metric, evaluation.metric.replace("_", " "))
 
 
@@ -115,7 +121,7 @@ def _task_table(groups: Sequence[Sequence[Evaluation]], columns: Sequence[str]) 
         found, known = {e.model: e for e in group}, _baselines(group)
         cells = [_score_cell(found.get(model), best) for model in columns]
         cells += [_baseline_cell(group, name, known.get(name)) for name in baselines]
-        name = join(task_name(group[0]), tag("span", _metric(group[0]), class_="beside"))
+        name = join(task_name(group[0]), tag("span", metric(group[0]), class_="beside"))
         rows.append([name, *cells])
     caption = "Median over the seeds on the development set, times 100."
     return table(["task", *columns, *baselines], rows, caption=caption)
@@ -216,14 +222,15 @@ def _verdicts(groups: Sequence[Sequence[Evaluation]]) -> list[str]:
                 apart.setdefault((other.model, random.model), {True: [], False: []})[clear].append(said)
     verdicts = []
     for (model, random_name), tasks in apart.items():
-        above = f"Every seed of {model} is above every seed of {random_name} on {_listed(tasks[True])}."
-        mixed = f"On {_listed(tasks[False])} not every seed of {model} is above {random_name}."
+        above = f"Every seed of {model} is above every seed of {random_name} on {listed(tasks[True])}."
+        mixed = f"On {listed(tasks[False])} not every seed of {model} is above {random_name}."
         shown = [sentence for clear, sentence in ((True, above), (False, mixed)) if tasks[clear]]
         verdicts.append(" ".join([*shown, "In brackets: the difference of the medians, in points."]))
     return verdicts
 
 
-def _listed(words: Sequence[str]) -> str:
+def listed(words: Sequence[str]) -> str:
+    """Words after each other: "a, b and c"."""
     return f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else "".join(words)
 
 
@@ -247,7 +254,7 @@ def _protocols(evaluations: Sequence[Evaluation]) -> list[str]:
         with suppress(KeyError, TypeError, ValueError, IndexError):  # of a result from elsewhere nothing is said
             if said := tables.protocol(e.record):
                 by_text.setdefault((e.model, said), []).append(task_name(e))
-    sentences = [f"{model} on {_listed(names)}: {said}." for (model, said), names in by_text.items()]
+    sentences = [f"{model} on {listed(names)}: {said}." for (model, said), names in by_text.items()]
     notes = {task_name(e): e.record["start_note"] for e in evaluations if e.record.get("start_note")}
     return [*sentences, *(f"{name}: {note}." for name, note in notes.items())]
 
@@ -262,6 +269,6 @@ def _row(evaluation: Evaluation, series: int) -> plots.Row:
 def _dot_panel(group: Sequence[Evaluation], series: Mapping[str, int]) -> Markup:
     rows = [_row(e, series[e.model]) for e in group]
     rows += [plots.Row(name, [value], None) for name, value in _baselines(group).items()]
-    title = f"{task_name(group[0])}, {_metric(group[0])} × 100"
+    title = f"{task_name(group[0])}, {metric(group[0])} × 100"
     words = ", ".join(f"{e.model}: median {score(e.median)} of {len(e.scores)}" for e in group)
     return figure(plots.dots(rows, describes=f"{title}. {words}"), title=title)

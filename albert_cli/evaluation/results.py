@@ -84,6 +84,16 @@ class Evaluation:
         return max(self.scores.values()) - min(self.scores.values())
 
     @property
+    def part(self) -> int:
+        """How many of the training examples a run learnt from, drawn by its seed; 0 where it was all of them."""
+        return int(number(self.record.get("train_examples")) or 0)
+
+    @property
+    def labelled(self) -> int:
+        """How many labelled examples that was; 0 where it is not known."""
+        return self.part or int(number(_at(self.record, "examples", "train")) or 0)
+
+    @property
     def is_ensemble(self) -> bool:
         """Whether several models answered together, which were chosen on this very dev set."""
         return self.record.get("kind") == "ensemble"

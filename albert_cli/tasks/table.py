@@ -34,13 +34,14 @@ _DEFAULTS = {
 class TableSettings:
     """The recipe's section `[table]`. An empty string or list stands for a default that is found in the data.
 
-    `train`, `dev` and `test` are files, else `--data` holds `train.tsv|csv|jsonl|parquet` and so on; `text`,
-    `text_pair`, `label` and `id` are column names; `labels` the classes in the order of the model's outputs
-    (default: those of train, sorted). For multiple choice `choices` names the columns with an option each, or the
-    one with lists of them, `text` and `question` what stands before them. Without dev data a part `holdout` of
-    train is held out, drawn by `holdout_seed`.
+    `title` is what results call the task. `train`, `dev` and `test` are files, else `--data` holds
+    `train.tsv|csv|jsonl|parquet` and so on; `text`, `text_pair`, `label` and `id` are column names; `labels` the
+    classes in the order of the model's outputs (default: those of train, sorted). For multiple choice `choices` names
+    the columns with an option each, or the one with lists of them, `text` and `question` what stands before them.
+    Without dev data a part `holdout` of train is held out, drawn by `holdout_seed`.
     """
 
+    title: str = "table"
     train: str = ""
     dev: str = ""
     test: str = ""
@@ -94,7 +95,7 @@ def open_table(settings: TableSettings, data: str | None = None, known: tuple[st
     kind, labels = table.kind_and_labels()
     task = Task(
         name="table",
-        title="table",
+        title=settings.title,
         labels=labels,
         metrics=("pearson", "spearman") if kind == "regression" else ("accuracy", "macro_f1"),
         inputs=len(texts),
@@ -113,7 +114,8 @@ def _choice_task(table: TableFiles, reference: Rows) -> Task:
     count = len(table_choice.options_of(reference, columns, 0))
     before = [reference.columns[place] for place in (columns.passage, columns.question) if place is not None]
     console.note(f"{reference.origin}: {' and '.join(map(repr, before))} → one of {count} choices")
-    return Task("table", "table", tuple(ascii_uppercase[:count]), ("accuracy",), 2, table, "choice", **_splits(table))
+    title = table.settings.title
+    return Task("table", title, tuple(ascii_uppercase[:count]), ("accuracy",), 2, table, "choice", **_splits(table))
 
 
 def _splits(table: TableFiles) -> dict[str, Any]:
