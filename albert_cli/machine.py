@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+_M_TRIM_THRESHOLD: Final = -1  # of glibc's malloc.h
+_M_MMAP_THRESHOLD: Final = -3
 
 
 def cpu() -> dict[str, Any]:
@@ -52,6 +56,20 @@ def memory() -> dict[str, int]:
     except (OSError, KeyError, ValueError, IndexError):
         pass
     return found
+
+
+def keep_freed_memory() -> None:
+    """Have this process keep the memory that it frees, for what it allocates next; glibc alone is told.
+
+    A training step frees and allocates the same large arrays again and again. glibc would give each back to the system
+    and take fresh pages, which the system clears: a tenth to a seventh of the time of a narrow model's step.
+    """
+    if platform.libc_ver()[0] != "glibc":
+        return
+    library = ctypes.CDLL(None)
+    for parameter in (_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD):
+        # The first is refused above 32 MB by older releases.
+        _ = library.mallopt(parameter, 1 << 30) or library.mallopt(parameter, 1 << 25)
 
 
 def compiler() -> str | None:

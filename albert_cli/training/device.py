@@ -145,6 +145,8 @@ def place(model: nn.Module, settings: TrainSettings, device: torch.device) -> No
         torch._dynamo.config.suppress_errors = True  # where the compiled form fails, the plain one runs, with a warning
         encoder.compile()
         console.note("compiling the block; the first steps take a minute longer")
+    if device.type == "cpu":
+        machine.keep_freed_memory()
     model.to(device)
 
 

@@ -122,7 +122,7 @@ class Loop:
                 "`albert bench pretrain` with and without it says by how much"
             )
         metrics: dict[str, float] = {}
-        with contextlib.closing(self.steps()) as steps:
+        with contextlib.closing(self.steps(self.schedule.total_steps)) as steps:
             for _ in steps:
                 if self._is_due(self.settings.eval_every):
                     metrics = self._evaluate()
@@ -135,8 +135,10 @@ class Loop:
                     )
         return metrics
 
-    def steps(self) -> Generator[None]:
+    def steps(self, shown: int | None) -> Generator[None]:
         """Open the run's files and take one step after the other, each with its line in the journal when it is due.
+
+        `shown`: how many the progress bar counts to; None where that is open.
 
         Evaluating, saving and stopping are left to the caller; closing the generator closes the files.
         """
@@ -150,7 +152,7 @@ class Loop:
             reproducible(self.settings.deterministic),
             _stop_signals() as self._stop,
             prefetch(lambda step: self.job.draw(step, self.group), range(self.state.step, total)) as batches,
-            console.progress(self.label, total, self.state.step) as bar,
+            console.progress(self.label, shown, self.state.step) as bar,
             contextlib.closing(self.journal),
             contextlib.closing(self.board),
         ):
@@ -394,7 +396,7 @@ def measure(
             "measuring",
         )  # fmt: skip
         ends = [time.monotonic()]
-        with contextlib.closing(loop.steps()) as taken:
+        with contextlib.closing(loop.steps(None)) as taken:
             for _ in taken:
                 ends.append(time.monotonic())
                 if loop.must_stop:

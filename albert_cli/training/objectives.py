@@ -182,7 +182,7 @@ def has_long_segments(data: PackedBatch) -> NDArray[np.bool_]:
 def right(logits: Tensor, labels: Tensor) -> Tensor:
     """How many of the labels [N] have the greatest of their logits [N, C]; a label of -1 is never right."""
     if logits.dtype != torch.float32:
-        return (logits.argmax(-1) == labels).sum()
+        return (logits.max(-1).indices == labels).sum()  # on a CPU four times faster than argmax in bf16
     # Ten times faster on a CPU, and the same where no two logits are equal, which in bf16 they may be.
     own = logits.gather(1, labels.clamp(min=0)[:, None])[:, 0]
     return ((own == logits.amax(-1)) & (labels >= 0)).sum()

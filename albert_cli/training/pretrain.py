@@ -271,8 +271,8 @@ class _Parts:
             needed = costs.size_in_words(self._memory(self._micro)["memory_bytes_estimated"])
             console.warn(
                 f"a micro-batch of {self._micro} sequences needs {needed} of memory by arithmetic, and "
-                f"{costs.size_in_words(self._free_memory())} are free: lower "
-                "train.micro_batch_size, which changes no result, or set train.checkpoint_activations=true"
+                f"{costs.size_in_words(self._free_memory())} are free: lower train.micro_batch_size, which changes no "
+                "result, or set train.checkpoint_activations=true"
             )
         if budget is not None:
             # The first start froze the schedule; asking for a time again means that run.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import platform
+import resource
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -70,6 +72,19 @@ def test_threads_are_used_and_given_back() -> None:
         raise ZeroDivisionError
     with device.use_threads("auto"):
         assert torch.get_num_threads() == before
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc alone is told")
+def test_a_cpu_keeps_the_memory_that_a_step_frees() -> None:
+    def new_pages() -> int:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        for _ in range(10):
+            torch.zeros(10 << 20)  # 40 MB, more than glibc keeps of itself: 10,240 pages
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+    device.place(PretrainingModel(TINY), TrainSettings(compile="off"), CPU)
+    new_pages()
+    assert new_pages() < 10_240
 
 
 def test_a_cpu_compiles_only_when_it_is_told_to(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,7 @@ from albert_cli.evaluation.single import summarise
 from albert_cli.model import hub
 from albert_cli.model.heads import SequenceClassifier
 from albert_cli.text.vocabulary import Vocabulary
+from albert_cli.training import device
 from albert_cli.training.finetune import Prepared, Start, finetune, prepare
 from tests.processes import albert, start
 
@@ -182,6 +183,20 @@ def test_a_finished_run_is_not_repeated(tuned: Path, command: Sequence[object], 
     code, said = albert(tmp_path / "log", *command, "--out", run)
     assert code == 0, said
     assert {p: p.stat().st_mtime_ns for p in before} == before
+
+
+def test_what_auto_stood_for_is_kept_when_a_run_goes_on(
+    finished: Path, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, computed = tmp_path / "run", []
+    monkeypatch.setattr(device, "bf16_gain", lambda *_: 2.0)
+    for _ in range(2):
+        prepared = prepare("table", str(finished), str(table), (*OVERRIDES, "schedule.total_steps=6"), "cpu")
+        computed.append(finetune(prepared, run)["precision"])
+        (run / "results.json").unlink()  # as if it had been killed before
+        assert 'precision = "bf16"\n' in (run / "recipe.toml").read_text()
+        monkeypatch.setattr(device, "bf16_gain", lambda *_: 0.5)  # another machine
+    assert computed == ["bf16", "bf16"]
 
 
 def test_other_data_another_checkpoint_or_recipe_are_refused(
