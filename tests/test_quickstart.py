@@ -29,7 +29,8 @@ def test_the_task_is_cut_from_modules_of_its_own_without_their_names() -> None:
 
 def _sentences(name: str, module: int) -> str:
     called = "np.array" if name == "numpy" and module % 2 else f"{name}.tensor"
-    return " ".join(f"Module of number {module} has {called} as its {i} example." for i in range(3))
+    number = module + 100 * (name == "torch")  # no sentence occurs twice
+    return " ".join(f"Module of number {number} has {called} as its {i} example." for i in range(3))
 
 
 def result(start: list[float], bag: float) -> dict[str, Any]:

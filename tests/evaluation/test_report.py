@@ -327,7 +327,7 @@ def test_markdown_has_the_tables_of_the_page(workspace: Path, tmp_path: Path) ->
     assert said["report"] is None and said["markdown"] == str(tmp_path / "report.md")
     lines = (tmp_path / "report.md").read_text().splitlines()
     assert lines[0] == "# An encoder, pretrained and scored"
-    assert "| RTE | pretrain, step 40 | 61.0, 62.0, 63.0 | 62.0 | 1.0 | 800 | 32 | 3e-05 |" in lines
+    assert "| RTE | pretrain, step 40 | 61.0, 62.0, 63.0 | 62.0 | 1.0 | 0.6 | 800 | 32 | 3e-05 |" in lines
     assert any(line.startswith("| RTE accuracy | 62.0 | 70.4 ") for line in lines)  # beside BERT-large
     assert "### Every seed, and the protocol" in lines
     assert not [line for line in lines if "<" in line.replace(r"\<", "")]
