@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from albert_cli.evaluation import plots
 from albert_cli.evaluation.page import Markup, figure, join, table, tag
 from albert_cli.evaluation.report_scores import listed, metric, score, task_name
-from albert_cli.evaluation.results import CLASSICAL, Evaluation
+from albert_cli.evaluation.results import CLASSICAL, MAJORITY, Evaluation
 
 Scores = dict[float, list[float]]  # every seed's, by the number of labelled examples
 
@@ -46,12 +46,12 @@ def _in_words(scores: Scores) -> str:
 
 
 def _verdict(model: str, found: Mapping[str, Scores]) -> str:
-    """Below which models and baselines no seed of a model is, with how many examples; "" where there are none."""
-    above: dict[str, list[str]] = {}  # what it is above, by the counts
+    """What every seed of a model is above, with how many examples; "" for none. The majority class goes unsaid."""
+    above: dict[str, list[str]] = {}  # what that is, by the counts
     own = found[model]
     for name, scores in found.items():
         clear = [f"{n:,.0f}" for n in sorted(own) if n in scores and min(own[n]) > max(scores[n])]
-        if name != model and clear:
+        if name not in (model, MAJORITY) and clear:
             above.setdefault(listed(clear), []).append(name)
     said = listed([f"{listed(names)} with {counts} examples" for counts, names in above.items()])
     return f"Every seed of {model} is above {said}." if said else ""

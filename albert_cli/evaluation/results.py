@@ -21,7 +21,7 @@ from albert_cli.errors import AlbertError, InputError
 from albert_cli.evaluation.baselines import best
 
 CONTROLS = {"start": "same start", "random": "random weights"}  # `model.initial`, and what it is called
-CLASSICAL = "classical baseline"
+MAJORITY, CLASSICAL = "majority class", "classical baseline"
 Record = Mapping[str, Any]
 Points = list[tuple[float, float]]
 
@@ -313,7 +313,7 @@ def _read_evaluation(path: Path, record: Record, checkpoints: Mapping[str, str])
 def _baselines(record: Record, classical: tuple[str, float] | None) -> dict[str, float]:
     """The majority class, the best of the linear models, and those that a result names one by one."""
     majority = number(record.get("majority"))
-    found = {"majority class": majority} if majority is not None else {}
+    found = {MAJORITY: majority} if majority is not None else {}
     found |= {CLASSICAL: classical[1]} if classical else {}
     return found | _numbers(record.get("baselines"))
 

@@ -86,6 +86,57 @@ def test_results_of_one_model_are_told_apart_by_their_directories(tmp_path: Path
     assert "75.0" in rows[0] and "55.0" in rows[0]
 
 
+def write_curve(root: Path, parts: dict[int, tuple[list[float], list[float]]], everything: int = 800) -> None:
+    """Scores of a pretrained model and of random weights by how many examples they learnt from; 0 is all of them."""
+    for part, both in parts.items():
+        for initial, scores in zip(("pretrained", "random"), both, strict=True):
+            counts = {"train_examples": part, "examples": {"train": part or everything, "dev": 277}}
+            baselines = {"words": {"accuracy": 0.55 + part / 10_000}}
+            write_eval(
+                root / f"{part}-{initial}", scores, initial=initial, checkpoint="a", baselines=baselines, **counts
+            )
+
+
+def test_scores_are_drawn_by_the_number_of_labelled_examples(tmp_path: Path) -> None:
+    write_curve(
+        tmp_path / "w",
+        {0: ([0.7, 0.72, 0.74], [0.6, 0.61, 0.62]), 100: ([0.58, 0.54], [0.53]), 400: ([0.6, 0.64], [0.59, 0.61])},
+    )
+    build([tmp_path / "w"], tmp_path / "report.html", markdown=tmp_path / "report.md")
+    lines = (tmp_path / "report.md").read_text().splitlines()
+    section = lines[lines.index("## By number of labelled examples") : lines.index("## Scores")]
+    assert [line for line in section if line.startswith("| ")] == [
+        "| labelled examples | 100 | 400 | 800 |",
+        "| --- | --- | --- | --- |",
+        "| checkpoint a | 56.0 54.0, 58.0 | 62.0 60.0, 64.0 | 72.0 70.0, 72.0, 74.0 |",
+        "| random weights | 53.0 | 60.0 59.0, 61.0 | 61.0 60.0, 61.0, 62.0 |",
+        "| majority class | 52.7 | 52.7 | 52.7 |",
+        "| classical baseline | 56.0 | 59.0 | 55.0 |",
+    ]
+    said = next(line for line in section if line.startswith("Every seed of"))
+    assert said == (
+        "Every seed of checkpoint a is above random weights with 100 and 800 examples and classical baseline with 400 "
+        "and 800 examples."
+    )
+    # Elsewhere a task's score is that of all its examples, but every seed stands in the table of seeds.
+    rest = lines[lines.index("## Scores") :]
+    assert [line for line in rest if line.startswith("| RTE accuracy | 72.0 ") and " 61.0 " in line]
+    assert any("(+11.0)" in line for line in rest) and not any("(+2.0)" in line for line in rest)
+    assert len([line for line in rest if line.startswith("| RTE | ") and " 277 |" in line]) == 6
+    drawn = (tmp_path / "report.html").read_text().split('id="labels"')[1].split("</svg>")[0]
+    assert all(f">{label}</text>" in drawn for label in ("100", "400", "800", "checkpoint a  72.0"))
+
+
+def test_without_parts_of_the_examples_nothing_is_drawn_by_their_number(tmp_path: Path) -> None:
+    for folder, count in (("small", 100), ("large", 400)):  # two tables of one's own, say
+        write_eval(tmp_path / "w" / folder, [0.5], checkpoint="a", examples={"train": count, "dev": 9})
+    write_curve(tmp_path / "one", {100: ([0.6], [0.5])})
+    for name, models in (("w", ["checkpoint a (large)", "checkpoint a (small)"]), ("one", ["checkpoint a"])):
+        said = build([tmp_path / name], tmp_path / "report.html")
+        assert set(models) <= set(said["models"])
+        assert "By number of labelled" not in (tmp_path / "report.html").read_text()
+
+
 def test_the_protocol_is_said_in_words(tmp_path: Path) -> None:
     given = {
         "title": "RTE", "eval_every": 100, "start_from": "mnli", "initial": "pretrained", "steps": 800, "lr": 3e-5,
@@ -276,7 +327,7 @@ def test_markdown_has_the_tables_of_the_page(workspace: Path, tmp_path: Path) ->
     assert said["report"] is None and said["markdown"] == str(tmp_path / "report.md")
     lines = (tmp_path / "report.md").read_text().splitlines()
     assert lines[0] == "# An encoder, pretrained and scored"
-    assert "| RTE | pretrain, step 40 | 61.0, 62.0, 63.0 | 62.0 | 1.0 | 800 | 32 | 3e-05 |" in lines
+    assert "| RTE | pretrain, step 40 | 61.0, 62.0, 63.0 | 62.0 | 1.0 | 0.6 | 800 | 32 | 3e-05 |" in lines
     assert any(line.startswith("| RTE accuracy | 62.0 | 70.4 ") for line in lines)  # beside BERT-large
     assert "### Every seed, and the protocol" in lines
     assert not [line for line in lines if "<" in line.replace(r"\<", "")]
