@@ -13,7 +13,7 @@ import signal
 import time
 from collections import deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import FrameType
@@ -387,9 +387,9 @@ def measure(
     """Seconds that one step of a run takes: the loop's own, with the next batches drawn beside it and a journal.
 
     It runs for at least `steps` and at least `seconds`, of which the first half warms up: code is made for every new
-    shape. The learning rate stays near zero, but the weights are changed, so throw them away.
+    shape. The rate is next to nothing, so that none makes it diverge, but the weights are changed: throw them away.
     """
-    forever = ScheduleSettings(total_steps=10**9)
+    forever, optimizer = ScheduleSettings(total_steps=10**9), replace(optimizer, lr=1e-12)
     with TemporaryDirectory(prefix="albert-") as out:
         loop = Loop(
             job, make_optimizer(job.model, optimizer), optimizer, forever, settings, Path(out), "", {}, group, device,
