@@ -1,8 +1,8 @@
 """Word vectors from the corpus's own co-occurrences: what is known of words before the first step of training.
 
-Counts within a window become positive pointwise mutual information, and a truncated SVD makes dense vectors of it: up
-to scale what skip-gram learns by stochastic steps (Levy and Goldberg, 2014, NeurIPS 27). Window, weights by distance
-and the smoothing of contexts are theirs too (Levy, Goldberg and Dagan, 2015, TACL 3).
+Counts within a window become positive pointwise mutual information, and a truncated SVD makes dense vectors of it: the
+matrix that skip-gram factorises by stochastic steps, up to a shift (Levy and Goldberg, 2014, NeurIPS 27). Window,
+weights by distance and the smoothing of contexts are theirs too (Levy, Goldberg and Dagan, 2015, TACL 3).
 """
 
 from __future__ import annotations
@@ -61,17 +61,18 @@ def cooccurrences(corpus: TokenCorpus) -> Tensor:
 
 
 def _runs(corpus: TokenCorpus) -> Iterator[Integers]:
-    """Runs of neighbouring tokens, int64, evenly over the corpus and `_TOKENS` in all at most."""
-    stride = round(_RUN * max(1.0, corpus.tokens / _TOKENS))
+    """Runs of neighbouring tokens, int64: all of a corpus of `_TOKENS`, an even share of a larger one."""
+    share = min(1.0, _TOKENS / max(corpus.tokens, 1))
     for shard in corpus.shards:
-        for start in range(0, shard.n_tokens, stride):
-            yield shard.ids[start : start + _RUN].astype(np.int64)
+        for start in range(0, shard.n_tokens, _RUN):
+            there = min(_RUN, shard.n_tokens - start)
+            yield shard.ids[start : start + max(1, round(share * there))].astype(np.int64)
 
 
 def _positive_pmi(counts_VC: Tensor) -> Tensor:
     """max(0, log p(context | token) / p(context)) of the counts, in their own memory: [V, C]."""
     total_V1 = counts_VC.sum(1, keepdim=True).clamp(min=1e-9)
     shares_VC = counts_VC[:, :-1]
-    context_C = shares_VC.sum(0).pow(_SMOOTHING)
-    context_C /= (counts_VC.sum(0).pow(_SMOOTHING)).sum()
+    # Beside each other is mutual, so that every token's total as a token is its total as a context.
+    context_C = shares_VC.sum(0).pow(_SMOOTHING) / total_V1.pow(_SMOOTHING).sum()
     return shares_VC.div_(total_V1).div_(context_C.clamp(min=1e-12)).log_().clamp_(min=0)

@@ -101,6 +101,18 @@ _OF_PLACE: Final = 0.08  # a direction's spread over places, against the widest,
 _OF_WORDS: Final = 0.05  # a direction's spread over words, against the widest, below which they do not differ in it
 
 
+def check_count_heads(heads: int, spreading: int, config: ModelConfig) -> None:
+    """Raise `ConfigError` unless a model of this shape has room for so many heads that count, and that hand on."""
+    for name, number in (("count_heads", heads), ("spreading_heads", spreading), ("both", heads + spreading)):
+        check_heads(f"model.{name}", number, config)
+    if heads and (config.type_vocab_size < 2 or config.head_size < 4):
+        raise ConfigError(
+            f"model.count_heads needs two segments and heads of width 4; the model has {config.type_vocab_size} and "
+            f"{config.head_size}",
+            "-s model.count_heads=0",
+        )
+
+
 @torch.no_grad()
 def count_words(
     encoder: Encoder, heads: int, *, seed: int, cls_id: int, word_ids: Tensor, places: int = PLACES, spreading: int = 0
@@ -129,19 +141,6 @@ def count_words(
             _set_count_head(block, head, size, seen, generator, of_token=spreading > 0)
         for head in range(count - spreading, count):
             _set_spreading_head(block, head, size, seen, seen.unused_iH[2 * heads], generator)
-        _ask_nothing(block.query, seen)
-
-
-@torch.no_grad()
-def open_cls(encoder: Encoder, *, seed: int, cls_id: int, word_ids: Tensor) -> None:
-    """Have [CLS] begin by attending to all tokens alike, in every head; what words attend to stays.
-
-    In a small encoder [CLS] has learnt from sentence order alone what to attend to. For any task, right before
-    fine-tuning. `word_ids` are the tokens that occur in texts.
-    """
-    seen = _read_words(encoder, cls_id, word_ids, torch.Generator().manual_seed(seed))
-    for block in encoder.attention:
-        assert isinstance(block, Attention)
         _ask_nothing(block.query, seen)
 
 

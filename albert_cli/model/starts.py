@@ -37,9 +37,9 @@ class StartSettings:
 
     `words = "cooccurrence"`: word vectors from the corpus's own co-occurrences (`data.cooccurrence`).
     `neighbours`, such as [-1, 1]: one attention head each looks that many positions away from its own; positions are
-    sinusoids in dimensions of their own. `copying` (0: off) is the gain of attention's value and output matrices, which
-    together start as a multiple of a projection, so that a token adds what it attends to to itself; the masked-word
-    head starts as the embedding's inverse (mimetic initialisation: Trockman and Kolter, 2023, arXiv 2305.09828).
+    sinusoids in dimensions of their own. `copying` (0: off) is how much a token adds to itself of what all heads attend
+    to alike: their value and output matrices are near that multiple of the identity. The masked-word head then starts
+    as the embedding's inverse (mimetic initialisation: Trockman and Kolter, 2023, arXiv 2305.09828).
     `matching_heads`: how many heads look for the same word elsewhere (`model.matching`); they are the first ones.
     """
 
@@ -50,7 +50,7 @@ class StartSettings:
 
     def __post_init__(self) -> None:
         if not 0 <= self.copying <= 10:
-            raise ConfigError(f"start.copying is {self.copying}", "it is a gain between 0 (off) and 10, such as 0.7")
+            raise ConfigError(f"start.copying is {self.copying}", "it is a gain between 0 (off) and 10, such as 0.9")
 
     def check(self, config: ModelConfig) -> None:
         """Raise `ConfigError` where a model of this shape lacks the heads or the room."""
@@ -60,6 +60,12 @@ class StartSettings:
             raise ConfigError(
                 f"start.neighbours and start.matching_heads take {heads} attention heads, the model has {has}",
                 "fewer neighbours, or a larger model.num_attention_heads",
+            )
+        if (self.neighbours or self.copying) and config.embedding_size > 2 * config.hidden_size:
+            raise ConfigError(
+                f"start.neighbours and start.copying need an embedding that fits into the hidden state; "
+                f"model.embedding_size is {config.embedding_size}, model.hidden_size {config.hidden_size}",
+                "a smaller embedding_size, or start.neighbours = [] and start.copying = 0",
             )
         if self.neighbours and position_dimensions(config) < 4:
             raise ConfigError(
@@ -123,6 +129,8 @@ def _set_paths(model: PretrainingModel, settings: StartSettings, generator: torc
     if settings.neighbours:
         _set_positions(encoder.embeddings, words)
     first = settings.matching_heads
+    # Each head adds as many of the words' dimensions as it is wide.
+    gain = settings.copying * words / (config.num_attention_heads * min(width, words))
     for block in encoder.attention:
         assert isinstance(block, Attention)
         for head, offset in enumerate(settings.neighbours, start=first):
@@ -134,7 +142,7 @@ def _set_paths(model: PretrainingModel, settings: StartSettings, generator: torc
             rows = slice(head * width, (head + 1) * width)
             kept_dE = nn.init.orthogonal_(torch.empty(width, words), generator=generator)
             value_dH = kept_dE @ lift_HE[:, :words].T
-            block.value.weight[rows], block.output.weight[:, rows] = value_dH, settings.copying * value_dH.T
+            block.value.weight[rows], block.output.weight[:, rows] = value_dH, gain * value_dH.T
 
 
 def _set_positions(embeddings: Embeddings, words: int) -> None:
@@ -143,7 +151,7 @@ def _set_positions(embeddings: Embeddings, words: int) -> None:
     embeddings.word.weight[:, words:] = 0
     embeddings.segment.weight[:, words:] = 0
     angle_PF = torch.arange(len(position_PE))[:, None] * _frequencies(position_PE.shape[1] - words)
-    norm = _POSITION_NORM * embeddings.word.weight.norm(dim=1).mean() / math.sqrt(angle_PF.shape[1])
+    norm = _POSITION_NORM * embeddings.word.weight.norm(dim=1).median() / math.sqrt(angle_PF.shape[1])
     position_PE[:, words:] = norm * torch.cat([angle_PF.cos(), angle_PF.sin()], 1)
 
 

@@ -20,7 +20,7 @@ from albert_cli.errors import CheckpointError, DivergedError, InputError, Missin
 from albert_cli.model import hub
 from albert_cli.model.encoder import Encoder
 from albert_cli.model.heads import SequenceClassifier
-from albert_cli.model.matching import PLACES, check_heads, compare_words, count_words, open_cls
+from albert_cli.model.matching import PLACES, check_count_heads, check_heads, compare_words, count_words
 from albert_cli.tasks.encode import epoch_order
 from albert_cli.tasks.spec import find_task, fingerprint
 from albert_cli.tasks.squad import SquadFiles
@@ -153,8 +153,7 @@ class Prepared:
                 found = dataclasses.replace(found, tensors=encoder)
             hub.load_into(model, found, heads)
         check_heads("model.matching_heads", settings.matching_heads, shape)
-        check_heads("model.count_heads", settings.count_heads, shape)
-        check_heads("model.count_heads + spreading_heads", settings.count_heads + settings.spreading_heads, shape)
+        check_count_heads(settings.count_heads, settings.spreading_heads, shape)
         assert isinstance(model.encoder, Encoder)
         if is_fresh or self.start is None:  # a start was made with the same settings, and has trained its heads
             compare_words(model.encoder, settings.matching_heads, seed=seed, is_fresh=is_fresh)
@@ -164,8 +163,6 @@ class Prepared:
                 model.encoder, settings.count_heads, seed=seed, cls_id=cls_id, word_ids=word_ids,
                 places=places, spreading=settings.spreading_heads,
             )  # fmt: skip
-            if settings.open_cls and not settings.count_heads:
-                open_cls(model.encoder, seed=seed, cls_id=cls_id, word_ids=word_ids)
         if settings.classifier_bias == "labels" and type(model) is SequenceClassifier:
             start_at_labels(self.task, model.classifier, self.examples[str(self.task.train_split)])
         place(model, train or self.train_settings, self.device)
@@ -258,7 +255,6 @@ class Prepared:
             "dropout": self.recipe.model.dropout,
             "matching_heads": self.recipe.model.matching_heads,
             "count_heads": self.recipe.model.count_heads,
-            "open_cls": self.recipe.model.open_cls,
             "spreading_heads": self.recipe.model.spreading_heads,
             "eval_every": self.recipe.train.eval_every,
             "device": self.device.type,

@@ -228,18 +228,24 @@ class _Parts:
         recipe = self.recipe
         return read_parent(recipe.initial, recipe.model, self.vocabulary) if recipe.initial else None
 
+    @cached_property
+    def _word_vectors(self) -> torch.Tensor | None:
+        """The corpus's own, where `[start]` asks for them: up to a minute's work, for rank 0 alone."""
+        recipe = self.recipe
+        if recipe.start.words == "random":
+            return None
+        return word_vectors(self.corpus, word_dimensions(recipe.start, recipe.model), recipe.train.seed)
+
     def _begin(self, job: PretrainingJob, out: Path) -> None:
-        """What is done to the drawn weights at the first start alone; what `[start]` makes of them is kept."""
+        """Carry over a parent's weights or write `[start]`, at the first start only, and keep these as `RUN/start`."""
         model, start = job.model, self.recipe.start
         if self._parent is not None:
             carry_over(model, self._parent)
         if start == StartSettings():
             return
         if self.group.rank == 0:
-            seed, words = self.recipe.train.seed, None
-            if start.words == "cooccurrence":
-                words = word_vectors(self.corpus, word_dimensions(start, self.recipe.model), seed)
-            set_start(model, start, words, seed)
+            set_start(model.cpu(), start, self._word_vectors, self.recipe.train.seed)
+            model.to(self.device)
         # Decompositions of matrices may differ in their last bits between the ranks' processors.
         self.group.share(model.parameters())
         if self.group.rank == 0:
@@ -321,6 +327,8 @@ class _Parts:
         The budget is that of the whole run from now on: steps, evaluations, checkpoints, and this measurement.
         """
         recipe, train = self.recipe, self.recipe.train
+        if self.group.rank == 0:
+            _ = self._word_vectors  # they are of the budget too
         job = self._full_sized(self.new_job())
         with use_threads(train.threads):
             step = self._measured(job, steps=8, seconds=min(10, budget / 20))
@@ -331,8 +339,9 @@ class _Parts:
         total = recipe.schedule.total_steps
         step *= recipe.batches.first(total) / (total * train.batch_size)
         saves = save / every if every else save * step / interval if interval else 0.0
+        evaluations = evaluation / train.eval_every if train.eval_every else 0.0
         left = (1 - _RESERVE) * (budget - (time.monotonic() - self.begun)) - evaluation - save
-        steps = max(1, int(self.group.broadcast(left / (step + evaluation / train.eval_every + saves))))
+        steps = max(1, int(self.group.broadcast(left / (step + evaluations + saves))))
         warmup, growth = recipe.schedule.warmup_steps, recipe.batch.warmup_steps
         shorter = [-1 if n is None else round(n * steps / total) for n in (warmup, growth)]
         self._set_schedule(steps, *shorter)
@@ -466,21 +475,6 @@ def _schedule(recipe: Mapping[str, Any]) -> list[float]:
     """All steps of a saved recipe, those of the rate's warm-up (-1: a share), those of the batch's."""
     schedule = recipe["schedule"]
     return [schedule["total_steps"], schedule.get("warmup_steps", -1), recipe.get("batch", {}).get("warmup_steps", 0)]
-
-
-def _memory(recipe: PretrainRecipe, settled: TrainSettings, device: torch.device) -> dict[str, int]:
-    """Bytes that a process needs, by the arithmetic of `costs`: for its state, and for a micro-batch of full length."""
-    setup = costs.Setup("cuda" if device.type == "cuda" else "cpu", "bf16" if settled.precision == "bf16" else "fp32")
-    model, length = recipe.model, recipe.data.max_seq_length
-    sequences = recipe.batch.sequences(settled, length)
-    state = costs.state_bytes(model, setup)
-    kept = sequences * costs.activation_bytes(model, length, setup, checkpointed=settled.checkpoint_activations)
-    working = sequences * costs.working_bytes(model, length, setup)
-    return {
-        "weights_gradients_moments_bytes": state.weights + state.gradients + state.moments,
-        "activations_bytes": kept,
-        "memory_bytes_estimated": state.total + max(kept + working, state.update),
-    }
 
 
 def _check_disk(out: Path, parameters: int, keep: int) -> None:

@@ -76,9 +76,8 @@ class TaskModel:
     attention block start by comparing words whatever they did before (`model.matching`): that many `matching_heads`
     look for a word's other occurrences, `count_heads` for those in the other text, and [CLS] gets the share that was
     found; beside these the last `spreading_heads` tell each token how many of those around it were found, for tasks on
-    tokens such as SQuAD. `open_cls` has [CLS] begin by attending to all tokens alike, as `count_heads` has it too.
-    `classifier_bias = "labels"` lets the classifier's bias begin at what the training labels say by themselves:
-    the mean value, or the logarithms of the classes' shares.
+    tokens such as SQuAD. `classifier_bias = "labels"` lets the classifier's bias begin at what the training labels say
+    by themselves: the mean value, or the logarithms of the classes' shares.
 
     `head`: "new" trains a new head, "checkpoint" goes on with the checkpoint's own, of this task or of one with the
     same head (SQuAD 1.1's is that of 2.0 under `span.head = "linear"`). "auto" is "new", but that `eval` scores a
@@ -90,7 +89,6 @@ class TaskModel:
     initial: Literal["pretrained", "start", "random"] = "pretrained"
     matching_heads: int = 0
     count_heads: int = 0
-    open_cls: bool = False
     classifier_bias: Literal["zero", "labels"] = "zero"
     spreading_heads: int = 0
     head: Literal["auto", "new", "checkpoint"] = "auto"

@@ -53,6 +53,8 @@ def test_rare_contexts_share_a_column(monkeypatch: pytest.MonkeyPatch) -> None:
     assert few.shape == (12, 6)
     assert torch.allclose(few[:, :5], whole[:, :5])
     assert torch.allclose(few.sum(1), whole.sum(1))
+    few_pmi, whole_pmi = (cooccurrence._positive_pmi(counts) for counts in (few, whole))
+    assert torch.allclose(few_pmi, whole_pmi[:, :5], atol=1e-5) and few_pmi.any()
 
 
 def test_words_of_one_kind_are_alike() -> None:
@@ -78,10 +80,12 @@ def test_more_dimensions_than_words_are_zeros() -> None:
 def test_a_large_corpus_is_read_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cooccurrence, "_RUN", 100)
     monkeypatch.setattr(cooccurrence, "_TOKENS", 500)
-    corpus = Corpus([0] * 1000, [1] * 1000, size=2)
-    total = float(cooccurrences(corpus).sum())
-    assert total == pytest.approx(float(cooccurrences(Corpus([0] * 100, size=2)).sum()) * 5, rel=0.3)
-    assert cooccurrences(corpus)[0].sum() == cooccurrences(corpus)[1].sum()
+    corpus = Corpus(*([word] * 130 for word in range(16)), size=16)
+    runs = list(cooccurrence._runs(corpus))
+    assert 480 <= sum(map(len, runs)) <= 520
+    assert {int(run[0]) for run in runs} == set(range(16)), "every shard is read"
+    monkeypatch.setattr(cooccurrence, "_TOKENS", 16 * 130)
+    assert sum(map(len, cooccurrence._runs(corpus))) == 16 * 130
 
 
 def test_real_shards(tiny_data: Path) -> None:

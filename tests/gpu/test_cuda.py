@@ -13,11 +13,12 @@ from torch import Tensor
 
 from albert_cli.bench import correctness, products
 from albert_cli.data.batches import PackedBatch
-from albert_cli.model import block
+from albert_cli.model import block, hub
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.model.packing import pack
 from albert_cli.training.device import autocast, place, reproducible, resolve_auto
+from albert_cli.training.pretrain import pretrain
 from albert_cli.training.settings import TrainSettings
 from tests.command import albert
 from tests.model.shapes import random_batch
@@ -172,3 +173,12 @@ def test_deterministic_kernels_give_the_same_bits(precision: str, dropout: float
         assert torch.equal(loss, found[0][0]) and torch.equal(gradients, found[0][1])
     if not dropout:
         assert_alike(found[0], computed(config, batch, PLAIN, CPU), 1e-4 if precision == "fp32" else 1e-2)
+
+
+def test_a_run_with_a_start_begins_from_the_weights_that_a_cpu_makes(tiny_data: Path, tmp_path: Path) -> None:
+    """They are made on the host, wherever the model lies."""
+    short = ["schedule.total_steps=2", "train.eval_sequences=8", "train.precision=fp32"]
+    for device in ("cpu", "cuda"):
+        pretrain("mini/docs", tiny_data, tmp_path / device, short, device=device)
+    cpu, cuda = (hub.read(tmp_path / device / "start").tensors for device in ("cpu", "cuda"))
+    assert all(torch.allclose(tensor, cuda[name], atol=1e-5) for name, tensor in cpu.items())
