@@ -126,6 +126,15 @@ SHAPES: dict[str, tuple[Callable[[Facts], Any], dict[str, Any]]] = {
         lambda f: (f["recipe"]["data"]["ngram"], f["recipe"]["data"]["whole_word"]),
         {"pieces": (1, False), "n1": (1, True), "n2": (2, True), "n3": (3, True)},
     ),
+    "start": (
+        lambda f: tuple(f["recipe"]["start"].values()),
+        {
+            **dict.fromkeys(("full", "full-long"), ("cooccurrence", [-1, 1], 0.93, 1)),
+            **dict.fromkeys(("none", "none-long"), ("random", [], 0.0, 0)),
+            "no-words": ("random", [-1, 1], 0.93, 1), "no-neighbours": ("cooccurrence", [], 0.93, 1),
+            "no-copying": ("cooccurrence", [-1, 1], 0.0, 1), "no-matching": ("cooccurrence", [-1, 1], 0.93, 0),
+        },
+    ),
 }  # fmt: skip
 WITH_TEXT = ("curves", "extra-data")
 
