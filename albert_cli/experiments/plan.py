@@ -265,16 +265,20 @@ class _Builder:
         data, directory = self._data(variant.text)
         needs: tuple[str, ...] = (data,) if data in plan.stages else ()
         facts: dict[str, Any] = {"data": data}
+        done = 0
         if variant.after:
-            parent = self.run(variant.after, seed).pretrain
-            facts["initial"] = parent
+            before = self.run(variant.after, seed)
+            parent, how = before.pretrain, "continues" if variant.continues else "checkpoint"
+            facts["initial"] = {how: parent} if variant.continues else parent
             needs = (*needs, parent)
+            if variant.continues and before.recipe is not None:
+                done = before.recipe.schedule.total_steps
         recipe = self._validated(name, values)
         facts["recipe"] = config.as_dict(recipe)
         if variant.after:  # not part of the name, since it says where the files lie
-            values = config.merge(values, {"initial": {"checkpoint": str(plan.directory(parent))}})
+            values = config.merge(values, {"initial": {how: str(plan.directory(parent))}})
         changes = _options(config.read_recipe(base), values)
-        cost = pretraining_cost(self._with_vocabulary(recipe))
+        cost = pretraining_cost(self._with_vocabulary(recipe), done)
         stage = Stage("pretrain", f"{variant.title}, seed {seed}: pretraining", facts, needs, (), cost)
         argv = ["pretrain", base, "--data", str(directory), "--out", str(plan.directory(stage.id)), *changes]
         if plan.request.nproc > 1:
@@ -293,7 +297,10 @@ class _Builder:
         steps = values.get("schedule", {}).get("total_steps", PretrainRecipe().schedule.total_steps) * scale.step_share
         if variant.time_of is not None:
             steps = self._as_long(name, variant.time_of, seed).steps
-        values = config.merge(values, {"train": {"seed": seed}, "schedule": {"total_steps": max(2, round(steps))}})
+        schedule = {"total_steps": max(2, round(steps))}
+        if decay := values.get("schedule", {}).get("decay_steps"):
+            schedule["decay_steps"] = max(2, round(decay * scale.step_share))
+        values = config.merge(values, {"train": {"seed": seed}, "schedule": schedule})
         return base, config.override(values, self.plan.request.changes)
 
     def _before_steps(self, name: str) -> tuple[str, Settings]:
@@ -432,9 +439,9 @@ def _flat(base: Mapping[str, Any], values: Mapping[str, Any], prefix: str = "") 
 # ---------------------------------------------------------------- what it costs
 
 
-def pretraining_cost(recipe: PretrainRecipe) -> Cost:
-    """Of a whole run: sequences at their full length, the model's FLOPs in full, two checkpoints at once."""
-    length, steps = recipe.data.max_seq_length, recipe.schedule.total_steps
+def pretraining_cost(recipe: PretrainRecipe, done: int = 0) -> Cost:
+    """Of a run after the steps `done`: sequences at full length, the model's FLOPs in full, two checkpoints at once."""
+    length, steps = recipe.data.max_seq_length, recipe.schedule.total_steps - done
     tokens = recipe.train.batch_size * length * steps
     flops = tokens * costs.training_flops(recipe.model, length)
     parameters = params.count(recipe.model).total

@@ -1,20 +1,27 @@
-"""Starting pretraining from another checkpoint's weights: depth growth (the paper's appendix A.1).
+"""Starting pretraining from another checkpoint: from its weights alone, or going on where its run ended.
 
-Where layers share their weights, a deeper network is the same weights repeated more often, so it can start from a
-shallower one's. A network of several groups can start every group from group 0, as the reference code does.
+Depth growth (the paper's appendix A.1) takes the weights: where layers share them, a deeper network is the same weights
+repeated more often, so it can start from a shallower one's. A network of several groups can start every group from
+group 0, as the reference code does. Training longer, on other text or without dropout (§4.8) goes on.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from albert_cli import console, store
-from albert_cli.errors import ConfigError
+from albert_cli import config, console, store
+from albert_cli.errors import CheckpointError, ConfigError
 from albert_cli.model import hub
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.text.vocabulary import Vocabulary
+from albert_cli.training import checkpoint
+from albert_cli.training.settings import HARMLESS, ScheduleSettings
 
 # What must be alike, because tensors have its size or compute something else with another value.
 _ALIKE = (
@@ -25,14 +32,70 @@ _ALIKE = (
 
 @dataclass(frozen=True)
 class InitialSettings:
-    """`[initial]`: the checkpoint whose weights a run starts from; its own optimizer and schedule begin anew.
+    """`[initial]`: the checkpoint that a run starts from, as one of two.
 
-    `checkpoint` is a directory, a run (its newest step) or a Hub id. `fingerprint` is filled in by the first start; a
-    recipe that gives it is refused any other checkpoint.
+    `checkpoint`, a directory, a run (its newest step) or a Hub id: its weights; optimizer and schedule begin anew.
+    `continues`, a run or one of its steps: its moments and its step as well. The rate follows `[schedule]`, whose steps
+    count from the first run's beginning, and does not warm up again; with the data, seed and batch of that run the
+    examples go on where it ended.
+
+    The first start fills in the rest: `fingerprint`, with which a recipe is refused any other checkpoint; and of a run
+    that continues the `step` at which it begins, and its `changes` to the recipe and the data of the run before.
     """
 
-    checkpoint: str
+    checkpoint: str | None = None
     fingerprint: str | None = None
+    continues: str | None = None
+    step: int | None = None
+    changes: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if (self.checkpoint is None) == (self.continues is None):
+            raise ConfigError(
+                "[initial] needs either checkpoint or continues",
+                "checkpoint takes the weights of any model, continues also the moments and the step of a run",
+            )
+
+
+@dataclass(frozen=True)
+class RunBefore:
+    """The run that a run continues, where it stands in a step's directory; `recipe` has every default filled in."""
+
+    directory: Path
+    step: int
+    recipe: Mapping[str, Any]
+    data: str | None
+
+    @staticmethod
+    def read(directory: Path, defaults: Mapping[str, Any]) -> RunBefore:
+        """What a step says of its run; raises `CheckpointError` where it is no step of pretraining."""
+        found = None
+        if all((directory / name).is_file() for name in (checkpoint.OPTIMIZER, "state.json", "recipe.toml")):
+            found = tomllib.loads((directory / "recipe.toml").read_text(encoding="utf-8"))
+        manifest = store.read_manifest(directory)
+        if found is None or manifest is None or "task" in found:
+            raise CheckpointError(
+                f"{directory}: is no step of a run of `albert pretrain` with its {checkpoint.OPTIMIZER}, so it cannot "
+                "be continued",
+                "initial.checkpoint starts from the weights alone",
+            )
+        step = int(store.read_json(directory / "state.json")["step"])
+        return RunBefore(directory, step, config.merge(defaults, found), manifest.parents.get("data"))
+
+    @property
+    def warmup(self) -> int:
+        """The number of its warm-up steps."""
+        return ScheduleSettings(**self.recipe["schedule"]).warmup
+
+    def changes(self, recipe: Mapping[str, Any], data: str) -> tuple[str, ...]:
+        """What a recipe and data change, a line each; not what a continued run does not use or compute with."""
+        before = dict(self.recipe)
+        if self.warmup == recipe["schedule"].get("warmup_steps"):
+            before = config.merge(before, {"schedule": {"warmup_steps": self.warmup}})
+        lines = [*config.differences(before, recipe), *config.differences({"data": self.data}, {"data": data})]
+        named = {line: line.split(":")[0] for line in lines}
+        unused = ("initial", "start", "masked_bias")
+        return tuple(n for n, key in named.items() if key not in HARMLESS and key.split(".")[0] not in unused)
 
 
 def read_parent(initial: InitialSettings, model: ModelConfig, vocabulary: Vocabulary) -> hub.Checkpoint:
@@ -40,7 +103,13 @@ def read_parent(initial: InitialSettings, model: ModelConfig, vocabulary: Vocabu
 
     Raises `ConfigError` naming what differs, `CheckpointError` where there is no checkpoint.
     """
-    parent = hub.read(hub.find(initial.checkpoint))
+    if initial.continues is not None and not Path(initial.continues).is_dir():
+        raise CheckpointError(
+            f"{initial.continues}: no such directory",
+            "name a run of `albert pretrain` or one of its steps; a model of the Hub has no moments to go on with, and "
+            "initial.checkpoint starts from its weights",
+        )
+    parent = hub.read(hub.find(str(initial.continues or initial.checkpoint)))
     found = store.fingerprint(parent.directory)
     if initial.fingerprint not in (None, found):
         raise ConfigError(
@@ -61,6 +130,12 @@ def read_parent(initial: InitialSettings, model: ModelConfig, vocabulary: Vocabu
             "make the data with this one: albert data … --vocab " + str(parent.directory),
         )
     source_blocks(model, parent.config)
+    if initial.continues is not None and _counts(parent.config) != _counts(model):
+        has, needs = _blocks(_counts(parent.config)), _blocks(_counts(model))
+        raise ConfigError(
+            f"{parent.directory}: the moments of {has} do not fit {needs}",
+            "initial.checkpoint starts from the weights alone",
+        )
     return parent
 
 
@@ -71,8 +146,7 @@ def source_blocks(child: ModelConfig, parent: ModelConfig) -> tuple[list[int], l
     parent's group 0, which must be shared by layers: raises `ConfigError` where every layer of the parent has weights
     of its own, or where the child has fewer blocks.
     """
-    has = (parent.num_attention_blocks, parent.num_feed_forward_blocks)
-    needs = (child.num_attention_blocks, child.num_feed_forward_blocks)
+    has, needs = _counts(parent), _counts(child)
     inner = parent.inner_group_num
     is_shared = parent.sharing == "all" and (
         parent.num_hidden_groups < parent.num_hidden_layers or has == (inner, inner)
@@ -88,12 +162,16 @@ def source_blocks(child: ModelConfig, parent: ModelConfig) -> tuple[list[int], l
     return attention, feed_forward
 
 
+def _counts(model: ModelConfig) -> tuple[int, int]:
+    return model.num_attention_blocks, model.num_feed_forward_blocks
+
+
 def _blocks(counts: tuple[int, int]) -> str:
     return f"{counts[0]} attention and {counts[1]} feed-forward blocks"
 
 
-def carry_over(model: PretrainingModel, parent: hub.Checkpoint) -> None:
-    """Copy the parent's weights into the model, and say what was carried over."""
+def carry_over(model: PretrainingModel, parent: hub.Checkpoint, optimizer: str = "the optimizer begins anew") -> None:
+    """Copy the parent's weights into the model, and say what was carried over, also of what the optimizer has."""
     tensors = {n: t for n, t in parent.tensors.items() if not n.startswith(("encoder.attention.", "encoder.feed_"))}
     for part, sources in zip(("attention", "feed_forward"), source_blocks(model.config, parent.config), strict=True):
         for block, source in enumerate(sources):
@@ -103,16 +181,12 @@ def carry_over(model: PretrainingModel, parent: hub.Checkpoint) -> None:
     hub.load_into(model, dataclasses.replace(parent, tensors=tensors))
     heads = [head for head in ("masked", "order") if f"{head}.bias" in tensors]
     said = f"and the heads {' and '.join(heads)}" if heads else "without a head"
-    console.note(
-        f"starts from {parent.directory}: {_how(model.config, parent.config)}, {said}; the optimizer begins anew"
-    )
+    console.note(f"starts from {parent.directory}: {_how(model.config, parent.config)}, {said}; {optimizer}")
 
 
 def _how(child: ModelConfig, parent: ModelConfig) -> str:
     """What became of the parent's blocks."""
     depths = f"{child.num_hidden_layers} layers where it had {parent.num_hidden_layers}"
-    has = (parent.num_attention_blocks, parent.num_feed_forward_blocks)
-    needs = (child.num_attention_blocks, child.num_feed_forward_blocks)
-    if has != needs:
-        return f"its group 0 in all of {_blocks(needs)}, {depths}"
+    if _counts(parent) != _counts(child):
+        return f"its group 0 in all of {_blocks(_counts(child))}, {depths}"
     return "all of its encoder" if parent.blocks() == child.blocks() else f"its encoder, {depths}"

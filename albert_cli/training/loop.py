@@ -184,7 +184,7 @@ class Loop:
         means = accumulate(self.job, parts, self.settings, self.state.step, self.group, self.device)
         norm = clip(self.optimizer, self.optimizer_settings.clip_norm, self.optimizer_settings.normalize_gradient)
         s = self.schedule
-        lr = learning_rate(self.state.step, self.optimizer_settings.peak, s.total_steps, s.warmup)
+        lr = learning_rate(self.state.step, self.optimizer_settings.peak, s.decay, s.warmup)
         values = self._exchange(means, norm)
         losses = {name: values[name] for name in self.job.loss_names}
         step = {"loss": sum(losses.values()), **values, "lr": lr}

@@ -26,8 +26,10 @@ from albert_cli.model.starts import StartSettings, set_start, word_dimensions
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training import checkpoint, run
 from albert_cli.training.batching import Batches, BatchSettings
+from albert_cli.training.checkpoint import TrainState
 from albert_cli.training.device import choose_device, matmul_peak, place, resolve_auto, use_threads
-from albert_cli.training.initial import InitialSettings, carry_over, read_parent
+from albert_cli.training.initial import InitialSettings, RunBefore, carry_over, read_parent
+from albert_cli.training.lamb import Lamb
 from albert_cli.training.loop import Loop, evaluate, measure
 from albert_cli.training.objectives import LONG_SEGMENT, PretrainingJob
 from albert_cli.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings, parse_duration
@@ -205,7 +207,7 @@ class _Parts:
             parents["initial"] = str(self.recipe.initial.fingerprint)
         state = run.resume_state(
             out, optimizer, lambda d: hub.load_into(job.model, hub.read(d), "all"), self.group, parents,
-            begin=lambda: self._begin(job, out),
+            begin=lambda: self._begin(job, optimizer, out),
         )  # fmt: skip
         run.running(out, status, state.step, self.recipe.schedule.total_steps)
         job.last_metrics = _last_evaluation(out, state.step)
@@ -236,13 +238,17 @@ class _Parts:
             return None
         return word_vectors(self.corpus, word_dimensions(recipe.start, recipe.model), recipe.train.seed)
 
-    def _begin(self, job: PretrainingJob, out: Path) -> None:
-        """Carry over a parent's weights or write `[start]`, at the first start only, and keep these as `RUN/start`."""
+    def _begin(self, job: PretrainingJob, optimizer: Lamb, out: Path) -> TrainState:
+        """Where a run stands at its first start: drawn weights, a parent's, or what `[start]` makes, which is kept."""
         model, start = job.model, self.recipe.start
+        if self._run_before is not None and self._parent is not None:
+            before = checkpoint.restore(self._run_before.directory, optimizer)
+            carry_over(model, self._parent, f"with its moments, from step {before.step:,} on")
+            return TrainState(before.step, before.seconds)
         if self._parent is not None:
             carry_over(model, self._parent)
         if start == StartSettings():
-            return
+            return TrainState()
         if self.group.rank == 0:
             set_start(model.cpu(), start, self._word_vectors, self.recipe.train.seed)
             model.to(self.device)
@@ -255,18 +261,64 @@ class _Parts:
                 out / hub.START, "checkpoint", {"data": store.fingerprint(self.data)}
             ) as staging:
                 job.write_model(staging)
+        return TrainState()
+
+    @cached_property
+    def _run_before(self) -> RunBefore | None:
+        """The run that the recipe continues."""
+        initial = self.recipe.initial
+        if initial is None or initial.continues is None or self._parent is None:
+            return None
+        return RunBefore.read(self._parent.directory, config.defaults(PretrainRecipe))
 
     def _settle_initial(self, out: Path, old: Mapping[str, Any] | None) -> None:
-        """Note which checkpoint the run starts from; once it has a step of its own, that is no longer looked at."""
-        initial = self.recipe.initial
+        """Note which checkpoint the run starts from; once it has a step of its own, that is no longer looked at.
+
+        A warm-up that was over stays over: the continued run has that of the run before.
+        """
+        initial, schedule = self.recipe.initial, self.recipe.schedule
         if initial is None:
             return
+        step, warmup = None, -1
         if checkpoint.saved_steps(out):
-            found = initial.fingerprint or (old or {}).get("initial", {}).get("fingerprint")
+            kept = (old or {}).get("initial", {})
+            found = initial.fingerprint or kept.get("fingerprint")
+            initial = dataclasses.replace(initial, changes=kept.get("changes"))
+            if initial.continues is not None:
+                warmup = old["schedule"].get("warmup_steps", -1) if old else -1
+                step, warmup = map(int, self.group.broadcast_numbers([kept.get("step", 0), warmup]))
         else:
             assert self._parent is not None
             found = store.fingerprint(self._parent.directory)
-        self.recipe = dataclasses.replace(self.recipe, initial=dataclasses.replace(initial, fingerprint=found))
+            if self._run_before is not None:
+                step, warmup = self._run_before.step, self._run_before.warmup
+        if step is not None and 0 <= warmup <= step:
+            schedule = dataclasses.replace(schedule, warmup_steps=warmup)
+        initial = dataclasses.replace(initial, fingerprint=found, step=step)
+        self.recipe = dataclasses.replace(self.recipe, initial=initial, schedule=schedule)
+
+    @property
+    def _first_step(self) -> int:
+        """The number of steps that were done before this run."""
+        return (self.recipe.initial.step or 0) if self.recipe.initial else 0
+
+    def _name_changes(self) -> None:
+        """Put into the recipe, and say, what a continued run changes.
+
+        Raises `ConfigError` where nothing is left for it to do.
+        """
+        initial, before, total = self.recipe.initial, self._run_before, self.recipe.schedule.total_steps
+        if initial is None or before is None:
+            return
+        if total <= before.step:
+            raise ConfigError(
+                f"{before.directory}: is at step {before.step:,}, and schedule.total_steps is {total:,}",
+                f"it counts the steps of the run before too: -s schedule.total_steps={2 * before.step}",
+            )
+        self.recipe.schedule.check()
+        changes = before.changes(config.as_dict(self.recipe), store.fingerprint(self.data))
+        self.recipe = dataclasses.replace(self.recipe, initial=dataclasses.replace(initial, changes=changes))
+        console.note(f"goes on from {before.directory}, and changes: {'; '.join(changes) or 'nothing'}")
 
     def _settle(self, out: Path, resume: run.Resume, budget: float | None) -> None:
         """Fix what "auto" and a time mean, and refuse a directory, a recipe or a disk that does not fit."""
@@ -282,13 +334,15 @@ class _Parts:
             )
         if budget is not None:
             # The first start froze the schedule; asking for a time again means that run.
-            frozen = [0.0] * 3 if old is None else _schedule(old)
-            total, warmup, growth = map(int, self.group.broadcast_numbers(frozen))
+            frozen = [0.0] * 4 if old is None else _schedule(old)
+            total, warmup, growth, decay = map(int, self.group.broadcast_numbers(frozen))
             if total:
-                self._set_schedule(total, warmup, growth)
+                self._set_schedule(total, warmup, growth, decay)
                 console.note(f"{out}: keeps the {total:,} steps of its first start")
             else:
                 self._freeze(budget)
+        if not checkpoint.saved_steps(out):
+            self._name_changes()
         if old is not None:
             run.check_same(out, old, self.recipe)
         if self.group.rank == 0:
@@ -312,14 +366,14 @@ class _Parts:
         )
         self.recipe = dataclasses.replace(recipe, train=train)
 
-    def _set_schedule(self, total_steps: int, warmup_steps: int, growth: int) -> None:
-        """Put these steps into the recipe: all, those of the rate's warm-up (-1: a share), those of the batch's."""
-        recipe, warmup = self.recipe, None if warmup_steps < 0 else warmup_steps
-        self.recipe = dataclasses.replace(
-            recipe,
-            schedule=dataclasses.replace(recipe.schedule, total_steps=total_steps, warmup_steps=warmup),
-            batch=dataclasses.replace(recipe.batch, warmup_steps=growth),
+    def _set_schedule(self, total: int, warmup: int, growth: int, decay: int) -> None:
+        """Put numbers of steps, as `_schedule` gives them, into the recipe."""
+        recipe, (warmup_steps, decay_steps) = self.recipe, (None if n < 0 else n for n in (warmup, decay))
+        schedule = dataclasses.replace(
+            recipe.schedule, total_steps=total, warmup_steps=warmup_steps, decay_steps=decay_steps
         )
+        batch = dataclasses.replace(recipe.batch, warmup_steps=growth)
+        self.recipe = dataclasses.replace(recipe, schedule=schedule, batch=batch)
 
     def _freeze(self, budget: float) -> None:
         """Turn a time budget into a number of steps: measure first, then the schedule can reach zero.
@@ -336,16 +390,21 @@ class _Parts:
         save = _SAVING[0] + _CHECKPOINT_BYTES * params.count(recipe.model).total / _SAVING[1]
         every, interval = train.save_interval()
         # The shape of the schedule stays: a batch that grows keeps its mean share of the full one.
-        total = recipe.schedule.total_steps
-        step *= recipe.batches.first(total) / (total * train.batch_size)
+        total, done = recipe.schedule.total_steps, self._first_step
+        if total > done:
+            sequences = recipe.batches.first(total) - recipe.batches.first(done)
+            step *= sequences / ((total - done) * train.batch_size)
         saves = save / every if every else save * step / interval if interval else 0.0
         evaluations = evaluation / train.eval_every if train.eval_every else 0.0
         left = (1 - _RESERVE) * (budget - (time.monotonic() - self.begun)) - evaluation - save
         steps = max(1, int(self.group.broadcast(left / (step + evaluations + saves))))
-        warmup, growth = recipe.schedule.warmup_steps, recipe.batch.warmup_steps
-        shorter = [-1 if n is None else round(n * steps / total) for n in (warmup, growth)]
-        self._set_schedule(steps, *shorter)
-        said = f", {shorter[0]:,} of them warm-up, as the recipe has {warmup:,} of {total:,}" if warmup else ""
+        _, warmup, growth, decay = (int(n) for n in _schedule(config.as_dict(recipe)))
+        share = (done + steps) / total
+        # What a run that is continued has behind it keeps its length.
+        rising, growth = (n if n < 0 or done else round(n * share) for n in (warmup, growth))
+        self._set_schedule(done + steps, rising, growth, decay if decay < 0 else round(decay * share))
+        scaled = warmup > 0 and not done
+        said = f", {rising:,} of them warm-up, as the recipe has {warmup:,} of {total:,}" if scaled else ""
         console.note(
             f"{1000 * step:.1f} ms a step, {evaluation:.1f} s an evaluation: {steps:,} steps fit into "
             f"{console.duration(budget)}{said}"
@@ -402,11 +461,12 @@ class _Parts:
         self._settle(out, "auto", budget)
         recipe, train = self.recipe, self.recipe.train
         counts, length = params.count(recipe.model), recipe.data.max_seq_length
-        sequences = recipe.batches.first(recipe.schedule.total_steps)
+        sequences = recipe.batches.first(recipe.schedule.total_steps) - recipe.batches.first(self._first_step)
         growth = {"sequences_in_first_step": recipe.batches.size(0), "batch_warmup_steps": recipe.batch.warmup_steps}
         found = {
             "parameters": counts.total,
             "steps": recipe.schedule.total_steps,
+            **({"steps_done_before": self._first_step} if self._first_step else {}),
             "warmup_steps": recipe.schedule.warmup,
             "sequences_per_step": train.batch_size,
             **(growth if recipe.batch.warmup_steps else {}),
@@ -472,9 +532,9 @@ class _Parts:
 
 
 def _schedule(recipe: Mapping[str, Any]) -> list[float]:
-    """All steps of a saved recipe, those of the rate's warm-up (-1: a share), those of the batch's."""
-    schedule = recipe["schedule"]
-    return [schedule["total_steps"], schedule.get("warmup_steps", -1), recipe.get("batch", {}).get("warmup_steps", 0)]
+    """All steps of a recipe, those of the rate's warm-up (-1: a share), of the batch's, of the decay (-1: all)."""
+    schedule, growth = recipe["schedule"], recipe.get("batch", {}).get("warmup_steps", 0)
+    return [schedule["total_steps"], schedule.get("warmup_steps", -1), growth, schedule.get("decay_steps", -1)]
 
 
 def _check_disk(out: Path, parameters: int, keep: int) -> None:

@@ -91,9 +91,9 @@ def resume_state(
     load_model: Callable[[Path], object],
     group: Group,
     parents: Mapping[str, str],
-    begin: Callable[[], object] = lambda: None,
+    begin: Callable[[], TrainState] = TrainState,
 ) -> TrainState:
-    """Take weights and moments from the newest valid checkpoint; a fresh state, after `begin`, when there is none.
+    """Take weights and moments from the newest valid checkpoint; where there is none, the state that `begin` makes.
 
     Rank 0 verifies and chooses; the others follow it. Raises `ConfigError` when the checkpoint was made from
     other `parents` (data, or a pretrained checkpoint) than those of this run.
@@ -103,8 +103,7 @@ def resume_state(
         check_parents(out, manifest.parents, parents)
     step = int(group.broadcast(float(directory.name.removeprefix("step-")) if directory else -1.0))
     if step < 0:
-        begin()
-        return TrainState()
+        return begin()
     directory = checkpoint.step_directory(out, step)
     load_model(directory)
     state = checkpoint.restore(directory, optimizer)

@@ -69,11 +69,16 @@ def square_root_rate(batch_size: int) -> float:
 
 @dataclass(frozen=True)
 class ScheduleSettings:
-    """`[schedule]`: updates in all, and how many of them warm up (a number, or a share of the total)."""
+    """`[schedule]`: updates in all, and how many of them warm up (a number, or a share).
+
+    The rate reaches zero at the last step, or at `decay_steps`: a run that is to be continued ends before that
+    (`initial.continues`). The warm-up is a share of these steps.
+    """
 
     total_steps: int = 125_000
     warmup_steps: int | None = None
     warmup_ratio: float = 0.1
+    decay_steps: int | None = None
 
     def __post_init__(self) -> None:
         _check("schedule.total_steps", self.total_steps, self.total_steps >= 1, "be at least 1")
@@ -81,7 +86,12 @@ class ScheduleSettings:
         _check("schedule.warmup_steps", self.warmup_steps, (self.warmup_steps or 0) >= 0, "be at least 0")
 
     def check(self) -> None:
-        """Raise `ConfigError` where the rate would still be rising at the last step."""
+        """Raise `ConfigError` where the rate would still be rising at the last step, or zero before it."""
+        if self.decay < self.total_steps:
+            raise ConfigError(
+                f"schedule.decay_steps is {self.decay:,}: the rate would be zero up to step {self.total_steps:,}",
+                f"-s schedule.decay_steps={self.total_steps} or more, or leave it out",
+            )
         if self.warmup > self.total_steps:
             fitting = max(1, self.total_steps // 10)
             raise ConfigError(
@@ -91,9 +101,14 @@ class ScheduleSettings:
             )
 
     @property
+    def decay(self) -> int:
+        """The step at which the rate reaches zero."""
+        return self.total_steps if self.decay_steps is None else self.decay_steps
+
+    @property
     def warmup(self) -> int:
-        """The number of warm-up steps: `warmup_steps`, or else `warmup_ratio` of the total."""
-        return self.warmup_steps if self.warmup_steps is not None else round(self.warmup_ratio * self.total_steps)
+        """The number of warm-up steps: `warmup_steps`, or else `warmup_ratio` of all steps of the decay."""
+        return self.warmup_steps if self.warmup_steps is not None else round(self.warmup_ratio * self.decay)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Starting from another checkpoint's weights: what is carried over, what is refused, and resuming afterwards."""
+"""Starting from another checkpoint: what is carried over, what is refused, resuming afterwards, and going on."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.model.packing import pack
 from albert_cli.text.vocabulary import Vocabulary
+from albert_cli.training.checkpoint import OPTIMIZER
 from albert_cli.training.initial import InitialSettings, carry_over, read_parent, source_blocks
 from albert_cli.training.pretrain import pretrain
 from tests.model.hugging_face import HEADS, new_of_theirs
 from tests.model.shapes import OWN, SHARED, TINY, random_batch, shake
+from tests.processes import end, start_ranks
 
 SHAPE = replace(TINY, vocab_size=300)
 LAST = "step-00000030"
@@ -282,3 +284,112 @@ def test_a_parent_that_does_not_fit_is_refused_before_anything_is_written(
     with pytest.raises(CheckpointError, match="no such directory"):
         pretrain(str(recipe), tiny_data, tmp_path / "out", overrides(tmp_path / "gone"), device="cpu")
     assert not (tmp_path / "out").exists()
+
+
+# ---------------------------------------------------------------- going on with moments and step
+
+
+@pytest.fixture(scope="module")
+def half(tmp_path_factory: pytest.TempPathFactory, recipe: Path, tiny_data: Path) -> Path:
+    """The first 15 of the recipe's 30 steps, at the rates of all 30; not to be changed."""
+    out = tmp_path_factory.mktemp("half") / "out"
+    first = ("schedule.total_steps=15", "schedule.decay_steps=30")
+    pretrain(str(recipe), tiny_data, out, first, device="cpu")
+    return out
+
+
+def recorded(run: Path) -> dict[str, Any]:
+    found: dict[str, Any] = tomllib.loads((run / "recipe.toml").read_text())["initial"]
+    return found
+
+
+def bytes_of(run: Path, step: str = LAST) -> list[str]:
+    return [store.sha256_file(run / step / name) for name in (hub.WEIGHTS, OPTIMIZER)]
+
+
+def test_a_run_in_two_parts_ends_in_the_bytes_of_one(
+    half: Path, recipe: Path, tiny_data: Path, finished: Path, tmp_path: Path
+) -> None:
+    result = pretrain(str(recipe), tiny_data, tmp_path / "run", [f"initial.continues={half}"], device="cpu")
+    assert result["steps"] == 30 and bytes_of(tmp_path / "run") == bytes_of(finished)
+    journals = [store.read_journal(run / "metrics.jsonl") for run in (half, tmp_path / "run", finished)]
+    losses = [[(r["step"], r["loss"], r["lr"]) for r in journal if "loss" in r] for journal in journals]
+    assert losses[0] + losses[1] == losses[2]
+    parent = half / "step-00000015"
+    assert recorded(tmp_path / "run") == {
+        "continues": str(half), "fingerprint": store.fingerprint(parent), "step": 15,
+        "changes": ["schedule.decay_steps: 30 -> None", "schedule.total_steps: 15 -> 30"],
+    }  # fmt: skip
+
+
+def test_two_processes_continue_as_one_does(
+    half: Path, command: Sequence[object], finished: Path, tmp_path: Path
+) -> None:
+    ranks = start_ranks(tmp_path / "log", 2, *command, "--out", tmp_path / "run", "-s", f"initial.continues={half}")
+    assert end(ranks) == [0, 0], "\n".join(r.said() for r in ranks)
+    assert not ranks[1].said()
+    one, two = (hub.read(run / LAST).tensors for run in (finished, tmp_path / "run"))
+    assert all(torch.allclose(tensor, two[name], atol=1e-5, rtol=1e-5) for name, tensor in one.items())
+
+
+def test_a_continued_run_names_its_changes_and_resumes_to_the_same_bytes(
+    recipe: Path, tiny_data: Path, finished: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    first, run, last = tmp_path / "first", tmp_path / "run", "step-00000045"
+    shutil.copytree(finished, first)
+    mark = store.fingerprint(first / LAST)
+    changes = ("model.hidden_dropout_prob=0.1", "schedule.total_steps=45", "train.keep=9", "start.matching_heads=1")
+    call = (str(recipe), tiny_data, run, (f"initial.continues={first}", *changes))
+    pretrain(*call, device="cpu")
+    named = ["model.hidden_dropout_prob: 0.0 -> 0.1", "schedule.total_steps: 30 -> 45"]
+    assert recorded(run)["changes"] == named
+    assert f"goes on from {first / LAST}, and changes: {'; '.join(named)}" in capfd.readouterr().err
+    assert "schedule.total_steps: 30 -> 45" in (run / last / "README.md").read_text()
+    assert store.verify(run / last, "checkpoint").parents["initial"] == mark
+    rates = {r["step"]: r["lr"] for r in store.read_journal(run / "metrics.jsonl") if "lr" in r}
+    assert rates[45] == pytest.approx(1e-2 * sum(1 - k / 45 for k in range(40, 45)) / 5)
+    whole = bytes_of(run, last)
+    for step in (40, 45):
+        shutil.rmtree(run / f"step-{step:08d}")
+    shutil.rmtree(first)
+    pretrain(*call, device="cpu")
+    assert bytes_of(run, last) == whole and recorded(run)["changes"] == named
+
+
+def test_other_text_is_named_as_a_change(half: Path, recipe: Path, tiny_data: Path, tmp_path: Path) -> None:
+    other = Path(shutil.copytree(tiny_data, tmp_path / "other"))
+    values = store.read_json(other / "data.json")
+    store.write_json(other / "data.json", {**values, "unigram_entropy_nats": values["unigram_entropy_nats"] + 1})
+    store.seal(other, "data", store.read_manifest(tiny_data).parents)  # type: ignore[union-attr]
+    pretrain(str(recipe), other, tmp_path / "run", [f"initial.continues={half}"], device="cpu")
+    assert (
+        f"data: {store.fingerprint(tiny_data)!r} -> {store.fingerprint(other)!r}"
+        in recorded(tmp_path / "run")["changes"]
+    )
+
+
+def test_a_warm_up_that_is_over_does_not_come_back(
+    finished: Path, recipe: Path, tiny_data: Path, tmp_path: Path
+) -> None:
+    more = ["schedule.total_steps=1000", "schedule.warmup_steps=100", f"initial.continues={finished}"]
+    plan = pretrain(str(recipe), tiny_data, tmp_path / "run", more, dry_run=True, device="cpu")
+    assert (plan["steps"], plan["steps_done_before"], plan["warmup_steps"]) == (1000, 30, 3)
+    timed = pretrain(str(recipe), tiny_data, tmp_path / "run", more, max_time="20s", dry_run=True, device="cpu")
+    assert timed["steps"] > 30 and timed["warmup_steps"] == 3
+
+
+def test_what_cannot_be_continued_is_refused(
+    finished: Path, recipe: Path, tiny_data: Path, tiny_vocabulary: Path, tmp_path: Path
+) -> None:
+    weights = written(tmp_path / "weights", tiny_vocabulary, hub.read(finished / LAST).config)
+    for parent, more, said in (
+        (weights, (), r"is no step of a run of `albert pretrain` with its optimizer\.safetensors"),
+        (Path("albert/albert-base-v2"), (), "no such directory"),
+        (finished, (), r"is at step 30, and schedule\.total_steps is 30"),
+        (finished, ("model.num_hidden_groups=2",), "the moments of 1 attention and 1 feed-forward blocks do not fit 2"),
+        (finished, (f"initial.checkpoint={finished}",), "either checkpoint or continues"),
+        (finished, ("schedule.decay_steps=20",), r"decay_steps is 20: the rate would be zero up to step 30"),
+    ):
+        with pytest.raises((ConfigError, CheckpointError), match=said):
+            pretrain(str(recipe), tiny_data, tmp_path / "run", [f"initial.continues={parent}", *more], device="cpu")
+    assert not (tmp_path / "run").exists()
