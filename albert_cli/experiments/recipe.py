@@ -100,11 +100,11 @@ class Variant:
     """One row of an experiment's table.
 
     `changes` hold at every scale, those named after a scale there only, on top; `extends` among the latter names
-    another base recipe. `after` starts from the end of another variant's run with the same seed: from its weights, or with
-    `continues` also from its moments and step, so that the steps count from that run's beginning. `time_of` trains as
-    long as another variant does: seconds a step of both are measured before, and the steps frozen. `text = "extra"`
-    trains on the additional text too. `shape` is only counted, as `albert params` takes it. `is_prefix`: a run that
-    others start from, and no row of the table.
+    another base recipe. `after` starts from the end of another variant's run with the same seed; `continues`: with its
+    moments and step too, so that the steps count from that run's beginning. `time_of` trains as long as another
+    variant does: seconds a step of both are measured before, and the steps frozen. `text = "extra"` trains on the
+    additional text too. `shape` is only counted, as `albert params` takes it. `is_prefix`: a run that others start
+    from, and no row of the table.
     """
 
     title: str
