@@ -221,7 +221,13 @@ def check_prefix(plan: Plan, found: dict[str, Facts], data: Path) -> None:
     stage = next(s for s in plan.stages.values() if "before" in s.title)
     step = sorted(plan.directory(stage.id).glob("step-*"))[-1]
     assert store.fingerprint(step) == found["with"]["parents"]["initial"]
-    assert found["with"]["steps"] == found["without"]["steps"]
+    assert found["with"]["steps"] == found["without"]["steps"] == 7  # of the four before and three more
+    assert step.name == "step-00000004"
+    for name in ("with", "without"):
+        run = plan.directory(next(r.pretrain for r in plan.runs if r.variant == name))
+        rate = next(r["lr"] for r in store.read_journal(run / "metrics.jsonl") if "lr" in r)
+        peak = config.read_recipe("mini/experiment")["optimizer"]["lr"]
+        assert rate == pytest.approx(peak * (3 / 7 + 2 / 7 + 1 / 7) / 3, rel=1e-4), "it has no second warm-up"
 
 
 def check_time(plan: Plan, found: dict[str, Facts], data: Path) -> None:
