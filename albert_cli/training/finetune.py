@@ -318,7 +318,10 @@ def finetune(
     """
     if seed is not None:
         prepared = prepared.for_seed(seed)
-    recipe = dataclasses.replace(prepared.recipe, schedule=TaskSchedule(**dataclasses.asdict(prepared.schedule)))
+    s = prepared.schedule
+    recipe = dataclasses.replace(
+        prepared.recipe, schedule=TaskSchedule(s.total_steps, None, s.warmup_steps, s.warmup_ratio)
+    )
     if seed is not None:
         recipe = dataclasses.replace(recipe, train=dataclasses.replace(recipe.train, seed=seed))
     with run.reported(out) as status:
