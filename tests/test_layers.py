@@ -176,6 +176,7 @@ WRITES = {
     ("data/merge.py", "tofile"): "piece counts and hashes, into a staged directory",
     ("data/merge.py", "write_text"): "data.json, into the staged directory",
     ("model/hub.py", "save_file"): "weights, into a staged checkpoint",
+    ("training/loop.py", "TemporaryDirectory"): "where the journal of a measurement lies",
     ("training/checkpoint.py", "save_file"): "moments, into a staged checkpoint",
     ("evaluation/plots.py", "savefig"): "an image in memory",
 }
