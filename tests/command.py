@@ -27,6 +27,7 @@ class Ended:
 
 def albert(*arguments: object, expect: int | None = 0) -> Ended:
     """Run `albert ARGUMENTS` here; it must end with the code `expect` (None: any)."""
+    from albert_cli import console
     from albert_cli.cli import app
 
     out, err = io.StringIO(), io.StringIO()
@@ -36,6 +37,8 @@ def albert(*arguments: object, expect: int | None = 0) -> Ended:
             app([str(a) for a in arguments])
         except SystemExit as end:
             code = end.code or 0
+        finally:
+            console.configure()  # the next test's calls have no command line that would
     assert isinstance(code, int)
     assert expect is None or code == expect, f"ended with {code}\n{out.getvalue()}{err.getvalue()}"
     return Ended(code, out.getvalue(), err.getvalue())
