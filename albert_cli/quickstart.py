@@ -224,7 +224,8 @@ def _make_data(out: Path, scale: Scale) -> None:
 def _pretrain(out: Path, scale: Scale, device: str) -> dict[str, Any]:
     from albert_cli.training.pretrain import pretrain, summary_text
 
-    result = pretrain(scale.recipe, out / "data", out / "pretrain", max_time=scale.max_time, device=device)
+    often = ["train.eval_every=400"]  # enough for a curve
+    result = pretrain(scale.recipe, out / "data", out / "pretrain", often, max_time=scale.max_time, device=device)
     console.note(summary_text(result))
     return result
 
