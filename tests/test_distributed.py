@@ -19,9 +19,12 @@ from albert_cli.distributed import Group, process_group
 RECIPE = """
 extends = "mini/docs"
 [model]
-embedding_size = 8
+embedding_size = 16
 hidden_size = 16
+num_attention_heads = 2
 intermediate_size = 16
+[start]
+neighbours = [-1]
 [train]
 log_every = 1
 save_every = 0
