@@ -345,8 +345,10 @@ def _cell(scores: Mapping[str, Any]) -> str:
 
 def _verdicts(task: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """What every pretrained seed is above, all seeds of it, by the number of labelled sentences."""
+    from albert_cli.evaluation.report_scores import listed
+
     counts: dict[str, list[str]] = {}
     for count, of in task.items():
         below = [said for name, said in NAMES.items() if of[name].get("every_seed_above")]
         counts.setdefault(", ".join(below) or "none of them", []).append(f"{int(count):,}")
-    return [f"with {', '.join(of)} sentences every pretrained seed is above: {below}" for below, of in counts.items()]
+    return [f"with {listed(of)} sentences every pretrained seed is above: {below}" for below, of in counts.items()]
