@@ -174,9 +174,7 @@ def _set_segments_apart(embeddings: Embeddings, word_ids: Tensor, generator: tor
     segment_2E[:2] = segment_2E[:2].mean(0) + torch.stack([step_E, -step_E])
 
 
-def _read_words(
-    encoder: Encoder, cls_id: int, word_ids: Tensor, generator: torch.Generator, places: int = PLACES
-) -> _Seen:
+def _read_words(encoder: Encoder, cls_id: int, word_ids: Tensor, generator: torch.Generator, places: int) -> _Seen:
     """Measure what the first block sees."""
     embeddings, config = encoder.embeddings, encoder.config
     segment_2E, word_VE = embeddings.segment.weight, embeddings.word.weight
@@ -198,7 +196,8 @@ def _read_words(
     mean_H = readings_2knH.mean((0, 1, 2))
     cls_H = seen_at(torch.tensor([cls_id]), torch.tensor([0]), 0)[0] - mean_H
 
-    spread_H, directions_HH = _principal((readings_2knH - mean_H).flatten(0, 2))
+    x_mH = (readings_2knH - mean_H).flatten(0, 2)
+    spread_H, directions_HH = _principal(x_mH)
     inverse_HH = directions_HH / (spread_H + _RIDGE * spread_H.mean()) @ directions_HH.T
     detector_H = inverse_HH @ cls_H / (cls_H @ inverse_HH @ cls_H)
     ones_H = torch.full_like(mean_H, len(mean_H) ** -0.5)  # LayerNorm takes that direction away
@@ -214,7 +213,6 @@ def _read_words(
     kept = spread_r > _OF_WORDS * spread_r[0]
     whitening_rH = words_rH[kept] / spread_r[kept, None].sqrt()
     half = float((step_nH @ segment_H).mean()) / 2
-    x_mH = (readings_2knH - mean_H).flatten(0, 2)
     angle_mf = places_2kn.flatten()[:, None] * torch.tensor(_AROUND)
     wave_mf = torch.cat([angle_mf.cos(), angle_mf.sin()], 1)
     place_fH = (inverse_HH @ x_mH.T @ (wave_mf - wave_mf.mean(0)) / len(x_mH)).T  # least squares, with the ridge
@@ -252,15 +250,11 @@ def _set_count_head(
     random_cH = nn.init.orthogonal_(torch.empty(size - 2, len(found_H)), generator=generator)
     block.value.weight[rows] = torch.cat([-seen.detector_H[None], found_H[None], random_cH])
     block.value.bias[rows] = 0
-    block.value.bias[rows.start], block.value.bias[rows.start + 1] = (
-        seen.detector_H @ seen.mean_H,
-        -found_H @ seen.mean_H,
-    )
+    block.value.bias[rows.start] = seen.detector_H @ seen.mean_H
+    block.value.bias[rows.start + 1] = -found_H @ seen.mean_H
     block.output.weight[:, rows] = 0
-    block.output.weight[:, rows.start], block.output.weight[:, rows.start + 1] = (
-        strength * found_H,
-        strength * carried_H,
-    )
+    block.output.weight[:, rows.start] = strength * found_H
+    block.output.weight[:, rows.start + 1] = strength * carried_H
 
 
 def _set_spreading_head(
