@@ -22,7 +22,7 @@ SYLLABLES = ["ba", "de", "fi", "go", "lu", "ma", "ne", "pi", "ro", "su", "ta", "
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Start with the README, the longest single test, so that the other process has work beside it."""
-    items.sort(key=lambda item: item.path.name != "test_readme.py")
+    items.sort(key=lambda item: item.path.name != "test_pages.py")
 
 
 @pytest.fixture(scope="session")

@@ -1,15 +1,20 @@
-"""Every command of the README is run, in order, in one empty directory; what it prints is what the README shows.
+"""Every command of the README and of the pages in docs/ is run; what it prints is what the page shows.
 
 A block of commands is fenced as `sh` (commands alone), `console` (`$ command`, then what it prints) or `python`.
 An HTML comment before a block, `<!-- in tests: prepare NAME… -->`, names fixtures of `PREPARE` below: the files
-that a reader would bring along. `SUBSTITUTES` is all that differs between the README's commands and the test's.
+that a reader would bring along. `SUBSTITUTES` is all that differs between a page's commands and the test's. The README
+runs as a reader would type it, a process a command, in an empty folder. The other pages begin with what its commands
+have made, and run in this process. `<!-- in tests: only parsed -->` marks what takes hours: there every verb, option
+and recipe must exist.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -19,10 +24,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.command import albert, write_table
 from tests.text.languages import sentences
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+DOCS = {path.name: path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md"))}
 CI = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
 
 # What would take minutes, a network or many processors -> what stands for it here.
@@ -38,6 +45,7 @@ SUBSTITUTES = {
     "--out spans": "--out spans -s schedule.total_steps=2 -s schedule.warmup_steps=1 -s train.batch_size=2",
     "--out paraphrases": "--out paraphrases -s schedule.total_steps=2 -s schedule.warmup_steps=1",
 }
+SHORT = ["-s", "schedule.total_steps=20", "-s", "schedule.warmup_steps=2", "-s", "train.log_every=10"]
 INSTALLS = ("pip ", "pytest")  # these are run by .ci/run, on a fresh machine
 
 
@@ -51,6 +59,7 @@ class Block:
     language: str
     lines: tuple[str, ...]
     prepare: tuple[str, ...]
+    is_run: bool = True
 
     def commands(self) -> Iterator[tuple[str, list[str]]]:
         """Each command with the lines that it is said to print."""
@@ -68,9 +77,12 @@ class Block:
 
 def blocks(text: str) -> list[Block]:
     """The blocks of commands in a Markdown text."""
-    pattern = r"(?:<!-- in tests: prepare ([\w ]+) -->\s*\n)?^```(sh|console|python)\n(.*?)^```"
-    found = re.finditer(pattern, text, re.MULTILINE | re.DOTALL)
-    return [Block(m[2], tuple(m[3].rstrip("\n").split("\n")), tuple((m[1] or "").split())) for m in found]
+    pattern = r"(?:<!-- in tests: (only parsed|prepare [\w ]+) -->\s*\n)?^```(sh|console|python)\n(.*?)^```"
+    found = []
+    for note, language, lines in re.findall(pattern, text, re.MULTILINE | re.DOTALL):
+        prepare = tuple(note.split()[1:]) if note.startswith("prepare") else ()
+        found.append(Block(language, tuple(lines.rstrip("\n").split("\n")), prepare, note != "only parsed"))
+    return found
 
 
 def all_commands(text: str) -> list[str]:
@@ -189,31 +201,99 @@ def check_printed(command: str, wanted: list[str], printed: str) -> None:
             assert (line if exact else shape(line)) in there, f"$ {command}\nnot printed: {line}\n{printed}"
 
 
-@pytest.mark.timeout(600)
-def test_every_command_works_and_prints_what_is_shown(tmp_path: Path, environment: dict[str, str]) -> None:
-    work = tmp_path / "work"
-    work.mkdir()
-    for block in blocks(README):
+def walk(text: str, run: Callable[[str], str]) -> None:
+    """Run the commands of a page in the current folder and compare what they print with what it shows."""
+    for block in blocks(text):
+        if not block.is_run:
+            continue
         for name in block.prepare:
-            PREPARE[name](work)
+            PREPARE[name](Path())
         for command, wanted in block.commands():
             parts = [part.strip() for part in command.split("&&")] if block.language == "sh" else [command]
             for part in parts:
                 if part.startswith(INSTALLS):
                     continue  # see test_ci_installs_as_the_readme_says
-                call = ["python", "-c", part] if block.language == "python" else ["bash", "-c", substituted(part)]
-                done = subprocess.run(
-                    call,
-                    cwd=work,
-                    env=environment,
-                    text=True,
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.STDOUT,
-                    check=False,
+                check_printed(
+                    part, wanted, run(part if block.language != "python" else f"python -c {shlex.quote(part)}")
                 )
-                assert done.returncode == 0, f"$ {part}\n{done.stdout}"
-                check_printed(part, wanted, done.stdout)
+
+
+def in_a_shell(command: str, environment: dict[str, str]) -> str:
+    """What the command prints, on both streams."""
+    done = subprocess.run(
+        ["bash", "-c", substituted(command)],
+        env=environment,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=False,
+    )
+    assert done.returncode == 0, f"$ {command}\n{done.stdout}"
+    return done.stdout
+
+
+@pytest.mark.timeout(600)
+def test_every_command_of_the_readme_works_and_prints_what_is_shown(
+    tmp_path: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.chdir(work)
+    walk(README, lambda command: in_a_shell(command, environment))
+
+
+@pytest.fixture(scope="session")
+def walked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder as the README's commands leave it, smaller: what the other pages begin with."""
+    folder = tmp_path_factory.mktemp("walked")
+    with contextlib.chdir(folder):
+        albert("vocab", "docs:stdlib", "--size", 2000, "--out", "vocabulary")
+        albert("data", "docs:stdlib", "--vocab", "vocabulary", "--out", "data", "--holdout", 0.05)
+        albert("pretrain", "mini/wiki", "--data", "data", "--out", "run", *SHORT)
+        table = write_table(folder / "quickstart" / "task")
+        albert("finetune", "mini/table", "--checkpoint", "run", "--data", table, "--out", "packages", *SHORT)
+        lines = [json.dumps({"text": f"Open file number {i} and read a line."}) + "\n" for i in range(40)]
+        (folder / "quickstart" / "corpus.jsonl").write_text("".join(lines), encoding="utf-8")
+    return folder
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("page", DOCS)
+def test_every_command_of_a_page_works_and_prints_what_is_shown(
+    page: str, walked: Path, tmp_path: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(command: str) -> str:
+        """In this process, unless it takes a shell."""
+        words = shlex.split(substituted(command))
+        if words[0] != "albert" or re.search(r"[|<>;]|--nproc", command):
+            return in_a_shell(command, environment)
+        ended = albert(*words[1:])
+        return ended.out + ended.err
+
+    work = tmp_path / "work"
+    shutil.copytree(walked, work)
+    monkeypatch.chdir(work)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("NO_COLOR", "1")
+    walk(DOCS[page], run)
+
+
+def test_commands_that_take_hours_name_what_exists() -> None:
+    from typer.main import get_command
+
+    from albert_cli.cli import app
+    from albert_cli.config import find_recipe
+
+    commands = [c for text in DOCS.values() for b in blocks(text) if not b.is_run for c, _ in b.commands()]
+    assert commands
+    for command in commands:
+        program, verb, *words = shlex.split(command)
+        assert program == "albert"
+        get_command(app).commands[verb].make_context(verb, list(words))  # type: ignore[attr-defined]
+        for word in words:
+            if re.fullmatch(r"(mini|pretrain|finetune|verify)/[\w-]+", word):
+                find_recipe(word)
 
 
 def test_ci_installs_as_the_readme_says() -> None:
@@ -226,7 +306,7 @@ def test_ci_installs_as_the_readme_says() -> None:
 
 
 def test_every_substitute_is_needed() -> None:
-    text = "\n".join(all_commands(README))
+    text = "\n".join(command for page in (README, *DOCS.values()) for command in all_commands(page))
     assert [old for old in SUBSTITUTES if old not in text] == []
 
 
@@ -237,7 +317,11 @@ def test_the_readme_shows_every_verb() -> None:
     assert [verb for verb in (*VERBS, "recipes") if not any(f"albert {verb}" in c for c in commands)] == []
 
 
-def test_inline_commands_are_in_a_block_too() -> None:
+def test_the_readme_is_short() -> None:
+    assert len(README.splitlines()) <= 250
+
+
+def test_inline_commands_of_the_readme_are_in_a_block_too() -> None:
     """A whole command in running text, such as `albert vocab x --out y`, must be run by a block."""
     prose = re.sub(r"^```.*?^```", "", README, flags=re.MULTILINE | re.DOTALL)
     inline = [c for c in re.findall(r"`(albert [^`]+)`", prose) if len(c.split()) > 2]
@@ -245,8 +329,11 @@ def test_inline_commands_are_in_a_block_too() -> None:
     assert [command for command in inline if command not in run] == []
 
 
-def test_links_and_pictures_exist() -> None:
-    targets = re.findall(r"\]\(([^)#:]+)\)", README)
-    assert "docs/report.png" in targets
-    assert [target for target in targets if not (ROOT / target).exists()] == []
-    assert (ROOT / "docs" / "report.png").stat().st_size < 300_000
+@pytest.mark.parametrize("page", ["README.md", *(f"docs/{name}" for name in DOCS)])
+def test_links_and_pictures_exist(page: str) -> None:
+    path = ROOT / page
+    targets = re.findall(r"\]\(([^)#:]+)\)", path.read_text(encoding="utf-8"))
+    assert [target for target in targets if not (path.parent / target).exists()] == []
+    assert [
+        target for target in targets if target.endswith(".png") and (path.parent / target).stat().st_size > 300_000
+    ] == []
