@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
-from albert_cli.distributed import is_main
+from albert_cli.ranks import is_main
 
 
 @dataclass

@@ -18,7 +18,9 @@ PACKAGE = Path(albert_cli.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 LAYERS = (
     ("errors",),
-    ("console", "store", "config", "distributed", "network", "machine"),
+    ("ranks",),
+    ("console", "store", "config", "network", "machine"),
+    ("launch",),
     ("text",),
     ("data",),
     ("model",),
@@ -26,7 +28,6 @@ LAYERS = (
     ("training",),
     ("evaluation",),
     ("quickstart", "doctor", "bench", "experiments"),
-    ("command",),
     ("cli",),
     ("__main__",),
 )
@@ -160,8 +161,8 @@ def test_never_runs_text_as_code_nor_through_a_shell(path: Path) -> None:
 # empty folder for a file that store.py then writes.
 WRITES = {
     ("config.py", "mkdir"): "the folder of a copied recipe",
-    ("distributed.py", "TemporaryDirectory"): "where the ranks mark what they have said",
-    ("distributed.py", "mkdir"): "such a mark",
+    ("launch.py", "TemporaryDirectory"): "where the ranks mark what they have printed",
+    ("ranks.py", "mkdir"): "such a mark",
     ("quickstart.py", "mkdir"): "the folder of the task's tables",
     ("evaluation/report.py", "mkdir"): "the folder of a report",
     ("evaluation/encode.py", "mkdir"): "the folder of the vectors' file",

@@ -27,10 +27,10 @@ from albert_cli.bench import memory, peer, speedup, stream
 from albert_cli.bench.step import compiled, evaluating, padded, plain_step
 from albert_cli.bench.timing import Timing, alternate
 from albert_cli.data.batches import PackedBatch
-from albert_cli.distributed import Group, process_group
 from albert_cli.errors import ConfigError
 from albert_cli.model import hub
 from albert_cli.model.heads import PretrainingModel
+from albert_cli.ranks import Group, process_group
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.device import (
     autocast,

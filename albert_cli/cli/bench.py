@@ -9,9 +9,8 @@ from typing import Annotated, Literal
 import typer
 
 from albert_cli import console
-from albert_cli.cli.app import bench_app
+from albert_cli.cli.app import bench_app, verb
 from albert_cli.cli.options import Device, Language, Out, Overrides, Sources, TaskData, TextField
-from albert_cli.command import verb
 
 
 @verb(bench_app, name="step")
@@ -66,10 +65,11 @@ def bench_pretrain(
 
     Example: albert bench pretrain pretrain/albert-base --data data --against transformers
     """
-    from albert_cli import distributed
+    from albert_cli import ranks
+    from albert_cli.launch import launch
 
-    if nproc > 1 and distributed.world_size() == 1:
-        raise typer.Exit(distributed.launch(nproc, sys.argv[1:]))
+    if nproc > 1 and ranks.world_size() == 1:
+        raise typer.Exit(launch(nproc, sys.argv[1:]))
     from albert_cli.bench import pretrain
 
     options = pretrain.Options(data, tuple(overrides or ()), sequences, rounds, against, compiled, speedup, device)

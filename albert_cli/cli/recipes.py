@@ -8,8 +8,7 @@ from typing import Annotated
 import typer
 
 from albert_cli import console
-from albert_cli.cli.app import recipes_app
-from albert_cli.command import verb
+from albert_cli.cli.app import recipes_app, verb
 
 
 @verb(recipes_app, name="list")

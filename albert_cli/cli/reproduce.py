@@ -12,9 +12,8 @@ from typing import Annotated, Literal
 import typer
 
 from albert_cli import console
-from albert_cli.cli.app import app
+from albert_cli.cli.app import app, verb
 from albert_cli.cli.options import Device, Overrides
-from albert_cli.command import verb
 from albert_cli.errors import ConfigError
 
 

@@ -8,9 +8,8 @@ from typing import Annotated, Literal
 import typer
 
 from albert_cli import console
-from albert_cli.cli.app import app
+from albert_cli.cli.app import app, verb
 from albert_cli.cli.options import BadBytes, Language, LongLine, MaxLine, Out, Sources, TextField
-from albert_cli.command import verb
 
 
 @verb(app)

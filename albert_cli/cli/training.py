@@ -9,9 +9,8 @@ from typing import Annotated, Literal
 import typer
 
 from albert_cli import console
-from albert_cli.cli.app import app
+from albert_cli.cli.app import app, verb
 from albert_cli.cli.options import CheckpointName, Device, Out, Overrides, TaskData
-from albert_cli.command import verb
 from albert_cli.errors import ConfigError
 
 RECIPES = "finetune"  # the paper's
@@ -42,12 +41,13 @@ def pretrain(
 
     Example: albert pretrain mini/wiki --data data --out run --max-time 10m
     """
-    from albert_cli import distributed
+    from albert_cli import ranks
+    from albert_cli.launch import launch
 
     if nproc < 1:
         raise ConfigError(f"--nproc {nproc}: at least one process is needed", "leave it out for one")
-    if nproc > 1 and distributed.world_size() == 1:
-        raise typer.Exit(distributed.launch(nproc, sys.argv[1:]))
+    if nproc > 1 and ranks.world_size() == 1:
+        raise typer.Exit(launch(nproc, sys.argv[1:]))
     from albert_cli.training import pretrain as verb_module
 
     flags = {"train.save_every": save_every, "train.keep": keep}

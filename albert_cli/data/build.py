@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from albert_cli import console, distributed, store
+from albert_cli import console, ranks, store
 from albert_cli.data.merge import complete, publish, summary, unigram_entropies
 from albert_cli.data.plan import Share, plan, request, share_of
 from albert_cli.data.shards import verify_data
@@ -246,7 +246,7 @@ def _begin_worker(counters: tuple[Any, ...]) -> None:
     """Keep the counters, and end with the parent."""
     global _worker_counters
     _worker_counters = counters
-    distributed.end_with_parent()
+    ranks.end_with_parent()
 
 
 def _run_in_worker(task: Task, may_run: bool) -> Facts | None:

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from albert_cli import console, distributed
+from albert_cli import console, ranks
 from albert_cli.errors import AlbertError, Interrupted
 from albert_cli.evaluation.single import Request, prepare_task, run_directory, run_seed, seeds
 from albert_cli.evaluation.start import start_from_run
@@ -134,7 +134,7 @@ def _begin(numbers: Any, threads: int, stop: Any) -> None:
     signal.signal(signal.SIGTERM, _end_the_run)  # while it trains, the loop's own handler saves
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C comes as the parent's SIGTERM
     console.configure(quiet=True)  # the parent says what ends; warnings are still printed
-    distributed.end_with_parent()
+    ranks.end_with_parent()
 
 
 def _end_the_run(number: int, frame: object) -> None:

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from albert_cli import config, console, store
-from albert_cli.distributed import Group
 from albert_cli.errors import ConfigError, MissingData
 from albert_cli.evaluation import parallel
 from albert_cli.evaluation.single import NoneEnded, Request, evaluate_task, prepare_task, refuse_foreign, seeds
 from albert_cli.evaluation.start import make_start, prepare_start, start_from_run, start_task, without_start
+from albert_cli.ranks import Group
 from albert_cli.training.device import use_threads
 from albert_cli.training.finetune import RESULTS, Prepared
 from albert_cli.training.loop import measure

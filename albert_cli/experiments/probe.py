@@ -18,12 +18,12 @@ import torch
 from albert_cli import config, console, store
 from albert_cli.data.batches import PairSettings, batch, original_ids
 from albert_cli.data.shards import TokenCorpus, verify_data
-from albert_cli.distributed import Group
 from albert_cli.errors import ConfigError, InputError
 from albert_cli.experiments.similarity import layer_steps, summary
 from albert_cli.model import hub
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.model.packing import PackedTokens, pack
+from albert_cli.ranks import Group
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.device import choose_device
 from albert_cli.training.objectives import EVALUATION_SEED, PretrainingJob

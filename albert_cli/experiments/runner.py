@@ -28,7 +28,7 @@ from albert_cli.experiments.plan import Plan, Stage
 Invoke = Callable[[Sequence[str]], tuple[int, str]]  # an `albert` command here: its exit code and what it printed
 _PATIENCE = 600.0  # seconds to wait for what a killed run left behind and is still writing
 # What a stage's own process runs: it ends when the pipe to it closes, so that a kill -9 here leaves none behind.
-_STAGE = "from albert_cli import cli, distributed; distributed.end_with_stdin(); cli.main()"
+_STAGE = "from albert_cli import cli, ranks; ranks.end_with_stdin(); cli.main()"
 
 
 class StageError(AlbertError):

@@ -15,12 +15,12 @@ import torch
 from torch import nn
 
 from albert_cli import config, console, store
-from albert_cli.distributed import Group
 from albert_cli.errors import CheckpointError, DivergedError, InputError, MissingData
 from albert_cli.model import hub
 from albert_cli.model.encoder import Encoder
 from albert_cli.model.heads import SequenceClassifier
 from albert_cli.model.matching import PLACES, check_count_heads, check_heads, compare_words, count_words
+from albert_cli.ranks import Group
 from albert_cli.tasks.encode import epoch_order
 from albert_cli.tasks.spec import find_task, fingerprint
 from albert_cli.tasks.squad import SquadFiles

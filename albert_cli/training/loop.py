@@ -24,8 +24,8 @@ from torch import Tensor, nn
 
 from albert_cli import console, store
 from albert_cli.data.prefetch import prefetch
-from albert_cli.distributed import Group
 from albert_cli.errors import DivergedError, Interrupted
+from albert_cli.ranks import Group
 from albert_cli.training import checkpoint
 from albert_cli.training.checkpoint import TrainState
 from albert_cli.training.device import autocast, matmul_peak, reproducible

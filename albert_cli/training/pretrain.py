@@ -17,12 +17,12 @@ from albert_cli import config, console, machine, store
 from albert_cli.data.batches import PairSettings
 from albert_cli.data.cooccurrence import word_vectors
 from albert_cli.data.shards import TokenCorpus, verify_data
-from albert_cli.distributed import Group, is_main, process_group
 from albert_cli.errors import CheckpointError, ConfigError
 from albert_cli.model import costs, hub, params
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.model.starts import StartSettings, set_start, word_dimensions
+from albert_cli.ranks import Group, is_main, process_group
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training import checkpoint, run
 from albert_cli.training.batching import Batches, BatchSettings

@@ -13,8 +13,8 @@ from typing import Any, Literal
 import torch
 
 from albert_cli import __version__, config, console, store
-from albert_cli.distributed import Group, is_main
 from albert_cli.errors import AlbertError, BusyError, CheckpointError, ConfigError
+from albert_cli.ranks import Group, is_main
 from albert_cli.training import checkpoint
 from albert_cli.training.checkpoint import TrainState
 from albert_cli.training.lamb import Lamb

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from albert_cli.data.batches import lengths
-from albert_cli.distributed import Group
 from albert_cli.errors import ConfigError
+from albert_cli.ranks import Group
 from albert_cli.training.batching import Batches, BatchSettings, cut_by_tokens
 from albert_cli.training.pretrain import pretrain
 from tests.processes import end, start_ranks

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 
 from albert_cli import config
 from albert_cli.data.shards import TokenCorpus
-from albert_cli.distributed import Group
 from albert_cli.errors import DivergedError, Interrupted
 from albert_cli.model.heads import PretrainingModel
+from albert_cli.ranks import Group
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training import loop, objectives
 from albert_cli.training.checkpoint import TrainState, restore, save, seed_for

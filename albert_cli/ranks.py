@@ -1,4 +1,4 @@
-"""The process group of a run: one process, or the ranks that `torchrun` started.
+"""The ranks of a run: one process, or those that `torchrun` started.
 
 Nothing here is keyed to a rank except which micro-batches it computes, so a run may change its world
 size between two starts (DESIGN promise: a batch is a function of seed and step).
@@ -7,27 +7,23 @@ size between two starts (DESIGN promise: a batch is a function of seed and step)
 from __future__ import annotations
 
 import hashlib
-import logging
 import os
-import signal
-import sys
 import threading
 import time
-import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from albert_cli.errors import AlbertError, Interrupted
+from albert_cli.errors import AlbertError
 
 if TYPE_CHECKING:
     import torch
 
 _SECONDS_FOR_THE_CAUSE = 5.0
-_SAID = "ALBERT_SAID"  # names a folder that the ranks of a launch share, with a mark for each error that one has said
+# The folder that the ranks of a launch share, with a mark for each error that one of them has printed.
+PRINTED_ERRORS = "ALBERT_PRINTED_ERRORS"
 
 
 def rank() -> int:
@@ -150,7 +146,7 @@ def process_group(device_type: str) -> Iterator[Group]:
 
 
 def _let_the_cause_end_first() -> None:
-    """Under `torchrun`, wait to be ended: it takes the first rank to end for the one that failed, and tells its code.
+    """Under `torchrun`, sleep, so that it sees the failing rank exit first and returns that rank's code.
 
     A rank closes its connections before it ends, and the others would overtake it on their way out.
     """
@@ -158,13 +154,13 @@ def _let_the_cause_end_first() -> None:
         time.sleep(_SECONDS_FOR_THE_CAUSE)
 
 
-def another_says(text: str, *, and_ends_us: bool) -> bool:
-    """Whether another rank of `launch` says the same: one line is enough for all.
+def another_prints(text: str, *, and_ends_us: bool) -> bool:
+    """Whether another rank of `launch` prints the same message: one line is enough for all.
 
     `and_ends_us`: it is an error, so that the launcher ends this rank as soon as the other has ended. Where that does
-    not happen the other may not have come to say it, and this one should.
+    not happen the other may have been ended before it could print it, and this one should.
     """
-    folder = os.environ.get(_SAID)
+    folder = os.environ.get(PRINTED_ERRORS)
     if folder is None:
         return False
     try:
@@ -179,7 +175,7 @@ def another_says(text: str, *, and_ends_us: bool) -> bool:
 
 
 def _is_launched() -> bool:
-    """Whether `torchrun`, or `launch` below, has started this process."""
+    """Whether `torchrun`, or `albert` with `--nproc`, has started this process."""
     return "TORCHELASTIC_RUN_ID" in os.environ
 
 
@@ -188,56 +184,6 @@ def _launcher_is_gone() -> None:
     launcher = os.getppid()
     while os.getppid() == launcher:
         time.sleep(1)
-
-
-def launch(nproc: int, arguments: Sequence[str]) -> int:
-    """Run `albert ARGUMENTS` as `nproc` ranks on this machine, as `torchrun` does; return the exit code.
-
-    It is that of the lowest rank that failed of its own accord, or 128 and the signal's number where one was killed.
-    Asked to stop (SIGTERM, Ctrl-C), the ranks are too, and have half a minute to save.
-    """
-    from torch.distributed.elastic.multiprocessing.api import SignalException
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
-
-    # torchrun would set one thread a rank and warn about it; share the cores instead.
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // nproc)))
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # the ranks say what is wrong
-    config = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
-        nproc_per_node=nproc,
-        run_id=uuid.uuid4().hex,
-        rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0",
-        max_restarts=0,
-    )
-    with TemporaryDirectory(prefix="albert-", ignore_cleanup_errors=True) as folder:
-        os.environ[_SAID] = folder
-        try:
-            elastic_launch(config, sys.executable)("-m", "albert_cli", *arguments)
-        except ChildFailedError as error:
-            return _exit_code({rank: failure.exitcode for rank, failure in sorted(error.failures.items())})
-        except SignalException:
-            return Interrupted.exit_code
-    return 0
-
-
-def _exit_code(codes: Mapping[int, int]) -> int:
-    """What the ranks' failures amount to; one that was killed is named, since it can say nothing itself.
-
-    A rank that ends with 1 may do so only for want of another, and SIGTERM is the launcher's own.
-    """
-    errors = [code for code in codes.values() if code > 1]
-    killed = {rank: signal.Signals(-code) for rank, code in codes.items() if code < 0 and code != -signal.SIGTERM}
-    if errors or not killed:
-        return next(iter(errors), 1 if 1 in codes.values() else 128 + signal.SIGTERM)
-    from albert_cli import console  # which asks this module who may speak
-
-    rank, number = next(iter(killed.items()))
-    reason = ", as the system does where memory is short" if number == signal.SIGKILL else ""
-    console.warn(f"rank {rank} was killed by {number.name}{reason}; the same command goes on from the last checkpoint")
-    return 128 + number
 
 
 def end_with_parent() -> None:

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from albert_cli import distributed
-from albert_cli.distributed import Group, process_group
+from albert_cli import ranks
+from albert_cli.ranks import Group, process_group
 
 RECIPE = """
 extends = "mini/docs"
@@ -34,7 +34,7 @@ save_every = 0
 def test_one_process_needs_no_group(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
-    assert distributed.is_main() and distributed.world_size() == 1
+    assert ranks.is_main() and ranks.world_size() == 1
     with process_group("cpu") as group:
         assert group == Group(0, 1)
         tensor = torch.tensor([1.0, 2.0])
@@ -49,7 +49,7 @@ def test_one_process_needs_no_group(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_rank_gets_the_tensors_of_rank_0(tmp_path: Path) -> None:
     (tmp_path / "share.py").write_text(
         "import torch\n"
-        "from albert_cli.distributed import process_group\n"
+        "from albert_cli.ranks import process_group\n"
         "with process_group('cpu') as group:\n"
         "    weight = torch.nn.Parameter(torch.full((2, 3), 5.0 + group.rank))\n"
         "    group.share([weight])\n"
@@ -65,12 +65,12 @@ def test_every_rank_gets_the_tensors_of_rank_0(tmp_path: Path) -> None:
 def test_ranks_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "3")
     monkeypatch.setenv("WORLD_SIZE", "8")
-    assert (distributed.rank(), distributed.world_size(), distributed.is_main()) == (3, 8, False)
+    assert (ranks.rank(), ranks.world_size(), ranks.is_main()) == (3, 8, False)
 
 
 def test_a_process_ends_with_the_pipe_that_its_parent_holds() -> None:
     """As the system closes it when the parent is killed."""
-    code = "import time; from albert_cli import distributed; distributed.end_with_stdin(); print(1); time.sleep(600)"
+    code = "import time; from albert_cli import ranks; ranks.end_with_stdin(); print(1); time.sleep(600)"
     call = [sys.executable, "-u", "-c", code]
     with subprocess.Popen(call, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdin is not None and child.stdout is not None
@@ -93,15 +93,15 @@ def test_what_all_ranks_refuse_alike_is_said_once(tiny_data: Path, tmp_path: Pat
 
 def test_what_one_rank_alone_has_is_always_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     waited: list[str] = []
-    monkeypatch.setattr(distributed, "_let_the_cause_end_first", lambda: waited.append("once"))
-    assert not any(distributed.another_says("a", and_ends_us=False) for _ in range(2))  # no launch of ours
-    monkeypatch.setenv("ALBERT_SAID", str(tmp_path))
-    assert not distributed.another_says("a", and_ends_us=True) and not distributed.another_says("b", and_ends_us=True)
-    assert waited == [] and distributed.another_says("a", and_ends_us=False)
-    assert not distributed.another_says("a", and_ends_us=True) and waited == ["once"]  # it was not ended: say it
-    assert not distributed.another_says("no such file: \udcff", and_ends_us=True)  # a name that is not UTF-8
-    monkeypatch.setenv("ALBERT_SAID", str(tmp_path / "gone"))
-    assert not any(distributed.another_says("a", and_ends_us=True) for _ in range(2))
+    monkeypatch.setattr(ranks, "_let_the_cause_end_first", lambda: waited.append("once"))
+    assert not any(ranks.another_prints("a", and_ends_us=False) for _ in range(2))  # no launch of ours
+    monkeypatch.setenv("ALBERT_PRINTED_ERRORS", str(tmp_path))
+    assert not ranks.another_prints("a", and_ends_us=True) and not ranks.another_prints("b", and_ends_us=True)
+    assert waited == [] and ranks.another_prints("a", and_ends_us=False)
+    assert not ranks.another_prints("a", and_ends_us=True) and waited == ["once"]  # it was not ended: say it
+    assert not ranks.another_prints("no such file: \udcff", and_ends_us=True)  # a name that is not UTF-8
+    monkeypatch.setenv("ALBERT_PRINTED_ERRORS", str(tmp_path / "gone"))
+    assert not any(ranks.another_prints("a", and_ends_us=True) for _ in range(2))
 
 
 def wait_for_steps(run: Path, process: subprocess.Popen[str], since: int = 0) -> None:
