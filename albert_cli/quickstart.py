@@ -284,7 +284,7 @@ def _result(
     examples: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
     """The numbers of the run, and its report."""
-    from albert_cli.evaluation.report import build
+    from albert_cli.report.build import build
 
     report = out / "report.html"
     build([out], report)
@@ -345,7 +345,7 @@ def _cell(scores: Mapping[str, Any]) -> str:
 
 def _verdicts(task: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """What every pretrained seed is above, all seeds of it, by the number of labelled sentences."""
-    from albert_cli.evaluation.report_scores import listed
+    from albert_cli.results import listed
 
     counts: dict[str, list[str]] = {}
     for count, of in task.items():

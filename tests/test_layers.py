@@ -21,12 +21,14 @@ LAYERS = (
     ("ranks",),
     ("console", "store", "config", "network", "machine"),
     ("launch",),
+    ("results",),
     ("text",),
     ("data",),
     ("model",),
     ("tasks",),
     ("training",),
     ("evaluation",),
+    ("report",),
     ("quickstart", "doctor", "bench", "experiments"),
     ("cli",),
     ("__main__",),
@@ -34,7 +36,7 @@ LAYERS = (
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 # What a verb imports when it needs it; `albert --help` must not wait for any of these.
 HEAVY = {"torch", "numpy", "pydantic", "sentencepiece", "tokenizers", "sentencex", "datasets", "huggingface_hub"}
-HEAVY |= {"sklearn", "scipy", "matplotlib", "safetensors", "transformers"}
+HEAVY |= {"sklearn", "scipy", "matplotlib", "jinja2", "safetensors", "transformers"}
 
 
 def relative(path: Path) -> str:
@@ -164,7 +166,6 @@ WRITES = {
     ("launch.py", "TemporaryDirectory"): "where the ranks mark what they have printed",
     ("ranks.py", "mkdir"): "such a mark",
     ("quickstart.py", "mkdir"): "the folder of the task's tables",
-    ("evaluation/report.py", "mkdir"): "the folder of a report",
     ("evaluation/encode.py", "mkdir"): "the folder of the vectors' file",
     ("evaluation/submission.py", "mkdir"): "the folder of the zip",
     ("data/shards.py", "open"): "token ids, streamed into a staged shard",
@@ -179,7 +180,7 @@ WRITES = {
     ("model/hub.py", "save_file"): "weights, into a staged checkpoint",
     ("training/loop.py", "TemporaryDirectory"): "where the journal of a measurement lies",
     ("training/checkpoint.py", "save_file"): "moments, into a staged checkpoint",
-    ("evaluation/plots.py", "savefig"): "an image in memory",
+    ("report/plots.py", "savefig"): "an image in memory",
 }
 WRITERS = {"write_text", "write_bytes", "mkdir", "makedirs", "touch", "tofile", "save_file", "savefig", "savez", "dump"}
 WRITERS |= {"symlink_to", "hardlink_to", "mkdtemp", "mkstemp", "NamedTemporaryFile", "TemporaryDirectory", "copyfile"}

@@ -71,13 +71,13 @@ def report(
         raise ConfigError(f"--out and --markdown are both {out}", "name two files")
     file_to_write(out)
     file_to_write(markdown, "--markdown")
-    from albert_cli.evaluation.report import build
+    from albert_cli.report.build import build
 
-    result = build(directories, out, markdown=markdown)
-    found = {"tasks": result["tasks"], "pretraining runs": result["pretraining"], "data": result["data"]}
+    made = build(directories, out, markdown=markdown)
+    found = {"tasks": made.tasks, "pretraining runs": made.pretraining, "data": made.data}
     counted = ", ".join(f"{name} {len(names)}" for name, names in found.items() if names or name != "data")
     files = " and ".join(str(path) for path in (out, markdown) if path is not None)
-    console.emit(result, f"{files}: {counted}")
+    console.emit(vars(made), f"{files}: {counted}")
 
 
 @verb(app)

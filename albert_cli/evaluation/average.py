@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import Any
 
+from albert_cli.results import Result
 from albert_cli.tasks.spec import find_task
 
 # Published of SQuAD are F1 and exact match: of 2.0 both at the threshold that is best on the dev set itself, as its
@@ -13,21 +13,14 @@ from albert_cli.tasks.spec import find_task
 _PUBLISHED = {"squad1": ("f1", "em"), "squad2": ("best_f1", "best_em")}
 
 
-def medians(result: Mapping[str, Any]) -> dict[str, float]:
-    """Every metric of a task's `results.json`: the median of its runs, or the score of a model that was not trained."""
-    if "all_scores" in result:
-        return {name: statistics.median(scores) for name, scores in result["all_scores"].items()}
-    return dict(result["scores"])
-
-
 def published_metrics(task: str) -> Sequence[str]:
     """The metrics under which a task's scores stand in the paper's tables."""
     return _PUBLISHED.get(task) or find_task(task).metrics[:1]
 
 
-def as_published(task: str, result: Mapping[str, Any]) -> dict[str, float]:
-    """Of a task's `results.json` the metrics that the paper's tables have."""
-    found = medians(result)
+def as_published(task: str, result: Result) -> dict[str, float]:
+    """Of a task's result the metrics that the paper's tables have."""
+    found = result.medians
     return {name: found[name] for name in published_metrics(task)}
 
 

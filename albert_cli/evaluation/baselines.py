@@ -6,7 +6,7 @@ characters, in small letters; nothing else is known of the language.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -39,12 +39,6 @@ def baselines(task: Task, train: Sequence[Example], dev: Sequence[Example]) -> d
     if task.inputs == 2:
         features[OVERLAP] = _overlap(*texts)
     return {name: scores(task.metrics, _predictions(task, *x, labels), gold) for name, x in features.items()}
-
-
-def best(found: Mapping[str, Mapping[str, float]], metric: str) -> tuple[str, float] | None:
-    """The name and the score of the best by a metric; None where none has it."""
-    known = {name: of[metric] for name, of in found.items() if metric in of}
-    return max(known.items(), key=lambda item: item[1], default=None)
 
 
 def _texts(task: Task, examples: Sequence[Example]) -> list[list[str]]:

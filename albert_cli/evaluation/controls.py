@@ -14,8 +14,8 @@ from typing import Any
 from albert_cli import console, store
 from albert_cli.errors import ConfigError
 from albert_cli.evaluation.parallel import Job
-from albert_cli.evaluation.results import CONTROLS
 from albert_cli.evaluation.single import FOLDER, NoneEnded, Request, evaluate_task, prepare_task
+from albert_cli.results import CONTROLS
 from albert_cli.training.finetune import RESULTS, Prepared
 
 _KEPT = ("median", "spread", "stdev", "standard_error", "scores_by_seed", "diverged", "collapsed")

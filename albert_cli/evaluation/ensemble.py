@@ -12,7 +12,7 @@ from typing import Any
 from albert_cli import console, store
 from albert_cli.errors import CheckpointError, ConfigError
 from albert_cli.evaluation.single import SCORING, Request, prepare_task, refuse_foreign
-from albert_cli.evaluation.tables import percent
+from albert_cli.results import percent
 from albert_cli.training import run
 from albert_cli.training.classify import PREDICTIONS
 from albert_cli.training.finetune import RESULTS, Prepared

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from albert_cli import store
-from albert_cli.evaluation.results import Record, number
+from albert_cli.results import number
 
 PREDICTIONS = "predictions.dev.jsonl"
+Record = Mapping[str, Any]
 # The words that a question is sorted by; of "how many" and "how much" the first word would say too little.
 _QUESTION = re.compile(r"\b(how many|how much|what|who|whom|whose|when|where|which|why|how)\b", re.IGNORECASE)
 _SAME = {"how much": "how many", "whom": "who", "whose": "who"}

@@ -23,7 +23,7 @@ from albert_cli import console, ranks
 from albert_cli.errors import AlbertError, Interrupted
 from albert_cli.evaluation.single import Request, prepare_task, run_directory, run_seed, seeds
 from albert_cli.evaluation.start import start_from_run
-from albert_cli.evaluation.tables import percent
+from albert_cli.results import percent
 from albert_cli.training.finetune import Prepared
 from albert_cli.training.task_recipe import PRETRAINED
 

@@ -11,7 +11,7 @@ from typing import Any
 from albert_cli import console, store
 from albert_cli.errors import InputError, MissingData
 from albert_cli.evaluation import controls, parallel
-from albert_cli.evaluation.average import average, medians
+from albert_cli.evaluation.average import average
 from albert_cli.evaluation.single import (
     NoneEnded,
     Request,
@@ -21,6 +21,7 @@ from albert_cli.evaluation.single import (
     run_directory,
 )
 from albert_cli.evaluation.start import start_from_run, start_task, without_start
+from albert_cli.results import Result
 from albert_cli.tasks.glue import HUB
 from albert_cli.tasks.spec import SCORED, TASKS
 from albert_cli.training.finetune import RESULTS, Prepared
@@ -143,4 +144,4 @@ def model_of(name: str, request: Request, out: Path, tasks: Mapping[str, Mapping
 def counted(result: Mapping[str, Any]) -> dict[str, float]:
     """What GLUE counts of a task: all of its metrics and dev splits, each the median of its runs."""
     not_counted = _NOT_COUNTED.get(result["task"], ())
-    return {name: score for name, score in medians(result).items() if name not in not_counted}
+    return {name: score for name, score in Result.model_validate(result).medians.items() if name not in not_counted}

@@ -4,242 +4,198 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from albert_cli import console
-from albert_cli.evaluation.baselines import best
-from albert_cli.evaluation.results import CONTROLS
+from albert_cli.results import CONTROLS, Point, Result, Search, Submission, Suite, parse, percent, standard_error
 from albert_cli.tasks.spec import SCORED, TASKS
 from albert_cli.training.task_recipe import PRETRAINED
 
-Result = Mapping[str, Any]
 _CLASSICAL = (
     "classical: the better of linear models on TF-IDF words and bigrams (words) and on what two texts have in common "
     "(overlap), trained on the same examples"
 )
 _BEGINNINGS = {"random": "random weights", "start": "the weights that pretraining started from"}
-_FAILURES = ("diverged", "collapsed")  # how a seed may fail, as `results.json` and a table's heading call it
+_HEADERS = ("task", "metric", "median", "s.e.", "classical", "majority", "diverged", "collapsed", "scores by seed")
+_SELDOM = ("diverged", "collapsed", "classical", "s.e.")  # columns that are shown only where there is something in them
 
 
-def text(result: Result) -> str:
+def text(result: Mapping[str, object]) -> str:
     """A result as a table with a row a task, the protocol, and notes."""
-    match result["kind"]:
+    record = parse(result)
+    if isinstance(record, Search):
+        return _search_text(record)
+    if isinstance(record, Suite):
+        return _suite_text(record)
+    match record.kind:
         case "run":
             return run_text(result, None)
         case "predictions":
-            return _predictions_text(result)
-        case "search":
-            return _search_text(result)
+            return _predictions_text(record)
         case "ensemble":
-            return _ensemble_text(result)
-    tasks = list(result["tasks"].values()) if result["kind"] == "suite" else [result]
-    rows = [row for r in tasks for row in (_row(r), *_control_rows(r))]
-    if result["kind"] == "suite":
-        mean = result.get("glue_score", result.get("mean_of_tasks"))
-        name = "GLUE score" if "glue_score" in result else f"mean of {result['tasks_scored']} of {len(SCORED)} tasks"
-        rows.append((name, "", percent(mean), "", "", "", "", "", ""))
-    headers = ("task", "metric", "median", "s.e.", "classical", "majority", *_FAILURES, "scores by seed")
-    notes = [_CLASSICAL] if any(r.get("baselines") for r in tasks) else []
-    notes += [*_verdicts(tasks), *_divergences(tasks), *_collapses(tasks), *_protocols(tasks), *_left_out(result)]
-    if diagnostics := result.get("diagnostics"):
-        notes.append(text(diagnostics))
-    parts = [_table(headers, rows), console.wrapped(notes)]
-    if result.get("submission"):
-        parts.append(_submission_text(result["submission"]))
-    return "\n\n".join(filter(None, parts))
+            return _ensemble_text(record)
+    return f"{_table(_HEADERS, _rows([record]))}\n\n{console.wrapped(_notes([record]))}"
 
 
-def run_text(result: Result, out: Path | None) -> str:
+def run_text(result: Mapping[str, object], out: Path | None) -> str:
     """One run's scores in a line or two."""
-    scores = ", ".join(f"{name} {percent(value)}" for name, value in result["scores"].items())
+    run = Result.model_validate(result)
+    scores = ", ".join(f"{name} {percent(value)}" for name, value in run.scores.items())
     where = f"{out}: " if out else ""
-    best = f" at step {result['best_step']} of {result['steps']}" if "best_step" in result else ""
-    majority = f" (majority {percent(result['majority'])})" if result["majority"] is not None else ""
-    collapsed = f"\nThe run collapsed: {result['collapsed']}." if result.get("collapsed") else ""
-    return f"{where}{result['title']} dev {scores}{best}{majority}{collapsed}"
+    best = f" at step {run.best_step} of {run.steps}" if run.best_step is not None else ""
+    majority = f" (majority {percent(run.majority)})" if run.majority is not None else ""
+    collapsed = f"\nThe run collapsed: {run.collapsed}." if run.collapsed else ""
+    return f"{where}{run.title} dev {scores}{best}{majority}{collapsed}"
 
 
-def percent(value: float | None) -> str:
-    """A score of 0..1 as the field writes it, times 100; nothing for None."""
-    return "" if value is None else f"{100 * value:.1f}"
+def _suite_text(suite: Suite) -> str:
+    tasks = list(suite.tasks.values())
+    whole = suite.glue_score is not None
+    name = "GLUE score" if whole else f"mean of {len(tasks)} of {len(SCORED)} tasks"
+    mean = percent(suite.glue_score if whole else suite.mean_of_tasks)
+    rows = [*_rows(tasks), [name, "", mean, *[""] * (len(_HEADERS) - 3)]]
+    left_out = ", ".join(TASKS[name].title for name in suite.left_out)
+    notes = [*_notes(tasks), *([f"Left out, without data: {left_out}."] if left_out else [])]
+    notes += [_predictions_text(suite.diagnostics)] if suite.diagnostics else []
+    parts = [_table(_HEADERS, rows), console.wrapped(notes)]
+    return "\n\n".join([*parts, *([_submission_text(suite.submission)] if suite.submission else [])])
 
 
-def _row(result: Result) -> tuple[str, ...]:
-    title, metric = result["title"], result["metric"]
-    if result["kind"] == "run":
-        return (title, metric, percent(result["score"]), "", "", percent(result["majority"]), "", "", "")
-    scores = " ".join(map(percent, result["scores_by_seed"].values()))
-    numbers = map(percent, (result["median"], result.get("standard_error")))
-    return (title, metric, *numbers, _classical(result), percent(result["majority"]), *_failures(result), scores)
+def _rows(tasks: Sequence[Result]) -> list[list[str]]:
+    """A row for each task, and below it one for each of its controls."""
+    rows = []
+    for r in tasks:
+        classical = f"{r.classical[0]} {percent(r.classical[1])}" if r.classical else ""
+        median, scores = (percent(r.score), "") if r.kind == "run" else (percent(r.median), _scores(r.scores_by_seed))
+        numbers = [median, percent(r.standard_error), classical, percent(r.majority)]
+        rows.append([r.title, r.metric, *numbers, *_failures(r), scores])
+        for name, c in r.controls.items():
+            numbers = [percent(c.median), percent(c.standard_error), "", ""]
+            rows.append([f"  {CONTROLS[name]}", "", *numbers, *_failures(c), _scores(c.scores_by_seed)])
+    return rows
 
 
-def _control_rows(result: Result) -> Iterator[tuple[str, ...]]:
-    """A row for each control, below its task."""
-    for name, found in result.get("controls", {}).items():
-        scores = " ".join(map(percent, found["scores_by_seed"].values()))
-        numbers = map(percent, (found["median"], found.get("standard_error")))
-        yield (f"  {CONTROLS[name]}", "", *numbers, "", "", *_failures(found), scores)
+def _scores(by_seed: Mapping[str, float]) -> str:
+    return " ".join(map(percent, by_seed.values()))
 
 
-def _verdicts(tasks: list[Any]) -> Iterator[str]:
-    """Whether every seed is above every seed of a control, in words."""
+def _failures(found: Result | Point) -> list[str]:
+    """How many seeds diverged and how many collapsed; nothing for none, or of a single run."""
+    total = len(found.scores_by_seed) + len(found.diverged)
+    return [f"{len(of)} of {total}" if of and total else "" for of in (found.diverged, found.collapsed)]
+
+
+def _table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    shown = [i for i, name in enumerate(headers) if name not in _SELDOM or any(row[i] for row in rows)]
+    return console.table([headers[i] for i in shown], [[row[i] for i in shown] for row in rows])
+
+
+def _notes(tasks: Sequence[Result]) -> Iterator[str]:
+    """What stands below the table of tasks."""
+    if any(r.baselines for r in tasks):
+        yield _CLASSICAL
     for name, control in CONTROLS.items():
-        apart: dict[bool, list[str]] = {True: [], False: []}
-        for result in tasks:
-            clear = result.get("controls", {}).get(name, {}).get("every_seed_above")
-            if clear is not None:
-                apart[clear].append(result["title"])
+        apart: dict[bool | None, list[str]] = {True: [], False: [], None: []}
+        for r in tasks:
+            apart[r.controls[name].every_seed_above if name in r.controls else None].append(r.title)
         if apart[True]:
             rest = f", but not on {', '.join(apart[False])}" if apart[False] else ""
             yield f"Every pretrained seed is above every seed of the {control} on {', '.join(apart[True])}{rest}."
         elif apart[False]:
             yield f"On {', '.join(apart[False])} not every pretrained seed is above every seed of the {control}."
+    several = [r for r in tasks if r.kind == "eval"]
+    for r in several:
+        if diverged := r.seeds_diverged:
+            each, ended = _each(diverged), len(r.scores_by_seed)
+            yield f"{r.title} diverged: {each}; the median is of the {ended} of {len(r.seeds)} seeds that ended"
+    for r in several:
+        if collapsed := r.seeds_collapsed:
+            rest = percent(r.median_without_collapsed)
+            others = f"the median of the others is {rest}" if rest else "no seed is left"
+            yield f"{r.title} collapsed: {_each(collapsed)}; {others}"
+    by_text: dict[str, list[str]] = {}
+    for r in tasks:
+        if r.kind == "eval" and (how := protocol(r)):
+            by_text.setdefault(how, []).append(r.title)
+    yield from (f"{', '.join(titles)}: {how}" for how, titles in by_text.items())
+    yield from (f"{r.title}: {r.start_note}" for r in tasks if r.start_note)
 
 
-def _classical(result: Result) -> str:
-    """The best of the linear models, and which it is."""
-    found = best(result.get("baselines", {}), result["metric"])
-    return f"{found[0]} {percent(found[1])}" if found else ""
+def _each(why: Mapping[str, str]) -> str:
+    return ", ".join(f"seed {seed} ({reason})" for seed, reason in why.items())
 
 
-def _table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """The table, with the columns of failures, of classical baselines and of errors only where there are some."""
-    seldom = (*_FAILURES, "classical", "s.e.")
-    shown = [i for i, name in enumerate(headers) if name not in seldom or any(row[i] for row in rows)]
-    return console.table([headers[i] for i in shown], [[row[i] for i in shown] for row in rows])
-
-
-def _failures(result: Result) -> list[str]:
-    """How many seeds diverged and how many collapsed; nothing for none."""
-    total = len(result["scores_by_seed"]) + len(result.get("diverged", ()))
-    return [f"{len(result[name])} of {total}" if result.get(name) else "" for name in _FAILURES]
+def protocol(result: Result | Mapping[str, object]) -> str:
+    """What a score must never be shown without: seeds, steps, batch, rate, length, start; "" where it is not known."""
+    r = Result.model_validate(result)
+    known = (r.eval_every, r.steps, r.batch_size, r.lr, r.warmup_steps, r.max_seq_length, r.dropout)
+    if r.kind != "eval" or not r.seeds or None in known:
+        return ""
+    assert r.steps is not None and r.eval_every is not None
+    k, ended = len(r.seeds), len(r.seeds) - len(r.diverged)
+    begin = _BEGINNINGS.get(r.initial, "the pretrained checkpoint")
+    begin = begin if r.start_from in (PRETRAINED, "") else f"a model fine-tuned on {TASKS[r.start_from].title}"
+    if r.matching_heads:
+        begin += f" with {r.matching_heads} of its attention heads set to compare words"
+    if r.count_heads:
+        begin += f" with {r.count_heads} of its attention heads set to count the words that the two texts share"
+        begin += f" and {r.spreading_heads} to mark those around" if r.spreading_heads else ""
+    seeds = f"median of {f'{ended} of {k}' if ended < k else k} seeds ({r.seeds[0]} to {r.seeds[-1]})"
+    part = f"{r.examples['train']:,.0f} training examples drawn by its seed, " if r.train_examples else ""
+    epochs = f" ({r.epochs:g} epochs)" if r.epochs is not None else ""
+    looks = f"on dev every {r.eval_every:,} steps, the best kept" if 0 < r.eval_every < r.steps else ""
+    return (
+        f"{seeds if k > 1 else f'seed {r.seeds[0]}'}, {part}{r.steps:,} steps of {r.batch_size}{epochs}, rate {r.lr:g} "
+        f"after {r.warmup_steps:,} steps of warm-up, at most {r.max_seq_length} tokens, dropout {r.dropout:g}, from "
+        f"{begin}; scored {looks or 'once, after the last step'}"
+    )
 
 
 def _predictions_text(result: Result) -> str:
-    total = sum(result["predicted"].values())
-    shares = ", ".join(f"{label} {100 * count / total:.0f}%" for label, count in result["predicted"].items())
-    return f"{result['title']}: {total:,} predictions and no labels to score them by ({shares})"
+    if result.kind != "predictions":
+        return run_text(result.model_dump(), None)
+    total = sum(result.predicted.values())
+    shares = ", ".join(f"{label} {100 * count / total:.0f}%" for label, count in result.predicted.items())
+    return f"{result.title}: {total:,} predictions and no labels to score them by ({shares})"
 
 
-def _search_text(result: Mapping[str, Any]) -> str:
+def _search_text(search: Search) -> str:
     """A row a combination, the best first."""
-    points = sorted(result["points"], key=lambda point: (point["median"] is None, -(point["median"] or 0.0)))
-    keys = tuple(result["best"]["values"])
+    points = sorted(search.points, key=lambda point: (point.median is None, -(point.median or 0.0)))
     rows = [
         (
-            *(point["values"][key] for key in keys),
-            percent(point["median"]),
-            percent(point["spread"]),
+            *point.values.values(),
+            *map(percent, (point.median, standard_error(point.scores_by_seed.values()), point.spread)),
             *_failures(point),
-            " ".join(map(percent, point["scores_by_seed"].values())),
+            _scores(point.scores_by_seed),
         )
         for point in points
     ]
-    headers = (*keys, f"{result['title']} {result['metric']}", "spread", *_FAILURES, "by seed")
-    values = result["best"]["directory"]
-    majority = f", majority {percent(result['majority'])}" if result["majority"] is not None else ""
-    best = f"Best: {values}, {percent(result['best']['median'])}{majority}."
-    return f"{_table(headers, rows)}\n\n{console.wrapped([best, result['caveat']])}"
+    headers = (*search.best.values, f"{search.title} {search.metric}", "s.e.", "spread", *_HEADERS[-3:-1], "by seed")
+    majority = f", majority {percent(search.majority)}" if search.majority is not None else ""
+    best = f"Best: {search.best.directory}, {percent(search.best.median)}{majority}."
+    return f"{_table(headers, rows)}\n\n{console.wrapped([best, search.caveat])}"
 
 
-def _ensemble_text(result: Mapping[str, Any]) -> str:
+def _ensemble_text(result: Result) -> str:
     """Each member, all of them, the chosen ones, and what was gained."""
-    metric, gain = result["metric"], result["gain"]
-    rows: list[tuple[str, str, str]] = [
-        (member["directory"], percent(member["score"]), "chosen" if member["directory"] in result["chosen"] else "")
-        for member in result["members"]
-    ]
-    best = f"{100 * gain['all_over_best']:+.1f}"
-    rows.append((f"all {len(rows)}", percent(result["of_all"][metric]), f"{best} over the best"))
-    best = f"{100 * gain['chosen_over_best']:+.1f}"
-    rows.append((f"the {len(result['chosen'])} chosen", percent(result["score"]), f"{best} over the best"))
-    notes = [f"All of them gain {100 * gain['all_over_median']:+.1f} over the median of their members."]
+    gain = {name: f"{100 * points:+.1f}" for name, points in result.gain.items()}
+    rows = [(m.directory, percent(m.score), "chosen" if m.directory in result.chosen else "") for m in result.members]
+    of_all = percent(result.of_all[result.metric])
+    rows.append((f"all {len(result.members)}", of_all, f"{gain['all_over_best']} over the best"))
+    chosen = f"the {len(result.chosen)} chosen"
+    rows.append((chosen, percent(result.score), f"{gain['chosen_over_best']} over the best"))
+    notes = [f"All of them gain {gain['all_over_median']} over the median of their members."]
     notes += ["The chosen were picked by their score on this very dev set, which flatters it."]
-    return f"{console.table((result['title'], metric, ''), rows)}\n\n{console.wrapped(notes)}"
+    return f"{console.table((result.title, result.metric, ''), rows)}\n\n{console.wrapped(notes)}"
 
 
-def _submission_text(submission: Mapping[str, Any]) -> str:
+def _submission_text(submission: Submission) -> str:
     """Which model answers which file, and which files are placeholders."""
-    files: Mapping[str, Mapping[str, Any]] = submission["files"]
-    empty = [name for name, file in files.items() if "model" not in file]
+    empty = [name for name, file in submission.files.items() if not file.model]
     rows = [
-        (
-            name,
-            f"{file['rows']:,}",
-            f"{file['placeholder']} everywhere: {file['because']}" if name in empty else file["model"],
-        )
-        for name, file in files.items()
+        (name, f"{file.rows:,}", file.model or f"{file.placeholder} everywhere: {file.because}")
+        for name, file in submission.files.items()
     ]
-    table = console.table((submission["file"], "rows", "predicted by"), rows)
-    if not empty:
-        return table
-    note = (
-        f"{len(empty)} of {len(files)} files hold one answer for all rows, and so will their scores: {', '.join(empty)}"
-    )
-    return f"{table}\n{console.wrapped([note])}"
-
-
-def _divergences(tasks: list[Any]) -> Iterator[str]:
-    """Which seeds have no score, and why."""
-    for result in tasks:
-        if diverged := result.get("diverged") if result["kind"] == "eval" else None:
-            each = ", ".join(f"seed {seed} ({why})" for seed, why in diverged.items())
-            ended, total = len(result["scores_by_seed"]), len(result["seeds"])
-            yield f"{result['title']} diverged: {each}; the median is of the {ended} of {total} seeds that ended"
-
-
-def _collapses(tasks: list[Any]) -> Iterator[str]:
-    """Which seeds collapsed and how, and the median of the others."""
-    for result in tasks:
-        if collapsed := result.get("collapsed") if result["kind"] == "eval" else None:
-            each = ", ".join(f"seed {seed} ({why})" for seed, why in collapsed.items())
-            rest = result["median_without_collapsed"]
-            others = f"the median of the others is {percent(rest)}" if rest is not None else "no seed is left"
-            yield f"{result['title']} collapsed: {each}; {others}"
-
-
-def _left_out(result: Result) -> Iterator[str]:
-    """Which tasks of a suite had no data, and which began without what their recipe starts from."""
-    if names := [TASKS[name].title for name in result.get("left_out", ())]:
-        yield f"Left out, without data: {', '.join(names)}."
-    tasks = result.get("tasks", {}).values() if result["kind"] == "suite" else [result]
-    for task in tasks:
-        if note := task.get("start_note"):
-            yield f"{task['title']}: {note}"
-
-
-def _protocols(tasks: list[Any]) -> Iterator[str]:
-    """How the scores came about, a line for all tasks that share it."""
-    by_text: dict[str, list[str]] = {}
-    for result in tasks:
-        if said := protocol(result):
-            by_text.setdefault(said, []).append(result["title"])
-    for said, titles in by_text.items():
-        yield f"{', '.join(titles)}: {said}"
-
-
-def protocol(result: Result) -> str:
-    """What a score must never be shown without: seeds, steps, batch, rate, length, start; "" where it is not known."""
-    if result["kind"] != "eval" or "eval_every" not in result:
-        return ""
-    k, seeds, ended = len(result["seeds"]), result["seeds"], len(result["seeds"]) - len(result.get("diverged", ()))
-    start = result["start_from"]
-    begin = _BEGINNINGS.get(result["initial"], "the pretrained checkpoint")
-    begin = begin if start == PRETRAINED else f"a model fine-tuned on {TASKS[start].title}"
-    if heads := result.get("matching_heads"):
-        begin += f" with {heads} of its attention heads set to compare words"
-    if heads := result.get("count_heads"):
-        begin += f" with {heads} of its attention heads set to count the words that the two texts share"
-        begin += f" and {more} to tell those around" if (more := result.get("spreading_heads")) else ""
-    of = f"{ended} of {k}" if ended < k else k
-    count = f"{result['examples']['train']:,}" if result.get("train_examples") else ""
-    part = f"{count} training examples drawn by its seed, " if count else ""
-    every, steps = result["eval_every"], result["steps"]
-    length = f"{steps:,} steps of {result['batch_size']}"
-    length += f" ({result['epochs']:g} epochs)" if "epochs" in result else ""
-    looks = f"on dev every {every:,} steps, the best kept" if 0 < every < steps else "once, after the last step"
-    return (f"median of {of} seeds ({seeds[0]} to {seeds[-1]}), " if k > 1 else f"seed {seeds[0]}, ") + (
-        f"{part}{length}, rate {result['lr']:g} after {result['warmup_steps']:,} "
-        f"steps of warm-up, at most {result['max_seq_length']} pieces, dropout {result['dropout']:g}, from {begin}; "
-        f"scored {looks}"
-    )
+    table, total = console.table((submission.file, "rows", "predicted by"), rows), len(rows)
+    note = f"{len(empty)} of {total} files hold one answer for all rows, and so will their scores: {', '.join(empty)}"
+    return f"{table}\n{console.wrapped([note])}" if empty else table

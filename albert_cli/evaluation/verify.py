@@ -13,6 +13,7 @@ from albert_cli.evaluation.average import as_published, average, published_metri
 from albert_cli.evaluation.runs import evaluate
 from albert_cli.evaluation.single import refuse_foreign
 from albert_cli.model import hub
+from albert_cli.results import Result
 from albert_cli.training.finetune import RESULTS
 from albert_cli.training.verify_recipe import VerifyRecipe, is_verify
 
@@ -88,7 +89,11 @@ def _verdict(
     except DivergedError as error:
         console.warn(error.message)
         return {**published, "verdict": "diverged", "reason": error.message}
-    scores = {name: 100 * score for name, score in as_published(task, found).items() if name in expected}
+    scores = {
+        name: 100 * score
+        for name, score in as_published(task, Result.model_validate(found)).items()
+        if name in expected
+    }
     reached = all(scores[name] >= score - tolerance for name, score in expected.items())
     return {**published, "scores": scores, "runs": recipe.runs, "verdict": "reached" if reached else "not reached"}
 

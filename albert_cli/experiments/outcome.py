@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from albert_cli import store
 from albert_cli.evaluation.average import as_published, average
-from albert_cli.evaluation.results import number
 from albert_cli.experiments.claims import Judgement, judge
 from albert_cli.experiments.plan import Plan, Run
+from albert_cli.report.found import Points, curves
+from albert_cli.results import standard_error
 
-Points = list[tuple[float, float]]
 _CLOCK = 0.1  # seconds, to which a run's are rounded
 # What the probe counts the examples of each accuracy under.
 _EXAMPLES = {"mlm": "masked_words", "sop": "sequences", "nsp": "sequences"}
@@ -42,6 +41,10 @@ class Outcome:
         found = self.by_seed(variant, metric)
         return statistics.median(found.values()) if found else None
 
+    def standard_error(self, variant: str, metric: str) -> float | None:
+        """Of the mean over seeds; None for fewer than two."""
+        return standard_error(self.by_seed(variant, metric).values())
+
     def to_json(self) -> dict[str, Any]:
         """For `results.json` and `--json`."""
         request = self.plan.request
@@ -60,27 +63,26 @@ class Outcome:
 
 
 def read(plan: Plan) -> Outcome:
-    """Gather the results of all stages that are done, and judge the claims by them."""
+    """Gather the results of all stages that are done, and hold the claims against them."""
     values: dict[str, dict[str, dict[int, float]]] = {name: {} for name in plan.variants}
     steps: dict[str, dict[str, list[list[float]]]] = {}
-    curves: dict[str, dict[str, list[Points]]] = {}
+    drawn: dict[str, dict[str, list[Points]]] = {}
     titles: dict[str, str] = {}
     diverged: dict[str, int] = {}
     for run in plan.runs:
-        record = _record(plan, run.pretrain)
-        if "diverged" in record:
+        if plan.record(run.pretrain).diverged:
             diverged[run.variant] = diverged.get(run.variant, 0) + 1
-        for metric, value in _numbers(plan, run, record, titles).items():
+        for metric, value in _numbers(plan, run, titles).items():
             values[run.variant].setdefault(metric, {})[run.seed] = value
-        for name, layers in _steps(plan, run).items():
+        for name, layers in plan.record(run.probe).printed.layer_steps.items():
             steps.setdefault(run.variant, {}).setdefault(name, []).append(layers)
-        for name, points in _curves(plan.directory(run.pretrain)).items():
-            curves.setdefault(run.variant, {}).setdefault(name, []).append(points)
+        for name, points in curves(plan.directory(run.pretrain))[1].items():
+            drawn.setdefault(run.variant, {}).setdefault(name, []).append(points)
     sampling = {name: _sampling(plan, name, values[name]) for name in plan.variants}
     if (against := plan.experiment.speed_against) is not None:
         _add_speedups(values, sampling, against)
     judgements = [judge(claim, values, sampling) for claim in plan.claims]
-    return Outcome(plan, values, steps, curves, titles, diverged, judgements)
+    return Outcome(plan, values, steps, drawn, titles, diverged, judgements)
 
 
 def _add_speedups(
@@ -111,12 +113,11 @@ def _sampling(plan: Plan, variant: str, metrics: Mapping[str, Mapping[int, float
         if run.variant != variant:
             continue
         found["seconds"] = max(found.get("seconds", 0.0), _seconds_variance(plan.directory(run.pretrain)))
-        probed = _result(plan, run.probe)
-        examples = {f"{kind}_accuracy": number(probed.get(count)) for kind, count in _EXAMPLES.items()}
+        probed = plan.record(run.probe).numbers
+        examples = {f"{kind}_accuracy": probed.get(count) for kind, count in _EXAMPLES.items()}
         for name, stage in run.tasks.items():
-            result = _result(plan, stage)
-            counts = [number(n) for split, n in (result.get("examples") or {}).items() if split != "train"]
-            examples[f"task_{name}"] = counts[0] if counts else None
+            of_splits = plan.record(stage).task.examples.items()
+            examples[f"task_{name}"] = next((n for split, n in of_splits if split != "train"), None)
         for metric, count in examples.items():
             if count and run.seed in metrics.get(metric, {}):
                 share = min(1.0, max(0.0, metrics[metric][run.seed]))
@@ -129,68 +130,40 @@ def _sampling(plan: Plan, variant: str, metrics: Mapping[str, Mapping[int, float
 
 def _seconds_variance(directory: Path) -> float:
     """The variance of a run's seconds: of the clock as written, and of the pace between lines of the journal."""
-    path = directory / "metrics.jsonl"
-    lines = [row for row in store.read_journal(path) if "loss" in row] if path.is_file() else []
-    points = [(step, at) for row in lines if (step := number(row.get("step"))) and (at := number(row.get("seconds")))]
+    training, _ = curves(directory)
+    steps = {step for step, _ in training.get("loss", [])}
+    points = [(step, at) for step, at in training.get("seconds", []) if step in steps and step and at]
     paces = [(b - a) / (n - m) for (m, a), (n, b) in itertools.pairwise(points) if n > m and b > a]
-    steps = points[-1][0] if points else 0.0
+    last = points[-1][0] if points else 0.0
     of_paces = statistics.variance(paces) / len(paces) if len(paces) > 1 else 0.0
-    return _CLOCK**2 / 12 + steps**2 * of_paces
+    return _CLOCK**2 / 12 + last**2 * of_paces
 
 
-def _record(plan: Plan, stage: str | None) -> dict[str, Any]:
-    path = plan.result(stage) if stage else Path()
-    return store.read_json(path) if stage and path.is_file() else {}
-
-
-def _result(plan: Plan, stage: str | None) -> dict[str, Any]:
-    found = _record(plan, stage).get("result")
-    return found if isinstance(found, dict) else {}
-
-
-def _numbers(plan: Plan, run: Run, record: Mapping[str, Any], titles: dict[str, str]) -> dict[str, float]:
+def _numbers(plan: Plan, run: Run, titles: dict[str, str]) -> dict[str, float]:
     """Every number of a run: of pretraining its length, of the probe all, of each task what the paper has."""
-    trained = record.get("result") or {}
-    if models := trained.get("models"):  # `albert params`
-        config = models[0]["config"]
-        shape = {"layers": config["num_hidden_layers"], "hidden": config["hidden_size"]}
-        return {"parameters": models[0]["total"], "paper_count": models[0]["paper_count"], **shape}
-    kept = {key: trained.get(key) for key in ("steps", "seconds")}
-    kept["own_mlm_accuracy"] = trained.get("mlm_accuracy")  # under the masks that the run trains with
-    found = {**kept, **_result(plan, run.probe)}
-    numbers = {key: value for key in found if (value := number(found[key])) is not None}
+    trained = plan.record(run.pretrain)
+    if models := trained.printed.models:  # `albert params`
+        shape = {"layers": models[0].config["num_hidden_layers"], "hidden": models[0].config["hidden_size"]}
+        return {"parameters": models[0].total, "paper_count": models[0].paper_count, **shape}
+    # The accuracy of training is under the masks that the run trains with.
+    names = {"steps": "steps", "seconds": "seconds", "mlm_accuracy": "own_mlm_accuracy"}
+    found = {name: trained.numbers[key] for key, name in names.items() if key in trained.numbers}
+    found |= plan.record(run.probe).numbers
     scores: dict[str, dict[str, float]] = {}
     above = []
     for name, stage in run.tasks.items():
-        if not (result := _result(plan, stage)):
+        if not (record := plan.record(stage)).numbers:
             continue
-        scores[name], majority = as_published(name, result), number(result.get("majority"))
-        title = str(result.get("title", name))
+        result, title = record.task, record.task.title or name
+        scores[name] = as_published(name, result)
         if len(scores[name]) > 1:  # F1 and exact match
             titles |= {f"{name}_{metric}": f"{title} {metric.replace('_', ' ')}" for metric in scores[name]}
-            numbers |= {f"task_{name}_{metric}": score for metric, score in scores[name].items()}
+            found |= {f"task_{name}_{metric}": score for metric, score in scores[name].items()}
         titles[name] = title
-        numbers[f"task_{name}"] = score = average({name: scores[name]})
-        above += [score - majority] if majority is not None else []
+        found[f"task_{name}"] = score = average({name: scores[name]})
+        above += [score - result.majority] if result.majority is not None else []
     if scores and len(scores) == len(run.tasks):
-        numbers["tasks_mean"] = average(scores)
+        found["tasks_mean"] = average(scores)
         if above:
-            numbers["tasks_above_majority"] = statistics.fmean(above)
-    return numbers
-
-
-def _steps(plan: Plan, run: Run) -> dict[str, list[float]]:
-    found = _result(plan, run.probe).get("layer_steps")
-    return found if isinstance(found, dict) else {}
-
-
-def _curves(directory: Path) -> dict[str, Points]:
-    """(step, value) of the evaluations while training, and of its loss."""
-    path = directory / "metrics.jsonl"
-    found: dict[str, Points] = {}
-    for row in store.read_journal(path) if path.is_file() else []:
-        rows = dict(row.get("eval", {})) | ({"training_loss": row["mlm_loss"]} if "mlm_loss" in row else {})
-        for name, value in rows.items():
-            if (value := number(value)) is not None and (step := number(row.get("step"))) is not None:
-                found.setdefault(name, []).append((step, value))
+            found["tasks_above_majority"] = statistics.fmean(above)
     return found

@@ -5,109 +5,110 @@ One self-contained page; the scale stands at its head and in its title. Everythi
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from albert_cli import __version__, console, store
-from albert_cli.evaluation.page import Markup, document, join, table, tag
-from albert_cli.evaluation.results import number
-from albert_cli.experiments import drawings
 from albert_cli.experiments.budget import in_words
-from albert_cli.experiments.claims import CONFIDENCE, FAILS, HOLDS, NOISY, Finding, Judgement, Verdict
+from albert_cli.experiments.claims import CONFIDENCE, FAILS, HOLDS, NOISY, Finding, Verdict
 from albert_cli.experiments.outcome import Outcome
 from albert_cli.experiments.recipe import EXACT, METRICS
+from albert_cli.report import page, plots
+from albert_cli.report.page import (
+    Block,
+    Fact,
+    Figure,
+    Grid,
+    Group,
+    Heading,
+    Key,
+    Page,
+    Paragraph,
+    Section,
+    Span,
+    Table,
+    Text,
+)
+from albert_cli.results import RESULTS
 
-_MARKS: Final[dict[Verdict, tuple[str, str]]] = {HOLDS: ("s3", "●"), FAILS: ("s6", "■"), NOISY: ("s5", "◆")}
+_MARKS: Final[dict[Verdict, Span]] = {HOLDS: Span("● ", "s3"), FAILS: Span("■ ", "s6"), NOISY: Span("◆ ", "s5")}
+_CURVES = {
+    "mlm_loss": ("Masked-word loss", "Nats a masked token, on held-out text while training.", False),
+    "mlm_accuracy": ("Masked words right", "Per cent, on held-out text while training.", True),
+    "order_accuracy": ("Sentence loss: pairs right", "Per cent, of the pairs that each run trains on, held out.", True),
+}
+_LAYERS = {
+    "l2": ("Distance from a layer’s input to its output", "Euclidean, mean over tokens of held-out text."),
+    "degrees": ("Angle between a layer’s input and its output", "Degrees, mean over tokens of held-out text."),
+}
+_ABOUT_CLAIMS = (
+    f"A condition is met when the mean over seeds and its one-sided {CONFIDENCE:.0%} bound lie on the right side of "
+    "the limit. The bound holds the spread of the seeds (Student’s t), of accuracies the sampling error of the "
+    "examples scored, and of seconds the spread within a run. One seed alone decides nothing. Counts are exact. Where "
+    "a claim is about what is learnt, its first condition is that a model has learnt: 3 points above the majority "
+    "class; of masked words 0.75 nats below the unigram entropy, where frequencies and copying give half a nat; of two "
+    "sentences 3.5 points above chance."
+)
 
 
 def write(found: Outcome) -> Path:
-    """Write `report.html` and `results.json` of an experiment; the same results give the same bytes."""
-    plan = found.plan
+    """Write `report.html`, `report.md` and `results.json`; the same results give the same bytes."""
+    plan, made = found.plan, _page(found)
     folder = plan.request.out / f"{plan.experiment.name}-{plan.request.scale}"
-    with store.text_writer(folder / "report.html") as stream:  # makes the folder too
-        stream.write(page(found))
-    store.write_json(folder / "results.json", found.to_json())
+    for name, text in (("report.html", page.html(made)), ("report.md", page.markdown(made))):
+        with store.text_writer(folder / name) as stream:  # makes the folder too
+            stream.write(text)
+    store.write_json(folder / RESULTS, found.to_json())
     return folder / "report.html"
 
 
-def page(found: Outcome) -> str:
-    """The whole page as HTML."""
-    plan = found.plan
-    title = f"{plan.experiment.title}: scale {plan.request.scale}"
-    sections: list[tuple[str, str, Markup]] = []
-    if found.judgements:
-        sections.append(("claims", "Claims", _claims(found)))
-    sections.append(("table", "The paper’s table and ours", _tables(found)))
-    if drawn := drawings.section(found):
-        sections.append(("drawings", "Drawings", drawn))
-    sections.append(("commands", "Every number again", _commands(found)))
-    header = tag(
-        "header",
-        tag("h1", plan.experiment.title),
-        tag("p", f"{plan.experiment.source} of ALBERT (arXiv 1909.11942), at the scale ", tag("b", plan.request.scale),
-            f": {plan.scale.about}", class_="lead"),
-        _tally(found),
-    )  # fmt: skip
-    parts = [tag("section", tag("h2", name), body, id=anchor) for anchor, name, body in sections]
-    footer = tag("footer", tag("p", f"Scale {plan.request.scale}. Page made by albert {__version__}.", class_="small"))
-    return document(title, [(anchor, name) for anchor, name, _ in sections], header, *parts, footer)
-
-
-def _tally(found: Outcome) -> Markup:
-    """How many claims have which verdict, as tiles."""
-    tiles = []
-    verdict: Verdict
-    for verdict in (HOLDS, FAILS, NOISY):
-        count = sum(j.verdict == verdict for j in found.judgements)
-        names = tag("dd", "of the claims below", class_="beside")
-        tiles.append(tag("div", tag("dt", _verdict(verdict)), tag("dd", str(count), class_="value"), names))
-    return tag("dl", *tiles, class_="facts") if found.judgements else Markup("")
-
-
-def _verdict(verdict: Verdict) -> Markup:
-    series, mark = _MARKS[verdict]
-    return tag("span", tag("span", f"{mark} ", class_=series, aria_hidden="true"), verdict)
-
-
-# ---------------------------------------------------------------- claims
-
-
-def _claims(found: Outcome) -> Markup:
-    level = f"{CONFIDENCE:.0%}"
-    said = (
-        f"A condition is met when the mean over seeds and its one-sided {level} bound lie on the right side of the "
-        "limit. The bound holds the spread of the seeds (Student’s t), of accuracies the sampling error of the "
-        "examples scored, and of seconds the spread within a run. One seed alone decides nothing. Counts are exact. "
-        "Where a claim is about what is learnt, its first condition is that a model has learnt: 3 points above the "
-        "majority class; of masked words 0.75 nats below the unigram entropy, where frequencies and copying give half "
-        "a nat; of two sentences 3.5 points above chance."
-    )
-    return join(tag("p", said), *(_claim(judgement) for judgement in found.judgements))
-
-
-def _claim(judgement: Judgement) -> Markup:
-    claim = judgement.claim
-    rows = [
-        [str(f.condition), _number(f, f.mean), _bounds(f), _seeds(f), _verdict(f.verdict)] for f in judgement.findings
+def _page(found: Outcome) -> Page:
+    plan, scale = found.plan, found.plan.request.scale
+    sections = [
+        Section("claims", "Claims", _claims(found)),
+        Section("table", "The paper’s table and ours", _tables(found)),
+        Section("drawings", "Drawings", _drawings(found)),
+        Section("commands", "Every number again", _commands(found)),
     ]
-    head = ["condition", "mean", "bounds", "by seed", "verdict"]
-    return tag(
-        "div",
-        tag("h3", _verdict(judgement.verdict)),
-        tag("p", claim.says),
-        table(head, rows),
-        tag("p", f"{claim.source}. Limit: {claim.margin}", class_="small"),
-        class_="claim",
-    )
+    counts = {verdict: sum(j.verdict == verdict for j in found.judgements) for verdict in _MARKS}
+    return Page(
+        title=f"{plan.experiment.title}: scale {scale}",
+        heading=plan.experiment.title,
+        sections=[section for section in sections if section.blocks],
+        footer=Section("", "", [Paragraph(f"Scale {scale}. Page made by albert {__version__}.", small=True)]),
+        lead=(f"{plan.experiment.source} of ALBERT (arXiv 1909.11942), at the scale ", Span(scale, "strong"),
+              f": {plan.scale.about}"),
+        facts=[Fact((_MARKS[verdict], verdict), str(n), "of the claims below") for verdict, n in counts.items()]
+        if found.judgements
+        else (),
+    )  # fmt: skip
+
+
+def _claims(found: Outcome) -> list[Block]:
+    blocks: list[Block] = [Paragraph(_ABOUT_CLAIMS)] if found.judgements else []
+    for judgement in found.judgements:
+        claim = judgement.claim
+        rows: list[list[Text]] = [
+            [str(f.condition), _number(f, f.mean), _bounds(f), _seeds(f), (_MARKS[f.verdict], f.verdict)]
+            for f in judgement.findings
+        ]
+        parts = [
+            Heading((_MARKS[judgement.verdict], judgement.verdict)),
+            Paragraph(claim.says),
+            Table(["condition", "mean", "bounds", "by seed", "verdict"], rows),
+            Paragraph(f"{claim.source}. Limit: {claim.margin}", small=True),
+        ]
+        blocks.append(Group("claim", parts))
+    return blocks
 
 
 def finding_in_words(finding: Finding) -> str:
     """A finding as one line for a terminal."""
-    return (
-        f"{finding.condition}: {_number(finding, finding.mean)}"
-        f"{f' [{_bounds(finding)}]' if finding.low is not None else ''}, seeds {_seeds(finding)}: {finding.verdict}"
-    )
+    bounds = f" [{_bounds(finding)}]" if finding.low is not None else ""
+    mean = _number(finding, finding.mean)
+    return f"{finding.condition}: {mean}{bounds}, seeds {_seeds(finding)}: {finding.verdict}"
 
 
 def _number(finding: Finding, value: float | None) -> str:
@@ -142,10 +143,10 @@ def columns(found: Outcome) -> dict[str, str]:
 def cell(found: Outcome, variant: str, metric: str) -> str:
     """The median over seeds as one reads it; a dash where it was not measured."""
     value = found.middle(variant, metric)
-    return "–" if value is None else formatted(metric, value)
+    return "–" if value is None else _formatted(metric, value)
 
 
-def formatted(metric: str, value: float) -> str:
+def _formatted(metric: str, value: float) -> str:
     """A value as its metric is written: shares in per cent, times in words."""
     if metric in EXACT:
         return f"{value:,.0f}"
@@ -153,76 +154,114 @@ def formatted(metric: str, value: float) -> str:
         return console.duration(value)
     if metric.endswith("_accuracy") or metric.startswith("task"):
         return f"{100 * value:.1f}"
-    if metric == "speedup":
-        return f"{value:.1f}x"
-    return f"{value:.3f}"
+    return f"{value:.1f}x" if metric == "speedup" else f"{value:.3f}"
 
 
-def _tables(found: Outcome) -> Markup:
+def _tables(found: Outcome) -> list[Block]:
     """Ours with every seed, and the paper's in each version that is kept."""
-    plan, heads = found.plan, columns(found)
-    rows = []
+    plan, heads, counted = found.plan, columns(found), found.plan.experiment.is_counted
+    titles = {name: variant.title for name, variant in plan.experiment.variants.items()}
+    rows: list[list[Text]] = []
     for name in plan.variants:
-        cells = [join(cell(found, name, m), _beside(found, name, m)) for m in heads]
         seeds = len(found.by_seed(name, next(iter(heads), "")))
-        title = plan.experiment.variants[name].title
-        if name in found.diverged:
-            title += f" ({found.diverged[name]} diverged)"
-        beside = "" if plan.experiment.is_counted else f"{seeds}\N{NO-BREAK SPACE}seed{'s' * (seeds != 1)}"
-        rows.append([join(title, tag("span", beside, class_="beside")), *cells])
-    said = "The median over seeds, each below it. Accuracies in per cent, on text or rows that training did not see."
-    if plan.experiment.is_counted:
-        said = "Counted by arithmetic; nothing is trained."
-    parts = [table(["ours", *heads.values()], rows, caption=f"Ours, scale {plan.request.scale}. {said}")]
+        title = titles[name] + (f" ({found.diverged[name]} diverged)" if name in found.diverged else "")
+        beside = "" if counted else f"{seeds}\N{NO-BREAK SPACE}seed{'s' * (seeds != 1)}"
+        row: list[Text] = [(title, Span(beside))]
+        for metric in heads:
+            by_seed = found.by_seed(name, metric)
+            each = [_formatted(metric, value) for value in by_seed.values()]
+            if (error := found.standard_error(name, metric)) is not None:
+                each.append(f"(s.e. {_formatted(metric, error)})")
+            several = len(by_seed) > 1 and metric not in EXACT
+            row.append((cell(found, name, metric), *([Span("  ".join(each))] if several else [])))
+        rows.append(row)
+    about = (
+        "The median over seeds; below it each seed, and the standard error of their mean. Accuracies in per cent, on "
+        "text or rows that training did not see."
+    )
+    about = "Counted by arithmetic; nothing is trained." if counted else about
+    blocks: list[Block] = [Table(["ours", *heads.values()], rows, caption=f"Ours, scale {plan.request.scale}. {about}")]
     if plan.left_out:
         left = "; ".join(f"{task}: {why}" for task, why in plan.left_out.items())
-        parts.append(tag("p", f"Tasks left out: {left}.", class_="small"))
-    parts += [tag("p", in_words(plan, name)) for name in plan.equal_time]
+        blocks.append(Paragraph(f"Tasks left out: {left}.", small=True))
+    blocks += [Paragraph(in_words(plan, name)) for name in plan.equal_time]
     for printed in plan.experiment.tables:
-        titles = {n: v.title for n, v in plan.experiment.variants.items()}
         lines = [[titles.get(row, row), *values] for row, values in printed.rows.items()]
         caption = f"The paper, {printed.title}, {printed.version}." + (f" {printed.note}" if printed.note else "")
-        parts.append(table(["the paper", *printed.columns], lines, caption=caption))
-    return join(*parts)
+        blocks.append(Table(["the paper", *printed.columns], lines, caption=caption))
+    return blocks
 
 
-def _beside(found: Outcome, variant: str, metric: str) -> Markup:
-    by_seed = found.by_seed(variant, metric)
-    if len(by_seed) < 2 or metric in EXACT:
-        return Markup("")
-    return tag("span", "  ".join(formatted(metric, value) for value in by_seed.values()), class_="beside")
+# ---------------------------------------------------------------- drawings
+
+
+def _drawings(found: Outcome) -> list[Block]:
+    """Similarity by layer, curves of pretraining, scores against parameters; empty where there are no numbers."""
+    colours = {name: i for i, name in enumerate(found.plan.variants, start=1)}
+    titles = {name: found.plan.experiment.variants[name].title for name in colours}
+    figures = []
+    for name, (title, caption) in _LAYERS.items() if "layers" in found.plan.experiment.plots else ():
+        lines = [
+            plots.Line(list(enumerate(ys, start=1)), colours[variant], "marked")
+            for variant in colours
+            for ys in found.layer_steps.get(variant, {}).get(name, [])
+        ]
+        if lines:
+            drawing = plots.curves(lines, describes=f"{title}, by layer", from_zero=True, x_label="layer")
+            figures.append(Figure(drawing, title, [caption]))
+    for name, (title, caption, percent) in _CURVES.items():
+        lines = [
+            plots.Line(points, colours[variant], "thin")
+            for variant in colours
+            for points in found.curves.get(variant, {}).get(name, [])
+            if len(points) > 1
+        ]
+        if lines:
+            drawing = plots.curves(lines, percent=percent, describes=f"{title} over steps")
+            figures.append(Figure(drawing, title, [caption]))
+    figures += _against_parameters(found, colours, titles)
+    legend = Paragraph([Key(titles[name], colour) for name, colour in colours.items()])
+    return [legend, Grid(figures)] if figures else []
+
+
+def _against_parameters(found: Outcome, colours: Mapping[str, int], titles: Mapping[str, str]) -> list[Figure]:
+    """Scores against parameters, medians over seeds; parameters alone where nothing was trained."""
+    counts = {name: count for name in colours if (count := found.middle(name, "parameters"))}
+    if len(set(counts.values())) < 2:
+        return []
+    figures = []
+    for metric, title in (("tasks_mean", "Mean of the tasks"), ("mlm_accuracy", "Masked words right")):
+        scores = {name: score for name in counts if (score := found.middle(name, metric)) is not None}
+        marks = [plots.Mark(counts[name], 100 * score, titles[name], colours[name]) for name, score in scores.items()]
+        if len({mark.x for mark in marks}) > 1:
+            drawing = plots.marked(marks, describes=f"{title} against parameters", x_label="parameters")
+            figures.append(Figure(drawing, f"{title}, by parameters", ["Per cent, median over seeds."]))
+    if not figures and found.plan.experiment.is_counted:
+        rows = [plots.Row(titles[name], [n / 1e8], n / 1e8, colours[name]) for name, n in counts.items()]
+        drawing = plots.dots(rows, describes="Parameters of every model, in millions")
+        figures.append(Figure(drawing, "Parameters", ["Millions."]))
+    return figures
 
 
 # ---------------------------------------------------------------- commands
 
 
-def _commands(found: Outcome) -> Markup:
+def _commands(found: Outcome) -> list[Block]:
     """What was run for each number, with the time that it took here."""
-    plan = found.plan
-    whole = tag("p", tag("code", _whole(found)))
-    parts = [tag("p", "All of this page, or what of it is missing:"), whole, tag("p", "Each stage by itself:")]
-    rows = []
-    for stage in plan.stages.values():
-        record = store.read_json(plan.result(stage.id)) if plan.result(stage.id).is_file() else {}
-        rows.append([stage.title, tag("code", stage.command), _time(record)])
-    parts.append(tag("div", table(["stage", "command", "time"], rows, text_columns=2), class_="commands"))
-    return join(*parts)
-
-
-def _whole(found: Outcome) -> str:
-    """The command that makes the page."""
-    request = found.plan.request
-    words = ["albert", "reproduce", found.plan.experiment.name, "--scale", request.scale, "--out", str(request.out)]
+    plan, request = found.plan, found.plan.request
+    words = ["albert", "reproduce", plan.experiment.name, "--scale", request.scale, "--out", str(request.out)]
     for option, values in (("--text", request.text), ("--extra-text", request.extra_text), ("-s", request.changes)):
         words += [word for value in values for word in (option, value)]
     for option, given in (("--data", request.data), ("--tasks", request.tasks), ("--seeds", request.seeds)):
         words += [option, str(given)] if given is not None else []
-    import shlex
-
-    return shlex.join(words)
-
-
-def _time(record: Mapping[str, Any]) -> str:
-    """A stage's own seconds where it says them, since those of earlier attempts are among them."""
-    said = [number(source.get("seconds")) for source in (record.get("result") or {}, record)]
-    return console.duration(max(known)) if (known := [s for s in said if s is not None]) else ""
+    rows: list[list[Text]] = []
+    for stage in plan.stages.values():
+        seconds = plan.record(stage.id).whole_seconds
+        time = "" if seconds is None else console.duration(seconds)
+        rows.append([stage.title, Span(stage.command, "code"), time])
+    return [
+        Paragraph("All of this page, or what of it is missing:"),
+        Paragraph(Span(shlex.join(words), "code")),
+        Paragraph("Each stage by itself:"),
+        Table(["stage", "command", "time"], rows, text_columns=2, look="commands"),
+    ]

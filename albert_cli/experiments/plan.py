@@ -17,12 +17,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+from pydantic import Field, model_validator
+
 from albert_cli import config, store
 from albert_cli.data.pairs import PairSettings
 from albert_cli.errors import ConfigError, InputError
 from albert_cli.experiments.recipe import Claim, Experiment, Scale, ScaleName, Settings, Variant
 from albert_cli.model import costs, params
 from albert_cli.model.config import ModelConfig
+from albert_cli.results import Number, Numbers, Record, Result
 from albert_cli.tasks.spec import find_task
 from albert_cli.training.pretrain import PretrainRecipe
 
@@ -125,6 +128,43 @@ class EqualTime:
         return {**dataclasses.asdict(self), "steps": self.steps}
 
 
+class Counted(Record):
+    """A model as `albert params` counts it."""
+
+    total: Number = 0
+    paper_count: Number = 0
+    config: Numbers = Field(default_factory=dict)
+
+
+class Printed(Record):
+    """What a stage's command printed beside numbers."""
+
+    layer_steps: dict[str, list[Number]] = Field(default_factory=dict)
+    recipe_step: Numbers = Field(default_factory=dict)
+    models: list[Counted] = Field(default_factory=list)
+
+
+class StageRecord(Record):
+    """The result file of a stage; what its command printed is read as numbers, as a task's result, and as `Printed`."""
+
+    seconds: Number | None = None
+    diverged: bool = False
+    numbers: Numbers = Field(default_factory=dict)
+    task: Result = Result()
+    printed: Printed = Printed()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _views(cls, value: Mapping[str, object]) -> Mapping[str, object]:
+        return {**value, **dict.fromkeys(("numbers", "task", "printed"), value.get("result"))}
+
+    @property
+    def whole_seconds(self) -> float | None:
+        """A stage's own seconds where it has them, since those of earlier attempts are among them."""
+        known = [s for s in (self.numbers.get("seconds"), self.seconds) if s is not None]
+        return max(known, default=None)
+
+
 @dataclass
 class Plan:
     """Everything to do, in an order in which every stage comes after what it needs."""
@@ -182,6 +222,10 @@ class Plan:
     def result(self, stage: str) -> Path:
         """The file that says that a stage is done, with what it printed."""
         return self.request.out / "stages" / f"{stage}.json"
+
+    def record(self, stage: str | None) -> StageRecord:
+        """What a stage's result file says; nothing where it is not done."""
+        return StageRecord.read(self.result(stage)) if stage else StageRecord()
 
     def add(self, stage: Stage) -> str:
         """Take a stage into the plan, once; its name."""
@@ -341,8 +385,7 @@ class _Builder:
         if plan.request.nproc > 1:
             argv += ["--nproc", str(plan.request.nproc)]
         plan.add(dataclasses.replace(stage, argv=(*argv, *self._ending())))
-        path = plan.result(stage.id)
-        return float(store.read_json(path)["result"]["recipe_step"]["seconds"]) if path.is_file() else 0.0
+        return plan.record(stage.id).printed.recipe_step.get("seconds", 0.0)
 
     def _validated(self, name: str, values: Settings) -> PretrainRecipe:
         return config.validate(PretrainRecipe, values, f"{self.plan.experiment.name}, {name}")

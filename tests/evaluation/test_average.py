@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from albert_cli.evaluation.average import as_published, average
-from albert_cli.evaluation.published import PUBLISHED, row
 from albert_cli.experiments import recipe
+from albert_cli.report.published import PUBLISHED, row
+from albert_cli.results import Result
 
 COLUMNS = {"SQuAD1.1": "squad1", "SQuAD2.0": "squad2", "MNLI": "mnli", "SST-2": "sst2", "RACE": "race"}
 
@@ -63,7 +64,7 @@ def test_the_averages_of_the_released_models(model: str, printed: float) -> None
 
 def test_our_results_count_as_the_paper_s() -> None:
     spans = {"f1": [0.5, 0.9, 0.6], "em": [0.4, 0.1, 0.3], "best_f1": [0.7, 0.8, 0.9], "best_em": [0.6, 0.6, 0.5]}
-    assert as_published("squad1", {"all_scores": spans}) == {"f1": 0.6, "em": 0.3}
-    assert as_published("squad2", {"all_scores": spans}) == {"best_f1": 0.8, "best_em": 0.6}
+    assert as_published("squad1", Result(all_scores=spans)) == {"f1": 0.6, "em": 0.3}
+    assert as_published("squad2", Result(all_scores=spans)) == {"best_f1": 0.8, "best_em": 0.6}
     matched = {"accuracy": 0.7, "dev_mismatched_accuracy": 0.1}
-    assert as_published("mnli", {"scores": matched}) == {"accuracy": 0.7}
+    assert as_published("mnli", Result(scores=matched)) == {"accuracy": 0.7}

@@ -9,10 +9,11 @@ import pytest
 
 from albert_cli import store
 from albert_cli.evaluation import tables
-from albert_cli.evaluation.baselines import OVERLAP, WORDS, baselines, best
-from albert_cli.evaluation.report import build
-from albert_cli.evaluation.results import CLASSICAL, collect
+from albert_cli.evaluation.baselines import OVERLAP, WORDS, baselines
 from albert_cli.evaluation.runs import evaluate
+from albert_cli.report.build import build
+from albert_cli.report.found import CLASSICAL, collect
+from albert_cli.results import Result
 from albert_cli.tasks.spec import find_task
 from albert_cli.tasks.task import Example
 from tests.glue import QUICK
@@ -40,7 +41,7 @@ def test_the_overlap_is_seen_in_words_that_training_did_not_have() -> None:
     assert found[OVERLAP]["accuracy"] > 0.95 > 0.7 > found[WORDS]["accuracy"]
     values = baselines(find_task("stsb"), pairs(200, 0, "share"), pairs(100, 1, "share"))
     assert values[OVERLAP]["pearson"] > 0.95
-    assert best(values, "pearson") == (OVERLAP, values[OVERLAP]["pearson"])
+    assert Result(metric="pearson", baselines=values).classical == (OVERLAP, values[OVERLAP]["pearson"])
 
 
 def test_words_and_their_order_tell_classes_apart() -> None:
@@ -60,7 +61,7 @@ def test_what_cannot_be_learnt_from_is_no_error() -> None:
     blank = [Example(" ", None, i % 2, str(i)) for i in range(4)]
     assert baselines(task, blank, blank) == {}
     assert baselines(find_task("race"), [], []) == baselines(find_task("squad1"), [], []) == {}
-    assert best({}, "accuracy") is None
+    assert Result(metric="accuracy").classical is None
 
 
 def test_they_stand_beside_the_score(encoder: Path, inference: Path, tmp_path: Path) -> None:
@@ -69,12 +70,12 @@ def test_they_stand_beside_the_score(encoder: Path, inference: Path, tmp_path: P
     task = find_task("rte")
     expected = baselines(task, task.read("train", str(inference)), task.read("dev", str(inference)))
     assert result["baselines"] == store.read_json(out / "results.json")["baselines"] == expected
-    name, score = best(expected, "accuracy") or ("", 0.0)
+    name, score = Result(metric="accuracy", baselines=expected).classical or ("", 0.0)
     shown = tables.text(result)
     assert "classical" in shown.split("\n")[0] and f"  {name} {100 * score:.1f}  " in shown
     assert "trained on the same examples" in shown
     (evaluation,) = collect([out]).evaluations
-    assert (evaluation.baselines[CLASSICAL], evaluation.classical) == (score, name)
+    assert (evaluation.baselines[CLASSICAL], (evaluation.record.classical or (None,))[0]) == (score, name)
     build([out], tmp_path / "report.html")
     assert "classical baseline</th>" in (tmp_path / "report.html").read_text()
 
@@ -95,5 +96,6 @@ def test_a_run_with_fewer_labels_is_compared_with_a_model_of_as_few(
 )
 def test_on_glue_they_are_as_good_as_others_found_them(name: str, least: float, shared_data: Path) -> None:
     task, data = find_task(name), str(shared_data / "glue")
-    found = best(baselines(task, task.read("train", data), task.read("dev", data)), task.metrics[0])
+    each = baselines(task, task.read("train", data), task.read("dev", data))
+    found = Result(metric=task.metrics[0], baselines=each).classical
     assert found is not None and least < found[1] < least + 0.06

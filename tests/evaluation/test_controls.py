@@ -13,10 +13,10 @@ import torch
 from albert_cli import store
 from albert_cli.errors import ConfigError
 from albert_cli.evaluation import controls, tables
-from albert_cli.evaluation.report import build
 from albert_cli.evaluation.runs import evaluate
 from albert_cli.model import hub
 from albert_cli.model.heads import PretrainingModel
+from albert_cli.report.build import build
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.finetune import prepare
 from tests.command import albert
@@ -88,8 +88,9 @@ def test_the_suite_takes_them_for_every_task(run: Path, glue: Path, tmp_path: Pa
         "sst2": 2.67,
         "mnli": 1.33,
     }
-    assert "scored once, after the last step" in said.out and "at most 48 pieces" in said.out
-    assert said.out.count("\n  random weights ") == 3 and "every seed of the random weights" in said.out
+    words = " ".join(said.out.split())
+    assert "scored once, after the last step" in words and "at most 48 tokens" in words
+    assert said.out.count("\n  random weights ") == 3 and "every seed of the random weights" in words
 
 
 def test_whether_all_seeds_are_apart_is_said_in_words() -> None:
@@ -97,11 +98,10 @@ def test_whether_all_seeds_are_apart_is_said_in_words() -> None:
         beside: dict[str, Any] = {name: {"every_seed_above": is_} for name, is_ in above.items()}
         return {"kind": "eval", "title": title, "controls": beside}
 
-    said = list(tables._verdicts([task("A", start=True, random=False), task("B", start=False, random=None)]))
-    assert said == [
-        "Every pretrained seed is above every seed of the same start on A, but not on B.",
-        "On A not every pretrained seed is above every seed of the random weights.",
-    ]
+    tasks = {"a": task("A", start=True, random=False), "b": task("B", start=False, random=None)}
+    words = " ".join(tables.text({"kind": "suite", "tasks": tasks}).split())
+    assert "Every pretrained seed is above every seed of the same start on A, but not on B." in words
+    assert "On A not every pretrained seed is above every seed of the random weights." in words
 
 
 def test_a_control_that_diverges_keeps_nothing_from_being_shown(

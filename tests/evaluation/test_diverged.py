@@ -14,8 +14,8 @@ from torch import Tensor
 from albert_cli import store
 from albert_cli.errors import ConfigError, DivergedError
 from albert_cli.evaluation import tables
-from albert_cli.evaluation.report import build
 from albert_cli.evaluation.runs import evaluate
+from albert_cli.report.build import build
 from albert_cli.training.finetune import finetune, prepare
 from albert_cli.training.task_job import TaskJob
 from tests.command import albert

@@ -13,8 +13,8 @@ import pytest
 from albert_cli import config, store
 from albert_cli.errors import BusyError, CheckpointError, ConfigError, InputError, NotReached, Skipped
 from albert_cli.evaluation import verify
-from albert_cli.evaluation.published import PUBLISHED
 from albert_cli.model.config import ModelConfig
+from albert_cli.report.published import PUBLISHED
 from albert_cli.training.task_job import TaskJob
 from albert_cli.training.verify_recipe import Expected, VerifyRecipe
 from tests.checkpoints import untrained

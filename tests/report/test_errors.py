@@ -12,9 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from albert_cli import store
-from albert_cli.evaluation import judged, report_errors
-from albert_cli.evaluation.report import build
-from albert_cli.evaluation.results import collect
+from albert_cli.evaluation import judged
+from albert_cli.report import errors
+from albert_cli.report.build import build
+from albert_cli.report.found import collect
+from albert_cli.report.page import Page as Blocks
+from albert_cli.report.page import Section, html
 from tests.reports import Page, write_eval
 
 
@@ -111,7 +114,7 @@ def test_values_stand_over_what_they_are(tmp_path: Path) -> None:
     assert judged.confusion(found)[0] == []
     build([tmp_path], tmp_path / "report.html")
     page = Page((tmp_path / "report.html").read_text())
-    assert "Said over what it is" in page.text and "2.00" in page.text
+    assert "Predicted over what it is" in page.text and "2.00" in page.text
 
 
 def test_many_classes_are_listed_and_not_drawn(tmp_path: Path) -> None:
@@ -142,9 +145,7 @@ def test_any_predictions_are_read(tmp_path_factory: pytest.TempPathFactory, line
     write_predictions(folder, lines)
     record = {"kind": "run", "task": "x", "metric": "y", "score": 0.5}
     (evaluation,) = [e for e in [results_of(folder, record)] if e]
-    section = report_errors.section([evaluation], {evaluation.model: 1})
-    if section is not None:
-        Page(section)
+    Page(html(Blocks("", "", [], Section("errors", "Errors", errors.section([evaluation], {evaluation.model: 1})))))
 
 
 def results_of(folder: Path, record: dict[str, Any]) -> Any:

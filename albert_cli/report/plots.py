@@ -15,13 +15,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from albert_cli.evaluation.page import Markup, clean
+from albert_cli.report.page import SERIES, Drawing, clean
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 POINTS = 500  # of a scatter; more make the page large and show no more
-SERIES = 6  # colours that the stylesheet defines as --s1 … --s6
 # matplotlib wants fixed colours; these stand for the page's variables and are replaced in its output.
 _INK, _MUTED, _RULE = "#010101", "#020202", "#030303"
 _VARIABLES = {_INK: "--ink", _MUTED: "--muted", _RULE: "--rule"} | {
@@ -58,13 +57,16 @@ _KINDS: Mapping[str, dict[str, Any]] = {
 }
 
 
+Kind = Literal["plain", "thin", "faint", "marked"]
+
+
 @dataclass(frozen=True)
 class Line:
     """One curve: (x, y) points, its series (colour), and whether it is drawn thin, faint or with marks."""
 
     points: Sequence[tuple[float, float]]
     series: int
-    kind: Literal["plain", "thin", "faint", "marked"] = "plain"
+    kind: Kind = "plain"
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,7 @@ def curves(
     percent: bool = False,
     from_zero: bool = False,
     x_label: str = "step",
-) -> Markup:
+) -> Drawing:
     """Curves over steps, or what `x_label` says.
 
     `describes` is what a screen reader says; `percent` shows 0..1 as 0..100.
@@ -147,7 +149,7 @@ def curves(
     return _draw(draw, (5.4, 3.1), {"left": 0.115, "right": 0.985, "top": 0.97, "bottom": 0.15}, describes)
 
 
-def bars(labels: Sequence[str], shares: Sequence[float], expected: Sequence[float] = (), *, describes: str) -> Markup:
+def bars(labels: Sequence[str], shares: Sequence[float], expected: Sequence[float] = (), *, describes: str) -> Drawing:
     """Shares of 0..1 as bars in per cent, each with its value above; and what was expected of each as a line."""
 
     def draw(axes: Axes) -> None:
@@ -167,7 +169,7 @@ def bars(labels: Sequence[str], shares: Sequence[float], expected: Sequence[floa
     return _draw(draw, (5.4, 3.1), {"left": 0.1, "right": 0.985, "top": 0.97, "bottom": bottom}, describes)
 
 
-def scatter(points: Sequence[tuple[float, float]], series: int, *, describes: str) -> Markup:
+def scatter(points: Sequence[tuple[float, float]], series: int, *, describes: str) -> Drawing:
     """Points (x, y), of many every n-th, and the line where both are equal."""
     shown = points[:: -(-len(points) // POINTS)]
     low, high = min(min(p) for p in points), max(max(p) for p in points)
@@ -182,7 +184,7 @@ def scatter(points: Sequence[tuple[float, float]], series: int, *, describes: st
     return _draw(draw, (5.4, 3.1), {"left": 0.1, "right": 0.985, "top": 0.97, "bottom": 0.15}, describes)
 
 
-def dots(rows: Sequence[Row], *, describes: str) -> Markup:
+def dots(rows: Sequence[Row], *, describes: str) -> Drawing:
     """Every score as a dot, one row a model, the median as a bar; scores are shown times 100."""
     width, row_height, foot = 5.4, 0.32, 0.32
     height = row_height * len(rows) + foot
@@ -215,7 +217,7 @@ def dots(rows: Sequence[Row], *, describes: str) -> Markup:
     return _draw(draw, (width, height), edges, describes)
 
 
-def marked(marks: Sequence[Mark], *, describes: str, x_label: str) -> Markup:
+def marked(marks: Sequence[Mark], *, describes: str, x_label: str) -> Drawing:
     """A dot for each mark with its label beside it, over a logarithmic x."""
 
     def draw(axes: Axes) -> None:
@@ -240,7 +242,7 @@ def marked(marks: Sequence[Mark], *, describes: str, x_label: str) -> Markup:
     return _draw(draw, (5.4, 3.1), {"left": 0.115, "right": 0.985, "top": 0.97, "bottom": 0.15}, describes)
 
 
-def trends(found: Sequence[Trend], *, describes: str, x_label: str) -> Markup:
+def trends(found: Sequence[Trend], *, describes: str, x_label: str) -> Drawing:
     """Scores, shown times 100, over a count on a logarithmic axis, each line with its name at its end."""
     size, edges = (9.6, 4.3), {"left": 0.045, "right": 0.76, "top": 0.98, "bottom": 0.115}
 
@@ -291,7 +293,7 @@ def _name_ends(axes: Axes, ends: Sequence[tuple[float, float, str, str]], height
 # ---------------------------------------------------------------- how
 
 
-def _draw(draw: Any, size: tuple[float, float], edges: Mapping[str, float], describes: str) -> Markup:
+def _draw(draw: Any, size: tuple[float, float], edges: Mapping[str, float], describes: str) -> Drawing:
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
@@ -305,7 +307,7 @@ def _draw(draw: Any, size: tuple[float, float], edges: Mapping[str, float], desc
     return _inline(buffer.getvalue(), describes)
 
 
-def _inline(svg: str, describes: str) -> Markup:
+def _inline(svg: str, describes: str) -> Drawing:
     """matplotlib's file as an element of the page: no prologue, no styles or ids, the page's colours."""
     body = svg[svg.index("<svg") :]
     body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
@@ -321,7 +323,7 @@ def _inline(svg: str, describes: str) -> Markup:
     view = re.search(r'viewBox="([^"]+)"', body)
     inner = body[body.index(">") + 1 :]
     opening = f'<svg viewBox="{view[1] if view else ""}" role="img" aria-label="{html.escape(clean(describes))}">'
-    return Markup(opening + re.sub(r"\n\s*", "\n", inner).strip())
+    return Drawing(opening + re.sub(r"\n\s*", "\n", inner).strip(), describes)
 
 
 def _thinned(points: Sequence[tuple[float, float]], most: int = 300) -> list[tuple[float, float]]:

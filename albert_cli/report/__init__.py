@@ -1,0 +1,1 @@
+"""Pages of what result directories hold; nothing here computes a score."""

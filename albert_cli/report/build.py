@@ -1,0 +1,159 @@
+"""One self-contained page from result directories: curves, scores with every seed, provenance."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from albert_cli import __version__, store
+from albert_cli.report import data, errors, page, pretraining, scores
+from albert_cli.report.found import Evaluation, Examples, Found, collect, short_names
+from albert_cli.report.page import Block, Page, Paragraph, Section, Span, Table, Text
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was written, and what is on it."""
+
+    report: str | None
+    markdown: str | None
+    bytes: int
+    data: list[str]
+    pretraining: list[str]
+    tasks: list[str]
+    models: list[str]
+    scores: int
+    examples: int
+
+
+def build(directories: Sequence[Path], out: Path | None, title: str = "", markdown: Path | None = None) -> Report:
+    """Write the report on everything below `directories` to the file `out`, and return what is on it.
+
+    `markdown` is a file for the same as Markdown, its drawings in words. The same directories give the same bytes.
+    Raises `InputError` for a missing directory or when there is nothing to report, `CheckpointError` for a damaged
+    file.
+    """
+    found = collect(directories)
+    found.evaluations = _distinct(found.evaluations)
+    made = _page(found, title or _title(found))
+    text = page.html(made)
+    for path, content in ((out, text), (markdown, page.markdown(made) if markdown else "")):
+        if path is not None:
+            with store.text_writer(path) as stream:
+                stream.write(content)
+    return Report(
+        report=str(out) if out else None,
+        markdown=str(markdown) if markdown else None,
+        bytes=len(text.encode()),
+        data=[one.name for one in found.data],
+        pretraining=[run.name for run in found.pretraining],
+        tasks=list(dict.fromkeys(e.task for e in found.evaluations)),
+        models=scores.models(found.evaluations),
+        scores=sum(len(e.scores) for e in found.evaluations),
+        examples=len(found.examples),
+    )
+
+
+def _page(found: Found, title: str) -> Page:
+    runs, evaluations, series = found.pretraining, found.evaluations, _series(found)
+    sections = [
+        Section("labels", "By number of labelled examples", scores.by_labels(evaluations, series)),
+        Section("data", "Data", data.section(found.data, runs) if found.data else []),
+        Section("pretraining", "Pretraining", pretraining.section(runs) if runs else []),
+        Section("scores", "Scores", scores.section(evaluations, series) if evaluations else []),
+        Section("learning", "Learning curves", scores.learning(evaluations, series)),
+        Section("errors", "What is wrong", errors.section(evaluations, series)),
+    ]
+    sections = [section for section in sections if section.blocks]
+    sections += [Section(f"examples-{i}", of.title, _examples(of)) for i, of in enumerate(found.examples, start=1)]
+    counts = {
+        "data set": len(found.data),
+        "pretraining run": len(runs),
+        "task": len({e.task for e in evaluations}),
+        "fine-tuned model": sum(len(e.scores) for e in evaluations),
+    }
+    lead = ", ".join(f"{n} {what}{'s' if n != 1 else ''}" for what, n in counts.items() if n)
+    facts = pretraining.facts(runs)
+    facts += scores.facts(evaluations, most=3 if len(facts) in (0, 3) else 6 - len(facts))
+    footer = Section("provenance", "Provenance", _provenance(found))
+    return Page(title, title, sections, footer, f"{lead}." if lead else "", facts)
+
+
+def _title(found: Found) -> str:
+    if found.pretraining and found.evaluations:
+        return "An encoder, pretrained and scored"
+    if found.pretraining or found.evaluations:
+        return "Pretraining" if found.pretraining else "Scores"
+    return "Data" if found.data else "Examples"
+
+
+def _distinct(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
+    """The same with directory names added where two results would share a task and a model's name.
+
+    A directory that is named after its task says nothing, so that the one above it names all tasks of a suite.
+    """
+    times = Counter((e.task, e.model, e.part) for e in evaluations)
+    same = [e for e in evaluations if times[e.task, e.model, e.part] > 1]
+    places = {e.path: e.path.parent if e.path.name == e.task else e.path for e in same}
+    names = short_names(list(dict.fromkeys(places.values())))
+    return [replace(e, model=f"{e.model} ({names[places[e.path]]})") if e.path in places else e for e in evaluations]
+
+
+def _series(found: Found) -> dict[str, int]:
+    """A colour for every run and model, the same on the whole page; a run's one checkpoint has the run's."""
+    series = {run.name: i for i, run in enumerate(found.pretraining, start=1)}
+    free = set(series)
+    for model in scores.models(found.evaluations):
+        run = next((name for name in free if model.startswith(f"{name}, ")), None)
+        series[model] = series[run] if run else max(series.values(), default=0) + 1
+        free.discard(run or "")
+    return series
+
+
+def _examples(examples: Examples) -> list[Block]:
+    """A table of rows that are objects (columns by key), lists, or single values."""
+    objects = [row for row in examples.rows if isinstance(row, dict)]
+    columns = examples.columns or list(dict.fromkeys(str(name) for row in objects for name in row))
+    rows = [list(columns)]
+    for row in examples.rows:
+        cells = row if isinstance(row, list) else [row]
+        if isinstance(row, dict):
+            cells = [row.get(name) for name in columns]
+        rows.append(list(map(_plain, cells)))
+    width = max(map(len, rows))
+    headers, *body = [[*row, *[""] * (width - len(row))] for row in rows]
+    text: list[Block] = [Paragraph(examples.text)] if examples.text else []
+    return [*text, Table(headers, body, text_columns=width, look="prose")] if width else text
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.2f}" if abs(value) < 10 else f"{value:.4g}"
+    if isinstance(value, dict):
+        return ", ".join(f"{name}: {_plain(item)}" for name, item in value.items())
+    if isinstance(value, list):
+        return ", ".join(" ".join(map(_plain, v)) if isinstance(v, list) else _plain(v) for v in value)
+    return "" if value is None else str(value)
+
+
+def _provenance(found: Found) -> list[Block]:
+    versions: dict[str, set[str]] = {}
+    for e in found.evaluations:
+        for name, version in e.record.versions.items():
+            versions.setdefault(name, set()).add(version)
+    used = ", ".join(f"{name} {' and '.join(sorted(of))}" for name, of in versions.items())
+    text = f"Page made by albert {__version__}." + (f" Runs made with {used}." if used else "")
+    rows: list[list[Text]] = [["data", "", "", "", _mark(one.fingerprint)] for one in found.data]
+    for run in found.pretraining:
+        mark, newest = [("", ""), *run.checkpoints.items()][-1]
+        rows.append(["pretraining", f"{run.name}, {newest}" if newest else run.name, _mark(mark), "", _mark(run.data)])
+    for e in found.evaluations:
+        rows.append([e.title, e.model, *map(_mark, (e.record.checkpoint, e.record.recipe, e.record.data))])
+    headers = ["what", "model", "checkpoint", "recipe", "data"]
+    return [Paragraph(text, small=True), *([Table(headers, rows, text_columns=5)] if rows else [])]
+
+
+def _mark(fingerprint: str) -> Text:
+    return Span(fingerprint[:16], "code") if fingerprint else "–"

@@ -1,0 +1,68 @@
+"""The report's section on data: how much text, and what the sequences look like that are drawn from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+from albert_cli.config import validate
+from albert_cli.data.batches import PairSettings
+from albert_cli.data.examples import LABELS
+from albert_cli.data.shards import TokenCorpus
+from albert_cli.data.statistics import LENGTH_BINS, length_statistics, sample_statistics
+from albert_cli.errors import AlbertError
+from albert_cli.report import plots
+from albert_cli.report.found import Data, Pretraining, setting
+from albert_cli.report.page import Block, Figure, Grid, Key, Paragraph, Table
+from albert_cli.text.vocabulary import Vocabulary
+
+
+def section(found: Sequence[Data], runs: Sequence[Pretraining]) -> list[Block]:
+    """Sizes, and for sequences drawn from each as its run draws them: lengths, spans, rates."""
+    units = ("documents", "sentences", "tokens")
+    rows = [
+        [data.name, split, *(f"{counts.get(unit, 0):,.0f}" for unit in units)]
+        for data in found
+        for split, counts in data.totals.items()
+    ]
+    sizes = Table(["data", "split", *units], rows, text_columns=2, look="compact")
+    return [sizes, *(block for data in found for block in _sequences(data, runs))]
+
+
+def _sequences(data: Data, runs: Sequence[Pretraining]) -> list[Block]:
+    """Statistics of a sample, with the settings and the seed of a run on this data where there is one."""
+    settings, seed = PairSettings(), 0
+    run = next((run for run in runs if run.data == data.fingerprint), None)
+    if run is not None:
+        with suppress(AlbertError):  # a recipe of another version is no reason to leave the data out of the report
+            settings = validate(PairSettings, run.recipe.get("data", {}), run.name)
+        seed = int(setting(run.recipe, "train", "seed") or 0)
+    corpus, vocabulary = TokenCorpus.open(data.path, "train"), Vocabulary.load(data.path / "vocabulary")
+    drawn, lengths = sample_statistics(corpus, vocabulary, settings, seed), length_statistics(corpus, seed)
+    edges = [f"{settings.max_seq_length * (n + 1) // LENGTH_BINS:,}" for n in range(LENGTH_BINS)]
+    words = [f"{n}" for n in range(1, settings.ngram + 1)]
+    of_lengths = plots.bars(edges, drawn["length_share"], describes=f"Lengths of the sequences of {data.name}")
+    of_words = plots.bars(
+        words, drawn["ngram_share"], drawn["ngram_expected"], describes=f"Words of a masked n-gram in {data.name}"
+    )
+    filled = f"Per cent of the sequences, by length; {100 * drawn['fill']:.1f} % of the positions are filled."
+    by_words = "Per cent of the n-grams, by words. Long ones are left out more often, because they touch others."
+    panels = [
+        Figure(of_lengths, "Length of a sequence", [filled]),
+        Figure(of_words, "Words of a masked n-gram", [Key("chosen", 1), Key("drawn with p(n)", 2, "line"), by_words]),
+    ]
+    shares = {
+        "positions masked, %": drawn["mask_rate"],
+        "positions permuted, %": drawn["permuted_rate"] or None,
+        f"pairs with label 1 ({LABELS[settings.sentence_loss][1]}), %": drawn["label_1_share"],
+        "sequences of one segment, %": drawn["one_segment_share"],
+        "tokens unknown, %": drawn["unknown_share"],
+    }
+    rows = [[name, f"{100 * share:.2f}"] for name, share in shares.items() if share is not None]
+    rows += [
+        [f"tokens a {unit}, mean (5 %, median, 95 %)", "{mean:,.1f} ({p5:,.0f}, {p50:,.0f}, {p95:,.0f})".format(**of)]
+        for unit, of in lengths.items()
+    ]
+    sample = f"{drawn['sequences']} sequences of at most {settings.max_seq_length} positions, as training draws them"
+    text = f"{data.name}: {sample}. A pass over the text has {drawn['examples_per_pass']:,}."
+    return [Paragraph(text), Grid(panels), Table(["", data.name], rows, look="compact")]

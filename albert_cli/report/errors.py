@@ -1,0 +1,138 @@
+"""The report's section on what models get wrong: confusions, values, kinds of questions, examples with text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+
+from albert_cli.evaluation import judged
+from albert_cli.evaluation.judged import Judged
+from albert_cli.report import plots
+from albert_cli.report.found import Evaluation
+from albert_cli.report.page import Block, Details, Figure, Grid, Group, Heading, Key, Paragraph, Part, Span, Table, Text
+from albert_cli.report.scores import by_task
+from albert_cli.results import number
+
+_CLASSES = 12  # a larger table is no longer read as a picture; its largest entries are listed
+_EXAMPLES = 8
+_CHARACTERS = 400  # shown of a text
+_TEXTS = ("title", "text", "text_pair", "question", "choices")
+
+
+def section(evaluations: Sequence[Evaluation], series: Mapping[str, int]) -> list[Block]:
+    """A part for each model on each task whose predictions are there; controls only where they are alone."""
+    parts: list[Block] = []
+    for group in by_task(evaluations):
+        shown = [e for e in group if not e.control] or group
+        for e in shown:
+            if found := judged.read(e.folders):
+                title = f"{e.title}, {e.model}" if len(shown) > 1 else e.title
+                figures = [*_values(title, found, series[e.model]), *_questions(title, found)]
+                grid = [Grid(figures)] if figures else []
+                blocks = [Heading(title), *_confusions(found), *grid, *_worst(found)]
+                parts.append(Group("errors", blocks))
+    text = (
+        "On the development set, over all runs of a model together: a run that is right does not hide one that is not."
+    )
+    return [Paragraph(text), *parts] if parts else []
+
+
+def _confusions(found: Sequence[Judged]) -> list[Block]:
+    labels, counts = judged.confusion(found)
+    if not labels:
+        return []
+    totals = {gold: sum(n for (of, _), n in counts.items() if of == gold) for gold in labels}
+    rows: list[list[Text]] = []
+    if len(labels) > _CLASSES:
+        wrong = [(gold, predicted, n) for (gold, predicted), n in counts.most_common() if gold != predicted]
+        for gold, predicted, n in wrong[:_CLASSES]:
+            rows.append([gold, predicted, f"{n:,}", f"{100 * n / totals[gold]:.1f}"])
+        text, headers, columns = f"The commonest confusions of {len(labels)} classes.", ["times", "% of its class"], 2
+        headers = ["is", "predicted", *headers]
+    else:
+        for gold in labels:
+            shares = [counts[gold, predicted] / max(totals[gold], 1) for predicted in labels]
+            cells = [Span(f"{100 * share:.1f}", "share", share) for share in shares]
+            rows.append([gold, *cells, f"{totals[gold]:,}"])
+        text, headers, columns = (
+            "Rows: what it is. Columns: per cent of the row that was predicted so.",
+            ["", *labels],
+            1,
+        )
+        headers = [*headers, "predictions"]
+    return [Paragraph(text, small=True), Table(headers, rows, columns, look="compact confusions")]
+
+
+def _values(title: str, found: Sequence[Judged], series: int) -> list[Figure]:
+    points = judged.values(found)
+    if not points:
+        return []
+    drawing = plots.scatter(points, series, describes=f"{title}: predicted over gold values")
+    shown = f"{min(len(points), plots.POINTS):,} of {len(points):,} examples; the line is a perfect prediction."
+    return [Figure(drawing, "Predicted over what it is", [shown])]
+
+
+def _questions(title: str, found: Sequence[Judged]) -> list[Figure]:
+    figures = []
+    for kind, groups in (
+        ("By words of the answer", judged.by_answer_length(found)),
+        ("By question word", judged.by_question_word(found)),
+    ):
+        if not groups:
+            continue
+        labels = [f"{group.name}\n{group.size:,}" for group in groups]
+        scores = [g.f1 for g in groups], [g.exact_match for g in groups]
+        drawing = plots.bars(labels, *scores, describes=f"{title}: {kind}")
+        rows = [[g.name, f"{g.size:,}", f"{100 * g.f1:.1f}", f"{100 * g.exact_match:.1f}"] for g in groups]
+        numbers = Table(["", "questions", "F1", "exact match"], rows)
+        keys: list[Part] = [Key("F1", 1), Key("exact match", 2, "line"), "Below a bar: its questions."]
+        figures.append(Figure(drawing, kind, keys, numbers))
+    return figures
+
+
+# ---------------------------------------------------------------- examples
+
+
+def _worst(found: Sequence[Judged]) -> list[Block]:
+    rows = judged.worst(found, _EXAMPLES)
+    if not rows:
+        return []
+    texts = [name for name in _TEXTS if any(j.example.get(name) for j in rows)] or ["id"]
+    kind = _error_name(rows[0])
+    cells = [[*(_text(j.example.get(name)) for name in texts), _gold(j), _predicted(j), _error(j, kind)] for j in rows]
+    headers = [*(name.replace("_", " ") for name in texts), "is", "predicted", kind]
+    summary = f"The {len(rows)} worst of {len(found):,} examples" if len(rows) > 1 else "The one error"
+    return [Details(summary, [Table(headers, cells, len(texts) + 2, look="prose")], open=True)]
+
+
+def _text(value: object) -> str:
+    text = " / ".join(map(str, value)) if isinstance(value, list) else str("" if value is None else value)
+    return text if len(text) <= _CHARACTERS else text[: _CHARACTERS - 1] + "…"
+
+
+def _gold(found: Judged) -> str:
+    answers, gold = found.example.get("answers"), found.example.get("label")
+    if isinstance(answers, list):
+        return _text(list(dict.fromkeys(map(str, answers)))) or "no answer"
+    return f"{gold:g}" if isinstance(gold, float) else _text(gold)
+
+
+def _predicted(found: Judged) -> str:
+    """What the runs predicted: the range of values, or each prediction with the number of runs that made it."""
+    values = [value for line in found.said if (value := number(line.get("prediction"))) is not None]
+    if len(values) > 1:
+        return f"{fmean(values):.2f} ({min(values):.2f} to {max(values):.2f})"
+    times = [(_text(prediction) or "no answer", n) for prediction, n in found.predictions.most_common()]
+    if len(times) == 1:
+        return times[0][0]
+    return ", ".join(f"{prediction} ({n} of {len(found.said)})" for prediction, n in times)
+
+
+def _error_name(found: Judged) -> str:
+    if "f1" in found.example:
+        return "F1"
+    return "its probability, %" if isinstance(found.example.get("label"), str) else "off by"
+
+
+def _error(found: Judged, kind: str) -> str:
+    return f"{found.error:.2f}" if kind == "off by" else f"{100 * (1 - found.error):.1f}"

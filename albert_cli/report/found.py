@@ -1,0 +1,320 @@
+"""What lies in result directories, read into plain records for the report; nothing here computes or draws.
+
+Files may come from anywhere, so that a value of the wrong type counts as absent and never as an error.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from albert_cli import store
+from albert_cli.errors import AlbertError, InputError
+from albert_cli.results import CONTROLS, RESULTS, Number, Numbers, Record, Result, Words, number, numbers
+from albert_cli.tasks.spec import TASKS
+
+MAJORITY, CLASSICAL = "majority class", "classical baseline"
+Points = list[tuple[float, float]]
+Recipe = Mapping[str, Any]  # as TOML gives it, by section
+
+
+@dataclass(frozen=True)
+class Pretraining:
+    """A pretraining run: the figures of its journal by name, its recipe, and its checkpoints."""
+
+    name: str
+    training: Mapping[str, Points]  # (step, value)
+    heldout: Mapping[str, Points]
+    recipe: Recipe
+    unigram_entropy: float | None  # nats a token, of the held-out text
+    checkpoints: Mapping[str, str]  # fingerprint -> "step 3,000"
+    data: str = ""  # fingerprint of the data directory
+
+    @property
+    def further(self) -> list[str]:
+        """Names of the corpora that were scored beside the held-out text (`NAME/mlm_loss`)."""
+        return [key.removesuffix("/mlm_loss") for key in self.heldout if key.endswith("/mlm_loss")]
+
+    def last(self, name: str) -> float | None:
+        """The last held-out value of a figure, or None."""
+        points = self.heldout.get(name)
+        return points[-1][1] if points else None
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One model's scores on one task, one a seed, with the development curves of its runs."""
+
+    model: str
+    record: Result
+    curves: Mapping[str, Points]  # seed -> (step, score on dev)
+    protocol: Mapping[str, str]
+    path: Path
+    folders: Sequence[Path] = ()  # of its runs, a seed each
+
+    @property
+    def task(self) -> str:
+        """The task's name."""
+        return self.record.task or self.path.name
+
+    @property
+    def title(self) -> str:
+        """The task as people write it: what the result says, or the title of a task known by name."""
+        known = TASKS.get(self.task)
+        return self.record.title or (known.title if known else self.task)
+
+    @property
+    def scores(self) -> Mapping[str, float]:
+        """By seed, 0..1."""
+        return self.record.by_seed
+
+    @property
+    def median(self) -> float:
+        """The median score, as the paper reports (§4.9)."""
+        return statistics.median(self.scores.values())
+
+    @property
+    def baselines(self) -> dict[str, float]:
+        """The majority class, the best of the linear models, and those that a result names one by one."""
+        record = self.record
+        found = {MAJORITY: record.majority} if record.majority is not None else {}
+        found |= {CLASSICAL: record.classical[1]} if record.classical else {}
+        return found | numbers(record.baselines)
+
+    @property
+    def part(self) -> int:
+        """How many of the training examples a run learnt from, drawn by its seed; 0 where it was all of them."""
+        return self.record.train_examples
+
+    @property
+    def labelled(self) -> int:
+        """How many labelled examples that was; 0 where it is not known."""
+        return self.part or int(self.record.examples.get("train", 0))
+
+    @property
+    def is_ensemble(self) -> bool:
+        """Whether several models answered together, which were chosen on this very dev set."""
+        return self.record.kind == "ensemble"
+
+    @property
+    def control(self) -> int:
+        """0 for a model; of a control how little it began with: 1 for the weights at step 0, 2 for random ones."""
+        names = {self.record.initial, self.record.checkpoint}
+        return next((rank for rank, name in enumerate(CONTROLS, start=1) if name in names), 0)
+
+
+class Examples(Record):
+    """A free table (`examples.json`), such as what a model fills into masked words."""
+
+    title: Words = "Examples"
+    text: Words = ""
+    rows: tuple[Any, ...] = ()
+    columns: tuple[str, ...] = ()
+
+
+class _DataFacts(Record):
+    totals: dict[str, Numbers] = Field(default_factory=dict)
+    unigram_entropy_nats: Number | None = None
+
+
+@dataclass(frozen=True)
+class Data:
+    """A data directory."""
+
+    name: str
+    path: Path
+    fingerprint: str
+    totals: Mapping[str, Mapping[str, float]]  # by split: documents, sentences, tokens
+
+
+@dataclass
+class Found:
+    """Everything found below the given directories."""
+
+    data: list[Data] = field(default_factory=list)
+    pretraining: list[Pretraining] = field(default_factory=list)
+    evaluations: list[Evaluation] = field(default_factory=list)
+    examples: list[Examples] = field(default_factory=list)
+
+
+def collect(directories: Sequence[Path]) -> Found:
+    """Walk down the directories and read every run, result and table of examples.
+
+    Raises `InputError` for a directory that does not exist or when nothing is found in any of them.
+    """
+    for directory in directories:
+        if not directory.is_dir():
+            raise InputError(f"{directory}: no such directory", "name the directories that the other verbs wrote")
+    paths = list(_walk(directories))
+    runs, data = [p for p in paths if _is_pretraining(p)], [p for p in paths if _is_data(p)]
+    names, facts = short_names([*runs, *data]), {p: _DataFacts.read(p / "data.json") for p in paths}
+    entropies: dict[str, float] = {}
+    for path, found in facts.items():
+        if found.unigram_entropy_nats is not None:
+            with suppress(AlbertError, OSError):
+                entropies[store.fingerprint(path)] = found.unigram_entropy_nats
+    pretraining = [_read_pretraining(path, names[path], entropies) for path in runs]
+    known = {mark: f"{run.name}, {step}" for run in pretraining for mark, step in run.checkpoints.items()}
+    everything = Found(
+        [Data(names[p], p, store.fingerprint(p), facts[p].totals) for p in data],
+        pretraining,
+        _read_evaluations(paths, known),
+        [Examples.read(p / "examples.json") for p in paths if (p / "examples.json").is_file()],
+    )
+    if not any(vars(everything).values()):
+        raise InputError(
+            f"{', '.join(map(str, directories))}: no results here",
+            "a result directory holds results.json, metrics.jsonl, examples.json or data.json",
+        )
+    return everything
+
+
+def _walk(directories: Sequence[Path]) -> Iterator[Path]:
+    seen: set[Path] = set()
+    for start in directories:
+        for folder, below, _ in os.walk(start):
+            below[:] = sorted(name for name in below if not name.startswith((".", "step-")))
+            path = Path(folder)
+            if path.resolve() not in seen:
+                seen.add(path.resolve())
+                yield path
+
+
+def short_names(paths: Sequence[Path]) -> dict[Path, str]:
+    """For each path as few of its last parts as distinguish it from the others."""
+    parts = {path: path.resolve().parts for path in paths}
+    names = {}
+    for path, own in parts.items():
+        others = [other for another, other in parts.items() if another != path]
+        length = next((n for n in range(1, len(own)) if all(own[-n:] != other[-n:] for other in others)), 1)
+        names[path] = "/".join(own[-length:])
+    return names
+
+
+def curves(path: Path) -> tuple[dict[str, Points], dict[str, Points]]:
+    """The figures of a run's journal, each as (step, value): those of training, and those of its evaluations."""
+    training: dict[str, Points] = {}
+    heldout: dict[str, Points] = {}
+    file = path / "metrics.jsonl"
+    for row in store.read_journal(file) if file.is_file() else []:
+        if isinstance(row, dict) and (step := number(row.get("step"))) is not None:
+            to, values = (heldout, row["eval"]) if "eval" in row else (training, row)
+            for name, value in numbers(values).items():
+                to.setdefault(name, []).append((step, value))
+    return training, heldout
+
+
+def _is_data(path: Path) -> bool:
+    """Whether a data directory is complete: shards and a manifest."""
+    if not (path / "data.json").is_file() or not (path / "shards").is_dir():
+        return False
+    manifest = store.read_manifest(path)
+    return manifest is not None and manifest.kind == "data"
+
+
+def _is_pretraining(path: Path) -> bool:
+    return not (path / RESULTS).exists() and any("mlm_loss" in found for found in curves(path))
+
+
+def _read_pretraining(path: Path, name: str, entropies: Mapping[str, float]) -> Pretraining:
+    training, heldout = curves(path)
+    checkpoints: dict[str, str] = {}
+    parents: dict[str, str] = {}
+    for step in sorted(path.glob("step-*")):
+        with suppress(AlbertError, OSError):
+            if (manifest := store.read_manifest(step)) is not None:
+                digits = step.name.removeprefix("step-")
+                checkpoints[manifest.fingerprint()] = f"step {int(digits):,}" if digits.isdecimal() else step.name
+                parents |= manifest.parents
+    status = path / "status.json"
+    known = [number(store.read_json(status).get("unigram_entropy_nats"))] if status.is_file() else []
+    known += [points[0][1] for key in ("unigram_entropy_nats", "unigram_entropy") if (points := heldout.get(key))]
+    known += [entropy for mark, entropy in entropies.items() if mark in parents.values()]
+    known += entropies.values() if len(entropies) == 1 else []
+    entropy = next((value for value in known if value is not None), None)
+    recipe, data = _toml(path / "recipe.toml"), str(parents.get("data", ""))
+    return Pretraining(name, training, heldout, recipe, entropy, checkpoints, data)
+
+
+def _read_evaluations(paths: Sequence[Path], checkpoints: Mapping[str, str]) -> list[Evaluation]:
+    """Every `eval` result, every ensemble, and every single task run that is not part of an evaluation."""
+    records = {path: Result.read(path / RESULTS) for path in paths}
+    evals = {path: record for path, record in records.items() if record.kind == "eval"}
+    runs = {
+        path: record
+        for path, record in records.items()
+        if record.kind in ("run", "ensemble") and not any(above in evals for above in path.parents)
+    }
+    return [_read_evaluation(path, record, checkpoints) for path, record in (evals | runs).items() if record.by_seed]
+
+
+def _read_evaluation(path: Path, record: Result, checkpoints: Mapping[str, str]) -> Evaluation:
+    folders = {str(record.seed or 0): path}
+    if record.scores_by_seed:
+        singles = {below: Result.read(below / RESULTS) for below in sorted(path.glob("run-*")) if below.is_dir()}
+        folders = {
+            below.name.removeprefix("run-") if single.seed is None else str(single.seed): below
+            for below, single in singles.items()
+        }
+    drawn = {s: curves(folder)[1].get(record.metric, []) for s, folder in folders.items() if s in record.by_seed}
+    return Evaluation(
+        model=_model_name(record, checkpoints),
+        record=record,
+        curves={seed: curve for seed, curve in drawn.items() if len(curve) > 1},
+        protocol=_protocol(record, next(iter(folders.values()), path)),
+        path=path,
+        folders=[folder for seed, folder in folders.items() if seed in record.by_seed],
+    )
+
+
+def _model_name(record: Result, checkpoints: Mapping[str, str]) -> str:
+    if record.label:
+        return record.label
+    if record.kind == "ensemble":
+        return f"ensemble of {len(record.chosen)}" if record.chosen else "ensemble"
+    mark = record.checkpoint
+    for name, control in CONTROLS.items():
+        if name in (record.initial, mark):
+            return control
+    return checkpoints.get(mark) or (f"checkpoint {mark[-16:][:8]}" if mark else "model")
+
+
+def _protocol(record: Result, run: Path) -> dict[str, str]:
+    """Steps, batch, rate and sizes: what a score must never be shown without."""
+    single, recipe = Result.read(run / RESULTS), _toml(run / "recipe.toml")
+    examples = record.examples or single.examples
+    values = {
+        "steps": record.steps or single.steps or setting(recipe, "schedule", "total_steps"),
+        "batch": record.batch_size or setting(recipe, "train", "batch_size"),
+        "learning rate": record.lr or setting(recipe, "optimizer", "lr"),
+        "train": examples.get("train"),
+        "dev": examples.get("dev"),
+    }
+    return {
+        key: f"{value:g}" if key == "learning rate" else f"{value:,.0f}"
+        for key, value in values.items()
+        if value is not None
+    }
+
+
+def setting(recipe: Recipe, section: str, key: str) -> float | None:
+    """A number of a recipe, or None."""
+    values = recipe.get(section)
+    return number(values.get(key)) if isinstance(values, dict) else None
+
+
+def _toml(path: Path) -> Recipe:
+    if not path.is_file():
+        return {}
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: not valid TOML: {error}", "restore the file or leave its directory out") from None

@@ -1,0 +1,155 @@
+"""The report's section on pretraining: curves of every run over each other, and a table of what they are."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+from albert_cli.console import duration
+from albert_cli.errors import AlbertError
+from albert_cli.model.config import ModelConfig
+from albert_cli.model.params import count
+from albert_cli.report import plots
+from albert_cli.report.found import Points, Pretraining, setting
+from albert_cli.report.page import Block, Details, Fact, Figure, Grid, Key, Paragraph, Part, Table
+
+_ACCURACIES = {
+    "mlm_accuracy": "masked words right",
+    "order_accuracy": "sentence order right",
+    "order_accuracy_long": "sentence order right, both segments of 64 tokens",
+    "nsp_accuracy": "next sentence right",
+    "sop_accuracy": "swapped sentences right",
+}
+_ROWS = 12  # of the table of held-out scores, for each run and corpus
+
+
+def facts(runs: Sequence[Pretraining]) -> list[Fact]:
+    """The last held-out figures of a single run; several runs have no one figure."""
+    if len(runs) != 1:
+        return []
+    (run,) = runs
+    found, loss, entropy = [], run.last("mlm_loss"), run.unigram_entropy
+    if loss is not None:
+        beside = f"nats; the unigram entropy is {entropy:.2f}" if entropy is not None else "nats a masked token"
+        found.append(Fact("Held-out masked-word loss", f"{loss:.2f}", beside))
+    for name, beside in (
+        ("mlm_accuracy", "per cent of the held-out masked tokens"),
+        ("order_accuracy", "per cent of the held-out pairs; chance is 50"),
+    ):
+        if (value := run.last(name)) is not None:
+            found.append(Fact(_ACCURACIES[name].capitalize(), f"{100 * value:.1f}", beside))
+    return found
+
+
+def section(runs: Sequence[Pretraining]) -> list[Block]:
+    """Curves of loss, accuracies and speed, then the runs' shapes, lengths and last figures."""
+    numbered = dict(enumerate(runs, start=1))
+    legend = [Paragraph([Key(run.name, i) for i, run in numbered.items()])] if len(runs) > 1 else []
+    further = dict.fromkeys(name for run in runs for name in run.further)
+    panels = [panel for corpus in ("", *further) for panel in _panels(numbered, corpus)]
+    speed = {i: run.training.get("tokens_per_second", []) for i, run in numbered.items()}
+    panels += _panel("Speed", _lines(speed, "thin"), [], "Tokens a second.", from_zero=True)
+    columns = [_facts(run) for run in runs]
+    rows = [
+        [label, *(column.get(label, "–") for column in columns)]
+        for label in dict.fromkeys(label for column in columns for label in column)
+    ]
+    table = Table(["", *(run.name for run in runs)], rows, look="compact")
+    return [*legend, Grid(panels), *_numbers(runs), table]
+
+
+def _facts(run: Pretraining) -> dict[str, str]:
+    found = {}
+    with suppress(AlbertError):  # a recipe of another version is no reason to leave a run out of the report
+        if isinstance(values := run.recipe.get("model"), dict):
+            config = ModelConfig.from_values(values, run.name)
+            sizes = f"H {config.hidden_size}, E {config.embedding_size}, {config.num_attention_heads} heads"
+            found["shape"] = f"{config.num_hidden_layers} layers, {sizes}"
+            found["layers share"] = {"ffn": "feed-forward"}.get(config.sharing, config.sharing)
+            found["parameters"] = f"{count(config).total:,}"
+    losses = [*run.training.get("loss", []), *run.heldout.get("mlm_loss", [])]
+    planned = setting(run.recipe, "schedule", "total_steps")
+    if losses:
+        steps = max(step for step, _ in losses)
+        found["steps"] = f"{steps:,.0f}" + (f" of {planned:,.0f}" if planned and planned != steps else "")
+    for label, (table, key) in {
+        "sequences a step": ("train", "batch_size"),
+        "longest sequence": ("data", "max_seq_length"),
+    }.items():
+        if (value := setting(run.recipe, table, key)) is not None:
+            found[label] = f"{value:,.0f}"
+    if (loss := run.last("mlm_loss")) is not None:
+        found["held-out masked-word loss, nats"] = f"{loss:.3f}"
+    if run.unigram_entropy is not None:
+        found["unigram entropy of the same text, nats"] = f"{run.unigram_entropy:.3f}"
+    for corpus in ("", *run.further):
+        prefix, where = (f"{corpus}/", f"{corpus}: ") if corpus else ("", "held-out ")
+        if corpus and (loss := run.last(f"{prefix}mlm_loss")) is not None:
+            found[f"{where}masked-word loss, nats"] = f"{loss:.3f}"
+        for name, label in _ACCURACIES.items():
+            if (value := run.last(prefix + name)) is not None:
+                found[f"{where}{label}, %"] = f"{100 * value:.1f}"
+    if speeds := run.training.get("tokens_per_second"):
+        found["tokens a second, median"] = f"{statistics.median(value for _, value in speeds):,.0f}"
+    if seconds := run.training.get("seconds"):
+        found["time"] = duration(max(value for _, value in seconds))
+    return found
+
+
+def _panels(runs: Mapping[int, Pretraining], corpus: str) -> list[Figure]:
+    """Loss and accuracies on the held-out text (`corpus` is ""), or on another corpus by its name."""
+    prefix, of, where = (f"{corpus}/", f", {corpus}", f"of {corpus}") if corpus else ("", "", "held-out")
+
+    def heldout(name: str) -> list[plots.Line]:
+        return _lines({i: run.heldout.get(prefix + name, []) for i, run in runs.items()}, "marked")
+
+    losses, levels = heldout("mlm_loss"), []
+    keys: list[Part] = [Key(where, 1, "line")] if len(runs) == 1 else []
+    if not corpus:
+        losses += _lines({i: run.training.get("mlm_loss", []) for i, run in runs.items()}, "faint")
+        keys.append(Key("training", 1, "faint") if len(runs) == 1 else "Faint: training. ")
+        entropies = dict.fromkeys(run.unigram_entropy for run in runs.values() if run.unigram_entropy is not None)
+        levels = [plots.Level(value, f"unigram entropy {value:.2f}") for value in entropies]
+    panels = _panel("Masked-word loss" + of, losses, levels, *keys, "Nats a masked token.")
+    for name in ("mlm_accuracy", "order_accuracy", "order_accuracy_long"):
+        chance = [plots.Level(0.5, "chance")] if name != "mlm_accuracy" else []
+        title, beside = _ACCURACIES[name].capitalize() + of, f"Per cent, on {corpus or 'held-out text'}."
+        panels += _panel(title, heldout(name), chance, beside, percent=True)
+    return panels
+
+
+def _lines(points: Mapping[int, Points], kind: plots.Kind) -> list[plots.Line]:
+    return [plots.Line(of, series, kind) for series, of in points.items() if of]
+
+
+def _panel(
+    title: str,
+    lines: Sequence[plots.Line],
+    levels: Sequence[plots.Level],
+    *caption: Part,
+    percent: bool = False,
+    from_zero: bool = False,
+) -> list[Figure]:
+    """The figure; none without lines."""
+    if not lines:
+        return []
+    drawing = plots.curves(lines, levels, describes=f"{title} over steps", percent=percent, from_zero=from_zero)
+    return [Figure(drawing, title, caption)]
+
+
+def _numbers(runs: Sequence[Pretraining]) -> list[Block]:
+    """The held-out curves as a table, of many points every n-th and the last; empty where nothing was held out."""
+    labels = {"mlm_loss": "masked-word loss, nats"} | {name: f"{label}, %" for name, label in _ACCURACIES.items()}
+    prefixed = [(run, corpus, f"{corpus}/" if corpus else "") for run in runs for corpus in ("", *run.further)]
+    used = [name for name in labels if any(run.heldout.get(prefix + name) for run, _, prefix in prefixed)]
+    rows = []
+    for run, corpus, prefix in prefixed:
+        points = {name: dict(run.heldout.get(prefix + name, [])) for name in used}
+        steps = sorted({step for of in points.values() for step in of})
+        for step in sorted({*steps[:: -(-len(steps) // _ROWS) or 1], *steps[-1:]}):
+            values = {name: of[step] for name, of in points.items() if step in of}
+            shown = {name: f"{v:.3f}" if name == "mlm_loss" else f"{100 * v:.1f}" for name, v in values.items()}
+            rows.append([run.name, corpus or "held-out", f"{step:,.0f}", *(shown.get(name, "–") for name in used)])
+    table = Table(["run", "text", "step", *(labels[name] for name in used)], rows, text_columns=2)
+    return [Details("The curves as numbers", [table])] if rows else []

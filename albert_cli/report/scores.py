@@ -1,0 +1,282 @@
+"""The report's sections on tasks: a table beside the baselines, every seed as a dot, learning curves."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+from albert_cli.evaluation import tables
+from albert_cli.evaluation.average import published_metrics
+from albert_cli.report import plots
+from albert_cli.report.found import CLASSICAL, MAJORITY, Evaluation
+from albert_cli.report.page import Block, Fact, Figure, Grid, Heading, Key, Paragraph, Span, Table, Text
+from albert_cli.report.published import PUBLISHED
+from albert_cli.results import listed, percent, standard_error
+
+_METRICS = {
+    "mcc": "Matthews correlation",
+    "f1": "F1",
+    "best_f1": "F1 at the best threshold",
+    "macro_f1": "macro F1",
+    "pearson": "Pearson correlation",
+    "spearman": "Spearman correlation",
+}
+Series = Mapping[str, int]  # the colour of a model
+Group = Sequence[Evaluation]  # of one task
+
+
+def models(evaluations: Group) -> list[str]:
+    """Names of the models, controls last."""
+    return list(dict.fromkeys(e.model for e in sorted(evaluations, key=lambda e: e.control)))
+
+
+def by_task(evaluations: Group) -> list[Group]:
+    """The evaluations of each task, controls last; of parts of its training examples only those of the largest."""
+    groups: list[Group] = []
+    for task in dict.fromkeys(e.task for e in evaluations):
+        group = sorted((e for e in evaluations if e.task == task), key=lambda e: (-(e.part or math.inf), e.control))
+        groups.append([e for e in group if e.part == group[0].part])
+    return groups
+
+
+def facts(evaluations: Group, most: int) -> list[Fact]:
+    """The best median of up to `most` tasks with what it stands beside; widest above the next lower first."""
+
+    def gap(group: Group) -> float:
+        below = [e.median for e in group if e.control] + list(_baselines(group).values())
+        return max(e.median for e in group) - max(below, default=0.0)
+
+    found = []
+    for group in sorted(by_task(evaluations), key=gap, reverse=True)[:most]:
+        best = max(group, key=lambda e: e.median)
+        beside = {e.model: e.median for e in group if e is not best} | _baselines(group)
+        protocol = f"median of {len(best.scores)}" if len(best.scores) > 1 else _single(best)
+        shown = ", ".join(f"{name} {percent(value)}" for name, value in beside.items())
+        found.append(Fact(f"{best.title}, {_metric(best)}, {protocol}", percent(best.median), shown))
+    return found
+
+
+def section(evaluations: Group, series: Series) -> list[Block]:
+    """Tasks by models with the median, whether the seeds are apart, every seed as a dot, and the protocol."""
+    groups = by_task(evaluations)
+    rings = " A ring is a seed that collapsed." if any(e.record.seeds_collapsed for e in evaluations) else ""
+    tasks = [group[0].task for group in groups]
+    everything = sorted(evaluations, key=lambda e: (tasks.index(e.task), -(e.part or math.inf), e.control))
+    return [
+        _task_table(groups, models(evaluations)),
+        *_published(groups),
+        *(Paragraph(verdict) for verdict in _verdicts(groups)),
+        Paragraph(f"A dot is a seed, a bar the median, a diamond a baseline.{rings}", small=True),
+        Grid([_dots(group, series) for group in groups]),
+        Heading("Every seed, and the protocol"),
+        _seed_table(everything),
+        *(Paragraph(protocol, small=True) for protocol in _protocols(everything)),
+    ]
+
+
+def learning(evaluations: Group, series: Series) -> list[Block]:
+    """Development scores while fine-tuning; empty where no run kept them."""
+    panels = []
+    for group in by_task([e for e in evaluations if e.curves]):
+        lines = [plots.Line(points, series[e.model], "thin") for e in group for points in e.curves.values()]
+        keys = [Key(e.model, series[e.model], "line") for e in group]
+        drawing = plots.curves(lines, percent=True, describes=f"{_name(group)}, on the development set over steps")
+        panels.append(Figure(drawing, _name(group), keys))
+    text = "The score on the development set while fine-tuning, a line for each seed. The best point counts."
+    return [Paragraph(text), Grid(panels)] if panels else []
+
+
+def _metric(evaluation: Evaluation) -> str:
+    name = evaluation.record.metric
+    return _METRICS.get(name, name.replace("_", " "))
+
+
+def _name(group: Group) -> str:
+    return f"{group[0].title}, {_metric(group[0])} × 100"
+
+
+def _baselines(group: Group) -> dict[str, float]:
+    return {name: value for e in group for name, value in e.baselines.items()}
+
+
+# ---------------------------------------------------------------- tables
+
+
+def _task_table(groups: Sequence[Group], columns: Sequence[str]) -> Table:
+    """Medians by model, and the baselines."""
+    baselines = list(dict.fromkeys(name for group in groups for name in _baselines(group)))
+    rows: list[list[Text]] = []
+    for group in groups:
+        best, found, known = max(e.median for e in group), {e.model: e for e in group}, _baselines(group)
+        row: list[Text] = [(group[0].title, Span(_metric(group[0])))]
+        row += [_score(found[model], best) if model in found else "–" for model in columns]
+        for name in baselines:
+            which = next((e.record.classical[0] for e in group if e.record.classical), "") if name == CLASSICAL else ""
+            row.append((percent(known[name]), *([Span(which)] if which else [])) if name in known else "–")
+        rows.append(row)
+    caption = "Median over the seeds on the development set, times 100; s.e. is the standard error of their mean."
+    return Table(["task", *columns, *baselines], rows, caption=caption)
+
+
+def _score(evaluation: Evaluation, best: float) -> Text:
+    record, n = evaluation.record, len(evaluation.scores)
+    spread = max(evaluation.scores.values()) - min(evaluation.scores.values())
+    beside = [f"{n} seeds", f"spread {percent(spread)}", f"s.e. {percent(record.standard_error)}"]
+    beside = beside if n > 1 else [_single(evaluation)]
+    for name, seeds in (("diverged", record.seeds_diverged), ("collapsed", record.seeds_collapsed)):
+        beside += [f"{len(seeds)} {name}"] if seeds else []
+    look = "best" if evaluation.median == best else "score"
+    return (Span(percent(evaluation.median), look), Span(", ".join(beside)))
+
+
+def _single(evaluation: Evaluation) -> str:
+    if evaluation.is_ensemble:
+        return "chosen on dev"
+    return "as it is" if evaluation.record.initial == "task checkpoint" else "1 seed"
+
+
+def _published(groups: Sequence[Group]) -> list[Block]:
+    """The best median here beside published scores; empty where no task has one."""
+    columns = [p for p in PUBLISHED if any(group[0].task in p.scores for group in groups)]
+    rows: list[list[Text]] = []
+    for group in groups:
+        if not any(group[0].task in p.scores for p in columns):
+            continue
+        best = max(_alone(group), key=lambda e: e.median)
+        names, found = published_metrics(best.task), best.record.medians
+        if not set(names) <= set(found):  # a result from elsewhere
+            names, found = [best.record.metric], {best.record.metric: best.median}
+        first, *others = (percent(found[name]) for name in names)
+        row: list[Text] = [(best.title, Span(_METRICS.get(names[0], names[0].replace("_", " "))))]
+        row.append((Span(first, "best"), *map(Span, others)))
+        for p in columns:
+            first, *others = [f"{value:.1f}" for value in p.scores.get(best.task, {}).values()] or ["–"]
+            row.append((first, *map(Span, others)))
+        rows.append(row)
+    text = (
+        "Published scores on the development sets, times 100: models of 12 to 334 million parameters, pretrained on "
+        "16 GB of text and more. They say what that scale brings, not what to expect of a smaller one. SQuAD: F1, "
+        "with exact match beside it, of 2.0 at the threshold that is best on the development set."
+    )
+    table = Table(["task", "here, best median", *(p.model for p in columns)], rows)
+    return [Heading("Beside published models, at another scale"), Paragraph(text, small=True), table] if rows else []
+
+
+def _alone(group: Group) -> Group:
+    """Those of single models, as published rows are; ensembles only where there is nothing else."""
+    return [e for e in group if not e.is_ensemble] or group
+
+
+def _verdicts(groups: Sequence[Group]) -> list[str]:
+    """How each pretrained model compares with its controls, seed by seed, a paragraph for each."""
+    apart: dict[tuple[str, str], dict[bool, list[str]]] = {}
+    for group in groups:
+        for control in (e for e in group if e.control):
+            for other in (e for e in _alone(group) if not e.control):
+                clear = min(other.scores.values()) > max(control.scores.values())
+                task = f"{other.title} ({100 * (other.median - control.median):+.1f})"
+                apart.setdefault((other.model, control.model), {True: [], False: []})[clear].append(task)
+    verdicts = []
+    for (model, control_name), tasks in apart.items():
+        above = f"Every seed of {model} is above every seed of {control_name} on {listed(tasks[True])}."
+        mixed = f"On {listed(tasks[False])} not every seed of {model} is above {control_name}."
+        shown = [sentence for clear, sentence in ((True, above), (False, mixed)) if tasks[clear]]
+        verdicts.append(" ".join([*shown, "In brackets: the difference of the medians, in points."]))
+    return verdicts
+
+
+def _seed_table(evaluations: Group) -> Table:
+    columns = list(dict.fromkeys(name for e in evaluations for name in e.protocol))
+    rows = []
+    for e in evaluations:
+        scores = sorted(100 * score for score in e.scores.values())
+        deviation = statistics.stdev(scores) if len(scores) > 1 else None
+        numbers = (statistics.fmean(scores), deviation, standard_error(scores))
+        shown = ["–" if value is None else f"{value:.1f}" for value in numbers]
+        settings = [e.protocol.get(name, "–") for name in columns]
+        rows.append([e.title, e.model, ", ".join(f"{score:.1f}" for score in scores), *shown, *settings])
+    return Table(["task", "model", "scores", "mean", "st. dev.", "s.e.", *columns], rows, text_columns=3)
+
+
+def _protocols(evaluations: Group) -> list[str]:
+    """How the scores came about, a sentence for all results that share it, and where a start was left out."""
+    by_text: dict[tuple[str, str], list[str]] = {}
+    for e in evaluations:
+        with suppress(TypeError, IndexError, KeyError):  # of a result from elsewhere not everything is known
+            if text := tables.protocol(e.record):
+                by_text.setdefault((e.model, text), []).append(e.title)
+    sentences = [f"{model} on {listed(titles)}: {text}." for (model, text), titles in by_text.items()]
+    notes = {e.title: e.record.start_note for e in evaluations if e.record.start_note}
+    return [*sentences, *(f"{title}: {note}." for title, note in notes.items())]
+
+
+def _dots(group: Group, series: Series) -> Figure:
+    rows = []
+    for e in group:
+        seeds = sorted(e.scores, key=lambda seed: e.scores[seed])
+        hollow = [seed in e.record.seeds_collapsed for seed in seeds]
+        rows.append(plots.Row(e.model, [e.scores[seed] for seed in seeds], e.median, series[e.model], hollow))
+    rows += [plots.Row(name, [value], None) for name, value in _baselines(group).items()]
+    words = ", ".join(f"{e.model}: median {percent(e.median)} of {len(e.scores)}" for e in group)
+    return Figure(plots.dots(rows, describes=f"{_name(group)}. {words}"), _name(group))
+
+
+# ---------------------------------------------------------------- by the number of labelled examples
+
+_ByCount = dict[float, list[float]]  # every seed's score, by the number of labelled examples
+
+
+def by_labels(evaluations: Group, series: Series) -> list[Block]:
+    """A drawing and a table for each task that was learnt from several numbers of examples; empty where none was."""
+    known = sorted((e for e in evaluations if e.labelled), key=lambda e: e.control)
+    groups = [[e for e in known if e.task == task] for task in dict.fromkeys(e.task for e in known)]
+    groups = [g for g in groups if any(e.part for e in g) and len({e.labelled for e in g}) > 1]
+    text = "A dot is a seed, each with its own part of the training examples; a line joins the medians."
+    blocks = [block for group in groups for block in _of_counts(group, series)]
+    return [*blocks, Paragraph(text, small=True)] if groups else []
+
+
+def _of_counts(group: Group, series: Series) -> list[Block]:
+    found: dict[str, _ByCount] = {}
+    for e in group:
+        found.setdefault(e.model, {})[e.labelled] = sorted(e.scores.values())
+    for e in group:
+        for name, value in e.baselines.items():
+            found.setdefault(name, {})[e.labelled] = [value]
+    trends = [plots.Trend(name, scores, series.get(name), name == CLASSICAL) for name, scores in found.items()]
+    medians = {name: {n: statistics.median(seeds) for n, seeds in sorted(of.items())} for name, of in found.items()}
+    words = "; ".join(
+        f"{name}: {', '.join(f'{percent(median)} with {n:,.0f}' for n, median in of.items())}"
+        for name, of in medians.items()
+    )
+    described = f"{_name(group)}, by number of labelled examples. {words}"
+    drawing = plots.trends(trends, describes=described, x_label="labelled examples")
+    verdicts = [
+        _verdict(name, found) for name in dict.fromkeys(e.model for e in group if not (e.control or e.is_ensemble))
+    ]
+    counts = sorted({n for of in found.values() for n in of})
+    rows: list[list[Text]] = []
+    for name, of in found.items():
+        row: list[Text] = [name]
+        for n in counts:
+            best = max(of_model[n] for of_model in medians.values() if n in of_model)
+            look, seeds = "best" if medians[name].get(n) == best else "score", of.get(n, [])
+            beside = [Span(", ".join(map(percent, seeds)))] if len(seeds) > 1 else []
+            row.append((Span(percent(medians[name][n]), look), *beside) if seeds else "–")
+        rows.append(row)
+    table = Table(["labelled examples", *(f"{n:,.0f}" for n in counts)], rows)
+    return [Figure(drawing, _name(group)), *(Paragraph(verdict) for verdict in verdicts if verdict), table]
+
+
+def _verdict(model: str, found: Mapping[str, _ByCount]) -> str:
+    """What every seed of a model is above, with how many examples; "" for none. The majority class is left out."""
+    above: dict[str, list[str]] = {}  # what that is, by the counts
+    own = found[model]
+    for name, scores in found.items():
+        clear = [f"{n:,.0f}" for n in sorted(own) if n in scores and min(own[n]) > max(scores[n])]
+        if name not in (model, MAJORITY) and clear:
+            above.setdefault(listed(clear), []).append(name)
+    words = listed([f"{listed(names)} with {counts} examples" for counts, names in above.items()])
+    return f"Every seed of {model} is above {words}." if words else ""

@@ -1,0 +1,246 @@
+"""What `results.json` holds, as frozen records: written by evaluations, read by tables, reports and experiments.
+
+Files may come from anywhere. A value of the wrong type counts as absent and is never an error.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Self, TypeVar
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    field_validator,
+)
+from pydantic_core import PydanticUseDefault
+
+from albert_cli import store
+
+RESULTS = "results.json"
+CONTROLS = {"start": "same start", "random": "random weights"}  # `model.initial`, and what it is called
+
+T = TypeVar("T")
+
+
+def number(value: object) -> float | None:
+    """A finite number, or None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return float(value)
+
+
+def numbers(value: object) -> dict[str, float]:
+    """The finite numbers of an object; none of anything else."""
+    items = value.items() if isinstance(value, Mapping) else ()
+    return {str(key): found for key, item in items if (found := number(item)) is not None}
+
+
+def percent(value: float | None) -> str:
+    """A score of 0..1 as the field writes it, times 100; nothing for None."""
+    return "" if value is None else f"{100 * value:.1f}"
+
+
+def listed(words: Sequence[str]) -> str:
+    """Words after each other: "a, b and c"."""
+    return f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else "".join(words)
+
+
+def standard_error(scores: Iterable[float]) -> float | None:
+    """The standard error of the mean; None for fewer than two scores."""
+    found = list(scores)
+    return statistics.stdev(found) / math.sqrt(len(found)) if len(found) > 1 else None
+
+
+def _baselines(value: object) -> dict[str, float | dict[str, float]]:
+    items = value.items() if isinstance(value, Mapping) else ()
+    both = {str(name): numbers(of) if isinstance(of, Mapping) else number(of) for name, of in items}
+    return {name: of for name, of in both.items() if of is not None}
+
+
+Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+Numbers = Annotated[dict[str, float], BeforeValidator(numbers)]
+Words = Annotated[str, Field(strict=True)]
+
+
+class Record(BaseModel):
+    """A JSON object; keys that it does not name are left alone."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    @field_validator("*", mode="wrap")
+    @classmethod
+    def _absent_where_wrong(cls, value: Any, check: ValidatorFunctionWrapHandler) -> Any:
+        try:
+            return check(value)
+        except ValidationError:
+            raise PydanticUseDefault from None
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """The record in a file, empty where there is none; raises `CheckpointError` for a damaged one."""
+        return cls.model_validate(store.read_json(path) if path.is_file() else {})
+
+
+class Result(Record):
+    """One task: a single run, the median of several seeds, an ensemble, or predictions without labels (`kind`)."""
+
+    kind: Words = ""
+    task: Words = ""
+    title: Words = ""
+    metric: Words = "score"
+    label: Words = ""
+    # of one run
+    score: Number | None = None
+    scores: Numbers = {}
+    seed: int | None = None
+    best_step: int | None = None
+    # of several seeds, each by its name
+    median: Number | None = None
+    spread: Number | None = None
+    scores_by_seed: Numbers = {}
+    all_scores: dict[str, list[Number]] = {}
+    seeds: list[int] = []
+    diverged: dict[str, str] | Words = {}  # by seed why; of a single run why
+    collapsed: dict[str, str] | Words | None = None
+    median_without_collapsed: Number | None = None
+    # what they stand beside
+    majority: Number | None = None
+    baselines: Annotated[Mapping[str, float | dict[str, float]], BeforeValidator(_baselines)] = {}
+    controls: dict[str, Result] = {}
+    every_seed_above: bool | None = None
+    # of an ensemble
+    members: list[Member] = []
+    chosen: list[str] = []
+    of_all: Numbers = {}
+    gain: Numbers = {}
+    # of predictions
+    predicted: dict[str, int] = {}
+    # how they came about
+    checkpoint: Words = ""
+    recipe: Words = ""
+    data: Words = ""
+    initial: Words = ""
+    start_from: Words = ""
+    start_note: Words = ""
+    versions: dict[str, str] = {}
+    examples: Numbers = {}
+    train_examples: int = 0
+    steps: int | None = None
+    epochs: Number | None = None
+    batch_size: int | None = None
+    lr: Number | None = None
+    warmup_steps: int | None = None
+    max_seq_length: int | None = None
+    dropout: Number | None = None
+    matching_heads: int = 0
+    count_heads: int = 0
+    spreading_heads: int = 0
+    eval_every: int | None = None
+
+    @property
+    def by_seed(self) -> dict[str, float]:
+        """Every seed's score, of a single run its own."""
+        if self.scores_by_seed or self.score is None:
+            return self.scores_by_seed
+        return {str(self.seed or 0): self.score}
+
+    @property
+    def standard_error(self) -> float | None:
+        """Of the mean over the seeds; None for fewer than two."""
+        return standard_error(self.by_seed.values())
+
+    @property
+    def medians(self) -> dict[str, float]:
+        """Every metric: the median of the runs, or the score of a model that was not trained."""
+        return {name: statistics.median(found) for name, found in self.all_scores.items() if found} or self.scores
+
+    @property
+    def seeds_diverged(self) -> dict[str, str]:
+        """Why each seed without a score has none."""
+        return self.diverged if isinstance(self.diverged, dict) else {}
+
+    @property
+    def seeds_collapsed(self) -> dict[str, str]:
+        """Why each seed that learnt nothing is said to; they count in the median all the same."""
+        if isinstance(self.collapsed, str):
+            return dict.fromkeys(self.by_seed, self.collapsed) if self.collapsed else {}
+        return self.collapsed or {}
+
+    @property
+    def classical(self) -> tuple[str, float] | None:
+        """The best of the linear models by the main metric, and its score."""
+        found = {
+            name: of[self.metric] for name, of in self.baselines.items() if isinstance(of, dict) and self.metric in of
+        }
+        return max(found.items(), key=lambda item: item[1], default=None)
+
+
+class Member(Record):
+    """A checkpoint of an ensemble."""
+
+    directory: Words = ""
+    score: Number | None = None
+
+
+class Point(Record):
+    """A combination of a search."""
+
+    values: dict[str, str] = {}
+    directory: Words = ""
+    median: Number | None = None
+    spread: Number | None = None
+    scores_by_seed: Numbers = {}
+    diverged: dict[str, str] = {}
+    collapsed: dict[str, str] = {}
+
+
+class Search(Record):
+    """Every combination of some lists of hyper-parameters, and the best by dev."""
+
+    title: Words = ""
+    metric: Words = ""
+    majority: Number | None = None
+    points: list[Point] = []
+    best: Point = Point()
+    caveat: Words = ""
+
+
+class SubmissionFile(Record):
+    """A file of a submission: the model that answers it, or the answer that stands in every row, and why."""
+
+    rows: int = 0
+    model: Words = ""
+    placeholder: str | int | float = ""
+    because: Words = ""
+
+
+class Submission(Record):
+    """The zip for GLUE's server."""
+
+    file: Words = ""
+    files: dict[str, SubmissionFile] = {}
+
+
+class Suite(Record):
+    """All tasks of GLUE whose data were there, and one number for them."""
+
+    tasks: dict[str, Result] = {}
+    left_out: dict[str, str] = {}
+    glue_score: Number | None = None
+    mean_of_tasks: Number | None = None
+    diagnostics: Result | None = None
+    submission: Submission | None = None
+
+
+def parse(value: Mapping[str, object]) -> Result | Search | Suite:
+    """The record of any evaluation's `results.json`, by its `kind`."""
+    kinds: dict[object, type[Search | Suite]] = {"search": Search, "suite": Suite}
+    return kinds.get(value.get("kind"), Result).model_validate(value)
