@@ -1,4 +1,4 @@
-"""What this machine is made of, found without any heavy import."""
+"""What this machine is made of, and the matrix products that it reaches; torch is imported for the latter alone."""
 
 from __future__ import annotations
 
@@ -6,8 +6,13 @@ import ctypes
 import os
 import platform
 import shutil
+import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    import torch
 
 _M_TRIM_THRESHOLD: Final = -1  # of glibc's malloc.h
 _M_MMAP_THRESHOLD: Final = -3
@@ -76,3 +81,47 @@ def compiler() -> str | None:
     """The C++ compiler that `torch.compile` needs on a CPU and Triton on a GPU, or None."""
     names = (os.environ.get("CXX"), "g++", "clang++")
     return next((path for name in names if name and (path := shutil.which(name))), None)
+
+
+# ---------------------------------------------------------------- what it reaches
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until everything that was asked of the device is done."""
+    import torch
+
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
+
+
+def matmul(precision: str, device: torch.device) -> tuple[Callable[[], float], int]:
+    """A square matrix product to time, and its FLOPs; a GPU's is 8192 wide, a CPU's 1024."""
+    import torch
+
+    size = 8192 if device.type == "cuda" else 1024
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    a, b = (torch.rand(size, size, device=device, dtype=dtype) - 0.5 for _ in range(2))
+
+    def product() -> float:
+        a @ b
+        return 0.0
+
+    return product, 2 * size**3
+
+
+def matmul_peak(precision: str, device: torch.device, *, seconds: float = 1.0) -> float:
+    """FLOP/s of the best of some matrix products: what this machine can really do, measured now.
+
+    At least two products are tried, and more until `seconds` have gone by.
+    """
+    product, flops = matmul(precision, device)
+    best, started, tried = float("inf"), time.perf_counter(), 0
+    while tried < 2 or time.perf_counter() - started < seconds:
+        synchronize(device)
+        begin = time.perf_counter()
+        product()
+        synchronize(device)
+        best, tried = min(best, time.perf_counter() - begin), tried + 1
+    return flops / best

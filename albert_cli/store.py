@@ -397,3 +397,11 @@ def read_journal(path: Path) -> list[dict[str, Any]]:
         with suppress(json.JSONDecodeError):
             records.append(json.loads(line))
     return records
+
+
+# ---------------------------------------------------------------- the steps of a run
+
+
+def saved_steps(run: Path) -> list[Path]:
+    """The directories of a run's finished steps, oldest first: the zeros in their names make them sort as numbers."""
+    return sorted(p for p in run.glob("step-*") if (p / MANIFEST).is_file())

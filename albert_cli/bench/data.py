@@ -1,11 +1,12 @@
-"""How fast text becomes shards on one core, stage by stage, beside SentencePiece alone on the same lines."""
+"""How fast text becomes shards on one core, stage by stage, beside SentencePiece alone; and shards masked pairs."""
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
@@ -14,9 +15,10 @@ import numpy as np
 from sentencepiece import SentencePieceProcessor
 
 from albert_cli import console
-from albert_cli.bench import batches
+from albert_cli.data.batches import PairSettings, batch, step_indices
 from albert_cli.data.build import BuildSettings
 from albert_cli.data.plan import plan
+from albert_cli.data.prefetch import prefetch
 from albert_cli.data.shards import Shard, TokenCorpus
 from albert_cli.data.tokenise import Task, clean_tidy, run_task, tokenise
 from albert_cli.errors import InputError
@@ -26,6 +28,7 @@ from albert_cli.text.sentences import paragraphs, split_paragraphs
 from albert_cli.text.vocabulary import MODEL, Vocabulary
 
 Result = TypeVar("Result")
+_TOKENS = 131_072  # of one draw: what a micro-batch of 256 sequences of 512 holds
 _SENTENCES = 8192  # of one call: about what a task encodes at a time
 _STAGES = (
     *("reading", "hashing", "segmentation", "cleaning"),
@@ -63,7 +66,7 @@ def measure(
         "pieces": int(arrays[0].size),
         "mb_per_cpu_second": {name: round(size / 1e6 / max(spent[name], 1e-9), 2) for name in _STAGES},
         "whole_to_sentencepiece": round(spent["sentencepiece alone"] / spent["the whole"], 3),
-        "pairs_and_masks": batches.measure(_corpus(*arrays[:3]), vocabulary, seconds=seconds),
+        "pairs_and_masks": drawing(_corpus(*arrays[:3]), vocabulary, seconds=seconds),
     }
 
 
@@ -97,7 +100,7 @@ def _stages(
     spent["hashing"] = of_hashes
     sentences, of_sentences = _timed(lambda: [split_paragraphs(lines, language) for lines in texts])
     spent["segmentation"] = of_paragraphs + of_sentences
-    flat = list(chain.from_iterable(sentences))
+    flat = list(itertools.chain.from_iterable(sentences))
     cleaned, spent["cleaning"] = _timed(lambda: clean_tidy(flat, vocabulary.cleaning))
     spent["sentencepiece alone"] = 0.0
     for start in range(0, len(cleaned), _SENTENCES):  # one call for all would be slowed down by what it returns
@@ -114,11 +117,65 @@ def _corpus(ids: Any, lengths: Any, sizes: Any) -> TokenCorpus:
     return TokenCorpus([Shard(ids.astype(np.uint16 if ids.max(initial=0) < 1 << 16 else np.uint32), *offsets)])
 
 
+# ---------------------------------------------------------------- pairs and masks
+
+
+def drawing(
+    corpus: TokenCorpus, vocabulary: Vocabulary, lengths: Sequence[int] = (128, 512),
+    settings: PairSettings | None = None, seconds: float = 1.0,
+) -> dict[str, Any]:  # fmt: skip
+    """Draw packed batches for about `seconds` a figure; one entry for each maximum length in `lengths`.
+
+    sequences: of one draw; tokens_per_cpu_second: drawn by one thread, over the processor time it used;
+    prefetched_tokens_per_second: delivered to a consumer that does nothing else, over wall-clock time, with
+    the prefetcher's thread; bytes_per_token: what a drawn batch occupies.
+    """
+    found = {}
+    for length in lengths:
+        rules = replace(settings or PairSettings(), max_seq_length=length)
+        found[str(length)] = _drawing(corpus, vocabulary, rules, max(1, _TOKENS // length), seconds)
+    return {"lengths": found}
+
+
+def _drawing(
+    corpus: TokenCorpus, vocabulary: Vocabulary, rules: PairSettings, sequences: int, seconds: float
+) -> dict[str, Any]:
+    def draw(step: int) -> tuple[int, int]:
+        drawn = batch(corpus, vocabulary, rules, 0, step_indices(step, sequences))
+        return drawn.ids.size, sum(part.nbytes for part in vars(drawn).values())
+
+    draw(0)  # touches the vocabulary's tables and the pages of the shards' offsets
+    tokens = size = 0
+    began = time.process_time()
+    for step in itertools.count(1):
+        drawn, occupied = draw(step)
+        tokens, size = tokens + drawn, size + occupied
+        if (spent := time.process_time() - began) >= seconds:
+            break
+    delivered, started = 0, time.monotonic()
+    with prefetch(draw, itertools.count(1)) as batches:
+        for drawn, _ in batches:
+            delivered += drawn
+            if (waited := time.monotonic() - started) >= seconds:
+                break
+    return {
+        "sequences": sequences,
+        "tokens_per_cpu_second": round(tokens / spent),
+        "prefetched_tokens_per_second": round(delivered / waited),
+        "bytes_per_token": round(size / tokens, 2),
+    }
+
+
+# ---------------------------------------------------------------- shown
+
+
 def text(measured: Mapping[str, Any]) -> str:
     """The result of `measure` as tables."""
     rates = measured["mb_per_cpu_second"]
-    rows = [[name, f"{rates[name]:,.1f}"] for name in _STAGES]
+    stages = console.table(("stage", "MB/s a core"), [[name, f"{rates[name]:,.1f}"] for name in _STAGES])
     ratio = f"the whole runs at {measured['whole_to_sentencepiece']:.0%} of the speed of SentencePiece alone"
     size = f"{measured['bytes'] / 1e6:.1f} MB of text, {measured['documents']:,} documents"
-    table = console.table(("stage", "MB/s a core"), rows)
-    return "\n".join([table, "", f"{size}; {ratio}", "", batches.text(measured["pairs_and_masks"])])
+    names = ("sequences", "tokens_per_cpu_second", "prefetched_tokens_per_second", "bytes_per_token")
+    headers = ("pairs and masks: length", "sequences", "tokens/s a core", "tokens/s prefetched", "bytes a token")
+    drawn = [[n, *(f"{r[name]:,}" for name in names)] for n, r in measured["pairs_and_masks"]["lengths"].items()]
+    return "\n".join([stages, "", f"{size}; {ratio}", "", console.table(headers, drawn)])

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from itertools import count
+from functools import partial
+from itertools import cycle
 from pathlib import Path
-from statistics import median
 from typing import Any, Final
 
 import numpy as np
@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from albert_cli import console
-from albert_cli.bench import peer
-from albert_cli.bench.step import GLUE_MAX, evaluating, padded, plain_step
-from albert_cli.bench.timing import Timing, alternate
+from albert_cli.bench import harness, peer
+from albert_cli.bench.harness import Round, Step
+from albert_cli.bench.step import GLUE_MAX
 from albert_cli.data.batches import PackedBatch
 from albert_cli.errors import ConfigError, InputError
 from albert_cli.model import costs, shapes
@@ -30,12 +30,10 @@ from albert_cli.model.heads import SequenceClassifier
 from albert_cli.model.packing import pack
 from albert_cli.tasks.encode import encode
 from albert_cli.tasks.spec import find_task
-from albert_cli.tasks.task import Task
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.classify import summed_loss
-from albert_cli.training.device import autocast, choose_device, matmul, matmul_peak, place, resolve_auto, use_threads
-from albert_cli.training.loop import clip
-from albert_cli.training.run import make_optimizer
+from albert_cli.training.device import autocast, choose_device, place, resolve_auto, use_threads
+from albert_cli.training.optimizers import clip, make_optimizer, update
 from albert_cli.training.task_recipe import resolve
 
 WIDTHS: Final = {"transformers, padded to the longest": 0, f"transformers, padded to {GLUE_MAX}": GLUE_MAX}
@@ -75,7 +73,7 @@ class _Bench:
             raise ConfigError(f"bench finetune times classifiers; {self.task.title} is none", "name a task of GLUE")
         vocabulary = Vocabulary.load(options.vocabulary)
         settings = self.recipe.model
-        self.config = replace(
+        self.shape = replace(
             shapes.find(options.model).config,
             vocab_size=vocabulary.size,
             hidden_dropout_prob=settings.dropout,
@@ -86,151 +84,89 @@ class _Bench:
         features = encode(examples, vocabulary, min(self.recipe.data.max_seq_length, GLUE_MAX))
         if features.labels is None:
             raise InputError(f"{self.task.title}: the training data have no labels")
+        self.mean_length = float(features.lengths.mean())
         self.train = resolve_auto(
-            self.recipe.train, self.config, self.device,
-            sequences=self.recipe.train.micro_batch_size, length=round(float(features.lengths.mean())),
+            self.recipe.train, self.shape, self.device,
+            sequences=self.recipe.train.micro_batch_size, length=round(self.mean_length),
         )  # fmt: skip
-        # Two calls of every variant warm up.
-        steps = range(options.rounds + 2)
+        steps = range(options.rounds + harness.WARM_UP)
         index = [features.batch_index(self.train.seed, step, self.train.batch_size) for step in steps]
         self.batches: list[Labelled] = [features.batch(i) for i in index]  # type: ignore[misc]
-        self.filled = float(features.lengths.mean()) / GLUE_MAX
 
     def run(self) -> dict[str, Any]:
         torch.manual_seed(0)
-        model = SequenceClassifier(self.config, len(self.task.output_names))
+        model = SequenceClassifier(self.shape, len(self.task.output_names))
         place(model, self.train, self.device)
-        variants, losses = self._variants(model)
-        peak = matmul_peak(self.train.precision, self.device)
-        # What disturbs the rounds disturbs the products between them alike.
-        product, flops = matmul(self.train.precision, self.device)
-        timings = alternate({**variants, "peak": product}, self.options.rounds, self.device, self.task.title)
-        peak = max(peak, flops / timings.pop("peak").minimum, matmul_peak(self.train.precision, self.device))
-        lengths = np.concatenate([np.diff(batch.offsets) for batch, _ in self._timed()])
-        return {
-            "task": self.task.name,
-            "model": self.options.model,
-            "device": torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else self.device.type,
-            "threads": torch.get_num_threads(),
-            "precision": self.train.precision,
-            "matmul_peak_flops": round(peak),
-            "batch_size": self.train.batch_size,
-            "rounds": self.options.rounds,
-            "tokens_a_step": round(float(lengths.sum()) / self.options.rounds, 1),
-            "tokens_an_example": round(GLUE_MAX * self.filled, 2),
-            "cut_to": GLUE_MAX,
-            "variants": {
-                name: self._described(timing, timings["albert"], peak, losses[name]) for name, timing in timings.items()
-            },
-        }
-
-    def _timed(self) -> list[Labelled]:
-        return self.batches[2:]
-
-    def _variants(self, model: SequenceClassifier) -> tuple[dict[str, Callable[[], float]], dict[str, float]]:
-        """Everyone's step, and everyone's loss on the first batch without dropout before anything is timed."""
-        variants = {"albert": self._own(model)}
-        losses = {"albert": self._loss(lambda: _own_loss(self.task, model, *self.batches[0], self.device), model)}
+        variants = {"albert": self._own_step(model)}
+        losses = {"albert": self._loss_now(model, lambda batch: self._own_loss(model, batch))}
         if self.options.against == "transformers":
             twin = peer.twin(model)
             for name, width in WIDTHS.items():
-                rounds = count()
+                loss = partial(self._peer_loss, twin, width)
+                losses[name], drawn = self._loss_now(twin, loss), cycle(self.batches)
+                own = lambda loss=loss, drawn=drawn: loss(next(drawn))  # noqa: E731
+                variants[name] = peer.plain_step(twin, own, self.train.precision, self.device)
+        rounds = [
+            Round(int(batch.offsets[-1]), costs.batch_flops(self.shape, np.diff(batch.offsets), 0))
+            for batch, _ in self.batches[harness.WARM_UP :]
+        ]
+        compared = harness.compare(
+            variants, rounds, self.train.precision, self.device, self.task.title, losses=losses
+        )  # fmt: skip
+        return {
+            "task": self.task.name,
+            "model": self.options.model,
+            **harness.conditions(self.device, self.train.precision),
+            "matmul_peak_flops": compared["matmul_peak_flops"],
+            "batch_size": self.train.batch_size,
+            "rounds": self.options.rounds,
+            "tokens_a_step": compared["tokens"],
+            "tokens_an_example": round(self.mean_length, 2),
+            "cut_to": GLUE_MAX,
+            "variants": compared["variants"],
+        }
 
-                def loss(batch: Labelled, width: int = width) -> Tensor:
-                    return _peer_loss(twin, *batch, width, self.device)
-
-                losses[name] = self._loss(lambda loss=loss: loss(self.batches[0]), twin)  # type: ignore[misc]
-                variants[name] = plain_step(
-                    twin,
-                    lambda loss=loss, rounds=rounds: loss(self._next(rounds)),  # type: ignore[misc]
-                    self.train.precision,
-                    self.device,
-                )
-        return variants, losses
-
-    def _next(self, rounds: count[int]) -> Labelled:
-        return self.batches[next(rounds) % len(self.batches)]
-
-    def _own(self, model: SequenceClassifier) -> Callable[[], float]:
+    def _own_step(self, model: SequenceClassifier) -> Step:
         """One whole step of ours; the rate is 0, so that all rounds compute with the same weights."""
-        optimizer, rounds = make_optimizer(model, self.recipe.optimizer), count()
+        optimizer, drawn = make_optimizer(model, self.recipe.optimizer), cycle(self.batches)
 
         def step() -> float:
             with autocast(self.train.precision, self.device):
-                loss = _own_loss(self.task, model, *self._next(rounds), self.device)
+                loss = self._own_loss(model, next(drawn))
             loss.backward()  # type: ignore[no-untyped-call]
-            norm = clip(optimizer, self.recipe.optimizer.clip_norm)
+            norm = clip(model, self.recipe.optimizer.clip_norm)
             read = torch.stack([loss.detach(), norm]).tolist()  # as the loop does before it updates
-            optimizer.step(0.0)
-            optimizer.zero_grad()
+            update(optimizer, 0.0)
             return float(read[0])
 
         return step
 
-    def _loss(self, loss: Callable[[], Tensor], model: torch.nn.Module) -> float:
-        with torch.inference_mode(), evaluating(model), autocast(self.train.precision, self.device):
-            return float(loss())
+    def _own_loss(self, model: SequenceClassifier, labelled: Labelled) -> Tensor:
+        batch, labels = labelled
+        logits = model(pack(batch, self.device)).float()
+        return summed_loss(self.task, logits, torch.from_numpy(labels).to(self.device)) / len(labels)
 
-    def _described(self, timing: Timing, ours: Timing, peak: float, loss: float) -> dict[str, float]:
-        """Medians over the rounds, each with its own examples; `mfu` counts the full model's FLOPs over real tokens."""
-        timed = [
-            (seconds, own, int(batch.offsets[-1]), costs.batch_flops(self.config, np.diff(batch.offsets), 0))
-            for seconds, own, (batch, _) in zip(timing.seconds, ours.seconds, self._timed(), strict=True)
-        ]
-        return {
-            "median_ms": round(1e3 * timing.median, 2),
-            "sequences_per_second": round(self.train.batch_size / timing.median, 2),
-            "tokens_per_second": round(median(tokens / seconds for seconds, _, tokens, _ in timed)),
-            "mfu": round(median(flops / seconds for seconds, _, _, flops in timed) / peak, 4),
-            "albert_is_faster": round(median(seconds / own for seconds, own, _, _ in timed), 3),
-            "loss": round(loss, 6),
-        }
+    def _peer_loss(self, twin: torch.nn.Module, width: int, labelled: Labelled) -> Tensor:
+        batch, labels = labelled
+        loss: Tensor = twin(
+            **peer.padded(batch, self.device, width), labels=torch.from_numpy(labels).to(self.device)
+        ).loss
+        return loss
 
-
-def _own_loss(
-    task: Task, model: SequenceClassifier, batch: PackedBatch, labels: NDArray[Any], device: torch.device
-) -> Tensor:
-    logits = model(pack(batch, device)).float()
-    return summed_loss(task, logits, torch.from_numpy(labels).to(device)) / len(labels)
-
-
-def _peer_loss(
-    twin: torch.nn.Module, batch: PackedBatch, labels: NDArray[Any], width: int, device: torch.device
-) -> Tensor:
-    """`transformers`' own loss on the batch, padded to `width` (0: to its longest)."""
-    loss: Tensor = twin(**padded(batch, device, width), labels=torch.from_numpy(labels).to(device)).loss
-    return loss
-
-
-# ---------------------------------------------------------------- shown
+    def _loss_now(self, model: torch.nn.Module, loss: Callable[[Labelled], Tensor]) -> float:
+        """On the first batch without dropout, before anything is timed."""
+        with harness.evaluating(model), autocast(self.train.precision, self.device):
+            return float(loss(self.batches[0]))
 
 
 def text(result: Mapping[str, Any]) -> str:
     """The result of `run` as a table, with what is to be known about it."""
-    headers = (
-        f"{result['task']}: a step of {result['batch_size']} examples",
-        "median ms", "sequences/s", "tokens/s", "of peak", "albert is", "loss",
-    )  # fmt: skip
-    rows = [
-        (
-            name,
-            f"{v['median_ms']:,.1f}",
-            f"{v['sequences_per_second']:,.1f}",
-            f"{v['tokens_per_second']:,}",
-            f"{v['mfu']:.0%}",
-            "" if name == "albert" else f"{v['albert_is_faster']:.2f}x",
-            f"{v['loss']:.5f}",
-        )
-        for name, v in result["variants"].items()
-    ]
-    said = (
-        f"{result['model']} on {result['device']}, {result['threads']} threads, {result['precision']}; matrix products "
-        f"reach {result['matmul_peak_flops'] / 1e9:,.0f} GFLOP/s"
-    )
     notes = [
         f"An example has {result['tokens_an_example']:,.1f} tokens on average, and is cut at {result['cut_to']}. The "
         "tokens are those of the examples, for everyone; nobody's padding is counted.",
         "Ours computes the last layer only for [CLS], which alone is read (pruning): exact, and some 7 % fewer FLOPs "
         "with 12 layers. The share of the peak counts the full model's, for everyone alike.",
     ]
-    return "\n\n".join([said, console.table(headers, rows), console.wrapped(notes)])
+    title = f"{result['task']}: a step of {result['batch_size']} examples"
+    table = harness.table(title, result["variants"])
+    return "\n\n".join([harness.headline(result["model"], result), table, console.wrapped(notes)])

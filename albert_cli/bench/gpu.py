@@ -11,18 +11,17 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import torch
 
 from albert_cli import __version__, config, console, store
-from albert_cli.bench import correctness, pretrain, products, stream
+from albert_cli.bench import correctness, harness, pretrain, stream
 from albert_cli.data.shards import TokenCorpus
 from albert_cli.errors import AlbertError, ConfigError
 from albert_cli.model.config import ModelConfig
-from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.device import choose_device
-from albert_cli.training.pretrain import resolve
+from albert_cli.training.pretrain_recipe import resolve
 
 SIZES: Final = ("base", "large", "xlarge", "xxlarge")
 LENGTHS: Final = (128, 512)
@@ -82,7 +81,7 @@ def run(out: Path, wanted: Sequence[str], options: Options) -> Found:
     for size in SIZES:
         _model(size, options)  # says what is wrong with the overrides
     conditions = {
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        "device": harness.conditions(device, "")["device"],
         "versions": {"albert": __version__, "torch": torch.__version__},
         **asdict(replace(options, device=device.type)),
         "overrides": list(options.overrides),
@@ -141,20 +140,11 @@ def _attempted(measure: Callable[[], Found]) -> Found:
 def _model(size: str, options: Options) -> ModelConfig:
     overrides = (*_NO_DROPOUT, *options.overrides)
     asked = config.override(config.read_recipe(_recipe(size)), overrides).get("model", {}).get("vocab_size")
-    vocabulary = cast(Vocabulary, stream.read(None, asked).vocabulary)  # its size is read
-    return resolve(_recipe(size), overrides, vocabulary).model
+    return resolve(_recipe(size), overrides, asked or stream.VOCABULARY).model
 
 
 def _recipe(size: str) -> str:
     return f"pretrain/albert-{size}"
-
-
-def _tokens(size: str, options: Options) -> int:
-    return options.tokens or _TOKENS[size]
-
-
-def _correctness(options: Options, device: torch.device) -> Found:
-    return correctness.measure(_model("base", options), device)
 
 
 def _bench(
@@ -175,7 +165,7 @@ def _bench(
 
 def _step(size: str, length: int, options: Options) -> Found:
     """The step beside transformers'; where that does not fit, ours alone, and both at a quarter of the tokens."""
-    tokens = _tokens(size, options)
+    tokens = options.tokens or _TOKENS[size]
     if options.alone:
         return {"full": _bench(size, length, options, tokens)}
     both = _attempted(lambda: _bench(size, length, options, tokens, against="transformers"))
@@ -191,38 +181,13 @@ def _variants(size: str, length: int, options: Options) -> Found:
     for name, overrides in VARIANTS.items():
         with correctness.padded_attention() if name == "padded attention" else nullcontext():
             found[name] = _attempted(
-                lambda overrides=overrides: _bench(size, length, options, _tokens(size, options), overrides)  # type: ignore[misc]
+                lambda overrides=overrides: _bench(size, length, options, options.tokens or _TOKENS[size], overrides)  # type: ignore[misc]
             )
     return {"variants": found}
 
 
-def _weight_gradients(options: Options, device: torch.device) -> Found:
-    """A product a layer or one at the end, by model, of a quarter of its tokens: both are kept for all layers."""
-    dtype = torch.bfloat16
-    return {
-        "models": {
-            size: products.weight_gradients(
-                _model(size, options), max(1, _tokens(size, options) // 4), options.rounds, device, dtype
-            )
-            for size in SIZES
-        }
-    }
-
-
-def _fp8(options: Options, device: torch.device) -> Found:
-    """The two largest: products of the smaller ones are too small for the casts to pay."""
-    if lack := products.lacks_fp8(device):
-        return {"failed": lack}
-    return {
-        "models": {
-            size: products.fp8(_model(size, options), _tokens(size, options), options.rounds, device)
-            for size in SIZES[2:]
-        }
-    }
-
-
 PARTS: Final[dict[str, Callable[[Options, torch.device], Found]]] = {
-    "correctness": _correctness,
+    "correctness": lambda options, device: correctness.measure(_model("base", options), device),
     **{
         f"{size}-s{length}": lambda options, device, size=size, length=length: _step(size, length, options)  # type: ignore[misc]
         for size in SIZES
@@ -232,8 +197,6 @@ PARTS: Final[dict[str, Callable[[Options, torch.device], Found]]] = {
         f"variants-{size}-s{length}": lambda options, device, size=size, length=length: _variants(size, length, options)  # type: ignore[misc]
         for size, length in (("base", 128), ("base", 512), ("xxlarge", 512))
     },
-    "weight-gradients": _weight_gradients,
-    "fp8": _fp8,
 }
 
 
@@ -249,27 +212,21 @@ def text(found: Mapping[str, Any], render: Callable[[Sequence[str], Sequence[Seq
     """All that has been measured, as tables."""
     conditions, parts = found["conditions"], {n: p for n, p in found["parts"].items() if not p.get("failed")}
     from_ = conditions["data"] or "random ids laid out like text"
-    said = [f"{conditions['device']}, torch {conditions['versions']['torch']}; {from_}; no dropout"]
+    lines = [f"{conditions['device']}, torch {conditions['versions']['torch']}; {from_}; no dropout"]
     rows = [row for name, part in parts.items() for row in _speeds(name, part)]
     if rows:
         peak = max(r["matmul_peak_flops"] for part in parts.values() for r in _results(part))
-        said.append(
+        lines.append(
             f"Matrix products reach {peak / 1e12:,.1f} TFLOP/s. The share of the peak counts the full model's FLOPs; "
             "updates are included. Goal and milestone: tokens/s of one H200; albert is to be "
             + " and ".join(f"{times:g}x as fast as {name}" for name, times in FASTER.items())
             + "."
         )
-        said.append(render(_HEADERS, rows))
+        lines.append(render(_HEADERS, rows))
     if "correctness" in parts:
-        said.append(render(correctness.HEADERS, correctness.rows(parts["correctness"])))
-    if "weight-gradients" in parts:
-        models = parts["weight-gradients"]["models"].items()
-        said.append(render(products.GRADIENT_HEADERS, [products.gradient_row(n, m) for n, m in models]))
-    if "fp8" in parts:
-        fp8 = [row for n, m in parts["fp8"]["models"].items() for row in products.fp8_rows(n, m)]
-        said.append(render(products.FP8_HEADERS, fp8))
-    said.extend(f"{n}: failed: {p['failed']}" for n, p in found["parts"].items() if p.get("failed"))
-    return "\n\n".join(said)
+        lines.append(render(correctness.HEADERS, correctness.rows(parts["correctness"])))
+    lines.extend(f"{n}: failed: {p['failed']}" for n, p in found["parts"].items() if p.get("failed"))
+    return "\n\n".join(lines)
 
 
 def _results(part: Mapping[str, Any]) -> list[Found]:

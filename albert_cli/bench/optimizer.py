@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
 
 from albert_cli import console
-from albert_cli.bench.timing import Timing, alternate, copy_bandwidth
+from albert_cli.bench.harness import Step, alternate, conditions
+from albert_cli.machine import synchronize
 from albert_cli.model import shapes
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.training.device import choose_device
-from albert_cli.training.lamb import Lamb, is_excluded
+from albert_cli.training.optimizers import OPTIMIZERS, is_excluded
+from albert_cli.training.settings import OptimizerSettings
 
 PEER: Final = "torch AdamW, fused"
-# Bytes of fp32 read and written a parameter: the kernel of AdamW, and LAMB's (training/lamb.py) where it adapts.
+# Bytes of fp32 read and written a parameter: the kernel of AdamW, and LAMB's (training/optimizers.py) where it adapts.
 _ADAMW_BYTES: Final = 28
 _LAMB_BYTES: Final = 56
 _LR: Final = 1e-6  # small, so that hundreds of steps on one random gradient stay finite
@@ -27,26 +31,38 @@ def run(models: Sequence[str], rounds: int, device: str) -> dict[str, Any]:
     """Time a step over each model's parameters; raises `ConfigError` for an unknown shape or device."""
     target = choose_device(device)
     found = {name: _measure(shapes.find(name).config, name, rounds, target) for name in models}
-    return {
-        "device": torch.cuda.get_device_name(target) if target.type == "cuda" else target.type,
-        "threads": torch.get_num_threads(),
-        "models": found,
-    }
+    return {**conditions(target, "fp32"), "models": found}
 
 
 def _measure(config: ModelConfig, name: str, rounds: int, device: torch.device) -> dict[str, Any]:
+    """`times_fused_adamw` by medians; `share_of_copy`: bytes a second, of those that a plain copy moves."""
     named = random_parameters(config, device)
     total = sum(p.numel() for p in named.values())
     bandwidth = copy_bandwidth(device, 8 * total)
-    timings = alternate(_variants(named), rounds, device, name)
+    settings = OptimizerSettings()
+    optimizers = {
+        "LAMB": OPTIMIZERS["lamb"](named.items(), settings),
+        "AdamW": OPTIMIZERS["adamw"](named.items(), settings),
+        PEER: torch.optim.AdamW(named.values(), lr=_LR, eps=1e-6, weight_decay=0.01, fused=True),
+    }
+    timings = alternate({v: _step(optimizer) for v, optimizer in optimizers.items()}, rounds, device, name)
     excluded = sum(p.numel() for n, p in named.items() if is_excluded(n))
-    lamb = _LAMB_BYTES * (total - excluded) + _ADAMW_BYTES * excluded
-    moved = {variant: lamb if variant == "LAMB" else _ADAMW_BYTES * total for variant in timings}
+    moved = dict.fromkeys(timings, _ADAMW_BYTES * total)
+    moved["LAMB"] = _LAMB_BYTES * (total - excluded) + _ADAMW_BYTES * excluded
     return {
         "parameters": total,
         "tensors": len(named),
         "copy_bytes_per_second": round(bandwidth),
-        "variants": {v: _described(t, timings[PEER], moved[v], bandwidth) for v, t in timings.items()},
+        "variants": {
+            variant: {
+                "median_ms": round(timing.median * 1e3, 3),
+                "minimum_ms": round(timing.minimum * 1e3, 3),
+                "times_fused_adamw": round(timing.median / timings[PEER].median, 3),
+                "bytes_moved": moved[variant],
+                "share_of_copy": round(moved[variant] / timing.median / bandwidth, 4),
+            }
+            for variant, timing in timings.items()
+        },
     }
 
 
@@ -61,30 +77,30 @@ def random_parameters(config: ModelConfig, device: torch.device) -> dict[str, nn
     return named
 
 
-def _variants(named: Mapping[str, nn.Parameter]) -> dict[str, Callable[[], float]]:
-    """A step of each; all work on the same weights, each with moments of its own."""
-    lamb, adamw = Lamb(named.items()), Lamb(named.items(), adapt=False)
-    peer = torch.optim.AdamW(named.values(), lr=_LR, eps=1e-6, weight_decay=0.01, fused=True)
+def _step(optimizer: Optimizer) -> Step:
+    """A step on the same weights for all; there is no loss to compare."""
+    for group in optimizer.param_groups:
+        group["lr"] = _LR
 
-    def timed(step: Callable[[], object]) -> Callable[[], float]:
-        def call() -> float:
-            step()
-            return 0.0  # there is no loss to compare
+    def step() -> float:
+        optimizer.step()
+        return 0.0
 
-        return call
-
-    return {"LAMB": timed(lambda: lamb.step(_LR)), "AdamW": timed(lambda: adamw.step(_LR)), PEER: timed(peer.step)}
+    return step
 
 
-def _described(timing: Timing, peer: Timing, moved: int, bandwidth: float) -> dict[str, Any]:
-    """`times_fused_adamw` by medians; `share_of_copy`: bytes a second, of those that a plain copy moves."""
-    return {
-        "median_ms": round(timing.median * 1e3, 3),
-        "minimum_ms": round(timing.minimum * 1e3, 3),
-        "times_fused_adamw": round(timing.median / peer.median, 3),
-        "bytes_moved": moved,
-        "share_of_copy": round(moved / timing.median / bandwidth, 4),
-    }
+def copy_bandwidth(device: torch.device, size: int) -> float:
+    """Bytes a second that copying `size` bytes reads and writes, best of ten."""
+    source = torch.ones(size, dtype=torch.uint8, device=device)
+    target = torch.zeros_like(source)
+    best = float("inf")
+    for _ in range(10):
+        synchronize(device)
+        begin = time.perf_counter()
+        target.copy_(source)
+        synchronize(device)
+        best = min(best, time.perf_counter() - begin)
+    return 2 * size / best
 
 
 def text(result: Mapping[str, Any]) -> str:
@@ -98,7 +114,7 @@ def text(result: Mapping[str, Any]) -> str:
                 f"{v['minimum_ms']:,.2f}",
                 f"{v['times_fused_adamw']:.2f}x",
                 f"{v['bytes_moved'] / 1e6:,.0f}",
-                f"{100 * v['share_of_copy']:.0f} %",
+                f"{v['share_of_copy']:.0%}",
             )
             for variant, v in found["variants"].items()
         ]

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
+from albert_cli.bench.harness import Step
+from albert_cli.data.batches import PackedBatch
 from albert_cli.errors import ConfigError
 from albert_cli.model import hub
 from albert_cli.model.heads import PretrainingModel, SequenceClassifier
+from albert_cli.training.device import autocast
 
 
 def twin(model: PretrainingModel | SequenceClassifier) -> torch.nn.Module:
@@ -16,7 +22,14 @@ def twin(model: PretrainingModel | SequenceClassifier) -> torch.nn.Module:
 
     Raises `ConfigError` where `transformers` is missing or has no such architecture.
     """
-    transformers = _transformers()
+    try:
+        import transformers
+    except ImportError:
+        raise ConfigError(
+            "transformers is not installed, so there is nothing to compare with",
+            "pip install transformers, or --alone",
+        ) from None
+    transformers.logging.set_verbosity_error()
     config = model.config
     kind = hub.model_type(config)
     if kind not in ("albert", "bert"):
@@ -37,13 +50,40 @@ def twin(model: PretrainingModel | SequenceClassifier) -> torch.nn.Module:
     return other.to(next(model.parameters()).device).train()
 
 
-def _transformers() -> Any:
-    try:
-        import transformers
-    except ImportError:
-        raise ConfigError(
-            "transformers is not installed, so there is nothing to compare with",
-            "pip install transformers, or --alone",
-        ) from None
-    transformers.logging.set_verbosity_error()
-    return transformers
+def padded(batch: PackedBatch, device: torch.device, width: int = 0) -> dict[str, Tensor]:
+    """The batch as `transformers` takes it: [N, S] int64, padded on the right to `width` (0: to the longest)."""
+    lengths = np.diff(batch.offsets)
+    there = np.arange(width or int(lengths.max())) < lengths[:, None]
+    made = {"attention_mask": there.astype(np.int64)}
+    for name, values in (("input_ids", batch.ids), ("token_type_ids", batch.segment_ids)):
+        made[name] = np.zeros(there.shape, np.int64)
+        made[name][there] = values
+    return {name: torch.from_numpy(array).to(device) for name, array in made.items()}
+
+
+def pretraining_inputs(model: PretrainingModel, batch: PackedBatch, device: torch.device) -> dict[str, Tensor]:
+    """The padded batch with labels for both heads, -100 where there is nothing to predict."""
+    given = padded(batch, device)
+    lengths = np.diff(batch.offsets)
+    row = np.repeat(np.arange(len(lengths)), lengths)[batch.masked_index]
+    labels = np.full(tuple(given["input_ids"].shape), -100, np.int64)
+    labels[row, batch.position_ids[batch.masked_index]] = batch.masked_labels
+    sop = np.where(batch.order_labels < 0, -100, batch.order_labels).astype(np.int64)
+    name = "sentence_order_label" if hub.model_type(model.config) == "albert" else "next_sentence_label"
+    return given | {"labels": torch.from_numpy(labels).to(device), name: torch.from_numpy(sop).to(device)}
+
+
+def plain_step(model: torch.nn.Module, loss: Callable[[], Tensor], precision: str, device: torch.device) -> Step:
+    """One step as a plain training script has it: clipped, AdamW in one kernel; the rate is 0."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.0, weight_decay=0.01, fused=True)
+
+    def step() -> float:
+        optimizer.zero_grad(set_to_none=True)
+        with autocast(precision, device):
+            value = loss()
+        value.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        return float(value.detach())
+
+    return step

@@ -6,16 +6,15 @@ relative to BERT-xlarge. The paper's are of 125,000 steps on TPUs, where communi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
 import torch
-import torch.nn.functional as F
 
-from albert_cli import console, machine
-from albert_cli.bench.step import full_batch
-from albert_cli.bench.timing import alternate
+from albert_cli import console
+from albert_cli.bench.harness import Step, alternate, evaluating
+from albert_cli.bench.step import full_batch, pretraining_loss
 from albert_cli.errors import ConfigError
 from albert_cli.model import costs
 from albert_cli.model.config import PRESETS
@@ -24,6 +23,7 @@ from albert_cli.model.packing import pack
 from albert_cli.model.paper import SEVEN
 from albert_cli.model.params import count
 from albert_cli.training.device import autocast
+from albert_cli.training.plan import free_memory
 
 # Relative to BERT-large (Table 2), and relative to BERT-xlarge (first version).
 PAPER: Final[dict[str, tuple[float | None, float]]] = {
@@ -50,43 +50,30 @@ def measure(device: torch.device, precision: str, rounds: int, tokens: int = 0, 
     """
     few = device.type == "cpu"
     length, tokens = length or (128 if few else 512), tokens or (128 if few else 8192)
-    largest = max(count(PRESETS[name]).total for name in SEVEN)
     rounds = min(rounds, _CPU_ROUNDS) if few else rounds
-    free = (
-        machine.memory().get("available")
-        if few
-        else torch.cuda.mem_get_info(device)[0]
-        if device.type == "cuda"
-        else None
-    )
-    if free is not None and free < 9 * largest:
+    largest = max(count(PRESETS[name]).total for name in SEVEN)
+    if 0 < (free := free_memory(device)) < 9 * largest:
         raise ConfigError(
             f"--speedup needs {9 * largest / 1e9:.0f} GB for BERT-xlarge, {free / 1e9:.0f} GB are free", "leave it out"
         )
     torch.manual_seed(0)
     weights = torch.empty(largest, device=device).uniform_(-0.03, 0.03)
-    models = {name: _model(name, weights) for name in SEVEN}
-    variants: dict[str, Callable[[], float]] = {}
-    for name, model in models.items():
+    variants: dict[str, Step] = {}
+    for name in SEVEN:
+        model = _model(name, weights)
         variants[f"{name} training"] = _training(model, tokens, length, precision, device)
         variants[f"{name} inference"] = _inference(model, length, precision, device)
-    timings = alternate(variants, rounds, device, "speedup")
-    seconds = {key: timing.median for key, timing in timings.items()}
+    seconds = {key: timing.median for key, timing in alternate(variants, rounds, device, "speedup").items()}
     flops = {name: costs.training_flops(PRESETS[name], length) for name in SEVEN}
     rows: dict[str, dict[str, float | None]] = {}
     for name in SEVEN:
-        rows[name] = {
-            "training_ms": round(1e3 * seconds[f"{name} training"], 2),
-            "inference_ms": round(1e3 * seconds[f"{name} inference"], 2),
-        }
+        rows[name] = {f"{what}_ms": round(1e3 * seconds[f"{name} {what}"], 2) for what in ("training", "inference")}
         for number, base in enumerate(BASES):
             key = base.replace("-", "_")
-            rows[name] |= {
-                f"training_against_{key}": round(seconds[f"{base} training"] / seconds[f"{name} training"], 2),
-                f"inference_against_{key}": round(seconds[f"{base} inference"] / seconds[f"{name} inference"], 2),
-                f"flops_against_{key}": round(flops[base] / flops[name], 2),
-                f"paper_against_{key}": PAPER[name][number],
-            }
+            for what in ("training", "inference"):
+                rows[name][f"{what}_against_{key}"] = round(seconds[f"{base} {what}"] / seconds[f"{name} {what}"], 2)
+            rows[name][f"flops_against_{key}"] = round(flops[base] / flops[name], 2)
+            rows[name][f"paper_against_{key}"] = PAPER[name][number]
     return {"tokens": max(1, tokens // length) * length, "sequence_length": length, "rounds": rounds, "models": rows}
 
 
@@ -104,17 +91,13 @@ def _model(name: str, weights: torch.Tensor) -> PretrainingModel:
     return model
 
 
-def _training(
-    model: PretrainingModel, tokens: int, length: int, precision: str, device: torch.device
-) -> Callable[[], float]:
+def _training(model: PretrainingModel, tokens: int, length: int, precision: str, device: torch.device) -> Step:
     batch = full_batch(max(1, tokens // length), length, model.config.vocab_size)
-    labels, orders = (torch.from_numpy(a.astype("int64")).to(device) for a in (batch.masked_labels, batch.order_labels))
 
     def step() -> float:
         model.train()
         with autocast(precision, device):
-            logits = model(pack(batch, device, batch.masked_index))
-        loss = F.cross_entropy(logits.masked.float(), labels) + F.cross_entropy(logits.order.float(), orders)
+            loss = pretraining_loss(model, batch, device)
         loss.backward()  # type: ignore[no-untyped-call]
         model.zero_grad(set_to_none=True)
         return 0.0
@@ -122,12 +105,11 @@ def _training(
     return step
 
 
-def _inference(model: PretrainingModel, length: int, precision: str, device: torch.device) -> Callable[[], float]:
+def _inference(model: PretrainingModel, length: int, precision: str, device: torch.device) -> Step:
     batch = full_batch(1, length, model.config.vocab_size)
 
     def step() -> float:
-        model.eval()
-        with torch.inference_mode(), autocast(precision, device):
+        with evaluating(model), autocast(precision, device):
             model.encoder(pack(batch, device), all_rows=True)
         return 0.0
 
@@ -154,13 +136,7 @@ def text(measured: Mapping[str, Any]) -> str:
         )
     ]
     for base in BASES:
-        key = base.replace("-", "_")
-        columns = (
-            f"training_against_{key}",
-            f"paper_against_{key}",
-            f"flops_against_{key}",
-            f"inference_against_{key}",
-        )
+        columns = [f"{what}_against_{base.replace('-', '_')}" for what in ("training", "paper", "flops", "inference")]
         where = "Table 2" if base == "bert-large" else "arXiv v1"
         headers = (f"speed, {base} = 1", "training", where, "by FLOPs", "inference", "training ms", "inference ms")
         rows = [

@@ -6,8 +6,7 @@ GLUE examples. The optimizer's update is left out: it is the same work for every
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -17,16 +16,15 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from albert_cli import console
-from albert_cli.bench import peer
-from albert_cli.bench.timing import Timing, alternate
+from albert_cli.bench import harness, peer
+from albert_cli.bench.harness import Round, Step
 from albert_cli.data.batches import PackedBatch
 from albert_cli.errors import ConfigError
-from albert_cli.model import costs, hub, shapes
+from albert_cli.model import costs, shapes
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import PretrainingModel, SequenceClassifier
 from albert_cli.model.packing import pack
-from albert_cli.training.device import autocast, choose_device, matmul_peak
+from albert_cli.training.device import autocast, choose_device
 
 WORKS: Final = ("s128", "s512", "glue")
 # Tokens of an example, [CLS] and [SEP] included, at the middles of as many equal parts of the task's training split as
@@ -39,7 +37,6 @@ _GLUE: Final = {
 }
 GLUE_MAX: Final = 128  # longer examples are cut
 GLUE_LENGTHS: Final = {task: [min(int(n), GLUE_MAX) for n in found.split()] for task, found in _GLUE.items()}
-Variants = dict[str, Callable[[], float]]
 
 
 @dataclass(frozen=True)
@@ -60,150 +57,74 @@ def run(name: str, works: Sequence[str], options: Options) -> dict[str, Any]:
         if work not in WORKS:
             raise ConfigError(f"--work {work}: unknown", f"choose from {', '.join(WORKS)}")
     device = choose_device(options.device)
-    config = shapes.find(name).config
-    peak = matmul_peak(options.precision, device)
-    found = {work: _measure(config, work, options, device, peak) for work in works}
-    return {
-        "model": name,
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
-        "threads": torch.get_num_threads(),
-        "precision": options.precision,
-        "matmul_peak_flops": round(peak),
-        "works": found,
-    }
-
-
-def _measure(config: ModelConfig, work: str, options: Options, device: torch.device, peak: float) -> dict[str, Any]:
-    torch.manual_seed(0)
-    tokens = options.tokens or (1024 if device.type == "cpu" else 65_536)
-    if work == "glue":
-        variants, count, flops = _glue(config, options, device)
-    else:
-        variants, count, flops = _pretraining(config, int(work[1:]), tokens, options, device)
-    timings = alternate(variants, options.rounds, device, work)
-    ours = timings["albert"]
-    return {
-        "tokens": count,
-        "model_flops": round(flops),
-        "variants": {name: _described(t, ours, count, flops / peak) for name, t in timings.items()},
-    }
-
-
-def _described(timing: Timing, ours: Timing, tokens: int, ideal_seconds: float) -> dict[str, Any]:
-    """`albert_is_faster`: how many times, by medians; `share_of_peak` counts the full model's FLOPs (no pruning)."""
-    return {
-        "median_ms": round(timing.median * 1e3, 2),
-        "minimum_ms": round(timing.minimum * 1e3, 2),
-        "tokens_per_second": round(tokens / timing.median),
-        "share_of_peak": round(ideal_seconds / timing.median, 4),
-        "albert_is_faster": round(timing.median / ours.median, 3),
-        "loss": round(timing.result, 6),
-    }
-
-
-# ---------------------------------------------------------------- pretraining batches
+    # All losses must agree, so nothing is dropped.
+    config = replace(
+        shapes.find(name).config,
+        hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, classifier_dropout_prob=0.0,
+    )  # fmt: skip
+    found = {}
+    for work in works:
+        torch.manual_seed(0)
+        if work == "glue":
+            variants, done = _glue(config, options, device)
+        else:
+            variants, done = _pretraining(config, int(work[1:]), options, device)
+        found[work] = harness.compare(variants, [done] * options.rounds, options.precision, device, work)
+    peak = max(result.pop("matmul_peak_flops") for result in found.values())
+    conditions = harness.conditions(device, options.precision)
+    return {"model": name, **conditions, "matmul_peak_flops": peak, "works": found}
 
 
 def _pretraining(
-    config: ModelConfig, length: int, tokens: int, options: Options, device: torch.device
-) -> tuple[Variants, int, float]:
-    """Variants over one padded batch of full sequences with 15 % of the positions masked."""
+    config: ModelConfig, length: int, options: Options, device: torch.device
+) -> tuple[dict[str, Step], Round]:
+    """Variants over one batch of full sequences with 15 % of the positions masked."""
     if length > config.max_position_embeddings:
         raise ConfigError(f"--work s{length}: the model has {config.max_position_embeddings} positions", "choose less")
+    tokens = options.tokens or (1024 if device.type == "cpu" else 65_536)
     drawn = full_batch(max(1, tokens // length), length, config.vocab_size)
-    config = _without_dropout(config)
     model = PretrainingModel(config).to(device).train()
-    labels, orders = (_put(a, device) for a in (drawn.masked_labels, drawn.order_labels))
-
-    def loss() -> Tensor:
-        logits = model(pack(drawn, device, drawn.masked_index))
-        masked = F.cross_entropy(logits.masked.float(), labels)
-        return masked + F.cross_entropy(logits.order.float(), orders)
-
-    variants: Variants = {"albert": _step(model, loss, options, device)}
+    variants = {"albert": _step(model, [lambda: pretraining_loss(model, drawn, device)], options, device)}
     if options.compiled:
-        variants["albert, compiled"] = compiled(model, variants["albert"])
+        variants["albert, compiled"] = harness.compiled(model, variants["albert"])
     if not options.alone:
-        given = padded(drawn, device)
-        everywhere = torch.full(given["input_ids"].shape, -100, device=device)
-        everywhere.view(-1)[_put(drawn.masked_index, device)] = labels
-        order_name = "sentence_order_label" if hub.model_type(config) == "albert" else "next_sentence_label"
-        given |= {"labels": everywhere, order_name: orders}
-        variants |= _peers(peer.twin(model), [given], options, device)
-    count = len(drawn.ids)
-    return variants, count, count * costs.training_flops(config, length)
+        twin, given = peer.twin(model), peer.pretraining_inputs(model, drawn, device)
+        variants["transformers"] = _step(twin, [lambda: twin(**given).loss], options, device)
+        if options.compiled:
+            fused: Any = torch.compile(twin)
+            variants["transformers, compiled"] = _step(twin, [lambda: fused(**given).loss], options, device)
+    return variants, Round(len(drawn.ids), len(drawn.ids) * costs.training_flops(config, length))
 
 
-def full_batch(sequences: int, length: int, vocab_size: int) -> PackedBatch:
-    """Random full sequences of one length, 15 % of the positions masked, seeded."""
-    rng = np.random.default_rng(0)
-    total, masked = sequences * length, round(costs.MASKED * length)
-    positions = np.tile(np.arange(length, dtype=np.int32), sequences)
-    chosen = [n * length + np.sort(rng.permutation(length - 1)[:masked] + 1) for n in range(sequences)]
-    index = np.concatenate(chosen).astype(np.int32)
-
-    def ids(size: int) -> NDArray[np.int32]:
-        return rng.integers(5, vocab_size, size).astype(np.int32)
-
-    segments = (positions > length // 2).astype(np.int32)
-    offsets = np.arange(0, total + 1, length, dtype=np.int32)
-    orders = rng.integers(0, 2, sequences).astype(np.int32)
-    return PackedBatch(ids(total), segments, positions, offsets, index, ids(index.size), orders)
-
-
-# ---------------------------------------------------------------- fine-tuning batches
-
-
-def _glue(config: ModelConfig, options: Options, device: torch.device) -> tuple[Variants, int, float]:
+def _glue(config: ModelConfig, options: Options, device: torch.device) -> tuple[dict[str, Step], Round]:
     """Variants over one batch of each task, one after the other."""
     batches = [_examples(lengths, config.vocab_size) for lengths in GLUE_LENGTHS.values()]
-    config = replace(_without_dropout(config), classifier_dropout_prob=0.0)
     model = SequenceClassifier(config, 2).to(device).train()
-    labels = [_put(b.order_labels, device) for b in batches]
+    classes = [torch.from_numpy(b.order_labels).long().to(device) for b in batches]
+    pairs = list(zip(batches, classes, strict=True))
 
-    def losses() -> list[Callable[[], Tensor]]:
-        return [
-            lambda b=b, gold=gold: F.cross_entropy(model(pack(b, device)).float(), gold)  # type: ignore[misc]
-            for b, gold in zip(batches, labels, strict=True)
-        ]
+    def ours(batch: PackedBatch, label: Tensor) -> Callable[[], Tensor]:
+        return lambda: F.cross_entropy(model(pack(batch, device)).float(), label)
 
-    variants: Variants = {"albert": _steps(model, losses(), options, device)}
+    variants = {"albert": _step(model, [ours(b, label) for b, label in pairs], options, device)}
     if not options.alone:
         twin = peer.twin(model)
-        dynamic = [padded(b, device) | {"labels": gold} for b, gold in zip(batches, labels, strict=True)]
-        full = [padded(b, device, GLUE_MAX) | {"labels": gold} for b, gold in zip(batches, labels, strict=True)]
-        variants["transformers, padded to the longest"] = _peer(twin, dynamic, options, device)
-        named = _peers(twin, full, options, device)
-        variants |= {f"{name}, padded to {GLUE_MAX}": function for name, function in named.items()}
+
+        def theirs(called: Any, width: int) -> Step:
+            made = [peer.padded(b, device, width) | {"labels": label} for b, label in pairs]
+            return _step(twin, [lambda given=given: called(**given).loss for given in made], options, device)  # type: ignore[misc]
+
+        variants["transformers, padded to the longest"] = theirs(twin, 0)
+        variants[f"transformers, padded to {GLUE_MAX}"] = theirs(twin, GLUE_MAX)
+        if options.compiled:
+            variants[f"transformers, compiled, padded to {GLUE_MAX}"] = theirs(torch.compile(twin), GLUE_MAX)
     lengths = [int(n) for b in batches for n in np.diff(b.offsets)]
-    flops = sum(n * costs.training_flops(config, n, masked=0.0) for n in lengths)
-    return variants, sum(lengths), flops
-
-
-def _examples(lengths: Sequence[int], vocab_size: int) -> PackedBatch:
-    """Random examples of these lengths in a shuffled order; the order label stands for the class."""
-    rng = np.random.default_rng(1)
-    shuffled = rng.permutation(lengths)
-    offsets = np.concatenate([[0], np.cumsum(shuffled)]).astype(np.int32)
-    total, none = int(offsets[-1]), np.zeros(0, np.int32)
-    positions = np.concatenate([np.arange(n) for n in shuffled]).astype(np.int32)
-    ids = rng.integers(5, vocab_size, total).astype(np.int32)
-    classes = rng.integers(0, 2, len(shuffled)).astype(np.int32)
-    return PackedBatch(ids, np.zeros(total, np.int32), positions, offsets, none, none, classes)
-
-
-# ---------------------------------------------------------------- a timed step
+    return variants, Round(sum(lengths), sum(n * costs.training_flops(config, n, masked=0.0) for n in lengths))
 
 
 def _step(
-    model: torch.nn.Module, loss: Callable[[], Tensor], options: Options, device: torch.device
-) -> Callable[[], float]:
-    return _steps(model, [loss], options, device)
-
-
-def _steps(
     model: torch.nn.Module, losses: Sequence[Callable[[], Tensor]], options: Options, device: torch.device
-) -> Callable[[], float]:
+) -> Step:
     """Forward and backward pass of each loss in turn; returns the mean of the losses."""
 
     def function() -> float:
@@ -219,111 +140,52 @@ def _steps(
     return function
 
 
-def compiled(model: PretrainingModel, step: Callable[[], float]) -> Callable[[], float]:
-    """The same step with the block compiled."""
-    plain = model.encoder.block
-    model.encoder.compile()
-    fused = model.encoder.block
-    model.encoder.block = plain
-
-    def function() -> float:
-        model.encoder.block = fused
-        try:
-            return step()
-        finally:
-            model.encoder.block = plain
-
-    return function
+def pretraining_loss(model: PretrainingModel, batch: PackedBatch, device: torch.device) -> Tensor:
+    """The mean loss at masked positions and that of sentence order, where the batch has any."""
+    labels, sop = (torch.from_numpy(a).long().to(device) for a in (batch.masked_labels, batch.order_labels))
+    logits = model(pack(batch, device, batch.masked_index))
+    loss = F.cross_entropy(logits.masked.float(), labels)
+    if bool((batch.order_labels >= 0).any()):
+        loss = loss + F.cross_entropy(logits.sentence_order.float(), sop, ignore_index=-1)
+    return loss
 
 
-def _peers(
-    twin: torch.nn.Module, batches: Sequence[Mapping[str, Tensor]], options: Options, device: torch.device
-) -> Variants:
-    """`transformers` as it is, and compiled as a whole."""
-    variants = {"transformers": _peer(twin, batches, options, device)}
-    if options.compiled:
-        variants["transformers, compiled"] = _peer(torch.compile(twin), batches, options, device)  # type: ignore[arg-type]
-    return variants
+# ---------------------------------------------------------------- random batches
 
 
-def _peer(
-    twin: torch.nn.Module, batches: Sequence[Mapping[str, Tensor]], options: Options, device: torch.device
-) -> Callable[[], float]:
-    return _steps(twin, [lambda given=given: twin(**given).loss for given in batches], options, device)  # type: ignore[misc]
+def full_batch(sequences: int, length: int, vocab_size: int) -> PackedBatch:
+    """Random full sequences of one length, 15 % of the positions masked, seeded."""
+    rng = np.random.default_rng(0)
+    total, masked = sequences * length, round(costs.MASKED * length)
+    positions = np.tile(np.arange(length, dtype=np.int32), sequences)
+    chosen = [n * length + np.sort(rng.permutation(length - 1)[:masked] + 1) for n in range(sequences)]
+    index = np.concatenate(chosen).astype(np.int32)
+
+    def ids(size: int) -> NDArray[np.int32]:
+        return rng.integers(5, vocab_size, size).astype(np.int32)
+
+    segments = (positions > length // 2).astype(np.int32)
+    offsets = np.arange(0, total + 1, length, dtype=np.int32)
+    sop = rng.integers(0, 2, sequences).astype(np.int32)
+    return PackedBatch(ids(total), segments, positions, offsets, index, ids(index.size), sop)
 
 
-def plain_step(
-    model: torch.nn.Module, loss: Callable[[], Tensor], precision: str, device: torch.device
-) -> Callable[[], float]:
-    """One step as a plain training script has it: clipped, AdamW in one kernel; the rate is 0."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.0, weight_decay=0.01, fused=True)
-
-    def step() -> float:
-        optimizer.zero_grad(set_to_none=True)
-        with autocast(precision, device):
-            value = loss()
-        value.backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        return float(value.detach())
-
-    return step
+def _examples(lengths: Sequence[int], vocab_size: int) -> PackedBatch:
+    """Random examples of these lengths in a shuffled order; the sentence-order label stands for the class."""
+    rng = np.random.default_rng(1)
+    shuffled = rng.permutation(lengths)
+    offsets = np.concatenate([[0], np.cumsum(shuffled)]).astype(np.int32)
+    total, none = int(offsets[-1]), np.zeros(0, np.int32)
+    positions = np.concatenate([np.arange(n) for n in shuffled]).astype(np.int32)
+    ids = rng.integers(5, vocab_size, total).astype(np.int32)
+    classes = rng.integers(0, 2, len(shuffled)).astype(np.int32)
+    return PackedBatch(ids, np.zeros(total, np.int32), positions, offsets, none, none, classes)
 
 
-@contextmanager
-def evaluating(*models: torch.nn.Module) -> Iterator[None]:
-    """While it is open, the models are in evaluation mode."""
-    for model in models:
-        model.eval()
-    try:
-        yield
-    finally:
-        for model in models:
-            model.train()
-
-
-def _without_dropout(config: ModelConfig) -> ModelConfig:
-    """All losses must agree, so nothing is dropped."""
-    return replace(config, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, classifier_dropout_prob=0.0)
-
-
-def padded(batch: PackedBatch, device: torch.device, width: int = 0) -> dict[str, Tensor]:
-    """The batch as `transformers` takes it: [N, S] int64, padded on the right to `width` (0: to the longest)."""
-    lengths = np.diff(batch.offsets)
-    there = np.arange(width or int(lengths.max())) < lengths[:, None]
-    made = {"attention_mask": there.astype(np.int64)}
-    for name, values in (("input_ids", batch.ids), ("token_type_ids", batch.segment_ids)):
-        made[name] = np.zeros(there.shape, np.int64)
-        made[name][there] = values
-    return {name: _put(array, device) for name, array in made.items()}
-
-
-def _put(array: NDArray[Any], device: torch.device) -> Tensor:
-    return torch.from_numpy(array.astype(np.int64)).to(device)
-
-
-# ---------------------------------------------------------------- shown
-
-
-def text(result: Mapping[str, Any]) -> str:
+def text(result: dict[str, Any]) -> str:
     """The result of `run` as tables."""
-    parts = [
-        f"{result['model']} on {result['device']}, {result['threads']} threads, {result['precision']}; "
-        f"matrix products reach {result['matmul_peak_flops'] / 1e9:,.0f} GFLOP/s"
+    works = [
+        harness.table(f"{work}, {found['tokens']:,.0f} tokens", found["variants"])
+        for work, found in result["works"].items()
     ]
-    for work, found in result["works"].items():
-        columns = ("median ms", "least ms", "tokens/s", "of peak", "albert is", "loss")
-        rows = [
-            (
-                name,
-                f"{v['median_ms']:,.1f}",
-                f"{v['minimum_ms']:,.1f}",
-                f"{v['tokens_per_second']:,}",
-                f"{100 * v['share_of_peak']:.0f} %",
-                "" if name == "albert" else f"{v['albert_is_faster']:.2f}x",
-                f"{v['loss']:.5f}",
-            )
-            for name, v in found["variants"].items()
-        ]
-        parts.append(console.table((f"{work}, {found['tokens']:,} tokens", *columns), rows))
-    return "\n\n".join(parts)
+    return "\n\n".join([harness.headline(result["model"], result), *works])

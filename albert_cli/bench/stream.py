@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from albert_cli.data.masking import VocabularyFacts
 from albert_cli.data.shards import Shard, TokenCorpus
 from albert_cli.text.vocabulary import Vocabulary
+from albert_cli.training.objectives import PretrainingText
 
 VOCABULARY: Final = 30_000  # the paper's, where a recipe leaves it to the data
 # English Wikipedia in a vocabulary of 30,000 pieces, roughly: pieces of a sentence, sentences of a document.
@@ -30,20 +30,14 @@ class RandomVocabulary:
     first_ordinary_id: int = 5
 
 
-@dataclass(frozen=True)
-class Text:
-    """Where examples are drawn from, and how to say so."""
+def read(data: Path | None, vocab_size: int | None) -> tuple[PretrainingText, str]:
+    """The training split of a data directory, or random ids, and where that is from.
 
-    corpus: TokenCorpus
-    vocabulary: VocabularyFacts
-    said: str
-
-
-def read(data: Path | None, vocab_size: int | None) -> Text:
-    """The training split of a data directory, or random ids; raises `CheckpointError` for what is not one."""
+    Raises `CheckpointError` for what is no data directory.
+    """
     if data is not None:
         corpus = TokenCorpus.open(data)
-        return Text(corpus, Vocabulary.load(corpus.vocabulary_dir), f"text of {data}")
+        return PretrainingText(corpus, corpus, Vocabulary.load(corpus.vocabulary_dir)), f"text of {data}"
     size, rng = vocab_size or VOCABULARY, np.random.default_rng(0)
     first = RandomVocabulary.first_ordinary_id
     starts = rng.random(size) < 0.7
@@ -51,6 +45,8 @@ def read(data: Path | None, vocab_size: int | None) -> Text:
     documents = np.cumsum([0, *np.maximum(2, rng.geometric(1 / _DOCUMENT, _DOCUMENTS))])
     sentences = np.cumsum([0, *np.maximum(1, rng.poisson(_SENTENCE, int(documents[-1])))])
     ids = rng.integers(min(first, size - 1), size, int(sentences[-1])).astype(np.uint32)
-    shard = Shard(ids, sentences.astype(np.uint32), documents.astype(np.uint32))
-    said = f"random ids of {size:,} pieces, in sentences of about {_SENTENCE} (no --data): the work is that of text"
-    return Text(TokenCorpus([shard]), RandomVocabulary(size, starts), said)
+    corpus = TokenCorpus([Shard(ids, sentences.astype(np.uint32), documents.astype(np.uint32))])
+    source = f"random ids of {size:,} pieces, in sentences of about {_SENTENCE} (no --data): the work is that of text"
+    # No more than these attributes is read of it.
+    vocabulary = cast(Vocabulary, RandomVocabulary(size, starts))
+    return PretrainingText(corpus, corpus, vocabulary), source

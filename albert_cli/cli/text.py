@@ -112,9 +112,9 @@ def inspect_directory(
     size = train.batch_size
     if recipe is not None:
         from albert_cli.text.vocabulary import Vocabulary
-        from albert_cli.training.pretrain import resolve
+        from albert_cli.training.pretrain_recipe import resolve
 
-        resolved = resolve(recipe, [], Vocabulary.load(directory))
+        resolved = resolve(recipe, [], Vocabulary.load(directory).size)
         train, settings = resolved.train, resolved.data
         size, first = resolved.batches.size(step), resolved.batches.first(step)
     seed = train.seed if seed is None else seed

@@ -48,6 +48,7 @@ def pretrain(
         raise ConfigError(f"--nproc {nproc}: at least one process is needed", "leave it out for one")
     if nproc > 1 and ranks.world_size() == 1:
         raise typer.Exit(launch(nproc, sys.argv[1:]))
+    from albert_cli.training import plan
     from albert_cli.training import pretrain as verb_module
 
     flags = {"train.save_every": save_every, "train.keep": keep}
@@ -59,7 +60,7 @@ def pretrain(
     result = verb_module.pretrain(
         recipe, data, out, settings, resume=resume, max_time=max_time, dry_run=dry_run, device=device
     )
-    console.emit(result, verb_module.speed_text(result) if dry_run else verb_module.summary_text(result))
+    console.emit(result, plan.speed_text(result) if dry_run else verb_module.summary_text(result))
 
 
 @verb(app)

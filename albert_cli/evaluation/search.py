@@ -16,7 +16,7 @@ from albert_cli.evaluation.start import make_start, prepare_start, start_from_ru
 from albert_cli.ranks import Group
 from albert_cli.training.device import use_threads
 from albert_cli.training.finetune import RESULTS, Prepared
-from albert_cli.training.loop import measure
+from albert_cli.training.loop import LoopSettings, measure
 from albert_cli.training.task_job import TaskJob
 
 # What people search, by the names that they use.
@@ -148,7 +148,8 @@ def _step_seconds(prepared: Prepared) -> float:
         prepared.vocabulary, settings, prepared.device, "", prepared.recipe.data.max_seq_length, lambda *_: None,
     )  # fmt: skip
     with use_threads(settings.threads):
-        return measure(job, settings, prepared.recipe.optimizer, Group(), prepared.device, steps=3, seconds=0.5)
+        loop = LoopSettings(prepared.recipe.optimizer, prepared.schedule, settings)
+        return measure(job, loop, Group(), steps=3, seconds=0.5)
 
 
 def _budget_text(budget: Mapping[str, Any], starts: Mapping[str, Prepared]) -> str:

@@ -27,11 +27,10 @@ from albert_cli.model import costs, params
 from albert_cli.model.config import ModelConfig
 from albert_cli.results import Number, Numbers, Record, Result
 from albert_cli.tasks.spec import find_task
-from albert_cli.training.pretrain import PretrainRecipe
+from albert_cli.training.pretrain_recipe import PretrainRecipe
 
 Kind = Literal["count", "vocabulary", "data", "speed", "pretrain", "probe", "task"]
 _ROUNDS = 15  # timed steps of a variant that is to train as long as another
-_CHECKPOINT_BYTES = 12  # a parameter: the weight and two moments in fp32
 
 
 @dataclass(frozen=True)
@@ -488,7 +487,7 @@ def pretraining_cost(recipe: PretrainRecipe, done: int = 0) -> Cost:
     tokens = recipe.train.batch_size * length * steps
     flops = tokens * costs.training_flops(recipe.model, length)
     parameters = params.count(recipe.model).total
-    return Cost(parameters, steps, tokens, flops, _CHECKPOINT_BYTES * parameters * (recipe.train.keep + 1))
+    return Cost(parameters, steps, tokens, flops, costs.checkpoint_bytes(recipe.model) * (recipe.train.keep + 1))
 
 
 def fine_tuning_cost(task: str, run: Run, scale: Scale) -> Cost | None:

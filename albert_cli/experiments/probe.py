@@ -10,7 +10,7 @@ import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -26,7 +26,8 @@ from albert_cli.model.packing import PackedTokens, pack
 from albert_cli.ranks import Group
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.device import choose_device
-from albert_cli.training.objectives import EVALUATION_SEED, PretrainingJob
+from albert_cli.training.objectives import EVALUATION_SEED, PretrainingJob, PretrainingText
+from albert_cli.training.pretrain_recipe import PretrainRecipe
 from albert_cli.training.settings import TrainSettings
 
 _MICRO_BATCH = 64
@@ -79,7 +80,8 @@ def probe(
     model.to(target).eval()
     settings = TrainSettings(eval_sequences=sequences, micro_batch_size=_MICRO_BATCH)
     entropy = store.read_json(data / "data.json")["unigram_entropy_nats"] if heldout.tokens else None
-    job = PretrainingJob(model, corpus, corpus, vocabulary, pairs, settings, target, "", entropy or 0.0)
+    recipe = PretrainRecipe(model=found.config, data=pairs, train=settings)
+    job = PretrainingJob(model, recipe, PretrainingText(corpus, corpus, vocabulary, entropy or 0.0))
     result: dict[str, Any] = {"checkpoint": str(found.directory), "fingerprint": store.fingerprint(found.directory)}
     result |= {"sequences": sequences, "data": config.as_dict(pairs)}
     return {**result, **_counts(model), **_scores(job), **_layers(job)}
@@ -98,11 +100,14 @@ def _counts(model: PretrainingModel) -> dict[str, int]:
 
 @torch.inference_mode()
 def _scores(job: PretrainingJob) -> dict[str, float]:
-    plain = dataclasses.replace(job, pairs=dataclasses.replace(job.pairs, sentence_loss="none")).evaluate(Group())
-    order = dataclasses.replace(job, pairs=dataclasses.replace(job.pairs, sentence_loss="sop")).evaluate(Group())
+    def scored(sentence_loss: Literal["none", "sop"]) -> dict[str, float]:
+        pairs = dataclasses.replace(job.settings.data, sentence_loss=sentence_loss)
+        return dataclasses.replace(job, settings=dataclasses.replace(job.settings, data=pairs)).evaluate(Group())
+
+    plain, order = scored("none"), scored("sop")
     found = {"mlm_loss": plain["mlm_loss"], "mlm_accuracy": plain["mlm_accuracy"]}
-    if job.unigram_entropy:
-        found["below_unigram_entropy"] = job.unigram_entropy - plain["mlm_loss"]
+    if job.text.unigram_entropy:
+        found["below_unigram_entropy"] = job.text.unigram_entropy - plain["mlm_loss"]
     if "order_accuracy" in order:
         found["sop_accuracy"] = order["order_accuracy"]
     if "nsp_accuracy" in order:
@@ -112,13 +117,13 @@ def _scores(job: PretrainingJob) -> dict[str, float]:
 
 def _layers(job: PretrainingJob) -> dict[str, Any]:
     """Figure 1's distances, over text without masks: the encoder as a task would use it."""
-    pairs = dataclasses.replace(job.pairs, sentence_loss="none")
-    count, counted = job.settings.eval_sequences, list[int]()
+    pairs = dataclasses.replace(job.settings.data, sentence_loss="none")
+    count, counted = job.settings.train.eval_sequences, list[int]()
 
     def batches() -> Iterator[PackedTokens]:
         for start in range(0, count, _MICRO_BATCH):
             index = np.arange(start, min(start + _MICRO_BATCH, count))
-            drawn = batch(job.corpus, job.vocabulary, pairs, EVALUATION_SEED, index)
+            drawn = batch(job.text.train, job.text.vocabulary, pairs, EVALUATION_SEED, index)
             counted.append(len(drawn.masked_index))
             yield pack(dataclasses.replace(drawn, ids=original_ids(drawn)), job.device)
 

@@ -127,6 +127,11 @@ def state_bytes(config: ModelConfig, setup: Setup = GPU) -> State:
     return State(4 * parameters, 4 * parameters, 8 * parameters, copy, 4 * parameters)
 
 
+def checkpoint_bytes(config: ModelConfig) -> int:
+    """Bytes of a step's checkpoint: the weights and two moments in fp32."""
+    return 12 * count(config).total
+
+
 # ---------------------------------------------------------------- activations
 
 

@@ -38,10 +38,10 @@ class MaskedLanguageHead(nn.Module):
 
 
 class PretrainingLogits(NamedTuple):
-    """`masked` [M, V] over the vocabulary, `order` [N, 2]: 0 = original order, 1 = swapped."""
+    """`masked` [M, V] over the vocabulary, `sentence_order` [N, 2]: 0 = original order, 1 = swapped."""
 
     masked: Tensor
-    order: Tensor
+    sentence_order: Tensor
 
 
 class PretrainingModel(nn.Module):

@@ -13,10 +13,11 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from torch.optim import Optimizer
 
 from albert_cli import console, store
 from albert_cli.errors import CheckpointError
-from albert_cli.training.lamb import Lamb
+from albert_cli.training.optimizers import load_state, state_tensors
 
 OPTIMIZER = "optimizer.safetensors"
 
@@ -32,49 +33,45 @@ class TrainState:
 
 
 def step_directory(out: Path, step: int) -> Path:
-    """The directory of a step; the zeros make names sort as numbers."""
+    """The directory of a step."""
     return out / f"step-{step:08d}"
 
 
-def saved_steps(out: Path) -> list[Path]:
-    """Directories of finished checkpoints, oldest first."""
-    return sorted(p for p in out.glob("step-*") if p.is_dir() and (p / store.MANIFEST).is_file())
+def step_of(directory: Path) -> int:
+    """The step whose directory it is."""
+    return int(directory.name.removeprefix("step-"))
 
 
 def save(
     out: Path,
     state: TrainState,
-    optimizer: Lamb,
+    optimizer: Optimizer,
     write_model: Callable[[Path], None],
     recipe: str,
     parents: Mapping[str, str],
     keep: int,
 ) -> Path:
     """Commit the checkpoint of `state.step` and delete all but the newest `keep`."""
-    final = step_directory(out, state.step)
-    if final in saved_steps(out):
+    final, saved = step_directory(out, state.step), store.saved_steps(out)
+    if final in saved:
         return final
-    with store.commit_directory(final, "checkpoint", parents, _bytes_needed(out, optimizer)) as staging:
+    if saved:  # it will be as large as the last one, or else have the weights and their two moments
+        needed = sum(path.stat().st_size for path in saved[-1].iterdir())
+    else:
+        needed = sum(3 * p.nbytes for group in optimizer.param_groups for p in group["params"])
+    with store.commit_directory(final, "checkpoint", parents, needed) as staging:
         write_model(staging)
-        moments = {name: tensor.cpu() for name, tensor in optimizer.state_dict().items()}
-        save_file(moments, staging / OPTIMIZER)
+        save_file({name: tensor.cpu() for name, tensor in state_tensors(optimizer).items()}, staging / OPTIMIZER)
         store.write_json(staging / "state.json", asdict(state))
         store.write_text(staging / "recipe.toml", recipe)
-    for old in saved_steps(out)[:-keep]:
+    for old in store.saved_steps(out)[:-keep]:
         store.remove_directory(old)
     return final
 
 
-def _bytes_needed(out: Path, optimizer: Lamb) -> int:
-    """The size of a checkpoint: that of the last one, or else of the weights and their two moments."""
-    if saved := saved_steps(out):
-        return sum(path.stat().st_size for path in saved[-1].iterdir())
-    return sum(3 * p.numel() * p.element_size() for p in optimizer.parameters.values())
-
-
 def newest_valid(out: Path) -> Path | None:
     """The newest checkpoint whose every byte verifies; a damaged one is named, set aside and passed over."""
-    steps = saved_steps(out)
+    steps = store.saved_steps(out)
     for directory in reversed(steps):
         try:
             store.verify(directory, "checkpoint")
@@ -91,11 +88,11 @@ def newest_valid(out: Path) -> Path | None:
     return None
 
 
-def restore(directory: Path, optimizer: Lamb) -> TrainState:
+def restore(directory: Path, optimizer: Optimizer) -> TrainState:
     """Load a verified checkpoint's moments into the optimizer and return where the run stood."""
     try:
         state = TrainState(**store.read_json(directory / "state.json"))
-        optimizer.load_state_dict(load_file(directory / OPTIMIZER), state.step)
+        load_state(optimizer, load_file(directory / OPTIMIZER), state.step)
         return state
     except (KeyError, TypeError, RuntimeError, OSError, SafetensorError) as error:
         raise CheckpointError(f"{directory}: does not fit this run's model ({error})") from None

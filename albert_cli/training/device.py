@@ -7,7 +7,7 @@ import dataclasses
 import importlib.util
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, Final, Literal
 
@@ -179,43 +179,6 @@ def reproducible(wanted: bool) -> Iterator[None]:
         memory.fill_uninitialized_memory = filled
         if workspace is None:
             os.environ.pop(_WORKSPACE, None)
-
-
-def synchronize(device: torch.device) -> None:
-    """Wait until everything that was asked of the device is done."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    elif device.type == "mps":
-        torch.mps.synchronize()
-
-
-def matmul(precision: str, device: torch.device) -> tuple[Callable[[], float], int]:
-    """A square matrix product to time, and its FLOPs; a GPU's is 8192 wide, a CPU's 1024."""
-    size = 8192 if device.type == "cuda" else 1024
-    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
-    a, b = (torch.rand(size, size, device=device, dtype=dtype) - 0.5 for _ in range(2))
-
-    def product() -> float:
-        a @ b
-        return 0.0
-
-    return product, 2 * size**3
-
-
-def matmul_peak(precision: str, device: torch.device, *, seconds: float = 1.0) -> float:
-    """FLOP/s of the best of some matrix products: what this machine can really do, measured now.
-
-    At least two products are tried, and more until `seconds` have gone by.
-    """
-    product, flops = matmul(precision, device)
-    best, started, tried = float("inf"), time.perf_counter(), 0
-    while tried < 2 or time.perf_counter() - started < seconds:
-        synchronize(device)
-        begin = time.perf_counter()
-        product()
-        synchronize(device)
-        best, tried = min(best, time.perf_counter() - begin), tried + 1
-    return flops / best
 
 
 def autocast(precision: str, device: torch.device) -> contextlib.AbstractContextManager[Any]:

@@ -27,15 +27,16 @@ from albert_cli.tasks.squad import SquadFiles
 from albert_cli.tasks.table import open_table
 from albert_cli.tasks.task import Task
 from albert_cli.text.vocabulary import Vocabulary
-from albert_cli.training import checkpoint, collapse, run
+from albert_cli.training import collapse, run
 from albert_cli.training.classify import PREDICTIONS, start_at_labels
 from albert_cli.training.device import autocast, choose_device, place, resolve_auto, use_threads
+from albert_cli.training.divergence import DIVERGED
 from albert_cli.training.kinds import TaskKind, kind_of
-from albert_cli.training.loop import Loop
+from albert_cli.training.loop import Loop, LoopSettings
+from albert_cli.training.optimizers import make_optimizer
 from albert_cli.training.settings import AUTO, ScheduleSettings, TrainSettings
 from albert_cli.training.task_job import TaskJob
 from albert_cli.training.task_recipe import PAPER, FinetuneRecipe, TaskSchedule, resolve
-from albert_cli.training.watch import DIVERGED
 
 RESULTS = "results.json"
 _NO_EPOCH = 2**64 - 1  # what orders the examples of a part, which no epoch of training does
@@ -372,7 +373,7 @@ class _Run:
         self.job = TaskJob(
             model, p.task, p.train, p.dev, p.dev_examples, p.vocabulary, settings, p.device, text, limit, self._keep
         )
-        optimizer = run.make_optimizer(model, recipe.optimizer)
+        optimizer = make_optimizer(model, recipe.optimizer)
         store.write_text(self.out / "recipe.toml", text)
         group, parents = Group(), p.parents
         _drop_states_without_their_best(self.out)
@@ -381,8 +382,8 @@ class _Run:
         )
         run.running(self.out, status, state.step, total)
         loop = Loop(
-            self.job, optimizer, recipe.optimizer, p.schedule, settings, self.out, text, parents, group,
-            p.device, f"{p.task.title} seed {recipe.train.seed}", state,
+            self.job, optimizer, LoopSettings(recipe.optimizer, p.schedule, settings), self.out, group,
+            f"{p.task.title} seed {recipe.train.seed}", parents, state,
         )  # fmt: skip
         loop.run()
         self._publish(_best(self.out, state.best_step))
@@ -409,7 +410,7 @@ class _Run:
             self.job.write_card(staging, metrics)
             p = self.prepared
             p.kind.write_predictions(staging, p.task, outputs, p.dev, p.dev_examples)
-        needed = {directory, *(_best(self.out, _best_step(saved)) for saved in checkpoint.saved_steps(self.out))}
+        needed = {directory, *(_best(self.out, _best_step(saved)) for saved in store.saved_steps(self.out))}
         for old in set(self.out.glob("best-*")) - needed:
             store.remove_directory(old)
 
@@ -437,7 +438,7 @@ def _best_step(directory: Path) -> int:
 
 def _drop_states_without_their_best(out: Path) -> None:
     """Delete states whose best model is not there whole: training then goes on from an older one and finds it anew."""
-    for directory in checkpoint.saved_steps(out):
+    for directory in store.saved_steps(out):
         try:
             if step := _best_step(directory):
                 store.verify(_best(out, step), "task")
@@ -448,5 +449,5 @@ def _drop_states_without_their_best(out: Path) -> None:
 
 def _remove_steps(out: Path) -> None:
     """Delete what only resuming needs; the best model stands in `out` itself."""
-    for directory in (*checkpoint.saved_steps(out), *out.glob("best-*")):
+    for directory in (*store.saved_steps(out), *out.glob("best-*")):
         store.remove_directory(directory)

@@ -21,19 +21,19 @@ from typing import Any, NoReturn, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
-from albert_cli import console, store
+from albert_cli import console, machine, store
 from albert_cli.data.prefetch import prefetch
 from albert_cli.errors import DivergedError, Interrupted
 from albert_cli.ranks import Group
-from albert_cli.training import checkpoint
+from albert_cli.training import checkpoint, divergence
 from albert_cli.training.checkpoint import TrainState
-from albert_cli.training.device import autocast, matmul_peak, reproducible
-from albert_cli.training.lamb import Lamb, norms
-from albert_cli.training.run import make_optimizer
-from albert_cli.training.schedule import learning_rate
+from albert_cli.training.device import autocast, reproducible
+from albert_cli.training.hints import Hints
+from albert_cli.training.log import RunLog, Window, beside_the_bar
+from albert_cli.training.optimizers import clip, make_optimizer, update
 from albert_cli.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
-from albert_cli.training.watch import DIVERGED, RECENT, Board, Watch, Window, divergence, in_words, not_finite, where
 
 
 @dataclass(frozen=True)
@@ -59,18 +59,22 @@ class Job(Protocol):
         """The module whose parameters are trained."""
 
     @property
+    def recipe(self) -> str:
+        """The resolved recipe as TOML, kept in every checkpoint."""
+
+    @property
     def loss_names(self) -> tuple[str, ...]:
         """The losses whose sum is minimised."""
 
     @property
-    def shown(self) -> Mapping[str, str]:
-        """Other sums of `loss_sums` that are only shown, each with the loss over whose items it is averaged."""
+    def extra_metrics(self) -> Mapping[str, str]:
+        """Sums of `loss_sums` that are logged beside the losses, each with the loss whose count divides it."""
 
     def draw(self, step: int, group: Group) -> list[MicroBatch]:
         """This rank's micro-batches of a step: a pure function of (seed, step, rank, world size)."""
 
     def loss_sums(self, data: Any) -> dict[str, Tensor]:
-        """The sums of each loss over the items of one micro-batch, named as in its `counts`, and what is shown."""
+        """The sums of each loss over the items of one micro-batch, named as in its `counts`, and of extra metrics."""
 
     def evaluate(self, group: Group) -> dict[str, float]:
         """Scores of the current weights, none when there is nothing to score on; called in evaluation mode."""
@@ -92,23 +96,33 @@ def micro_batches(total: int, size: int, group: Group) -> Iterator[tuple[int, in
             yield number, start, min(start + size, total)
 
 
+@dataclass(frozen=True)
+class LoopSettings:
+    """The sections of a recipe that the loop reads."""
+
+    optimizer: OptimizerSettings
+    schedule: ScheduleSettings
+    train: TrainSettings
+
+
 @dataclass
 class Loop:
-    """One run of a job, from its state to its last step."""
+    """One run of a job, from its state to its last step; `label` names it beside the progress bar."""
 
     job: Job
-    optimizer: Lamb
-    optimizer_settings: OptimizerSettings
-    schedule: ScheduleSettings
-    settings: TrainSettings
+    optimizer: Optimizer
+    settings: LoopSettings
     out: Path
-    recipe: str
-    parents: Mapping[str, str]
     group: Group
-    device: torch.device
     label: str = "train"
+    parents: Mapping[str, str] = field(default_factory=dict)
     state: TrainState = field(default_factory=TrainState)
-    watch: Watch | None = None
+    hints: Hints | None = None
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return next(self.job.model.parameters()).device
 
     def run(self) -> dict[str, float]:
         """Train to the last step; return its evaluation.
@@ -116,17 +130,19 @@ class Loop:
         Raises `DivergedError` before an update that is not finite, and `Interrupted` after saving when the
         process was asked to stop (SIGTERM, SIGUSR1, Ctrl-C).
         """
-        if self.settings.deterministic and self.device.type == "cuda":
+        train = self.settings.train
+        if train.deterministic and self.device.type == "cuda":
             console.note(
                 "train.deterministic: slower kernels, attention's backward pass above all; "
                 "`albert bench pretrain` with and without it says by how much"
             )
         metrics: dict[str, float] = {}
-        with contextlib.closing(self.steps(self.schedule.total_steps)) as steps:
+        with contextlib.closing(self.steps(self.settings.schedule.total_steps)) as steps:
             for _ in steps:
-                if self._is_due(self.settings.eval_every):
+                if self._is_due(train.eval_every):
                     metrics = self._evaluate()
-                if self._must_save():
+                every, _ = train.save_interval()
+                if self._is_due(every) if every else self._save_is_due:
                     self.save()
                 if self.must_stop:
                     self.save()
@@ -142,36 +158,32 @@ class Loop:
 
         Evaluating, saving and stopping are left to the caller; closing the generator closes the files.
         """
-        self._open()
-        self._peak = matmul_peak(self.settings.precision, self.device, seconds=0.1)
+        train, total = self.settings.train, self.settings.schedule.total_steps
+        self._log = None
+        if self.group.rank == 0:
+            (self.out / divergence.DIVERGED).unlink(missing_ok=True)
+            self._log = RunLog(self.out, self.state.step, self.hints)
+        self._recent: deque[Mapping[str, float]] = deque(maxlen=divergence.RECENT)
+        peak = machine.matmul_peak(train.precision, self.device, seconds=0.1)
         self._window = Window()
         self._last_save = self._started = time.monotonic()
         self._seconds_before = self.state.seconds
-        total = self.schedule.total_steps
         with (
-            reproducible(self.settings.deterministic),
+            contextlib.closing(self._log) if self._log else contextlib.nullcontext(),
+            reproducible(train.deterministic),
             _stop_signals() as self._stop,
             prefetch(lambda step: self.job.draw(step, self.group), range(self.state.step, total)) as batches,
             console.progress(self.label, shown, self.state.step) as bar,
-            contextlib.closing(self.journal),
-            contextlib.closing(self.board),
         ):
             for parts in batches:
                 self._step(parts)
-                self._after_step(bar)
+                means, speed = self._window.means(), self._window.speed(self.group.world_size, peak)
+                bar.update(self.state.step, beside_the_bar(means, speed))
+                if self._is_due(train.log_every):
+                    if self._log:
+                        self._log.steps(self.state, means, speed)
+                    self._window = Window()
                 yield
-
-    def _open(self) -> None:
-        """Go on with the journal where the state stands."""
-        self.journal, self.board = store.Journal(self.out / "metrics.jsonl"), Board()
-        self._recent: deque[Mapping[str, float]] = deque(maxlen=RECENT)
-        if self.group.rank == 0:
-            (self.out / DIVERGED).unlink(missing_ok=True)
-            self.journal.cut_back(self.state.step)
-            self.board.open(self.out, self.state.step)
-            if self.watch is not None and self.journal.path.exists():
-                for record in store.read_journal(self.journal.path):
-                    self.watch.see(record)
 
     # ------------------------------------------------------------ one step
 
@@ -181,18 +193,17 @@ class Loop:
         The wait cannot be left out: no update may follow a gradient that is not finite, so its norm must be known
         first. Losses, accuracies and the ranks' wishes to stop or to save come in the same copy.
         """
-        means = accumulate(self.job, parts, self.settings, self.state.step, self.group, self.device)
-        norm = clip(self.optimizer, self.optimizer_settings.clip_norm, self.optimizer_settings.normalize_gradient)
-        s = self.schedule
-        lr = learning_rate(self.state.step, self.optimizer_settings.peak, s.decay, s.warmup)
+        s = self.settings
+        means = accumulate(self.job, parts, s.train, self.state.step, self.group)
+        norm = clip(self.job.model, s.optimizer.clip_norm)
+        lr = s.schedule.rate(self.state.step, s.optimizer.peak)
         values = self._exchange(means, norm)
         losses = {name: values[name] for name in self.job.loss_names}
         step = {"loss": sum(losses.values()), **values, "lr": lr}
         self._recent.append({"step": self.state.step, **step})
         if not all(map(math.isfinite, [*losses.values(), step["grad_norm"]])):
             self._diverged(parts, losses)
-        self.optimizer.step(lr)
-        self.optimizer.zero_grad()
+        update(self.optimizer, lr)
         self.state.step += 1
         self.state.seconds = self._seconds_before + time.monotonic() - self._started
         self._window.add(step, sum(part.tokens for part in parts), sum(part.flops for part in parts))
@@ -203,7 +214,9 @@ class Loop:
         The gradient was summed over the ranks before, so a part that is not finite is seen by all of them. Notes
         whether a rank was asked to stop, and whether rank 0's clock says that a checkpoint is due.
         """
-        wishes = torch.tensor([float(self._stop.is_set), float(self.group.rank == 0 and self._is_time_to_save())])
+        _, seconds = self.settings.train.save_interval()
+        is_time = self.group.rank == 0 and 0 < seconds <= time.monotonic() - self._last_save
+        wishes = torch.tensor([float(self._stop.is_set), float(is_time)])
         own = torch.cat([torch.stack(list(means.values())), wishes.to(norm.device, non_blocking=True)])
         *values, stop, save, last = torch.cat([self.group.sum(own), norm[None]]).tolist()
         self.must_stop, self._save_is_due = stop > 0, save > 0
@@ -213,51 +226,37 @@ class Loop:
         """Leave `diverged.json`, and end. The step is computed once more, to see on which rank the cause lies."""
         step = self.state.step
         self.optimizer.zero_grad()
-        own = accumulate(self.job, parts, self.settings, step, Group(), self.device)
-        bad = {name for name in losses if not math.isfinite(float(own[name]))} or not_finite(self.job.model)
+        own = accumulate(self.job, parts, self.settings.train, step, Group())
+        bad = {name for name in losses if not math.isfinite(float(own[name]))} or divergence.not_finite(self.job.model)
         self.optimizer.zero_grad()
         names = [*losses, *(name for name, _ in self.job.model.named_parameters())]
         rows = self.group.gather_numbers([float(name in bad) for name in names])
         causes = {rank: [n for n, is_bad in zip(names, row, strict=True) if is_bad] for rank, row in enumerate(rows)}
-        said = ", ".join(f"{name} {value:.4g}" for name, value in losses.items())
-        message = f"step {step}: the loss or gradient is not finite ({said}{where(causes)}); nothing was updated"
+        numbers = ", ".join(f"{name} {value:.4g}" for name, value in losses.items())
+        at = divergence.where(causes)
+        message = f"step {step}: the loss or gradient is not finite ({numbers}{at}); nothing was updated"
         if self.group.rank == 0:
-            record = {"message": message, **divergence(step, causes, self._recent), "parents": dict(self.parents)}
-            store.write_json(self.out / DIVERGED, record)
+            found = divergence.record(step, causes, self._recent)
+            found = {"message": message, **found, "parents": dict(self.parents)}
+            store.write_json(self.out / divergence.DIVERGED, found)
         raise DivergedError(message, "lower optimizer.lr or lengthen the warm-up; the last checkpoint is intact")
 
     def _is_due(self, every: int) -> bool:
         """Whether the last step or a multiple of `every` is done; 0: the last step only."""
-        return self.state.step == self.schedule.total_steps or (every > 0 and self.state.step % every == 0)
-
-    def _after_step(self, bar: console.Progress) -> None:
-        """Show progress, and every so often write the mean of the steps since the last line."""
-        means, speed = self._window.means(), self._window.speed(self.group.world_size, self._peak)
-        bar.update(self.state.step, in_words(means, speed))
-        if not self._is_due(self.settings.log_every):
-            return
-        if self.group.rank == 0:
-            record = {"step": self.state.step, **{key: _short(value) for key, value in means.items()}, **speed}
-            self.journal.append({**record, "seconds": round(self.state.seconds, 2)})
-            self.board.add("train", {**means, **speed}, self.state.step)
-            for hint in self.watch.see(record) if self.watch else ():
-                self.journal.append({"step": self.state.step, "hint": hint})
-                console.warn(hint)
-        self._window = Window()
+        last = self.settings.schedule.total_steps
+        return self.state.step == last or (every > 0 and self.state.step % every == 0)
 
     # ------------------------------------------------------------ every so often
 
     def _evaluate(self) -> dict[str, float]:
         """Score the weights, note it, and let the job keep them when they are the best so far."""
         started = time.monotonic()
-        metrics = evaluate(self.job, self.settings, self.group, self.device)
+        metrics = evaluate(self.job, self.settings.train.precision, self.group)
         if not metrics:
             return {}
         score = self.job.score(metrics)
-        if self.group.rank == 0:
-            rounded = {key: _short(value) for key, value in metrics.items()}
-            self.journal.append({"step": self.state.step, "eval": rounded, "seconds": round(self.state.seconds, 2)})
-            self.board.add("heldout", metrics, self.state.step)
+        if self._log:
+            self._log.evaluation(self.state, metrics)
             shown = "  ".join(f"{key.replace('_', ' ')} {value:.4g}" for key, value in metrics.items())
             console.note(f"{self.label} step {self.state.step:,}: {shown}")
         if self.state.best_score is None or score > self.state.best_score:
@@ -267,19 +266,13 @@ class Loop:
         self._window.started += time.monotonic() - started
         return metrics
 
-    def _must_save(self) -> bool:
-        steps, _ = self.settings.save_interval()
-        return self._is_due(steps) if steps else self._save_is_due
-
-    def _is_time_to_save(self) -> bool:
-        _, seconds = self.settings.save_interval()
-        return seconds > 0 and time.monotonic() - self._last_save >= seconds
-
     def save(self) -> None:
         """Commit a checkpoint of the current step."""
         if self.group.rank == 0:
-            keep = self.settings.keep
-            checkpoint.save(self.out, self.state, self.optimizer, self.job.write_model, self.recipe, self.parents, keep)
+            checkpoint.save(
+                self.out, self.state, self.optimizer, self.job.write_model, recipe=self.job.recipe,
+                parents=self.parents, keep=self.settings.train.keep,
+            )  # fmt: skip
         self.group.barrier()
         self._last_save = time.monotonic()
 
@@ -288,18 +281,18 @@ class Loop:
 
 
 def accumulate(
-    job: Job, parts: Sequence[MicroBatch], settings: TrainSettings, step: int, group: Group, device: torch.device
+    job: Job, parts: Sequence[MicroBatch], settings: TrainSettings, step: int, group: Group
 ) -> dict[str, Tensor]:
     """Leave in `.grad` the gradient of the global batch's loss; return this rank's part of each mean over that batch.
 
-    The parts of all ranks add up to the losses and to what the job shows beside them. Every sum is divided by its
+    The parts of all ranks add up to the losses and to the extra metrics. Every sum is divided by its
     count over the *global* batch, so that neither the micro-batch size nor the number of ranks changes the update;
     gradients are summed locally and reduced once. Nothing here waits for the device.
     """
-    names = job.loss_names  # a rank without micro-batches must know them too
+    names, device = job.loss_names, next(job.model.parameters()).device  # a rank without micro-batches needs them too
     own = torch.tensor([float(sum(p.counts[n] for p in parts)) for n in names]).to(device, non_blocking=True)
     counts = dict(zip(names, group.sum(own).clamp(min=1.0), strict=True))
-    counts |= {name: counts[loss] for name, loss in job.shown.items()}
+    counts |= {name: counts[loss] for name, loss in job.extra_metrics.items()}
     means = {name: torch.zeros((), device=device) for name in counts}
     for part in parts:
         checkpoint.seed_for(settings.seed, step, part.number)
@@ -322,21 +315,40 @@ def reduce_gradients(model: nn.Module, group: Group) -> None:
         parameter.grad = part.view_as(parameter)
 
 
-def clip(optimizer: Lamb, limit: float, normalize: bool = False) -> Tensor:
-    """Scale all gradients so that their global norm is at most `limit` (0: never); return the norm before.
+def evaluate(job: Job, precision: str, group: Group) -> dict[str, float]:
+    """The scores of the current weights, with products in this precision."""
+    job.model.eval()
+    with torch.inference_mode(), autocast(precision, next(job.model.parameters()).device):
+        metrics = job.evaluate(group)
+    job.model.train()
+    return metrics
 
-    With `normalize` the norm becomes `limit` (0: 1) even where it was less, unless it was zero.
+
+def measure(job: Job, settings: LoopSettings, group: Group, *, steps: int, seconds: float) -> float:
+    """Seconds that one step of a run takes: the loop's own, with the next batches drawn beside it and a journal.
+
+    It runs for at least `steps` and at least `seconds`, of which the first half warms up: code is made for every new
+    shape. The rate is next to nothing, so that none makes it diverge, but the weights are changed: throw them away.
     """
-    gradients = [p.grad for p in optimizer.parameters.values() if p.grad is not None]
-    norm: Tensor = torch.linalg.vector_norm(norms(gradients))
-    if normalize:
-        torch._foreach_mul_(gradients, (limit or 1.0) / torch.where(norm > 0, norm, 1.0))
-    elif limit > 0:
-        torch._foreach_mul_(gradients, limit / norm.clamp(min=limit))
-    return norm
+    forever, tiny = ScheduleSettings(total_steps=10**9), replace(settings.optimizer, lr=1e-12)
+    with TemporaryDirectory(prefix="albert-") as out:
+        loop = Loop(
+            job, make_optimizer(job.model, tiny), LoopSettings(tiny, forever, settings.train), Path(out), group,
+            label="measuring",
+        )  # fmt: skip
+        ends = [time.monotonic()]
+        with contextlib.closing(loop.steps(None)) as taken:
+            for _ in taken:
+                ends.append(time.monotonic())
+                if loop.must_stop:
+                    raise Interrupted("stopped while the speed was measured", "nothing was trained yet")
+                if len(ends) > steps and group.broadcast(ends[-1] - ends[0]) >= seconds:
+                    break
+    half = (len(ends) - 1) // 2
+    return group.broadcast((ends[-1] - ends[half]) / (len(ends) - 1 - half))
 
 
-# ---------------------------------------------------------------- small things
+# ---------------------------------------------------------------- asked to stop
 
 
 @dataclass
@@ -363,50 +375,3 @@ def _stop_signals() -> Iterator[_Stop]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def evaluate(job: Job, settings: TrainSettings, group: Group, device: torch.device) -> dict[str, float]:
-    """The scores of the current weights, computed as the settings say."""
-    job.model.eval()
-    with torch.inference_mode(), autocast(settings.precision, device):
-        metrics = job.evaluate(group)
-    job.model.train()
-    return metrics
-
-
-def measure(
-    job: Job,
-    settings: TrainSettings,
-    optimizer: OptimizerSettings,
-    group: Group,
-    device: torch.device,
-    *,
-    steps: int,
-    seconds: float,
-) -> float:
-    """Seconds that one step of a run takes: the loop's own, with the next batches drawn beside it and a journal.
-
-    It runs for at least `steps` and at least `seconds`, of which the first half warms up: code is made for every new
-    shape. The rate is next to nothing, so that none makes it diverge, but the weights are changed: throw them away.
-    """
-    forever, optimizer = ScheduleSettings(total_steps=10**9), replace(optimizer, lr=1e-12)
-    with TemporaryDirectory(prefix="albert-") as out:
-        loop = Loop(
-            job, make_optimizer(job.model, optimizer), optimizer, forever, settings, Path(out), "", {}, group, device,
-            "measuring",
-        )  # fmt: skip
-        ends = [time.monotonic()]
-        with contextlib.closing(loop.steps(None)) as taken:
-            for _ in taken:
-                ends.append(time.monotonic())
-                if loop.must_stop:
-                    raise Interrupted("stopped while the speed was measured", "nothing was trained yet")
-                if len(ends) > steps and group.broadcast(ends[-1] - ends[0]) >= seconds:
-                    break
-    half = (len(ends) - 1) // 2
-    return group.broadcast((ends[-1] - ends[half]) / (len(ends) - 1 - half))
-
-
-def _short(value: float) -> float:
-    """Six significant digits: enough for a curve, short enough to read."""
-    return float(f"{value:.6g}")

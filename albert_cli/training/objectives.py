@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from albert_cli import config
 from albert_cli.data.batches import PackedBatch, PairSettings, batch, lengths
 from albert_cli.data.random import Integers
 from albert_cli.data.shards import TokenCorpus
@@ -21,16 +22,30 @@ from albert_cli.model.heads import PretrainingLogits, PretrainingModel
 from albert_cli.model.packing import pack
 from albert_cli.ranks import Group
 from albert_cli.text.vocabulary import Vocabulary
-from albert_cli.training.batching import Batches, BatchSettings, cut_by_tokens
+from albert_cli.training.batching import cut_by_tokens
 from albert_cli.training.checkpoint import TrainState
 from albert_cli.training.loop import MicroBatch, micro_batches
-from albert_cli.training.settings import TrainSettings
+from albert_cli.training.pretrain_recipe import PretrainRecipe
 
 # Held-out examples are drawn like training ones, from a seed that no run's own seed can equal.
 EVALUATION_SEED = 2**62
-IGNORE = -1  # the order label of a sequence that has none
-# Two segments of a few words say little about their order: it is also scored where both have this many pieces.
+IGNORE = -1  # the sentence-order label of a sequence that has none
+# Two segments of a few words say little about their order: it is also scored where both have this many tokens.
 LONG_SEGMENT = 64
+
+
+@dataclass(frozen=True)
+class PretrainingText:
+    """What a run reads: text to train on, held-out text with its unigram entropy, and further text by name.
+
+    `unigram_entropy`, nats: what a model that only counts tokens would lose on the held-out text; None: not scored.
+    """
+
+    train: TokenCorpus
+    heldout: TokenCorpus
+    vocabulary: Vocabulary
+    unigram_entropy: float | None = None
+    others: Mapping[str, TokenCorpus] = field(default_factory=dict)
 
 
 @dataclass
@@ -38,51 +53,49 @@ class PretrainingJob:
     """Masked-language and sentence-order training over a token corpus."""
 
     model: PretrainingModel
-    corpus: TokenCorpus
-    heldout: TokenCorpus
-    vocabulary: Vocabulary
-    pairs: PairSettings
-    settings: TrainSettings
-    device: torch.device
-    recipe: str
-    unigram_entropy: float | None  # of the held-out text: what a model that only counts pieces would lose, in nats
-    others: Mapping[str, TokenCorpus] = field(default_factory=dict)  # more text to evaluate on, by name
-    batching: BatchSettings = field(default_factory=BatchSettings)
+    settings: PretrainRecipe
+    text: PretrainingText
     last_metrics: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def recipe(self) -> str:
+        """The resolved recipe as TOML."""
+        return config.dump_toml(self.settings)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return self.model.masked.bias.device
 
     @property
     def loss_names(self) -> tuple[str, ...]:
         """Masked words, and the order of sentences unless the recipe leaves it out."""
-        return ("mlm_loss",) if self.pairs.sentence_loss == "none" else ("mlm_loss", "order_loss")
+        return ("mlm_loss",) if self.settings.data.sentence_loss == "none" else ("mlm_loss", "order_loss")
 
     @property
-    def shown(self) -> Mapping[str, str]:
-        """The share of masked words, and of orders, that the model gets right while it learns."""
+    def extra_metrics(self) -> Mapping[str, str]:
+        """The share of masked words, and of sentence orders, that the model gets right while it learns."""
         return {name.replace("loss", "accuracy"): name for name in self.loss_names}
 
     def draw(self, step: int, group: Group) -> list[MicroBatch]:
         """This rank's micro-batches of the step."""
-        index, seed = self.batches.indices(step), self.settings.seed
-        if budget := self.batching.micro_tokens:
+        s = self.settings
+        index, seed = s.batches.indices(step), s.train.seed
+        if budget := s.batch.micro_tokens:
             # Every rank needs all lengths, which takes a small part of the time of drawing.
-            groups = cut_by_tokens(lengths(self.corpus, self.pairs, seed, index), budget)
+            groups = cut_by_tokens(lengths(self.text.train, s.data, seed, index), budget)
             own = [(n, index[group_]) for n, group_ in enumerate(groups) if n % group.world_size == group.rank]
         else:
-            cuts = micro_batches(len(index), self.settings.micro_batch_size, group)
+            cuts = micro_batches(len(index), s.train.micro_batch_size, group)
             own = [(n, index[start:stop]) for n, start, stop in cuts]
-        return [self._micro_batch(self.corpus, number, seed, examples) for number, examples in own]
-
-    @property
-    def batches(self) -> Batches:
-        """The examples of every step."""
-        return Batches(self.settings.batch_size, self.batching)
+        return [self._micro_batch(self.text.train, number, seed, examples, s.data) for number, examples in own]
 
     def _micro_batch(
-        self, corpus: TokenCorpus, number: int, seed: int, index: Integers, pairs: PairSettings | None = None
+        self, corpus: TokenCorpus, number: int, seed: int, index: Integers, pairs: PairSettings
     ) -> MicroBatch:
-        drawn = batch(corpus, self.vocabulary, pairs or self.pairs, seed, index)
+        drawn = batch(corpus, self.text.vocabulary, pairs, seed, index)
         counts = {"mlm_loss": len(drawn.masked_index)}
-        if self.pairs.sentence_loss != "none":
+        if self.settings.data.sentence_loss != "none":
             counts["order_loss"] = int(np.count_nonzero(drawn.order_labels != IGNORE))
         flops = costs.batch_flops(self.model.config, np.diff(drawn.offsets), len(drawn.masked_index))
         return MicroBatch(number, drawn, counts, len(drawn.ids), flops)
@@ -94,8 +107,8 @@ class PretrainingJob:
     def _forward(self, data: PackedBatch) -> tuple[PretrainingLogits, Tensor, Tensor]:
         tokens = pack(data, self.device, data.masked_index)
         labels = torch.from_numpy(data.masked_labels.astype(np.int64)).to(self.device, non_blocking=True)
-        orders = torch.from_numpy(data.order_labels.astype(np.int64)).to(self.device, non_blocking=True)
-        return self.model(tokens), labels, orders
+        sop = torch.from_numpy(data.order_labels.astype(np.int64)).to(self.device, non_blocking=True)
+        return self.model(tokens), labels, sop
 
     def evaluate(self, group: Group) -> dict[str, float]:
         """Losses and accuracies over fixed sets of examples, the same at every step of every run.
@@ -103,40 +116,41 @@ class PretrainingJob:
         The held-out text, if there is any, with its unigram entropy; then every other corpus, `NAME/` before its
         scores. Where sentence order was trained, next-sentence accuracy stands beside it, and vice versa (§4.6).
         """
-        metrics: dict[str, float] = {}
-        if self.heldout.tokens and self.unigram_entropy is not None:
-            metrics = {**self._scores(self.heldout, group), "unigram_entropy": self.unigram_entropy}
-        for name, corpus in self.others.items():
+        metrics, text = dict[str, float](), self.text
+        if text.heldout.tokens and text.unigram_entropy is not None:
+            metrics = {**self._scores(text.heldout, group), "unigram_entropy": text.unigram_entropy}
+        for name, corpus in text.others.items():
             metrics |= {f"{name}/{key}": value for key, value in self._scores(corpus, group).items()}
         self.last_metrics = metrics
         return metrics
 
     def _scores(self, corpus: TokenCorpus, group: Group) -> dict[str, float]:
-        own = self._means(corpus, self.pairs, group)
+        pairs = self.settings.data
+        own = self._means(corpus, pairs, group)
         metrics = {"mlm_loss": own["mlm_loss"], "mlm_accuracy": own["mlm_accuracy"]}
-        if self.pairs.sentence_loss == "none":
+        if pairs.sentence_loss == "none":
             return metrics
         metrics |= {name: value for name, value in own.items() if name.startswith("order_")}
-        other: Literal["nsp", "sop"] = "nsp" if self.pairs.sentence_loss == "sop" else "sop"
-        found = self._means(corpus, replace(self.pairs, sentence_loss=other), group)
+        other: Literal["nsp", "sop"] = "nsp" if pairs.sentence_loss == "sop" else "sop"
+        found = self._means(corpus, replace(pairs, sentence_loss=other), group)
         return metrics | {f"{other}_accuracy": value for name, value in found.items() if name == "order_accuracy"}
 
     def _means(self, corpus: TokenCorpus, pairs: PairSettings, group: Group) -> dict[str, float]:
         """The mean of all that `loss_sums` gives, over the evaluation's examples drawn by these rules.
 
-        `order_accuracy_long` is over the pairs whose segments both have `LONG_SEGMENT` pieces. What there is none of
+        `order_accuracy_long` is over the pairs whose segments both have `LONG_SEGMENT` tokens. What there is none of
         has no mean: next sentences in a single document, order where documents have one sentence.
         """
-        over = {**{name: name for name in self.loss_names}, **self.shown}
+        over = {**{name: name for name in self.loss_names}, **self.extra_metrics}
         if "order_accuracy" in over:
             over["order_accuracy_long"] = "long"
         sums, counts = dict.fromkeys(over, 0.0), dict.fromkeys([*self.loss_names, "long"], 0)
-        size = self.batching.sequences(self.settings, pairs.max_seq_length)
-        for number, start, stop in micro_batches(self.settings.eval_sequences, size, group):
+        size = self.settings.batch.sequences(self.settings.train, pairs.max_seq_length)
+        for number, start, stop in micro_batches(self.settings.train.eval_sequences, size, group):
             part = self._micro_batch(corpus, number, EVALUATION_SEED, np.arange(start, stop), pairs)
-            logits, labels, orders = self._forward(part.data)
-            long = torch.where(torch.from_numpy(has_long_segments(part.data)).to(self.device), orders, IGNORE)
-            found = {**_sums(logits, labels, orders), "order_accuracy_long": right(logits.order, long)}
+            logits, labels, sop = self._forward(part.data)
+            long = torch.where(torch.from_numpy(has_long_segments(part.data)).to(self.device), sop, IGNORE)
+            found = {**_sums(logits, labels, sop), "order_accuracy_long": right(logits.sentence_order, long)}
             sums = {name: sums[name] + found[name].item() for name in over}
             part_counts = {**part.counts, "long": int((long != IGNORE).sum())}
             counts = {name: counts[name] + part_counts[name] for name in counts}
@@ -155,24 +169,23 @@ class PretrainingJob:
     def write_model(self, directory: Path) -> None:
         """The encoder with both heads, its tokenizer and its card."""
         hub.write(self.model, directory, "ForPreTraining")
-        self.vocabulary.copy_to(directory, self.model.config.max_position_embeddings)
-        card.write(
-            directory, card.pretrained(self.model.config, self.pairs.sentence_loss, self.last_metrics, self.recipe)
-        )
+        shape, sentence_loss = self.model.config, self.settings.data.sentence_loss
+        self.text.vocabulary.copy_to(directory, shape.max_position_embeddings)
+        card.write(directory, card.pretrained(shape, sentence_loss, self.last_metrics, self.recipe))
 
 
-def _sums(logits: PretrainingLogits, labels: Tensor, orders: Tensor) -> dict[str, Tensor]:
+def _sums(logits: PretrainingLogits, labels: Tensor, sop: Tensor) -> dict[str, Tensor]:
     """Both losses summed (softmax in fp32, whatever the precision of the products), and how much is right."""
     return {
         "mlm_loss": F.cross_entropy(logits.masked.float(), labels, reduction="sum"),
-        "order_loss": F.cross_entropy(logits.order.float(), orders, ignore_index=IGNORE, reduction="sum"),
+        "order_loss": F.cross_entropy(logits.sentence_order.float(), sop, ignore_index=IGNORE, reduction="sum"),
         "mlm_accuracy": right(logits.masked.detach(), labels),
-        "order_accuracy": right(logits.order.detach(), orders),
+        "order_accuracy": right(logits.sentence_order.detach(), sop),
     }
 
 
 def has_long_segments(data: PackedBatch) -> NDArray[np.bool_]:
-    """Whether both segments of each sequence have `LONG_SEGMENT` pieces, special tokens not counted: bool [N]."""
+    """Whether both segments of each sequence have `LONG_SEGMENT` tokens, special tokens not counted: bool [N]."""
     second = np.add.reduceat(data.segment_ids, data.offsets[:-1])  # B [SEP]
     first = np.diff(data.offsets) - second  # [CLS] A [SEP]
     long: NDArray[np.bool_] = (first - 2 >= LONG_SEGMENT) & (second - 1 >= LONG_SEGMENT)

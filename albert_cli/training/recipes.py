@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from albert_cli import config
-from albert_cli.training.pretrain import PretrainRecipe
+from albert_cli.training.pretrain_recipe import PretrainRecipe
 from albert_cli.training.task_recipe import FinetuneRecipe
 from albert_cli.training.verify_recipe import VerifyRecipe, is_verify
 

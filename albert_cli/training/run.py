@@ -10,27 +10,16 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
+from torch.optim import Optimizer
 
 from albert_cli import __version__, config, console, store
 from albert_cli.errors import AlbertError, BusyError, CheckpointError, ConfigError
 from albert_cli.ranks import Group, is_main
 from albert_cli.training import checkpoint
 from albert_cli.training.checkpoint import TrainState
-from albert_cli.training.lamb import Lamb
-from albert_cli.training.settings import AUTO, HARMLESS, OptimizerSettings, TrainSettings
+from albert_cli.training.settings import AUTO, HARMLESS, RETIRED, TrainSettings
 
 Resume = Literal["auto", "must", "never"]
-
-
-def make_optimizer(model: torch.nn.Module, settings: OptimizerSettings) -> Lamb:
-    """LAMB or AdamW over a model's parameters, as the recipe says."""
-    s = settings
-    return Lamb(
-        model.named_parameters(), beta1=s.beta1, beta2=s.beta2, eps=s.eps, weight_decay=s.weight_decay,
-        adapt=s.name == "lamb", adapt_all=s.adapt_all, bias_correction=s.bias_correction, trust_clip=s.trust_clip,
-        weight_norm_clip=s.weight_norm_clip,
-    )  # fmt: skip
 
 
 def versions() -> dict[str, str]:
@@ -71,6 +60,10 @@ def check_same(out: Path, old: dict[str, Any], new: Any) -> None:
     """
     before = config.merge(config.defaults(type(new)), old)
     before["train"] |= {key: getattr(new.train, key) for key in AUTO if before["train"][key] == "auto"}
+    for name, value in RETIRED.items():
+        section, key = name.split(".")
+        if before[section].get(key) == value:
+            del before[section][key]
     lines = [line for line in config.differences(before, config.as_dict(new)) if line.split(":")[0] not in HARMLESS]
     if lines:
         raise ConfigError(
@@ -87,7 +80,7 @@ def keep_auto(train: TrainSettings, old: Mapping[str, Any] | None) -> TrainSetti
 
 def resume_state(
     out: Path,
-    optimizer: Lamb,
+    optimizer: Optimizer,
     load_model: Callable[[Path], object],
     group: Group,
     parents: Mapping[str, str],
@@ -101,7 +94,7 @@ def resume_state(
     directory = checkpoint.newest_valid(out) if group.rank == 0 else None
     if directory is not None and (manifest := store.read_manifest(directory)) is not None:
         check_parents(out, manifest.parents, parents)
-    step = int(group.broadcast(float(directory.name.removeprefix("step-")) if directory else -1.0))
+    step = int(group.broadcast(checkpoint.step_of(directory) if directory else -1))
     if step < 0:
         return begin()
     directory = checkpoint.step_directory(out, step)
@@ -166,7 +159,7 @@ def running(out: Path, status: Status, step: int, total_steps: int) -> None:
 
 def _write_status(out: Path, status: Status, state: str, exit_code: int, message: str) -> None:
     if status.state != "starting":
-        steps = checkpoint.saved_steps(out)
-        step = int(steps[-1].name.removeprefix("step-")) if steps else status.step
+        steps = store.saved_steps(out)
+        step = checkpoint.step_of(steps[-1]) if steps else status.step
         final = Status(state, exit_code, status.total_steps if state == "done" else step, status.total_steps, message)
         store.write_json(out / "status.json", asdict(final))

@@ -15,26 +15,22 @@ class OptimizerSettings:
     """`[optimizer]`: LAMB (pretraining, §4.1) or AdamW (fine-tuning), as the reference code has them.
 
     `lr = "auto"` is LAMB's rate for the batch, `square_root_rate`; the resolved recipe has its value.
-    `clip_norm` shortens a gradient that is longer (0: never); with `normalize_gradient` every gradient gets that length
-    (0: length 1). The other settings are how published implementations differ, listed in `training/lamb.py`.
+    `clip_norm` shortens a gradient that is longer (0: never). Other published forms of LAMB have `bias_correction`;
+    "nvlamb" also gives LayerNorms and biases a trust ratio (`training/optimizers.py`).
     """
 
-    name: Literal["lamb", "adamw"] = "lamb"
+    name: Literal["lamb", "nvlamb", "adamw"] = "lamb"
     lr: float | Literal["auto"] = 0.00176
     weight_decay: float = 0.01
     beta1: float = 0.9
     beta2: float = 0.999
     eps: float = 1e-6
     clip_norm: float = 1.0
-    normalize_gradient: bool = False
     bias_correction: bool = False
-    adapt_all: bool = False
-    trust_clip: tuple[float, float] | None = None
-    weight_norm_clip: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
         if self.lr == "auto":
-            _check("optimizer.lr", "auto", self.name == "lamb", "be a number with adamw: the rule is LAMB's")
+            _check("optimizer.lr", "auto", self.name != "adamw", "be a number with adamw: the rule is LAMB's")
         else:
             _check("optimizer.lr", self.lr, 0 < self.lr < math.inf, "be greater than 0")
         _check("optimizer.eps", self.eps, 0 < self.eps < math.inf, "be greater than 0")
@@ -43,18 +39,14 @@ class OptimizerSettings:
             _check(f"optimizer.{name}", value, 0 <= value < math.inf, "be at least 0")
         for name in ("beta1", "beta2"):
             _check(f"optimizer.{name}", getattr(self, name), 0 <= getattr(self, name) < 1, "lie in [0, 1)")
-        for name in ("trust_clip", "weight_norm_clip"):
-            value = getattr(self, name)
-            low, high = value or (0, 1)
-            _check(f"optimizer.{name}", value, 0 <= low < high < math.inf, "be [low, high] with 0 <= low < high")
 
     @property
     def peak(self) -> float:
-        """The rate at the end of warm-up, once a recipe has settled `lr = "auto"`."""
+        """The rate at the end of warm-up, once a recipe has resolved `lr = "auto"`."""
         assert self.lr != "auto"
         return self.lr
 
-    def settled(self, batch_size: int) -> OptimizerSettings:
+    def resolved(self, batch_size: int) -> OptimizerSettings:
         """The same with a number for `lr = "auto"`."""
         return replace(self, lr=square_root_rate(batch_size)) if self.lr == "auto" else self
 
@@ -110,6 +102,16 @@ class ScheduleSettings:
         """The number of warm-up steps: `warmup_steps`, or else `warmup_ratio` of all steps of the decay."""
         return self.warmup_steps if self.warmup_steps is not None else round(self.warmup_ratio * self.decay)
 
+    def rate(self, step: int, peak: float) -> float:
+        """The learning rate of the update numbered `step` (from 0): linear warm-up, then linear decay to zero.
+
+        As in the reference code the decay is reckoned from step 0, and warm-up replaces it while `step < warmup`; so
+        there is a small step down where warm-up ends, to `peak * (1 - warmup / decay)`.
+        """
+        if step < self.warmup:
+            return peak * step / self.warmup
+        return peak * max(0.0, 1 - step / self.decay)
+
 
 @dataclass(frozen=True)
 class TrainSettings:
@@ -164,6 +166,9 @@ def _check(name: str, value: object, is_right: bool, must: str) -> None:
 
 # What may be "auto" until a run starts; its recipe then has the value, so that it goes on alike on another machine.
 AUTO = ("precision", "compile", "threads")
+
+# Settings that were, with the one value that is still computed: a run that was started with it goes on.
+RETIRED = {"optimizer.adapt_all": False, "optimizer.normalize_gradient": False}
 
 # What may change between a run and its resumption without changing what is computed, but for rounding.
 HARMLESS = (

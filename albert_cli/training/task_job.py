@@ -49,7 +49,7 @@ class TaskJob:
         return ("loss",)
 
     @property
-    def shown(self) -> Mapping[str, str]:
+    def extra_metrics(self) -> Mapping[str, str]:
         """Nothing beside the loss: dev says more."""
         return {}
 

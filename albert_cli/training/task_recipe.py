@@ -131,7 +131,7 @@ class FinetuneRecipe:
             raise ConfigError(f"start_from = {self.start_from!r}: no such start", f"{PRETRAINED}, {', '.join(SCORED)}")
         if self.start_from == self.task or self.model.initial != PRETRAINED:
             object.__setattr__(self, "start_from", PRETRAINED)
-        object.__setattr__(self, "optimizer", self.optimizer.settled(self.train.batch_size))
+        object.__setattr__(self, "optimizer", self.optimizer.resolved(self.train.batch_size))
 
 
 def resolve(task: str, overrides: Sequence[str], recipes: str = PAPER) -> FinetuneRecipe:

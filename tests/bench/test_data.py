@@ -1,9 +1,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
-from albert_cli.bench.data import measure, text
+from albert_cli.bench.data import drawing, measure, text
+from albert_cli.data.batches import PairSettings
 from albert_cli.data.build import BuildSettings
+from albert_cli.text.vocabulary import Vocabulary
+from tests.data.synthetic import FakeVocabulary, text_like_corpus
 
 
 def test_every_stage_is_measured(documents_file: Path, tiny_vocabulary: Path) -> None:
@@ -17,4 +21,15 @@ def test_every_stage_is_measured(documents_file: Path, tiny_vocabulary: Path) ->
     ratio = rates["the whole"] / rates["sentencepiece alone"]
     assert abs(measured["whole_to_sentencepiece"] - ratio) < 0.05
     assert f"{measured['whole_to_sentencepiece']:.0%} of the speed" in text(measured)
+    assert "tokens/s a core" in text(measured)
     assert sorted(documents_file.parent.iterdir()) == before
+
+
+def test_the_rates_of_drawing_are_measured_for_every_length() -> None:
+    corpus, vocabulary = text_like_corpus(400), cast(Vocabulary, FakeVocabulary())
+    found = drawing(corpus, vocabulary, (32, 64), PairSettings(sentence_loss="nsp"), seconds=0.05)["lengths"]
+    assert list(found) == ["32", "64"]
+    for length, rates in found.items():
+        assert rates["sequences"] * int(length) == 131_072
+        assert rates["tokens_per_cpu_second"] > 0 and rates["prefetched_tokens_per_second"] > 0
+        assert 12 < rates["bytes_per_token"] < 15  # three int32 a position, two for each of 15 % of them

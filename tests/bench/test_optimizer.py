@@ -7,7 +7,7 @@ import json
 import pytest
 import torch
 
-from albert_cli.bench import optimizer, timing
+from albert_cli.bench import optimizer
 from albert_cli.model.config import PRESETS
 from albert_cli.model.params import count
 from tests.command import albert
@@ -37,7 +37,7 @@ def test_the_parameters_are_those_that_pretraining_trains() -> None:
 
 
 def test_a_copy_has_a_speed() -> None:
-    assert 1e6 < timing.copy_bandwidth(CPU, 1 << 20) < 1e13
+    assert 1e6 < optimizer.copy_bandwidth(CPU, 1 << 20) < 1e13
 
 
 def test_an_unknown_shape_is_refused() -> None:

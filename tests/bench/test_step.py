@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from albert_cli.bench import step, timing
-from albert_cli.bench.timing import Timing
+from albert_cli.bench import harness, peer, step
+from albert_cli.bench.harness import Timing
 from tests.command import albert
 
 SMALL = "albert-base:L=2,H=32,A=2,F=64,E=16,vocab_size=500"
@@ -36,9 +36,8 @@ def test_everyone_computes_the_same_loss(
         )
         for variant in variants.values():
             assert variant["minimum_ms"] <= variant["median_ms"]
-            assert variant["albert_is_faster"] == pytest.approx(
-                variant["median_ms"] / variants["albert"]["median_ms"], rel=0.02
-            )
+            assert variant["tokens_per_second"] > 0 and 0 < variant["mfu"] < 1
+        assert variants["albert"]["albert_is_faster"] == 1
 
 
 def test_bert_is_compared_too_and_what_has_no_peer_is_not() -> None:
@@ -56,7 +55,7 @@ def test_real_lengths_are_padded_for_those_who_pad() -> None:
         assert lengths == sorted(lengths) and lengths[-1] <= step.GLUE_MAX
         batch = step._examples(lengths, 500)
         assert sorted(np.diff(batch.offsets)) == lengths
-        given = step.padded(batch, CPU, step.GLUE_MAX)
+        given = peer.padded(batch, CPU, step.GLUE_MAX)
         assert given["input_ids"].shape == (len(lengths), step.GLUE_MAX)
         assert int(given["attention_mask"].sum()) == sum(lengths)
 
@@ -68,7 +67,7 @@ def test_variants_alternate_after_two_calls_that_do_not_count() -> None:
         calls.append(name)
         return len(calls)
 
-    found = timing.alternate({"a": lambda: call("a"), "b": lambda: call("b")}, 3, CPU, "test")
+    found = harness.alternate({"a": lambda: call("a"), "b": lambda: call("b")}, 3, CPU, "test")
     assert "".join(calls) == "aabb" + "ab" * 3
     assert [len(t.seconds) for t in found.values()] == [3, 3] and found["b"].result == 10
     assert Timing((3.0, 1.0, 2.0), 0.0).median == 2.0 and Timing((3.0, 1.0, 2.0), 0.0).minimum == 1.0

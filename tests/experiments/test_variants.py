@@ -25,7 +25,7 @@ from albert_cli.data.shards import TokenCorpus
 from albert_cli.experiments import recipe
 from albert_cli.experiments.plan import Plan, Request, Run, make
 from albert_cli.text.vocabulary import Vocabulary
-from albert_cli.training.pretrain import PretrainRecipe
+from albert_cli.training.pretrain_recipe import PretrainRecipe
 from tests.command import albert
 
 Facts = dict[str, Any]

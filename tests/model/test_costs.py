@@ -20,7 +20,8 @@ from albert_cli.model.costs import GPU, LENGTHS, Setup
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.model.packing import pack
 from albert_cli.model.params import count
-from albert_cli.training.lamb import Lamb
+from albert_cli.training.optimizers import make_optimizer, state_tensors
+from albert_cli.training.settings import OptimizerSettings
 
 BASE = PRESETS["albert-base"]
 CPU = Setup("cpu", "fp32")
@@ -132,7 +133,7 @@ def kept_bytes(config: ModelConfig, sequences: int, length: int, precision: str)
     ):
         logits = model(tokens)
         F.cross_entropy(logits.masked.float(), torch.from_numpy(batch.masked_labels.astype(np.int64)))
-        F.cross_entropy(logits.order.float(), torch.from_numpy(batch.order_labels.astype(np.int64)))
+        F.cross_entropy(logits.sentence_order.float(), torch.from_numpy(batch.order_labels.astype(np.int64)))
     return sum(tensor.untyped_storage().nbytes() for tensor in held.values())
 
 
@@ -176,13 +177,13 @@ def test_dropout_keeps_its_masks() -> None:
 
 def test_the_state_is_what_training_holds() -> None:
     model = PretrainingModel(SMALL)
-    optimizer = Lamb(model.named_parameters())
+    optimizer = make_optimizer(model, OptimizerSettings())
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
     state = costs.state_bytes(SMALL, CPU)
     assert state.weights == sum(p.nbytes for p in model.parameters())
     assert state.gradients == sum(p.grad.nbytes for p in model.parameters() if p.grad is not None)
-    assert state.moments == sum(m.nbytes for m in optimizer.state_dict().values())
+    assert state.moments == sum(m.nbytes for m in state_tensors(optimizer).values())
     assert (state.copy, state.total) == (0, 16 * count(SMALL).total)
     assert costs.state_bytes(SMALL, GPU).total == 18 * count(SMALL).total
 

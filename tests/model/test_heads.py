@@ -20,7 +20,7 @@ def test_logits_are_made_at_masked_positions_and_once_a_sequence() -> None:
     model = PretrainingModel(TINY)
     logits = model(pack(BATCH, CPU, BATCH.masked_index))
     assert logits.masked.shape == (len(BATCH.masked_index), TINY.vocab_size)
-    assert logits.order.shape == (3, 2)
+    assert logits.sentence_order.shape == (3, 2)
     none = model(pack(BATCH, CPU, np.zeros(0, np.int32)))
     assert none.masked.shape == (0, TINY.vocab_size)
 

@@ -53,7 +53,7 @@ def test_packed_equals_one_by_one(name: str) -> None:
     alone = [model(pack(part, CPU, part.masked_index)) for part in one_by_one(batch)]
     assert together.masked.shape == (len(batch.masked_index), TINY.vocab_size)
     assert close(together.masked, torch.cat([a.masked for a in alone]))
-    assert close(together.order, torch.cat([a.order for a in alone]))
+    assert close(together.sentence_order, torch.cat([a.sentence_order for a in alone]))
 
 
 @settings(max_examples=40, deadline=None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -60,7 +61,7 @@ def test_micro_batches_of_tokens_give_the_same_gradient(override: str, make_job:
     job = make_job()
     plain_losses, plain = gradients(job)
     budget = int(override.split("=")[1])
-    job.batching = BatchSettings(micro_tokens=budget)
+    job.settings = replace(job.settings, batch=BatchSettings(micro_tokens=budget))
     parts = job.draw(3, Group())
     assert all(len(part.data.ids) <= budget for part in parts)
     losses, found = gradients(job)
@@ -73,16 +74,17 @@ def test_lengths_are_known_before_the_text_is_read(make_job: MakeJob) -> None:  
     job = make_job()
     for loss in ("sop", "nsp", "none"):
         job = make_job(data__sentence_loss=loss)
-        index = job.batches.indices(5)
+        index = job.settings.batches.indices(5)
         (part,) = make_job(data__sentence_loss=loss, train__micro_batch_size=100).draw(5, Group())
-        known = lengths(job.corpus, job.pairs, job.settings.seed, index)
+        known = lengths(job.text.train, job.settings.data, job.settings.train.seed, index)
         assert known.tolist() == np.diff(part.data.offsets).tolist()
 
 
 @pytest.mark.parametrize("world_size", [2, 3, 5])
 def test_membership_does_not_depend_on_the_number_of_ranks(world_size: int, make_job: MakeJob) -> None:  # noqa: F811
     job = make_job()
-    job.batching = BatchSettings(warmup_steps=9, warmup_from=3, micro_tokens=70)
+    growing = BatchSettings(warmup_steps=9, warmup_from=3, micro_tokens=70)
+    job.settings = replace(job.settings, batch=growing)
     for step in (0, 5, 20):
         alone = {part.number: part.data.ids.tolist() for part in job.draw(step, Group())}
         ranks = [job.draw(step, Group(rank, world_size)) for rank in range(world_size)]

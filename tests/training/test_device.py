@@ -108,7 +108,7 @@ def gradients(model: PretrainingModel, seed: int = 0) -> dict[str, Tensor]:
     model.zero_grad()
     torch.manual_seed(1)
     logits = model(pack(batch, CPU, batch.masked_index))
-    (logits.masked.logsumexp(-1).sum() + logits.order.square().sum()).backward()
+    (logits.masked.logsumexp(-1).sum() + logits.sentence_order.square().sum()).backward()
     return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
 
 

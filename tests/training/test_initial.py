@@ -44,7 +44,7 @@ def logits(model: PretrainingModel) -> torch.Tensor:
     batch = random_batch((20, 3, 11))
     with torch.no_grad():
         said = model.eval()(pack(batch, torch.device("cpu"), batch.masked_index))
-    return torch.cat([said.masked.flatten(), said.order.flatten()])
+    return torch.cat([said.masked.flatten(), said.sentence_order.flatten()])
 
 
 def grown(child: ModelConfig, parent: Path, vocabulary: Path) -> PretrainingModel:

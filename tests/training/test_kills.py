@@ -28,8 +28,8 @@ import torch
 from albert_cli import store
 from albert_cli.model import hub
 from albert_cli.training import checkpoint
-from albert_cli.training.lamb import Lamb
 from albert_cli.training.objectives import PretrainingJob
+from albert_cli.training.optimizers import Lamb
 from tests.processes import Run, start_ranks
 
 KILLS = int(os.environ.get("ALBERT_TEST_KILLS", "6"))

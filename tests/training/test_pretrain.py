@@ -26,9 +26,10 @@ from albert_cli.tasks.encode import encode
 from albert_cli.tasks.spec import Example
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training import device
-from albert_cli.training import pretrain as pretrain_module
+from albert_cli.training import plan as plan_module
 from albert_cli.training.objectives import PretrainingJob
-from albert_cli.training.pretrain import pretrain, speed_text
+from albert_cli.training.plan import speed_text
+from albert_cli.training.pretrain import pretrain
 from albert_cli.training.task_recipe import resolve as resolve_task
 from tests.processes import albert, end, start, start_ranks
 from tests.test_store import has_namespaces
@@ -150,7 +151,7 @@ def test_a_dry_run_measures_what_fits_and_says_the_rest_first(
         out, err = capsys.readouterr()
         assert re.search(r"memory estimated +[\d.,]+ MB\n", out)
         said.append(err)
-        measured.append(job.settings.micro_batch_size)
+        measured.append(job.settings.train.micro_batch_size)
         return 0.5
 
     def planned(free: float) -> dict[str, Any]:
@@ -158,7 +159,7 @@ def test_a_dry_run_measures_what_fits_and_says_the_rest_first(
         overrides = ["train.micro_batch_size=64", "train.batch_size=64"]
         return pretrain(str(recipe), tiny_data, tmp_path / "run", overrides, dry_run=True, device="cpu")
 
-    monkeypatch.setattr(pretrain_module, "measure", measure)
+    monkeypatch.setattr(plan_module, "measure", measure)
     needed = planned(1e12)["memory_bytes_estimated"]
     half = planned(0.6 * needed)
     assert measured == [64, 32] and "warning" not in said[0]
@@ -188,7 +189,7 @@ def test_transformers_reads_every_step(step: int, finished: Path) -> None:
     hub.load_into(ours, found, "all")
     with torch.inference_mode():
         expected = model.eval()(**inputs).sop_logits
-        logits = ours(pack(packed, torch.device("cpu"))).order
+        logits = ours(pack(packed, torch.device("cpu"))).sentence_order
     assert float((logits - expected).abs().max()) <= 1e-5 * float(expected.abs().max())
 
 
@@ -440,8 +441,8 @@ def test_a_time_budget_freezes_the_number_of_steps(command: Sequence[object], tm
 def test_a_time_budget_pays_for_evaluations_and_keeps_the_shape_of_the_schedule(
     recipe: Path, tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(pretrain_module, "measure", lambda *_, **__: 0.01)
-    monkeypatch.setattr(pretrain_module._Parts, "_evaluation_seconds", lambda *_: 1.0)
+    monkeypatch.setattr(plan_module, "measure", lambda *_, **__: 0.01)
+    monkeypatch.setattr(plan_module, "evaluation_seconds", lambda *_: 1.0)
     overrides = ["schedule.total_steps=1000", "schedule.warmup_steps=250", "train.eval_every=100", "train.save_every=0"]
 
     def planned(*more: str) -> dict[str, Any]:

@@ -7,31 +7,33 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from albert_cli.errors import ConfigError
-from albert_cli.training.schedule import learning_rate
 from albert_cli.training.settings import ScheduleSettings, TrainSettings, parse_duration
 
 
 def test_the_papers_schedule() -> None:
-    rates = {step: learning_rate(step, 0.00176, 125_000, 3125) for step in (0, 1, 3124, 3125, 62_500, 124_999)}
+    paper = ScheduleSettings(total_steps=125_000, warmup_steps=3125)
+    rates = {step: paper.rate(step, 0.00176) for step in (0, 1, 3124, 3125, 62_500, 124_999)}
     assert rates[0] == 0.0
     assert rates[1] == pytest.approx(0.00176 / 3125)
     assert rates[3124] == pytest.approx(0.00176 * 3124 / 3125)
     assert rates[3125] == pytest.approx(0.975 * 0.00176)  # the decay is reckoned from step 0
     assert rates[62_500] == pytest.approx(0.00088)
     assert rates[124_999] == pytest.approx(0.00176 / 125_000)
-    assert learning_rate(125_000, 0.00176, 125_000, 3125) == 0.0
+    assert paper.rate(125_000, 0.00176) == 0.0
 
 
 @given(st.integers(1, 10_000), st.integers(0, 10_000), st.floats(1e-6, 1.0))
 def test_it_rises_then_falls_and_stays_within_its_peak(total: int, warmup: int, peak: float) -> None:
-    rates = [learning_rate(step, peak, total, warmup) for step in range(0, total, max(1, total // 97))]
+    schedule = ScheduleSettings(total_steps=total, warmup_steps=warmup)
+    rates = [schedule.rate(step, peak) for step in range(0, total, max(1, total // 97))]
     assert all(0 <= rate <= peak for rate in rates)
     top = rates.index(max(rates))
     assert rates[:top] == sorted(rates[:top]) and rates[top:] == sorted(rates[top:], reverse=True)
 
 
 def test_without_warm_up_it_starts_at_its_peak() -> None:
-    assert [learning_rate(step, 1.0, 4, 0) for step in range(5)] == [1.0, 0.75, 0.5, 0.25, 0.0]
+    schedule = ScheduleSettings(total_steps=4, warmup_steps=0)
+    assert [schedule.rate(step, 1.0) for step in range(5)] == [1.0, 0.75, 0.5, 0.25, 0.0]
 
 
 def test_warm_up_as_a_number_or_a_share() -> None:

@@ -14,19 +14,22 @@ import torch
 
 from albert_cli import store
 from albert_cli.errors import ConfigError, DivergedError
+from albert_cli.training import divergence
+from albert_cli.training.divergence import not_finite, where
+from albert_cli.training.hints import Hints
+from albert_cli.training.log import Window, beside_the_bar
 from albert_cli.training.objectives import PretrainingJob, right
 from albert_cli.training.pretrain import pretrain, summary_text
-from albert_cli.training.watch import Watch, Window, divergence, in_words, not_finite, where
 
 ENTROPY = 6.2
 
 
 def hints(losses: Iterable[float], every: int = 50, warmup: int = 100, norm: float = 1.0) -> list[tuple[int, str]]:
     """The step and text of each hint that a curve, a line each `every` steps, gives reason for."""
-    watch, found = Watch(ENTROPY, warmup), []
+    watch, found = Hints(ENTROPY, warmup), []
     for number, loss in enumerate(losses, start=1):
-        record = {"step": number * every, "loss": loss + 0.69, "mlm_loss": loss, "grad_norm": norm}
-        found += [(number * every, hint) for hint in watch.see(record)]
+        line = {"step": number * every, "loss": loss + 0.69, "mlm_loss": loss, "grad_norm": norm}
+        found += [(number * every, hint) for hint in watch.after(line)]
     return found
 
 
@@ -63,13 +66,13 @@ def test_a_jump_is_told_once_until_the_loss_is_back() -> None:
 
 
 def test_a_resumed_watch_says_what_it_would_have_said() -> None:
-    watch, again = Watch(ENTROPY, 0), Watch(ENTROPY, 0)
+    watch, again = Hints(ENTROPY, 0), Hints(ENTROPY, 0)
     records = [{"step": n, "loss": 7.0, "mlm_loss": 6.3, "grad_norm": 1.0} for n in range(50, 3001, 50)]
     records.insert(20, {"step": 1000, "eval": {"mlm_loss": 3.0}})  # type: ignore[dict-item]
-    said = [watch.see(record) for record in records]
+    said = [watch.after(record) for record in records]
     for record in records[:30]:
-        again.see(record)
-    assert [again.see(record) for record in records[30:]] == said[30:]
+        again.after(record)
+    assert [again.after(record) for record in records[30:]] == said[30:]
     assert any(said[30:])
 
 
@@ -81,7 +84,7 @@ def test_a_window_tells_means_and_speed() -> None:
     window = Window(steps=window.steps, sums=window.sums, tokens=400, flops=4e9)
     speed = window.speed(ranks=2, peak=None)
     assert set(speed) == {"tokens_per_second"}
-    words = in_words(window.means(), {"tokens_per_second": 1234, "mfu": 0.256})
+    words = beside_the_bar(window.means(), {"tokens_per_second": 1234, "mfu": 0.256})
     assert words == "loss 4.000  masked 50.0%  1,234 tokens/s  26% of peak"
 
 
@@ -191,7 +194,7 @@ def test_the_names_of_gradients_that_are_not_finite() -> None:
     assert not_finite(model) == {"0.weight"}
     assert where({0: [], 1: ["0.weight", "1.bias"], 2: ["x"]}) == "; on rank 1, 2: 0.weight and 1 more"
     assert "hardware" in where({0: [], 1: []})
-    assert not divergence(3, {0: []}, [])["found_again"]
+    assert not divergence.record(3, {0: []}, [])["found_again"]
 
 
 def test_tensorboard_gets_the_curves(recipe: Path, tiny_data: Path, tmp_path: Path) -> None:

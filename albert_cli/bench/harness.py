@@ -1,0 +1,155 @@
+"""Timing variants of the same work against each other: alternating, warmed up, on any device; and one table for it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from statistics import fmean, median
+from typing import Any, Final
+
+import torch
+from torch import nn
+
+from albert_cli import console
+from albert_cli.machine import matmul, matmul_peak, synchronize
+from albert_cli.model.heads import PretrainingModel
+
+WARM_UP: Final = 2  # calls of every variant that are not timed: compilation, autotuning, the allocator
+Step = Callable[[], float]  # one call to time; it returns its loss
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds of each timed call, and what the last call returned."""
+
+    seconds: tuple[float, ...]
+    result: float
+
+    @property
+    def median(self) -> float:
+        """The middle of the seconds."""
+        return median(self.seconds)
+
+    @property
+    def minimum(self) -> float:
+        """The least of the seconds: what the machine does when nothing disturbs it."""
+        return min(self.seconds)
+
+
+def alternate(variants: Mapping[str, Step], rounds: int, device: torch.device, label: str) -> dict[str, Timing]:
+    """Call each variant once a round, so that whatever disturbs the machine disturbs all of them alike."""
+    for function in variants.values():
+        for _ in range(WARM_UP):
+            function()
+    seconds: dict[str, list[float]] = {name: [] for name in variants}
+    results: dict[str, float] = {}
+    with console.progress(label, rounds) as progress:
+        for done in range(rounds):
+            for name, function in variants.items():
+                synchronize(device)
+                begin = time.perf_counter()
+                results[name] = function()
+                synchronize(device)
+                seconds[name].append(time.perf_counter() - begin)
+            progress.update(done + 1)
+    return {name: Timing(tuple(seconds[name]), results[name]) for name in variants}
+
+
+@dataclass(frozen=True)
+class Round:
+    """What a timed call computes: tokens of text, and the full model's FLOPs; neither counts padding or pruning."""
+
+    tokens: int
+    flops: float
+
+
+def compare(
+    variants: Mapping[str, Step], rounds: Sequence[Round], precision: str, device: torch.device, label: str,
+    *, losses: Mapping[str, float] | None = None, ranks: int = 1,
+) -> dict[str, Any]:  # fmt: skip
+    """Time "albert" and its peers in turn, a call a round.
+
+    By variant: median and least milliseconds, tokens a second (of all `ranks`), the share of what matrix products reach
+    here (`mfu`), how many times as fast "albert" is, and the loss (the last call's, or of `losses`).
+    """
+    peak, (product, flops) = matmul_peak(precision, device), matmul(precision, device)
+    # What disturbs the rounds disturbs the products between them alike.
+    timings = alternate({**variants, "peak": product}, len(rounds), device, label)
+    peak = max(peak, flops / timings.pop("peak").minimum, matmul_peak(precision, device, seconds=0.1))
+    found = {}
+    for name, timing in timings.items():
+        timed = list(zip(timing.seconds, timings["albert"].seconds, rounds, strict=True))
+        found[name] = {
+            "median_ms": round(1e3 * timing.median, 2),
+            "minimum_ms": round(1e3 * timing.minimum, 2),
+            "tokens_per_second": round(ranks * median(work.tokens / s for s, _, work in timed)),
+            "mfu": round(median(work.flops / s for s, _, work in timed) / peak, 4),
+            "albert_is_faster": round(median(s / own for s, own, _ in timed), 3),
+            "loss": round(losses[name] if losses else timing.result, 6),
+        }
+    tokens = round(fmean(work.tokens for work in rounds), 1)
+    return {"matmul_peak_flops": round(peak), "tokens": tokens, "variants": found}
+
+
+def conditions(device: torch.device, precision: str) -> dict[str, Any]:
+    """What a measurement was made on."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    return {"device": name, "threads": torch.get_num_threads(), "precision": precision}
+
+
+def headline(name: str, result: Mapping[str, Any]) -> str:
+    """The line above the tables."""
+    ranks = f"{result['processes']} processes of " if result.get("processes", 1) > 1 else ""
+    compiled = ", compiled" if result.get("compiled") else ""
+    return (
+        f"{name} on {ranks}{result['device']}, {result['threads']} threads, {result['precision']}{compiled}; "
+        f"matrix products reach {result['matmul_peak_flops'] / 1e9:,.0f} GFLOP/s"
+    )
+
+
+def table(title: str, variants: Mapping[str, Mapping[str, float]]) -> str:
+    """What `compare` found, a row each variant."""
+    rows = [
+        (
+            name,
+            f"{v['median_ms']:,.1f}",
+            f"{v['minimum_ms']:,.1f}",
+            f"{v['tokens_per_second']:,}",
+            f"{v['mfu']:.0%}",
+            "" if name == "albert" else f"{v['albert_is_faster']:.2f}x",
+            f"{v['loss']:.5f}",
+        )
+        for name, v in variants.items()
+    ]
+    return console.table((title, "median ms", "least ms", "tokens/s", "of peak", "albert is", "loss"), rows)
+
+
+def compiled(model: PretrainingModel, step: Step) -> Step:
+    """The same step with the block compiled."""
+    plain = model.encoder.block
+    model.encoder.compile()
+    fused, model.encoder.block = model.encoder.block, plain
+
+    def function() -> float:
+        model.encoder.block = fused
+        try:
+            return step()
+        finally:
+            model.encoder.block = plain
+
+    return function
+
+
+@contextmanager
+def evaluating(*models: nn.Module) -> Iterator[None]:
+    """While it is open, the models are in evaluation mode, and nothing keeps a gradient."""
+    for model in models:
+        model.eval()
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        for model in models:
+            model.train()

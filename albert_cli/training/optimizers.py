@@ -1,0 +1,184 @@
+"""LAMB and AdamW as the reference code has them: one rule, with or without the layer-wise trust ratio.
+
+You et al., 2019 (arXiv 1904.00962), in the form of ALBERT's `lamb_optimizer.py`: no bias correction, no clamp on the
+ratio, and neither decay nor ratio for LayerNorm parameters and biases. `optimizer.bias_correction` makes it the LAMB of
+apex and timm, and with it `optimizer.name = "nvlamb"` is apex's NVLAMB, where LayerNorms and biases have a ratio too.
+
+How it is computed: the fused AdamW kernel of torch advances both moments and adds m / (sqrt(v) + eps) to whatever it
+is given. Given `decay * w` in a buffer, it leaves LAMB's update there; two norms and one addition follow. In bytes of
+fp32 a parameter: 8 for the decay, 28 for the kernel, 8 for the norms, 12 for the addition: 56, where AdamW moves 28. No
+form needs less than 40, as the ratio must be known before the first weight changes: 24 to advance the moments, and 16
+to form the update again or to keep it and read it back.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from albert_cli.training.settings import OptimizerSettings
+
+Named = Iterable[tuple[str, nn.Parameter]]
+
+
+class Lamb(Optimizer):
+    """The optimizer over a model's named parameters, with two moments in fp32.
+
+    For a parameter w with gradient g (already clipped):
+
+        m <- beta1 m + (1 - beta1) g          v <- beta2 v + (1 - beta2) g^2
+        u = m / (sqrt(v) + eps) + decay * w   (decay only for matrices and tables)
+        w <- w - lr * ratio * u               ratio = ||w|| / ||u|| when both are positive, else 1
+
+    The ratio is 1 for LayerNorms and biases too unless `adapt_all`, and for everything without `adapt`: the AdamW of
+    the reference's fine-tuning. `bias_correction` divides m by 1 - beta1^t and v by 1 - beta2^t in u.
+    """
+
+    def __init__(
+        self, named_parameters: Named, settings: OptimizerSettings, *, adapt: bool = True, adapt_all: bool = False
+    ) -> None:
+        named = [(name, p) for name, p in named_parameters if p.requires_grad]
+        groups = [
+            {"params": [(n, p) for n, p in named if not is_excluded(n)], "decay": settings.weight_decay,
+             "adapt": adapt},
+            {"params": [(n, p) for n, p in named if is_excluded(n)], "decay": 0.0, "adapt": adapt and adapt_all},
+        ]  # fmt: skip
+        self.settings = settings
+        self._buffers: dict[torch.dtype, Tensor] = {}
+        super().__init__([group for group in groups if group["params"]], {"lr": 0.0, "steps": 0})
+        for _, p in named:
+            self.state[p] = {"first": torch.zeros_like(p), "second": torch.zeros_like(p)}
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Update every parameter from its `.grad` at its group's `lr`."""
+        for group in self.param_groups:
+            group["steps"] += 1
+            parameters: list[Tensor] = group["params"]
+            if not group["adapt"]:
+                self._advance(parameters, parameters, group["steps"], group["lr"], group["decay"])
+                continue
+            # All at once, in few kernels; one by one on a CPU, where a parameter then stays in the cache.
+            for part in [[p] for p in parameters] if parameters[0].device.type == "cpu" else [parameters]:
+                updates = self._scaled(part, group["decay"])
+                self._advance(part, updates, group["steps"], -1.0, 0.0)
+                torch._foreach_addcmul_(part, updates, trust_ratios(part, updates), value=-group["lr"])
+
+    def _advance(
+        self, parameters: Sequence[Tensor], into: Sequence[Tensor], steps: int, lr: float, decay: float
+    ) -> None:
+        """Advance the moments, and take lr * (m / (sqrt(v) + eps) + decay * into) from `into`."""
+        s = self.settings
+        # The kernel knows bias correction only; after infinitely many steps there is none.
+        count = torch.full((), steps if s.bias_correction else math.inf, dtype=torch.float32, device=into[0].device)
+        torch._fused_adamw_(
+            list(into),
+            # It reads memory in order, whatever the strides.
+            [torch.zeros_like(p) if p.grad is None else p.grad.contiguous() for p in parameters],
+            [self.state[p]["first"] for p in parameters],
+            [self.state[p]["second"] for p in parameters],
+            [],
+            [count] * len(parameters),
+            lr=lr, beta1=s.beta1, beta2=s.beta2, weight_decay=decay, eps=s.eps, amsgrad=False, maximize=False,
+        )  # fmt: skip
+
+    def _scaled(self, weights: list[Tensor], factor: float) -> list[Tensor]:
+        """`factor * w` for each weight; on a CPU in a buffer that is kept, since fresh pages cost time."""
+        if weights[0].device.type != "cpu":
+            return list(torch._foreach_mul(weights, factor))
+        (weight,) = weights
+        if weight.dtype not in self._buffers:
+            largest = max(p.numel() for group in self.param_groups for p in group["params"])
+            self._buffers[weight.dtype] = torch.empty(largest, dtype=weight.dtype)
+        return [torch.mul(weight, factor, out=self._buffers[weight.dtype][: weight.numel()].view_as(weight))]
+
+
+def is_excluded(name: str) -> bool:
+    """Whether a parameter is left out of decay and adaptation: LayerNorms and biases."""
+    return name.endswith("bias") or ".norm." in f".{name}"
+
+
+def trust_ratios(weights: Sequence[Tensor], updates: Sequence[Tensor]) -> list[Tensor]:
+    """||w|| / ||u|| for each pair, in at least fp32; 1 where a norm is zero."""
+    weight_norms, update_norms = norms(weights), norms(updates)
+    both = (weight_norms > 0) & (update_norms > 0)
+    return list(torch.where(both, weight_norms / update_norms, 1.0).unbind())
+
+
+def norms(tensors: Sequence[Tensor]) -> Tensor:
+    """The Euclidean norm of each tensor, [len(tensors)].
+
+    On a CPU the norms of the rows come first, and their squares are added pairwise: torch's own norm adds everything
+    up in a handful of sums there, whose rounding makes the norm of 23 M entries wrong by 1e-3.
+    """
+    if tensors[0].device.type != "cpu":
+        return torch.stack(torch._foreach_norm(list(tensors)))
+    rows = [torch.linalg.vector_norm(t, dim=-1) if t.dim() > 1 else t for t in tensors]
+    return torch.stack([row.square().sum().sqrt() for row in rows])
+
+
+# ---------------------------------------------------------------- what the loop needs of any optimizer
+
+# `optimizer.name` of a recipe to what makes it from (named parameters, settings); names stand in `OptimizerSettings`.
+OPTIMIZERS: Final[Mapping[str, Callable[[Named, OptimizerSettings], Optimizer]]] = {
+    "lamb": Lamb,
+    "nvlamb": partial(Lamb, adapt_all=True),
+    "adamw": partial(Lamb, adapt=False),
+}
+
+
+def make_optimizer(model: nn.Module, settings: OptimizerSettings) -> Optimizer:
+    """The optimizer that a recipe names, over all of a model's parameters."""
+    return OPTIMIZERS[settings.name](model.named_parameters(), settings)
+
+
+def update(optimizer: Optimizer, lr: float) -> None:
+    """Update the weights from their gradients at this rate, and forget the gradients."""
+    for group in optimizer.param_groups:
+        group["lr"] = lr
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def clip(model: nn.Module, limit: float) -> Tensor:
+    """Scale all gradients so that their global norm is at most `limit` (0: never); return the norm before."""
+    gradients = [p.grad for p in model.parameters() if p.requires_grad and p.grad is not None]
+    norm: Tensor = torch.linalg.vector_norm(norms(gradients))
+    if limit > 0:
+        torch._foreach_mul_(gradients, limit / norm.clamp(min=limit))
+    return norm
+
+
+def state_tensors(optimizer: Optimizer) -> dict[str, Tensor]:
+    """What the optimizer keeps of each parameter, as `optimizer.safetensors` has it: LAMB's moments are `first.NAME`
+    and `second.NAME`.
+    """  # fmt: skip
+    kept = ((name, optimizer.state[p]) for name, p in _named(optimizer))
+    return {f"{key}.{name}": tensor for name, state in kept for key, tensor in state.items()}
+
+
+@torch.no_grad()
+def load_state(optimizer: Optimizer, tensors: Mapping[str, Tensor], steps: int) -> None:
+    """Take such tensors back, and how many steps made them; raises `KeyError` for one that is missing."""
+    parts = {full.partition(".")[0] for full in tensors}
+    for name, parameter in _named(optimizer):
+        state = optimizer.state[parameter]
+        for part in {*parts, *state}:
+            tensor = tensors[f"{part}.{name}"]
+            if part in state:
+                state[part].copy_(tensor)
+            else:  # torch's own optimizers make theirs in their first step
+                state[part] = tensor.to(parameter.device) if tensor.dim() else tensor
+    for group in optimizer.param_groups:
+        group["steps"] = steps
+
+
+def _named(optimizer: Optimizer) -> Iterator[tuple[str, nn.Parameter]]:
+    for group in optimizer.param_groups:
+        yield from zip(group["param_names"], group["params"], strict=True)

@@ -1,0 +1,219 @@
+"""What a pretraining run will need: memory and disk by arithmetic, time by measuring some of it.
+
+And the other way round: how many steps fit into a time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from albert_cli import console, machine, store
+from albert_cli.errors import CheckpointError
+from albert_cli.model import costs, params
+from albert_cli.ranks import Group
+from albert_cli.training.device import use_threads
+from albert_cli.training.loop import evaluate, measure
+from albert_cli.training.objectives import PretrainingJob
+from albert_cli.training.pretrain_recipe import PretrainRecipe
+
+_MEASURED = 2.0  # seconds of a step that a dry run measures
+_RESERVE = 0.03  # share of a time budget kept for a machine that slows down
+_SAVING = (0.1, 2e8)  # seconds of a checkpoint, and bytes written, hashed and synced a second: a slow disk's
+
+
+# ---------------------------------------------------------------- memory and disk
+
+
+def memory_needed(recipe: PretrainRecipe, device: torch.device, sequences: int) -> dict[str, int]:
+    """Bytes that a process needs by `costs`: for its state, and for a micro-batch of so many full sequences."""
+    train, model, length = recipe.train, recipe.model, recipe.data.max_seq_length
+    setup = costs.Setup("cuda" if device.type == "cuda" else "cpu", "bf16" if train.precision == "bf16" else "fp32")
+    state = costs.state_bytes(model, setup)
+    kept = sequences * costs.activation_bytes(model, length, setup, checkpointed=train.checkpoint_activations)
+    working = sequences * costs.working_bytes(model, length, setup)
+    return {
+        "weights_gradients_moments_bytes": state.weights + state.gradients + state.moments,
+        "activations_bytes": kept,
+        "memory_bytes_estimated": state.total + max(kept + working, state.update),
+    }
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes that a process may still take on the device; 0 where unknown."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    return machine.memory().get("available", 0)
+
+
+def fits(recipe: PretrainRecipe, device: torch.device, sequences: int) -> bool:
+    """Whether a micro-batch of so many sequences fits into memory, by arithmetic; True where that is unknown."""
+    free = free_memory(device)
+    return not free or memory_needed(recipe, device, sequences)["memory_bytes_estimated"] <= free
+
+
+def warn_of_memory(recipe: PretrainRecipe, device: torch.device) -> None:
+    """Warn where a micro-batch needs more than there is."""
+    if not fits(recipe, device, recipe.micro_batch):
+        needed = memory_needed(recipe, device, recipe.micro_batch)["memory_bytes_estimated"]
+        console.warn(
+            f"a micro-batch of {recipe.micro_batch} sequences needs {costs.size_in_words(needed)} of memory by "
+            f"arithmetic, and {costs.size_in_words(free_memory(device))} are free: lower train.micro_batch_size, which "
+            "changes no result, or set train.checkpoint_activations=true"
+        )
+
+
+def check_disk(recipe: PretrainRecipe, out: Path) -> None:
+    """Refuse to start where not even the checkpoints that are kept would fit, one more while it is written."""
+    keep, have = recipe.train.keep, len(store.saved_steps(out))
+    needed, free = costs.checkpoint_bytes(recipe.model) * max(1, keep + 1 - have), store.free_bytes(out)
+    if free < needed:
+        raise CheckpointError(
+            f"{out}: {needed / 1e6:.1f} MB are needed for {keep} checkpoints and {free / 1e6:.1f} MB are free",
+            "free some space, or keep fewer with -s train.keep=1",
+        )
+
+
+# ---------------------------------------------------------------- a number of steps from a time
+
+
+def within(budget: float, begun: float, recipe: PretrainRecipe, job: PretrainingJob, group: Group) -> PretrainRecipe:
+    """The recipe with as many steps as fit into `budget` seconds since `begun`: measured first, so that the schedule
+    can reach zero.
+
+    The budget is that of the whole run from now on: steps, evaluations, checkpoints, and this measurement. The shape of
+    the schedule stays: a batch that grows keeps its mean share of the full one.
+    """  # fmt: skip
+    train, schedule, total, done = recipe.train, recipe.schedule, recipe.schedule.total_steps, recipe.first_step
+    with use_threads(train.threads):
+        step = measure(_full_sized(job), recipe.for_loop, group, steps=8, seconds=min(10, budget / 20))
+        evaluation = evaluation_seconds(job, group)
+    save = _SAVING[0] + costs.checkpoint_bytes(recipe.model) / _SAVING[1]
+    every, interval = train.save_interval()
+    if total > done:
+        sequences = recipe.batches.first(total) - recipe.batches.first(done)
+        step *= sequences / ((total - done) * train.batch_size)
+    saves = save / every if every else save * step / interval if interval else 0.0
+    evaluations = evaluation / train.eval_every if train.eval_every else 0.0
+    left = (1 - _RESERVE) * (budget - (time.monotonic() - begun)) - evaluation - save
+    steps = max(1, int(group.broadcast(left / (step + evaluations + saves))))
+
+    def scaled(number: int) -> int:
+        return round(number * (done + steps) / total)
+
+    # What a run that is continued has behind it keeps its length.
+    warmup, decay, growth = schedule.warmup_steps, schedule.decay_steps, recipe.batch.warmup_steps
+    rising = warmup if warmup is None or done else scaled(warmup)
+    growth = growth if done else scaled(growth)
+    schedule = replace(
+        schedule, total_steps=done + steps, warmup_steps=rising, decay_steps=None if decay is None else scaled(decay)
+    )
+    of_them = f", {rising:,} of them warm-up, as the recipe has {warmup:,} of {total:,}" if warmup and not done else ""
+    console.note(
+        f"{1000 * step:.1f} ms a step, {evaluation:.1f} s an evaluation: {steps:,} steps fit into "
+        f"{console.duration(budget)}{of_them}"
+    )
+    return replace(recipe, schedule=schedule, batch=replace(recipe.batch, warmup_steps=growth))
+
+
+def evaluation_seconds(job: PretrainingJob, group: Group) -> float:
+    """Seconds that an evaluation takes, by one on few sequences."""
+    settings = job.settings
+    whole = settings.train.eval_sequences
+    few = min(whole, 2 * settings.micro_batch * group.world_size)
+    part = replace(job, settings=replace(settings, train=replace(settings.train, eval_sequences=few)))
+    started = 0.0
+    for _ in range(2):  # the first warms up
+        started = time.monotonic()
+        evaluate(part, settings.train.precision, group)
+    return group.broadcast((time.monotonic() - started) * whole / few)
+
+
+def _full_sized(job: PretrainingJob, **train: Any) -> PretrainingJob:
+    """The job with steps of its full batch from the start, to be measured; `train` are changes to its `[train]`."""
+    settings = job.settings
+    batch = replace(settings.batch, warmup_steps=0)
+    return replace(job, settings=replace(settings, batch=batch, train=replace(settings.train, **train)))
+
+
+# ---------------------------------------------------------------- a dry run
+
+
+def arithmetic(
+    recipe: PretrainRecipe, corpus_tokens: int, out: Path, device: torch.device, group: Group
+) -> dict[str, Any]:
+    """What a run would do: shapes, tokens, memory and disk."""
+    train, total = recipe.train, recipe.schedule.total_steps
+    length, kept = recipe.data.max_seq_length, costs.checkpoint_bytes(recipe.model)
+    sequences = recipe.batches.first(total) - recipe.batches.first(recipe.first_step)
+    growth = {"sequences_in_first_step": recipe.batches.size(0), "batch_warmup_steps": recipe.batch.warmup_steps}
+    return {
+        "parameters": params.count(recipe.model).total,
+        "steps": total,
+        **({"steps_done_before": recipe.first_step} if recipe.first_step else {}),
+        "warmup_steps": recipe.schedule.warmup,
+        "sequences_per_step": train.batch_size,
+        **(growth if recipe.batch.warmup_steps else {}),
+        "sequences_per_micro_batch": recipe.micro_batch,
+        "tokens_per_step_at_most": train.batch_size * length,
+        "corpus_tokens": corpus_tokens,
+        "passes_over_corpus": round(sequences * length / max(corpus_tokens, 1), 2),
+        **memory_needed(recipe, device, recipe.micro_batch),
+        "memory_bytes_free": free_memory(device),
+        "checkpoint_bytes": kept,
+        "disk_bytes_needed": kept * (train.keep + 1),
+        "disk_bytes_free": store.free_bytes(out),
+        "device": str(device),
+        "precision": train.precision,
+        "compiled": train.compile == "on",
+        "threads": train.threads,
+        "processes": group.world_size,
+    }
+
+
+def speed(
+    recipe: PretrainRecipe, device: torch.device, group: Group, new_job: Callable[[], PretrainingJob]
+) -> dict[str, Any]:
+    """The time that a run takes, measured on as many sequences as fit into memory and into some seconds."""
+    train, length, few = recipe.train, recipe.data.max_seq_length, recipe.micro_batch
+    sequences = recipe.batches.first(recipe.schedule.total_steps) - recipe.batches.first(recipe.first_step)
+    with use_threads(train.threads):
+        peak = machine.matmul_peak(train.precision, device, seconds=0.1)
+        few = min(few, max(1, int(_MEASURED * peak / (length * costs.training_flops(recipe.model, length)))))
+        while few and not fits(recipe, device, few):
+            few //= 2
+        if few == 0:
+            return {"estimated_seconds": None, "measured_on_sequences": 0}
+        size = few * group.world_size
+        part = _full_sized(new_job(), batch_size=size, micro_batch_size=few)
+        seconds = measure(part, part.settings.for_loop, group, steps=2, seconds=0.5) * sequences / size
+    return {"estimated_seconds": round(seconds, 1), "measured_on_sequences": few}
+
+
+def plan_text(plan: Mapping[str, Any]) -> str:
+    """The arithmetic of a dry run's plan as a table."""
+
+    def shown(key: str, value: object) -> str:
+        if isinstance(value, bool):
+            return "yes" if value else "no"
+        if "bytes" in key:
+            return f"{float(str(value)) / 1e6:,.1f} MB"
+        return f"{value:,}" if isinstance(value, int) else str(value)
+
+    return console.table(
+        ("plan", ""), [(k.replace("_bytes", "").replace("_", " "), shown(k, v)) for k, v in plan.items()]
+    )
+
+
+def speed_text(plan: Mapping[str, Any]) -> str:
+    """How long a dry run's plan takes, and by what that is known."""
+    few, micro = plan["measured_on_sequences"], plan["sequences_per_micro_batch"]
+    if few == 0:
+        return "its time was not measured: not even a single sequence fits into the memory"
+    part = f"{few} of the micro-batch's {micro} sequences, and scaled" if few < micro else "a micro-batch"
+    return f"takes about {console.duration(plan['estimated_seconds'])}, measured on {part}"

@@ -1,0 +1,90 @@
+"""A pretraining recipe: its sections, and how it is fitted to a vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from albert_cli import config
+from albert_cli.data.batches import PairSettings
+from albert_cli.errors import ConfigError
+from albert_cli.model.config import ModelConfig
+from albert_cli.model.starts import StartSettings
+from albert_cli.training.batching import Batches, BatchSettings
+from albert_cli.training.initial import InitialSettings
+from albert_cli.training.loop import LoopSettings
+from albert_cli.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
+
+
+@dataclass(frozen=True)
+class PretrainRecipe:
+    """A pretraining recipe; its sections are documented by their own classes.
+
+    `masked_bias` starts the vocabulary bias of the masked-word head at zero, as the paper does, or at the log
+    unigram frequencies of the data, which saves a small model the first hundreds of steps. `start` says what else the
+    first weights hold; without it they are drawn from `train.seed`. `initial` names a checkpoint whose weights the run
+    starts from instead, so that `start` does not apply. `evaluation` names further data directories, made with the same
+    vocabulary, whose scores stand beside those of the held-out text.
+    """
+
+    model: ModelConfig = field(default_factory=ModelConfig)
+    data: PairSettings = field(default_factory=PairSettings)
+    optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
+    schedule: ScheduleSettings = field(default_factory=ScheduleSettings)
+    batch: BatchSettings = field(default_factory=BatchSettings)
+    train: TrainSettings = field(default_factory=TrainSettings)
+    masked_bias: Literal["zero", "unigram"] = "zero"
+    start: StartSettings = field(default_factory=StartSettings)
+    evaluation: tuple[str, ...] = ()
+    initial: InitialSettings | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "optimizer", self.optimizer.resolved(self.train.batch_size))
+        self.batch.check(self.train.batch_size, self.data.max_seq_length)
+        if self.initial is not None:
+            object.__setattr__(self, "start", StartSettings())
+        self.start.check(self.model)
+
+    @property
+    def batches(self) -> Batches:
+        """The examples of every step."""
+        return Batches(self.train.batch_size, self.batch)
+
+    @property
+    def micro_batch(self) -> int:
+        """Sequences of full length in a micro-batch."""
+        return self.batch.sequences(self.train, self.data.max_seq_length)
+
+    @property
+    def first_step(self) -> int:
+        """The number of steps that were done before this run, by one that it continues."""
+        return (self.initial.step or 0) if self.initial else 0
+
+    @property
+    def for_loop(self) -> LoopSettings:
+        """The sections that the loop reads."""
+        return LoopSettings(self.optimizer, self.schedule, self.train)
+
+
+def resolve(recipe: str, overrides: Sequence[str], vocab_size: int) -> PretrainRecipe:
+    """The recipe with overrides, fitted to a vocabulary; raises `ConfigError` where they do not fit."""
+    values: dict[str, Any] = config.read_recipe(recipe)
+    if "task" in values:
+        raise ConfigError(f"{recipe} is a fine-tuning recipe, for {values['task']}", "albert finetune takes it")
+    values = config.override(values, overrides)
+    asked = values.setdefault("model", {}).setdefault("vocab_size", vocab_size)
+    if asked != vocab_size:
+        raise ConfigError(
+            f"the recipe's model.vocab_size is {asked}, the data's vocabulary has {vocab_size} pieces",
+            f"-s model.vocab_size={vocab_size}, or data made with another vocabulary",
+        )
+    resolved = config.validate(PretrainRecipe, values, recipe)
+    resolved.schedule.check()
+    longest, positions = resolved.data.max_seq_length, resolved.model.max_position_embeddings
+    if longest > positions:
+        raise ConfigError(
+            f"data.max_seq_length is {longest}, but the model has only {positions} positions",
+            f"-s data.max_seq_length={positions} or -s model.max_position_embeddings={longest}",
+        )
+    return resolved
