@@ -21,7 +21,7 @@ LAYERS = (
     ("console", "store", "config", "distributed", "network", "machine"),
     ("text",),
     ("data",),
-    ("model",),
+    ("model", "counting"),
     ("tasks",),
     ("training",),
     ("evaluation",),

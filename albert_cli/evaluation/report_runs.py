@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from albert_cli.console import duration
+from albert_cli.counting.costs import count
 from albert_cli.errors import AlbertError
 from albert_cli.evaluation import plots
 from albert_cli.evaluation.page import Markup, figure, join, key, table, tag
 from albert_cli.evaluation.results import Pretraining, number
 from albert_cli.model.config import ModelConfig
-from albert_cli.model.params import count
 
 _ACCURACIES = {
     "mlm_accuracy": "masked words right",

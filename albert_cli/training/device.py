@@ -17,10 +17,10 @@ import torch._inductor.config
 from torch import nn
 
 from albert_cli import console, machine
+from albert_cli.counting.costs import training_flops
 from albert_cli.distributed import local_rank
 from albert_cli.errors import ConfigError
 from albert_cli.model.config import ModelConfig
-from albert_cli.model.costs import training_flops
 from albert_cli.model.encoder import Encoder
 from albert_cli.model.packing import pack
 from albert_cli.training.settings import TrainSettings
