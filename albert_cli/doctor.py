@@ -11,7 +11,6 @@ import platform
 import re
 import shutil
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,39 +44,24 @@ def describe() -> tuple[dict[str, Any], str]:
     return data, _text(data)
 
 
-# ---------------------------------------------------------------- packages
-
-
 def _versions() -> tuple[dict[str, str], dict[str, list[str]], list[str]]:
     """Installed versions of what the package names, what each extra lacks, and what is missing."""
     versions: dict[str, str] = {}
     lacking: dict[str, list[str]] = {}
     needed: list[str] = []
-    for name, extra in _requirements():
-        try:
-            versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            if extra:
-                lacking.setdefault(extra, []).append(name)
-            else:
-                needed.append(name)
-    return versions, lacking, needed
-
-
-def _requirements() -> Iterator[tuple[str, str]]:
-    """(distribution, the extra it belongs to or "") for every requirement in the package's own metadata."""
     try:
-        lines = importlib.metadata.requires(PACKAGE) or []
+        requirements = importlib.metadata.requires(PACKAGE) or []
     except importlib.metadata.PackageNotFoundError:  # run from a checkout that was never installed
-        lines = []
-    for line in lines:
-        name = re.match(r"[\w.-]+", line)
+        requirements = []
+    for line in requirements:
+        name = re.split(r"[^\w.-]", line)[0]
         extra = re.search(r"""extra\s*==\s*['"]([^'"]+)""", line)
-        if name and name[0] != PACKAGE:
-            yield name[0], extra[1] if extra else ""
-
-
-# ---------------------------------------------------------------- the machine
+        try:
+            if name != PACKAGE:  # an extra that brings another
+                versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            (lacking.setdefault(extra[1], []) if extra else needed).append(name)
+    return versions, lacking, needed
 
 
 def _torch() -> dict[str, Any]:
@@ -85,64 +69,54 @@ def _torch() -> dict[str, Any]:
         import torch
     except (ImportError, OSError) as error:
         return {"error": f"{type(error).__name__}: {error}"}
-    found: dict[str, Any] = {
+    devices: list[dict[str, Any]] = []
+    for i in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
+        card = torch.cuda.get_device_properties(i)
+        devices.append(
+            {
+                "name": f"cuda:{i}",
+                "model": card.name,
+                "memory_bytes": card.total_memory,
+                "capability": f"{card.major}.{card.minor}",
+                "bf16": card.major >= 8,  # tensor cores multiply bf16 from Ampere on
+            }
+        )
+    if torch.backends.mps.is_available():
+        devices.append({"name": "mps", "model": "Apple GPU", "bf16": False})
+    return {
         "version": str(torch.__version__),
         "cuda": torch.version.cuda,
         "threads": torch.get_num_threads(),
+        "devices": devices,
+        "triton": importlib.util.find_spec("triton") is not None,
     }
-    devices: list[dict[str, Any]] = []
-    if torch.cuda.is_available():
-        for i in range(torch.cuda.device_count()):
-            card = torch.cuda.get_device_properties(i)
-            devices.append(
-                {
-                    "name": f"cuda:{i}",
-                    "model": card.name,
-                    "memory_bytes": card.total_memory,
-                    "capability": f"{card.major}.{card.minor}",
-                    "bf16": card.major >= 8,  # tensor cores multiply bf16 from Ampere on
-                }
-            )
-    if torch.backends.mps.is_available():
-        devices.append({"name": "mps", "model": "Apple GPU", "bf16": False})
-    found["devices"] = devices
-    found["triton"] = importlib.util.find_spec("triton") is not None
-    return found
 
 
-# ---------------------------------------------------------------- told
+# ---------------------------------------------------------------- as text
 
 
 def _text(data: dict[str, Any]) -> str:
-    lines = [
-        ("albert", f"{data['albert']}, Python {data['python']}, {data['platform']}"),
-        ("python", sys.executable),
-        *_machine_lines(data),
-        *_torch_lines(data["torch"], data["compiler"]),
-        ("versions", ", ".join(f"{name} {version}" for name, version in data["versions"].items())),
-    ]
-    if not data["versions"]:
-        lines[-1] = ("versions", f"unknown: {PACKAGE} is not installed, only run from its folder")
-    for name in data["missing_requirements"]:
-        lines.append(("missing", f"{name}, which albert needs: pip install --upgrade {PACKAGE}"))
-    for extra, names in data["missing_extras"].items():
-        brings = EXTRAS.get(extra, ", ".join(names))
-        lacks = f"{extra} lacks {', '.join(names)}"
-        lines.append(("extra", f"{lacks}; pip install '{PACKAGE}[{extra}]' brings {brings}"))
-    width = max(len(name) for name, _ in lines)
-    return "\n".join(f"{name.ljust(width)}  {value}" for name, value in lines)
-
-
-def _machine_lines(data: dict[str, Any]) -> list[tuple[str, str]]:
     cpu, memory = data["cpu"], data["memory_bytes"]
     units = ", ".join(cpu["bf16_units"])
     bf16 = f"bf16 units: {units}" if units else "no bf16 units, so fp32 is the fast format here"
-    said = f"{_gib(memory['available'])} free of {_gib(memory['total'])}" if len(memory) == 2 else "unknown"
-    return [
+    free = f"{_gib(memory['available'])} free of {_gib(memory['total'])}" if len(memory) == 2 else "unknown"
+    versions = ", ".join(f"{name} {version}" for name, version in data["versions"].items())
+    lines = [
+        ("albert", f"{data['albert']}, Python {data['python']}, {data['platform']}"),
+        ("python", sys.executable),
         ("cpu", f"{cpu['model']}, {cpu['cores']} core{'s' if cpu['cores'] != 1 else ''}, {bf16}"),
-        ("memory", said),
+        ("memory", free),
         ("disk", f"{_gib(data['disk_free_bytes'])} free in the current directory"),
+        *_torch_lines(data["torch"], data["compiler"]),
+        ("versions", versions or f"unknown: {PACKAGE} is not installed, only run from its folder"),
     ]
+    for name in data["missing_requirements"]:
+        lines.append(("missing", f"{name}, which albert needs: pip install --upgrade {PACKAGE}"))
+    for extra, names in data["missing_extras"].items():
+        lacks = f"{extra} lacks {', '.join(names)}"
+        lines.append(("extra", f"{lacks}; pip install '{PACKAGE}[{extra}]' brings {EXTRAS[extra]}"))
+    width = max(len(name) for name, _ in lines)
+    return "\n".join(f"{name.ljust(width)}  {value}" for name, value in lines)
 
 
 def _torch_lines(torch: dict[str, Any], compiler: str | None) -> list[tuple[str, str]]:

@@ -24,7 +24,7 @@ LAYERS = (
     ("results",),
     ("text",),
     ("data",),
-    ("model",),
+    ("model", "counting"),
     ("tasks",),
     ("training",),
     ("evaluation",),

@@ -23,9 +23,9 @@ from albert_cli import console
 from albert_cli.bench import harness, peer
 from albert_cli.bench.harness import Round, Step
 from albert_cli.bench.step import GLUE_MAX
+from albert_cli.counting import costs, shapes
 from albert_cli.data.batches import PackedBatch
 from albert_cli.errors import ConfigError, InputError
-from albert_cli.model import costs, shapes
 from albert_cli.model.heads import SequenceClassifier
 from albert_cli.model.packing import pack
 from albert_cli.tasks.encode import encode

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from albert_cli import console
 from albert_cli.bench.step import pretraining_loss
+from albert_cli.counting import costs
 from albert_cli.data.batches import PackedBatch
-from albert_cli.model import costs
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.training.device import autocast

@@ -12,8 +12,8 @@ from torch.optim import Optimizer
 
 from albert_cli import console
 from albert_cli.bench.harness import Step, alternate, conditions
+from albert_cli.counting import shapes
 from albert_cli.machine import synchronize
-from albert_cli.model import shapes
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.training.device import choose_device

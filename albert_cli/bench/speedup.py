@@ -15,13 +15,13 @@ import torch
 from albert_cli import console
 from albert_cli.bench.harness import Step, alternate, evaluating
 from albert_cli.bench.step import full_batch, pretraining_loss
+from albert_cli.counting import costs
+from albert_cli.counting.costs import count
+from albert_cli.counting.paper import SEVEN
 from albert_cli.errors import ConfigError
-from albert_cli.model import costs
 from albert_cli.model.config import PRESETS
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.model.packing import pack
-from albert_cli.model.paper import SEVEN
-from albert_cli.model.params import count
 from albert_cli.training.device import autocast
 from albert_cli.training.plan import free_memory
 

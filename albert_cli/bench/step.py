@@ -18,9 +18,9 @@ from torch import Tensor
 
 from albert_cli.bench import harness, peer
 from albert_cli.bench.harness import Round, Step
+from albert_cli.counting import costs, shapes
 from albert_cli.data.batches import PackedBatch
 from albert_cli.errors import ConfigError
-from albert_cli.model import costs, shapes
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import PretrainingModel, SequenceClassifier
 from albert_cli.model.packing import pack

@@ -41,8 +41,9 @@ def params(
 
     Example: albert params albert-base albert-xxlarge --memory 12GB
     """
-    from albert_cli.model import costs, overview
-    from albert_cli.model import paper as of_the_paper
+    from albert_cli.counting import costs, tables
+    from albert_cli.counting import paper as of_the_paper
+    from albert_cli.text.lines import parse_size
 
     if paper:
         if names or set_:
@@ -50,9 +51,11 @@ def params(
         console.emit(*of_the_paper.describe_paper(as_markdown=markdown))
         return
     chosen: costs.Precision = ("bf16" if device == "cuda" else "fp32") if precision == "auto" else precision
-    size = None if memory is None else costs.parse_size(memory, "--memory")
-    question = overview.Question(sequence_length, size, costs.Setup(device, chosen))
-    console.emit(*overview.describe(names or [], question, set_ or [], details=details, as_markdown=markdown))
+    size = None if memory is None else parse_size(memory)
+    if size is not None and size < 1_000_000:
+        raise ConfigError(f"--memory {memory}: too little for any model", "for example --memory 12GB")
+    question = tables.Question(sequence_length, size, costs.Setup(device, chosen))
+    console.emit(*tables.describe(names or [], question, set_ or [], details=details, as_markdown=markdown))
 
 
 @verb(app)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
+from albert_cli.data.batches import PackedBatch
 from albert_cli.errors import CheckpointError, InputError
 from albert_cli.model import hub
 from albert_cli.model.heads import MaskedLanguageModel
@@ -57,9 +57,8 @@ class MaskFiller:
         ids = self._encode(text)
         masked = np.flatnonzero(ids == self.vocabulary.mask_id).astype(np.int32)
         positions = np.arange(len(ids), dtype=np.int32)
-        batch = SimpleNamespace(
-            ids=ids, segment_ids=np.zeros_like(ids), position_ids=positions, offsets=np.array([0, len(ids)], np.int32)
-        )
+        none, offsets = np.zeros(0, np.int32), np.array([0, len(ids)], np.int32)
+        batch = PackedBatch(ids, np.zeros_like(ids), positions, offsets, masked, none, none)
         probabilities = self.model(pack(batch, self.device, masked)).float().softmax(-1)
         best = probabilities.topk(min(top, probabilities.shape[-1]))
         return [

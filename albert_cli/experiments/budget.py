@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from albert_cli import config, console
+from albert_cli.counting.costs import size_in_words, three_digits
 from albert_cli.errors import ConfigError
 from albert_cli.experiments.plan import Cost, Plan, Run
 from albert_cli.experiments.recipe import EXACT, Claim
-from albert_cli.model.costs import size_in_words, three_digits
 
 # How many devices the hours are printed for, beside one.
 _DEVICES: Final[dict[str, tuple[int, ...]]] = {"smoke": (2,), "mini": (2,), "h200": (), "paper": (8, 64)}

@@ -20,10 +20,10 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from albert_cli import config, store
+from albert_cli.counting import costs
 from albert_cli.data.pairs import PairSettings
 from albert_cli.errors import ConfigError, InputError
 from albert_cli.experiments.recipe import Claim, Experiment, Scale, ScaleName, Settings, Variant
-from albert_cli.model import costs, params
 from albert_cli.model.config import ModelConfig
 from albert_cli.results import Number, Numbers, Record, Result
 from albert_cli.tasks.spec import find_task
@@ -486,7 +486,7 @@ def pretraining_cost(recipe: PretrainRecipe, done: int = 0) -> Cost:
     length, steps = recipe.data.max_seq_length, recipe.schedule.total_steps - done
     tokens = recipe.train.batch_size * length * steps
     flops = tokens * costs.training_flops(recipe.model, length)
-    parameters = params.count(recipe.model).total
+    parameters = costs.count(recipe.model).total
     return Cost(parameters, steps, tokens, flops, costs.checkpoint_bytes(recipe.model) * (recipe.train.keep + 1))
 
 
@@ -505,4 +505,4 @@ def fine_tuning_cost(task: str, run: Run, scale: Scale) -> Cost | None:
 
 
 def _bare(model: ModelConfig) -> int:
-    return params.count(model).with_pooler
+    return costs.count(model).with_pooler

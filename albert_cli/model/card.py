@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from albert_cli import __version__, store
+from albert_cli.counting.costs import count
 from albert_cli.model.config import OWN_MODEL_TYPE, ModelConfig
 from albert_cli.model.hub import written_type
-from albert_cli.model.params import count
 
 _PIPELINES = {
     "ForMultipleChoice": "multiple-choice",

@@ -30,17 +30,9 @@ _HF_DEFAULTS: Final[dict[str, dict[str, Any]]] = {
 _COMPUTED_OTHERWISE: Final = {"position_embedding_type": "absolute", "is_decoder": False}
 
 _POSITIVE: Final = (
-    "vocab_size",
-    "embedding_size",
-    "hidden_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "intermediate_size",
-    "max_position_embeddings",
-    "type_vocab_size",
-    "num_hidden_groups",
-    "inner_group_num",
-)
+    "vocab_size", "embedding_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
+    "max_position_embeddings", "type_vocab_size", "num_hidden_groups", "inner_group_num",
+)  # fmt: skip
 _MOST_BLOCKS: Final = 10_000  # in depth: every one is listed when a shape is counted
 _PROBABILITIES: Final = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout_prob")
 
@@ -96,12 +88,8 @@ class ModelConfig:
                 raise ConfigError(f"model.{name} is {getattr(self, name)!r}", hint)
 
     def _check_structure(self) -> None:
-        hidden, heads, layers, groups = (
-            self.hidden_size,
-            self.num_attention_heads,
-            self.num_hidden_layers,
-            self.num_hidden_groups,
-        )
+        hidden, heads = self.hidden_size, self.num_attention_heads
+        layers, groups = self.num_hidden_layers, self.num_hidden_groups
         if hidden % heads:
             below = max(h for h in range(1, min(heads, hidden, 1024) + 1) if hidden % h == 0)
             raise ConfigError(
@@ -219,27 +207,16 @@ class ModelConfig:
                 return tuple((layer, layer) for layer in range(layers))
 
 
-def _albert(hidden: int, layers: int, heads: int, dropout: float = 0.0) -> ModelConfig:
+def _preset(hidden: int, layers: int, heads: int, dropout: float = 0.0, *, bert: bool = False) -> ModelConfig:
     return ModelConfig(
+        embedding_size=hidden if bert else 128,
         hidden_size=hidden,
         num_hidden_layers=layers,
         num_attention_heads=heads,
         intermediate_size=4 * hidden,
         hidden_dropout_prob=dropout,
         attention_probs_dropout_prob=dropout,
-    )
-
-
-def _bert(hidden: int, layers: int, heads: int) -> ModelConfig:
-    return ModelConfig(
-        embedding_size=hidden,
-        hidden_size=hidden,
-        num_hidden_layers=layers,
-        num_attention_heads=heads,
-        intermediate_size=4 * hidden,
-        hidden_dropout_prob=0.1,
-        attention_probs_dropout_prob=0.1,
-        sharing="none",
+        sharing="none" if bert else "all",
     )
 
 
@@ -248,15 +225,15 @@ def _bert(hidden: int, layers: int, heads: int) -> ModelConfig:
 # but weights trained with one compute something else with the other, so the published figure is the preset.
 # The BERTs are the paper's own (§4.1): the 30,000-piece vocabulary, E = H.
 PRESETS: Final[dict[str, ModelConfig]] = {
-    "bert-base": _bert(768, 12, 12),
-    "bert-large": _bert(1024, 24, 16),
-    "bert-xlarge": _bert(2048, 24, 32),
-    "albert-base": _albert(768, 12, 12),
-    "albert-large": _albert(1024, 24, 16),
-    "albert-xlarge": _albert(2048, 24, 16),
-    "albert-xxlarge": _albert(4096, 12, 64),
-    "albert-base-v1": _albert(768, 12, 12, dropout=0.1),
-    "albert-large-v1": _albert(1024, 24, 16, dropout=0.1),
-    "albert-xlarge-v1": _albert(2048, 24, 16, dropout=0.1),
-    "albert-xxlarge-v1": _albert(4096, 12, 64),
+    "bert-base": _preset(768, 12, 12, 0.1, bert=True),
+    "bert-large": _preset(1024, 24, 16, 0.1, bert=True),
+    "bert-xlarge": _preset(2048, 24, 32, 0.1, bert=True),
+    "albert-base": _preset(768, 12, 12),
+    "albert-large": _preset(1024, 24, 16),
+    "albert-xlarge": _preset(2048, 24, 16),
+    "albert-xxlarge": _preset(4096, 12, 64),
+    "albert-base-v1": _preset(768, 12, 12, 0.1),
+    "albert-large-v1": _preset(1024, 24, 16, 0.1),
+    "albert-xlarge-v1": _preset(2048, 24, 16, 0.1),
+    "albert-xxlarge-v1": _preset(4096, 12, 64),
 }

@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from albert_cli.model.block import AttentionWeights, BlockSettings, FeedForwardWeights, block
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.packing import PackedTokens
-from albert_cli.model.precision import lender, work_dtype
+from albert_cli.model.precision import cast_once, work_dtype
 
 _FORMS: Final = 64  # of the compiled block
 
@@ -119,8 +119,8 @@ class Encoder(nn.Module):
         x_TH: Tensor = self.embeddings(tokens)
         if self.projection is not None:
             x_TH = self.projection(x_TH)
-        attention = [lender(a.weights(), dtype) for a in self.attention]  # type: ignore[operator]
-        feed_forward = [lender(f.weights(), dtype) for f in self.feed_forward]  # type: ignore[operator]
+        attention = [cast_once(a.weights(), dtype) for a in self.attention]  # type: ignore[operator]
+        feed_forward = [cast_once(f.weights(), dtype) for f in self.feed_forward]  # type: ignore[operator]
         plan = self.config.blocks()
         for depth, (a, f) in enumerate(plan, start=1):
             rows = tokens.rows if depth == len(plan) and not all_rows else None

@@ -25,50 +25,48 @@ from albert_cli.text.vocabulary import Vocabulary
 
 WEIGHTS = "model.safetensors"
 
-# (our name, Hugging Face's name); {g}, {i} are a block's group and inner index, {k} its number.
-_ALBERT = [
-    ("encoder.embeddings.word", "albert.embeddings.word_embeddings"),
-    ("encoder.embeddings.position", "albert.embeddings.position_embeddings"),
-    ("encoder.embeddings.segment", "albert.embeddings.token_type_embeddings"),
-    ("encoder.embeddings.norm", "albert.embeddings.LayerNorm"),
-    ("encoder.projection", "albert.encoder.embedding_hidden_mapping_in"),
-    ("encoder.attention.{k}.query", "albert.encoder.albert_layer_groups.{g}.albert_layers.{i}.attention.query"),
-    ("encoder.attention.{k}.key", "albert.encoder.albert_layer_groups.{g}.albert_layers.{i}.attention.key"),
-    ("encoder.attention.{k}.value", "albert.encoder.albert_layer_groups.{g}.albert_layers.{i}.attention.value"),
-    ("encoder.attention.{k}.output", "albert.encoder.albert_layer_groups.{g}.albert_layers.{i}.attention.dense"),
-    ("encoder.attention.{k}.norm", "albert.encoder.albert_layer_groups.{g}.albert_layers.{i}.attention.LayerNorm"),
-    ("encoder.feed_forward.{k}.up", "albert.encoder.albert_layer_groups.{g}.albert_layers.{i}.ffn"),
-    ("encoder.feed_forward.{k}.down", "albert.encoder.albert_layer_groups.{g}.albert_layers.{i}.ffn_output"),
-    ("encoder.feed_forward.{k}.norm", "albert.encoder.albert_layer_groups.{g}.albert_layers.{i}.full_layer_layer_norm"),
-    ("encoder.pooler", "albert.pooler"),
-    ("masked.dense", "predictions.dense"),
-    ("masked.norm", "predictions.LayerNorm"),
-    ("masked.bias", "predictions.bias"),
-    ("order", "sop_classifier.classifier"),
-    ("classifier", "classifier"),
-    ("span", "qa_outputs"),
-]
-_BERT = [
-    ("encoder.embeddings.word", "bert.embeddings.word_embeddings"),
-    ("encoder.embeddings.position", "bert.embeddings.position_embeddings"),
-    ("encoder.embeddings.segment", "bert.embeddings.token_type_embeddings"),
-    ("encoder.embeddings.norm", "bert.embeddings.LayerNorm"),
-    ("encoder.attention.{k}.query", "bert.encoder.layer.{k}.attention.self.query"),
-    ("encoder.attention.{k}.key", "bert.encoder.layer.{k}.attention.self.key"),
-    ("encoder.attention.{k}.value", "bert.encoder.layer.{k}.attention.self.value"),
-    ("encoder.attention.{k}.output", "bert.encoder.layer.{k}.attention.output.dense"),
-    ("encoder.attention.{k}.norm", "bert.encoder.layer.{k}.attention.output.LayerNorm"),
-    ("encoder.feed_forward.{k}.up", "bert.encoder.layer.{k}.intermediate.dense"),
-    ("encoder.feed_forward.{k}.down", "bert.encoder.layer.{k}.output.dense"),
-    ("encoder.feed_forward.{k}.norm", "bert.encoder.layer.{k}.output.LayerNorm"),
-    ("encoder.pooler", "bert.pooler.dense"),
-    ("masked.dense", "cls.predictions.transform.dense"),
-    ("masked.norm", "cls.predictions.transform.LayerNorm"),
-    ("masked.bias", "cls.predictions.bias"),
-    ("order", "cls.seq_relationship"),
-    ("classifier", "classifier"),
-    ("span", "qa_outputs"),
-]
+# Our names to Hugging Face's; {g}, {i} are a block's group and inner index, {k} its number.
+_LAYER = "albert.encoder.albert_layer_groups.{g}.albert_layers.{i}"
+_ALBERT = {
+    "encoder.embeddings.word": "albert.embeddings.word_embeddings",
+    "encoder.embeddings.position": "albert.embeddings.position_embeddings",
+    "encoder.embeddings.segment": "albert.embeddings.token_type_embeddings",
+    "encoder.embeddings.norm": "albert.embeddings.LayerNorm",
+    "encoder.projection": "albert.encoder.embedding_hidden_mapping_in",
+    "encoder.attention.{k}.query": f"{_LAYER}.attention.query",
+    "encoder.attention.{k}.key": f"{_LAYER}.attention.key",
+    "encoder.attention.{k}.value": f"{_LAYER}.attention.value",
+    "encoder.attention.{k}.output": f"{_LAYER}.attention.dense",
+    "encoder.attention.{k}.norm": f"{_LAYER}.attention.LayerNorm",
+    "encoder.feed_forward.{k}.up": f"{_LAYER}.ffn",
+    "encoder.feed_forward.{k}.down": f"{_LAYER}.ffn_output",
+    "encoder.feed_forward.{k}.norm": f"{_LAYER}.full_layer_layer_norm",
+    "encoder.pooler": "albert.pooler",
+    "masked.dense": "predictions.dense",
+    "masked.norm": "predictions.LayerNorm",
+    "masked.bias": "predictions.bias",
+    "order": "sop_classifier.classifier",
+    "classifier": "classifier",
+    "span": "qa_outputs",
+}
+_BERT = {
+    **{ours: theirs.replace("albert", "bert") for ours, theirs in _ALBERT.items() if ".embeddings." in ours},
+    "encoder.attention.{k}.query": "bert.encoder.layer.{k}.attention.self.query",
+    "encoder.attention.{k}.key": "bert.encoder.layer.{k}.attention.self.key",
+    "encoder.attention.{k}.value": "bert.encoder.layer.{k}.attention.self.value",
+    "encoder.attention.{k}.output": "bert.encoder.layer.{k}.attention.output.dense",
+    "encoder.attention.{k}.norm": "bert.encoder.layer.{k}.attention.output.LayerNorm",
+    "encoder.feed_forward.{k}.up": "bert.encoder.layer.{k}.intermediate.dense",
+    "encoder.feed_forward.{k}.down": "bert.encoder.layer.{k}.output.dense",
+    "encoder.feed_forward.{k}.norm": "bert.encoder.layer.{k}.output.LayerNorm",
+    "encoder.pooler": "bert.pooler.dense",
+    "masked.dense": "cls.predictions.transform.dense",
+    "masked.norm": "cls.predictions.transform.LayerNorm",
+    "masked.bias": "cls.predictions.bias",
+    "order": "cls.seq_relationship",
+    "classifier": "classifier",
+    "span": "qa_outputs",
+}
 _CLASSES = {"albert": "Albert", "bert": "Bert", OWN_MODEL_TYPE: "AlbertCli"}  # what names of classes begin with
 # The bare encoder's class; its files leave out the prefix `albert.` or `bert.` that every other file has.
 _BARE = "Model"
@@ -98,14 +96,13 @@ def written_type(config: ModelConfig, architecture: str) -> str:
 def name_map(config: ModelConfig, kind: str | None = None) -> dict[str, str]:
     """Our name of every possible parameter prefix to Hugging Face's, for this shape; empty for our own type."""
     kind = kind or model_type(config)
-    table = {"albert": _ALBERT, "bert": _BERT, OWN_MODEL_TYPE: []}[kind]
-    inner = config.inner_group_num
-    names = {}
-    for ours, theirs in table:
-        count = max(config.num_attention_blocks, config.num_feed_forward_blocks) if "{k}" in ours else 1
-        for k in range(count):
-            names[ours.format(k=k)] = theirs.format(k=k, g=k // inner, i=k % inner)
-    return names
+    table: dict[str, str] = {"albert": _ALBERT, "bert": _BERT, OWN_MODEL_TYPE: {}}[kind]
+    inner, blocks = config.inner_group_num, max(config.num_attention_blocks, config.num_feed_forward_blocks)
+    return {
+        ours.format(k=k): theirs.format(k=k, g=k // inner, i=k % inner)
+        for ours, theirs in table.items()
+        for k in range(blocks if "{k}" in ours else 1)
+    }
 
 
 def translate(name: str, names: Mapping[str, str]) -> str:
@@ -122,7 +119,7 @@ def translate(name: str, names: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True)
 class FinetunedFor:
-    """What a task checkpoint says of its task: name, texts in an input, and pieces at which inputs were cut.
+    """What a task checkpoint says of its task: name, texts in an input, and tokens at which inputs were cut.
 
     `settings` are the kind of task's own, for making inputs and reading outputs as in its training.
     """
@@ -228,8 +225,7 @@ def find(name: str) -> Path:
     if (path / "config.json").is_file():
         return path
     if path.is_dir():
-        steps = sorted(p for p in path.glob("step-*") if (p / store.MANIFEST).is_file())
-        if steps:
+        if steps := store.saved_steps(path):
             return steps[-1]
         raise CheckpointError(f"{path}: no checkpoint here (no config.json, no finished step-*)")
     if re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) and not name.startswith("."):
@@ -336,23 +332,17 @@ def load_into(model: nn.Module, checkpoint: Checkpoint, heads: Sequence[str] | L
     with torch.no_grad():
         for name, tensor in fitting.items():
             own[name].copy_(tensor)
-    _say_coverage(checkpoint, list(fitting), new, unused)
+    if any(_part(name) == "pooler" for name in new):
+        console.warn(f"{checkpoint.directory}: has no pooler; it starts from random weights")
+    if store.read_manifest(checkpoint.directory) is None:  # of our own files it is known
+        parts = {f"{len(fitting)} tensors matched": list(fitting), "new": new, "not used": unused}
+        lists = [f"{what}: {', '.join(sorted(set(map(_part, names))))}" for what, names in parts.items() if names]
+        console.note(f"{checkpoint.directory}: {'; '.join(lists)}")
 
 
 def _part(name: str) -> str:
     """Which part of a model a parameter belongs to: encoder, pooler, or a head by its name."""
     return "pooler" if name.startswith("encoder.pooler.") else name.split(".")[0]
-
-
-def _say_coverage(checkpoint: Checkpoint, matched: Sequence[str], new: Sequence[str], unused: Sequence[str]) -> None:
-    """Say what of a model from elsewhere was taken, what it leaves to chance, and what of it is of no use here."""
-    if any(_part(name) == "pooler" for name in new):
-        console.warn(f"{checkpoint.directory}: has no pooler; it starts from random weights")
-    if store.read_manifest(checkpoint.directory) is not None:
-        return  # of our own files it is known
-    parts = [(f"{len(matched)} tensors matched", matched), ("new", new), ("not used", unused)]
-    said = [f"{what}: {', '.join(sorted({_part(name) for name in names}))}" for what, names in parts if names]
-    console.note(f"{checkpoint.directory}: {'; '.join(said)}")
 
 
 # ---------------------------------------------------------------- writing

@@ -6,29 +6,18 @@ token lies in it. Shapes: N sequences, T tokens, S the longest sequence, R the r
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-
-class HostBatch(Protocol):
-    """A packed batch of numpy arrays, as `albert_cli.data.batches.PackedBatch` is one."""
-
-    @property
-    def ids(self) -> NDArray[np.int32]: ...  # noqa: D102
-    @property
-    def segment_ids(self) -> NDArray[np.int32]: ...  # noqa: D102
-    @property
-    def position_ids(self) -> NDArray[np.int32]: ...  # noqa: D102
-    @property
-    def offsets(self) -> NDArray[np.int32]: ...  # noqa: D102
+from albert_cli.data.batches import PackedBatch
 
 
 @dataclass(frozen=True)
@@ -118,45 +107,41 @@ def round_up(count: int) -> int:
     return -(-count // step) * step
 
 
-def pack(batch: HostBatch, device: torch.device, masked_index: NDArray[np.int32] | None = None) -> PackedTokens:
+def pack(batch: PackedBatch, device: torch.device, masked_index: NDArray[np.int32] | None = None) -> PackedTokens:
     """Move a host batch to the device, with the rows that the heads will read.
 
     `masked_index` [M], ascending, are the masked positions (none for a classifier). The layout is worked
     out here, on the host, because shapes must be known there anyway.
     """
     offsets = batch.offsets.astype(np.int64)
-    tokens = np.arange(offsets[-1])
     masked = np.zeros(0, np.int64) if masked_index is None else masked_index.astype(np.int64)
     # [CLS] is never masked, so the union has no duplicates.
     wanted = np.sort(np.concatenate([offsets[:-1], masked]))
-
-    def put(array: NDArray[np.integer[Any]]) -> Tensor:
-        return torch.from_numpy(array).to(device, non_blocking=True)
-
+    put = partial(_put, device=device)
     rows = Rows(
         put(wanted),
-        _grid(np.searchsorted(offsets, wanted, side="right") - 1, len(offsets) - 1, put, device),
+        _grid(wanted, offsets, put),
         put(np.searchsorted(wanted, offsets[:-1])),
         put(np.searchsorted(wanted, masked)),
     )
-    grid = _grid(np.searchsorted(offsets, tokens, side="right") - 1, len(offsets) - 1, put, device)
     ids, segment_ids, position_ids = (
         put(a.astype(np.int64)) for a in (batch.ids, batch.segment_ids, batch.position_ids)
     )
-    return PackedTokens(ids, segment_ids, position_ids, grid, rows)
+    return PackedTokens(ids, segment_ids, position_ids, _grid(np.arange(offsets[-1]), offsets, put), rows)
 
 
-def _grid(sequence: NDArray[np.int64], count: int, put: _Put, device: torch.device) -> Grid:
-    """The grid of rows whose sequence numbers (ascending) are given."""
+def _put(array: NDArray[Any], device: torch.device) -> Tensor:
+    return torch.from_numpy(array).to(device, non_blocking=True)
+
+
+def _grid(tokens: NDArray[np.int64], offsets: NDArray[np.int64], put: Callable[[NDArray[Any]], Tensor]) -> Grid:
+    """The grid of these tokens (ascending) of sequences that begin at `offsets`."""
+    sequence, count = np.searchsorted(offsets, tokens, side="right") - 1, len(offsets) - 1
     lengths = np.bincount(sequence, minlength=count)
     starts = np.concatenate([[0], np.cumsum(lengths)])
-    width, offsets = int(lengths.max()), put(starts.astype(np.int32))
+    width, begins = int(lengths.max()), put(starts.astype(np.int32))
     if bool((lengths == width).all()):
-        return Grid(count, width, offsets, None, None)
+        return Grid(count, width, begins, None, None)
     slots = sequence * width + np.arange(len(sequence)) - starts[sequence]
-    mask = torch.from_numpy(np.arange(width) < lengths[:, None])[:, None, None, :]
-    return Grid(count, width, offsets, put(slots), mask.to(device))
-
-
-class _Put(Protocol):
-    def __call__(self, array: NDArray[np.integer[Any]]) -> Tensor: ...
+    mask = (np.arange(width) < lengths[:, None])[:, None, None, :]
+    return Grid(count, width, begins, put(slots), put(mask))

@@ -1,4 +1,4 @@
-"""Shared weights in the precision of the products: cast once, lent to every layer, gradients summed in fp32."""
+"""Shared weights in the precision of the products: cast once for all layers, gradients summed in fp32."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ def work_dtype(device: torch.device) -> torch.dtype | None:
     return torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else None
 
 
-def lender(masters: Weights, dtype: torch.dtype | None) -> Callable[[], Weights]:
+def cast_once(weights: Weights, dtype: torch.dtype | None) -> Callable[[], Weights]:
     """A function that gives one layer the weights in `dtype` (None: as they are); they are cast here, once.
 
     Left to autocast, twelve layers' gradients of a shared matrix would be summed in bf16, where the last of them
     hardly count. LayerNorm's own parameters stay as they are, because it computes in fp32.
     """
-    named: Any = masters
+    named: Any = weights
     copies = [
-        None if name.startswith("norm") or dtype in (None, master.dtype) else master.detach().to(dtype)
-        for name, master in named._asdict().items()
+        None if name.startswith("norm") or dtype in (None, weight.dtype) else weight.detach().to(dtype)
+        for name, weight in named._asdict().items()
     ]
 
-    def lend() -> Weights:
-        pairs = zip(masters, copies, strict=True)
-        lent = (m if c is None else _Lent.apply(m, c) for m, c in pairs)  # type: ignore[no-untyped-call]
-        return cast(Weights, named._make(lent))
+    def for_a_layer() -> Weights:
+        pairs = zip(weights, copies, strict=True)
+        given = (w if c is None else _Copy.apply(w, c) for w, c in pairs)  # type: ignore[no-untyped-call]
+        return cast(Weights, named._make(given))
 
-    return lend
+    return for_a_layer
 
 
-class _Lent(torch.autograd.Function):
-    """A copy of a master in another precision, which hands its gradient on to the master in the master's own."""
+class _Copy(torch.autograd.Function):
+    """A weight's copy in another precision, which hands its gradient on to the weight in the weight's own."""
 
     @staticmethod
-    def forward(ctx: Any, master: Tensor, copy: Tensor) -> Tensor:
-        ctx.dtype = master.dtype
+    def forward(ctx: Any, weight: Tensor, copy: Tensor) -> Tensor:
+        ctx.dtype = weight.dtype
         return copy.view_as(copy)
 
     @staticmethod

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from albert_cli.console import duration
+from albert_cli.counting.costs import count
 from albert_cli.errors import AlbertError
 from albert_cli.model.config import ModelConfig
-from albert_cli.model.params import count
 from albert_cli.report import plots
 from albert_cli.report.found import Points, Pretraining, setting
 from albert_cli.report.page import Block, Details, Fact, Figure, Grid, Key, Paragraph, Part, Table

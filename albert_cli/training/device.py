@@ -8,7 +8,6 @@ import importlib.util
 import os
 import time
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -17,9 +16,10 @@ import torch._inductor.config
 from torch import nn
 
 from albert_cli import console, machine
+from albert_cli.counting.costs import training_flops
+from albert_cli.data.batches import PackedBatch
 from albert_cli.errors import ConfigError
 from albert_cli.model.config import ModelConfig
-from albert_cli.model.costs import training_flops
 from albert_cli.model.encoder import Encoder
 from albert_cli.model.packing import pack
 from albert_cli.ranks import local_rank
@@ -96,13 +96,12 @@ def bf16_gain(config: ModelConfig, sequences: int, length: int) -> float:
     lengths = np.full(max(1, min(sequences, tokens // length)), length)
     lengths[1:] -= length > 1  # as in a batch of text, not all are full
     ids = np.arange(lengths.sum(), dtype=np.int32) % layer.vocab_size
-    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    offsets, none = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32), np.zeros(0, np.int32)
     cpu = torch.device("cpu")
     best = {"fp32": float("inf"), "bf16": float("inf")}
     with use_threads(1), torch.random.fork_rng(devices=[]), torch.inference_mode(False):
         encoder = Encoder(layer, pooler=False)
-        batch = SimpleNamespace(ids=ids, segment_ids=0 * ids, position_ids=0 * ids, offsets=offsets)
-        packed = pack(batch, cpu)
+        packed = pack(PackedBatch(ids, 0 * ids, 0 * ids, offsets, none, none, none), cpu)
         started = time.thread_time()
         for tried in range(12):
             for precision in best:

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from albert_cli import console, machine, store
+from albert_cli.counting import costs
 from albert_cli.errors import CheckpointError
-from albert_cli.model import costs, params
 from albert_cli.ranks import Group
 from albert_cli.training.device import use_threads
 from albert_cli.training.loop import evaluate, measure
@@ -153,7 +153,7 @@ def arithmetic(
     sequences = recipe.batches.first(total) - recipe.batches.first(recipe.first_step)
     growth = {"sequences_in_first_step": recipe.batches.size(0), "batch_warmup_steps": recipe.batch.warmup_steps}
     return {
-        "parameters": params.count(recipe.model).total,
+        "parameters": costs.count(recipe.model).total,
         "steps": total,
         **({"steps_done_before": recipe.first_step} if recipe.first_step else {}),
         "warmup_steps": recipe.schedule.warmup,

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from albert_cli import store
+from albert_cli.counting import costs
 from albert_cli.data.batches import PackedBatch
-from albert_cli.model import card, costs, hub
+from albert_cli.model import card, hub
 from albert_cli.model.config import ModelConfig
 from albert_cli.ranks import Group
 from albert_cli.tasks.task import Task

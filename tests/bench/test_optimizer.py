@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from albert_cli.bench import optimizer
+from albert_cli.counting.costs import count
 from albert_cli.model.config import PRESETS
-from albert_cli.model.params import count
 from tests.command import albert
 
 SMALL = "albert-base:L=2,H=32,A=2,F=64,E=16,vocab_size=500"

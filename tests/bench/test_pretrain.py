@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from albert_cli.bench import pretrain, speedup
-from albert_cli.model import costs
+from albert_cli.counting import costs
+from albert_cli.counting.costs import count
+from albert_cli.counting.paper import SEVEN
 from albert_cli.model.config import PRESETS, ModelConfig
-from albert_cli.model.paper import SEVEN
-from albert_cli.model.params import count
 from tests.command import albert
 from tests.processes import start_ranks
 from tests.training.conftest import RECIPE

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from albert_cli.counting import costs
 from albert_cli.errors import ConfigError
 from albert_cli.experiments import recipe
 from albert_cli.experiments.budget import Decision, decision, describe
 from albert_cli.experiments.claims import HOLDS, judge
 from albert_cli.experiments.plan import Request, make
-from albert_cli.model import params
 from tests.command import albert
 
 PLANNED = [(name, scale) for name in recipe.names() for scale in recipe.SCALES]
@@ -73,7 +73,7 @@ def test_a_plan_counts_the_vocabulary_that_the_data_will_have() -> None:
     run = plan.runs[0]
     assert run.recipe is not None and run.recipe.model.vocab_size == plan.scale.vocabulary == 4000
     cost = plan.stages[run.pretrain].cost
-    assert cost is not None and cost.parameters == params.count(run.recipe.model).total < 250_000
+    assert cost is not None and cost.parameters == costs.count(run.recipe.model).total < 250_000
 
 
 def test_a_plan_counts_what_others_start_from() -> None:

@@ -137,7 +137,7 @@ def test_a_part_of_the_bench_from_end_to_end(tmp_path: Path) -> None:
     shape = ("hidden_size=256", "num_attention_heads=4", "intermediate_size=512", "num_hidden_layers=2")
     few = ["--tokens", 2048, "--rounds", 2, *(word for value in shape for word in ("-s", f"model.{value}"))]
     albert("bench", "gpu", "--out", tmp_path, "--part", "base-s128", *few)
-    full = json.loads((tmp_path / "bench.json").read_text())["parts"]["base-s128"]["full"]
+    full = json.loads((tmp_path / "bench.json").read_text())["parts"]["base-s128"]["results"][""]
     assert list(full["variants"]) == ["albert", "transformers", "transformers, compiled"]
     assert full["memory"]["dropout 0"]["peak"] > 0 and full["compiled"]
 

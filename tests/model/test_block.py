@@ -13,7 +13,7 @@ from torch import Tensor
 from albert_cli.model.block import attend
 from albert_cli.model.encoder import Encoder
 from albert_cli.model.packing import PackedTokens, pack
-from albert_cli.model.precision import lender
+from albert_cli.model.precision import cast_once
 from tests.model.shapes import TINY, random_batch
 
 CPU = torch.device("cpu")
@@ -66,7 +66,7 @@ def test_attention_drops_shares_in_every_precision() -> None:
 def test_the_gradients_of_a_shared_weight_add_up_in_its_own_precision() -> None:
     """256 layers that each add 1/256 of the first one's gradient: in bf16 the sum would stop growing."""
     attention = Encoder(TINY).attention[0]
-    lend = lender(attention.weights(), torch.bfloat16)  # type: ignore[operator]
+    lend = cast_once(attention.weights(), torch.bfloat16)  # type: ignore[operator]
     uses = [lend() for _ in range(257)]
     assert uses[0].output.dtype == torch.bfloat16 and uses[0].norm.dtype == torch.float32
     total = sum((use.output.float() * (1.0 if n == 0 else 1 / 256)).sum() for n, use in enumerate(uses))
@@ -81,7 +81,7 @@ def test_the_gradients_of_a_shared_weight_add_up_in_its_own_precision() -> None:
 def test_outside_of_autocast_the_weights_are_lent_as_they_are() -> None:
     attention = Encoder(TINY).attention[0]
     weights = attention.weights()  # type: ignore[operator]
-    assert all(one is other for one, other in zip(weights, lender(weights, None)(), strict=True))
+    assert all(one is other for one, other in zip(weights, cast_once(weights, None)(), strict=True))
 
 
 def test_half_precision_is_close_to_full_precision() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from albert_cli.model import params
+from albert_cli.counting import costs
 from albert_cli.model.block import ACTIVATIONS, block
 from albert_cli.model.encoder import Encoder
 from albert_cli.model.packing import pack
@@ -20,7 +20,7 @@ BATCH = random_batch((20, 3, 11))
 @pytest.mark.parametrize("name", ALL)
 def test_every_shape_has_the_parameters_that_are_counted(name: str) -> None:
     encoder = Encoder(ALL[name])
-    assert sum(p.numel() for p in encoder.parameters()) == params.count(ALL[name]).with_pooler
+    assert sum(p.numel() for p in encoder.parameters()) == costs.count(ALL[name]).with_pooler
     assert encoder(pack(BATCH, CPU), all_rows=True).shape == (len(BATCH.ids), 16)
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from albert_cli.model import params
+from albert_cli.counting import costs
 from albert_cli.model.heads import PretrainingModel, SequenceClassifier
 from albert_cli.model.packing import pack
 from tests.model.shapes import TINY, random_batch
@@ -27,7 +27,7 @@ def test_logits_are_made_at_masked_positions_and_once_a_sequence() -> None:
 
 def test_the_decoder_is_the_word_table() -> None:
     model = PretrainingModel(TINY).eval()
-    assert sum(p.numel() for p in model.parameters()) == params.count(TINY).total
+    assert sum(p.numel() for p in model.parameters()) == costs.count(TINY).total
     tokens = pack(BATCH, CPU, BATCH.masked_index)
     before = model(tokens).masked
     unused = next(i for i in range(TINY.vocab_size) if i not in BATCH.ids)

@@ -12,14 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from albert_cli.counting import costs
+from albert_cli.counting.costs import GPU, LENGTHS, Setup, count
 from albert_cli.data.batches import PackedBatch
-from albert_cli.errors import ConfigError
-from albert_cli.model import costs
 from albert_cli.model.config import PRESETS, ModelConfig
-from albert_cli.model.costs import GPU, LENGTHS, Setup
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.model.packing import pack
-from albert_cli.model.params import count
 from albert_cli.training.optimizers import make_optimizer, state_tensors
 from albert_cli.training.settings import OptimizerSettings
 
@@ -216,21 +214,6 @@ def test_a_model_whose_state_does_not_fit_has_no_batch() -> None:
 
 
 # ---------------------------------------------------------------- sizes
-
-
-@pytest.mark.parametrize(
-    ("text", "size"),
-    [("12GB", 12 * 10**9), ("12GiB", 12 * 2**30), ("800MB", 8 * 10**8), ("1.5 TB", 15 * 10**11), ("64kiB", 65536)],
-)
-def test_sizes(text: str, size: int) -> None:
-    assert costs.parse_size(text, "--memory") == size
-
-
-@pytest.mark.parametrize("text", ["12", "12G", "12gb", "12Gb", "-1GB", "GB", "", "1e3GB", "0GB", "0.0MB", "١GB"])
-def test_what_is_no_size(text: str) -> None:
-    with pytest.raises(ConfigError) as raised:
-        costs.parse_size(text, "--memory")
-    assert "--memory" in raised.value.message and "12GB" in str(raised.value.hint)
 
 
 @given(st.floats(1, 1e15))

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from albert_cli.counting import costs
+from albert_cli.counting.paper import SEVEN
+from albert_cli.counting.tables import Question, describe
 from albert_cli.errors import ConfigError
-from albert_cli.model import costs
 from albert_cli.model.config import PRESETS
-from albert_cli.model.overview import Question, describe
-from albert_cli.model.paper import SEVEN
 from tests.command import albert
-from tests.model.test_params import MAIN
+from tests.counting.test_params import MAIN
 
 
 def rows(text: str) -> dict[str, list[str]]:
@@ -144,8 +144,9 @@ def test_markdown_is_one_table_whatever_the_width() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["albert-base", "--memory", "12"], "--memory 12: not a size"),
-        (["albert-base", "--memory", "0GB"], "--memory 0GB: no memory at all"),
+        (["albert-base", "--memory", "12XB"], "'12XB' is no size"),
+        (["albert-base", "--memory", "0GB"], "--memory 0GB: too little"),
+        (["albert-base", "--memory", "12"], "--memory 12: too little"),
         (["albert-base", "--paper"], "--paper has its own list of models"),
         (["albert-base", "--sequence-length", 0], "--sequence-length 0"),
         (["albert-base", "-s", "train.seed=1"], "only the [model] section has a shape"),
@@ -158,8 +159,8 @@ def test_wrong_usage_is_one_line_and_a_hint(arguments: list[object], said: str) 
 
 def test_nothing_heavy_is_imported() -> None:
     script = (
-        "import sys; from albert_cli.model import overview, paper;"
-        "overview.describe([], overview.Question(128, 10**10)); overview.describe(['pretrain/bert-large']);"
+        "import sys; from albert_cli.counting import tables, paper;"
+        "tables.describe([], tables.Question(128, 10**10)); tables.describe(['pretrain/bert-large']);"
         "paper.describe_paper(as_markdown=True);"
         "heavy = ('torch', 'pydantic', 'rich', 'numpy', 'transformers', 'matplotlib', 'huggingface_hub');"
         "print([name for name in heavy if name in sys.modules])"

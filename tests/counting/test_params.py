@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from albert_cli.model import shapes
+from albert_cli.counting import shapes
+from albert_cli.counting.costs import count
+from albert_cli.counting.paper import SEVEN, SHAPES
 from albert_cli.model.config import PRESETS, ModelConfig
-from albert_cli.model.paper import SEVEN, SHAPES
-from albert_cli.model.params import count
 
 BASE = PRESETS["albert-base"]
 
@@ -87,7 +87,11 @@ def test_inner_blocks_have_weights_of_their_own() -> None:
 
 def test_parts_of_the_base_model() -> None:
     counts = count(BASE)
-    assert (counts.embeddings, counts.projection, counts.blocks) == (3_906_048, 99_072, 7_087_872)
+    assert (counts.embeddings, counts.projection, counts.attention + counts.feed_forward) == (
+        3_906_048,
+        99_072,
+        7_087_872,
+    )
     assert (counts.pooler, counts.mlm_head, counts.sentence_order_head) == (590_592, 128_688, 1_538)
 
 

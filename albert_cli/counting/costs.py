@@ -1,19 +1,16 @@
-"""What a shape costs, by arithmetic: FLOPs a token, bytes of weights and state, bytes of activations.
+"""What a shape has and costs, by arithmetic: parameters, FLOPs a token, bytes of weights, state and activations.
 
 Sharing divides the parameters, and neither the FLOPs nor the activations: a shared block is computed, and its
 activations are kept, as often as it is used. The activations are those that `encoder.py` and `heads.py` leave
-behind for the backward pass; the tests compare them with what autograd really keeps. No torch here.
+behind for the backward pass. The tests compare all of it with instantiated models and with what autograd really keeps.
 """
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from albert_cli.errors import ConfigError
 from albert_cli.model.config import ModelConfig
-from albert_cli.model.params import count
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,6 +22,52 @@ USABLE: Final = 0.9  # of a memory; the rest is for the device's context, work s
 
 Device = Literal["cuda", "cpu"]
 Precision = Literal["bf16", "fp32"]
+
+
+# ---------------------------------------------------------------- parameters
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Numbers of parameters by part; attention and feed-forward sum over the distinct blocks, LayerNorms included."""
+
+    embeddings: int
+    projection: int
+    attention: int
+    feed_forward: int
+    pooler: int
+    mlm_head: int
+    sentence_order_head: int
+
+    @property
+    def without_pooler(self) -> int:
+        """Embeddings and encoder alone."""
+        return self.embeddings + self.projection + self.attention + self.feed_forward
+
+    @property
+    def with_pooler(self) -> int:
+        """What Hugging Face's bare model holds."""
+        return self.without_pooler + self.pooler
+
+    @property
+    def total(self) -> int:
+        """Everything that pretraining trains; the decoder is the word table again and counts as nothing."""
+        return self.with_pooler + self.mlm_head + self.sentence_order_head
+
+
+def count(config: ModelConfig) -> Counts:
+    """Count the parameters of a shape (§3.1: word table V·E and projection E·H in place of V·H)."""
+    e, h, f = config.embedding_size, config.hidden_size, config.intermediate_size
+    rows = config.vocab_size + config.max_position_embeddings + config.type_vocab_size
+    return Counts(
+        embeddings=rows * e + 2 * e,
+        projection=e * h + h if config.has_projection else 0,
+        attention=config.num_attention_blocks * (4 * (h * h + h) + 2 * h),
+        feed_forward=config.num_feed_forward_blocks * (h * f + f + f * h + h + 2 * h),
+        pooler=h * h + h,
+        mlm_head=h * e + e + 2 * e + config.vocab_size,
+        sentence_order_head=2 * h + 2,
+    )
 
 
 # ---------------------------------------------------------------- FLOPs
@@ -220,25 +263,13 @@ def largest_batch(
     return (usable - state.total) // (a_sequence + working_bytes(config, length, setup))
 
 
-def parse_size(text: str, option: str) -> int:
-    """`12GB` (10^9), `12GiB` (2^30) or `800MB` in bytes; raises `ConfigError` naming the option."""
-    match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?([kMGT])(i?)B", text)
-    if match is None:
-        raise ConfigError(f"{option} {text}: not a size", f"write a number and a unit, such as {option} 12GB or 800MiB")
-    power = 1 + "kMGT".index(match[2])
-    size = round(float(match[1]) * (1024.0 if match[3] else 1000.0) ** power)
-    if size == 0:
-        raise ConfigError(f"{option} {text}: no memory at all", f"for example {option} 12GB")
-    return size
-
-
 def three_digits(value: float) -> str:
     """A number with three digits that count: `0.190`, `14.8`, `1230`."""
     return f"{value:#.3g}".rstrip(".") if value < 999.5 else f"{value:.0f}"
 
 
 def size_in_words(size: float) -> str:
-    """Bytes as a person says them, in powers of ten: `47.3 MB`."""
+    """Bytes in powers of ten: `47.3 MB`."""
     for unit in ("B", "kB", "MB", "GB"):
         if size < 999.5:
             return f"{three_digits(size)} {unit}"

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from albert_cli import config as recipes
-from albert_cli.model import shapes
+from albert_cli.counting import shapes
+from albert_cli.counting.paper import SEVEN, SHAPES, describe_paper, paper_count, paper_figure, paper_note
 from albert_cli.model.config import PRESETS, ModelConfig
-from albert_cli.model.paper import SEVEN, SHAPES, describe_paper, paper_count, paper_figure, paper_note
 from tests.command import albert
-from tests.model.test_params import ABLATIONS, MAIN, three
+from tests.counting.test_params import ABLATIONS, MAIN, three
 
 PAGE = Path(__file__).parents[2] / "docs" / "shapes.md"
 NAMES = [name for names in SHAPES.values() for name in names]

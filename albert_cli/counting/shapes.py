@@ -1,6 +1,6 @@
 """The shape behind a name: a preset, a recipe, a checkpoint directory, a run, a Hub id, and each of them changed.
 
-`albert-base:E=64,sharing=none` is a preset with two values changed; the symbols are the paper's (§3.1). No torch here.
+`albert-base:E=64,sharing=none` is a preset with two values changed; the symbols are the paper's (§3.1).
 """
 
 from __future__ import annotations
@@ -45,36 +45,29 @@ def find(name: str, overrides: Sequence[str] = ()) -> Shape:
     """
     plain, changes = _split(name)
     changes = {**changes, **_model_section(overrides)}
+
+    def changed(config: ModelConfig, source: Literal["preset", "checkpoint", "hub"]) -> Shape:
+        return Shape(name, ModelConfig.from_values({**asdict(config), **changes}, name) if changes else config, source)
+
     preset = PRESETS.get(plain.removesuffix("-v2"))  # the presets of ALBERT are its second release
     if preset is not None and (plain in PRESETS or plain.startswith("albert-")):
-        return Shape(name, _changed(preset, changes, name), "preset")
-    path = Path(plain)
+        return changed(preset, "preset")
+    path, shipped = Path(plain), recipes.shipped_recipes()
     if plain and (path.is_dir() or path.name == "config.json"):
-        return Shape(name, _changed(_from_checkpoint(path), changes, name), "checkpoint")
-    if plain.endswith(".toml") or _is_shipped(plain):
+        return changed(_from_checkpoint(path), "checkpoint")
+    if plain.endswith(".toml") or any(plain in (full, full.rsplit("/", 1)[-1]) for full in shipped):
         return _from_recipe(name, plain, changes)
-    if re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", plain) and not _is_recipe_folder(plain.partition("/")[0]):
+    is_recipe_folder = any(full.startswith(f"{plain.partition('/')[0]}/") for full in shipped)
+    if re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", plain) and not is_recipe_folder:
         from albert_cli import network, store  # presets and recipes need none of their imports
 
         file = network.hub_files(plain, ["config.json"]) / "config.json"
-        config = ModelConfig.from_hf(store.read_json(file), f"{plain}/config.json")
-        return Shape(name, _changed(config, changes, name), "hub")
-    hint = recipes.suggestion(plain, [*PRESETS, *recipes.shipped_recipes()])
+        return changed(ModelConfig.from_hf(store.read_json(file), f"{plain}/config.json"), "hub")
+    hint = recipes.suggestion(plain, [*PRESETS, *shipped])
     raise ConfigError(
         f"{plain}: neither a preset, a recipe, a checkpoint directory nor a Hub id",
         hint or f"presets: {', '.join(PRESETS)}; `albert recipes list` names the recipes; a Hub id is owner/name",
     )
-
-
-def _is_shipped(name: str) -> bool:
-    return any(name in (full, full.rsplit("/", 1)[-1]) for full in recipes.shipped_recipes())
-
-
-def _is_recipe_folder(name: str) -> bool:
-    return any(full.startswith(f"{name}/") for full in recipes.shipped_recipes())
-
-
-# ---------------------------------------------------------------- changes
 
 
 def _split(name: str) -> tuple[str, dict[str, Any]]:
@@ -101,20 +94,13 @@ def _model_section(overrides: Sequence[str]) -> dict[str, Any]:
     return section
 
 
-def _changed(config: ModelConfig, changes: Mapping[str, Any], origin: str) -> ModelConfig:
-    return ModelConfig.from_values({**asdict(config), **changes}, origin) if changes else config
-
-
-# ---------------------------------------------------------------- where shapes are read
-
-
 def _from_checkpoint(path: Path) -> ModelConfig:
     """A directory's config.json; a run stands for its newest step."""
     from albert_cli import store  # presets and recipes need none of its imports
 
     if path.is_dir():
-        steps = sorted(path.glob("step-*/config.json"))
-        path = steps[-1] if steps and not (path / "config.json").exists() else path / "config.json"
+        steps = store.saved_steps(path)
+        path = (steps[-1] if steps and not (path / "config.json").exists() else path) / "config.json"
     return ModelConfig.from_hf(store.read_json(path), str(path))
 
 

@@ -1,17 +1,18 @@
-"""The paper's comparison as data: every shape in one line, and the figure that the paper prints for it.
+"""The paper's comparison: every shape in one line, and the figure that the paper prints for it.
 
 The paper rounds in a way of its own, which `paper_count` reproduces and `paper_note` explains where the figures
-cannot be met (arXiv 1909.11942). No torch here.
+cannot be met (arXiv 1909.11942).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from albert_cli.console import markdown, table, wrapped
-from albert_cli.model import shapes
+from albert_cli.counting import shapes
+from albert_cli.counting.costs import count
 from albert_cli.model.config import PRESETS, ModelConfig
-from albert_cli.model.params import count
 
 # The shapes of the paper's comparison; v1 and v2 differ in dropout alone.
 SEVEN: Final = tuple(name for name in PRESETS if not name.endswith("-v1"))
@@ -85,20 +86,19 @@ def paper_note(config: ModelConfig) -> str:
     exact = paper_count(config)
     # The shared rows come out right if the position table is taken as 512 x H instead of 512 x E.
     wide = exact + config.max_position_embeddings * (config.hidden_size - config.embedding_size)
-    said = f"the paper says {millions}M ({where}), the exact count is {exact:,}"
+    facts = f"the paper says {millions}M ({where}), the exact count is {exact:,}"
     if config.sharing == "none":
-        return f"{said}: rounded to tens of millions there"
+        return f"{facts}: rounded to tens of millions there"
     if round(wide / 1e6) == millions:
-        return f"{said}: its figure fits position embeddings of width H ({wide:,})"
+        return f"{facts}: its figure fits position embeddings of width H ({wide:,})"
     return (
-        f"{said}: not reproducible; with position embeddings of width H it would be {wide:,}, "
+        f"{facts}: not reproducible; with position embeddings of width H it would be {wide:,}, "
         "and Table 12 prints 225M for the same weights, so 235M looks like a misprint of that"
     )
 
 
 # ---------------------------------------------------------------- all of it
 
-_Found = dict[str, list[tuple[str, ModelConfig]]]
 _HEADERS: Final = ("shape", "without pooler", "with pooler", "with heads", "the paper", "in")
 _INTRODUCTION: Final = """# Every shape of the paper
 
@@ -113,42 +113,25 @@ A star marks a figure that is not that count rounded; the reasons stand at the e
 
 def describe_paper(*, as_markdown: bool = False) -> tuple[dict[str, Any], str]:
     """Counts of all the paper's shapes, as data and as text (the text of `docs/shapes.md` under `as_markdown`)."""
-    found = {heading: [(name, shapes.find(name).config) for name in names] for heading, names in SHAPES.items()}
-    data = [
-        {"shape": name, "section": heading, **as_data(config)}
-        for heading, rows in found.items()
-        for name, config in rows
-    ]
-    reasons: dict[str, str] = {}
-    for name, config in (row for rows in found.values() for row in rows):
-        if note := paper_note(config):
-            reasons.setdefault(note, f"* {name}: {note}.")
-    return {"shapes": data}, (_as_markdown if as_markdown else _as_text)(found, list(reasons.values()))
-
-
-def _as_text(found: _Found, reasons: list[str]) -> str:
-    tables = (f"{heading}\n\n{table(_HEADERS, list(map(_row, rows)))}\n" for heading, rows in found.items())
-    return "\n".join([*tables, wrapped(reasons)])
-
-
-def _as_markdown(found: _Found, reasons: list[str]) -> str:
-    parts = [_INTRODUCTION]
-    for heading, rows in found.items():
-        cells = []
-        for name, config in rows:
-            _, *counts, figure, where = _row((name, config))
-            rounded = f"{paper_count(config):,}"
-            cells.append((f"`{name}`", *(f"**{c}**" if c == rounded else c for c in counts), figure, where))
-        parts += [f"## {heading}", markdown(_HEADERS, cells)]
-    return "\n\n".join([*parts, "## Figures that are not the count rounded", "\n".join(reasons)])
-
-
-def _row(shape: tuple[str, ModelConfig]) -> tuple[str, ...]:
-    name, config = shape
-    counts, figure = count(config), paper_figure(config)
-    said = f"{figure[0]}M{'*' if paper_note(config) else ' '}" if figure else "– "
-    numbers = (counts.without_pooler, counts.with_pooler, counts.total)
-    return (name, *(f"{number:,}" for number in numbers), said, figure[1] if figure else "")
+    data, reasons, parts = [], dict[str, str](), [_INTRODUCTION] if as_markdown else []
+    for heading, names in SHAPES.items():
+        rows = []
+        for name in names:
+            counted = as_data(shapes.find(name).config)
+            data.append({"shape": name, "section": heading, **counted})
+            paper = counted["paper"] or {"note": "", "table": ""}
+            if note := paper["note"]:
+                reasons.setdefault(note, f"* {name}: {note}.")
+            numbers = [f"{counted[key]:,}" for key in ("without_pooler", "with_pooler", "total")]
+            if as_markdown:
+                name, rounded = f"`{name}`", f"{counted['paper_count']:,}"
+                numbers = [f"**{number}**" if number == rounded else number for number in numbers]
+            rows.append((name, *numbers, figure_in_words(counted["paper"]), paper["table"]))
+        parts += [f"## {heading}", markdown(_HEADERS, rows)] if as_markdown else [heading, table(_HEADERS, rows)]
+    if as_markdown:
+        parts.append("## Figures that are not the count rounded")
+    parts.append("\n".join(reasons.values()) if as_markdown else wrapped(reasons.values()))
+    return {"shapes": data}, "\n\n".join(parts)
 
 
 def as_data(config: ModelConfig) -> dict[str, Any]:
@@ -161,3 +144,8 @@ def as_data(config: ModelConfig) -> dict[str, Any]:
         "paper_count": paper_count(config),
         "paper": figure and {"figure": figure[0], "table": figure[1], "note": paper_note(config)},
     }
+
+
+def figure_in_words(paper: Mapping[str, Any] | None) -> str:
+    """The paper's figure, with a star where it is not the count rounded."""
+    return f"{paper['figure']}M{'*' if paper['note'] else ' '}" if paper else "– "

@@ -1,0 +1,240 @@
+"""What `albert params` prints: models side by side, parameters by part, computation, memory, the batch that fits.
+
+Up to four models stand beside each other in full; more of them are a line each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Final
+
+from albert_cli.console import columns, markdown, table, wrapped
+from albert_cli.counting import costs, shapes
+from albert_cli.counting.costs import Setup, count, size_in_words
+from albert_cli.counting.paper import SEVEN, as_data, figure_in_words
+from albert_cli.counting.shapes import Shape
+from albert_cli.errors import ConfigError
+
+IN_FULL: Final = 4  # models that are shown by part without being asked
+Facts = dict[str, Any]
+Line = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked of every model beside its parameters; without a length, the longest sequence up to 512."""
+
+    sequence_length: int | None = None
+    memory: int | None = None
+    setup: Setup = costs.GPU
+
+    def length(self, shape: Shape) -> int:
+        """The sequence length at which a model's FLOPs are counted; raises ConfigError beyond its positions."""
+        positions = shape.config.max_position_embeddings
+        if self.sequence_length is None:
+            return min(512, positions)
+        if self.sequence_length < 2:
+            raise ConfigError(f"--sequence-length {self.sequence_length}: too short", f"choose from 2 to {positions}")
+        if self.sequence_length > positions:
+            raise ConfigError(
+                f"--sequence-length {self.sequence_length}: {shape.name} has {positions} positions",
+                f"choose from 2 to {positions}, or add -s model.max_position_embeddings={self.sequence_length}",
+            )
+        return self.sequence_length
+
+    def lengths(self, shape: Shape) -> list[int]:
+        """The sequence lengths at which a model's memory is estimated."""
+        usual = (n for n in costs.LENGTHS if n <= shape.config.max_position_embeddings)
+        return sorted({*usual, self.length(shape)})
+
+
+NOTHING_MORE: Final = Question()
+
+
+def describe(
+    names: Sequence[str] = (),
+    question: Question = NOTHING_MORE,
+    overrides: Sequence[str] = (),
+    *,
+    details: bool = False,
+    as_markdown: bool = False,
+) -> tuple[Facts, str]:
+    """The named models (the paper's seven without names) as data and as text; raises as `shapes.find` does."""
+    models = [_facts(shapes.find(name, overrides), question) for name in names or SEVEN]
+    if details or len(models) <= IN_FULL:
+        headers, lines = ("", *(model["name"] for model in models)), list(_lines(models))
+        tables = [markdown(headers, lines)] if as_markdown else list(_side_by_side(headers, lines))
+    else:
+        show = markdown if as_markdown else table
+        tables = [show(("", *_IN_SHORT), [(m["name"], *(cell(m) for cell in _IN_SHORT.values())) for m in models])]
+        if "largest_batch" in models[0]:
+            lengths = _lengths(models, "largest_batch")
+            fits = [(m["name"], *(_kept(m["largest_batch"].get(n)) for n in lengths)) for m in models]
+            tables.append(show(("largest batch of", *lengths), fits))
+    notes = _notes(models, question)
+    return {"models": models}, "\n\n".join([*tables, *(notes if as_markdown else [wrapped(notes)])])
+
+
+def _facts(shape: Shape, question: Question) -> Facts:
+    config, setup = shape.config, question.setup
+    counts, length = count(config), question.length(shape)
+    state = costs.state_bytes(config, setup)
+
+    def by_length(number: Callable[[int, bool], int]) -> dict[str, dict[str, int]]:
+        lengths = question.lengths(shape)
+        return {str(n): {"kept": number(n, False), "checkpointed": number(n, True)} for n in lengths}
+
+    facts = {
+        "name": shape.name,
+        "source": shape.source,
+        "vocab_size": config.vocab_size,
+        "vocab_size_assumed": shape.vocab_size_assumed,
+        "config": asdict(config),
+        "parts": {field.name: getattr(counts, field.name) for field in fields(counts)},
+        "distinct_blocks": {"attention": config.num_attention_blocks, "feed_forward": config.num_feed_forward_blocks},
+        "block_applications": len(config.blocks()),
+        **as_data(config),
+        "sequence_length": length,
+        "flops_per_token": {
+            "forward": round(costs.forward_flops(config, length)),
+            "training": round(costs.training_flops(config, length)),
+            "training_with_last_layer_pruned": round(costs.training_flops(config, length, pruned=True)),
+        },
+        "device": setup.device,
+        "precision": setup.precision,
+        "state_bytes": {**asdict(state), "total": state.total},
+        "activation_bytes_per_sequence": by_length(
+            lambda n, again: costs.activation_bytes(config, n, setup, checkpointed=again)
+        ),
+    }
+    if (memory := question.memory) is not None:
+        facts["largest_batch"] = by_length(
+            lambda n, again: costs.largest_batch(config, n, memory, setup, checkpointed=again)
+        )
+    return facts
+
+
+# ---------------------------------------------------------------- the cells of a table
+
+
+def _number(*path: str) -> Callable[[Facts], str]:
+    return lambda model: f"{_at(model, path):,}"
+
+
+def _bytes(key: str) -> Callable[[Facts], str]:
+    return lambda model: size_in_words(model["state_bytes"][key])
+
+
+def _giga(key: str) -> Callable[[Facts], str]:
+    return lambda model: costs.three_digits(model["flops_per_token"][key] / 1e9)
+
+
+def _at(model: Mapping[str, Any], path: Sequence[str]) -> Any:
+    return model[path[0]] if len(path) == 1 else _at(model[path[0]], path[1:])
+
+
+def _distinct(model: Facts) -> str:
+    attention, feed_forward = model["distinct_blocks"].values()
+    return str(attention) if attention == feed_forward else f"{attention} attn, {feed_forward} FFN"
+
+
+def _kept(batch: Mapping[str, int] | None) -> str:
+    return "–" if batch is None else f"{batch['kept']:,}"
+
+
+# A line a model: what heads each column, and its cell.
+_IN_SHORT: Final[dict[str, Callable[[Facts], str]]] = {
+    "paper's count": _number("paper_count"),
+    "paper": lambda m: figure_in_words(m["paper"]),
+    "length": lambda m: str(m["sequence_length"]),
+    "GFLOP/token": _giga("training"),
+    "state": _bytes("total"),
+    "activations": lambda m: size_in_words(m["activation_bytes_per_sequence"][str(m["sequence_length"])]["kept"]),
+}
+# A column a model: what begins each line, and its cell.
+_IN_DETAIL: Final[dict[str, Callable[[Facts], str]]] = {
+    "embeddings": _number("parts", "embeddings"),
+    "projection from E to H": _number("parts", "projection"),
+    "attention": _number("parts", "attention"),
+    "feed-forward": _number("parts", "feed_forward"),
+    "pooler": _number("parts", "pooler"),
+    "masked-word head": _number("parts", "mlm_head"),
+    "sentence-order head": _number("parts", "sentence_order_head"),
+    "all that pretraining trains": _number("total"),
+    "as the paper counts": _number("paper_count"),
+    "the paper says": lambda m: figure_in_words(m["paper"]),
+    "blocks computed": lambda m: str(m["block_applications"]),
+    "sets of block weights": _distinct,
+    "sequence length": lambda m: str(m["sequence_length"]),
+    "GFLOP a token, forward": _giga("forward"),
+    "GFLOP a token, training": _giga("training"),
+    "  last layer pruned": _giga("training_with_last_layer_pruned"),
+    "weights, fp32": _bytes("weights"),
+    "gradients, fp32": _bytes("gradients"),
+    "LAMB's moments, fp32": _bytes("moments"),
+    "copy of the weights, bf16": _bytes("copy"),
+    "all of these": _bytes("total"),
+}
+
+
+def _lines(models: Sequence[Facts]) -> Iterator[Line]:
+    """Every fact a line; those by length with all activations kept, and with activation checkpointing."""
+    for label, cell in _IN_DETAIL.items():
+        yield (label, *(cell(model) for model in models))
+    for key, label, words in (
+        ("activation_bytes_per_sequence", "activations of a sequence", size_in_words),
+        ("largest_batch", "largest batch", "{:,}".format),
+    ):
+        if key in models[0]:
+            yield (label, *("kept / recomputed" for _ in models))
+            for length in _lengths(models, key):
+                both = [model[key].get(length) for model in models]
+                cells = ["–" if b is None else f"{words(b['kept'])} / {words(b['checkpointed'])}" for b in both]
+                yield (f"  {length} tokens", *cells)
+
+
+def _lengths(models: Sequence[Facts], key: str) -> list[str]:
+    return sorted({n for model in models for n in model[key]}, key=int)
+
+
+def _side_by_side(headers: Line, lines: Sequence[Line]) -> Iterator[str]:
+    """As many tables as the width asks for, each with the first column."""
+    widths = [max(len(cells[i]) for cells in (headers, *lines)) for i in range(len(headers))]
+    first = 1
+    while first < len(headers):
+        stop = first + 1
+        while stop < len(headers) and widths[0] + sum(2 + w for w in widths[first : stop + 1]) <= columns():
+            stop += 1
+        yield table(("", *headers[first:stop]), [(cells[0], *cells[first:stop]) for cells in lines])
+        first = stop
+
+
+# ---------------------------------------------------------------- notes
+
+
+def _notes(models: Sequence[Facts], question: Question) -> list[str]:
+    """The reasons under the tables: the paper's figures first, then what the estimates mean."""
+    setup, first = question.setup, models[0]
+    flops, device = first["flops_per_token"], "a GPU" if setup.device == "cuda" else "a CPU"
+    saved = 1 - flops["training_with_last_layer_pruned"] / flops["training"]
+    notes = [f"* {m['name']}: {m['paper']['note']}." for m in models if m["paper"] and m["paper"]["note"]]
+    notes += [
+        f"{m['name']}: names no vocabulary; counted with {m['vocab_size']:,} pieces."
+        for m in models
+        if m["vocab_size_assumed"]
+    ]
+    notes += [
+        "The paper counts no heads, and the pooler only where layers share weights.",
+        "Training is three forward passes a token, with the masked-word head at 15 % of the positions. Computing the "
+        f"last layer only where a head reads it saves {100 * saved:.1f} % ({first['name']}).",
+        f"Activations: an estimate of what the backward pass needs of a sequence, in {setup.precision} on "
+        f"{device}: all kept, or recomputed from the blocks' inputs (train.checkpoint_activations). "
+        "Sharing does not shrink them.",
+    ]
+    if question.memory is not None:
+        notes.append(
+            f"Largest batch: what fits into {100 * costs.USABLE:.0f} % of {size_in_words(question.memory)} beside "
+            "weights, gradients and moments; 0 where not even these and LAMB's step do."
+        )
+    return notes
