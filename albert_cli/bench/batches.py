@@ -10,16 +10,16 @@ from typing import Any
 
 from albert_cli import console
 from albert_cli.data.batches import PairSettings, batch, step_indices
-from albert_cli.data.masking import VocabularyFacts
 from albert_cli.data.prefetch import prefetch
 from albert_cli.data.shards import TokenCorpus
+from albert_cli.text.vocabulary import Vocabulary
 
 _TOKENS = 131_072  # of one draw: what a micro-batch of 256 sequences of 512 holds
 
 
 def measure(
     corpus: TokenCorpus,
-    vocabulary: VocabularyFacts,
+    vocabulary: Vocabulary,
     lengths: Sequence[int] = (128, 512),
     settings: PairSettings | None = None,
     seconds: float = 1.0,
@@ -39,7 +39,7 @@ def measure(
 
 
 def _one(
-    corpus: TokenCorpus, vocabulary: VocabularyFacts, rules: PairSettings, sequences: int, seconds: float
+    corpus: TokenCorpus, vocabulary: Vocabulary, rules: PairSettings, sequences: int, seconds: float
 ) -> dict[str, Any]:
     def draw(step: int) -> tuple[int, int]:
         drawn = batch(corpus, vocabulary, rules, 0, step_indices(step, sequences))

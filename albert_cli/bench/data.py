@@ -15,10 +15,9 @@ from sentencepiece import SentencePieceProcessor
 
 from albert_cli import console
 from albert_cli.bench import batches
-from albert_cli.data.build import BuildSettings
 from albert_cli.data.plan import plan
 from albert_cli.data.shards import Shard, TokenCorpus
-from albert_cli.data.tokenise import Task, clean_tidy, run_task, tokenise
+from albert_cli.data.tokenise import BuildSettings, Task, clean_tidy, run_task, tokenise
 from albert_cli.errors import InputError
 from albert_cli.text.corpus import Document, hash_words, read_part
 from albert_cli.text.lines import Tally

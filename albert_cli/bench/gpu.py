@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import torch
 
@@ -20,7 +20,6 @@ from albert_cli.bench import correctness, pretrain, products, stream
 from albert_cli.data.shards import TokenCorpus
 from albert_cli.errors import AlbertError, ConfigError
 from albert_cli.model.config import ModelConfig
-from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.device import choose_device
 from albert_cli.training.pretrain import resolve
 
@@ -141,7 +140,7 @@ def _attempted(measure: Callable[[], Found]) -> Found:
 def _model(size: str, options: Options) -> ModelConfig:
     overrides = (*_NO_DROPOUT, *options.overrides)
     asked = config.override(config.read_recipe(_recipe(size)), overrides).get("model", {}).get("vocab_size")
-    vocabulary = cast(Vocabulary, stream.read(None, asked).vocabulary)  # its size is read
+    vocabulary = stream.read(None, asked).vocabulary
     return resolve(_recipe(size), overrides, vocabulary).model
 
 

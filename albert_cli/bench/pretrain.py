@@ -31,7 +31,6 @@ from albert_cli.errors import ConfigError
 from albert_cli.model import hub
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.ranks import Group, process_group
-from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.device import (
     autocast,
     choose_device,
@@ -84,7 +83,7 @@ class _Bench:
         self.name, self.options, self.device, self.group = name, options, device, group
         asked = recipes.override(recipes.read_recipe(name), options.overrides).get("model", {}).get("vocab_size")
         self.text = stream.read(options.data, asked)
-        self.recipe = resolve(name, options.overrides, cast(Vocabulary, self.text.vocabulary))  # its size is read
+        self.recipe = resolve(name, options.overrides, self.text.vocabulary)
         self.sequences = options.sequences or self._sequences()
         self.train = resolve_auto(
             replace(self.recipe.train, batch_size=self.sequences * group.world_size, micro_batch_size=self.sequences),
@@ -97,7 +96,7 @@ class _Bench:
         self.model = PretrainingModel(self.recipe.model)
         place(self.model, self.train, device)
         self.job = PretrainingJob(
-            self.model, self.text.corpus, self.text.corpus, cast(Vocabulary, self.text.vocabulary), self.recipe.data,
+            self.model, self.text.corpus, self.text.corpus, self.text.vocabulary, self.recipe.data,
             self.train, device, "", None,
         )  # fmt: skip
         self.optimizer = make_optimizer(self.model, self.recipe.optimizer)

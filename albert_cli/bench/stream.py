@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from albert_cli.data.masking import VocabularyFacts
 from albert_cli.data.shards import Shard, TokenCorpus
 from albert_cli.text.vocabulary import Vocabulary
 
@@ -35,7 +34,7 @@ class Text:
     """Where examples are drawn from, and how to say so."""
 
     corpus: TokenCorpus
-    vocabulary: VocabularyFacts
+    vocabulary: Vocabulary
     said: str
 
 
@@ -53,4 +52,4 @@ def read(data: Path | None, vocab_size: int | None) -> Text:
     ids = rng.integers(min(first, size - 1), size, int(sentences[-1])).astype(np.uint32)
     shard = Shard(ids, sentences.astype(np.uint32), documents.astype(np.uint32))
     said = f"random ids of {size:,} pieces, in sentences of about {_SENTENCE} (no --data): the work is that of text"
-    return Text(TokenCorpus([shard]), RandomVocabulary(size, starts), said)
+    return Text(TokenCorpus([shard]), cast(Vocabulary, RandomVocabulary(size, starts)), said)

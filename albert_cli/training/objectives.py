@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from albert_cli.data.batches import PackedBatch, PairSettings, batch, lengths
-from albert_cli.data.random import Integers
 from albert_cli.data.shards import TokenCorpus
 from albert_cli.model import card, costs, hub
 from albert_cli.model.heads import PretrainingLogits, PretrainingModel
 from albert_cli.model.packing import pack
+from albert_cli.random import Integers
 from albert_cli.ranks import Group
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.batching import Batches, BatchSettings, cut_by_tokens

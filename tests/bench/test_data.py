@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from albert_cli.bench.data import measure, text
-from albert_cli.data.build import BuildSettings
+from albert_cli.data.tokenise import BuildSettings
 
 
 def test_every_stage_is_measured(documents_file: Path, tiny_vocabulary: Path) -> None:
