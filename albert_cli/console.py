@@ -90,6 +90,21 @@ def markdown(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     return "\n".join(f"| {' | '.join(str(c).strip() for c in row)} |" for row in (headers, rule, *rows))
 
 
+def named_values(facts: Mapping[str, object]) -> list[str]:
+    """Aligned lines `name  value` of the values that are not None."""
+    width = max(map(len, facts), default=0)
+    return [f"  {name.ljust(width)}  {_plain(value)}" for name, value in facts.items() if value is not None]
+
+
+def _plain(value: object) -> str:
+    """A value for a person: no braces, quotes or brackets around what it is made of."""
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_plain(v)}" for name, v in value.items() if v not in (None, ""))
+    if isinstance(value, list):
+        return " ".join(map(_plain, value))
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
 def columns() -> int:
     """Columns of text to use: the terminal's (100 elsewhere), but not so many that a line is hard to follow."""
     return min(max(shutil.get_terminal_size((100, 24)).columns, 60), 140)

@@ -211,14 +211,15 @@ def _write_table(path: Path, rows: Sequence[tuple[str, str]]) -> None:
 
 
 def _make_data(out: Path, scale: Scale) -> None:
-    from albert_cli.data import build
+    from albert_cli.data import build, merge
     from albert_cli.data.tokenise import BuildSettings
-    from albert_cli.text import vocabulary
+    from albert_cli.text import build_vocabulary
 
     corpus = [str(out / "corpus.jsonl")]
-    vocabulary.build(corpus, out / "vocabulary", scale.vocabulary_size, sample_size=scale.sample_size)
+    settings = build_vocabulary.VocabularySettings(scale.vocabulary_size, sample_size=scale.sample_size)
+    build_vocabulary.build(corpus, out / "vocabulary", settings)
     facts = build.build(corpus, out / "vocabulary", out / "data", BuildSettings(holdout=0.03))
-    console.note(build.summary(facts))
+    console.note(merge.summary(facts))
 
 
 def _pretrain(out: Path, scale: Scale, device: str) -> dict[str, Any]:

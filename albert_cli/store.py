@@ -226,6 +226,22 @@ def verify(directory: Path, kind: str | None = None) -> Manifest:
     return manifest
 
 
+def finished(directory: Path, kind: str, *unfinished: str) -> Manifest | None:
+    """The manifest of a directory that is to hold a `kind`, or None where that is still to be made.
+
+    unfinished: files or folders, one of which is there while it is made. Raises `BusyError` where anything else is.
+    """
+    if not directory.exists() or (directory.is_dir() and not any(p.name != ".lock" for p in directory.iterdir())):
+        return None
+    manifest = read_manifest(directory) if directory.is_dir() else None
+    if manifest is None and any((directory / name).exists() for name in unfinished):
+        return None
+    if manifest is None or manifest.kind != kind:
+        what = f"holds a {manifest.kind}" if manifest else "holds something else" if directory.is_dir() else "is a file"
+        raise BusyError(f"{directory}: {what}", "choose another --out or remove it")
+    return manifest
+
+
 def fingerprint(directory: Path) -> str:
     """The directory's identity, from its manifest; of a model from elsewhere, from the files that decide its results.
 

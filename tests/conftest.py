@@ -61,10 +61,11 @@ def documents_file(tmp_path_factory: pytest.TempPathFactory, documents: list[str
 @pytest.fixture(scope="session")
 def tiny_vocabulary(tmp_path_factory: pytest.TempPathFactory, documents_file: Path) -> Path:
     """A vocabulary of 300 pieces."""
-    from albert_cli.text import vocabulary
+    from albert_cli.text import build_vocabulary
+    from albert_cli.text.build_vocabulary import VocabularySettings
 
     out = tmp_path_factory.mktemp("vocabulary") / "out"
-    vocabulary.build([str(documents_file)], out, size=300)
+    build_vocabulary.build([str(documents_file)], out, VocabularySettings(size=300))
     return out
 
 

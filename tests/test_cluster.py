@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 import yaml
 
-from albert_cli.data.build import BuildSettings, build
+from albert_cli.data.build import build
+from albert_cli.data.tokenise import BuildSettings
 from albert_cli.text.lines import ReadSettings
 from tests.data.test_build import contents
 from tests.training.conftest import RECIPE

@@ -18,7 +18,7 @@ PACKAGE = Path(albert_cli.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 LAYERS = (
     ("errors",),
-    ("ranks",),
+    ("random", "ranks"),
     ("console", "store", "config", "network", "machine"),
     ("launch",),
     ("results",),
@@ -29,7 +29,7 @@ LAYERS = (
     ("training",),
     ("evaluation",),
     ("report",),
-    ("quickstart", "doctor", "bench", "experiments"),
+    ("quickstart", "doctor", "inspect", "bench", "experiments"),
     ("cli",),
     ("__main__",),
 )
@@ -171,12 +171,10 @@ WRITES = {
     ("data/shards.py", "open"): "token ids, streamed into a staged shard",
     ("data/shards.py", "tofile"): "boundaries, into a staged shard",
     ("data/tokenise.py", "tofile"): "piece counts, into a staged shard",
-    ("data/tokenise.py", "write_text"): "shard.json, into a staged shard",
     ("bench/data.py", "TemporaryDirectory"): "where the shards of a measurement lie",
     ("data/build.py", "mkdir"): "the folder that the jobs of an array share",
     ("data/merge.py", "mkdir"): "the vocabulary's folder in the staged directory",
     ("data/merge.py", "tofile"): "piece counts and hashes, into a staged directory",
-    ("data/merge.py", "write_text"): "data.json, into the staged directory",
     ("model/hub.py", "save_file"): "weights, into a staged checkpoint",
     ("training/loop.py", "TemporaryDirectory"): "where the journal of a measurement lies",
     ("training/checkpoint.py", "save_file"): "moments, into a staged checkpoint",

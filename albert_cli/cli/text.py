@@ -16,12 +16,12 @@ from albert_cli.cli.options import BadBytes, Language, LongLine, MaxLine, Out, S
 def vocab(
     sources: Sources,
     out: Out,
-    size: Annotated[int, typer.Option(help="Number of pieces.")] = 30_000,
+    size: Annotated[int, typer.Option(help="Number of tokens.")] = 30_000,
     sample_size: Annotated[
         int, typer.Option(help="Sentences to train on, drawn uniformly from all text; the paper: 10 million.")
     ] = 2_000_000,
     character_coverage: Annotated[
-        float, typer.Option(help="Share of the text's characters that get a piece; the rarest become unknown.")
+        float, typer.Option(help="Share of the text's characters that get a token; the rarest become unknown.")
     ] = 0.99995,
     lowercase: Annotated[bool, typer.Option(help="Lower-case the text.")] = True,
     strip_accents: Annotated[bool, typer.Option(help="Drop accents and other combining marks.")] = True,
@@ -40,16 +40,17 @@ def vocab(
 
     Example: albert vocab wiki.jsonl books/ --size 30000 --out vocabulary
     """
-    from albert_cli.text import vocabulary
+    from albert_cli.text import build_vocabulary
     from albert_cli.text.clean import Cleaning
-    from albert_cli.text.lines import parse_size
+    from albert_cli.text.lines import ReadSettings, parse_size
 
-    report = vocabulary.build(
-        sources, out, size, Cleaning(lowercase, strip_accents, normal_form), sample_size=sample_size,
-        character_coverage=character_coverage, seed=seed, language=language, on_bad_bytes=on_bad_bytes,
-        text_field=text_field, max_line=parse_size(max_line), on_long_line=on_long_line,
-    )  # fmt: skip
-    console.emit(report, vocabulary.summary(report))
+    cleaning = Cleaning(lowercase, strip_accents, normal_form)
+    read = ReadSettings(on_bad_bytes, text_field, parse_size(max_line), on_long_line)
+    settings = build_vocabulary.VocabularySettings(
+        size, cleaning, sample_size, character_coverage, seed, language, read
+    )
+    report = build_vocabulary.build(sources, out, settings)
+    console.emit(report, build_vocabulary.summary(report))
 
 
 @verb(app)
@@ -79,7 +80,7 @@ def data(
     """
     import os
 
-    from albert_cli.data import build, plan
+    from albert_cli.data import build, merge, plan
     from albert_cli.data.tokenise import BuildSettings
     from albert_cli.text.lines import ReadSettings, parse_size
 
@@ -87,7 +88,7 @@ def data(
     read = ReadSettings(on_bad_bytes, text_field, parse_size(max_line), on_long_line)
     settings = BuildSettings(holdout=holdout, language=language, read=read, dedup=dedup)
     facts = build.build(sources, vocab, out, settings, workers, share)
-    console.emit(facts, build.summary(facts))
+    console.emit(facts, merge.summary(facts))
 
 
 @verb(app, name="inspect")
@@ -105,17 +106,6 @@ def inspect_directory(
 
     Example: albert inspect data --examples 3
     """
-    from albert_cli.data.inspect import describe
-    from albert_cli.training.settings import TrainSettings
+    from albert_cli.inspect import describe
 
-    train, settings, first = TrainSettings(), None, None
-    size = train.batch_size
-    if recipe is not None:
-        from albert_cli.text.vocabulary import Vocabulary
-        from albert_cli.training.pretrain_recipe import resolve
-
-        resolved = resolve(recipe, [], Vocabulary.load(directory).size)
-        train, settings = resolved.train, resolved.data
-        size, first = resolved.batches.size(step), resolved.batches.first(step)
-    seed = train.seed if seed is None else seed
-    console.emit(*describe(directory, examples, seed, step, verify, settings, size, first))
+    console.emit(*describe(directory, verify=verify, examples=examples, seed=seed, step=step, recipe=recipe))

@@ -6,19 +6,19 @@ these indices and gets the same examples as whoever draws them all.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from albert_cli.data.masking import Flags, Ids, VocabularyFacts, mask
+from albert_cli.data.arrays import Flags, Ids, offsets_of
+from albert_cli.data.masking import mask
 from albert_cli.data.pairs import Pairs, PairSettings, draw_pairs
-from albert_cli.data.random import Integers
 from albert_cli.data.shards import TokenCorpus
 from albert_cli.errors import InputError
+from albert_cli.random import Integers
+from albert_cli.text.vocabulary import Vocabulary
 
-__all__ = ["PackedBatch", "PairSettings", "batch", "concatenate", "lengths", "original_ids", "step_indices"]
+__all__ = ["PackedBatch", "PairSettings", "batch", "lengths", "original_ids", "step_indices"]
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class PackedBatch:
     """N sequences of T positions in all, one after the other, without padding.
 
     ids, segment_ids, position_ids: int32 [T], positions from 0 in every sequence; offsets: int32 [N + 1].
-    masked_index: int32 [M], packed positions to predict, ascending; masked_labels: int32 [M], the pieces
+    masked_index: int32 [M], packed positions to predict, ascending; masked_labels: int32 [M], the tokens
     that were there.
     order_labels: int32 [N]; 0 in order, 1 swapped (or from another document), -1 no label.
     """
@@ -46,7 +46,7 @@ def step_indices(step: int, batch_size: int) -> Integers:
 
 
 def batch(
-    corpus: TokenCorpus, vocabulary: VocabularyFacts, settings: PairSettings, seed: int, index: Integers
+    corpus: TokenCorpus, vocabulary: Vocabulary, settings: PairSettings, seed: int, index: Integers
 ) -> PackedBatch:
     """Draw and mask the examples `index`, int64 [N]; each depends on nothing but (seed, its index).
 
@@ -83,7 +83,7 @@ def pack(corpus: TokenCorpus, pairs: Pairs, cls_id: int, sep_id: int) -> tuple[I
     starts = np.stack([pairs.a_start, pairs.b_start], axis=1).ravel()
     lengths = np.stack([pairs.a_stop, pairs.b_stop], axis=1).ravel() - starts
     first, second = lengths[::2] + 2, lengths[1::2] + (lengths[1::2] > 0)  # with their special tokens
-    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(first + second)])
+    offsets = offsets_of(first + second)
     special = np.zeros(int(offsets[-1]), bool)
     ids = np.full(special.size, sep_id, np.int32)
     special[offsets[:-1]] = special[offsets[:-1] + first - 1] = special[offsets[1:] - 1] = True
@@ -93,27 +93,8 @@ def pack(corpus: TokenCorpus, pairs: Pairs, cls_id: int, sep_id: int) -> tuple[I
     return ids, special, np.repeat(segment, np.stack([first, second], axis=1).ravel()), offsets
 
 
-def original_ids(packed: PackedBatch) -> NDArray[np.int32]:
+def original_ids(packed: PackedBatch) -> Ids:
     """The ids before masking: int32 [T]."""
     ids = packed.ids.copy()
     ids[packed.masked_index] = packed.masked_labels
     return ids
-
-
-def concatenate(batches: Sequence[PackedBatch]) -> PackedBatch:
-    """Join batches into one, in order."""
-    sizes = np.cumsum([0, *(b.ids.size for b in batches)])
-    shifted = [(b.offsets[1:] + n, b.masked_index + n) for b, n in zip(batches, sizes[:-1].tolist(), strict=True)]
-
-    def join(parts: Sequence[Ids]) -> Ids:
-        return np.concatenate(parts).astype(np.int32)
-
-    return PackedBatch(
-        join([b.ids for b in batches]),
-        join([b.segment_ids for b in batches]),
-        join([b.position_ids for b in batches]),
-        join([np.zeros(1, np.int32), *(offsets for offsets, _ in shifted)]),
-        join([index for _, index in shifted]),
-        join([b.masked_labels for b in batches]),
-        join([b.order_labels for b in batches]),
-    )

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from albert_cli import console
-from albert_cli.data.batches import PackedBatch, PairSettings, original_ids
+from albert_cli.data.batches import PackedBatch, original_ids
+from albert_cli.data.pairs import PairSettings
+from albert_cli.text.statistics import printable
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -26,14 +28,15 @@ def decode(packed: PackedBatch, pieces: Sequence[str], index: Sequence[int]) -> 
     ids, original = packed.ids.tolist(), original_ids(packed).tolist()
     masked = np.zeros(len(ids), bool)
     masked[packed.masked_index] = True
+    shown = [printable(piece.replace("▁", " ")) for piece in pieces]
     decoded = []
     for number, (start, stop) in enumerate(zip(packed.offsets[:-1], packed.offsets[1:], strict=True)):
         segments: list[list[tuple[str, str | None]]] = [[], []]
         for position in range(int(start) + 1, int(stop)):
             if original[position] != original[int(stop) - 1] or masked[position]:  # every [SEP] ends a segment
                 run = segments[int(packed.segment_ids[position])]
-                text = readable(pieces[original[position]])
-                seen = readable(pieces[ids[position]]) if masked[position] else None
+                text = shown[original[position]]
+                seen = shown[ids[position]] if masked[position] else None
                 if run and (run[-1][1] is None) == (seen is None):
                     text, seen = run[-1][0] + text, None if seen is None else str(run[-1][1]) + seen
                     run.pop()
@@ -44,12 +47,7 @@ def decode(packed: PackedBatch, pieces: Sequence[str], index: Sequence[int]) -> 
     return decoded
 
 
-def readable(piece: str) -> str:
-    """A piece as text: spaces for word marks, nothing that a terminal would obey."""
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in piece.replace("▁", " "))
-
-
-def show(example: dict[str, Any], settings: PairSettings, mask_piece: str = "[MASK]") -> list[str]:
+def show(example: dict[str, Any], settings: PairSettings, mask: str = "[MASK]") -> list[str]:
     """One decoded example for a person, wrapped where stdout is a terminal, coloured where that has colours."""
     from rich.text import Text
 
@@ -63,21 +61,21 @@ def show(example: dict[str, Any], settings: PairSettings, mask_piece: str = "[MA
     for name, segment, style in zip("AB", example["segments"], ("green", "magenta"), strict=True):
         if segment:
             text = Text()
-            for piece, seen in segment:
-                text.append(piece) if seen is None else _append_marked(text, piece, seen, mask_piece)
+            for token, seen in segment:
+                text.append(token) if seen is None else _append_marked(text, token, seen, mask)
             text = text[len(text.plain) - len(text.plain.lstrip()) :]
             text.rstrip()
             lines += _wrapped(Text(f"{name}: ", f"{style} bold"), "  ", text)
     return lines
 
 
-def _append_marked(text: Text, piece: str, seen: str, mask_piece: str) -> None:
+def _append_marked(text: Text, token: str, seen: str, mask: str) -> None:
     """Add a predicted span in brackets, and what is seen in its place where something is."""
-    if piece.startswith(" "):
+    if token.startswith(" "):
         text.append(" ")
-    text.append("[", "yellow").append(piece.lstrip(" "), "black on yellow")
-    if seen.replace(mask_piece, ""):
-        text.append("|" + " ".join(seen.replace(mask_piece, " _ ").split()), "yellow")
+    text.append("[", "yellow").append(token.lstrip(" "), "black on yellow")
+    if seen.replace(mask, ""):
+        text.append("|" + " ".join(seen.replace(mask, " _ ").split()), "yellow")
     text.append("]", "yellow")
 
 

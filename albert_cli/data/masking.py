@@ -2,59 +2,29 @@
 
 The rule is the released generator's: word starts in random order, each with a span of n words, p(n)
 proportional to 1/n; a span that would exceed the budget is shortened, one that touches a chosen span is
-left out; every chosen piece becomes [MASK] (80 %), stays (10 %) or becomes a random piece (10 %). On
+left out; every chosen token becomes [MASK] (80 %), stays (10 %) or becomes a random token (10 %). On
 purpose different: the budget is 15 % of the positions (the generator's cap is a setting), a span never
-crosses a [SEP], a segment's first piece always starts a word, and random pieces are ordinary ones, never a
+crosses a [SEP], a segment's first token always starts a word, and random tokens are ordinary ones, never a
 special or control symbol.
 
 The generator's permutation objective (its `do_permutation`) is an option: further spans, of the same budget
-and apart from the masked ones, whose pieces change places among themselves and are predicted as well.
+and apart from the masked ones, whose tokens change places among themselves and are predicted as well.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from albert_cli.data.arrays import Flags, Ids, ranges
 from albert_cli.data.pairs import PairSettings
-from albert_cli.data.random import Integers, Keys, Stream, below, draw, keys, uniform
 from albert_cli.errors import CheckpointError
-
-Ids: TypeAlias = NDArray[np.int32]
-Flags: TypeAlias = NDArray[np.bool_]
+from albert_cli.random import Integers, Keys, Stream, below, draw, keys, uniform
+from albert_cli.text.vocabulary import Vocabulary
 
 _MASK, _KEEP = 0.8, 0.9  # cumulative: 80 % [MASK], 10 % unchanged, 10 % random
-
-
-class VocabularyFacts(Protocol):
-    """What drawing a batch needs to know of a vocabulary; `text.vocabulary.Vocabulary` has all of it."""
-
-    @property
-    def size(self) -> int:
-        """Number of pieces, V."""
-
-    @property
-    def cls_id(self) -> int:
-        """Id of [CLS]."""
-
-    @property
-    def sep_id(self) -> int:
-        """Id of [SEP]."""
-
-    @property
-    def mask_id(self) -> int:
-        """Id of [MASK]."""
-
-    @property
-    def first_ordinary_id(self) -> int:
-        """Every id from here on is a piece of text."""
-
-    @property
-    def is_word_start(self) -> NDArray[np.bool_]:
-        """Whether a piece begins a word: bool [V]."""
 
 
 @dataclass(frozen=True)
@@ -71,17 +41,14 @@ class Spans:
     def positions(self, permuted: bool) -> Integers:
         """The packed positions that one kind of span covers, ascending: int64 [M]."""
         start, stop = self.start[self.permuted == permuted], self.stop[self.permuted == permuted]
-        width = stop - start
-        position: Integers = np.repeat(start - np.cumsum(width) + width, width) + np.arange(int(width.sum()))
-        position.sort()
-        return position
+        return np.sort(ranges(start, stop - start))
 
 
 def mask(
     ids: Ids,
     special: Flags,
     offsets: Integers,
-    vocabulary: VocabularyFacts,
+    vocabulary: Vocabulary,
     settings: PairSettings,
     seed: int,
     index: Integers,
@@ -132,7 +99,7 @@ def select_spans(
     ids: Ids,
     special: Flags,
     offsets: Integers,
-    vocabulary: VocabularyFacts,
+    vocabulary: Vocabulary,
     settings: PairSettings,
     seed: int,
     index: Integers,
@@ -143,12 +110,15 @@ def select_spans(
     """
     if ids.size and int(ids.max()) >= vocabulary.size:
         raise CheckpointError(
-            f"the data holds piece {int(ids.max())}, the vocabulary only {vocabulary.size} pieces",
+            f"the data holds token {int(ids.max())}, the vocabulary only {vocabulary.size} tokens",
             "the data is damaged or from another vocabulary: albert inspect DATA --verify",
         )
     starts_word = vocabulary.is_word_start[ids] if settings.whole_word else np.ones(ids.size, bool)
     blocks = _blocks(starts_word, special, offsets)
-    budget = _budget(np.diff(offsets), settings)
+    share = np.rint(np.diff(offsets) * settings.masked_lm_probability)  # of its length, special tokens included
+    budget = np.maximum(1, share).astype(np.int64)
+    if settings.max_predictions:
+        budget = np.minimum(budget, settings.max_predictions)
     taken = np.append(blocks.is_special, np.ones(settings.ngram, bool))  # room to look beyond the last block
     streams = [Stream.SPANS, Stream.PERMUTED_SPANS][: 1 + settings.permutation]
     rounds = []
@@ -212,18 +182,10 @@ def _fill(
 
 
 def ngram_probabilities(settings: PairSettings) -> NDArray[np.float64]:
-    """p(n) for n = 1 to `ngram`, proportional to 1/n (§4.1), in reverse order when longer ones are
-    favoured."""
+    """p(n) for n = 1 to `ngram`, proportional to 1/n (§4.1), in reverse order when longer ones are favoured."""
     weights: NDArray[np.float64] = 1 / np.arange(1, settings.ngram + 1)
     p: NDArray[np.float64] = weights / weights.sum()
     return p if settings.favor_shorter_ngram else p[::-1]
-
-
-def _budget(length: Integers, settings: PairSettings) -> Integers:
-    """How many positions of each sequence may be masked; its length counts the special tokens."""
-    share = np.rint(length * settings.masked_lm_probability)
-    budget: Integers = np.maximum(1, share).astype(np.int64)
-    return np.minimum(budget, settings.max_predictions) if settings.max_predictions else budget
 
 
 def _candidates(blocks: _Blocks, bits: Keys, settings: PairSettings) -> tuple[Integers, Integers]:

@@ -2,45 +2,42 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from albert_cli import console, store
 from albert_cli.data.plan import request
-from albert_cli.data.shards import Integers, Shard, id_type
+from albert_cli.data.shards import Shard, id_type
 from albert_cli.data.tokenise import (
     FORMAT,
     GROUPS,
     SPLITS,
+    UNITS,
     GroupWriter,
     Task,
-    groups_of,
+    TaskFacts,
     remember,
     run_task,
     stamps_of,
     vocabulary_of,
-    write_facts,
 )
 from albert_cli.errors import InputError
+from albert_cli.random import Integers
+from albert_cli.text.vocabulary import Vocabulary
 
-if TYPE_CHECKING:
-    from albert_cli.text.vocabulary import Vocabulary
-
-_FEW_HELDOUT = 5_000  # pieces: ten sequences of the paper's length
+_FEW_HELDOUT = 5_000  # tokens: ten sequences of the paper's length
 _MANY_UNKNOWN = 0.01
 _HASHES_AT_A_TIME = 8 << 20  # in memory while duplicates are found, with what sorting takes about 400 MB
-_UNITS = ("documents", "sentences", "tokens")
 Facts = dict[str, Any]
 
 
-def complete(tasks: Sequence[Task], results: Sequence[Facts]) -> list[Facts]:
+def complete(tasks: Sequence[Task], results: Sequence[TaskFacts]) -> list[TaskFacts]:
     """Drop duplicates where that is asked, and hold out the document with the smallest hash where the share
     takes none of a small corpus; what a finished task has too much is taken out of its shards.
 
@@ -109,57 +106,50 @@ def _forced_holdout(tasks: Sequence[Task]) -> int | None:
     return smallest
 
 
-def _changed(task: Task, facts: Facts, kept: NDArray[np.bool_], heldout: int | None) -> Facts:
+def _changed(task: Task, facts: TaskFacts, kept: NDArray[np.bool_], heldout: int | None) -> TaskFacts:
     """The task's facts after its shards hold what they should."""
     if heldout is not None and not any((hashes == np.uint64(heldout)).any() for _, hashes in _hashes(task)):
         heldout = None
-    wanted: Facts | None = {"dropped": int((~kept).sum()), "held_out": heldout}
-    if wanted == {"dropped": 0, "held_out": None}:
-        wanted = None
-    if facts["changed"] == wanted:
+    dropped = int((~kept).sum())
+    wanted = {"dropped": dropped, "held_out": heldout} if dropped or heldout is not None else None
+    if facts.changed == wanted:
         return facts
-    if facts["changed"] is not None:  # by a build that was killed, beside other tasks: begin with its text again
+    if facts.changed is not None:  # by a build that was killed, beside other tasks: begin with its text again
         store.remove_directory(task.directory)
-        facts = run_task(task, lambda disk, text: None)
-    return facts if wanted is None else _rewrite(task, facts, kept, heldout, wanted)
+        facts = run_task(task)
+    return facts if wanted is None else _rewrite(task, replace(facts, changed=wanted), kept, heldout)
 
 
-def _rewrite(task: Task, facts: Facts, kept: NDArray[np.bool_], heldout: int | None, wanted: Facts) -> Facts:
+def _rewrite(task: Task, facts: TaskFacts, kept: NDArray[np.bool_], heldout: int | None) -> TaskFacts:
     """Write the task's shards anew without the documents that are not kept, in one rename.
 
     The files of hashes stay as they are, so that the same decision can be taken again.
     """
-    vocab_size = vocabulary_of(task).size
+    vocab_size = vocabulary_of(task.vocabulary_dir, task.vocabulary).size
     with store.replace_directory(task.directory, "shard") as staging:
-        with GroupWriter(staging, task, vocab_size) as writer:
+        with GroupWriter(staging, vocab_size, task.settings.max_shard_tokens) as writer:
             start = 0
             for group, hashes in _hashes(task):
-                place = 0
-                for name in facts["shards"][group]:
+                for name in facts.shards[group]:
                     shard = Shard.open(task.directory / name, id_type(vocab_size))
-                    own = slice(place, place := place + shard.documents.size - 1)
-                    groups = groups_of(hashes[own], task)
-                    groups[:] = GROUPS.index(group)
+                    own = hashes[: shard.documents.size - 1]
+                    hashes = hashes[own.size :]
+                    groups = np.full(own.size, GROUPS.index(group))
                     if heldout is not None:
-                        groups[hashes[own] == np.uint64(heldout)] = GROUPS.index("heldout")
-                    groups[~kept[start : start + hashes.size][own]] = -1
-                    lengths, sizes = _differences(shard.sentences), _differences(shard.documents)
-                    writer.add_grouped(groups, np.asarray(shard.ids), lengths, sizes, hashes[own])
-                start += hashes.size
-            facts = {**facts, **writer.finish(), "changed": wanted}
+                        groups[own == np.uint64(heldout)] = GROUPS.index("heldout")
+                    groups[~kept[start : start + own.size]] = -1
+                    start += own.size
+                    lengths, sizes = (np.diff(a).astype(np.int64) for a in (shard.sentences, shard.documents))
+                    writer.add(groups, np.asarray(shard.ids), lengths, sizes, own)
+            facts = replace(facts, totals=writer.finish(), shards=writer.shards)
         for group in GROUPS:
             (staging / f"{group}.hashes").unlink(missing_ok=True)
         for group, hashes in _hashes(task):
             hashes.astype("<u8").tofile(staging / f"{group}.hashes")
-        write_facts(staging, facts)
+        facts.write(staging)
         stamps = stamps_of(task)
     remember(task, stamps)
     return facts
-
-
-def _differences(offsets: NDArray[np.uint32]) -> Integers:
-    """What lies between offsets: int64, one less than they are."""
-    return np.diff(offsets).astype(np.int64)
 
 
 # ---------------------------------------------------------------- the whole directory
@@ -170,40 +160,41 @@ def _times(task: Task, group: str) -> int:
     return {"train": int(task.weight), "train-more": int(task.weight) + 1, "heldout": 1}[group]
 
 
-def totals_of(tasks: Sequence[Task], results: Sequence[Facts]) -> dict[str, dict[str, int]]:
+def totals_of(tasks: Sequence[Task], results: Sequence[TaskFacts]) -> dict[str, dict[str, int]]:
     """Documents, sentences and tokens of a pass over each split."""
-    totals: dict[str, dict[str, int]] = {split: dict.fromkeys(_UNITS, 0) for split in SPLITS}
+    totals: dict[str, dict[str, int]] = {split: dict.fromkeys(UNITS, 0) for split in SPLITS}
     for task, facts in zip(tasks, results, strict=True):
         for group in GROUPS:
             split = "heldout" if group == "heldout" else "train"
-            for unit in _UNITS:
-                totals[split][unit] += _times(task, group) * facts["totals"][group][unit]
+            for unit in UNITS:
+                totals[split][unit] += _times(task, group) * facts.totals[group][unit]
     return totals
 
 
-def publish(out: Path, tasks: Sequence[Task], results: Sequence[Facts], vocabulary: Vocabulary) -> Facts:
+def publish(out: Path, tasks: Sequence[Task], results: Sequence[TaskFacts], vocabulary: Vocabulary) -> Facts:
     """Write `data.json`, the counts and the copy of the vocabulary, and last the manifest."""
     counts = {split: _counts(tasks, results, split, vocabulary.size) for split in SPLITS}
     asked = request(tasks)
-    hashed = [{**source, "sha256": r["sha256"]} for source, r in zip(asked["sources"], results, strict=True)]
-    pieces = sum(r["totals"][group]["tokens"] for r in results for group in GROUPS)
+    manifests = [m for task in tasks if (m := store.read_manifest(task.directory))]
+    on_disk = sum(int(entry["size"]) for manifest in manifests for entry in manifest.files.values())
+    written = sum(r.totals[group]["tokens"] for r in results for group in GROUPS)
     facts: Facts = {
         "format": FORMAT,
         "dtype": id_type(vocabulary.size),
         **asked,
-        "sources": hashed,
+        "sources": [{**source, "sha256": r.sha256} for source, r in zip(asked["sources"], results, strict=True)],
         "vocab_size": vocabulary.size,
         "cleaning": asdict(vocabulary.cleaning),
-        "bytes_read": sum(r["bytes"] for r in results),
-        "pieces_read": sum(r["pieces"] for r in results),
-        "skipped_lines": sum(r["skipped_lines"] for r in results),
-        "duplicates_dropped": sum((r["changed"] or {"dropped": 0})["dropped"] for r in results),
+        "bytes_read": sum(r.bytes for r in results),
+        "pieces_read": sum(r.pieces for r in results),
+        "skipped_lines": sum(r.skipped_lines for r in results),
+        "duplicates_dropped": sum(r.changed["dropped"] for r in results if r.changed),
         "totals": totals_of(tasks, results),
-        "bytes_per_piece_on_disk": round(sum(_disk_bytes(task) for task in tasks) / max(pieces, 1), 4),
+        "bytes_per_piece_on_disk": round(on_disk / max(written, 1), 4),
         "unknown_rate": round(float(counts["train"][vocabulary.unk_id] / max(counts["train"].sum(), 1)), 6),
         **unigram_entropies(counts["train"], counts["heldout"]),
         "shards": {split: list(_shard_names(tasks, results, split)) for split in SPLITS},
-        "fingerprints": {task.name: store.fingerprint(task.directory) for task in tasks},
+        "fingerprints": {t.name: manifest.fingerprint() for t, manifest in zip(tasks, manifests, strict=True)},
     }
     shutil.rmtree(out / "vocabulary", ignore_errors=True)
     store.remove_leftovers(out / "shards")
@@ -212,29 +203,24 @@ def publish(out: Path, tasks: Sequence[Task], results: Sequence[Facts], vocabula
         (staging / "vocabulary").mkdir()
         vocabulary.copy_to(staging / "vocabulary")
         counts["train"].astype("<i8").tofile(staging / "unigram.counts")
-        (staging / "data.json").write_text(json.dumps(facts, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        store.write_json(staging / "data.json", facts)
     return facts
 
 
-def _shard_names(tasks: Sequence[Task], results: Sequence[Facts], split: str) -> Iterator[str]:
+def _shard_names(tasks: Sequence[Task], results: Sequence[TaskFacts], split: str) -> Iterator[str]:
     """The shards of a split; one that a pass uses several times is named so often."""
     for task, facts in zip(tasks, results, strict=True):
         for group in GROUPS:
             if (group == "heldout") == (split == "heldout"):
-                yield from [f"{task.name}/{name}" for name in facts["shards"][group]] * _times(task, group)
+                yield from [f"{task.name}/{name}" for name in facts.shards[group]] * _times(task, group)
 
 
-def _disk_bytes(task: Task) -> int:
-    manifest = store.read_manifest(task.directory)
-    return 0 if manifest is None else sum(int(entry["size"]) for entry in manifest.files.values())
-
-
-def _counts(tasks: Sequence[Task], results: Sequence[Facts], split: str, vocab_size: int) -> Integers:
-    """How often each piece occurs in a pass over a split: int64 [V]."""
+def _counts(tasks: Sequence[Task], results: Sequence[TaskFacts], split: str, vocab_size: int) -> Integers:
+    """How often each token occurs in a pass over a split: int64 [V]."""
     counts = np.zeros(vocab_size, np.int64)
     for task, facts in zip(tasks, results, strict=True):
         if split == "heldout":
-            for name in facts["shards"]["heldout"]:
+            for name in facts.shards["heldout"]:
                 ids = Shard.open(task.directory / name, id_type(vocab_size)).ids
                 counts += np.bincount(ids, minlength=vocab_size)
             continue
@@ -247,10 +233,9 @@ def _counts(tasks: Sequence[Task], results: Sequence[Facts], split: str, vocab_s
 
 
 def unigram_entropies(train: Integers, heldout: Integers) -> dict[str, float | None]:
-    """What guessing by frequency alone costs on the held-out text, in nats a piece; None without held-out
-    text.
+    """What guessing by frequency alone costs on the held-out text, in nats a token; None without held-out text.
 
-    unigram_entropy_nats: mean -log p over the held-out pieces, p from the train counts with 1 added to
+    unigram_entropy_nats: mean -log p over the held-out tokens, p from the train counts with 1 added to
     each: the loss that a model which has learnt only frequencies reaches. heldout_own_entropy_nats: the
     same with p from the held-out counts themselves, the least that any fixed distribution can reach.
     """
@@ -271,22 +256,22 @@ def summary(facts: Facts) -> str:
         done = f"{facts['tasks_finished']} of {facts['tasks_in_all']} tasks are finished"
         return f"{facts['out']}: job {facts['job']}, {facts['tasks']} tasks, {rate}; {done}"
     rows = [[split, *(f"{n:,}" for n in facts["totals"][split].values())] for split in SPLITS]
-    lines = [console.table(["split", "documents", "sentences", "pieces"], rows), ""]
+    lines = [console.table(["split", "documents", "sentences", "tokens"], rows), ""]
     lines.append(f"{facts['out']}: " + ("up to date" if facts["up_to_date"] else rate))
     for name, what in (("duplicates_dropped", "duplicate documents dropped"), ("skipped_lines", "long lines left out")):
         if facts[name]:
             lines.append(f"{facts[name]:,} {what}")
     disk = facts["bytes_per_piece_on_disk"]
     lines.append(
-        f"{facts['bytes_read'] / max(facts['pieces_read'], 1):.2f} bytes of text a piece, {disk:.2f} on the disk"
+        f"{facts['bytes_read'] / max(facts['pieces_read'], 1):.2f} bytes of text a token, {disk:.2f} on the disk"
     )
     if facts["unigram_entropy_nats"] is not None:
         lines.append(
-            f"unigram entropy of the held-out pieces: {facts['unigram_entropy_nats']:.3f} nats"
+            f"unigram entropy of the held-out tokens: {facts['unigram_entropy_nats']:.3f} nats"
             f" (their own: {facts['heldout_own_entropy_nats']:.3f})"
         )
     if facts["unknown_rate"] > _MANY_UNKNOWN:
-        lines.append(f"{facts['unknown_rate']:.1%} of the pieces are unknown: the vocabulary is of other text")
+        lines.append(f"{facts['unknown_rate']:.1%} of the tokens are unknown: the vocabulary is of other text")
     if 0 < facts["totals"]["heldout"]["tokens"] < _FEW_HELDOUT:
-        lines.append("so few pieces are held out that scores on them will say little; --holdout takes a larger share")
+        lines.append("so few tokens are held out that scores on them will say little; --holdout takes a larger share")
     return "\n".join(lines)

@@ -13,7 +13,7 @@ Where this departs from the released data generator on purpose:
 - a chunk is never a single sentence where its document has two; from a document of one sentence comes one
   segment without a label, where the generator adds a random document and labels it as swapped;
 - what is cut from the front of an overlong segment is uniform between nothing and everything that has to
-  go, where the generator tosses a coin for each piece;
+  go, where the generator tosses a coin for each token;
 - the other document of next-sentence pairs is always another one.
 """
 
@@ -25,9 +25,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from albert_cli.data.random import Integers, Stream, below, keys, permute, uniform
+from albert_cli.data.arrays import truncated_lengths
 from albert_cli.data.shards import Shard, TokenCorpus, find
 from albert_cli.errors import ConfigError
+from albert_cli.random import Integers, Stream, below, keys, permute, uniform
 
 SPECIALS = 3  # [CLS] A [SEP] B [SEP]
 
@@ -37,7 +38,7 @@ class PairSettings:
     """How sequences are cut and masked; the defaults are the paper's (§4.1).
 
     max_predictions caps the masked positions of a sequence (0: no cap; the released generator's default is
-    20). permutation adds as many positions again, where pieces of a sequence have changed places and are
+    20). permutation adds as many positions again, where tokens of a sequence have changed places and are
     predicted too.
     """
 
@@ -86,7 +87,7 @@ def examples_per_pass(tokens: int, max_seq_length: int) -> int:
 
 
 def draw_pairs(corpus: TokenCorpus, index: Integers, settings: PairSettings, seed: int) -> Pairs:
-    """Draw the segment pairs of the examples `index`, int64 [B], at most `max_seq_length - 3` pieces each."""
+    """Draw the segment pairs of the examples `index`, int64 [B], at most `max_seq_length - 3` tokens each."""
     longest = settings.max_seq_length - SPECIALS
     anchor = _anchors(corpus.tokens, settings.max_seq_length, index, seed)
     target = _targets(index, settings, seed)
@@ -112,7 +113,7 @@ def draw_pairs(corpus: TokenCorpus, index: Integers, settings: PairSettings, see
     elif settings.sentence_loss == "sop":
         a_start, b_start = np.where(coin, b_start, a_start), np.where(coin, a_start, b_start)
         a_stop, b_stop = np.where(coin, b_stop, a_stop), np.where(coin, a_stop, b_stop)
-    a_length, b_length = _shorten(a_stop - a_start, b_stop - b_start, longest)
+    a_length, b_length = truncated_lengths(a_stop - a_start, b_stop - b_start, longest)
     a_start, a_stop = _cut(a_start, a_stop, a_length, seed, Stream.CUT_A, index)
     b_start, b_stop = _cut(b_start, b_stop, b_length, seed, Stream.CUT_B, index)
     labels = np.where(labelled, coin, -1).astype(np.int8)
@@ -129,7 +130,7 @@ def _anchors(tokens: int, max_seq_length: int, index: Integers, seed: int) -> In
 
 
 def _targets(index: Integers, settings: PairSettings, seed: int) -> Integers:
-    """How many pieces each example asks for: all, or for one in ten a uniform number from 2 up."""
+    """How many tokens each example asks for: all, or for one in ten a uniform number from 2 up."""
     longest = settings.max_seq_length - SPECIALS
     short = uniform(keys(seed, Stream.SHORT, index)) < settings.short_sequence_probability
     return np.where(short, 2 + below(keys(seed, Stream.TARGET, index), longest - 1), longest)
@@ -138,8 +139,7 @@ def _targets(index: Integers, settings: PairSettings, seed: int) -> Integers:
 def _chunk(
     shard: Shard, anchor: Integers, target: Integers, toss: NDArray[np.uint64]
 ) -> tuple[Integers, Integers, Integers]:
-    """Whole sentences around each anchor, until `target`: local positions of their start, inner boundary
-    and end."""
+    """Whole sentences around each anchor, until `target`: local positions of their start, inner boundary and end."""
     sentences, documents = shard.sentences, shard.documents
     first = find(sentences, anchor, "right") - 1
     document = find(documents, first, "right") - 1
@@ -160,8 +160,7 @@ def _chunk(
 def _other_document(
     corpus: TokenCorpus, here: Integers, wanted: Integers, index: Integers, seed: int
 ) -> tuple[Integers, Integers]:
-    """Text of about `wanted` pieces from a random sentence on, in a random document other than that of
-    `here`."""
+    """Text of about `wanted` tokens from a random sentence on, in a random document other than that of `here`."""
     home = corpus.shard_of(here)
     own = np.empty(index.size, np.int64)
     for number in np.unique(home):
@@ -188,19 +187,9 @@ def _other_document(
     return start, stop
 
 
-def _shorten(a: Integers, b: Integers, longest: int) -> tuple[Integers, Integers]:
-    """The lengths left after the longer segment lost a piece (B where they are equal) until both fit."""
-    half_b = longest // 2
-    half_a = longest - half_b
-    over = a + b > longest
-    new_a = np.where(b <= half_b, longest - b, np.minimum(a, half_a))
-    return np.where(over, new_a, a), np.where(over, longest - new_a, b)
-
-
 def _cut(
     start: Integers, stop: Integers, length: Integers, seed: int, stream: Stream, index: Integers
 ) -> tuple[Integers, Integers]:
-    """Bring segments down to `length`, taking a random part of what goes from the front and the rest from
-    the back."""
+    """Bring segments down to `length`: of what goes, a random part goes from the front and the rest from the back."""
     front = below(keys(seed, stream, index), stop - start - length + 1)
     return start + front, start + front + length

@@ -89,34 +89,31 @@ def parse_share(text: str | None, environment: Mapping[str, str]) -> Share:
         return None
     if text == "merge":
         return "merge"
-    if text == "auto":
-        return _from_environment(environment)
     match = re.fullmatch(r"(\d+)/(\d+)", text)
-    if match is None:
+    if match is None and text != "auto":
         raise ConfigError(f"--task {text}: not of the form I/N", "for example 0/8 to 7/8, or auto, or merge")
-    return _checked(int(match[1]), int(match[2]), f"--task {text}")
+    index, count = (int(match[1]), int(match[2])) if match else _from_environment(environment)
+    if not 0 <= index < count:
+        hint = "jobs count from 0; --task I/N names one"
+        raise ConfigError(f"--task {text}: job {index} of {count} does not exist", hint)
+    return index, count
 
 
 def _from_environment(environment: Mapping[str, str]) -> tuple[int, int]:
+    """The number of this job in its array, from 0, and how many there are."""
     try:
         if "SLURM_ARRAY_TASK_ID" in environment:
-            first, step = (int(environment.get(f"SLURM_ARRAY_TASK_{n}", d)) for n, d in (("MIN", 0), ("STEP", 1)))
+            first = int(environment.get("SLURM_ARRAY_TASK_MIN", 0))
+            step = int(environment.get("SLURM_ARRAY_TASK_STEP", 1))
             index = (int(environment["SLURM_ARRAY_TASK_ID"]) - first) // step
-            return _checked(index, int(environment["SLURM_ARRAY_TASK_COUNT"]), "SLURM_ARRAY_TASK_ID")
+            return index, int(environment["SLURM_ARRAY_TASK_COUNT"])
         if "JOB_COMPLETION_INDEX" in environment:
-            count = int(environment["JOB_COMPLETIONS"])
-            return _checked(int(environment["JOB_COMPLETION_INDEX"]), count, "JOB_COMPLETION_INDEX")
+            return int(environment["JOB_COMPLETION_INDEX"]), int(environment["JOB_COMPLETIONS"])
     except (KeyError, ValueError) as error:
         reason = f"{error.args[0]} is not set" if isinstance(error, KeyError) else str(error)
         raise ConfigError(f"--task auto: {reason}", "set it, or name the share: --task 0/8") from None
     hint = "it reads SLURM_ARRAY_TASK_ID and _COUNT, or JOB_COMPLETION_INDEX and JOB_COMPLETIONS; or --task 0/8"
     raise ConfigError("--task auto: this is no job of an array", hint)
-
-
-def _checked(index: int, count: int, what: str) -> tuple[int, int]:
-    if not 0 <= index < count:
-        raise ConfigError(f"{what}: job {index} of {count} does not exist", "jobs count from 0; --task I/N names one")
-    return index, count
 
 
 def share_of(tasks: Sequence[Task], index: int, count: int) -> list[Task]:

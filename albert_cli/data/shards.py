@@ -1,6 +1,6 @@
 """Token shards: three raw arrays for each, memory-mapped, written in one pass.
 
-`NAME.ids` holds the pieces of all sentences one after the other, without special tokens; `NAME.sentences`
+`NAME.ids` holds the tokens of all sentences one after the other, without special tokens; `NAME.sentences`
 the offset into it of every sentence, and `NAME.documents` the offset into `sentences` of every document,
 each with the end as its last entry. All are little-endian: ids uint16 (uint32 where the vocabulary needs
 it), offsets uint32.
@@ -17,11 +17,13 @@ from typing import IO, Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from albert_cli import store
+from albert_cli.data.arrays import Ids, ranges
 from albert_cli.errors import CheckpointError
+from albert_cli.random import Integers
 
 Split: TypeAlias = Literal["train", "heldout"]
 Offsets: TypeAlias = NDArray[np.uint32]
-Integers: TypeAlias = NDArray[np.int64]
 
 SUFFIXES = (".ids", ".sentences", ".documents")
 _MAPS = 60_000  # files kept mapped at most; Linux lets a process have 65,530 maps
@@ -60,8 +62,7 @@ class Shard:
 
     @classmethod
     def open(cls, prefix: Path, dtype: str) -> Shard:
-        """Map the three files that share the prefix; raises `CheckpointError` when they do not fit
-        together."""
+        """Map the three files that share the prefix; raises `CheckpointError` when they do not fit together."""
         types = (dtype, "uint32", "uint32")
         ids, sentences, documents = (
             _map(prefix.with_name(prefix.name + s), t) for s, t in zip(SUFFIXES, types, strict=True)
@@ -73,7 +74,7 @@ class Shard:
 
     @property
     def n_tokens(self) -> int:
-        """Number of pieces."""
+        """Number of tokens."""
         return int(self.ids.size)
 
 
@@ -133,8 +134,6 @@ class TokenCorpus:
     @classmethod
     def open(cls, directory: Path, split: Split = "train") -> TokenCorpus:
         """Open a data directory; raises `CheckpointError` when it is not a complete one."""
-        from albert_cli import store
-
         manifest = store.read_manifest(directory) if directory.is_dir() else None
         if manifest is None or manifest.kind != "data":
             what = "no such directory" if not directory.is_dir() else "not a complete data directory"
@@ -151,7 +150,7 @@ class TokenCorpus:
         return self.directory / "vocabulary"
 
     def unigram_counts(self) -> Integers:
-        """How often each piece occurs in the train split: int64 [vocab_size]."""
+        """How often each token occurs in the train split: int64 [vocab_size]."""
         if self.directory is None:
             raise ValueError("a corpus in memory has no counts")
         return np.fromfile(self.directory / "unigram.counts", dtype="<i8").astype(np.int64)
@@ -160,33 +159,23 @@ class TokenCorpus:
         """The number of the shard that holds each global position. Shape of `position`."""
         return np.searchsorted(self.starts, position, "right") - 1
 
-    def take(self, start: Integers, length: Integers) -> NDArray[np.int32]:
+    def take(self, start: Integers, length: Integers) -> Ids:
         """The ids of many runs, one after the other: int32 [sum of `length`]. No run may leave its shard.
 
         start: global positions, int64 [R]; length: int64 [R].
         """
-        ends = np.cumsum(length)
-        total = int(ends[-1]) if ends.size else 0
+        ids = np.empty(int(length.sum()), np.int32)
+        target = np.cumsum(length) - length
         shard = self.shard_of(np.minimum(start, self.tokens - 1))
-        present = np.unique(shard[length > 0])
-        if present.size == 1:
-            number = int(present[0])
-            source = np.arange(total) + np.repeat(start - self.starts[number] - ends + length, length)
-            return np.asarray(self.shards[number].ids[source], dtype=np.int32)
-        ids = np.empty(total, np.int32)
-        for number in map(int, present):
+        for number in np.unique(shard[length > 0]).tolist():
             rows = np.flatnonzero(shard == number)
-            n = length[rows]
-            within = np.arange(int(n.sum())) - np.repeat(np.cumsum(n) - n, n)
-            target = within + np.repeat((ends - length)[rows], n)
-            ids[target] = self.shards[number].ids[within + np.repeat(start[rows] - self.starts[number], n)]
+            source = ranges(start[rows] - self.starts[number], length[rows])
+            ids[ranges(target[rows], length[rows])] = self.shards[number].ids[source]
         return ids
 
 
 def verify_data(directory: Path) -> None:
     """Re-hash a data directory and its shards; raises `CheckpointError` naming the first damaged file."""
-    from albert_cli import store
-
     store.verify(directory, "data")
     for name, fingerprint in store.read_json(directory / "data.json")["fingerprints"].items():
         shard = directory / "shards" / name
@@ -195,11 +184,10 @@ def verify_data(directory: Path) -> None:
 
 
 class ShardWriter:
-    """Append documents to shards `PREFIX-00`, `PREFIX-01`, ... in one directory, each of at most
-    `max_tokens`, and their hashes to `PREFIX.hashes` (little-endian uint64, a document's in its place).
+    """Append documents to shards `PREFIX-00`, `PREFIX-01`, ... in one directory, each of at most `max_tokens` unless
+    one document has more, and their hashes to `PREFIX.hashes` (little-endian uint64, a document's in its place).
 
-    Only the offsets of the shard being written are held in memory. Use as a context manager: leaving it
-    closes the last shard.
+    Only the offsets of the shard being written are held in memory. `close` at the end.
     """
 
     def __init__(self, directory: Path, prefix: str, dtype: str, max_tokens: int = MAX_SHARD_TOKENS) -> None:
@@ -213,81 +201,51 @@ class ShardWriter:
         self._documents: list[NDArray[np.uint32]] = []
         self._shard_tokens = self._shard_sentences = 0
 
-    def __enter__(self) -> ShardWriter:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._close()
-        if self._hashes is not None:
-            self._hashes.close()
-
     def add(self, ids: NDArray[np.integer], lengths: Integers, sizes: Integers, hashes: NDArray[np.uint64]) -> None:
         """Append documents, none of them empty.
 
-        ids: their pieces [tokens]; lengths: of each sentence, none of them 0 [sentences]; sizes: sentences of
+        ids: their tokens [tokens]; lengths: of each sentence, none of them 0 [sentences]; sizes: sentences of
         each document [documents]; hashes: uint64 [documents].
         """
-        self.tokens += ids.size
-        self.sentences += lengths.size
-        if self._shard_tokens + ids.size <= self.max_tokens or sizes.size == 0:
+        if sizes.size > 1 and self._shard_tokens + ids.size > self.max_tokens:
+            sentence_ends = np.cumsum(sizes)
+            token_ends = np.cumsum(lengths)[sentence_ends - 1]
+            own = zip(np.split(ids, token_ends[:-1]), np.split(lengths, sentence_ends[:-1]), strict=True)
+            for number, (own_ids, own_lengths) in enumerate(own):
+                self.add(own_ids, own_lengths, sizes[number : number + 1], hashes[number : number + 1])
+        elif sizes.size > 0:
             self._append(ids, lengths, sizes, hashes)
-            return
-        sentence_ends = np.cumsum(sizes)
-        token_ends = np.cumsum(lengths)[sentence_ends - 1]
-        sentence = token = 0
-        for last_sentence, last_token, digest in zip(sentence_ends, token_ends, hashes, strict=True):
-            own = ids[token:last_token], lengths[sentence:last_sentence]
-            for number, (part_ids, part_lengths) in enumerate(self._parts(*own)):
-                # A part of its own hash: it is no duplicate of the first.
-                part_hash = np.array([(int(digest) + number) % 2**64], np.uint64)
-                self._append(part_ids, part_lengths, np.array([part_lengths.size]), part_hash)
-            sentence, token = last_sentence, last_token
 
     def _append(self, ids: NDArray[np.integer], lengths: Integers, sizes: Integers, hashes: NDArray[np.uint64]) -> None:
         """Append documents that fit into one shard together."""
-        if sizes.size == 0:
-            return
         if self._ids is None or self._shard_tokens + ids.size > self.max_tokens:
-            self._close()
-            self._begin()
-        assert self._ids is not None
-        assert self._hashes is not None
+            self._close_shard()
+            self.names.append(f"{self.prefix}-{len(self.names):02d}")
+            self._ids = (self.directory / f"{self.names[-1]}.ids").open("wb")
+            self._sentences, self._documents = [np.zeros(1, "<u4")], [np.zeros(1, "<u4")]
+            self._shard_tokens = self._shard_sentences = 0
+        if self._hashes is None:
+            self._hashes = (self.directory / f"{self.prefix}.hashes").open("wb")
         self._ids.write(ids.astype(self.dtype).tobytes())
         self._hashes.write(hashes.astype("<u8").tobytes())
         self._sentences.append((self._shard_tokens + np.cumsum(lengths)).astype("<u4"))
         self._documents.append((self._shard_sentences + np.cumsum(sizes)).astype("<u4"))
         self._shard_tokens += ids.size
         self._shard_sentences += lengths.size
+        self.tokens += ids.size
+        self.sentences += lengths.size
         self.documents += sizes.size
 
-    def _parts(self, ids: NDArray[np.integer], lengths: Integers) -> Sequence[tuple[NDArray[np.integer], Integers]]:
-        """A document longer than a shard, cut between sentences (and within one that is itself longer)."""
-        if ids.size <= self.max_tokens:
-            return [(ids, lengths)]
-        whole, rest = np.divmod(lengths, self.max_tokens)
-        pieces = [[self.max_tokens] * w + [r] * (r > 0) for w, r in zip(whole.tolist(), rest.tolist(), strict=True)]
-        parts, start = [], 0
-        group: list[int] = []
-        for length in [n for sentence in pieces for n in sentence] + [self.max_tokens + 1]:
-            if sum(group) + length > self.max_tokens:
-                parts.append((ids[start : start + sum(group)], np.array(group, np.int64)))
-                start, group = start + sum(group), []
-            group.append(length)
-        return [p for p in parts if p[1].size]
+    def _close_shard(self) -> None:
+        if self._ids is not None:
+            self._ids.close()
+            self._ids = None
+            for suffix, offsets in ((".sentences", self._sentences), (".documents", self._documents)):
+                np.concatenate(offsets).astype("<u4").tofile(self.directory / f"{self.names[-1]}{suffix}")
 
-    def _begin(self) -> None:
-        name = f"{self.prefix}-{len(self.names):02d}"
-        self.names.append(name)
-        self._ids = (self.directory / f"{name}.ids").open("wb")
-        if self._hashes is None:
-            self._hashes = (self.directory / f"{self.prefix}.hashes").open("wb")
-        self._sentences, self._documents = [np.zeros(1, "<u4")], [np.zeros(1, "<u4")]
-        self._shard_tokens = self._shard_sentences = 0
-
-    def _close(self) -> None:
-        if self._ids is None:
-            return
-        self._ids.close()
-        self._ids = None
-        for suffix, offsets in ((".sentences", self._sentences), (".documents", self._documents)):
-            np.concatenate(offsets).astype("<u4").tofile(self.directory / f"{self.names[-1]}{suffix}")
+    def close(self) -> None:
+        """Write what is left."""
+        self._close_shard()
+        if self._hashes is not None:
+            self._hashes.close()
+            self._hashes = None

@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from albert_cli.data.batches import PairSettings, pack
-from albert_cli.data.masking import VocabularyFacts, ngram_probabilities, select_spans
-from albert_cli.data.pairs import draw_pairs, examples_per_pass
-from albert_cli.data.random import Integers, Stream, below, keys
+from albert_cli.data.batches import pack
+from albert_cli.data.masking import ngram_probabilities, select_spans
+from albert_cli.data.pairs import PairSettings, draw_pairs, examples_per_pass
 from albert_cli.data.shards import TokenCorpus
+from albert_cli.random import Integers, Stream, below, keys
+from albert_cli.text.vocabulary import Vocabulary
 
 SEQUENCES = 512  # drawn and masked
 _UNITS = 4096  # sentences and documents whose length is read
@@ -20,7 +21,7 @@ LENGTH_BINS = 8
 
 def sample_statistics(
     corpus: TokenCorpus,
-    vocabulary: VocabularyFacts,
+    vocabulary: Vocabulary,
     settings: PairSettings,
     seed: int,
     sequences: int = SEQUENCES,
@@ -53,11 +54,11 @@ def sample_statistics(
         "label_1_share": _share(labelled == 1) if labelled.size else None,
         "mask_rate": round(spans.positions(permuted=False).size / ids.size, 4),
         "permuted_rate": round(spans.positions(permuted=True).size / ids.size, 4),
-        "pieces_per_span": round(float((spans.stop - spans.start).mean()), 3) if spans.start.size else None,
+        "tokens_per_span": round(float((spans.stop - spans.start).mean()), 3) if spans.start.size else None,
         "shortened_share": _share(spans.shortened) if spans.start.size else None,
         "ngram_share": _shares(words),
         "ngram_expected": [round(float(p), 4) for p in ngram_probabilities(settings)],
-        "unknown_share": round(float((ids == getattr(vocabulary, "unk_id", -1)).mean()), 6),
+        "unknown_share": round(float((ids == vocabulary.unk_id).mean()), 6),
     }
 
 
@@ -70,7 +71,7 @@ def _shares(counts: Integers) -> list[float]:
 
 
 def length_statistics(corpus: TokenCorpus, seed: int = 0) -> dict[str, dict[str, float]]:
-    """Pieces a sentence and a document: mean over all, and the 5th, 50th and 95th percentiles of a sample.
+    """Tokens a sentence and a document: mean over all, and the 5th, 50th and 95th percentiles of a sample.
 
     The sample is uniform over documents, and over the sentences of every shard in proportion.
     """

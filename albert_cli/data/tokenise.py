@@ -6,9 +6,8 @@ at a time.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
@@ -18,11 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from albert_cli import console, store
-from albert_cli.data.shards import MAX_SHARD_TOKENS, Integers, ShardWriter, Split, id_type
+from albert_cli.data.shards import MAX_SHARD_TOKENS, ShardWriter, Split, id_type
 from albert_cli.errors import CheckpointError, ConfigError
+from albert_cli.random import Integers, copies
 from albert_cli.text.clean import Cleaning, clean
-from albert_cli.text.corpus import ReadSettings, copies, hash_part, hash_words, read_part
-from albert_cli.text.lines import Part, Tally, stamp
+from albert_cli.text.corpus import hash_part, hash_words, read_part
+from albert_cli.text.lines import Part, ReadSettings, Tally, stamp
 from albert_cli.text.sentences import paragraphs, split_paragraphs
 
 if TYPE_CHECKING:
@@ -33,7 +33,8 @@ FORMAT = 2
 SPLITS: tuple[Split, ...] = ("train", "heldout")
 # Of a source whose weight has a fraction, some documents are used once more in a pass than the others.
 GROUPS = ("train", "train-more", "heldout")
-_DROPPED, _TRAIN, _MORE, _HELDOUT = -1, 0, 1, 2
+UNITS = ("documents", "sentences", "tokens")
+_DROPPED, _MORE, _HELDOUT = -1, 1, 2
 _CHUNK = 1 << 20  # characters tokenised at a time: enough to amortise the calls, little enough to hold
 _SEEN = ".seen.json"
 
@@ -80,12 +81,18 @@ class Task:
     @property
     def size(self) -> int:
         """Bytes of the sources as they lie on the disk; 0 where that is not known."""
-        return sum(_size(part) for part in self.parts)
+        known = ((part, part.stamp[0]) for part in self.parts if part.stamp is not None)
+        return sum((size if part.end is None else part.end) - part.start for part, size in known)
 
     @property
     def is_stream(self) -> bool:
         """Whether the text comes from stdin, which can be read once only and by this process only."""
         return any(part.source.kind == "stdin" for part in self.parts)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether its shards are there."""
+        return (self.directory / store.MANIFEST).is_file()
 
     @property
     def sources(self) -> dict[str, Any]:
@@ -107,12 +114,6 @@ class Task:
         }
 
 
-def _size(part: Part) -> int:
-    if part.stamp is None:
-        return 0
-    return (part.stamp[0] if part.end is None else part.end) - part.start
-
-
 def _describe(part: Part) -> dict[str, Any]:
     described: dict[str, Any] = {"source": part.source.name}
     if part.source.kind == "squad-answers":  # squad: reads other text out of the same file
@@ -125,79 +126,84 @@ def _describe(part: Part) -> dict[str, Any]:
 # ---------------------------------------------------------------- text to shards
 
 
-def vocabulary_of(task: Task) -> Vocabulary:
-    """The task's vocabulary, loaded once a process."""
-    return _vocabulary(task.vocabulary_dir, task.vocabulary)
+@dataclass(frozen=True)
+class TaskFacts:
+    """What a task's `shard.json` says.
+
+    task: its identity; sha256: of the text as it lies on the disk; bytes, pieces: of all the text, also of documents
+    that a weight below one leaves out; shards, totals: by group; changed: what a merge has taken out again.
+    """
+
+    task: dict[str, Any]
+    sha256: str
+    bytes: int
+    pieces: int
+    skipped_lines: int
+    shards: dict[str, list[str]]
+    totals: dict[str, dict[str, int]]
+    changed: dict[str, Any] | None = None
+
+    def write(self, directory: Path) -> None:
+        """Write `shard.json`."""
+        store.write_json(directory / "shard.json", asdict(self))
 
 
 @lru_cache(maxsize=1)
-def _vocabulary(directory: Path, fingerprint: str) -> Vocabulary:
+def vocabulary_of(directory: Path, fingerprint: str) -> Vocabulary:
+    """A task's vocabulary, loaded once a process."""
     from albert_cli.text.vocabulary import Vocabulary
 
     return Vocabulary.load(directory)
 
 
-def run_task(task: Task, count: Count) -> dict[str, Any]:
-    """Tokenise the task's parts into `task.directory` and return what its `shard.json` says."""
+def run_task(task: Task, count: Count | None = None) -> TaskFacts:
+    """Tokenise the task's parts into `task.directory`; `count` is called as the text is read."""
     settings, tally = task.settings, Tally()
-    vocabulary = vocabulary_of(task)
-    size = seen = 0
+    vocabulary = vocabulary_of(task.vocabulary_dir, task.vocabulary)
+    size = seen = pieces = 0
     stamps = stamps_of(task)
     with (
         store.commit_directory(task.directory, "shard") as staging,
-        GroupWriter(staging, task, vocabulary.size) as writer,
+        GroupWriter(staging, vocabulary.size, settings.max_shard_tokens) as writer,
     ):
         documents = chain.from_iterable(read_part(part, settings.read, tally) for part in task.parts)
         for chunk in _chunks(documents):
-            writer.add(*tokenise(chunk, vocabulary, settings.language))
+            ids, lengths, sizes, hashes = tokenise(chunk, vocabulary, settings.language)
+            writer.add(groups_of(hashes, task), ids, lengths, sizes, hashes)
+            pieces += ids.size
             chunk_size = sum(len(d.text.encode("utf-8", "replace")) for d in chunk)
             size += chunk_size
-            count(tally.size - seen, chunk_size)
+            if count is not None:
+                count(tally.size - seen, chunk_size)
             seen = tally.size
-        count(tally.size - seen, 0)
-        facts = {
-            "task": task.identity,
-            "sha256": tally.sha256.hexdigest(),
-            "bytes": size,
-            "pieces": writer.pieces,
-            "skipped_lines": tally.skipped,
-            **writer.finish(),
-            "changed": None,
-        }
-        write_facts(staging, facts)
+        totals = writer.finish()
+        facts = TaskFacts(task.identity, tally.sha256.hexdigest(), size, pieces, tally.skipped, writer.shards, totals)
+        facts.write(staging)
     remember(task, stamps)
     return facts
 
 
-def write_facts(staging: Path, facts: dict[str, Any]) -> None:
-    """Write `shard.json`."""
-    (staging / "shard.json").write_text(json.dumps(facts, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
 class GroupWriter:
-    """The shards of every group in one staged directory, and how often each piece occurs in those of train."""
+    """The shards of every group in one staged directory, and how often each token occurs in those of train."""
 
-    def __init__(self, staging: Path, task: Task, vocab_size: int) -> None:
-        self._staging, self._task = staging, task
-        self._vocab_size = vocab_size
-        cap = task.settings.max_shard_tokens
-        self._writers = {name: ShardWriter(staging, name, id_type(self._vocab_size), cap) for name in GROUPS}
+    def __init__(self, staging: Path, vocab_size: int, max_tokens: int) -> None:
+        self._staging, self._vocab_size = staging, vocab_size
+        self._writers = {name: ShardWriter(staging, name, id_type(vocab_size), max_tokens) for name in GROUPS}
         self._counts: dict[str, NDArray[np.int64]] = {}
-        self.pieces = 0  # met, also in documents that a weight below one leaves out
 
     def __enter__(self) -> GroupWriter:
         return self
 
     def __exit__(self, *error: object) -> None:
         for writer in self._writers.values():
-            writer.__exit__(*error)
+            writer.close()
 
-    def add(self, ids: NDArray[np.integer], lengths: Integers, sizes: Integers, hashes: NDArray[np.uint64]) -> None:
-        """Append documents, each to the group that its hash says; the arguments of `ShardWriter.add`."""
-        self.pieces += ids.size
-        self.add_grouped(groups_of(hashes, self._task), ids, lengths, sizes, hashes)
+    @property
+    def shards(self) -> dict[str, list[str]]:
+        """The shards' names by group."""
+        return {name: writer.names for name, writer in self._writers.items()}
 
-    def add_grouped(
+    def add(
         self,
         groups: Integers,
         ids: NDArray[np.integer],
@@ -205,7 +211,9 @@ class GroupWriter:
         sizes: Integers,
         hashes: NDArray[np.uint64],
     ) -> None:
-        """Append documents to the groups given, int64 [documents]; those of a negative one are left out."""
+        """Append documents (the arguments of `ShardWriter.add`) to their groups, int64 [documents]; a negative one
+        leaves a document out.
+        """
         for number in np.unique(groups[groups >= 0]).tolist():
             of_document = groups == number
             of_sentence = np.repeat(of_document, sizes)
@@ -216,15 +224,13 @@ class GroupWriter:
                 counts = self._counts.setdefault(name, np.zeros(self._vocab_size, np.int64))
                 counts += np.bincount(own, minlength=self._vocab_size)
 
-    def finish(self) -> dict[str, Any]:
-        """Close the shards, write the counts, and say what there is: shards and totals of each group."""
+    def finish(self) -> dict[str, dict[str, int]]:
+        """Close the shards, write the counts, and return each group's documents, sentences and tokens."""
         self.__exit__()
         for name, counts in self._counts.items():
             kind = "<u4" if counts.max(initial=0) < 2**32 else "<u8"
             counts.astype(kind).tofile(self._staging / f"{name}.counts")
-        writers = self._writers.items()
-        totals = {n: {"documents": w.documents, "sentences": w.sentences, "tokens": w.tokens} for n, w in writers}
-        return {"shards": {name: writer.names for name, writer in writers}, "totals": totals}
+        return {name: {unit: getattr(w, unit) for unit in UNITS} for name, w in self._writers.items()}
 
 
 def groups_of(hashes: NDArray[np.uint64], task: Task) -> Integers:
@@ -256,27 +262,26 @@ def _chunks(documents: Iterator[Document]) -> Iterator[list[Document]]:
 def tokenise(
     documents: Sequence[Document], vocabulary: Vocabulary, language: str
 ) -> tuple[NDArray[np.int32], Integers, Integers, NDArray[np.uint64]]:
-    """Documents to the arrays that `ShardWriter.add` takes; sentences and documents without a piece left out."""
+    """Documents to the arrays that `ShardWriter.add` takes; sentences and documents without a token left out."""
     texts = [paragraphs(document.text) for document in documents]
     hashes = np.fromiter((hash_words(" ".join(lines)) for lines in texts), np.uint64, len(texts))
     sentences = [split_paragraphs(lines, language) for lines in texts]
-    pieces = vocabulary.encode_cleaned(clean_tidy(list(chain.from_iterable(sentences)), vocabulary.cleaning))
-    lengths = np.fromiter(map(len, pieces), np.int64, len(pieces))
-    ids = np.fromiter(chain.from_iterable(pieces), np.int32, int(lengths.sum()))
+    tokens = vocabulary.encode_cleaned(clean_tidy(list(chain.from_iterable(sentences)), vocabulary.cleaning))
+    lengths = np.fromiter(map(len, tokens), np.int64, len(tokens))
+    ids = np.fromiter(chain.from_iterable(tokens), np.int32, int(lengths.sum()))
     sizes = np.fromiter(map(len, sentences), np.int64, len(sentences))
-    has_pieces = lengths > 0
-    if not has_pieces.all() or not sizes.all():
-        kept = np.append(0, np.cumsum(has_pieces))
+    has_tokens = lengths > 0
+    if not has_tokens.all() or not sizes.all():
+        kept = np.append(0, np.cumsum(has_tokens))
         sizes = np.diff(kept[np.cumsum(sizes)], prepend=0)
-        lengths, hashes, sizes = lengths[has_pieces], hashes[sizes > 0], sizes[sizes > 0]
+        lengths, hashes, sizes = lengths[has_tokens], hashes[sizes > 0], sizes[sizes > 0]
     return ids, lengths, sizes, hashes
 
 
 def clean_tidy(sentences: Sequence[str], cleaning: Cleaning) -> list[str]:
     """`clean` for sentences that have single spaces already: ASCII then changes in its case at most."""
-    if cleaning.lowercase:
-        return [s.lower() if s.isascii() else clean(s, cleaning) for s in sentences]
-    return [s if s.isascii() else clean(s, cleaning) for s in sentences]
+    lower = str.lower if cleaning.lowercase else str
+    return [lower(s) if s.isascii() else clean(s, cleaning) for s in sentences]
 
 
 # ---------------------------------------------------------------- finished tasks
@@ -292,7 +297,7 @@ def remember(task: Task, stamps: list[list[int]]) -> None:
     store.write_json(task.directory / _SEEN, {"stamps": stamps})
 
 
-def is_same_text(task: Task, facts: dict[str, Any]) -> bool:
+def is_same_text(task: Task, sha256: str) -> bool:
     """Whether the sources still hold what the finished task has read: by their stamps, or else by their hash."""
     stamps, seen = stamps_of(task), task.directory / _SEEN
     if len(stamps) == len(task.parts) and seen.is_file() and store.read_json(seen).get("stamps") == stamps:
@@ -302,13 +307,13 @@ def is_same_text(task: Task, facts: dict[str, Any]) -> bool:
         if part.source.kind == "hub":
             return True  # known by name only
         hash_part(part, tally)
-    is_same = bool(facts["sha256"] == tally.sha256.hexdigest())
+    is_same = bool(sha256 == tally.sha256.hexdigest())
     if is_same:
         remember(task, stamps)
     return is_same
 
 
-def kept(task: Task) -> dict[str, Any] | None:
+def kept(task: Task) -> TaskFacts | None:
     """What a finished task says, verified, or None when it has to run (again); what is of no use is removed."""
     if not task.directory.exists():
         return None
@@ -316,8 +321,8 @@ def kept(task: Task) -> dict[str, Any] | None:
     try:
         store.verify(task.directory, "shard")
         facts = store.read_json(task.directory / "shard.json")
-        if facts["task"] == task.identity and not task.is_stream and is_same_text(task, facts):
-            return facts
+        if facts["task"] == task.identity and not task.is_stream and is_same_text(task, facts["sha256"]):
+            return TaskFacts(**facts)
     except CheckpointError as error:
         console.note(f"{error.message}; making it again")
     store.remove_directory(task.directory)

@@ -4,41 +4,16 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import cast
 
 from albert_cli.errors import InputError
+from albert_cli.random import copies
 from albert_cli.text import records
-from albert_cli.text.lines import (
-    OnBadBytes,
-    OnLongLine,
-    Part,
-    ReadSettings,
-    Tally,
-    decode,
-    open_part,
-    raw_lines,
-)
-from albert_cli.text.sources import Source, resolve
-
-__all__ = [
-    "Document",
-    "OnBadBytes",
-    "OnLongLine",
-    "Part",
-    "ReadSettings",
-    "check_readable",
-    "copies",
-    "describe_sources",
-    "document_hash",
-    "hash_part",
-    "hash_words",
-    "read_documents",
-    "read_part",
-    "resolve",
-]
+from albert_cli.text.lines import Part, ReadSettings, Tally, open_part, text_lines
+from albert_cli.text.sources import Kind, Source, resolve
 
 _LONGEST_DOCUMENT = 1 << 22  # characters; the rest of a longer one follows as a document of its own
 
@@ -56,22 +31,14 @@ class Document:
     name: str = ""
 
 
-def read_documents(
-    sources: Sequence[str],
-    on_bad_bytes: OnBadBytes = "refuse",
-    text_field: str = "text",
-    max_line: int = ReadSettings.max_line,
-    on_long_line: OnLongLine = "refuse",
-) -> Iterator[Document]:
+def read_documents(sources: Sequence[str], settings: ReadSettings | None = None) -> Iterator[Document]:
     """Every document of every source, as often as its weight says, in a fixed order; none without text.
 
     Invalid UTF-8, lone surrogates and NUL are an `InputError` that says where, or, with "replace", become
-    U+FFFD (NUL is dropped). Also raises `InputError` for what cannot be found or read, and for a line of more
-    than `max_line` bytes, which "skip" leaves out.
+    U+FFFD (NUL is dropped). Also raises `InputError` for what cannot be found or read, and for too long a line.
     """
-    settings = ReadSettings(on_bad_bytes, text_field, max_line, on_long_line)
     for source in resolve(sources):
-        for document in read_part(Part(source), settings, Tally()):
+        for document in read_part(Part(source), settings or ReadSettings(), Tally()):
             times = 1 if source.weight == 1 else copies(source.weight, document_hash(document.text))
             for _ in range(times):
                 yield document
@@ -79,14 +46,12 @@ def read_documents(
 
 def check_readable(source: str) -> None:
     """Read the first document of a source; raises `InputError` where that cannot be."""
-    (one,) = resolve([source])
-    for _ in read_part(Part(one), ReadSettings(), Tally()):
-        return
-    raise InputError(f"{source}: holds no text")
+    if next(read_documents([source]), None) is None:
+        raise InputError(f"{source}: holds no text")
 
 
 def read_part(part: Part, settings: ReadSettings, tally: Tally) -> Iterator[Document]:
-    """The documents of a part, each once; `tally` is told what is read and hashes it as it lies on the disk.
+    """The documents of a part, each once; `tally` counts and hashes what is read as it lies on the disk.
 
     In a `.txt` file a line is a paragraph or a sentence and a blank line ends the document. Raises what
     `read_documents` does, and `InputError` for a file that changes while it is read.
@@ -98,24 +63,12 @@ def read_part(part: Part, settings: ReadSettings, tally: Tally) -> Iterator[Docu
         return
     if kind == "stdin":
         kind = "jsonl" if cast(io.BufferedReader, sys.stdin.buffer).peek(1)[:1] == b"{" else "text"
-    if kind == "text":
-        texts = _read_text(part, settings, tally)
-    elif kind == "jsonl":
-        texts = records.read_json_lines(part, settings, tally)
-    elif kind in ("csv", "tsv"):
-        texts = records.read_table(part, settings, tally)
-    elif kind == "parquet":
-        texts = records.read_parquet(part, settings, tally)
-    elif kind == "hub":
-        texts = records.read_hub(part, settings, tally)
-    else:
-        texts = records.read_task(part, settings, tally)
-    for number, text in texts:
+    for number, text in _READERS.get(kind, records.read_task)(part, settings, tally):
         if "\r" in text:  # alone it ends a line too: old Macintosh files, mixed files
             text = text.replace("\r\n", "\n").replace("\r", "\n")
-        for piece in _bounded(text):
-            if not piece.isspace():
-                yield Document(piece, source.name, number)
+        for document in _bounded(text):
+            if not document.isspace():
+                yield Document(document, source.name, number)
 
 
 def _bounded(text: str) -> Iterator[str]:
@@ -134,8 +87,7 @@ def _read_text(part: Part, settings: ReadSettings, tally: Tally) -> Iterator[tup
     """The documents of a text file: lines up to a blank one."""
     lines: list[str] = []
     start = size = 0
-    for number, offset, raw in raw_lines(part, settings, tally):
-        text = decode(raw, part, number, offset, settings.on_bad_bytes)
+    for number, text in text_lines(part, settings, tally):
         is_blank = not text or text.isspace()
         if lines and (is_blank or size + len(text) > _LONGEST_DOCUMENT):
             yield start, "\n".join(lines)
@@ -146,6 +98,16 @@ def _read_text(part: Part, settings: ReadSettings, tally: Tally) -> Iterator[tup
             size += len(text)
     if lines:
         yield start, "\n".join(lines)
+
+
+_READERS: dict[Kind, Callable[[Part, ReadSettings, Tally], Iterator[tuple[int, str]]]] = {
+    "text": _read_text,
+    "jsonl": records.read_json_texts,
+    "csv": records.read_table,
+    "tsv": records.read_table,
+    "parquet": records.read_parquet,
+    "hub": records.read_hub,
+}
 
 
 def _read_docs(source: Source, tally: Tally) -> Iterator[Document]:
@@ -175,18 +137,6 @@ def document_hash(text: str) -> int:
 def hash_words(text: str) -> int:
     """`document_hash` of a text that has only single spaces already."""
     return int.from_bytes(blake2b(text.encode("utf-8", "replace"), digest_size=8).digest(), "big")
-
-
-def copies(weight: float, digest: int) -> int:
-    """How often a document with this hash is used in a pass: `weight` on average, its floor or one more.
-
-    Of a weight of 2.25 a quarter of the documents get three and the rest two, of 0.25 the rest gets none.
-    The hash is mixed first, so that the choice does not follow the one of the held-out documents.
-    """
-    mixed = (digest ^ digest >> 31) * 0xBF58476D1CE4E5B9 % 2**64
-    mixed = (mixed ^ mixed >> 30) * 0x94D049BB133111EB % 2**64
-    whole = int(weight)
-    return whole + (mixed < int((weight - whole) * 2**64))
 
 
 def describe_sources(sources: Sequence[str]) -> list[dict[str, object]]:

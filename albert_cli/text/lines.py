@@ -24,8 +24,13 @@ OnLongLine = Literal["refuse", "skip"]
 
 _BLOCK = 1 << 20
 _LONGEST_SEARCH = 16 << 20  # bytes within which a text file's next blank line is looked for
-_COMPRESSED = {b"\x1f\x8b": "gzip (.gz)", b"\xfd7": "xz (.xz)", b"PK": "zip", b"BZ": "bzip2 (.bz2)"}
-_COMPRESSED[b"\x28\xb5\x2f\xfd"] = "zstd (.zst)"
+_COMPRESSED = {
+    b"\x1f\x8b": "gzip (.gz)",
+    b"\xfd7": "xz (.xz)",
+    b"PK": "zip",
+    b"BZ": "bzip2 (.bz2)",
+    b"\x28\xb5\x2f\xfd": "zstd (.zst)",
+}
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
 
@@ -64,10 +69,7 @@ Stamp = tuple[int, int, int]
 
 
 def stamp(path: Path) -> Stamp:
-    """Size, time of the last change (ns) and inode: what tells cheaply that a file is still the same.
-
-    Raises `InputError` when there is no such file.
-    """
+    """Size, time of the last change (ns) and inode: a cheap sign that a file is still the same."""
     with errors_named(path):
         status = path.stat()
     return status.st_size, status.st_mtime_ns, status.st_ino
@@ -94,6 +96,9 @@ class Part:
         return f"{self.source.name}:{before + line}"
 
 
+# ---------------------------------------------------------------- bytes
+
+
 class _Raw(io.RawIOBase):
     """A binary stream up to a number of bytes, tallied."""
 
@@ -104,9 +109,7 @@ class _Raw(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        view = memoryview(buffer)
-        if self._left is not None:
-            view = view[: self._left]
+        view = memoryview(buffer)[: self._left]
         data = self._stream.read(len(view))
         view[: len(data)] = data
         self._tally.add(data)
@@ -120,14 +123,12 @@ def errors_named(path: Path | str) -> Iterator[None]:
     """Turn what the operating system and the decompressors raise into one line that names the file."""
     try:
         yield
-    except (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error) as error:
-        raise InputError(f"{path}: damaged or cut compressed file ({error})", "copy it again") from error
     except FileNotFoundError as error:
-        raise InputError(f"{path}: no such file or folder", "it was there a moment ago") from error
-    except OSError as error:
-        if error.errno is None:  # the decompressors of bz2 and zstd
-            raise InputError(f"{path}: damaged or cut compressed file ({error})", "copy it again") from error
-        raise InputError(f"{path}: cannot be read ({error.strerror or error})", "check the rights to it") from error
+        raise InputError(f"{path}: no such file or folder", "check its name") from error
+    except (EOFError, lzma.LZMAError, zlib.error, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:  # those of the decompressors have no number
+            raise InputError(f"{path}: cannot be read ({error.strerror or error})", "check the rights to it") from error
+        raise InputError(f"{path}: damaged or cut compressed file ({error})", "copy it again") from error
 
 
 @contextmanager
@@ -141,14 +142,12 @@ def unchanged(part: Part) -> Iterator[None]:
     before = part.stamp or now
     if now == before:
         yield
-        try:
-            now = stamp(path)
-        except InputError:
-            now = (-1, -1, -1)
+        now = stamp(path) if path.exists() else (-1, -1, -1)
     if now != before:
         what = "vanished" if now[0] < 0 else "changed"
-        hint = "run the same command again when nothing else writes to it"
-        raise InputError(f"{path}: {what} while it was read", hint)
+        raise InputError(
+            f"{path}: {what} while it was read", "run the same command again when nothing else writes to it"
+        )
 
 
 @contextmanager
@@ -168,17 +167,14 @@ def open_part(part: Part, tally: Tally) -> Iterator[io.BufferedReader]:
 
 
 def _decompressed(raw: Any, compression: str) -> io.BufferedReader:
-    if compression == ".gz":
-        return io.BufferedReader(cast(io.RawIOBase, gzip.GzipFile(fileobj=raw)), _BLOCK)
-    if compression == ".bz2":
-        return io.BufferedReader(cast(io.RawIOBase, bz2.BZ2File(raw)), _BLOCK)
-    if compression == ".xz":
-        return io.BufferedReader(cast(io.RawIOBase, lzma.LZMAFile(raw)), _BLOCK)
+    if not compression:
+        return cast(io.BufferedReader, raw)
     if compression == ".zst":
         import pyarrow as pa  # comes with `datasets`; the standard library of Python 3.11 has no zstd
 
         return io.BufferedReader(pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), "zstd"), _BLOCK)
-    return cast(io.BufferedReader, raw)
+    make: Any = {".gz": lambda file: gzip.GzipFile(fileobj=file), ".bz2": bz2.BZ2File, ".xz": lzma.LZMAFile}
+    return io.BufferedReader(make[compression](raw), _BLOCK)
 
 
 @lru_cache(maxsize=1)
@@ -229,10 +225,13 @@ def _skip_line(stream: IO[bytes] | io.BufferedReader) -> int:
     return size
 
 
-def raw_lines(part: Part, settings: ReadSettings, tally: Tally) -> Iterator[tuple[int, int, bytes]]:
-    """(line number in the part from 1, byte offset in the decompressed file, bytes without the line end).
+# ---------------------------------------------------------------- lines
 
-    Only a line feed ends a line. A line beyond `max_line` is an `InputError`, or left out; it is never held.
+
+def text_lines(part: Part, settings: ReadSettings, tally: Tally) -> Iterator[tuple[int, str]]:
+    """(line number in the part from 1, text without the line end) of every line; only a line feed ends one.
+
+    A line beyond `max_line` is an `InputError`, or left out; it is never held. So is what is no UTF-8, or replaced.
     """
     longest = settings.max_line
     with open_part(part, tally) as stream:
@@ -245,7 +244,7 @@ def raw_lines(part: Part, settings: ReadSettings, tally: Tally) -> Iterator[tupl
                     line, offset = line[3:], 3
             content = line.rstrip(b"\r\n")
             if len(content) <= longest:
-                yield number, offset, content
+                yield number, _decode(content, part, number, offset, settings.on_bad_bytes)
             else:
                 refuse_long(part.at, number, settings, tally)
                 offset += 0 if line.endswith(b"\n") else _skip_line(stream)
@@ -271,8 +270,7 @@ def _check_start(part: Part, line: bytes) -> None:
             raise InputError(f"{part.source.name}: is a {name} file by its first bytes", hint)
 
 
-def decode(line: bytes, part: Part, number: int, offset: int, on_bad_bytes: OnBadBytes) -> str:
-    """A line as text; what is no UTF-8 text is refused with its place, or replaced."""
+def _decode(line: bytes, part: Part, number: int, offset: int, on_bad_bytes: OnBadBytes) -> str:
     try:
         text = line.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -280,7 +278,7 @@ def decode(line: bytes, part: Part, number: int, offset: int, on_bad_bytes: OnBa
             return line.decode("utf-8", errors="replace").replace("\0", "")
         raise InputError(
             f"{part.at(number)}: invalid UTF-8 at byte {offset + error.start} ({error.reason})",
-            "--on-bad-bytes replace continues with U+FFFD in its place",
+            "convert it, for example by iconv; --on-bad-bytes replace (vocab, data) puts U+FFFD in its place",
         ) from None
     return without_bad_characters(text, part.at, number, on_bad_bytes) if "\0" in text else text
 
@@ -303,8 +301,7 @@ def parse_size(text: str) -> int:
     """`64MiB`, `500kB`, `1G` or a plain number of bytes; raises `ConfigError`."""
     number = text.strip().rstrip("BbIiKkMmGg")
     unit = text.strip()[len(number) :].lower().removesuffix("b")
-    number = number.strip()
     factor = {"": 1, "k": 10**3, "ki": 2**10, "m": 10**6, "mi": 2**20, "g": 10**9, "gi": 2**30}.get(unit)
-    if factor is None or not number.replace(".", "", 1).isdigit():
+    if factor is None or not number.strip().replace(".", "", 1).isdigit():
         raise ConfigError(f"{text!r} is no size", "for example 64MiB")
     return int(float(number) * factor)

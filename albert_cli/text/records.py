@@ -1,11 +1,14 @@
-"""Files of records to text: JSON lines, CSV and TSV, Parquet, data sets on the Hub, SQuAD's and RACE's files."""
+"""Files of records, read row by row: JSON lines, CSV and TSV, Parquet, the Hub; and SQuAD's and RACE's texts.
+
+`json_lines`, `delimited` and `parquet_rows` serve corpora and labelled tables alike.
+"""
 
 from __future__ import annotations
 
 import csv
 import json
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -15,11 +18,10 @@ from albert_cli.text.lines import (
     Part,
     ReadSettings,
     Tally,
-    decode,
     errors_named,
     open_part,
-    raw_lines,
     refuse_long,
+    text_lines,
     unchanged,
     without_bad_characters,
 )
@@ -30,93 +32,59 @@ Numbered = Iterator[tuple[int, str]]  # line (row, file) number from 1 in the pa
 _ROWS = 64  # rows of a Parquet file decoded at a time
 
 
-def read_json_lines(part: Part, settings: ReadSettings, tally: Tally) -> Numbered:
-    """The text of each JSON object, one a line; blank lines are allowed."""
-    for number, offset, raw in raw_lines(part, settings, tally):
-        if not raw or raw.isspace():
-            continue
-        line = decode(raw, part, number, offset, settings.on_bad_bytes)
-        text = _field(_parse(line, part, number), part, number, settings.text_field)
-        # What UTF-8 cannot hold comes out of an escape only.
-        yield number, without_bad_characters(text, part.at, number, settings.on_bad_bytes) if "\\u" in line else text
-
-
-def _parse(line: str, part: Part, number: int) -> Any:
+def parse_json(text: str | bytes, where: str | Callable[[], str], hint: str) -> Any:
+    """The value of a JSON text; raises `InputError` with `where` it stands (asked for only then) and the hint."""
     try:
-        return json.loads(line)
+        return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{part.at(number)}: not valid JSON ({error})", "one JSON object a line") from None
+        place = where if isinstance(where, str) else where()
+        raise InputError(f"{place}: not valid JSON ({error})", hint) from None
 
 
-def _field(record: Any, part: Part, number: int, name: str) -> str:
-    text = record.get(name) if isinstance(record, dict) else None
-    if not isinstance(text, str):
-        known = list(record) if isinstance(record, dict) else [type(record).__name__]
-        raise _no_field(part.at(number), name, known)
-    return text
+# ---------------------------------------------------------------- rows
 
 
-def _no_field(where: str, name: str, known: list[str]) -> InputError:
-    found = ", ".join(map(str, known[:8]))
-    return InputError(f"{where}: no field {name!r} with text (found: {found})", "--text-field names another one")
+def json_lines(part: Part, settings: ReadSettings, tally: Tally) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(line, object) of a file with a JSON object a line; blank lines are allowed."""
+    for number, line in text_lines(part, settings, tally):
+        if not line or line.isspace():
+            continue
+        record = parse_json(line, lambda number=number: part.at(number), "one JSON object a line")  # type: ignore[misc]
+        if not isinstance(record, dict):
+            raise InputError(f"{part.at(number)}: not a JSON object", "one JSON object a line")
+        yield number, record
 
 
-def read_table(part: Part, settings: ReadSettings, tally: Tally) -> Numbered:
-    """The text column of a table with a header.
+def delimited(part: Part, settings: ReadSettings, tally: Tally) -> Iterator[tuple[int, list[str]]]:
+    """(first line, cells) of every row of a table that is not blank, its header included.
 
-    `.csv` has commas and quotes as RFC 4180 says, a quoted cell may hold line ends; in `.tsv` every line is a
-    row, every tab a border and every quote a character.
+    `.csv` has commas and quotes as RFC 4180 says, a quoted cell may hold line ends; in `.tsv` every line is a row,
+    every tab a border and every quote a character.
     """
-    width, position, numbers = 0, 0, _Lines(part, settings, tally)
-    for cells in _rows(part, settings, numbers):
-        number = numbers.start
-        if not width:
-            width = len(cells)
-            if settings.text_field not in cells:
-                raise _no_field(part.at(number), settings.text_field, cells)
-            position = cells.index(settings.text_field)
-        elif len(cells) != width:
-            hint = "a separator or line end inside a text without quotes, or a cut line"
-            raise InputError(f"{part.at(number)}: {len(cells)} fields where the header has {width}", hint)
-        else:
-            yield number, cells[position]
-
-
-class _Lines:
-    """The lines of a table as the csv module wants them; `start` is the line at which the current row began."""
-
-    def __init__(self, part: Part, settings: ReadSettings, tally: Tally) -> None:
-        self.start = self.next = 1
-        self._lines = raw_lines(part, settings, tally)
-        self._part, self._on_bad_bytes = part, settings.on_bad_bytes
-
-    def __iter__(self) -> Iterator[str]:
-        for number, offset, raw in self._lines:
-            self.next = number + 1
-            yield decode(raw, self._part, number, offset, self._on_bad_bytes) + "\n"
-
-
-def _rows(part: Part, settings: ReadSettings, lines: _Lines) -> Iterator[list[str]]:
-    """The cells of each row that is not blank."""
     if part.source.kind == "tsv":
-        for line in lines:
-            lines.start = lines.next - 1
-            if line.strip():
-                yield line[:-1].split("\t")
+        yield from ((n, line.split("\t")) for n, line in text_lines(part, settings, tally) if line.strip())
         return
+    start = following = 1
+
+    def lines() -> Iterator[str]:
+        nonlocal following
+        for number, line in text_lines(part, settings, tally):
+            following = number + 1
+            yield line + "\n"
+
     csv.field_size_limit(settings.max_line)
     try:
-        for cells in csv.reader(lines, strict=True):
+        for cells in csv.reader(lines(), strict=True):
             if cells:
-                yield cells
-            lines.start = lines.next
+                yield start, cells
+            start = following
     except csv.Error as error:
         hint = "a quote that is not closed or not doubled, or --max-line is too small"
-        raise InputError(f"{part.at(lines.start)}: {error}", hint) from None
+        raise InputError(f"{part.at(start)}: {error}", hint) from None
 
 
-def read_parquet(part: Part, settings: ReadSettings, tally: Tally) -> Numbered:
-    """The text column of a Parquet file, a few rows at a time; null is no text."""
+def parquet_rows(part: Part, columns: Sequence[str] | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(number, row) of a Parquet file, of all columns or of some, a few rows at a time."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -125,28 +93,66 @@ def read_parquet(part: Part, settings: ReadSettings, tally: Tally) -> Numbered:
         try:
             # A buffered stream holds a page of the column, not the whole row group.
             with pq.ParquetFile(name, buffer_size=1 << 20, pre_buffer=False) as file:
-                names, field = file.schema_arrow.names, settings.text_field
-                if field not in names or not _is_text(file.schema_arrow.field(field).type):
-                    raise _no_field(name, field, names)
+                known = file.schema_arrow.names
+                for column in columns or ():
+                    if column not in known:
+                        raise no_field(name, column, known)
                 number = 0
-                for batch in file.iter_batches(_ROWS, columns=[field], use_threads=False):
-                    for text in batch.column(0).to_pylist():
+                for batch in file.iter_batches(_ROWS, columns=columns and list(columns), use_threads=False):
+                    for row in batch.to_pylist():
                         number += 1
-                        yield from _cell(text, part, number, settings, tally)
+                        yield number, row
         except (pa.ArrowException, OSError) as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise
             reason = str(error).partition("\n")[0]
             raise InputError(f"{name}: not a readable Parquet file ({reason})", "copy it again") from None
-        with open_part(part, tally) as stream:  # for its hash: the reader jumps to and fro
-            while stream.read(1 << 20):
-                pass
 
 
-def _is_text(kind: Any) -> bool:
-    import pyarrow as pa
+def no_field(where: str, name: str, known: Sequence[str]) -> InputError:
+    """The error for a row without the text."""
+    found = ", ".join(map(str, known[:8]))
+    return InputError(f"{where}: no field {name!r} with text (found: {found})", "--text-field names another one")
 
-    return any(check(kind) for check in (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view))
+
+# ---------------------------------------------------------------- texts of a corpus
+
+
+def read_json_texts(part: Part, settings: ReadSettings, tally: Tally) -> Numbered:
+    """The text field of each JSON object."""
+    for number, record in json_lines(part, settings, tally):
+        text = record.get(settings.text_field)
+        if not isinstance(text, str):
+            raise no_field(part.at(number), settings.text_field, list(record))
+        yield number, without_bad_characters(text, part.at, number, settings.on_bad_bytes)
+
+
+def read_table(part: Part, settings: ReadSettings, tally: Tally) -> Numbered:
+    """The text column of a table with a header."""
+    rows = delimited(part, settings, tally)
+    line, header = next(rows, (1, None))
+    if header is None:
+        return
+    if settings.text_field not in header:
+        raise no_field(part.at(line), settings.text_field, header)
+    position = header.index(settings.text_field)
+    for number, cells in rows:
+        if len(cells) != len(header):
+            hint = "a separator or line end inside a text without quotes, or a cut line"
+            raise InputError(f"{part.at(number)}: {len(cells)} fields where the header has {len(header)}", hint)
+        yield number, cells[position]
+
+
+def read_parquet(part: Part, settings: ReadSettings, tally: Tally) -> Numbered:
+    """The text column of a Parquet file; null is no text."""
+    name = settings.text_field
+    for number, row in parquet_rows(part, [name]):
+        if not isinstance(row[name], str | None):
+            raise no_field(part.source.name, name, list(row))
+        yield from _cell(row[name], part, number, settings, tally)
+    with open_part(part, tally) as stream:  # for its hash: the reader jumps to and fro
+        while stream.read(1 << 20):
+            pass
 
 
 def _cell(text: str | None, part: Part, number: int, settings: ReadSettings, tally: Tally) -> Numbered:
@@ -166,14 +172,13 @@ def read_task(part: Part, settings: ReadSettings, tally: Tally) -> Numbered:
     `race`: a file's `article` is one. `squad-answers`: every question and, on the next line, the sentence of its
     context that holds its answer, so that pretraining sees the one beside the other.
     """
-    data = bytearray()
-    for number, offset, raw in raw_lines(part, settings, tally):
-        data += decode(raw, part, number, offset, settings.on_bad_bytes).encode() + b"\n"
-    name, kind = part.source.name, part.source.kind
+    data = "\n".join(line for _, line in text_lines(part, settings, tally))
     if not data.strip():
         return
+    name, kind = part.source.name, part.source.kind
+    task, hint = "RACE" if kind == "race" else "SQuAD", "JSON lines end in .jsonl"
+    value = parse_json(data, f"{name}: not a file of {task}'s format", hint)
     try:
-        value = json.loads(data)
         if kind == "race":
             texts = [value["article"]]
         elif kind == "squad":
@@ -182,10 +187,9 @@ def read_task(part: Part, settings: ReadSettings, tally: Tally) -> Numbered:
             texts = [t for article in value["data"] for p in article["paragraphs"] for t in _questions_and_answers(p)]
         if not all(isinstance(text, str) for text in texts):
             raise TypeError("its text is no string")
-    except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
-        task = "RACE" if kind == "race" else "SQuAD"
+    except (KeyError, TypeError, AttributeError) as error:
         reason = f"no key {error}" if isinstance(error, KeyError) else error
-        raise InputError(f"{name}: not a file of {task}'s format ({reason})", "JSON lines end in .jsonl") from None
+        raise InputError(f"{name}: not a file of {task}'s format ({reason})", hint) from None
     if kind == "squad-answers" and not texts:
         raise InputError(f"{name}: no question has an answer in its context", "a file to train on has them")
     for number, text in enumerate(texts, 1):
@@ -228,7 +232,7 @@ def read_hub(part: Part, settings: ReadSettings, tally: Tally) -> Numbered:
         for number, row in enumerate(rows, 1):
             text = row.get(field)
             if (text is not None and not isinstance(text, str)) or field not in row:
-                raise _no_field(f"{source}: row {number}", field, list(row))
+                raise no_field(f"{source}: row {number}", field, list(row))
             if hub.document and hub.document not in row:
                 found = ", ".join(row)
                 raise InputError(f"{source}: row {number}: no field {hub.document!r} (found: {found})", "?document=…")

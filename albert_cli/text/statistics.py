@@ -1,26 +1,25 @@
-"""What a vocabulary is worth: how it covers and cuts text that it was not trained on, and what fewer pieces do."""
+"""What a vocabulary is worth: how it covers and cuts text that it was not trained on, and what fewer tokens do."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unicodedata import normalize
 
 from albert_cli import console
+from albert_cli.text.unigram import cut
+from albert_cli.text.vocabulary import Vocabulary
 
-if TYPE_CHECKING:
-    from albert_cli.text.vocabulary import Vocabulary
-
-_STUDIED = 20_000  # sentences: pieces a word to about 0.2 %
-_SHARES = (1, 1 / 2, 1 / 4)  # of the pieces
+_STUDIED = 20_000  # sentences: tokens a word to about 0.2 %
+_SHARES = (1, 1 / 2, 1 / 4)  # of the tokens
 
 
 def measure(vocabulary: Vocabulary, sentences: Sequence[str]) -> dict[str, Any]:
     """Figures of `vocabulary` on cleaned sentences; for an unbiased picture they were not trained on.
 
-    characters: of the running text, those that have a piece; pieces_per_word: words are what white space
-    separates, so that the figure says little of scripts without it; unknown_rate: share of the pieces.
+    character_coverage_achieved: of the running text, those that have a token; pieces_per_word: words are what white
+    space separates, so that the figure says little of scripts without it; unknown_rate: share of the tokens.
     """
     studied = sentences[:: max(1, len(sentences) // _STUDIED)]
     composed = [normalize("NFKC", sentence) for sentence in studied]
@@ -54,8 +53,9 @@ def _rates(composed: Sequence[str], ids: Sequence[Sequence[int]], unknown: int) 
 
 
 def _fewer_pieces(vocabulary: Vocabulary, sentences: Sequence[str], composed: Sequence[str]) -> list[dict[str, float]]:
-    """The rates of the whole vocabulary, and of its best pieces."""
-    by_size = {v.size: v for v in (vocabulary.cut(round(vocabulary.size * share)) for share in _SHARES)}
+    """The rates of the whole vocabulary, and of its best tokens."""
+    smaller = (cut(vocabulary.model, round(vocabulary.size * share)) for share in _SHARES)
+    by_size = {v.size: v for v in (Vocabulary(model, vocabulary.cleaning) for model in smaller)}
     return [{"size": n, **_rates(composed, v.encode_batch(sentences), v.unk_id)} for n, v in by_size.items()]
 
 
@@ -69,16 +69,16 @@ def lines(report: Mapping[str, Any]) -> list[str]:
     ]
     return [
         f"{report['character_coverage_achieved']:.4%} of the characters covered"
-        + (f" (not: {readable(without)})" if without else ""),
-        f"on {where} text {report['pieces_per_word']:.3f} pieces a word, {report['characters_per_piece']:.2f}"
-        f" characters a piece, {report['unknown_rate']:.4%} of the pieces unknown",
-        f"longest pieces: {readable(report['longest_pieces'][:5])}",
-        f"commonest pieces: {readable(report['commonest_pieces'])}",
-        "with only the best of its pieces (a vocabulary trained to that size does about as well):",
-        console.table(["pieces", "pieces a word", "bytes a piece"], rows),
+        + (f" (not: {printable(' '.join(without))})" if without else ""),
+        f"on {where} text {report['pieces_per_word']:.3f} tokens a word, {report['characters_per_piece']:.2f}"
+        f" characters a token, {report['unknown_rate']:.4%} of the tokens unknown",
+        f"longest tokens: {printable(' '.join(report['longest_pieces'][:5]))}",
+        f"commonest tokens: {printable(' '.join(report['commonest_pieces']))}",
+        "with only the best of its tokens (a vocabulary trained to that size does about as well):",
+        console.table(["tokens", "tokens a word", "bytes a token"], rows),
     ]
 
 
-def readable(pieces: Sequence[str]) -> str:
-    """Pieces beside one another with nothing in them that a terminal would obey."""
-    return " ".join("".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in p) for p in pieces)
+def printable(text: str) -> str:
+    """The text with nothing in it that a terminal would obey."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)

@@ -11,8 +11,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from albert_cli.data.random import Integers
 from albert_cli.errors import ConfigError
+from albert_cli.random import Integers
 from albert_cli.training.settings import TrainSettings
 
 

@@ -16,11 +16,11 @@ from torch import Tensor
 from albert_cli import config
 from albert_cli.counting import costs
 from albert_cli.data.batches import PackedBatch, PairSettings, batch, lengths
-from albert_cli.data.random import Integers
 from albert_cli.data.shards import TokenCorpus
 from albert_cli.model import card, hub
 from albert_cli.model.heads import PretrainingLogits, PretrainingModel
 from albert_cli.model.packing import pack
+from albert_cli.random import Integers
 from albert_cli.ranks import Group
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.batching import cut_by_tokens

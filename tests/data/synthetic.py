@@ -4,18 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from albert_cli.data.arrays import Ids
+from albert_cli.data.batches import PackedBatch
 from albert_cli.data.shards import Shard, TokenCorpus
+from albert_cli.text.vocabulary import Vocabulary
 
 FIRST_ORDINARY = 5
 
 
+def FakeVocabulary(**changes: object) -> Vocabulary:
+    """What drawing a batch needs to know of a vocabulary."""
+    return cast(Vocabulary, _Facts(**changes))  # type: ignore[arg-type]
+
+
 @dataclass(frozen=True)
-class FakeVocabulary:
+class _Facts:
     size: int = 30_000
+    unk_id: int = 1
     cls_id: int = 2
     sep_id: int = 3
     mask_id: int = 4
@@ -60,3 +70,22 @@ def document_of(corpus: TokenCorpus, position: int) -> int:
     sentence = int(np.searchsorted(corpus.shards[shard].sentences, local, "right")) - 1
     document = int(np.searchsorted(corpus.shards[shard].documents, sentence, "right")) - 1
     return int(corpus.document_starts[shard]) + document
+
+
+def concatenate(batches: Sequence[PackedBatch]) -> PackedBatch:
+    """Join batches into one, in order."""
+    sizes = np.cumsum([0, *(b.ids.size for b in batches)])
+    shifted = [(b.offsets[1:] + n, b.masked_index + n) for b, n in zip(batches, sizes[:-1].tolist(), strict=True)]
+
+    def join(parts: Sequence[Ids]) -> Ids:
+        return np.concatenate(parts).astype(np.int32)
+
+    return PackedBatch(
+        join([b.ids for b in batches]),
+        join([b.segment_ids for b in batches]),
+        join([b.position_ids for b in batches]),
+        join([np.zeros(1, np.int32), *(offsets for offsets, _ in shifted)]),
+        join([index for _, index in shifted]),
+        join([b.masked_labels for b in batches]),
+        join([b.order_labels for b in batches]),
+    )

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from albert_cli.data.batches import PackedBatch, PairSettings, batch, concatenate, original_ids, step_indices
+from albert_cli.data.batches import PackedBatch, PairSettings, batch, original_ids, step_indices
 from albert_cli.data.pairs import draw_pairs
 from albert_cli.data.shards import TokenCorpus
 from albert_cli.errors import InputError
-from tests.data.synthetic import FIRST_ORDINARY, FakeVocabulary, numbered_corpus, text_like_corpus
+from tests.data.synthetic import FIRST_ORDINARY, FakeVocabulary, concatenate, numbered_corpus, text_like_corpus
 
 VOCABULARY = FakeVocabulary()
 RULES = [

@@ -11,12 +11,13 @@ import pytest
 
 from albert_cli import store
 from albert_cli.data.batches import PairSettings, batch, original_ids
-from albert_cli.data.build import BuildSettings, build
+from albert_cli.data.build import build
 from albert_cli.data.examples import decode
-from albert_cli.data.inspect import describe
 from albert_cli.data.shards import TokenCorpus
 from albert_cli.data.statistics import length_statistics, sample_statistics
+from albert_cli.data.tokenise import BuildSettings
 from albert_cli.errors import CheckpointError
+from albert_cli.inspect import describe
 from albert_cli.text.vocabulary import Vocabulary
 from tests.data.synthetic import FakeVocabulary, numbered_corpus, text_like_corpus
 
@@ -32,16 +33,16 @@ def data(small_vocabulary: Path, write_files: Files, tmp_path: Path) -> Path:
 
 
 def test_a_data_directory_is_described_with_examples(data: Path) -> None:
-    facts, text = describe(data, examples=3, step=2, seed=1, batch_size=8)
+    facts, text = describe(data, examples=3, step=2, seed=1)
     assert json.loads(json.dumps(facts))["kind"] == "data"
-    assert [example["index"] for example in facts["examples"]] == [16, 17, 18]
-    assert "from step 2, 8 sequences a step, seed 1:" in text
+    assert [example["index"] for example in facts["examples"]] == [64, 65, 66]
+    assert "from step 2, 32 sequences a step, seed 1:" in text
     assert text.count("example ") == 3
     assert "  A: " in text
     assert "[" in text.split("example", 1)[1]
     assert "\x1b" not in text, "no colour where stdout is not a terminal"
     pieces = facts["totals"]["train"]["tokens"]
-    assert facts["pieces_per"]["document"]["mean"] == pytest.approx(
+    assert facts["tokens_per"]["document"]["mean"] == pytest.approx(
         pieces / facts["totals"]["train"]["documents"], 0.01
     )
 
@@ -97,7 +98,7 @@ def test_the_sample_shows_the_rates_that_the_settings_ask_for() -> None:
 def test_a_vocabulary_is_described(small_vocabulary: Path) -> None:
     facts, text = describe(small_vocabulary)
     assert facts["size"] == 300
-    assert "ordinary_pieces" in text
+    assert "ordinary_tokens" in text
 
 
 def test_verify_counts_files_and_names_the_damaged_one(data: Path) -> None:

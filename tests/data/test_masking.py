@@ -16,6 +16,7 @@ from albert_cli.data.batches import PairSettings, batch, original_ids, pack
 from albert_cli.data.masking import Spans, mask, ngram_probabilities, select_spans
 from albert_cli.data.pairs import draw_pairs
 from albert_cli.errors import CheckpointError
+from albert_cli.text.vocabulary import Vocabulary
 from tests.data.synthetic import FIRST_ORDINARY, FakeVocabulary, numbered_corpus, text_like_corpus, word_starts
 
 VOCABULARY = FakeVocabulary()
@@ -36,13 +37,11 @@ def draw(settings: PairSettings, sequences: int = 400, seed: int = 0) -> Packed:
     return Packed(ids, special, offsets, index)
 
 
-def spans_of(packed: Packed, settings: PairSettings, seed: int = 0, vocabulary: FakeVocabulary = VOCABULARY) -> Spans:
+def spans_of(packed: Packed, settings: PairSettings, seed: int = 0, vocabulary: Vocabulary = VOCABULARY) -> Spans:
     return select_spans(packed.ids, packed.special, packed.offsets, vocabulary, settings, seed, packed.examples)
 
 
-def words_of(
-    packed: Packed, row: int, settings: PairSettings, vocabulary: FakeVocabulary = VOCABULARY
-) -> list[list[int]]:
+def words_of(packed: Packed, row: int, settings: PairSettings, vocabulary: Vocabulary = VOCABULARY) -> list[list[int]]:
     """The words of one sequence as lists of positions, an empty list where a special token stands."""
     words: list[list[int]] = []
     for position in range(int(packed.offsets[row]), int(packed.offsets[row + 1])):
@@ -112,7 +111,7 @@ def test_spans_are_distributed_as_the_plain_procedure_draws_them(settings: PairS
     assert abs(sum(ours[k] * k for k in ours) - sum(theirs[k] * k for k in theirs)) <= 0.002 * packed.ids.size
 
 
-def assert_rules(packed: Packed, spans: Spans, settings: PairSettings, vocabulary: FakeVocabulary) -> None:
+def assert_rules(packed: Packed, spans: Spans, settings: PairSettings, vocabulary: Vocabulary) -> None:
     """Spans are whole words, at most `ngram`, of one segment, apart, and within the budget of either kind."""
     word_of, in_word = {}, {}
     for row in range(packed.offsets.size - 1):
@@ -187,7 +186,7 @@ def test_fifteen_percent_of_the_positions_are_masked() -> None:
 
 def test_the_first_span_of_a_sequence_has_exactly_the_papers_distribution() -> None:
     # One word a piece and a budget of three: the first candidate is never shortened but at a segment's end.
-    vocabulary = replace(VOCABULARY, is_word_start=np.ones(30_000, bool))
+    vocabulary = FakeVocabulary(is_word_start=np.ones(30_000, bool))
     settings = PairSettings(max_predictions=3)
     packed = draw(settings, 6000)
     spans = spans_of(packed, settings, vocabulary=vocabulary)

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from albert_cli.data.batches import PackedBatch, PairSettings, batch, concatenate, step_indices
+from albert_cli.data.batches import PackedBatch, PairSettings, batch, step_indices
 from albert_cli.data.prefetch import prefetch
-from tests.data.synthetic import FakeVocabulary, text_like_corpus
+from tests.data.synthetic import FakeVocabulary, concatenate, text_like_corpus
 from tests.data.test_batches import assert_equal
 
 CORPUS, VOCABULARY, RULES = text_like_corpus(60, shards=3), FakeVocabulary(), PairSettings(64, permutation=True)

@@ -20,10 +20,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from albert_cli import store
-from albert_cli.data.build import BuildSettings, build, summary
+from albert_cli.data.build import build
+from albert_cli.data.merge import summary
 from albert_cli.data.plan import parse_share, plan, share_of
 from albert_cli.data.shards import Shard, TokenCorpus
-from albert_cli.data.tokenise import clean_tidy
+from albert_cli.data.tokenise import BuildSettings, clean_tidy
 from albert_cli.errors import BusyError, CheckpointError, ConfigError
 from albert_cli.text.clean import Cleaning, clean
 from albert_cli.text.sentences import split_sentences

@@ -12,7 +12,9 @@ import transformers
 from albert_cli import store
 from albert_cli.evaluation.predict import predict
 from albert_cli.tasks.spec import find_task
-from albert_cli.text import vocabulary
+from albert_cli.text import build_vocabulary
+from albert_cli.text.build_vocabulary import VocabularySettings
+from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.finetune import finetune, prepare
 
 QUICK = (
@@ -27,14 +29,14 @@ def theirs(tmp_path_factory: pytest.TempPathFactory, shared_data: Path) -> Path:
     work = tmp_path_factory.mktemp("theirs")
     pairs = find_task("mrpc").read("dev", str(shared_data / "glue"))
     (work / "text.txt").write_text("\n".join(text for e in pairs for text in (e.text_a, str(e.text_b))))
-    vocabulary.build([str(work / "text.txt")], work / "vocabulary", size=1000)
+    build_vocabulary.build([str(work / "text.txt")], work / "vocabulary", VocabularySettings(size=1000))
     torch.manual_seed(0)
     shape = transformers.AlbertConfig(
         vocab_size=1000, embedding_size=8, hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
         intermediate_size=32, max_position_embeddings=256, initializer_range=0.5, classifier_dropout_prob=0.0,
     )  # fmt: skip
     transformers.AlbertForPreTraining(shape).save_pretrained(work / "model")
-    vocabulary.Vocabulary.load(work / "vocabulary").copy_to(work / "model", 256)
+    Vocabulary.load(work / "vocabulary").copy_to(work / "model", 256)
     transformers.AutoTokenizer.from_pretrained(work / "model").save_pretrained(work / "model")
     return work / "model"
 

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from albert_cli.errors import ConfigError
 from albert_cli.tasks.encode import Features, encode, epoch_order, truncated_lengths
 from albert_cli.tasks.spec import Example, find_task
-from albert_cli.text.vocabulary import Vocabulary, build
+from albert_cli.text.build_vocabulary import VocabularySettings, build
+from albert_cli.text.vocabulary import Vocabulary
 
 
 class Letters:
@@ -187,7 +188,7 @@ def test_ids_and_segments_are_those_of_the_hugging_face_tokenizer(shared_data: P
     glue = str(shared_data / "glue")
     text = tmp_path / "text.txt"
     text.write_text("".join(f"{e.text_a}\n{e.text_b}\n" for e in mrpc.read("train", glue)), encoding="utf-8")
-    build([str(text)], tmp_path / "vocabulary", 1000)
+    build([str(text)], tmp_path / "vocabulary", VocabularySettings(1000))
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "vocabulary")
     examples = [*mrpc.read("dev", glue), *find_task("cola").read("dev", glue)]
     features = encode(examples, Vocabulary.load(tmp_path / "vocabulary"), 512)

@@ -4,14 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from albert_cli.text import vocabulary
+from albert_cli.text import build_vocabulary
+from albert_cli.text.build_vocabulary import VocabularySettings
 from albert_cli.text.vocabulary import Vocabulary
 
 
 @pytest.fixture(scope="session")
 def vocabulary_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("text") / "vocabulary"
-    vocabulary.build(["docs:stdlib"], out, 2000, sample_size=12_000)
+    build_vocabulary.build(["docs:stdlib"], out, VocabularySettings(2000, sample_size=12_000))
     return out
 
 

@@ -13,11 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from albert_cli.errors import InputError
-from albert_cli.text.corpus import Document, describe_sources, read_documents, resolve
+from albert_cli.text.corpus import Document, describe_sources, read_documents
+from albert_cli.text.lines import ReadSettings
+from albert_cli.text.sources import resolve
 
 
 def texts(*sources: object, **options: object) -> list[str]:
-    return [d.text for d in read_documents([str(s) for s in sources], **options)]  # type: ignore[arg-type]
+    return [d.text for d in read_documents([str(s) for s in sources], ReadSettings(**options))]  # type: ignore[arg-type]
 
 
 def test_blank_lines_end_documents(tmp_path: Path) -> None:

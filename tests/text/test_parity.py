@@ -18,7 +18,8 @@ import pytest
 from sentencepiece import SentencePieceProcessor
 
 from albert_cli import store
-from albert_cli.text import vocabulary
+from albert_cli.text import build_vocabulary
+from albert_cli.text.build_vocabulary import VocabularySettings
 from albert_cli.text.clean import Cleaning, clean
 from albert_cli.text.corpus import read_documents
 from albert_cli.text.sentences import split_sentences
@@ -44,7 +45,7 @@ def explain(v: Vocabulary, text: str, ours: list[int], theirs: list[int]) -> str
     """Why the ids of a text differ: a kind that is known, or "unexplained"."""
     if any(token in text for token in SPECIAL_TOKENS.values()):
         return "a literal special token"
-    scores = [sum(v._proto.pieces[i].score for i in ids) for ids in (ours, theirs)]
+    scores = [sum(v.model.pieces[i].score for i in ids) for ids in (ours, theirs)]
     joined = ["".join(v.pieces[i] for i in ids) for ids in (ours, theirs)]
     if joined[0] == joined[1] and abs(scores[0] - scores[1]) < 1e-3:
         return "two segmentations of equal score"
@@ -78,7 +79,9 @@ def english(tmp_path_factory: pytest.TempPathFactory, shared_data: Path) -> Path
     if named := os.environ.get("ALBERT_TEST_VOCABULARY"):
         return Path(named)
     out = tmp_path_factory.mktemp("parity") / "vocabulary"
-    vocabulary.build([str(shared_data / "corpus" / "enwiki-small.jsonl")], out, 8000, sample_size=20_000)
+    build_vocabulary.build(
+        [str(shared_data / "corpus" / "enwiki-small.jsonl")], out, VocabularySettings(8000, sample_size=20_000)
+    )
     return out
 
 
@@ -104,7 +107,7 @@ def test_other_scripts(tmp_path: Path, cleaning: Cleaning) -> None:
     """1,000 sentences each of eight languages in seven scripts."""
     for language in LANGUAGES:
         (tmp_path / f"{language}.txt").write_text("\n".join(sentences(language)), encoding="utf-8")
-    vocabulary.build([str(tmp_path)], tmp_path / "out", 600, cleaning)
+    build_vocabulary.build([str(tmp_path)], tmp_path / "out", VocabularySettings(600, cleaning))
     assert store.read_json(tmp_path / "out" / "vocabulary.json")["unknown_rate"] < 0.001
     for language in LANGUAGES:
         texts = sentences(language)

@@ -18,17 +18,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from albert_cli.errors import ConfigError, InputError
+from albert_cli.random import copies
 from albert_cli.text import lines as reading
-from albert_cli.text.corpus import copies, document_hash, read_documents, read_part, resolve
+from albert_cli.text.corpus import document_hash, read_documents, read_part
 from albert_cli.text.lines import Part, ReadSettings, Tally, parse_size, snap, stamp
-from albert_cli.text.sources import Source
+from albert_cli.text.sources import Source, resolve
 
 pa = pytest.importorskip("pyarrow")
 import pyarrow.parquet as pq  # noqa: E402
 
 
 def texts(*sources: object, **options: Any) -> list[str]:
-    return [d.text for d in read_documents([str(s) for s in sources], **options)]
+    return [d.text for d in read_documents([str(s) for s in sources], ReadSettings(**options))]
 
 
 def zstd(data: bytes) -> bytes:

@@ -5,6 +5,7 @@ from unicodedata import normalize
 import pytest
 
 from albert_cli.text import statistics
+from albert_cli.text.unigram import cut
 from albert_cli.text.vocabulary import Vocabulary
 
 TEXT = ["the file is not there.", "a snow☃man ☃", "unquestionably 한국"]
@@ -37,15 +38,17 @@ def test_fewer_pieces_cut_text_finer(small_vocabulary: Vocabulary) -> None:
 
 def test_a_cut_keeps_the_best_pieces_and_every_character(small_vocabulary: Vocabulary) -> None:
     v = small_vocabulary
-    smaller = v.cut(500)
+    smaller = Vocabulary(cut(v.model, 500), v.cleaning)
     assert smaller.size == 500
     assert smaller.pieces == [piece for piece in v.pieces if piece in set(smaller.pieces)]
     assert smaller.first_ordinary_id == v.first_ordinary_id
     assert {p for p in v.pieces if len(p) == 1} <= set(smaller.pieces)
-    scores = {p.piece: p.score for p in v._proto.pieces if p.type == p.NORMAL and len(p.piece) > 1}
+    scores = {p.piece: p.score for p in v.model.pieces if p.type == p.NORMAL and len(p.piece) > 1}
     kept = [score for piece, score in scores.items() if piece in smaller.pieces]
     assert sorted(kept) == sorted(scores.values())[-len(kept) :]
-    single = v.cut(1)  # less than what every text may need: special pieces, symbols and characters remain
+    single = Vocabulary(
+        cut(v.model, 1), v.cleaning
+    )  # less than what every text may need: special pieces, symbols and characters remain
     assert all(len(piece) == 1 for piece in single.pieces[v.first_ordinary_id :])
     text = "the file is not there."
     assert single.decode(single.encode(text)) == text
@@ -65,4 +68,4 @@ def test_nothing_to_measure_is_no_accident(small_vocabulary: Vocabulary) -> None
 
 
 def test_what_is_shown_is_printable() -> None:
-    assert statistics.readable(["a\x1b[2J", "\u202eb", "ç"]) == "a\ufffd[2J \ufffdb ç"
+    assert statistics.printable("a\x1b[2J \u202eb ç") == "a\ufffd[2J \ufffdb ç"

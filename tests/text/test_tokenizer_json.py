@@ -12,7 +12,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from albert_cli.text import vocabulary
+from albert_cli.text import build_vocabulary
+from albert_cli.text.build_vocabulary import VocabularySettings
 from albert_cli.text.clean import Cleaning
 from albert_cli.text.corpus import read_documents
 from albert_cli.text.sentences import split_sentences
@@ -33,7 +34,7 @@ def fast(vocabulary_dir: Path) -> Any:
 
 
 def score(v: Vocabulary, ids: list[int]) -> float:
-    return float(sum(v._proto.pieces[i].score for i in ids))
+    return float(sum(v.model.pieces[i].score for i in ids))
 
 
 def differing(v: Vocabulary, fast: Any, texts: list[str]) -> list[str]:
@@ -130,7 +131,7 @@ def test_real_text_has_the_same_ids(tmp_path: Path, shared_data: Path) -> None:
     from transformers import AutoTokenizer
 
     corpus = shared_data / "corpus" / "enwiki-small.jsonl"
-    vocabulary.build([str(corpus)], tmp_path / "v", 8000, sample_size=20_000)
+    build_vocabulary.build([str(corpus)], tmp_path / "v", VocabularySettings(8000, sample_size=20_000))
     v, fast = Vocabulary.load(tmp_path / "v"), AutoTokenizer.from_pretrained(tmp_path / "v")
     sentences = [s for d in islice(read_documents([str(corpus)]), 60) for s in split_sentences(d.text)][:1000]
     rows = (shared_data / "glue" / "MRPC" / "dev.tsv").read_text("utf-8-sig").split("\n")[1:]

@@ -14,9 +14,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from albert_cli import store
-from albert_cli.data.inspect import describe
 from albert_cli.errors import BusyError, CheckpointError, ConfigError, InputError
-from albert_cli.text import vocabulary
+from albert_cli.inspect import describe
+from albert_cli.text.build_vocabulary import VocabularySettings, build, summary
 from albert_cli.text.clean import Cleaning
 from albert_cli.text.unigram import USER_DEFINED_SYMBOLS
 from albert_cli.text.vocabulary import Vocabulary
@@ -61,29 +61,29 @@ def test_the_directory_describes_itself(vocabulary_dir: Path) -> None:
 
 def test_the_same_call_again_is_up_to_date_and_another_is_refused(tmp_path: Path) -> None:
     source, out = str(write_text(tmp_path)), tmp_path / "out"
-    first = vocabulary.build([source], out, 120)
+    first = build([source], out, VocabularySettings(120))
     before = {p.name: p.stat().st_mtime_ns for p in out.iterdir()}
-    again = vocabulary.build([source], out, 120)
+    again = build([source], out, VocabularySettings(120))
     assert (first["up_to_date"], again["up_to_date"]) == (False, True)
     assert {**first, "up_to_date": True} == again
     assert {p.name: p.stat().st_mtime_ns for p in out.iterdir()} == before
     assert store.read_json(out / "vocabulary.json")["fewer_pieces"][1]["size"] == 60
     with pytest.raises(BusyError, match="another size"):
-        vocabulary.build([source], out, 121)
+        build([source], out, VocabularySettings(121))
     with pytest.raises(BusyError, match="another cleaning"):
-        vocabulary.build([source], out, 120, Cleaning(lowercase=False))
+        build([source], out, VocabularySettings(120, Cleaning(lowercase=False)))
     write_text(tmp_path, 2999)
     with pytest.raises(BusyError, match="another sources"):
-        vocabulary.build([source], out, 120)
-    vocabulary.summary(first)
+        build([source], out, VocabularySettings(120))
+    summary(first)
 
 
 def test_the_same_text_gives_the_same_bytes(tmp_path: Path) -> None:
     source = str(write_text(tmp_path))
     for name in ("a", "b"):
-        vocabulary.build([source], tmp_path / name, 120, sample_size=1000)
+        build([source], tmp_path / name, VocabularySettings(120, sample_size=1000))
     assert (tmp_path / "a" / "spiece.model").read_bytes() == (tmp_path / "b" / "spiece.model").read_bytes()
-    vocabulary.build([source], tmp_path / "c", 120, sample_size=1000, seed=1)
+    build([source], tmp_path / "c", VocabularySettings(120, sample_size=1000, seed=1))
     assert (tmp_path / "a" / "spiece.model").read_bytes() != (tmp_path / "c" / "spiece.model").read_bytes()
 
 
@@ -91,21 +91,21 @@ def test_a_directory_in_use_is_left_alone(tmp_path: Path) -> None:
     source, out = str(write_text(tmp_path)), tmp_path / "out"
     out.mkdir()
     (out / "notes.txt").write_text("mine")
-    with pytest.raises(BusyError, match="not empty"):
-        vocabulary.build([source], out, 120)
+    with pytest.raises(BusyError, match="something else"):
+        build([source], out, VocabularySettings(120))
     with pytest.raises(BusyError, match="is a file"):
-        vocabulary.build([source], out / "notes.txt", 120)
+        build([source], out / "notes.txt", VocabularySettings(120))
     assert [p.name for p in out.iterdir()] == ["notes.txt"]
 
 
 def test_too_large_a_vocabulary_names_the_largest(tmp_path: Path) -> None:
     source, out = str(write_text(tmp_path)), tmp_path / "out"
     with pytest.raises(InputError, match="does not allow 30,000 pieces") as refused:
-        vocabulary.build([source], out)
+        build([source], out)
     assert not out.exists()
     size = re.search(r"--size (\d+)", refused.value.hint or "")
     assert size
-    assert vocabulary.build([source], out, int(size[1]))["request"]["size"] == int(size[1])
+    assert build([source], out, VocabularySettings(int(size[1])))["request"]["size"] == int(size[1])
 
 
 ODD = {
@@ -126,11 +126,11 @@ def test_odd_text_is_refused_with_the_largest_size_and_that_works(tmp_path: Path
     source, out = tmp_path / "a.txt", tmp_path / "out"
     source.write_text(text, encoding="utf-8")
     with pytest.raises(InputError, match="does not allow 30,000 pieces") as refused:
-        vocabulary.build([str(source)], out)
+        build([str(source)], out)
     assert not out.exists()
     size = re.search(r"--size (\d+)", refused.value.hint or "")
     assert size
-    assert vocabulary.build([str(source)], out, int(size[1]))["request"]["size"] == int(size[1])
+    assert build([str(source)], out, VocabularySettings(int(size[1])))["request"]["size"] == int(size[1])
     assert Vocabulary.load(out).size == int(size[1])
 
 
@@ -159,7 +159,7 @@ def test_impossible_requests_are_refused(
     source = tmp_path / "a.txt"
     source.write_text(text, encoding="utf-8")
     with pytest.raises(error, match=message):
-        vocabulary.build([str(source)], tmp_path / "out", size)
+        build([str(source)], tmp_path / "out", VocabularySettings(size))
     assert list(tmp_path.iterdir()) == [source]
 
 
@@ -175,14 +175,14 @@ def test_impossible_requests_are_refused(
 )
 def test_impossible_options_are_refused(tmp_path: Path, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        vocabulary.build([str(write_text(tmp_path))], tmp_path / "out", 100, **options)
+        build([str(write_text(tmp_path))], tmp_path / "out", VocabularySettings(100, **options))
     assert not (tmp_path / "out").exists()
 
 
 def start(source: Path, out: Path) -> subprocess.Popen[str]:
     """`albert vocab` as a process of its own."""
-    program = "import sys; from albert_cli.text.vocabulary import build; build(sys.argv[1:2], sys.argv[2], 400)"
-    return subprocess.Popen([sys.executable, "-c", program, str(source), str(out)], stderr=subprocess.PIPE, text=True)
+    call = [sys.executable, "-m", "albert_cli", "vocab", str(source), "--out", str(out), "--size", "400"]
+    return subprocess.Popen(call, stderr=subprocess.PIPE, text=True)
 
 
 def wait_for(path: Path) -> None:
@@ -193,7 +193,7 @@ def wait_for(path: Path) -> None:
 def test_kill_9_leaves_nothing_that_a_reader_takes_and_the_same_command_goes_on(tmp_path: Path) -> None:
     source, out = write_text(tmp_path, 30_000), tmp_path / "out"
     whole = tmp_path / "whole"
-    vocabulary.build([str(source)], whole, 400)
+    build([str(source)], whole, VocabularySettings(400))
     for delay in (0, 0.1, 0.3, 0.6):
         process = start(source, out)
         wait_for(out / "request.json")
@@ -204,7 +204,7 @@ def test_kill_9_leaves_nothing_that_a_reader_takes_and_the_same_command_goes_on(
             with pytest.raises(CheckpointError):
                 Vocabulary.load(out)
             assert "unfinished vocabulary" in describe(out)[1]
-    result = vocabulary.build([str(source)], out, 400)
+    result = build([str(source)], out, VocabularySettings(400))
     assert result["fingerprint"] == store.fingerprint(whole)
     assert {p.name for p in out.iterdir()} == {p.name for p in whole.iterdir()}
 
@@ -212,16 +212,16 @@ def test_kill_9_leaves_nothing_that_a_reader_takes_and_the_same_command_goes_on(
 def test_a_kill_between_the_files_is_made_good(tmp_path: Path) -> None:
     """All files are there and the manifest is not, or the note of the request is still there beside it."""
     source, out = str(write_text(tmp_path)), tmp_path / "out"
-    first = vocabulary.build([source], out, 120)
+    first = build([source], out, VocabularySettings(120))
     request = store.read_json(out / "vocabulary.json")["request"]
     store.write_json(out / "request.json", request)
-    again = vocabulary.build([source], out, 120)
+    again = build([source], out, VocabularySettings(120))
     assert again["up_to_date"]
     assert not (out / "request.json").exists()
     store.write_json(out / "request.json", request)
     (out / "manifest.json").unlink()
     (out / "tokenizer.json").unlink()
-    again = vocabulary.build([source], out, 120)
+    again = build([source], out, VocabularySettings(120))
     assert not again["up_to_date"]
     assert again["fingerprint"] == first["fingerprint"]
 
@@ -231,7 +231,7 @@ def test_a_second_run_at_the_same_time_is_refused_at_once(tmp_path: Path) -> Non
     process = start(source, out)
     wait_for(out / "request.json")
     with pytest.raises(BusyError, match="another run is writing here"):
-        vocabulary.build([str(source)], out, 400)
+        build([str(source)], out, VocabularySettings(400))
     assert process.wait() == 0
     store.verify(out, "vocabulary")
 
@@ -252,7 +252,7 @@ def test_too_little_memory_is_said_with_a_sample_that_fits(
 
 
 def test_scores_are_multiples_of_a_power_of_two(small_vocabulary: Vocabulary) -> None:
-    scores = np.array([p.score for p in small_vocabulary._proto.pieces])
+    scores = np.array([p.score for p in small_vocabulary.model.pieces])
     assert np.array_equal(scores * 1024, np.round(scores * 1024))
     assert np.abs(scores).max() > 5
 
@@ -266,7 +266,7 @@ def test_a_word_is_cut_the_same_wherever_it_stands(small_vocabulary: Vocabulary,
 
 
 def test_no_piece_ends_in_digit_and_comma(tmp_path: Path) -> None:
-    vocabulary.build([str(write_text(tmp_path))], tmp_path / "out", 120)
+    build([str(write_text(tmp_path))], tmp_path / "out", VocabularySettings(120))
     v = Vocabulary.load(tmp_path / "out")
     assert not [piece for piece in v.pieces if re.search(r"\d,$", piece)]
     pieces = [v.pieces[i] for i in v.encode("In 1911, ships")]
@@ -412,12 +412,11 @@ def test_decoding_gives_the_cleaned_text(small_vocabulary: Vocabulary) -> None:
 
 
 def test_training_says_what_it_needs_and_keeps_sentencepiece_quiet(tmp_path: Path) -> None:
-    program = "import sys; from albert_cli.text.vocabulary import build; build(sys.argv[1:2], sys.argv[2], 120)"
     result = subprocess.run(
-        [sys.executable, "-c", program, str(write_text(tmp_path)), str(tmp_path / "out")],
-        capture_output=True, text=True, check=True,
+        [sys.executable, "-m", "albert_cli", "vocab", str(write_text(tmp_path)), "--out", "out", "--size", "120"],
+        capture_output=True, text=True, check=True, cwd=tmp_path,
     )  # fmt: skip
-    assert result.stdout == ""
+    assert result.stdout.startswith("out: 120 tokens")
     assert re.search(r"training on 3,000 sentences, 0.2 MB: takes about 0.1 GB of memory and \d+ s", result.stderr)
     assert "trainer_interface" not in result.stderr
     json.loads((tmp_path / "out" / "tokenizer.json").read_text())

@@ -175,10 +175,11 @@ def test_layers_of_their_own_do_not_grow(parent: ModelConfig, child: ModelConfig
 
 
 def test_another_vocabulary_is_refused(tiny_vocabulary: Path, documents_file: Path, tmp_path: Path) -> None:
-    from albert_cli.text import vocabulary
+    from albert_cli.text import build_vocabulary
+    from albert_cli.text.build_vocabulary import VocabularySettings
 
     other = tmp_path / "other"
-    vocabulary.build([str(documents_file)], other, size=300, seed=1, sample_size=400)
+    build_vocabulary.build([str(documents_file)], other, VocabularySettings(size=300, seed=1, sample_size=400))
     parent = written(tmp_path / "it", other)
     with pytest.raises(ConfigError, match="was trained with another vocabulary"):
         grown(SHAPE, parent, tiny_vocabulary)

@@ -1,17 +1,19 @@
-"""Random numbers as functions of their coordinates.
+"""Random numbers as functions of their coordinates; all that the program draws comes from here.
 
-Every number is a hash of (seed, stream, index, counter); there is no generator that moves on. An example is
-therefore the same in whatever batch, rank or process it is drawn, and a run that resumes has no random
+Every number is a hash of (seed, stream, index, counter), or of a text; there is no generator that moves on. An
+example is therefore the same in whatever batch, rank or process it is drawn, and a run that resumes has no random
 state to restore.
 
-The hash is the finaliser of splitmix64 (Steele, Lea and Flood, OOPSLA 2014), applied once for each
-coordinate.
+The hash of numbers is the finaliser of splitmix64 (Steele, Lea and Flood, OOPSLA 2014), applied once for each
+coordinate. What is drawn once for a text or an epoch uses what it began with (SHA-256, Philox): old splits stay.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 from enum import IntEnum
+from functools import lru_cache
 from typing import TypeAlias
 
 import numpy as np
@@ -64,8 +66,7 @@ def keys(seed: int, stream: Stream, index: Integers) -> Keys:
 
 
 def draw(key: Keys, counter: NDArray[np.integer]) -> Keys:
-    """64 random bits for each pair of a key and a counter (for one: a position in the example); they
-    broadcast."""
+    """64 random bits for each pair of a key and a counter, such as a position in the example; they broadcast."""
     return _mix(np.asarray(counter).astype(np.uint64) * np.uint64(_GOLDEN) + key)
 
 
@@ -80,8 +81,7 @@ def below(bits: Keys, bound: Integers | int) -> Integers:
 
 
 def permute(index: Integers, size: int, key: Keys) -> Integers:
-    """Send each index through a random bijection of range(size) that its key selects, holding no array of
-    that size.
+    """Send each index through a random bijection of range(size) that its key selects, without an array of that size.
 
     A Feistel network on pairs of digits permutes the next square; an image outside the range is sent
     through again until it is inside ("cycle walking", Black and Rogaway, 2002), which is rare because the
@@ -100,3 +100,39 @@ def permute(index: Integers, size: int, key: Keys) -> Integers:
         image[outside] = left * base + right
         outside = outside[image[outside] >= np.uint64(size)]
     return image.astype(np.int64)
+
+
+def copies(weight: float, digest: int) -> int:
+    """How often a document with this 64-bit hash is used in a pass: `weight` on average, its floor or one more.
+
+    Of a weight of 2.25 a quarter of the documents get three and the rest two, of 0.25 the rest gets none.
+    The hash is mixed first, so that the choice does not follow the one of the held-out documents.
+    """
+    mixed = (digest ^ digest >> 31) * 0xBF58476D1CE4E5B9 & _WORD
+    mixed = (mixed ^ mixed >> 30) * 0x94D049BB133111EB & _WORD
+    whole = int(weight)
+    return whole + (mixed < int((weight - whole) * 2**64))
+
+
+def text_share(text: str) -> float:
+    """A number in [0, 1) that depends on the text alone, so that a split is the same on every machine."""
+    return int.from_bytes(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:8], "big") / 2**64
+
+
+@lru_cache(maxsize=4)
+def epoch_order(size: int, seed: int, epoch: int) -> Integers:
+    """The order of `size` examples in an epoch, int64 [size], read-only.
+
+    Drawn by sorting Philox's raw numbers (keyed by seed and epoch): NumPy keeps their stream between
+    versions, which it does not promise of `Generator.permutation`.
+    """
+    key = np.array([seed % 2**64, epoch], dtype=np.uint64)
+    order = np.argsort(np.random.Philox(key=key).random_raw(size), kind="stable")
+    order.flags.writeable = False
+    return order
+
+
+def step_seed(seed: int, step: int, part: int) -> int:
+    """The seed of the computation's generators (dropout) for one micro-batch of one step: 63 bits."""
+    # Odd multipliers spread the three numbers; neighbouring steps share nothing.
+    return seed * _GOLDEN + step * 0xBF58476D1CE4E5B9 + part * 0x94D049BB133111EB & _WORD >> 1

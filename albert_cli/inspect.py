@@ -1,0 +1,112 @@
+"""`albert inspect`: what a directory holds, and whether its bytes are intact."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from albert_cli import console, store
+from albert_cli.data.describe import Place, describe_data
+from albert_cli.data.pairs import PairSettings
+from albert_cli.errors import CheckpointError
+from albert_cli.text.build_vocabulary import describe_vocabulary
+from albert_cli.text.vocabulary import Vocabulary
+from albert_cli.training.pretrain_recipe import resolve
+from albert_cli.training.settings import TrainSettings
+
+# A file that tells what a directory without a manifest is, or what is being made in it.
+_KINDS = {
+    "metrics.jsonl": "run",
+    "results.json": "evaluation",
+    "config.json": "Hugging Face model",
+    "plan.json": "unfinished data",
+    "request.json": "unfinished vocabulary",
+}
+_RESULT = ("task", "metric", "score", "median", "spread", "majority", "seeds")
+_MODEL = ("model_type", "hidden_size", "embedding_size", "num_hidden_layers", "vocab_size")
+
+
+def describe(
+    directory: Path,
+    *,
+    verify: bool = False,
+    examples: int = 0,
+    seed: int | None = None,
+    step: int = 0,
+    recipe: str | None = None,
+) -> tuple[dict[str, Any], str]:
+    """What `directory` holds, as a mapping and as text.
+
+    examples: how many to decode from the first of `step` on, for a data directory, as the recipe (or the defaults)
+    draws them; verify: re-hash every file that a manifest below names. Raises `CheckpointError` when there is nothing
+    to describe or a file is damaged.
+    """
+    if not directory.is_dir():
+        raise CheckpointError(f"{directory}: no such directory")
+    manifest = store.read_manifest(directory)
+    kind = manifest.kind if manifest is not None else _kind_without_manifest(directory)
+    facts: dict[str, Any] = {"directory": str(directory), "kind": kind}
+    if manifest is not None:
+        facts |= {"fingerprint": manifest.fingerprint(), "created_by": manifest.created_by}
+        facts |= {"parents": dict(manifest.parents)}
+    if verify:  # first: what is damaged cannot be described
+        facts["verified"] = _verify_below(directory)
+    text = [f"{directory}: {kind}" + (f" {facts['fingerprint']}" if manifest else ", unverified (no manifest)")]
+    if kind == "data":
+        more, lines = describe_data(directory, _place(directory, recipe, seed, step), examples)
+    elif kind == "vocabulary":
+        more, lines = describe_vocabulary(directory)
+    else:
+        more = _run_or_result(directory)
+        lines = console.named_values(more)
+    if verify:
+        lines = [*lines, f"verified: {facts['verified']} files match their SHA-256"]
+    return facts | more, "\n".join([*text, *lines])
+
+
+def _kind_without_manifest(directory: Path) -> str:
+    if any(directory.glob("step-*")):
+        return "run"
+    found = (kind for name, kind in _KINDS.items() if (directory / name).is_file())
+    kind = next(found, None)
+    if kind is None:
+        raise CheckpointError(f"{directory}: nothing of this program, and no Hugging Face model")
+    return kind
+
+
+def _place(directory: Path, recipe: str | None, seed: int | None, step: int) -> Place:
+    """Where a recipe's step begins, or that of the defaults."""
+    if recipe is None:
+        size = TrainSettings().batch_size
+        return Place(PairSettings(), seed or 0, step, size, step * size)
+    resolved = resolve(recipe, [], Vocabulary.load(directory).size)
+    batches, seed = resolved.batches, resolved.train.seed if seed is None else seed
+    return Place(resolved.data, seed, step, batches.size(step), batches.first(step))
+
+
+def _verify_below(directory: Path) -> int:
+    """Re-hash everything below; the number of files."""
+    manifests = (p.relative_to(directory) for p in directory.rglob(store.MANIFEST))
+    found = sorted(p.parent for p in manifests if not any(part.startswith(".") for part in p.parts))
+    if not found:
+        raise CheckpointError(f"{directory}: no {store.MANIFEST}, so nothing can be verified")
+    return sum(len(store.verify(directory / place).files) for place in found)
+
+
+def _run_or_result(directory: Path) -> dict[str, Any]:
+    """Of a run, a checkpoint, a task or a result: its steps, its last metrics, its score, its shape."""
+    facts: dict[str, Any] = {}
+    if steps := sorted(p.name for p in directory.glob("step-*") if (p / store.MANIFEST).is_file()):
+        facts["checkpoints"] = steps
+    for name in ("status", "state"):
+        if (directory / f"{name}.json").is_file():
+            facts[name] = store.read_json(directory / f"{name}.json")
+    if (directory / "metrics.jsonl").is_file():
+        records = store.read_journal(directory / "metrics.jsonl")
+        for name, wanted in (("last_training", "loss"), ("last_evaluation", "eval")):
+            facts[name] = next((r for r in reversed(records) if wanted in r), None)
+    for key, file, names in (("results", "results.json", _RESULT), ("model", "config.json", _MODEL)):
+        if (directory / file).is_file():
+            values = store.read_json(directory / file)
+            facts[key] = {name: values[name] for name in names if name in values}
+    return facts

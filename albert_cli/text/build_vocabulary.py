@@ -1,0 +1,173 @@
+"""`albert vocab`: a SentencePiece vocabulary from any text, trained as the paper's was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from albert_cli import console, store
+from albert_cli.errors import BusyError, ConfigError, InputError
+from albert_cli.text import statistics
+from albert_cli.text.clean import Cleaning
+from albert_cli.text.corpus import describe_sources, read_documents
+from albert_cli.text.lines import ReadSettings
+from albert_cli.text.sampling import clean_in_place, draw, losses, warn_of_losses
+from albert_cli.text.unigram import CONTROL_SYMBOLS, USER_DEFINED_SYMBOLS, announce, is_too_long, train
+from albert_cli.text.vocabulary import CONFIG, MODEL, TOKENIZER, Vocabulary
+
+REPORT = "vocabulary.json"
+_REQUEST = "request.json"  # in a directory that is being made: what was asked for
+_ENOUGH_TO_HOLD_BACK = 10_000  # sentences
+_SMALLEST = 2 + len(CONTROL_SYMBOLS) + len(USER_DEFINED_SYMBOLS)
+
+
+@dataclass(frozen=True)
+class VocabularySettings:
+    """What is asked for; raises `ConfigError` for what cannot be.
+
+    size: tokens; sample_size: sentences that training sees at most, drawn uniformly from all sources.
+    """
+
+    size: int = 30_000
+    cleaning: Cleaning = field(default_factory=Cleaning)
+    sample_size: int = 2_000_000
+    character_coverage: float = 0.99995
+    seed: int = 0
+    language: str = "en"
+    read: ReadSettings = field(default_factory=ReadSettings)
+
+    def __post_init__(self) -> None:
+        if self.size <= _SMALLEST:
+            raise ConfigError(f"a vocabulary of {self.size} tokens is too small", f"the symbols alone take {_SMALLEST}")
+        if self.size >= 2**31:
+            raise ConfigError(f"a vocabulary of {self.size} tokens is too large", "the paper's has 30000")
+        if not 0 <= self.seed < 2**32:
+            raise ConfigError(f"the seed must lie between 0 and 4294967295, not {self.seed}")
+        if self.sample_size < 1:
+            raise ConfigError(f"the sample size must be positive, not {self.sample_size}")
+        if not 0.9 <= self.character_coverage <= 1:
+            raise ConfigError(f"the character coverage must lie between 0.9 and 1, not {self.character_coverage}")
+
+
+def build(sources: Sequence[str], out: Path | str, settings: VocabularySettings | None = None) -> dict[str, Any]:
+    """Train a vocabulary on the sources' text and write its directory; returns the report.
+
+    When `out` holds the result of the same call already, its report is returned with `"up_to_date": True`. Raises
+    `InputError` for unreadable or empty sources and for text that does not allow the size, `BusyError` when `out`
+    holds something else.
+    """
+    out, settings = Path(out), settings or VocabularySettings()
+    manifest = store.finished(out, "vocabulary", _REQUEST)
+    request = asdict(settings)
+    request |= {**request.pop("read"), "sources": describe_sources(sources)}
+    if manifest is not None:
+        console.note(f"{out}: up to date")
+        return {"directory": str(out), "fingerprint": manifest.fingerprint(), "up_to_date": True, **_same(out, request)}
+    with _making(out, request):
+        vocabulary, report = _train(sources, settings, request)
+        with store.publish(out, "vocabulary") as staging:
+            vocabulary.copy_to(staging)
+            store.write_json(staging / REPORT, report)
+    return {"directory": str(out), "fingerprint": store.fingerprint(out), "up_to_date": False, **report}
+
+
+def _train(
+    sources: Sequence[str], settings: VocabularySettings, request: Mapping[str, Any]
+) -> tuple[Vocabulary, dict[str, Any]]:
+    """A vocabulary, and its report."""
+    documents = read_documents(sources, settings.read)
+    sample = draw(documents, settings.sample_size, settings.seed, settings.language, announce)
+    sentences = sample.sentences
+    lost = losses(sentences, settings.cleaning)
+    warn_of_losses(lost, sentences)
+    clean_in_place(sentences, settings.cleaning)
+    if not sentences:
+        raise InputError(f"no text in {', '.join(sources)}", "a vocabulary needs at least some thousand sentences")
+    held_back = sentences[99::100] if len(sentences) >= _ENOUGH_TO_HOLD_BACK else []
+    if held_back:
+        del sentences[99::100]
+    model = train(sentences, settings.size, settings.character_coverage, settings.seed)
+    vocabulary = Vocabulary(model, settings.cleaning)
+    report = {
+        "request": request,
+        "documents": sample.documents,
+        "sentences": {
+            "read": sample.read,
+            "training": len(sentences),
+            "too_long": sum(map(is_too_long, sentences)),
+            "held_back": len(held_back),
+        },
+        "characters": sum(map(len, sentences)),
+        "losses": {switch: asdict(loss) for switch, loss in lost.items()},
+        **statistics.measure(vocabulary, held_back or sentences),
+    }
+    return vocabulary, report
+
+
+def summary(report: Mapping[str, Any]) -> str:
+    """A report of `build` in a few lines for a person."""
+    size, counts = report["request"]["size"], report["sentences"]
+    head = (
+        f"{report['directory']}: {size:,} tokens from {counts['training']:,} of {counts['read']:,} sentences"
+        f" ({report['characters'] / 1e6:.1f} M characters)"
+    )
+    return "\n".join([head, *statistics.lines(report)])
+
+
+def describe_vocabulary(directory: Path) -> tuple[dict[str, Any], list[str]]:
+    """What a vocabulary's directory holds, as a mapping and as lines."""
+    vocabulary = Vocabulary.load(directory)
+    ordinary = vocabulary.pieces[vocabulary.first_ordinary_id :]
+    shown = [statistics.printable(piece.replace("▁", " ")) for piece in ordinary]
+    facts: dict[str, Any] = {
+        "size": vocabulary.size,
+        "ordinary_tokens": len(ordinary),
+        "word_starts": int(vocabulary.is_word_start[vocabulary.first_ordinary_id :].sum()),
+        "mean_length": round(sum(len(piece.removeprefix("▁")) for piece in ordinary) / max(len(ordinary), 1), 2),
+        "longest": sorted(shown, key=lambda text: (-len(text), text))[:5],
+        "first": shown[:20],
+        "cleaning": asdict(vocabulary.cleaning),
+    }
+    lines = console.named_values(facts)
+    if (directory / REPORT).is_file():
+        facts["report"] = report = store.read_json(directory / REPORT)
+        lines += statistics.lines(report) if "fewer_pieces" in report else []
+    return facts, lines
+
+
+@contextmanager
+def _making(out: Path, request: Mapping[str, Any]) -> Iterator[None]:
+    """Hold `out`, marked as unfinished, while the block runs; after a failure nothing of it is left."""
+    with store.lock(out):
+        store.remove_leftovers(out)
+        store.write_json(out / _REQUEST, request)
+        try:
+            yield
+        except BaseException:
+            for name in (MODEL, TOKENIZER, CONFIG, REPORT, _REQUEST):
+                (out / name).unlink(missing_ok=True)
+            raise
+        (out / _REQUEST).unlink()
+
+
+def _same(out: Path, request: Mapping[str, Any]) -> dict[str, Any]:
+    """The report of a finished directory when the same request made it; `BusyError` when another one did."""
+    (out / _REQUEST).unlink(missing_ok=True)  # there only if the process was killed after its last write
+    store.verify(out, "vocabulary")
+    report = store.read_json(out / REPORT)
+    made = report["request"]
+    different = [key for key in request if key != "sources" and request[key] != made.get(key)]
+    if _identities(request["sources"]) != _identities(made["sources"]):
+        different.append("sources")
+    if different:
+        raise BusyError(
+            f"{out}: holds a vocabulary made with another {', '.join(different)}", "choose another --out or remove it"
+        )
+    return report
+
+
+def _identities(described: Sequence[Mapping[str, Any]]) -> list[str]:
+    return [str(source.get("sha256", source["source"])) for source in described]
