@@ -28,11 +28,9 @@ from albert_cli.errors import ConfigError, InputError
 from albert_cli.model import costs, shapes
 from albert_cli.model.heads import SequenceClassifier
 from albert_cli.model.packing import pack
-from albert_cli.tasks.encode import encode
+from albert_cli.tasks.classification import Classification, encode
 from albert_cli.tasks.spec import find_task
-from albert_cli.tasks.task import Task
 from albert_cli.text.vocabulary import Vocabulary
-from albert_cli.training.classify import summed_loss
 from albert_cli.training.device import autocast, choose_device, matmul, matmul_peak, place, resolve_auto, use_threads
 from albert_cli.training.loop import clip
 from albert_cli.training.run import make_optimizer
@@ -70,9 +68,10 @@ class _Bench:
         self.recipe = resolve(name, (f"data.max_seq_length={GLUE_MAX}", *options.overrides))
         if self.recipe.task == "table":
             raise ConfigError("bench finetune times the tasks that come with albert", "name one of GLUE's")
-        self.task = find_task(self.recipe.task)
-        if self.task.kind not in ("classification", "regression") or self.task.train_split is None:
-            raise ConfigError(f"bench finetune times classifiers; {self.task.title} is none", "name a task of GLUE")
+        task = find_task(self.recipe.task)
+        if not isinstance(task, Classification) or task.train_split is None:
+            raise ConfigError(f"bench finetune times classifiers; {task.title} is none", "name a task of GLUE")
+        self.task = task
         vocabulary = Vocabulary.load(options.vocabulary)
         settings = self.recipe.model
         self.config = replace(
@@ -82,7 +81,7 @@ class _Bench:
             attention_probs_dropout_prob=settings.dropout,
             classifier_dropout_prob=settings.classifier_dropout,
         )
-        examples = self.task.read(self.task.train_split, options.data)
+        examples = task.read(task.train_split, options.data)
         features = encode(examples, vocabulary, min(self.recipe.data.max_seq_length, GLUE_MAX))
         if features.labels is None:
             raise InputError(f"{self.task.title}: the training data have no labels")
@@ -188,10 +187,10 @@ class _Bench:
 
 
 def _own_loss(
-    task: Task, model: SequenceClassifier, batch: PackedBatch, labels: NDArray[Any], device: torch.device
+    task: Classification, model: SequenceClassifier, batch: PackedBatch, labels: NDArray[Any], device: torch.device
 ) -> Tensor:
     logits = model(pack(batch, device)).float()
-    return summed_loss(task, logits, torch.from_numpy(labels).to(device)) / len(labels)
+    return task.summed_loss(logits, torch.from_numpy(labels).to(device)) / len(labels)
 
 
 def _peer_loss(

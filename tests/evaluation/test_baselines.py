@@ -13,8 +13,8 @@ from albert_cli.evaluation.baselines import OVERLAP, WORDS, baselines, best
 from albert_cli.evaluation.report import build
 from albert_cli.evaluation.results import CLASSICAL, collect
 from albert_cli.evaluation.runs import evaluate
+from albert_cli.tasks.classification import Example
 from albert_cli.tasks.spec import find_task
-from albert_cli.tasks.task import Example
 from tests.glue import QUICK
 
 VERBS = ("bade", "figo", "luma", "ne", "ро", "kra", "ste", "wi")
