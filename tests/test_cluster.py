@@ -19,8 +19,8 @@ import yaml
 from albert_cli.data.build import build
 from albert_cli.data.tokenise import BuildSettings
 from albert_cli.text.lines import ReadSettings
+from tests.conftest import RECIPE
 from tests.data.test_build import contents
-from tests.training.conftest import RECIPE
 
 ROOT = Path(__file__).parents[1]
 CLUSTER = ROOT / "recipes" / "cluster"

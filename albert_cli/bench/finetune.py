@@ -28,10 +28,9 @@ from albert_cli.data.batches import PackedBatch
 from albert_cli.errors import ConfigError, InputError
 from albert_cli.model.heads import SequenceClassifier
 from albert_cli.model.packing import pack
-from albert_cli.tasks.encode import encode
+from albert_cli.tasks.classification import Classification, encode
 from albert_cli.tasks.spec import find_task
 from albert_cli.text.vocabulary import Vocabulary
-from albert_cli.training.classify import summed_loss
 from albert_cli.training.device import autocast, choose_device, place, resolve_auto, use_threads
 from albert_cli.training.optimizers import clip, make_optimizer, update
 from albert_cli.training.task_recipe import resolve
@@ -68,9 +67,10 @@ class _Bench:
         self.recipe = resolve(name, (f"data.max_seq_length={GLUE_MAX}", *options.overrides))
         if self.recipe.task == "table":
             raise ConfigError("bench finetune times the tasks that come with albert", "name one of GLUE's")
-        self.task = find_task(self.recipe.task)
-        if self.task.kind not in ("classification", "regression") or self.task.train_split is None:
-            raise ConfigError(f"bench finetune times classifiers; {self.task.title} is none", "name a task of GLUE")
+        task = find_task(self.recipe.task)
+        if not isinstance(task, Classification) or task.train_split is None:
+            raise ConfigError(f"bench finetune times classifiers; {task.title} is none", "name a task of GLUE")
+        self.task = task
         vocabulary = Vocabulary.load(options.vocabulary)
         settings = self.recipe.model
         self.shape = replace(
@@ -80,7 +80,7 @@ class _Bench:
             attention_probs_dropout_prob=settings.dropout,
             classifier_dropout_prob=settings.classifier_dropout,
         )
-        examples = self.task.read(self.task.train_split, options.data)
+        examples = self.task.read(task.train_split, options.data)
         features = encode(examples, vocabulary, min(self.recipe.data.max_seq_length, GLUE_MAX))
         if features.labels is None:
             raise InputError(f"{self.task.title}: the training data have no labels")
@@ -144,7 +144,7 @@ class _Bench:
     def _own_loss(self, model: SequenceClassifier, labelled: Labelled) -> Tensor:
         batch, labels = labelled
         logits = model(pack(batch, self.device)).float()
-        return summed_loss(self.task, logits, torch.from_numpy(labels).to(self.device)) / len(labels)
+        return self.task.summed_loss(logits, torch.from_numpy(labels).to(self.device)) / len(labels)
 
     def _peer_loss(self, twin: torch.nn.Module, width: int, labelled: Labelled) -> Tensor:
         batch, labels = labelled

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from albert_cli import console
-from albert_cli.tasks.squad import NOT_FOUND, Answer, read_file
-from albert_cli.tasks.squad_features import Contexts, encode_spans
+from albert_cli.tasks.squad.data import NOT_FOUND, Answer, read_file
+from albert_cli.tasks.squad.windows import Contexts, encode_spans
 from albert_cli.text.clean import Cleaning
 from albert_cli.text.offsets import clean_with_places
 from albert_cli.text.vocabulary import Vocabulary
@@ -43,7 +43,7 @@ def measure(file: Path, vocabulary_dir: Path, recipe: FinetuneRecipe) -> dict[st
         "questions": len(questions),
         "contexts": len(texts),
         "windows": len(features),
-        "questions_cut": features.cut_questions,
+        "questions_cut": features.truncated,
         "with_answer": sum(bool(question.answers) for question in questions),
         "answer_in_a_window": len(np.unique(features.question[features.is_answered])),
         "answers": len(answers),

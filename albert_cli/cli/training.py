@@ -84,15 +84,15 @@ def finetune(
 
     Example: albert finetune mrpc --checkpoint run --data glue --out mrpc
     """
-    from albert_cli.evaluation import start, tables
+    from albert_cli.evaluation import tables
     from albert_cli.training import finetune as verb_module
-    from albert_cli.training import run
+    from albert_cli.training import run, start
 
     prepared = verb_module.prepare(task, checkpoint, data, overrides or [], device)
     run.saved_recipe(out, resume)  # whether it may be written is found out before another task is trained
     named = out if out.name.strip(".") else out.resolve()
     beside = named.with_name(f"{named.name}-{prepared.recipe.start_from}")
-    prepared = start.with_start(prepared, checkpoint, overrides or [], device, beside)
+    prepared = start.with_start(prepared, beside)
     result = verb_module.finetune(prepared, out, seed, resume)
     console.emit(result, tables.run_text(result, out))
 

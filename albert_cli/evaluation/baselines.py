@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from albert_cli.tasks.base import Task
+from albert_cli.tasks.classification import Classification, Example
 from albert_cli.tasks.metrics import scores
-from albert_cli.tasks.task import Example, Task
 
 Array = NDArray[Any]
 WORDS, OVERLAP = "words", "overlap"
@@ -23,13 +24,13 @@ _WORD, _WORD_OR_SIGN = r"\w+", r"\w+|[^\w\s]"
 _MOST_FEATURES = 2**18  # the commonest words and bigrams: all of them for a hundred thousand sentences
 
 
-def baselines(task: Task, train: Sequence[Example], dev: Sequence[Example]) -> dict[str, dict[str, float]]:
+def baselines(task: Task[Any, Any, Any], train: Sequence[Any], dev: Sequence[Any]) -> dict[str, dict[str, float]]:
     """Every metric of the task on dev, for each linear model that learns from `train`; none for choices and spans.
 
     `words` is logistic regression (ridge regression for values) on TF-IDF weights of words and bigrams, of each text by
     itself; `overlap`, for pairs, the same on what the two texts have in common.
     """
-    if task.kind not in ("classification", "regression"):
+    if not isinstance(task, Classification):
         return {}
     labels, gold = (np.array([e.label for e in examples]) for examples in (train, dev))
     texts = [_texts(task, examples) for examples in (train, dev)]
@@ -41,19 +42,19 @@ def baselines(task: Task, train: Sequence[Example], dev: Sequence[Example]) -> d
     return {name: scores(task.metrics, _predictions(task, *x, labels), gold) for name, x in features.items()}
 
 
-def _texts(task: Task, examples: Sequence[Example]) -> list[list[str]]:
+def _texts(task: Classification, examples: Sequence[Example]) -> list[list[str]]:
     """The first texts, and for pairs the second ones."""
     first = [e.text_a for e in examples]
     return [first, [e.text_b or "" for e in examples]] if task.inputs == 2 else [first]
 
 
-def _predictions(task: Task, train: Any, dev: Any, labels: Array) -> Array:
+def _predictions(task: Classification, train: Any, dev: Any, labels: Array) -> Array:
     """The model's answers [N] for the features of dev, learnt from those of train and their labels."""
     from sklearn.linear_model import LogisticRegression, Ridge
 
     if np.ptp(labels) == 0:
         return np.full(dev.shape[0], labels[0])
-    model = Ridge(alpha=1 / _C) if task.kind == "regression" else LogisticRegression(C=_C, max_iter=1000)
+    model = Ridge(alpha=1 / _C) if task.is_regression else LogisticRegression(C=_C, max_iter=1000)
     return np.asarray(model.fit(train, labels).predict(dev))
 
 

@@ -40,7 +40,7 @@ def jobs(request: Request, task: str, prepared: Prepared, out: Path) -> list[Job
     found = []
     for name in request.controls:
         asked = replace(request, overrides=(*request.overrides, f"model.initial={name}"), controls=())
-        found.append(Job(asked, task, prepare_task(asked, task), out / FOLDER / name))
+        found.append(Job(asked, task, prepare_task(asked, task, prepared), out / FOLDER / name))
     return found
 
 
@@ -51,7 +51,6 @@ def evaluate_beside(prepared: Prepared, out: Path, runs: int, controls: Sequence
         lowest = min(result["scores_by_seed"].values())
         result["controls"] = {}
         for job in controls:
-            job.prepared.take_inputs_of(prepared)
             found = _evaluated(job, runs)
             scores: Mapping[str, float] = found["scores_by_seed"]
             clear = lowest > max(scores.values()) if scores else None

@@ -17,12 +17,12 @@ from torch import Tensor
 
 from albert_cli import console, store
 from albert_cli.errors import CheckpointError, ConfigError
-from albert_cli.evaluation.inputs import read_chunks, text_example
+from albert_cli.evaluation.inputs import read_chunks
 from albert_cli.model import hub
 from albert_cli.model.heads import BareEncoder, EncoderStates
 from albert_cli.model.packing import pack
-from albert_cli.tasks.encode import Features, encode
-from albert_cli.tasks.task import Example
+from albert_cli.tasks.classification import Example, encode, text_example
+from albert_cli.tasks.features import Features
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.device import choose_device
 

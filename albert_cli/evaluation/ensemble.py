@@ -13,8 +13,8 @@ from albert_cli import console, store
 from albert_cli.errors import CheckpointError, ConfigError
 from albert_cli.evaluation.single import SCORING, Request, prepare_task, refuse_foreign
 from albert_cli.results import percent
+from albert_cli.tasks.base import PREDICTIONS
 from albert_cli.training import run
-from albert_cli.training.classify import PREDICTIONS
 from albert_cli.training.finetune import RESULTS, Prepared
 
 
@@ -44,7 +44,7 @@ def evaluate_ensemble(request: Request, task: str, names: Sequence[str], out: Pa
         chosen = _greedy(first, members)
         outputs = _average(first, [members[i] for i in chosen])
         result = _record(first, members, chosen, outputs) | {"seconds": round(time.monotonic() - started, 2)}
-        first.kind.write_predictions(out, first.task, outputs, first.dev, first.dev_examples)
+        first.task.write_predictions(out, first.dev_examples, outputs)
         store.write_json(out / RESULTS, result)
     return result
 
@@ -71,27 +71,27 @@ def _prepared(request: Request, task: str, directory: Path) -> Prepared:
 
 def _member(directory: Path, prepared: Prepared, first: Prepared) -> _Member:
     """A checkpoint with what it says of the first one's dev examples, in the order of the first one's classes."""
-    if not first.kind.has_head(first.task, prepared.checkpoint):
+    if not first.task.has_head(prepared.checkpoint):
         theirs, ours = (", ".join(p.checkpoint.labels) for p in (prepared, first))
         raise CheckpointError(
             f"{directory}: has other classes ({theirs}) than {first.checkpoint.directory} ({ours})",
             "an ensemble is of models of the same task",
         )
-    model = first.kind.load(first.task, prepared.checkpoint).to(first.device).eval()
-    dev = first.dev if prepared is first else prepared.encode(first.dev_examples)
-    outputs = first.kind.predict(first.task, model, dev, first.device)
+    model = first.task.load(prepared.checkpoint).to(first.device).eval()
+    dev = first.dev if prepared is first else prepared.inputs.encode(first.dev_examples)
+    outputs = first.task.predict(model, dev, first.device)
     score = _scores(first, outputs)[first.task.metrics[0]]
     console.note(f"{directory}: {first.task.title} {first.task.metrics[0]} {percent(score)}")
     return _Member(directory, outputs, score)
 
 
 def _scores(first: Prepared, outputs: Any) -> dict[str, float]:
-    found = first.kind.evaluation(first.task, outputs, first.dev, first.dev_examples)
+    found = first.task.evaluation(outputs, first.dev, first.dev_examples)
     return {name: found[name] for name in first.task.metrics}
 
 
 def _average(first: Prepared, members: Sequence[_Member]) -> Any:
-    return first.kind.average(first.task, [member.outputs for member in members])
+    return first.task.average([member.outputs for member in members])
 
 
 def _greedy(first: Prepared, members: Sequence[_Member]) -> list[int]:

@@ -22,9 +22,9 @@ import torch
 from albert_cli import console, ranks
 from albert_cli.errors import AlbertError, Interrupted
 from albert_cli.evaluation.single import Request, prepare_task, run_directory, run_seed, seeds
-from albert_cli.evaluation.start import start_from_run
 from albert_cli.results import percent
 from albert_cli.training.finetune import Prepared
+from albert_cli.training.start import start_from_run
 from albert_cli.training.task_recipe import PRETRAINED
 
 
@@ -158,8 +158,7 @@ def _work(unit: _Unit) -> float | None:
 @lru_cache(maxsize=1)
 def _prepared(request: Request, task: str, start: Path | None, start_note: str | None) -> Prepared:
     """The task read and encoded once for all seeds that this process runs after each other."""
-    prepared = prepare_task(request, task)
-    prepared.start_note = start_note
+    prepared = replace(prepare_task(request, task), start_note=start_note)
     return start_from_run(prepared, start) if start else prepared
 
 

@@ -10,9 +10,9 @@ from albert_cli import store
 from albert_cli.errors import ConfigError
 from albert_cli.evaluation import controls, ensemble, parallel, search, submission
 from albert_cli.evaluation.single import FOLDER, Request, prepare_task, refuse_foreign
-from albert_cli.evaluation.start import with_start
 from albert_cli.evaluation.suite import GLUE, evaluate_suite
 from albert_cli.training.finetune import RESULTS
+from albert_cli.training.start import with_start
 from albert_cli.training.task_recipe import PAPER
 
 
@@ -64,7 +64,7 @@ def evaluate(
     if not prepared.for_scoring:
         refuse_foreign(out, RESULTS, "run-*", FOLDER, prepared.recipe.start_from)  # before hours of MNLI
     beside = controls.jobs(request, task, prepared, out)
-    prepared = with_start(prepared, request.checkpoint, overrides, device, out / prepared.recipe.start_from)
+    prepared = with_start(prepared, out / prepared.recipe.start_from)
     parallel.train([parallel.Job(request, task, prepared, out), *beside], nproc)
     return controls.evaluate_beside(prepared, out, runs, beside)
 

@@ -11,13 +11,12 @@ from typing import Any
 from albert_cli import config, console, store
 from albert_cli.errors import ConfigError, MissingData
 from albert_cli.evaluation import parallel
-from albert_cli.evaluation.single import NoneEnded, Request, evaluate_task, prepare_task, refuse_foreign, seeds
-from albert_cli.evaluation.start import make_start, prepare_start, start_from_run, start_task, without_start
+from albert_cli.evaluation.single import NoneEnded, Request, evaluate_task, prepare_task, refuse_foreign
 from albert_cli.ranks import Group
 from albert_cli.training.device import use_threads
-from albert_cli.training.finetune import RESULTS, Prepared
+from albert_cli.training.finetune import RESULTS, Prepared, TaskJob
 from albert_cli.training.loop import LoopSettings, measure
-from albert_cli.training.task_job import TaskJob
+from albert_cli.training.start import make_start, prepare_start, start_from_run, start_task, without_start
 
 # What people search, by the names that they use.
 SHORT = {
@@ -62,8 +61,10 @@ def search(request: Request, task: str, lists: Sequence[str], out: Path) -> dict
     points = parse(lists)
     refuse_foreign(out, RESULTS, *map(_folder, points), "start-*")
     asked = {point: dataclasses.replace(request, overrides=request.overrides + _overrides(point)) for point in points}
-    ready = {point: _prepared(asked[point], task) for point in points}
-    starts = _starts(ready, asked, request)
+    ready: dict[Point, Prepared] = {}
+    for point in points:
+        ready[point] = _prepared(asked[point], task, next(iter(ready.values()), None))
+    starts = _starts(ready, request)
     budget = _budget(ready, starts, request)
     console.note(_budget_text(budget, starts))
     _start(ready, starts, out)
@@ -83,8 +84,8 @@ def _folder(point: Point) -> str:
     return ",".join(f"{key}={value}" for key, value in point)
 
 
-def _prepared(asked: Request, task: str) -> Prepared:
-    prepared = prepare_task(asked, task)
+def _prepared(asked: Request, task: str, like: Prepared | None) -> Prepared:
+    prepared = prepare_task(asked, task, like)
     if prepared.for_scoring:
         raise ConfigError(
             f"{asked.checkpoint}: is fine-tuned for {prepared.task.title} already",
@@ -97,7 +98,7 @@ def _prepared(asked: Request, task: str) -> Prepared:
 # ---------------------------------------------------------------- what combinations start from
 
 
-def _starts(ready: dict[Point, Prepared], asked: Mapping[Point, Request], request: Request) -> dict[str, Prepared]:
+def _starts(ready: dict[Point, Prepared], request: Request) -> dict[str, Prepared]:
     """The tasks that combinations start from by name, each once for all and without the searched values.
 
     A combination whose start has no data is made ready without it.
@@ -107,9 +108,9 @@ def _starts(ready: dict[Point, Prepared], asked: Mapping[Point, Request], reques
         name = start_task(prepared)
         if name is not None and name not in starts:
             try:
-                starts[name] = prepare_start(prepared, request.checkpoint, request.overrides, request.device)
+                starts[name] = prepare_start(prepared, request.overrides)
             except MissingData as error:
-                ready[point] = without_start(prepared, error.message, asked[point].overrides)
+                ready[point] = without_start(prepared, error.message)
     return starts
 
 
@@ -142,11 +143,9 @@ def _budget(ready: Mapping[Point, Prepared], starts: Mapping[str, Prepared], req
 
 
 def _step_seconds(prepared: Prepared) -> float:
-    settings = dataclasses.replace(prepared.train_settings, seed=seeds(prepared, 1)[0])
-    job = TaskJob(
-        prepared.new_model(settings.seed), prepared.task, prepared.train, prepared.dev, prepared.dev_examples,
-        prepared.vocabulary, settings, prepared.device, "", prepared.recipe.data.max_seq_length, lambda *_: None,
-    )  # fmt: skip
+    settings = prepared.train_settings
+    recipe = dataclasses.replace(prepared.recipe, train=settings)
+    job = TaskJob(prepared, recipe, prepared.new_model(settings.seed), Path())
     with use_threads(settings.threads):
         loop = LoopSettings(prepared.recipe.optimizer, prepared.schedule, settings)
         return measure(job, loop, Group(), steps=3, seconds=0.5)

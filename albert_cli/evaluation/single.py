@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import statistics
@@ -17,13 +16,13 @@ from typing import Any
 from albert_cli import console, store
 from albert_cli.errors import BusyError, ConfigError, DivergedError, MissingData
 from albert_cli.evaluation.baselines import baselines
-from albert_cli.model import hub
-from albert_cli.tasks.squad_answers import OFFICIAL
-from albert_cli.tasks.squad_settings import recorded
+from albert_cli.tasks.base import PREDICTIONS
+from albert_cli.tasks.squad.answers import OFFICIAL
+from albert_cli.tasks.squad.task import recorded
 from albert_cli.training import run
-from albert_cli.training.classify import PREDICTIONS, prediction_lines
-from albert_cli.training.finetune import RESULTS, Prepared, finetune, prepare, with_recipe
+from albert_cli.training.finetune import RESULTS, Prepared, finetune, prepare
 from albert_cli.training.task_recipe import PAPER, PRETRAINED, resolve
+from albert_cli.training.task_setup import prepared_by
 
 FOLDER = "controls"  # below an evaluation: those of its controls
 TEST_PREDICTIONS = "predictions.test.jsonl"
@@ -56,21 +55,29 @@ class Request:
     recipes: str = PAPER
 
 
-def prepare_task(request: Request, task: str) -> Prepared:
-    """Ready to be scored as it is, when its checkpoint has the task's own head; else, or `again`, to be trained."""
-    prepared = prepare(task, request.checkpoint, request.data, request.overrides, request.device, request.recipes)
+def prepare_task(request: Request, task: str, like: Prepared | None = None) -> Prepared:
+    """Ready to be scored as it is, when its checkpoint has the task's own head; else, or `again`, to be trained.
+
+    What `like` has read already is taken from it, where it is the same.
+    """
+    r = request
+    prepared = prepare(task, r.checkpoint, r.data, r.overrides, r.device, r.recipes, like=like)
     if request.again or not _is_scored(prepared):
         return prepared
-    if made_for := prepared.checkpoint.finetuned_for:
-        recipe = resolve(task, [*as_trained(made_for), *request.overrides], request.recipes)
-        prepared = with_recipe(prepared, recipe)
-    return dataclasses.replace(prepared, for_scoring=True)
+    recipe, made_for = prepared.recipe, prepared.checkpoint.finetuned_for
+    if made_for is not None:  # inputs are made as in its fine-tuning
+        settings = [f"span.{key}={value}" for key, value in recorded(made_for.settings).items()]
+        length = f"data.max_seq_length={made_for.max_seq_length}"
+        recipe = resolve(task, [length, *settings, *request.overrides], request.recipes)
+    return prepared_by(
+        recipe, prepared.asked, prepared.task, prepared.checkpoint, prepared.vocabulary, for_scoring=True
+    )
 
 
 def _is_scored(prepared: Prepared) -> bool:
     """Whether the checkpoint's own head answers; raises `ConfigError` where nobody can know that it is the task's."""
     model, found, task = prepared.recipe.model, prepared.checkpoint, prepared.task
-    if model.initial != PRETRAINED or model.head == "new" or not prepared.kind.has_head(task, found):
+    if model.initial != PRETRAINED or model.head == "new" or not task.has_head(found):
         return False
     if model.head == "auto" and found.has_nameless_labels:
         raise ConfigError(
@@ -78,12 +85,6 @@ def _is_scored(prepared: Prepared) -> bool:
             f"-s model.head=checkpoint takes them for {', '.join(task.output_names)}, model.head=new trains anew",
         )
     return True
-
-
-def as_trained(made_for: hub.FinetunedFor) -> list[str]:
-    """Overrides by which a model's inputs are made as in its fine-tuning."""
-    settings = [f"span.{key}={value}" for key, value in recorded(made_for.settings).items()]
-    return [f"data.max_seq_length={made_for.max_seq_length}", *settings]
 
 
 def evaluate_task(prepared: Prepared, out: Path, runs: int) -> dict[str, Any]:
@@ -216,10 +217,10 @@ def _score(prepared: Prepared, out: Path) -> dict[str, Any]:
             done = store.read_json(out / RESULTS)
             run.check_parents(out, done, {what: provenance[what] for what in ("task", "checkpoint", "data", "recipe")})
             return done
-        model = prepared.kind.load(prepared.task, prepared.checkpoint).to(prepared.device)
+        model = prepared.task.load(prepared.checkpoint).to(prepared.device)
         result, outputs = prepared.results(model)
         result |= {"initial": "task checkpoint", "seconds": round(time.monotonic() - started, 2)}
-        prepared.kind.write_predictions(out, prepared.task, outputs, prepared.dev, prepared.dev_examples)
+        prepared.task.write_predictions(out, prepared.dev_examples, outputs)
         store.write_json(out / RESULTS, result)
     return result
 
@@ -227,11 +228,10 @@ def _score(prepared: Prepared, out: Path) -> dict[str, Any]:
 def _predict_unlabelled(prepared: Prepared, out: Path) -> dict[str, Any]:
     """Answer the diagnostics where only their unlabelled file is there: predictions, and no score."""
     task = prepared.task
-    examples = task.read("test", prepared.data)
-    model = prepared.kind.load(task, prepared.checkpoint).to(prepared.device).eval()
-    lines = prediction_lines(
-        task, prepared.kind.predict(task, model, prepared.encode(examples), prepared.device), examples
-    )
+    examples = task.read("test", prepared.asked.data)
+    model = task.load(prepared.checkpoint).to(prepared.device).eval()
+    outputs = task.predict(model, prepared.inputs.encode(examples), prepared.device)
+    lines = task.prediction_lines(examples, outputs, scored=False)
     store.write_text(out / TEST_PREDICTIONS, "".join(lines))
     counts = Counter(json.loads(line)["prediction"] for line in lines)
     result = {

@@ -16,9 +16,8 @@ from albert_cli import console, store
 from albert_cli.errors import ConfigError, InputError, MissingData
 from albert_cli.evaluation.single import Request, prepare_task
 from albert_cli.evaluation.suite import answering, model_of
-from albert_cli.tasks.spec import TASKS
-from albert_cli.tasks.task import Example, Task
-from albert_cli.training.classify import predictions_of
+from albert_cli.tasks.classification import Classification, Example
+from albert_cli.tasks.glue import GLUE
 
 HEADER = "index\tprediction\n"
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest date a zip can hold: equal predictions make an equal file
@@ -68,7 +67,7 @@ def write(path: Path, request: Request, out: Path, tasks: Mapping[str, Mapping[s
     contents, said = {}, {}
     for file in FILES:
         examples = _test_set(file, request.data)
-        model = model_of(TASKS[file.task].classifier_of or file.task, request, out, tasks)
+        model = model_of(GLUE[file.task].classifier_of or file.task, request, out, tasks)
         if examples is None or model is None:
             lacks = "no test set" if examples is None else "no model"
             ids = [e.id for e in examples] if examples else list(map(str, range(file.rows)))
@@ -85,7 +84,7 @@ def write(path: Path, request: Request, out: Path, tasks: Mapping[str, Mapping[s
 
 def _test_set(file: ServerFile, data: str | None) -> list[Example] | None:
     """The examples to answer, None where they are not there; raises `InputError` where there are more or less."""
-    task = TASKS[file.task]
+    task = GLUE[file.task]
     try:
         examples = task.read(file.split, data)
     except MissingData as error:
@@ -102,15 +101,15 @@ def _test_set(file: ServerFile, data: str | None) -> list[Example] | None:
 def _labels(file: ServerFile, model: str, request: Request, examples: Sequence[Example]) -> list[str]:
     """What the model says of the examples, in the server's words."""
     prepared = prepare_task(answering(request, model), file.task)
-    classifier = prepared.kind.load(prepared.task, prepared.checkpoint).to(prepared.device).eval()
-    outputs = prepared.kind.predict(prepared.task, classifier, prepared.encode(examples), prepared.device)
-    return server_labels(prepared.task, outputs)
+    classifier = prepared.task.load(prepared.checkpoint).to(prepared.device).eval()
+    outputs = prepared.task.predict(classifier, prepared.inputs.encode(examples), prepared.device)
+    return server_labels(GLUE[file.task], outputs)
 
 
-def server_labels(task: Task, logits: NDArray[Any]) -> list[str]:
+def server_labels(task: Classification, logits: NDArray[Any]) -> list[str]:
     """The labels' names, 0 or 1 where these are the names; values clipped to the task's range."""
-    predicted = predictions_of(task, logits)
-    if task.kind == "regression":
+    predicted = task.predictions_of(logits)
+    if task.is_regression:
         return [f"{value:.3f}" for value in np.clip(predicted, *task.value_range)]
     return [task.labels[int(index)] for index in predicted]
 

@@ -20,11 +20,11 @@ from albert_cli.evaluation.single import (
     refuse_foreign,
     run_directory,
 )
-from albert_cli.evaluation.start import start_from_run, start_task, without_start
 from albert_cli.results import Result
 from albert_cli.tasks.glue import HUB
 from albert_cli.tasks.spec import SCORED, TASKS
 from albert_cli.training.finetune import RESULTS, Prepared
+from albert_cli.training.start import start_from_run, start_task, without_start
 
 GLUE = "glue"
 _DIAGNOSTICS = "ax"
@@ -67,10 +67,11 @@ def evaluate_suite(request: Request, out: Path) -> dict[str, Any]:
 
 def _with_data(request: Request) -> tuple[dict[str, Prepared], dict[str, str]]:
     """The tasks whose data are there, all of them read, and why the others are left out."""
-    ready, left_out = {}, {}
+    ready: dict[str, Prepared] = {}
+    left_out: dict[str, str] = {}
     for name in SCORED:
         try:
-            prepared = prepare_task(request, name)
+            prepared = prepare_task(request, name, next(iter(ready.values()), None))
             _ = prepared.examples
         except MissingData as error:
             left_out[name] = error.message
@@ -91,7 +92,7 @@ def _started(
     name = start_task(prepared)
     assert name is not None
     if name not in results:
-        return without_start(prepared, left_out.get(name, "it has a start of its own"), request.overrides)
+        return without_start(prepared, left_out.get(name, "it has a start of its own"))
     return start_from_run(prepared, best_run(out / name, results[name]))
 
 

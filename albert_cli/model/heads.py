@@ -6,10 +6,8 @@ H hidden, E embedding, V vocabulary, C labels or choices.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -109,12 +107,7 @@ class MultipleChoice(SequenceClassifier):
 
 
 class QuestionAnswering(nn.Module):
-    """The encoder with two logits a token: that an answer begins there, and that one ends there.
-
-    `made_with` is what its config.json should say of how inputs were made.
-    """
-
-    made_with: Mapping[str, Any] = MappingProxyType({})
+    """The encoder with two logits a token: that an answer begins there, and that one ends there."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()

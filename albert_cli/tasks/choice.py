@@ -1,100 +1,182 @@
-"""Questions with a choice of answers: `[CLS] passage [SEP] question and option [SEP]`, a sequence for each option."""
+"""Multiple choice: which option answers a question about a passage, by one logit an option (RACE, §4.2).
+
+Each option is a sequence `[CLS] passage [SEP] question and option [SEP]`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from string import ascii_uppercase
+from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
+import torch
+from torch import nn
 
-from albert_cli.data.batches import PackedBatch
-from albert_cli.errors import ConfigError
-from albert_cli.tasks.encode import Int64, Pieces, Tokenizer, by_length, offsets_of, packed_batch, ranges, step_index
-from albert_cli.tasks.task import ChoiceExample
+from albert_cli.errors import ConfigError, InputError
+from albert_cli.model import hub
+from albert_cli.model.config import ModelConfig
+from albert_cli.model.heads import MultipleChoice
+from albert_cli.tasks.base import Array
+from albert_cli.tasks.classification import LogitsTask, probabilities
+from albert_cli.tasks.features import SPECIAL_IN_PAIR, PairFeatures, Stretches, TokenizedTexts
+from albert_cli.tasks.rows import Line
+from albert_cli.text.vocabulary import Vocabulary
 
-# Of question and option the last pieces are kept, as in the reference: what comes last is the option.
+# Of question and option the last tokens are kept, as in the reference: what comes last is the option.
 MAX_QUESTION = 128
-_SPECIAL = 3
+_ARCHITECTURE = "ForMultipleChoice"
+_BLANK = re.compile("_+")
+_PASSAGE = ("text", "passage", "article", "context")
+_OPTIONS = ("choices", "options")
+_SHAPE = 'each line: {"text": "…", "question": "…", "choices": ["…", "…"]}'
 
 
-@dataclass(frozen=True)
-class ChoiceFeatures:
-    """N encoded questions of C options each; a passage is kept once and becomes tokens when a batch is drawn.
+@dataclass(frozen=True, slots=True)
+class ChoiceExample:
+    """A question about a passage (perhaps an empty one) with its options.
 
-    `passage_length`, `answer_length` int64 [N * C]: pieces kept of each; `labels` int64 [N], None where hidden;
-    `truncated` counts the questions of which something was cut.
+    `label` is the index of the right option, None where it is hidden; `group` names a part of the data that is scored
+    apart, such as RACE's "middle" and "high".
     """
 
-    pieces: Pieces
-    choices: int
-    passage_length: Int64
-    answer_length: Int64
-    labels: NDArray[np.int64] | None
-    truncated: int
-    cls_id: int
-    sep_id: int
-
-    def __len__(self) -> int:
-        return len(self.answer_length) // self.choices
+    id: str
+    passage: str
+    question: str
+    options: tuple[str, ...]
+    label: int | None
+    group: str = ""
 
     @property
-    def lengths(self) -> Int64:
-        """Tokens of each question's longest sequence, int64 [N]."""
-        sequences = self.passage_length + self.answer_length + _SPECIAL
-        return np.asarray(sequences.reshape(-1, self.choices).max(axis=1, initial=0))
-
-    def batch(self, index: Int64) -> tuple[PackedBatch, NDArray[np.int64] | None]:
-        """The questions at `index` [B] as B * C packed sequences, options in order, and their labels [B]."""
-        sequences = (index[:, None] * self.choices + np.arange(self.choices)).ravel()
-        kept_passage, kept_answer = self.passage_length[sequences], self.answer_length[sequences]
-        lengths = kept_passage + kept_answer + _SPECIAL
-        offsets = offsets_of(lengths)
-        starts = offsets[:-1]
-        ids = np.full(int(offsets[-1]), self.sep_id, dtype=np.int32)
-        segment_ids = np.zeros_like(ids)
-        ids[starts] = self.cls_id
-        ids[ranges(starts + 1, kept_passage)] = self.pieces.first(sequences // self.choices, kept_passage)
-        start_answer = starts + 2 + kept_passage
-        ids[ranges(start_answer, kept_answer)] = self.pieces.last(len(self) + sequences, kept_answer)
-        segment_ids[ranges(start_answer, kept_answer + 1)] = 1
-        packed = packed_batch(ids, segment_ids, offsets)
-        return packed, None if self.labels is None else self.labels[index]
-
-    def batch_index(self, seed: int, step: int, batch_size: int) -> Int64:
-        """The questions of a training step, int64 [batch_size], a function of (seed, step)."""
-        return step_index(len(self), seed, step, batch_size)
-
-    def eval_batches(self, max_tokens: int) -> Iterator[Int64]:
-        """Index arrays that hold every question exactly once, grouped by length, the longest first."""
-        return by_length(self.lengths * self.choices, max_tokens)
+    def answers(self) -> list[str]:
+        """The question with each option: in the place of its `_` (or `___`), or after it."""
+        if "_" in self.question:
+            parts = _BLANK.split(self.question)
+            return [option.join(parts) for option in self.options]
+        return [f"{self.question} {option}".strip() for option in self.options]
 
 
-def encode(examples: Sequence[ChoiceExample], vocabulary: Tokenizer, max_seq_length: int) -> ChoiceFeatures:
-    """Encode questions that have one number of options; every distinct text is tokenised once.
+@dataclass(frozen=True, kw_only=True)
+class Choice(LogitsTask[ChoiceExample]):
+    """The right option of each question; `labels` name the places of the options."""
 
-    Question and option keep their last 128 pieces (and at most half of a shorter limit), the passage what room is
-    left, from its beginning. Raises `ConfigError` where the limit leaves no token of either.
-    """
-    if max_seq_length < _SPECIAL + 2:
-        raise ConfigError(f"data.max_seq_length = {max_seq_length} leaves no room for two texts", "5 or more")
-    choices = len(examples[0].options) if examples else 1
-    assert all(len(e.options) == choices for e in examples), "a task has one number of options"
-    pieces = Pieces([e.passage for e in examples] + [text for e in examples for text in e.answers], vocabulary)
-    passage = np.repeat(pieces.lengths[: len(examples)], choices)
-    answer = pieces.lengths[len(examples) :]
-    room = max_seq_length - _SPECIAL
-    kept_answer = np.minimum(answer, min(MAX_QUESTION, (room + 1) // 2))
-    kept_passage = np.minimum(passage, room - kept_answer)
-    is_cut = ((kept_passage < passage) | (kept_answer < answer)).reshape(-1, choices).any(axis=1)
-    labels = [e.label for e in examples]
-    return ChoiceFeatures(
-        pieces,
-        choices,
-        kept_passage,
-        kept_answer,
-        None if None in labels else np.array(labels, dtype=np.int64),
-        int(np.count_nonzero(is_cut)),
-        vocabulary.cls_id,
-        vocabulary.sep_id,
-    )
+    def example(self, line: Line) -> ChoiceExample:
+        """A JSON object with `choices` (`options`), `question`, a passage as `text` (`passage`, `article`), `id`."""
+        value = line.values()
+        options = next((value[name] for name in _OPTIONS if name in value), None)
+        passage = next((value[name] for name in _PASSAGE if name in value), "")
+        question = value.get("question", "")
+        if not isinstance(options, list) or len(options) < 2 or not all(isinstance(o, str) for o in options):
+            raise InputError(f'{line.where}: needs "choices", a list of two texts or more', _SHAPE)
+        if len(options) > len(ascii_uppercase):
+            raise InputError(f"{line.where}: {len(options)} choices; {len(ascii_uppercase)} have a letter")
+        if not isinstance(passage, str) or not isinstance(question, str) or not (passage or question):
+            raise InputError(f'{line.where}: needs a "text" or a "question"', _SHAPE)
+        return ChoiceExample(str(value.get("id", line.number)), passage, question, tuple(options), None)
+
+    def encode(self, examples: Sequence[ChoiceExample], vocabulary: Vocabulary, max_seq_length: int) -> PairFeatures:
+        """A sequence for each option, the passage first; all questions have the same number of options.
+
+        Question and option keep their last 128 tokens (and at most half of a shorter limit), the passage what room is
+        left, from its beginning. Raises `ConfigError` where the limit leaves no token of either.
+        """
+        if max_seq_length < SPECIAL_IN_PAIR + 2:
+            raise ConfigError(f"data.max_seq_length = {max_seq_length} leaves no room for two texts", "5 or more")
+        size, choices = len(examples), len(examples[0].options) if examples else 1
+        assert all(len(e.options) == choices for e in examples), "a task has one number of options"
+        texts = TokenizedTexts([e.passage for e in examples] + [a for e in examples for a in e.answers], vocabulary)
+        passage = texts.stretches.at(np.repeat(np.arange(size), choices))
+        answer = texts.stretches.at(np.arange(size, size + size * choices))
+        room = max_seq_length - SPECIAL_IN_PAIR
+        kept_answer = np.minimum(answer.length, min(MAX_QUESTION, (room + 1) // 2))
+        kept_passage = np.minimum(passage.length, room - kept_answer)
+        is_cut = ((kept_passage < passage.length) | (kept_answer < answer.length)).reshape(-1, choices).any(axis=1)
+        labels = [e.label for e in examples]
+        return PairFeatures(
+            texts.ids, Stretches(passage.start, kept_passage),
+            Stretches(answer.start + answer.length - kept_answer, kept_answer), np.ones(size * choices, dtype=bool),
+            None if None in labels else np.array(labels, dtype=np.int64),
+            int(np.count_nonzero(is_cut)), vocabulary.cls_id, vocabulary.sep_id, choices,
+        )  # fmt: skip
+
+    def new_model(self, config: ModelConfig) -> MultipleChoice:
+        """The encoder with a fresh head of one output."""
+        return MultipleChoice(config, len(self.labels))
+
+    def evaluation(self, outputs: Array, features: PairFeatures, examples: Sequence[ChoiceExample]) -> dict[str, float]:
+        """Accuracy, of every group of the examples too, and the mean loss."""
+        right = outputs.argmax(axis=1) == features.gold
+        groups = np.array([e.group for e in examples])
+        by_group = {f"{name}_accuracy": float(right[groups == name].mean()) for name in np.unique(groups) if name}
+        return {"accuracy": float(right.mean()), **by_group, "loss": self.mean_loss(outputs, features)}
+
+    def baseline(self, train: Sequence[ChoiceExample], dev: Sequence[ChoiceExample]) -> float:
+        """The commonest place of the right option."""
+        commonest = np.bincount([e.label for e in train if e.label is not None]).argmax()
+        return float(np.mean([e.label == commonest for e in dev]))
+
+    def chance_loss(self, train: Sequence[ChoiceExample]) -> float:
+        """That of options drawn blindly: their places say nothing that a model of one logit an option could learn."""
+        return float(np.log(len(self.labels)))
+
+    def constant_output(self, outputs: Array, features: PairFeatures) -> str | None:
+        """The same place for all questions."""
+        is_one = np.ptp(outputs.argmax(axis=1)) == 0 < np.ptp(features.gold)
+        return "the choice in the same place for all questions" if is_one else None
+
+    def prediction_lines(self, examples: Sequence[ChoiceExample], outputs: Array, *, scored: bool) -> list[str]:
+        """Id, perhaps the texts, gold letter where known, prediction, and probabilities by letter."""
+        lines = []
+        for example, row in zip(examples, probabilities(outputs), strict=True):
+            entry: dict[str, Any] = {"id": example.id}
+            if scored:
+                entry |= {"text": example.passage, "question": example.question, "choices": list(example.options)}
+            if example.label is not None:
+                entry["label"] = ascii_uppercase[example.label]
+            entry["prediction"] = ascii_uppercase[int(row.argmax())]
+            entry["probabilities"] = {n: round(float(q), 5) for n, q in zip(ascii_uppercase, row, strict=False)}
+            lines.append(json.dumps(entry, ensure_ascii=False) + "\n")
+        return lines
+
+    def answer(
+        self,
+        model: nn.Module,
+        examples: Sequence[ChoiceExample],
+        vocabulary: Vocabulary,
+        max_seq_length: int,
+        device: torch.device,
+    ) -> tuple[list[str], int]:
+        """A JSON line for each question, and how many were cut; questions may have any number of options."""
+        assert isinstance(model, MultipleChoice)
+        lines: list[str] = []
+        cut = 0
+        for count, group in groupby(examples, key=lambda example: len(example.options)):
+            model.choices = count
+            found, more = super().answer(model, list(group), vocabulary, max_seq_length, device)
+            lines, cut = lines + found, cut + more
+        return lines, cut
+
+    def write_model(self, model: nn.Module, directory: Path, made_for: hub.FinetunedFor) -> None:
+        """The encoder and its head, as `transformers` has them; the options have no names there."""
+        hub.write(model, directory, _ARCHITECTURE, (), made_for)
+
+    def has_head(self, found: hub.Checkpoint) -> bool:
+        """Whether the checkpoint has a head for choices, and was not fine-tuned for another task."""
+        is_one = found.architecture == _ARCHITECTURE and len(found.tensors.get("classifier.weight", ())) == 1
+        return is_one and self.is_made_for(found)
+
+    def load(self, found: hub.Checkpoint) -> MultipleChoice:
+        """That model for as many options as the task has; the head is the same for any number."""
+        model = self.new_model(found.config)
+        hub.load_into(model, found, ["classifier"])
+        return model
+
+    @classmethod
+    def of_checkpoint(cls, found: hub.Checkpoint) -> Self | None:
+        """The task of a checkpoint with a head for choices."""
+        return cls(name="", title="predict", metrics=()) if found.architecture == _ARCHITECTURE else None

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from albert_cli.errors import DivergedError
-from albert_cli.tasks.task import Task
 
 Array = NDArray[Any]
 
@@ -85,13 +84,3 @@ def scores(metrics: Sequence[str], predictions: ArrayLike, labels: ArrayLike) ->
     if not np.isfinite(predicted).all():
         raise DivergedError("the model's predictions are not finite", "lower optimizer.lr")
     return {name: METRICS[name](predicted, gold) for name in metrics}
-
-
-def majority(task: Task, train_labels: ArrayLike, dev_labels: ArrayLike) -> dict[str, float]:
-    """What knowing only the training labels scores on dev: the commonest class, or the mean for regression.
-
-    Of classes equally common the first in the task's order is taken.
-    """
-    train, dev = np.asarray(train_labels), np.asarray(dev_labels)
-    guess = float(train.mean()) if task.kind == "regression" else int(np.bincount(train).argmax())
-    return scores(task.metrics, np.full(len(dev), guess), dev)

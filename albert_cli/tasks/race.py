@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from albert_cli.errors import InputError, MissingData
-from albert_cli.tasks.hub import is_hub, read_hub
-from albert_cli.tasks.rows import check_folder, read_lines, read_text
-from albert_cli.tasks.task import ChoiceExample, Task
+from albert_cli.tasks.choice import Choice, ChoiceExample
+from albert_cli.tasks.rows import check_folder, is_hub, parse_json, parse_object, read_hub, read_lines, read_text
 
 HUB = "hf:ehovy/race"
 LETTERS = ("A", "B", "C", "D")
@@ -25,7 +23,7 @@ class RaceFiles:
 
     levels: tuple[str, ...]
 
-    def read(self, task: Task, split: str, data: str | None) -> list[ChoiceExample]:
+    def read(self, task: Choice, split: str, data: str | None) -> list[ChoiceExample]:
         """All questions of a split. Raises `InputError` naming file, line and question for data that do not fit."""
         if data is None or is_hub(data):
             examples = self._from_hub(task, split, data or HUB)
@@ -35,26 +33,21 @@ class RaceFiles:
             raise InputError(f"{data or HUB}: {split} holds no questions", _SHAPE)
         return examples
 
-    def _from_folder(self, task: Task, split: str, data: Path) -> Iterator[ChoiceExample]:
+    def _from_folder(self, task: Choice, split: str, data: Path) -> Iterator[ChoiceExample]:
         for level in self.levels:
             folder = _level_folder(data, split, level, self.levels)
             seen: dict[str, str] = {}
             for text, where in _passages(folder):
-                record = _object(text, where)
+                record = parse_object(text, where, _SHAPE)
                 name = str(record.get("id", where))
                 if (before := seen.setdefault(name, where)) != where:
                     raise InputError(f"{where}: the id {name!r} is that of {before} too", "give each passage its own")
                 yield from _questions(task, split, record, name, level, where)
 
-    def _from_hub(self, task: Task, split: str, source: str) -> list[ChoiceExample]:
+    def _from_hub(self, task: Choice, split: str, source: str) -> list[ChoiceExample]:
         config = self.levels[0] if len(self.levels) == 1 else "all"
         rows = read_hub(f"{source}:{config}" if source == HUB else source, split.replace("dev", "validation"))
-        wanted = ("example_id", "article", "question", "options", "answer")
-        missing = [name for name in wanted if name not in rows.columns]
-        if missing:
-            there = ", ".join(rows.columns)
-            raise InputError(f"{rows.origin}: no column {missing[0]!r}; it has {there}", f"wanted: {', '.join(wanted)}")
-        places = [rows.columns.index(name) for name in wanted]
+        places = rows.places(("example_id", "article", "question", "options", "answer"))
         times: dict[str, int] = {}
         examples = []
         for i, row in enumerate(rows.cells):
@@ -62,7 +55,7 @@ class RaceFiles:
             number = times[passage] = times.get(passage, -1) + 1
             # Passages are called "high12.txt": the level is the name's beginning.
             level = next((known for known in self.levels if passage.startswith(known)), "")
-            found = _options(_parsed(options, rows.where(i)), rows.where(i))
+            found = _options(parse_json(options, rows.where(i), _SHAPE), rows.where(i))
             label = int(task.parse_label(answer, rows.where(i))) if answer or split != "test" else None
             examples.append(ChoiceExample(f"{passage}:{number}", article, question, found, label, level))
         return examples
@@ -93,22 +86,8 @@ def _passages(folder: Path) -> Iterator[tuple[str, str]]:
     yield from ((read_text(path), str(path)) for path in paths)
 
 
-def _parsed(text: str, where: str) -> Any:
-    try:
-        return json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise InputError(f"{where}: not valid JSON: {error}", _SHAPE) from None
-
-
-def _object(text: str, where: str) -> Mapping[str, Any]:
-    record = _parsed(text, where)
-    if not isinstance(record, dict):
-        raise InputError(f"{where}: not a JSON object", _SHAPE)
-    return record
-
-
 def _questions(
-    task: Task, split: str, record: Mapping[str, Any], name: str, level: str, where: str
+    task: Choice, split: str, record: Mapping[str, Any], name: str, level: str, where: str
 ) -> Iterator[ChoiceExample]:
     article, questions, options = (record.get(key) for key in ("article", "questions", "options"))
     is_hidden = "answers" not in record and split in task.test_splits
@@ -140,16 +119,24 @@ def _options(choices: object, where: str) -> tuple[str, ...]:
     return tuple(choices)
 
 
-def race_tasks() -> list[Task]:
-    """RACE as a whole, scored by level too, and each of its levels alone, which models of the whole answer too."""
-    levels = ("middle", "high")
-    by_level = tuple(f"{level}_accuracy" for level in levels)
-    whole = Task("race", "RACE", LETTERS, ("accuracy", *by_level), 2, RaceFiles(levels), kind="choice")
-    parts = [
-        Task(
-            f"race_{level}", f"RACE, {level} school", LETTERS, ("accuracy",), 2, RaceFiles((level,)), kind="choice",
-            classifier_of="race",
-        )
-        for level in levels
-    ]  # fmt: skip
-    return [whole, *parts]
+LEVELS = ("middle", "high")
+# As a whole, scored by level too, and each of its levels alone, which models of the whole answer too.
+RACE: dict[str, Choice] = {
+    "race": Choice(
+        name="race",
+        title="RACE",
+        labels=LETTERS,
+        metrics=("accuracy", *(f"{level}_accuracy" for level in LEVELS)),
+        source=RaceFiles(LEVELS),
+    )
+} | {
+    f"race_{level}": Choice(
+        name=f"race_{level}",
+        title=f"RACE, {level} school",
+        labels=LETTERS,
+        metrics=("accuracy",),
+        source=RaceFiles((level,)),
+        classifier_of="race",
+    )
+    for level in LEVELS
+}

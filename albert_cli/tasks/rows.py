@@ -1,14 +1,35 @@
-"""Tables of text as strings with line numbers: TSV, CSV, JSON lines and Parquet."""
+"""Rows of text with their line numbers: TSV, CSV, JSON lines, Parquet, and data sets of the Hugging Face Hub."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
-from albert_cli.errors import InputError
+from albert_cli import network
+from albert_cli.errors import InputError, MissingData
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of a file or of stdin (`-`), counted from 1."""
+
+    text: str
+    file: str
+    number: int
+
+    @property
+    def where(self) -> str:
+        """File and line, for messages."""
+        return f"{self.file}:{self.number}"
+
+    def values(self) -> dict[str, Any]:
+        """The line as a JSON object; raises `InputError` for anything else."""
+        return parse_object(self.text, self.where, 'each line of .jsonl is one: {"text": "…"}')
 
 
 @dataclass(frozen=True)
@@ -32,6 +53,24 @@ class Rows:
         position = self.columns.index(name)
         return [row[position] for row in self.cells]
 
+    def places(self, names: Sequence[str]) -> list[int]:
+        """Where the columns with these names are; raises `InputError` for one that is not there."""
+        if missing := [name for name in names if name not in self.columns]:
+            there = ", ".join(self.columns)
+            raise InputError(f"{self.origin}: no column {missing[0]!r}; it has {there}", f"wanted: {', '.join(names)}")
+        return [self.columns.index(name) for name in names]
+
+    def not_empty(self) -> Rows:
+        """The same; raises `InputError` where there is no row."""
+        if not self.cells:
+            raise InputError(f"{self.origin}: holds no examples", "was it written to the end?")
+        return self
+
+    def without_short_rows(self, width: int) -> Rows:
+        """Those with at least `width` fields."""
+        kept = [i for i, row in enumerate(self.cells) if len(row) >= width]
+        return replace(self, cells=[self.cells[i] for i in kept], lines=[self.lines[i] for i in kept])
+
     def check_widths(self, width: int) -> None:
         """Raise `InputError` at the first row that has not `width` fields."""
         for index, row in enumerate(self.cells):
@@ -50,6 +89,9 @@ class Rows:
                     f"{self.where(index)}: the id {row[place]!r} is that of {self.where(before)} too",
                     "predictions are named by their id; give each example its own",
                 )
+
+
+# ---------------------------------------------------------------- files
 
 
 def check_folder(data: Path, holding: str) -> None:
@@ -76,11 +118,29 @@ def read_text(path: Path) -> str:
 
 def read_lines(path: Path) -> list[str]:
     """The lines of a UTF-8 file. Only line feeds end a line: U+2028 and its like belong to the text."""
-    text = read_text(path)
-    lines = text.split("\n")
+    lines = read_text(path).split("\n")
     if not lines[-1]:
         lines.pop()
     return [line.removesuffix("\r") for line in lines]
+
+
+def parse_json(text: str, where: str, hint: str) -> Any:
+    """The value of a JSON document; raises `InputError` beginning with `where`."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        where = f"{where}:{error.lineno}" if "\n" in text else where
+        raise InputError(f"{where}: not valid JSON: {error}", hint) from None
+    except RecursionError:
+        raise InputError(f"{where}: not valid JSON: nested too deeply", hint) from None
+
+
+def parse_object(text: str, where: str, hint: str) -> dict[str, Any]:
+    """The values of a JSON object; raises `InputError` beginning with `where` for anything else."""
+    value = parse_json(text, where, hint)
+    if not isinstance(value, dict):
+        raise InputError(f"{where}: not a JSON object", hint)
+    return value
 
 
 def read_delimited(path: Path, delimiter: str = "\t", *, quoting: bool = False, header: bool = True) -> Rows:
@@ -116,26 +176,20 @@ def _read_quoted(path: Path, delimiter: str) -> tuple[list[list[str]], list[int]
 
 def read_jsonl(path: Path) -> Rows:
     """One JSON object a line; its keys are the columns, those of the first line being required of all."""
-    columns: dict[str, int] = {}
+    columns: tuple[str, ...] = ()
     cells: list[list[str]] = []
     lines: list[int] = []
     for number, line in enumerate(read_lines(path), start=1):
         if not line.strip():
             continue
-        try:
-            values = json.loads(line)
-        except (json.JSONDecodeError, RecursionError) as error:
-            raise InputError(f"{path}:{number}: not valid JSON: {error}", "one JSON object a line") from None
-        if not isinstance(values, dict):
-            raise InputError(f"{path}:{number}: not a JSON object", "one JSON object a line")
-        columns = columns or {name: i for i, name in enumerate(values)}
-        missing = [name for name in columns if name not in values]
-        if missing:
+        values = parse_object(line, f"{path}:{number}", "one JSON object a line")
+        columns = columns or tuple(values)
+        if missing := [name for name in columns if name not in values]:
             hint = "write null where there is nothing"
             raise InputError(f"{path}:{number}: no key {missing[0]!r}, which the first line has", hint)
-        cells.append([as_text(values[name]) for name in columns])
+        cells.append([_as_text(values[name]) for name in columns])
         lines.append(number)
-    return Rows(str(path), tuple(columns), cells, lines)
+    return Rows(str(path), columns, cells, lines)
 
 
 def read_parquet(path: Path) -> Rows:
@@ -150,13 +204,64 @@ def read_parquet(path: Path) -> Rows:
     except (pa.ArrowException, OSError) as error:
         reason = str(error).partition("\n")[0]
         raise InputError(f"{path}: not a readable Parquet file ({reason})", "copy it again") from None
-    by_column = [[as_text(value) for value in column.to_pylist()] for column in table.columns]
-    cells = [list(row) for row in zip(*by_column, strict=True)]
-    return Rows(str(path), tuple(table.column_names), cells, list(range(1, len(cells) + 1)))
+    return _by_column(str(path), {name: table[name].to_pylist() for name in table.column_names})
 
 
-def as_text(value: object) -> str:
+def _by_column(origin: str, columns: Mapping[str, Sequence[object]]) -> Rows:
+    cells = [[_as_text(value) for value in row] for row in zip(*columns.values(), strict=True)]
+    return Rows(origin, tuple(columns), cells, list(range(1, len(cells) + 1)))
+
+
+def _as_text(value: object) -> str:
     """A cell as text: null is empty, numbers and truth values are written as in JSON."""
     if isinstance(value, str):
         return value
     return "" if value is None else json.dumps(value, ensure_ascii=False, default=str)
+
+
+# ---------------------------------------------------------------- the Hub, through `datasets`, which is imported late
+
+
+def is_hub(source: str | None) -> bool:
+    """Whether a source names a data set of the Hub: `hf:NAME[:CONFIG]`."""
+    return source is not None and source.startswith("hf:")
+
+
+def hub_splits(source: str) -> tuple[str, ...]:
+    """The names of the splits of `hf:NAME[:CONFIG]`."""
+    network.prefer_offline()
+    import datasets
+
+    name, _, config = source.removeprefix("hf:").partition(":")
+    try:
+        return tuple(datasets.get_dataset_split_names(name, config or None))
+    except Exception as error:
+        raise _unreachable(source, error) from None
+
+
+def read_hub(source: str, split: str) -> Rows:
+    """A split of `hf:NAME[:CONFIG]`; class indices are written as class names, hidden ones (-1) as empty cells.
+
+    Raises `MissingData` when the Hub, the data set, its configuration or the split cannot be reached.
+    """
+    network.prefer_offline()
+    import datasets
+
+    name, _, config = source.removeprefix("hf:").partition(":")
+    origin = ":".join(part for part in ("hf", name, config, split) if part)
+    datasets.disable_progress_bars()
+    try:
+        table: Any = datasets.load_dataset(name, config or None, split=split)
+    except Exception as error:
+        raise _unreachable(origin, error) from None
+    names = {c: tuple(f.names) for c, f in table.features.items() if isinstance(f, datasets.ClassLabel)}
+    columns = {column: table[column][:] for column in table.column_names}
+    for column, known in names.items():
+        columns[column] = ["" if v is None or v < 0 else known[v] for v in columns[column]]
+    return replace(_by_column(origin, columns), names=names)
+
+
+def _unreachable(origin: str, error: Exception) -> MissingData:
+    # The library raises whatever its network and file layers raise; the first line says what matters.
+    reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return MissingData(f"{origin}: cannot be loaded: {reason}", "name a local copy by --data DIR")

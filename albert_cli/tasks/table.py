@@ -3,31 +3,40 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import math
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from string import ascii_uppercase
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from albert_cli import console
 from albert_cli.errors import ConfigError, InputError
-from albert_cli.tasks import table_choice
-from albert_cli.tasks.hub import hub_splits, is_hub, read_hub
-from albert_cli.tasks.rows import Rows, read_delimited, read_jsonl, read_parquet
-from albert_cli.tasks.table_choice import ChoiceColumns
-from albert_cli.tasks.task import ChoiceExample, Example, Kind, Task
+from albert_cli.tasks.base import Task
+from albert_cli.tasks.choice import Choice, ChoiceExample
+from albert_cli.tasks.classification import Classification, Example
+from albert_cli.tasks.rows import Rows, hub_splits, is_hub, read_delimited, read_hub, read_jsonl, read_parquet
 
 _SUFFIXES = (".tsv", ".csv", ".jsonl", ".parquet")
 _FILE_NAMES = {"train": ("train",), "dev": ("dev", "validation"), "test": ("test",)}
 # What people call their columns; the first that is there is taken, whatever its capitals.
-_DEFAULTS = {
+_NAMES = {
     "text": ("text", "sentence", "sentence1", "text_a", "question1", "premise"),
     "text_pair": ("text_pair", "sentence2", "text_b", "question2", "hypothesis"),
     "label": ("label", "class", "score", "target"),
-    "question": table_choice.QUESTIONS,
     "id": ("id", "idx", "index"),
 }
+_NAMES_OF_CHOICE = {
+    "text": ("passage", "article", "context", "text", "sent1", "premise"),
+    "question": ("question", "sent2", "query", "prompt"),
+    "choices": ("choices", "options", "endings"),
+    "label": ("label", "answer", "answerkey", "answer_key", "correct", "class", "target"),
+    "id": _NAMES["id"],
+}
+_OPTION = re.compile(r"(?:choice|option|ending|answer|sol)[_ ]?(?:[0-9]|[a-h])")
 
 
 @dataclass(frozen=True)
@@ -69,8 +78,8 @@ class TableSettings:
             raise ConfigError(f"table.labels names one class, {self.labels[0]!r}", "two classes or more")
 
 
-def open_table(settings: TableSettings, data: str | None = None, known: tuple[str, ...] = ()) -> Task:
-    """The task of one's own table: finds the files, reads train, and settles columns, kind and classes.
+def open_table(settings: TableSettings, data: str | None = None, known: tuple[str, ...] = ()) -> Task[Any, Any, Any]:
+    """The task of one's own table: finds the files, reads train, and decides on columns, kind and classes.
 
     `data` is a folder, a single file (then train) or `hf:NAME[:CONFIG]`; `known` are the outputs of a model, for
     data without train to take the classes from. Raises `ConfigError` when nothing
@@ -79,53 +88,51 @@ def open_table(settings: TableSettings, data: str | None = None, known: tuple[st
     files = _locate(settings, data)
     table = TableFiles(settings, files)
     reference = table.rows(next(iter(files)))
-    if table.is_choice(reference):
-        return _choice_task(table, reference)
-    if "train" not in files and not settings.labels and settings.kind != "regression":
-        if not known:
-            raise InputError(
-                f"{data or next(iter(files.values()))}: no training data to take the classes from",
-                "-s table.train=FILE, or name the classes by table.labels",
-            )
-        settings = replace(settings, kind="regression") if len(known) == 1 else replace(settings, labels=known)
-    table = replace(table, settings=settings)
-    texts = [reference.columns[_column(reference, "text", settings)]]
-    if (pair := _find_column(reference, "text_pair", settings)) is not None:
-        texts.append(reference.columns[pair])
-    kind, labels = table.kind_and_labels()
-    task = Task(
-        name="table",
-        title=settings.title,
-        labels=labels,
-        metrics=("pearson", "spearman") if kind == "regression" else ("accuracy", "macro_f1"),
-        inputs=len(texts),
-        source=table,
-        kind=kind,
-        **_splits(table),
-    )
-    output = "a value" if kind == "regression" else f"{len(labels)} classes"
-    shown = f" ({', '.join(labels)})" if 0 < len(labels) <= 10 else ""
-    console.note(f"{reference.origin}: {' and '.join(map(repr, texts))} → {output}{shown}")
-    return task
-
-
-def _choice_task(table: TableFiles, reference: Rows) -> Task:
-    columns = table.choice_columns(reference)
-    count = len(table_choice.options_of(reference, columns, 0))
-    before = [reference.columns[place] for place in (columns.passage, columns.question) if place is not None]
-    console.note(f"{reference.origin}: {' and '.join(map(repr, before))} → one of {count} choices")
-    title = table.settings.title
-    return Task("table", title, tuple(ascii_uppercase[:count]), ("accuracy",), 2, table, "choice", **_splits(table))
-
-
-def _splits(table: TableFiles) -> dict[str, Any]:
-    """Which splits a task of these files has."""
-    has_train = "train" in table.files
-    return {
-        "train_split": "train" if has_train else None,
-        "dev_splits": ("dev",) if has_train or "dev" in table.files else (),
-        "test_splits": ("test",) if "test" in table.files else (),
+    common: dict[str, Any] = {
+        "name": "table",
+        "title": settings.title,
+        "train_split": "train" if "train" in files else None,
+        "dev_splits": ("dev",) if "train" in files or "dev" in files else (),
+        "test_splits": ("test",) if "test" in files else (),
     }
+    if _is_choice(reference, settings):
+        columns = _choice_columns(reference, settings)
+        count = len(_options(reference, columns, 0))
+        before = [repr(reference.columns[i]) for i in (columns.passage, columns.question) if i is not None]
+        console.note(f"{reference.origin}: {' and '.join(before)} → one of {count} choices")
+        return Choice(**common, labels=tuple(ascii_uppercase[:count]), metrics=("accuracy",), source=table)
+    texts = [_column(reference, "text", settings), _find(reference, "text_pair", settings)]
+    names = [repr(reference.columns[i]) for i in texts if i is not None]
+    labels = _labels(settings, table.rows("train") if "train" in files else None, known)
+    if labels is None:
+        raise InputError(
+            f"{data or next(iter(files.values()))}: no training data to take the classes from",
+            "-s table.train=FILE, or name the classes by table.labels",
+        )
+    shown = f" ({', '.join(labels)})" if 0 < len(labels) <= 10 else ""
+    console.note(
+        f"{reference.origin}: {' and '.join(names)} → {f'{len(labels)} classes' if labels else 'a value'}{shown}"
+    )
+    metrics = ("accuracy", "macro_f1") if labels else ("pearson", "spearman")
+    return Classification(**common, labels=labels, metrics=metrics, inputs=len(names), source=table)
+
+
+def _labels(settings: TableSettings, train: Rows | None, known: tuple[str, ...]) -> tuple[str, ...] | None:
+    """The classes, or () for a regression: as asked, as the labels of train look, or as a model has them."""
+    if settings.kind == "regression":
+        return ()
+    if settings.labels:
+        return settings.labels
+    if train is None:
+        return () if len(known) == 1 else known or None
+    found = {row[_column(train, "label", settings)] for row in train.cells} - {""}
+    if settings.kind == "auto" and _are_values(found):
+        return ()
+    labels = tuple(sorted(found, key=_label_order))
+    if len(labels) < 2:
+        only = f"only the label {labels[0]!r}" if labels else "no labels"
+        raise InputError(f"{train.origin}: {only}: nothing to learn", "two classes or more")
+    return labels
 
 
 # ---------------------------------------------------------------- files
@@ -177,21 +184,11 @@ def _hub_files(source: str) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class TableFiles:
-    """The files of a table, each read once."""
+    """The files of a table by split, each read once."""
 
     settings: TableSettings
-    files: Mapping[str, str]
+    files: Mapping[str, str] = field(hash=False)
     _read: dict[str, Rows] = field(default_factory=dict, repr=False, compare=False)
-
-    def read(self, task: Task, split: str, data: str | None = None) -> list[Any]:
-        """All examples of a split; the files were settled by `open_table`, whatever `data` says."""
-        if "dev" in self.files or split == "test":
-            return list(self._examples(task, split))
-        examples = self._examples(task, "train")
-        held_out = _held_out(len(examples), self.settings)
-        if split == "dev":
-            console.note(f"{self.files['train']}: no dev data, so {len(held_out)} of {len(examples)} rows are held out")
-        return [example for i, example in enumerate(examples) if (i in held_out) == (split == "dev")]
 
     def rows(self, split: str) -> Rows:
         """The cells of a split's file."""
@@ -199,128 +196,88 @@ class TableFiles:
             self._read[split] = _read_file(self.files[split], self.settings)
         return self._read[split]
 
-    def is_choice(self, rows: Rows) -> bool:
-        """Whether the table asks for a choice: because it is said, or because it has columns called so and no class."""
-        if self.settings.kind != "auto" or self.settings.labels:
-            return self.settings.kind == "choice"
-        return bool(self.settings.choices or table_choice.option_columns(rows, (), sure=False))
+    def read(self, task: Classification | Choice, split: str, data: str | None = None) -> list[Any]:
+        """All examples of a split; the files were found by `open_table`, whatever `data` says."""
+        if "dev" in self.files or split == "test":
+            return self._examples(task, split)
+        examples = self._examples(task, "train")
+        held_out = _held_out(len(examples), self.settings)
+        if split == "dev":
+            console.note(f"{self.files['train']}: no dev data, so {len(held_out)} of {len(examples)} rows are held out")
+        return [example for i, example in enumerate(examples) if (i in held_out) == (split == "dev")]
 
-    def choice_columns(self, rows: Rows) -> ChoiceColumns:
-        """The columns of a table for multiple choice."""
-        s = self.settings
-        options = table_choice.option_columns(rows, s.choices)
-        if not options:
-            raise _no_column(rows, "choices", table_choice.LISTS)
-        found = ChoiceColumns(
-            options,
-            _find_column(rows, "text", s, table_choice.PASSAGES),
-            _find_column(rows, "question", s),
-            _find_column(rows, "label", s, table_choice.LABELS),
-            _find_column(rows, "id", s),
-        )
-        if found.passage is None and found.question is None:
-            raise _no_column(rows, "question", _DEFAULTS["question"])
-        return found
-
-    def _choices(self, task: Task, split: str) -> list[ChoiceExample]:
+    def _examples(self, task: Classification | Choice, split: str) -> list[Any]:
         rows = self.rows(split)
-        columns = self.choice_columns(rows)
-        if (count := len(table_choice.options_of(rows, columns, 0))) != len(task.labels):
-            raise InputError(f"{rows.where(0)}: {count} choices, but {next(iter(self.files))} has {len(task.labels)}")
-        if columns.id is not None and split != "train":
-            rows.check_unique(columns.id)
-        if columns.label is None:
-            if split != "test":
-                raise _no_column(rows, "label", table_choice.LABELS)
-            return table_choice.read_choices(rows, columns, lambda _, __: None)
-        labelled = [(self.rows(other), self.choice_columns(self.rows(other)).label) for other in self.files]
-        found = {row[place] for there, place in labelled if place is not None for row in there.cells}
-        reader = table_choice.reader_of_labels(rows, columns, found, hidden=split == "test")
-        return table_choice.read_choices(rows, columns, reader)
-
-    def kind_and_labels(self) -> tuple[Kind, tuple[str, ...]]:
-        """Classification with its classes, or regression, as asked or as the labels of train look."""
-        settings = self.settings
-        if settings.kind == "regression":
-            return "regression", ()
-        if settings.labels:
-            return "classification", settings.labels
-        rows = self.rows("train")
-        found = set(rows.column(rows.columns[_column(rows, "label", settings)])) - {""}
-        if settings.kind == "auto" and _are_values(found):
-            return "regression", ()
-        labels = tuple(sorted(found, key=_label_order))
-        if len(labels) < 2:
-            only = f"only the label {labels[0]!r}" if labels else "no labels"
-            raise InputError(f"{rows.origin}: {only}: nothing to learn", "two classes or more")
-        return "classification", labels
-
-    def _examples(self, task: Task, split: str) -> Sequence[Any]:
-        rows = self.rows(split)
-        if task.kind == "choice":
-            return self._choices(task, split)
-        text = _column(rows, "text", self.settings)
-        pair = _column(rows, "text_pair", self.settings) if task.inputs == 2 else None
-        find = _find_column if split == "test" else _column
-        label = find(rows, "label", self.settings)
-        identifier = _find_column(rows, "id", self.settings)
+        identifier = _find(rows, "id", self.settings)
         if identifier is not None and split != "train":
             rows.check_unique(identifier)
+        ids = [str(i) if identifier is None else row[identifier] for i, row in enumerate(rows.cells)]
+        if isinstance(task, Choice):
+            return self._choices(task, split, rows, ids)
+        text = _column(rows, "text", self.settings)
+        pair = _column(rows, "text_pair", self.settings) if task.inputs == 2 else None
+        label = (_find if split == "test" else _column)(rows, "label", self.settings)
+
+        def label_of(row: list[str], where: str) -> int | float | None:
+            if label is None or (not row[label] and split == "test"):
+                return None
+            if not row[label]:
+                raise InputError(f"{where}: the label is empty", "fill it in, or leave the row out")
+            return task.parse_label(row[label], where)
+
         return [
-            Example(
-                text_a=row[text],
-                text_b=None if pair is None else row[pair],
-                label=self._label(task, split, row[label], rows.where(i)) if label is not None else None,
-                id=row[identifier] if identifier is not None else str(i),
-            )
+            Example(row[text], None if pair is None else row[pair], label_of(row, rows.where(i)), ids[i])
             for i, row in enumerate(rows.cells)
         ]
 
-    @staticmethod
-    def _label(task: Task, split: str, text: str, where: str) -> int | float | None:
-        if not text:
-            if split == "test":
-                return None
-            raise InputError(f"{where}: the label is empty", "fill it in, or leave the row out")
-        return task.parse_label(text, where)
+    def _choices(self, task: Choice, split: str, rows: Rows, ids: list[str]) -> list[ChoiceExample]:
+        columns = _choice_columns(rows, self.settings)
+        if columns.label is None and split != "test":
+            raise _no_column(rows, "label", _NAMES_OF_CHOICE["label"])
+        of_splits = [(self.rows(s), _choice_columns(self.rows(s), self.settings).label) for s in self.files]
+        found = {row[place] for there, place in of_splits if place is not None for row in there.cells}
+        # Numbers count from 1 where the number of options is among the labels and 0 is not.
+        first = 1 if str(len(task.labels)) in found and "0" not in found else 0
+        examples = []
+        for i, row in enumerate(rows.cells):
+            options = _options(rows, columns, i)
+            if len(options) != len(task.labels):
+                hint = "one number of choices a table"
+                raise InputError(f"{rows.where(i)}: {len(options)} choices where train has {len(task.labels)}", hint)
+            passage, question = ("" if place is None else row[place] for place in (columns.passage, columns.question))
+            label = None if columns.label is None else row[columns.label]
+            is_hidden = label is None or (not label and split == "test")
+            right = None if is_hidden else _right_option(str(label), options, first, rows.where(i))
+            examples.append(ChoiceExample(ids[i], passage, question, options, right))
+        return examples
 
 
 def _read_file(name: str, settings: TableSettings) -> Rows:
     if is_hub(name):
         source, _, split = name.partition("#")
-        return _not_empty(read_hub(source, split or "train"))
+        return read_hub(source, split or "train").not_empty()
     path = Path(name)
     suffix = path.suffix.lower()
     if suffix == ".jsonl":
-        return _not_empty(read_jsonl(path))
+        return read_jsonl(path).not_empty()
     if suffix not in _SUFFIXES:
         raise InputError(f"{path}: a table is a .tsv, .csv, .jsonl or .parquet file", "convert or rename it")
     if suffix == ".parquet":
-        return _not_empty(read_parquet(path))
+        return read_parquet(path).not_empty()
     quoting = suffix == ".csv" if settings.quoting == "auto" else settings.quoting == "on"
     delimiter = settings.delimiter or ("," if suffix == ".csv" else "\t")
     rows = read_delimited(path, delimiter, quoting=quoting)
-    twice = next((name for name in rows.columns if rows.columns.count(name) > 1), None)
-    if twice is not None:
-        raise InputError(f"{path}:1: the column {twice!r} is there twice", "rename one of them")
+    if twice := [name for name in rows.columns if rows.columns.count(name) > 1]:
+        raise InputError(f"{path}:1: the column {twice[0]!r} is there twice", "rename one of them")
     rows.check_widths(len(rows.columns))
-    return _not_empty(rows)
+    return rows.not_empty()
 
 
-def _not_empty(rows: Rows) -> Rows:
-    if not rows.cells:
-        raise InputError(f"{rows.origin}: holds no examples", "was it written to the end?")
-    return rows
+# ---------------------------------------------------------------- columns
 
 
-# ---------------------------------------------------------------- columns, labels, held-out rows
-
-
-def _find_column(rows: Rows, role: str, settings: TableSettings, names: Sequence[str] = ()) -> int | None:
-    """The place of the column with this role, or None; by `names` in place of the usual ones.
-
-    A column that the user named must be there.
-    """
+def _find(rows: Rows, role: str, settings: TableSettings, names: Mapping[str, Sequence[str]] = _NAMES) -> int | None:
+    """The place of the column with this role, or None; a column that the user named must be there."""
     named: str = getattr(settings, role)
     if named:
         if named not in rows.columns:
@@ -329,13 +286,13 @@ def _find_column(rows: Rows, role: str, settings: TableSettings, names: Sequence
     if role == "text_pair" and settings.text:
         return None  # who names the text and no second one means a single text
     lowered = [name.lower() for name in rows.columns]
-    return next((lowered.index(name) for name in names or _DEFAULTS[role] if name in lowered), None)
+    return next((lowered.index(name) for name in names[role] if name in lowered), None)
 
 
 def _column(rows: Rows, role: str, settings: TableSettings) -> int:
-    place = _find_column(rows, role, settings)
+    place = _find(rows, role, settings)
     if place is None:
-        raise _no_column(rows, role, _DEFAULTS[role])
+        raise _no_column(rows, role, _NAMES[role])
     return place
 
 
@@ -346,6 +303,95 @@ def _no_column(rows: Rows, role: str, wanted: Sequence[str]) -> InputError:
         hint = "is the delimiter another one? -s table.delimiter=';'"
     names = " or ".join(map(repr, wanted))
     return InputError(f"{rows.origin}: no column {names} for the {role}; columns there: {there}", hint)
+
+
+# ---------------------------------------------------------------- multiple choice
+
+
+class ChoiceColumns(NamedTuple):
+    """The places of a table's columns: the options (one column with lists, or several), and what goes before them."""
+
+    options: tuple[int, ...]
+    passage: int | None
+    question: int | None
+    label: int | None
+
+
+def _is_choice(rows: Rows, settings: TableSettings) -> bool:
+    """Whether the table asks for a choice: because the recipe says so, or by the names of its columns."""
+    if settings.kind != "auto" or settings.labels:
+        return settings.kind == "choice"
+    options = _option_columns(rows, settings)
+    return len(options) > 1 or (
+        len(options) == 1
+        and (bool(settings.choices) or all(row[options[0]][:1] in ("[", "{") for row in rows.cells[:10]))
+    )
+
+
+def _option_columns(rows: Rows, settings: TableSettings) -> tuple[int, ...]:
+    """The columns with the options: those that are named, or the one with lists, or several that are called so."""
+    for name in settings.choices:
+        if name not in rows.columns:
+            raise _no_column(rows, "choices", [name])
+    if settings.choices:
+        return tuple(map(rows.columns.index, settings.choices))
+    lowered = [name.lower() for name in rows.columns]
+    single = next((lowered.index(name) for name in _NAMES_OF_CHOICE["choices"] if name in lowered), None)
+    several = tuple(i for i, name in enumerate(lowered) if _OPTION.fullmatch(name))
+    return (single,) if single is not None else several if len(several) > 1 else ()
+
+
+def _choice_columns(rows: Rows, settings: TableSettings) -> ChoiceColumns:
+    options = _option_columns(rows, settings)
+    if not options:
+        raise _no_column(rows, "choices", _NAMES_OF_CHOICE["choices"])
+    find = partial(_find, rows, settings=settings, names=_NAMES_OF_CHOICE)
+    found = ChoiceColumns(options, find(role="text"), find(role="question"), find(role="label"))
+    if found.passage is None and found.question is None:
+        raise _no_column(rows, "question", _NAMES_OF_CHOICE["question"])
+    return found
+
+
+def _options(rows: Rows, columns: ChoiceColumns, index: int) -> tuple[str, ...]:
+    """The options of a row. Raises `InputError` for a list that is none, or that holds fewer than two texts."""
+    row = rows.cells[index]
+    if len(columns.options) > 1:
+        return tuple(row[place] for place in columns.options)
+    found = _listed(row[columns.options[0]])
+    if found is None or len(found) < 2:
+        name = rows.columns[columns.options[0]]
+        raise InputError(f"{rows.where(index)}: {name!r} is not a list of two texts or more", '["…", "…"]')
+    if len(found) > len(ascii_uppercase):
+        raise InputError(f"{rows.where(index)}: {len(found)} choices; {len(ascii_uppercase)} have a letter")
+    return found
+
+
+def _listed(cell: str) -> tuple[str, ...] | None:
+    """The texts of a JSON list, or of the list `text` of an object, as ARC and CommonsenseQA have them."""
+    try:
+        value = json.loads(cell)
+    except (json.JSONDecodeError, RecursionError):
+        return None
+    texts = value.get("text") if isinstance(value, dict) else value
+    if not isinstance(texts, list):
+        return None
+    return tuple(text if isinstance(text, str) else json.dumps(text, ensure_ascii=False) for text in texts)
+
+
+def _right_option(label: str, options: Sequence[str], first: int, where: str) -> int:
+    """The index of the option that a label names: by letter, by number from `first` (0 or 1), or by its text."""
+    if label.isascii() and label.isdigit() and first <= int(label) < first + len(options):
+        return int(label) - first
+    if len(label) == 1 and label.upper() in ascii_uppercase[: len(options)]:
+        return ascii_uppercase.index(label.upper())
+    if label in options:
+        return options.index(label)
+    last = ascii_uppercase[len(options) - 1]
+    hint = f"A to {last}, {first} to {first + len(options) - 1}, or the text of a choice"
+    raise InputError(f"{where}: label {label!r} names none of {len(options)} choices", hint)
+
+
+# ---------------------------------------------------------------- labels and held-out rows
 
 
 def _are_values(labels: set[str]) -> bool:

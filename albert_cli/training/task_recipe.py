@@ -11,7 +11,7 @@ from typing import Literal
 from albert_cli import config
 from albert_cli.errors import ConfigError
 from albert_cli.tasks.spec import SCORED, find_task
-from albert_cli.tasks.squad_settings import SpanSettings
+from albert_cli.tasks.squad.data import SpanSettings
 from albert_cli.tasks.table import TableSettings
 from albert_cli.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
 
@@ -21,7 +21,7 @@ PAPER = "finetune"  # the folder of the paper's own recipes
 
 @dataclass(frozen=True)
 class TaskData:
-    """`[data]`: the longest input in pieces; longer ones are cut, the longer of two texts first.
+    """`[data]`: the longest input in tokens; longer ones are cut, the longer of two texts first.
 
     `train_examples` is how many of the training examples a run learns from, drawn by its seed (0: all): for curves by
     the number of labels. A seed's smaller part lies within its larger one.
@@ -72,12 +72,11 @@ class TaskModel:
 
     Controls show what pretraining brought: `initial = "random"` keeps the checkpoint's shape and vocabulary and draws
     new weights, `initial = "start"` takes the weights at step 0 of the run that the checkpoint belongs to (`[start]` of
-    its recipe). For tasks on pairs of texts, where an encoder is too small to have learnt it, some heads of each
-    attention block start by comparing words whatever they did before (`model.matching`): that many `matching_heads`
-    look for a word's other occurrences, `count_heads` for those in the other text, and [CLS] gets the share that was
-    found; beside these the last `spreading_heads` tell each token how many of those around it were found, for tasks on
-    tokens such as SQuAD. `classifier_bias = "labels"` lets the classifier's bias begin at what the training labels say
-    by themselves: the mean value, or the logarithms of the classes' shares.
+    its recipe). For tasks on pairs of texts, where an encoder is too small to have learnt it, `count_heads` of each
+    attention block start by looking for each word in the other text, whatever they did before, and [CLS] gets the share
+    that was found (`model.matching`); beside these the last `spreading_heads` tell each token how many of those around
+    it were found, for tasks on tokens such as SQuAD. `classifier_bias = "labels"` lets the classifier's bias begin at
+    what the training labels say by themselves: the mean value, or the logarithms of the classes' shares.
 
     `head`: "new" trains a new head, "checkpoint" goes on with the checkpoint's own, of this task or of one with the
     same head (SQuAD 1.1's is that of 2.0 under `span.head = "linear"`). "auto" is "new", but that `eval` scores a
@@ -87,18 +86,12 @@ class TaskModel:
     dropout: float = 0.0
     classifier_dropout: float = 0.1
     initial: Literal["pretrained", "start", "random"] = "pretrained"
-    matching_heads: int = 0
     count_heads: int = 0
     classifier_bias: Literal["zero", "labels"] = "zero"
     spreading_heads: int = 0
     head: Literal["auto", "new", "checkpoint"] = "auto"
 
     def __post_init__(self) -> None:
-        if self.matching_heads and self.count_heads:
-            raise ConfigError(
-                "model.matching_heads and model.count_heads both set the first attention heads",
-                "leave one of them at 0",
-            )
         if self.spreading_heads and not self.count_heads:
             raise ConfigError("model.spreading_heads hand on what model.count_heads find", "set count_heads to 1, say")
         for name in ("dropout", "classifier_dropout"):

@@ -15,8 +15,8 @@ from albert_cli.counting.costs import count
 from albert_cli.counting.paper import SEVEN
 from albert_cli.model.config import PRESETS, ModelConfig
 from tests.command import albert
+from tests.conftest import RECIPE
 from tests.processes import start_ranks
-from tests.training.conftest import RECIPE
 
 CPU = torch.device("cpu")
 

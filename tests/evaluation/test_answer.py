@@ -15,7 +15,7 @@ from albert_cli.evaluation.predict import predict
 from albert_cli.model import hub
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import QuestionAnswering
-from albert_cli.model.spans import BeamQuestionAnswering
+from albert_cli.tasks.squad.head import BeamQuestionAnswering
 from albert_cli.text.vocabulary import Vocabulary
 
 SHAPE = ModelConfig(

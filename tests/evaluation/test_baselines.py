@@ -14,8 +14,8 @@ from albert_cli.evaluation.runs import evaluate
 from albert_cli.report.build import build
 from albert_cli.report.found import CLASSICAL, collect
 from albert_cli.results import Result
+from albert_cli.tasks.classification import Example
 from albert_cli.tasks.spec import find_task
-from albert_cli.tasks.task import Example
 from tests.glue import QUICK
 
 VERBS = ("bade", "figo", "luma", "ne", "ро", "kra", "ste", "wi")

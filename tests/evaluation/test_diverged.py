@@ -16,8 +16,7 @@ from albert_cli.errors import ConfigError, DivergedError
 from albert_cli.evaluation import tables
 from albert_cli.evaluation.runs import evaluate
 from albert_cli.report.build import build
-from albert_cli.training.finetune import finetune, prepare
-from albert_cli.training.task_job import TaskJob
+from albert_cli.training.finetune import TaskJob, finetune, prepare
 from tests.command import albert
 from tests.glue import QUICK
 from tests.reports import Page
@@ -34,7 +33,7 @@ def diverging(monkeypatch: pytest.MonkeyPatch) -> Diverge:
         calls: dict[int, int] = {}
 
         def loss_sums(self: TaskJob, data: Any) -> dict[str, Tensor]:
-            seed = self.settings.seed
+            seed = self.own.train.seed
             calls[seed] = calls.get(seed, 0) + 1
             factor = float("nan") if seed in seeds and calls[seed] > 3 else 1.0
             return {name: value * factor for name, value in plain(self, data).items()}
@@ -112,7 +111,8 @@ def test_no_seed_at_all_is_an_error_after_the_other_tasks(
     plain = TaskJob.loss_sums
 
     def loss_sums(self: TaskJob, data: Any) -> dict[str, Tensor]:
-        return {n: v * (float("nan") if self.task.name == "cola" else 1.0) for n, v in plain(self, data).items()}
+        factor = float("nan") if self.prepared.task.name == "cola" else 1.0
+        return {name: value * factor for name, value in plain(self, data).items()}
 
     monkeypatch.setattr(TaskJob, "loss_sums", loss_sums)
     call = ["eval", "glue", "--checkpoint", encoder, "--data", glue, "--device", "cpu", "--runs", 1]

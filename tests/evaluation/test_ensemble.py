@@ -15,21 +15,18 @@ from albert_cli.errors import CheckpointError, ConfigError
 from albert_cli.evaluation.ensemble import _average, _greedy, _Member, _member, _prepared, _scores
 from albert_cli.evaluation.runs import evaluate
 from albert_cli.evaluation.single import Request
-from albert_cli.tasks.encode import Features
+from albert_cli.tasks.classification import probabilities as softmax
 from albert_cli.tasks.spec import find_task
-from albert_cli.training.classify import Classification
-from albert_cli.training.classify import probabilities as softmax
 from albert_cli.training.finetune import finetune, prepare
 from tests.command import albert
 from tests.glue import QUICK, sentence
+from tests.labelled import labelled
 
 
 def members(logits: list[Any], labels: list[int], task: str = "sst2") -> tuple[Any, list[_Member]]:
     """Examples with these labels, and models that gave these logits on them."""
-    nothing, offsets = np.empty(0, np.int32), np.zeros(len(labels) + 1, np.int64)
-    kind = "float32" if task == "stsb" else "int64"
-    dev = Features(nothing, nothing, offsets, np.array(labels, kind), 0)
-    asked: Any = SimpleNamespace(kind=Classification(), task=find_task(task), dev=dev, dev_examples=[])
+    dev = labelled(np.array(labels, "float32" if task == "stsb" else "int64"))
+    asked: Any = SimpleNamespace(task=find_task(task), dev=dev, dev_examples=[])
     outputs = [np.array(each, np.float32) for each in logits]
     metric = find_task(task).metrics[0]
     return asked, [_Member(Path(str(i)), o, _scores(asked, o)[metric]) for i, o in enumerate(outputs)]

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from albert_cli.errors import InputError
 from albert_cli.evaluation import inputs
-from albert_cli.evaluation.inputs import Line, read_chunks
+from albert_cli.evaluation.inputs import read_chunks
+from albert_cli.tasks.rows import Line
 
 
 def groups(name: str) -> Iterator[list[str]]:

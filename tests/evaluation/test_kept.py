@@ -79,7 +79,7 @@ def test_ended_anywhere_it_finishes_with_the_same_model(
 def interrupted(prepared: finetuning.Prepared, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Train to the end, and crash before the best model is published."""
     with monkeypatch.context() as patch:
-        patch.setattr(finetuning._Run, "_publish", lambda self, best: (_ for _ in ()).throw(Killed()))
+        patch.setattr(store, "publish", lambda *_: (_ for _ in ()).throw(Killed()))
         with pytest.raises(Killed):
             finetune(prepared, out, 0)
 
@@ -108,9 +108,9 @@ def test_the_model_of_a_lost_attempt_is_replaced(
     rising: finetuning.Prepared, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out"
-    real, kept = finetuning._Run._keep, 0
+    real, kept = finetuning.TaskJob.keep_best, 0
 
-    def keep(self: finetuning._Run, *arguments: Any) -> None:
+    def keep(self: finetuning.TaskJob, *arguments: Any) -> None:
         nonlocal kept
         real(self, *arguments)
         kept += 1
@@ -118,7 +118,7 @@ def test_the_model_of_a_lost_attempt_is_replaced(
             raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(finetuning._Run, "_keep", keep)
+        patch.setattr(finetuning.TaskJob, "keep_best", keep)
         with pytest.raises(Killed):
             finetune(rising, out, 0)
     assert sorted(p.name[-2:] for p in out.glob("best-*")) == ["02", "06", "08"]  # step 3 knows 2, step 6 knows 6

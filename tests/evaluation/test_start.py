@@ -17,10 +17,11 @@ from albert_cli.errors import ConfigError, InputError
 from albert_cli.evaluation import submission, tables
 from albert_cli.evaluation.runs import evaluate
 from albert_cli.evaluation.single import Request, prepare_task
-from albert_cli.evaluation.start import start_from_run, with_start
 from albert_cli.evaluation.suite import best_run
 from albert_cli.model import hub
+from albert_cli.tasks.glue import GLUE
 from albert_cli.tasks.spec import find_task
+from albert_cli.training.start import start_from_run, with_start
 from tests.command import albert
 from tests.glue import QUICK, write
 
@@ -102,7 +103,7 @@ def test_without_mnli_the_recipe_s_start_is_left_out_and_recorded(
 def test_random_weights_have_no_start_and_a_wrong_one_is_refused(suite: Suite, tmp_path: Path) -> None:
     request = Request(str(suite.encoder), str(suite.data), 1, (*QUICK, "model.initial=random"), "cpu")
     prepared = prepare_task(request, "rte")
-    assert with_start(prepared, request.checkpoint, (), "cpu", tmp_path / "mnli") is prepared
+    assert with_start(prepared, tmp_path / "mnli") is prepared
     assert prepared.provenance["start_from"] == "pretrained" and not (tmp_path / "mnli").exists()
     with pytest.raises(ConfigError, match="start_from = 'ax': no such start"):
         evaluate("rte", str(suite.encoder), str(suite.data), tmp_path / "out", 1, ("start_from=ax",), "cpu")
@@ -231,9 +232,9 @@ def test_equal_predictions_make_an_equal_zip(suite: Suite) -> None:
 
 def test_values_are_clipped_and_labels_named() -> None:
     values = np.array([[-1.0], [2.34567], [9.0]])
-    assert submission.server_labels(find_task("stsb"), values) == ["0.000", "2.346", "5.000"]
-    assert submission.server_labels(find_task("rte"), np.eye(2)) == ["entailment", "not_entailment"]
-    assert submission.server_labels(find_task("cola"), np.eye(2)) == ["0", "1"]
+    assert submission.server_labels(GLUE["stsb"], values) == ["0.000", "2.346", "5.000"]
+    assert submission.server_labels(GLUE["rte"], np.eye(2)) == ["entailment", "not_entailment"]
+    assert submission.server_labels(GLUE["cola"], np.eye(2)) == ["0", "1"]
 
 
 def test_a_test_set_of_another_size_is_refused_before_anything_is_trained(suite: Suite, tmp_path: Path) -> None:

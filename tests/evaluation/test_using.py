@@ -21,7 +21,7 @@ from albert_cli.evaluation.fill_mask import MASK, MaskFiller
 from albert_cli.model import hub
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import BareEncoder, MaskedLanguageModel, PretrainingModel, QuestionAnswering
-from albert_cli.tasks.task import Example
+from albert_cli.tasks.classification import Example
 from albert_cli.text.vocabulary import Vocabulary
 from tests.command import albert
 from tests.model.shapes import shake

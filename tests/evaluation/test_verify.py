@@ -15,7 +15,7 @@ from albert_cli.errors import BusyError, CheckpointError, ConfigError, InputErro
 from albert_cli.evaluation import verify
 from albert_cli.model.config import ModelConfig
 from albert_cli.report.published import PUBLISHED
-from albert_cli.training.task_job import TaskJob
+from albert_cli.training.finetune import TaskJob
 from albert_cli.training.verify_recipe import Expected, VerifyRecipe
 from tests.checkpoints import untrained
 from tests.command import albert

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from albert_cli.errors import ConfigError, InputError
-from albert_cli.tasks.spec import TASKS, Example, find_task, fingerprint
+from albert_cli.tasks.base import fingerprint
+from albert_cli.tasks.classification import Example
+from albert_cli.tasks.spec import TASKS, find_task
 
 BOM = "\ufeff"
 SINGLE_TEST = "index\tsentence\n"

@@ -10,8 +10,9 @@ from scipy import stats
 from sklearn import metrics as reference
 
 from albert_cli.errors import DivergedError
-from albert_cli.tasks.metrics import METRICS, majority, scores
-from albert_cli.tasks.spec import find_task
+from albert_cli.tasks.classification import Example
+from albert_cli.tasks.glue import GLUE
+from albert_cli.tasks.metrics import METRICS, scores
 
 
 @pytest.fixture(autouse=True)
@@ -94,18 +95,20 @@ def test_what_cannot_be_scored() -> None:
             scores(("accuracy",), predictions, labels)
 
 
-def test_majority_is_that_of_train() -> None:
-    mrpc = find_task("mrpc")
-    assert majority(mrpc, [1, 1, 0], [0, 0, 1]) == {
-        "accuracy": pytest.approx(1 / 3),
-        "f1": pytest.approx(0.5),
-    }
-    assert majority(mrpc, [1, 0], [0, 0, 1])["accuracy"] == pytest.approx(2 / 3)  # a tie goes to the first
-    assert majority(find_task("stsb"), [1.0, 4.0], [0.5, 2.0]) == {"pearson": 0.0, "spearman": 0.0}
+@pytest.mark.parametrize(
+    ("task", "train", "dev", "expected"),
+    [
+        ("mrpc", [1, 1, 0], [0, 0, 1], 1 / 3),
+        ("mrpc", [1, 0], [0, 0, 1], 2 / 3),  # a tie goes to the first
+        ("stsb", [1.0, 4.0], [0.5, 2.0], 0.0),
+    ],
+)
+def test_the_baseline_is_the_majority_of_train(
+    task: str, train: list[float], dev: list[float], expected: float
+) -> None:
+    splits = ([Example("", None, label, "") for label in labels] for labels in (train, dev))
+    assert GLUE[task].baseline(*splits) == pytest.approx(expected)
 
 
 def test_every_task_names_known_metrics() -> None:
-    from albert_cli.tasks.spec import TASKS
-
-    simple = [task for task in TASKS.values() if task.kind in ("classification", "regression")]
-    assert {metric for task in simple for metric in task.metrics} <= set(METRICS)
+    assert {metric for task in GLUE.values() for metric in task.metrics} <= set(METRICS)

@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from albert_cli.errors import ConfigError, InputError
-from albert_cli.tasks.choice import encode
+from albert_cli.tasks.choice import Choice, ChoiceExample
 from albert_cli.tasks.spec import find_task
-from albert_cli.tasks.task import ChoiceExample
 
 RACE = find_task("race")
+CHOICE = Choice(name="", title="", metrics=())
 AWKWARD = {
     "id": "high7.txt",
     "article": 'He said "no\u2028and left\t.\r\n' + "so it went on. " * 900,
@@ -168,6 +168,10 @@ class Letters:
         return [[ord(c) for c in text] for text in texts]
 
 
+def letters() -> Any:
+    return Letters()
+
+
 def plain(example: ChoiceExample, choice: int, limit: int) -> tuple[list[int], list[int]]:
     """The rule as it is written: the last 128 of question and option, then the passage from its beginning."""
     keep = min(128, (limit - 2) // 2)
@@ -187,7 +191,7 @@ QUESTIONS = st.lists(
 @given(questions=QUESTIONS, limit=st.integers(5, 300))
 def test_encoding_is_the_written_rule(questions: list[tuple[str, str, list[str]]], limit: int) -> None:
     examples = [ChoiceExample(str(i), p, q, tuple(o), 0) for i, (q, p, o) in enumerate(questions)]
-    features = encode(examples, Letters(), limit)
+    features = CHOICE.encode(examples, letters(), limit)
     index = np.arange(len(examples))[::-1].copy()
     packed, labels = features.batch(index)
     assert labels is not None and labels.tolist() == [0] * len(examples)
@@ -206,8 +210,8 @@ def test_a_cut_question_is_counted_once() -> None:
         ChoiceExample("1", "p", "q" * 200, ("a", "b"), 0),
         ChoiceExample("2", "p", "q", ("a", "b"), None),
     ]
-    features = encode(examples, Letters(), 512)
+    features = CHOICE.encode(examples, letters(), 512)
     assert (len(features), features.truncated, features.labels) == (3, 2, None)
     assert features.lengths.tolist() == [512, 132, 7]
     with pytest.raises(ConfigError, match="leaves no room"):
-        encode(examples, Letters(), 4)
+        CHOICE.encode(examples, letters(), 4)

@@ -10,9 +10,9 @@ import pytest
 
 from albert_cli.config import validate
 from albert_cli.errors import ConfigError, InputError
-from albert_cli.tasks.spec import Example
+from albert_cli.tasks.choice import Choice, ChoiceExample
+from albert_cli.tasks.classification import Classification, Example
 from albert_cli.tasks.table import TableSettings, open_table
-from albert_cli.tasks.task import ChoiceExample
 
 
 def write(path: Path, text: str) -> str:
@@ -84,7 +84,7 @@ def test_kind_and_classes(tmp_path: Path, labels: list[str], kind: str, expected
     path = write(tmp_path / "a.tsv", "text\tlabel\n" + "".join(f"t\t{label}\n" for label in labels))
     task = open_table(settings(train=path, dev=path, kind=kind))
     assert task.labels == expected
-    assert task.kind == ("classification" if expected else "regression")
+    assert isinstance(task, Classification) and task.is_regression != bool(expected)
     assert task.metrics[0] == ("accuracy" if expected else "pearson")
     found = [e.label for e in task.read("train")]
     assert found == ([expected.index(label) for label in labels] if expected else [float(label) for label in labels])
@@ -223,7 +223,7 @@ def test_parquet_is_read_as_json_lines_are(tmp_path: Path) -> None:
     for name in ("train", "dev"):
         pq.write_table(pa.table(columns), tmp_path / f"{name}.parquet")
     task = open_table(settings(), str(tmp_path))
-    assert (task.kind, task.inputs) == ("regression", 2)
+    assert isinstance(task, Classification) and (task.is_regression, task.inputs) == (True, 2)
     assert task.read("dev")[:2] == [Example("a\u2028b", "x", 1.5, "0"), Example("", "y", 2.0, "1")]
 
 
@@ -231,7 +231,7 @@ def choices(tmp_path: Path, *rows: dict[str, Any], **named: Any) -> list[ChoiceE
     """The examples of a table of JSON lines."""
     path = write(tmp_path / "a.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     task = open_table(settings(train=path, dev=path, **named))
-    assert task.kind == "choice" and task.metrics == ("accuracy",)
+    assert isinstance(task, Choice) and task.metrics == ("accuracy",)
     examples: list[ChoiceExample] = task.read("dev")
     assert task.labels == tuple("ABCDEFGH"[: len(examples[0].options)])
     return examples
@@ -276,7 +276,7 @@ GOOD = {"question": "q", "choices": ["a", "b"], "label": 0}
         ({**GOOD, "label": None}, {}, "a.jsonl:2: label '' names none"),
         ({**GOOD, "choices": ["a"]}, {}, "a.jsonl:2: 'choices' is not a list of two texts or more"),
         ({**GOOD, "choices": "a, b"}, {"kind": "choice"}, "a.jsonl:2: 'choices' is not a list"),
-        ({**GOOD, "choices": ["a", "b", "c"]}, {}, "a.jsonl:2: 3 choices where the first row has 2"),
+        ({**GOOD, "choices": ["a", "b", "c"]}, {}, "a.jsonl:2: 3 choices where train has 2"),
         (GOOD, {"choices": ("x", "y")}, "a.jsonl: no column 'x' for the choices"),
         (GOOD, {"text": "x"}, "a.jsonl: no column 'x' for the text"),
     ],
@@ -290,10 +290,10 @@ def test_bad_choices_are_refused_by_line(tmp_path: Path, row: Any, named: dict[s
 def test_dev_must_have_as_many_choices(tmp_path: Path) -> None:
     train = write(tmp_path / "a.jsonl", json.dumps(GOOD) + "\n")
     dev = write(tmp_path / "b.jsonl", json.dumps(GOOD | {"choices": ["a", "b", "c"]}) + "\n")
-    with pytest.raises(InputError, match=r"b\.jsonl:1: 3 choices, but train has 2"):
+    with pytest.raises(InputError, match=r"b\.jsonl:1: 3 choices where train has 2"):
         open_table(settings(train=train, dev=dev)).read("dev")
 
 
 def test_a_column_called_answer_makes_no_choice(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", "".join(json.dumps({"text": t, "answer": "x", "label": t}) + "\n" for t in "ab"))
-    assert open_table(settings(train=path, dev=path)).kind == "classification"
+    assert open_table(settings(train=path, dev=path)).labels

@@ -11,25 +11,18 @@ import pytest
 
 from albert_cli.evaluation.single import summarise
 from albert_cli.evaluation.tables import text
-from albert_cli.tasks.encode import Features
+from albert_cli.tasks.classification import Example
 from albert_cli.tasks.spec import find_task
-from albert_cli.tasks.squad import Answer, Question
-from albert_cli.tasks.squad_answers import Spans
-from albert_cli.tasks.squad_features import encode_spans
-from albert_cli.tasks.squad_settings import SpanSettings
-from albert_cli.tasks.task import Example
+from albert_cli.tasks.squad.answers import Spans
+from albert_cli.tasks.squad.data import Answer, Question, SpanSettings
+from albert_cli.tasks.squad.windows import encode_spans
 from albert_cli.text.vocabulary import Vocabulary
-from albert_cli.training.collapse import reason
+from albert_cli.training.finetune import collapse_reason as reason
+from tests.labelled import labelled
 
 TRAIN = [Example("a", None, int(i < 3), str(i)) for i in range(4)]  # entropy 0.562
 VALUES = [Example("a", "b", float(v), str(v)) for v in (0, 2, 4)]  # variance 8/3
 DIFFERENT = np.array([[1.0, 0.0], [0.0, 1.0]])
-
-
-def labelled(labels: list[int]) -> Features:
-    """Examples of one token each."""
-    none = np.zeros(len(labels), dtype=np.int32)
-    return Features(none, none, np.arange(len(labels) + 1), np.array(labels), 0)
 
 
 def journal(path: Path, losses: list[float]) -> Path:

@@ -28,7 +28,8 @@ from albert_cli.model import hub
 from albert_cli.model.heads import SequenceClassifier
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training import device
-from albert_cli.training.finetune import Prepared, Start, finetune, prepare
+from albert_cli.training.finetune import Prepared, finetune, prepare
+from albert_cli.training.task_setup import Start
 from tests.processes import albert, start
 
 OVERRIDES = (
@@ -158,10 +159,11 @@ def test_the_bias_may_begin_at_the_labels(prepared: Prepared, tmp_path: Path) ->
 
 
 def test_a_part_of_the_training_examples_is_drawn_by_the_seed(prepared: Prepared, tmp_path: Path) -> None:
+    asked = prepared.asked
+
     def part(seed: int, count: int) -> list[str]:
-        recipe = prepared.recipe
-        recipe = replace(recipe, data=replace(recipe.data, train_examples=count))
-        drawn = replace(prepared, recipe=recipe).for_seed(seed)
+        overrides = (*OVERRIDES, f"data.train_examples={count}")
+        drawn = prepare("table", asked.checkpoint, asked.data, overrides, "cpu", like=prepared).for_seed(seed)
         assert drawn.examples["dev"] == prepared.examples["dev"]
         return [example.id for example in drawn.examples["train"]]
 
@@ -170,7 +172,7 @@ def test_a_part_of_the_training_examples_is_drawn_by_the_seed(prepared: Prepared
     assert part(1, 10) == part(1, 10) != part(2, 10)
     assert sorted(part(3, 1000)) == sorted(everything) and part(3, 0) == everything
     overrides = (*OVERRIDES, "data.train_examples=16", "schedule.epochs=2")
-    few = prepare("table", str(prepared.checkpoint.directory), prepared.data, overrides, "cpu")
+    few = prepare("table", asked.checkpoint, asked.data, overrides, "cpu")
     results = [finetune(few, tmp_path / str(seed), seed) for seed in (0, 1)]
     assert results[0]["examples"] == {"train": 16, "dev": 40} and results[0]["steps"] == 4
     assert results[0]["data"] != results[1]["data"]
@@ -276,20 +278,20 @@ def test_it_starts_from_the_checkpoint_or_from_random_weights(prepared: Prepared
     assert not torch.equal(one.state_dict()[word], stored[word])
 
 
-def test_heads_are_made_to_compare_words_whatever_they_did(prepared: Prepared, finished: Path, table: Path) -> None:
+def test_heads_count_shared_words_whatever_they_did(finished: Path, table: Path) -> None:
+    stored, count = hub.read(hub.find(str(finished))), (*OVERRIDES, "model.count_heads=1")
+    weight, size = "encoder.attention.0.query.weight", stored.config.head_size
     for initial in ("pretrained", "random"):
-        overrides = (*OVERRIDES, "model.matching_heads=1", f"model.initial={initial}")
-        attention = prepare("table", str(finished), str(table), overrides, "cpu").new_model(1).encoder.attention[0]
-        size = attention.query.weight.shape[0] // prepared.checkpoint.config.num_attention_heads
-        same = (attention.query.weight == attention.key.weight).all(dim=1)
-        assert same[:size].all()
-        assert not same[size:].any()
-    stored = hub.read(hub.find(str(finished)))
-    with_start = prepare("table", str(finished), str(table), (*OVERRIDES, "model.matching_heads=1"), "cpu")
-    with_start.start = Start("mnli", stored)  # whose own fine-tuning has made and trained them
-    assert all(torch.equal(t, stored.tensors[n]) for n, t in encoder_of(with_start.new_model(1)).items())
-    with pytest.raises(ConfigError, match=r"model\.matching_heads is 99"):
-        prepare("table", str(finished), str(table), (*OVERRIDES, "model.matching_heads=99"), "cpu").new_model(1)
+        overrides = ((*some, f"model.initial={initial}") for some in (OVERRIDES, count))
+        plain, counting = (
+            prepare("table", str(finished), str(table), o, "cpu").new_model(1).state_dict()[weight] for o in overrides
+        )
+        assert not torch.equal(plain[:size], counting[:size])
+    ready = prepare("table", str(finished), str(table), count, "cpu")
+    from_start = replace(ready, start=Start("mnli", stored))  # whose own fine-tuning has made and trained them
+    assert all(torch.equal(t, stored.tensors[n]) for n, t in encoder_of(from_start.new_model(1)).items())
+    with pytest.raises(ConfigError, match=r"model\.count_heads is 99"):
+        prepare("table", str(finished), str(table), (*OVERRIDES, "model.count_heads=99"), "cpu").new_model(1)
 
 
 def test_a_classifier_of_another_task_is_not_taken_over(tuned: Path, table: Path) -> None:

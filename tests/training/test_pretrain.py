@@ -22,8 +22,7 @@ from albert_cli.errors import BusyError, CheckpointError, ConfigError, DivergedE
 from albert_cli.model import hub
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.model.packing import pack
-from albert_cli.tasks.encode import encode
-from albert_cli.tasks.spec import Example
+from albert_cli.tasks.classification import Example, encode
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training import device
 from albert_cli.training import plan as plan_module

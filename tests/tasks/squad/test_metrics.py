@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from albert_cli.tasks.squad import Question, Version, read_file
-from albert_cli.tasks.squad_metrics import best_threshold, evaluate, normalized, score
+from albert_cli.tasks.squad.data import Question, Version, read_file
+from albert_cli.tasks.squad.metrics import best_threshold, evaluate, normalized, score
 
 PUNCTUATION = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
 

@@ -18,20 +18,17 @@ from albert_cli.errors import CheckpointError, ConfigError
 from albert_cli.model import hub
 from albert_cli.model.heads import QuestionAnswering
 from albert_cli.model.packing import pack
-from albert_cli.model.spans import BeamQuestionAnswering
-from albert_cli.tasks.spec import find_task
-from albert_cli.tasks.squad import Answer, Question, read_file
-from albert_cli.tasks.squad_answers import LOG_PROBABILITIES, LOGITS, answer_lines, best_answers
-from albert_cli.tasks.squad_features import SpanFeatures, encode_spans
-from albert_cli.tasks.squad_metrics import evaluate
-from albert_cli.tasks.squad_settings import SpanSettings
+from albert_cli.tasks.squad.answers import LOG_PROBABILITIES, LOGITS, answer_lines, best_answers
+from albert_cli.tasks.squad.data import Answer, Question, SpanSettings, read_file
+from albert_cli.tasks.squad.head import BeamQuestionAnswering
+from albert_cli.tasks.squad.metrics import evaluate
+from albert_cli.tasks.squad.task import BEAM, LINEAR, SQUAD
+from albert_cli.tasks.squad.windows import SpanFeatures, encode_spans
 from albert_cli.text.vocabulary import Vocabulary
-from albert_cli.training import spans
 from albert_cli.training.finetune import finetune, prepare
 
 CPU = torch.device("cpu")
 SHORT = SpanSettings(max_query_length=12, doc_stride=8, max_answer_length=6, n_best=5)
-KIND = spans.SpanAnswering()
 OVERRIDES = [
     "data.max_seq_length=40",
     "span.max_query_length=12",
@@ -97,11 +94,11 @@ def tuned(tmp_path_factory: pytest.TempPathFactory, finished: Path) -> Callable[
     return run
 
 
-@pytest.mark.parametrize(("task", "architecture"), [("squad1", spans.LINEAR), ("squad2", spans.BEAM)])
+@pytest.mark.parametrize(("task", "architecture"), [("squad1", LINEAR), ("squad2", BEAM)])
 def test_a_run_from_file_to_official_predictions(tuned: Callable[[str], Path], task: str, architecture: str) -> None:
     out = tuned(task)
     results = json.loads((out / "results.json").read_text(encoding="utf-8"))
-    version = spans.version_of(find_task(task))
+    version = SQUAD[task].version
     questions = read_file(out.parent / task / "dev.json", version)
     lines = [json.loads(line) for line in (out / "predictions.dev.jsonl").read_text(encoding="utf-8").splitlines()]
     at_threshold = "predictions.json" if task == "squad1" else "predictions_at_threshold.json"
@@ -164,7 +161,7 @@ def test_the_linear_head_is_hugging_faces(tuned: Callable[[str], Path], vocabula
 
     out = tuned("squad1")
     theirs = AutoModelForQuestionAnswering.from_pretrained(out).eval()
-    ours = spans.load(hub.read(out)).eval()
+    ours = SQUAD["squad1"].load(hub.read(out)).eval()
     features = encoded([question("bade zozo figo luma " * 6)], vocabulary, 40)
     batch, _ = features.batch(np.arange(len(features)))
     with torch.inference_mode():
@@ -187,7 +184,7 @@ def test_no_class_of_hugging_face_takes_the_beam_head(tuned: Callable[[str], Pat
     for cls in (AutoModel, AutoModelForQuestionAnswering):
         with pytest.raises(ValueError, match="albert_cli"):
             cls.from_pretrained(out)
-    again = spans.load(hub.read(out))
+    again = SQUAD["squad1"].load(hub.read(out))
     assert isinstance(again, BeamQuestionAnswering)
 
 
@@ -236,7 +233,7 @@ def test_a_checkpoint_without_the_whole_head_is_refused(tuned: Callable[[str], P
     found = hub.read(tuned("squad2"))
     cut = replace(found, tensors={n: t for n, t in found.tensors.items() if not n.startswith("answerable.output")})
     with pytest.raises(CheckpointError, match=r"answerable head: answerable\.output\.weight is missing"):
-        spans.load(cut)
+        SQUAD["squad1"].load(cut)
 
 
 # ---------------------------------------------------------------- the arithmetic of both heads, against plain loops
@@ -279,7 +276,7 @@ def alone(features: SpanFeatures, window: int) -> tuple[Any, list[int], tuple[in
 def test_the_linear_loss_is_the_mean_of_two_cross_entropies(questions: list[Question], vocabulary: Vocabulary) -> None:
     model, features = tiny_model(QuestionAnswering, vocabulary), encoded(questions, vocabulary)
     batch, answers = features.batch(np.arange(len(features)))
-    found = KIND.loss_sum(find_task("squad1"), model, batch, answers, CPU)
+    found = SQUAD["squad1"].loss_sum(model, batch, answers, CPU)
     expected = 0.0
     for window in range(len(features)):
         one, _, answer = alone(features, window)
@@ -291,7 +288,7 @@ def test_the_linear_loss_is_the_mean_of_two_cross_entropies(questions: list[Ques
 def test_the_beam_loss_by_its_formula(questions: list[Question], vocabulary: Vocabulary) -> None:
     model, features = tiny_model(BeamQuestionAnswering, vocabulary), encoded(questions, vocabulary)
     batch, answers = features.batch(np.arange(len(features)))
-    found = KIND.loss_sum(find_task("squad2"), model, batch, answers, CPU)
+    found = SQUAD["squad2"].loss_sum(model, batch, answers, CPU)
     expected = 0.0
     for window in range(len(features)):
         one, context, (first, last) = alone(features, window)
@@ -325,7 +322,7 @@ def test_decoding_finds_what_plain_loops_find(
     model, features = tiny_model(cls, vocabulary).eval(), encoded(questions, vocabulary)
     assert len(features) > len(questions)  # windows that overlap
     with torch.inference_mode():
-        found = spans.predict_spans(model, features, CPU)
+        found = SQUAD["squad1"].predict(model, features, CPU)
         expected: dict[tuple[int, int, int], tuple[float, float]] = {}
         null: dict[int, list[float]] = {}
         for window in range(len(features)):
@@ -359,7 +356,7 @@ def test_a_context_without_a_piece_is_answered_by_nothing_in_plain_json(cls: typ
     asked = [Question("q", "zozo?", "\u0301"), question("bade figo")]
     model, features = tiny_model(cls, vocabulary).eval(), encoded(asked, vocabulary)
     assert features.length.tolist()[0] == 0
-    found = spans.predict_spans(model, features, CPU)
+    found = SQUAD["squad1"].predict(model, features, CPU)
     assert np.isfinite(found.null).all()
     lines = [json.loads(line) for line in answer_lines(asked, found, "2.0", 0.0, is_scored=False)]
     assert (lines[0]["prediction"], lines[0]["probability"]) == ("", 0.0)
@@ -371,7 +368,7 @@ def test_as_many_answers_as_are_asked_for(vocabulary: Vocabulary) -> None:
     asked = [Question("q", "zozo?", " ".join(WORDS))]
     features = encode_spans(asked, vocabulary, 48, replace(SHORT, n_best=60, max_answer_length=30))
     assert len(features) == 1  # of which 40 spans are kept where no more answers are asked for
-    found = spans.predict_spans(tiny_model(QuestionAnswering, vocabulary).eval(), features, CPU)
+    found = SQUAD["squad1"].predict(tiny_model(QuestionAnswering, vocabulary).eval(), features, CPU)
     assert len(next(iter(best_answers(asked, found, 60)))) > 40  # of equal texts only one counts
 
 

@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from albert_cli.errors import ConfigError
-from albert_cli.tasks.squad import NOT_FOUND, Answer, Question, Version, read_file
-from albert_cli.tasks.squad_features import SpanFeatures, best_windows, encode_spans, window_starts
-from albert_cli.tasks.squad_settings import SpanSettings
+from albert_cli.tasks.squad.data import NOT_FOUND, Answer, Question, SpanSettings, Version, read_file
+from albert_cli.tasks.squad.windows import SpanFeatures, best_windows, encode_spans, window_starts
 from albert_cli.text.clean import clean
 from albert_cli.text.offsets import clean_with_places
 from albert_cli.text.vocabulary import Vocabulary

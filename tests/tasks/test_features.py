@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from albert_cli.errors import ConfigError
-from albert_cli.tasks.encode import Features, encode, epoch_order, truncated_lengths
-from albert_cli.tasks.spec import Example, find_task
+from albert_cli.tasks.classification import Example, encode, truncated_lengths
+from albert_cli.tasks.features import PairFeatures, epoch_order
+from albert_cli.tasks.spec import find_task
 from albert_cli.text.build_vocabulary import VocabularySettings, build
 from albert_cli.text.vocabulary import Vocabulary
 
@@ -32,13 +33,17 @@ class Letters:
         return [[10 + ord(letter) - ord("a") for letter in text] for text in texts]
 
 
-def spelled(features: Features, index: int) -> str:
-    ids = features.ids[features.offsets[index] : features.offsets[index + 1]]
+def letters() -> Any:
+    return Letters()
+
+
+def spelled(features: PairFeatures, index: int) -> str:
+    ids = features.batch(np.array([index]))[0].ids
     return "".join({2: "[", 3: "|"}.get(i) or chr(i - 10 + ord("a")) for i in ids.tolist())
 
 
-def segments(features: Features, index: int) -> list[int]:
-    part: list[int] = features.segment_ids[features.offsets[index] : features.offsets[index + 1]].tolist()
+def segments(features: PairFeatures, index: int) -> list[int]:
+    part: list[int] = features.batch(np.array([index]))[0].segment_ids.tolist()
     return part
 
 
@@ -47,12 +52,10 @@ def example(a: str, b: str | None, label: int | float | None = 0) -> Example:
 
 
 def test_layout_of_one_and_two_texts() -> None:
-    features = encode([example("abc", None), example("ab", "c"), example("", ""), example("", None)], Letters(), 16)
+    features = encode([example("abc", None), example("ab", "c"), example("", ""), example("", None)], letters(), 16)
     assert [spelled(features, i) for i in range(4)] == ["[abc|", "[ab|c|", "[||", "[|"]
     assert [segments(features, i) for i in range(4)] == [[0] * 5, [0, 0, 0, 0, 1, 1], [0, 0, 1], [0, 0]]
     assert features.truncated == 0
-    dtypes = [str(array.dtype) for array in (features.ids, features.segment_ids, features.offsets)]
-    assert dtypes == ["int32", "int32", "int64"]
 
 
 def test_longest_first_truncation() -> None:
@@ -63,7 +66,7 @@ def test_longest_first_truncation() -> None:
         ("abcdef", None),
         ("ab", "xyz"),
     ]
-    features = encode([example(a, b) for a, b in pairs], Letters(), 8)  # room for five pieces of a pair
+    features = encode([example(a, b) for a, b in pairs], letters(), 8)  # room for five pieces of a pair
     assert [spelled(features, i) for i in range(5)] == [
         "[abc|xy|",
         "[ab|stu|",
@@ -94,7 +97,7 @@ texts = st.text("abcdefg", max_size=12)
 
 @given(st.lists(st.tuples(texts, st.none() | texts), min_size=1, max_size=20), st.integers(5, 20))
 def test_encoding_equals_the_plain_way(pairs: list[tuple[str, str | None]], limit: int) -> None:
-    features = encode([example(a, b) for a, b in pairs], Letters(), limit)
+    features = encode([example(a, b) for a, b in pairs], letters(), limit)
     for i, (a, b) in enumerate(pairs):
         first, second = list(a), list(b or "")
         while len(first) + len(second) > limit - (2 if b is None else 3):
@@ -106,12 +109,12 @@ def test_encoding_equals_the_plain_way(pairs: list[tuple[str, str | None]], limi
 
 def test_too_small_a_limit() -> None:
     with pytest.raises(ConfigError, match="max_seq_length = 4"):
-        encode([example("a", "b")], Letters(), 4)
+        encode([example("a", "b")], letters(), 4)
 
 
 def test_labels() -> None:
     def labels(*values: int | float | None) -> NDArray[Any] | None:
-        return encode([example("a", None, value) for value in values], Letters(), 8).labels
+        return encode([example("a", None, value) for value in values], letters(), 8).labels
 
     classes, values = labels(0, 2), labels(0.5, 4.0)
     assert classes is not None and values is not None
@@ -121,15 +124,15 @@ def test_labels() -> None:
 
 
 def test_equal_texts_are_tokenised_once() -> None:
-    letters = Letters()
+    letters: Any = Letters()
     features = encode([example("abc", "de"), example("de", "abc"), example("abc", None)], letters, 16)
     assert sorted(letters.seen) == ["", "abc", "de"]
     assert [spelled(features, i) for i in range(3)] == ["[abc|de|", "[de|abc|", "[abc|"]
 
 
-def some(size: int) -> Features:
+def some(size: int) -> PairFeatures:
     examples = [Example("a" * (i % 7), "b" * (i % 4), i, str(i)) for i in range(size)]
-    return encode(examples, Letters(), 12)
+    return encode(examples, letters(), 12)
 
 
 def test_batch_is_packed_in_the_order_asked_for() -> None:
@@ -141,9 +144,9 @@ def test_batch_is_packed_in_the_order_asked_for() -> None:
     assert batch.offsets.dtype == batch.ids.dtype == batch.position_ids.dtype == np.int32
     for place, i in enumerate(index.tolist()):
         here = slice(batch.offsets[place], batch.offsets[place + 1])
-        there = slice(features.offsets[i], features.offsets[i + 1])
-        assert batch.ids[here].tolist() == features.ids[there].tolist()
-        assert batch.segment_ids[here].tolist() == features.segment_ids[there].tolist()
+        alone, _ = features.batch(np.array([i]))
+        assert batch.ids[here].tolist() == alone.ids.tolist()
+        assert batch.segment_ids[here].tolist() == alone.segment_ids.tolist()
         assert batch.position_ids[here].tolist() == list(range(features.lengths[i]))
     assert batch.offsets[-1] == len(batch.ids)
     assert len(batch.masked_index) == len(batch.masked_labels) == len(batch.order_labels) == 0
@@ -195,6 +198,6 @@ def test_ids_and_segments_are_those_of_the_hugging_face_tokenizer(shared_data: P
     assert features.truncated == 0
     for i, each in enumerate(examples):
         expected = theirs(each.text_a, each.text_b)
-        here = slice(features.offsets[i], features.offsets[i + 1])
-        assert features.ids[here].tolist() == expected["input_ids"]
-        assert features.segment_ids[here].tolist() == expected["token_type_ids"]
+        batch, _ = features.batch(np.array([i]))
+        assert batch.ids.tolist() == expected["input_ids"]
+        assert batch.segment_ids.tolist() == expected["token_type_ids"]

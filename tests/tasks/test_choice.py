@@ -127,7 +127,7 @@ def test_predict_takes_questions_with_any_number_of_choices(tuned: Path, tmp_pat
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("text", "not a JSON object"),
+        ("text", "not valid JSON"),
         ('{"question": "q"}', 'needs "choices"'),
         ('{"question": "q", "choices": ["a"]}', 'needs "choices"'),
         ('{"question": "q", "choices": ["a", 1]}', 'needs "choices"'),

@@ -11,7 +11,7 @@ import pytest
 
 from albert_cli.errors import InputError
 from albert_cli.tasks.spec import find_task
-from albert_cli.tasks.squad import NOT_FOUND, Answer, Question, read_file
+from albert_cli.tasks.squad.data import NOT_FOUND, Answer, Question, read_file
 
 CONTEXT = "Ada met Bo. Later Bo met\u2028Ada in Paris."
 

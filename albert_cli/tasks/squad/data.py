@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from albert_cli import console
-from albert_cli.errors import InputError, MissingData
-from albert_cli.tasks.hub import is_hub, read_hub
-from albert_cli.tasks.rows import read_text
-from albert_cli.tasks.task import Task
+from albert_cli.errors import ConfigError, InputError, MissingData
+from albert_cli.tasks.rows import is_hub, parse_object, read_hub, read_text
 
 Version = Literal["1.1", "2.0"]
 _LAYOUT = "the layout is {data: [{title, paragraphs: [{context, qas: [{id, question, answers: […]}]}]}]}"
@@ -44,6 +43,38 @@ class Question:
 
 
 @dataclass(frozen=True)
+class SpanSettings:
+    """`[span]`, for questions answered by a span of a text; the defaults are the reference's.
+
+    `max_query_length` and `max_answer_length` in tokens; a context that is too long becomes windows, each beginning
+    `doc_stride` tokens after the one before. `head`: "linear" is a start and an end logit a token, "beam" finds ends
+    for each of the `start_top` best starts and says whether there is an answer; "auto" takes the paper's (linear for
+    1.1, beam for 2.0). `n_best` answers are kept of each question, `end_top` ends of each start. A question whose
+    null odds exceed `threshold` is left unanswered in 2.0. `holdout` is the part of the articles that is held out
+    where there is no dev file.
+    """
+
+    max_query_length: int = 64
+    doc_stride: int = 128
+    max_answer_length: int = 30
+    head: Literal["auto", "linear", "beam"] = "auto"
+    n_best: int = 20
+    start_top: int = 5
+    end_top: int = 5
+    threshold: float = 0.0
+    holdout: float = 0.1
+
+    def __post_init__(self) -> None:
+        for name in ("max_query_length", "doc_stride", "max_answer_length", "n_best", "start_top", "end_top"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"span.{name} is {getattr(self, name)}", "it must be at least 1")
+        if math.isnan(self.threshold):
+            raise ConfigError("span.threshold is not a number", "0 is the usual one; inf leaves no question unanswered")
+        if not 0 < self.holdout < 1:
+            raise ConfigError(f"span.holdout is {self.holdout}", "it lies between 0 and 1")
+
+
+@dataclass(frozen=True)
 class SquadFiles:
     """The published files or one's own in their layout, or a data set of the Hub with the columns of `squad`.
 
@@ -54,17 +85,16 @@ class SquadFiles:
 
     version: Version
     hub: str
-    holdout: float = 0.1
 
-    def read(self, task: Task, split: str, data: str | None) -> list[Question]:
+    def read(self, task: Any, split: str, data: str | None) -> list[Question]:
         """All questions of a split. Raises `InputError` naming file and JSON path for data that do not fit."""
         if data is None or is_hub(data):
             questions = self._from_hub(data or self.hub, split)
         else:
-            questions = self._from_files(Path(data), split)
+            questions = self._from_files(Path(data), split, task.settings.holdout)
         return _repaired(questions, data or self.hub, is_train=split == task.train_split)
 
-    def _from_files(self, data: Path, split: str) -> list[Question]:
+    def _from_files(self, data: Path, split: str, holdout: float) -> list[Question]:
         train, dev = (None if data.is_file() else _find(data, name, self.version) for name in ("train", "dev"))
         path = data if data.is_file() else dev if split == "dev" and dev else train
         if path is None:
@@ -73,11 +103,9 @@ class SquadFiles:
                 f"without --data it is read from the Hugging Face Hub ({self.hub})",
             )
         questions = list(_questions(path, self.version))
-        return questions if dev else self._part(questions, split, path)
-
-    def _part(self, questions: list[Question], split: str, path: Path) -> list[Question]:
-        """Those of the articles that are held out, or of the others."""
-        held_out, what = _held_out_units(questions, self.holdout)
+        if dev:
+            return questions
+        held_out, what = _held_out_units(questions, holdout)
         if not held_out:
             raise InputError(f"{path}: a single context cannot be split into train and dev", "put a dev.json beside it")
         if split == "dev":
@@ -87,11 +115,7 @@ class SquadFiles:
 
     def _from_hub(self, source: str, split: str) -> list[Question]:
         rows = read_hub(source, split.replace("dev", "validation"))
-        wanted = ("id", "title", "context", "question", "answers")
-        if missing := [name for name in wanted if name not in rows.columns]:
-            there = ", ".join(rows.columns)
-            raise InputError(f"{rows.origin}: no column {missing[0]!r}; it has {there}", f"wanted: {', '.join(wanted)}")
-        places = [rows.columns.index(name) for name in wanted]
+        places = rows.places(("id", "title", "context", "question", "answers"))
         found = []
         for index, row in enumerate(rows.cells):
             id_, title, context, question, answers = (row[place] for place in places)
@@ -119,9 +143,7 @@ def read_file(path: Path, version: Version | None = None) -> list[Question]:
 
 def _questions(path: Path, version: Version | None) -> Iterator[Question]:
     """The questions of a file in SQuAD's layout, as they stand there."""
-    articles = _parse(path).get("data")
-    if not isinstance(articles, list):
-        raise InputError(f"{path}: no list 'data'", _LAYOUT)
+    articles = _list(parse_object(read_text(path), str(path), _LAYOUT), "data", str(path))
     seen: dict[str, str] = {}
     for a, article in enumerate(articles):
         where = f"{path}: data[{a}]"
@@ -141,22 +163,10 @@ def _questions(path: Path, version: Version | None) -> Iterator[Question]:
         raise InputError(f"{path}: holds no questions", _LAYOUT)
 
 
-def _parse(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(read_text(path))
-    except json.JSONDecodeError as error:
-        raise InputError(f"{path}:{error.lineno}: not valid JSON: {error.msg}", _LAYOUT) from None
-    except RecursionError:
-        raise InputError(f"{path}: not valid JSON: nested too deeply", _LAYOUT) from None
-    if not isinstance(value, dict):
-        raise InputError(f"{path}: not a JSON object", _LAYOUT)
-    return value
-
-
 def _list(value: object, key: str, where: str) -> list[Any]:
-    if not isinstance(value, dict) or not isinstance(value.get(key), list):
+    found = value.get(key) if isinstance(value, dict) else None
+    if not isinstance(found, list):
         raise InputError(f"{where}: no list {key!r}", _LAYOUT)
-    found: list[Any] = value[key]
     return found
 
 

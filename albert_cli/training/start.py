@@ -10,9 +10,9 @@ from albert_cli import console
 from albert_cli.errors import InputError, MissingData
 from albert_cli.model import hub
 from albert_cli.tasks.spec import find_task
-from albert_cli.training.finetune import Prepared, Start, finetune, prepare
-from albert_cli.training.kinds import kind_of
+from albert_cli.training.finetune import finetune
 from albert_cli.training.task_recipe import PRETRAINED
+from albert_cli.training.task_setup import Prepared, Start, prepare
 
 _KEY = "start_from"
 
@@ -22,16 +22,15 @@ def start_task(prepared: Prepared) -> str | None:
     name = prepared.recipe.start_from
     if name == PRETRAINED or prepared.for_scoring:
         return None
-    task = find_task(name)
-    return None if kind_of(task).has_head(task, prepared.checkpoint) else name
+    return None if find_task(name).has_head(prepared.checkpoint) else name
 
 
-def prepare_start(prepared: Prepared, checkpoint: str, overrides: Sequence[str], device: str) -> Prepared:
-    """The task to start from, made ready with the same overrides; raises `MissingData` where it has no data."""
-    name = start_task(prepared)
-    assert name is not None, "a start is wanted"
-    others = [text for text in overrides if text.partition("=")[0].strip() != _KEY]
-    other = prepare(name, checkpoint, prepared.data, others, device, prepared.recipes)
+def prepare_start(prepared: Prepared, overrides: Sequence[str] | None = None) -> Prepared:
+    """The task to start from, made ready with the same overrides or others; raises `MissingData` without its data."""
+    asked = prepared.asked
+    others = [text for text in (asked.overrides if overrides is None else overrides) if not _is_start(text)]
+    name = prepared.recipe.start_from
+    other = prepare(name, asked.checkpoint, asked.data, others, asked.device, asked.recipes, like=prepared)
     _ = other.examples
     return other
 
@@ -41,13 +40,13 @@ def start_from_run(prepared: Prepared, directory: Path) -> Prepared:
     return dataclasses.replace(prepared, start=Start(prepared.recipe.start_from, hub.read(directory)))
 
 
-def without_start(prepared: Prepared, why: str, overrides: Sequence[str]) -> Prepared:
-    """The same from the checkpoint as it is, said and recorded; an error if `-s` asked for the start.
+def without_start(prepared: Prepared, why: str) -> Prepared:
+    """The same from the checkpoint as it is, with a warning; an error if `-s` asked for the start.
 
     The recipes of RTE, STS-B and MRPC ask for MNLI as the paper does, which must not keep those without it from them.
     """
     name = find_task(prepared.recipe.start_from).title
-    if any(text.partition("=")[0].strip() == _KEY for text in overrides):
+    if any(map(_is_start, prepared.asked.overrides)):
         hint = f"put {name} into --data, or leave it out by -s {_KEY}={PRETRAINED}"
         raise InputError(f"{prepared.task.title} cannot start from {name}: {why}", hint)
     note = f"the recipe starts from {name}, whose data are not there: {why}"
@@ -56,16 +55,19 @@ def without_start(prepared: Prepared, why: str, overrides: Sequence[str]) -> Pre
     return dataclasses.replace(prepared, recipe=recipe, start_note=note)
 
 
-def with_start(prepared: Prepared, checkpoint: str, overrides: Sequence[str], device: str, folder: Path) -> Prepared:
+def _is_start(override: str) -> bool:
+    return override.partition("=")[0].strip() == _KEY
+
+
+def with_start(prepared: Prepared, folder: Path) -> Prepared:
     """Ready to be trained from what the recipe starts from, which is fine-tuned below `folder` if it is not there."""
-    name = start_task(prepared)
-    if name is None:
+    if start_task(prepared) is None:
         return prepared
-    _ = prepared.examples  # what is wrong with them is said before the other task is trained
+    _ = prepared.examples  # what is wrong with them is found before the other task is trained
     try:
-        other = prepare_start(prepared, checkpoint, overrides, device)
+        other = prepare_start(prepared)
     except MissingData as error:
-        return without_start(prepared, error.message, overrides)
+        return without_start(prepared, error.message)
     return start_from_run(prepared, make_start(prepared, other, folder))
 
 

@@ -6,23 +6,30 @@ W windows, Q questions, C contexts, P pieces of all contexts, B windows of a bat
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 
 from albert_cli.data.batches import PackedBatch
 from albert_cli.errors import ConfigError
-from albert_cli.tasks.encode import Int32, Int64, by_length, offsets_of, packed_batch, ranges, step_index
-from albert_cli.tasks.squad import NOT_FOUND, Question
-from albert_cli.tasks.squad_settings import SpanSettings
+from albert_cli.tasks.features import (
+    SPECIAL_IN_PAIR,
+    Features,
+    Int32,
+    Int64,
+    Stretches,
+    TokenizedTexts,
+    offsets_of,
+    pack_pairs,
+    ranges,
+)
+from albert_cli.tasks.squad.data import NOT_FOUND, Question, SpanSettings
 from albert_cli.text.offsets import encode_with_places
 from albert_cli.text.vocabulary import Vocabulary
 
-_SPECIAL = 3  # [CLS] question [SEP] context [SEP]
 _BEFORE = 2  # the [CLS] and the [SEP] before the context
 
 
@@ -55,18 +62,19 @@ class Contexts:
 
 
 @dataclass(frozen=True)
-class SpanFeatures:
+class SpanFeatures(Features):
     """W windows of Q questions.
 
-    question int64 [W], increasing, is whose window it is; start and length int64 [W] which pieces of its context it
+    question int64 [W], increasing, is whose window it is; start and length int64 [W] which tokens of its context it
     shows; answer int64 [W, 2] the first and last token of the answer, counted from [CLS], 0 where the window does not
-    hold it whole. context int64 [Q] is each question's context. `cut_questions` counts those that were too long.
+    hold it whole. context int64 [Q] is each question's context, `query` [Q] its tokens in `query_ids`; a window has
+    `room` [Q] tokens for a context. `truncated` counts the questions that were too long.
     """
 
     contexts: Contexts
     context: Int64
     query_ids: Int32
-    query_offsets: Int64
+    query: Stretches
     question: Int64
     start: Int64
     length: Int64
@@ -76,56 +84,25 @@ class SpanFeatures:
     settings: SpanSettings
     cls_id: int
     sep_id: int
-    cut_questions: int
-
-    truncated = 0  # a window holds what it holds; see `cut_questions`
-
-    def __len__(self) -> int:
-        return len(self.question)
-
-    @property
-    def questions(self) -> int:
-        """Their number, Q."""
-        return len(self.context)
-
-    @property
-    def query_lengths(self) -> Int64:
-        """Pieces of each question, int64 [Q]."""
-        return np.diff(self.query_offsets)
+    truncated: int
 
     @property
     def lengths(self) -> Int64:
         """Tokens of each window, int64 [W]."""
-        return self.length + self.query_lengths[self.question] + _SPECIAL
+        return self.length + self.query.length[self.question] + SPECIAL_IN_PAIR
 
     def context_start(self, index: Int64) -> Int64:
         """The token of each window [B] at which the context begins, counted from [CLS]: int64 [B]."""
-        return self.query_lengths[self.question[index]] + _BEFORE
+        return self.query.length[self.question[index]] + _BEFORE
 
     def batch(self, index: Int64) -> tuple[PackedBatch, NDArray[np.int64]]:
         """The windows at `index` [B], packed, and their answers int64 [B, 2]: 0, 0 where [CLS] says there is none."""
         of = self.question[index]
-        context = self.context[of]
-        query, shown = self.query_lengths[of], self.length[index]
-        offsets = offsets_of(query + shown + _SPECIAL)
-        starts = offsets[:-1]
-        ids = np.full(int(offsets[-1]), self.sep_id, dtype=np.int32)
-        segment_ids = np.zeros_like(ids)
-        ids[starts] = self.cls_id
-        ids[ranges(starts + 1, query)] = self.query_ids[ranges(self.query_offsets[:-1][of], query)]
-        inside = starts + query + _BEFORE
-        begin = self.contexts.offsets[:-1][context] + self.start[index]
-        ids[ranges(inside, shown)] = self.contexts.ids[ranges(begin, shown)]
-        segment_ids[ranges(inside, shown + 1)] = 1
-        return packed_batch(ids, segment_ids, offsets), self.answer[index]
-
-    def batch_index(self, seed: int, step: int, batch_size: int) -> Int64:
-        """The windows of a training step, int64 [batch_size]: a permutation of all an epoch, as in `Features`."""
-        return step_index(len(self), seed, step, batch_size)
-
-    def eval_batches(self, max_tokens: int) -> Iterator[Int64]:
-        """Index arrays that hold every window once, grouped by length, as in `Features`."""
-        return by_length(self.lengths, max_tokens)
+        begin = self.contexts.offsets[:-1][self.context[of]] + self.start[index]
+        shown = (self.contexts.ids, Stretches(begin, self.length[index]))
+        is_pair = np.ones(len(index), dtype=bool)
+        packed = pack_pairs((self.query_ids, self.query.at(of)), shown, is_pair, self.cls_id, self.sep_id)
+        return packed, self.answer[index]
 
     def is_best_window(self, index: Int64) -> NDArray[np.bool_]:
         """Whether each context piece of the windows [B] has more context around it here than in any other window.
@@ -175,23 +152,25 @@ def encode_spans(
 
     Raises `ConfigError` where that leaves no room for the context.
     """
-    if max_seq_length - _SPECIAL <= settings.max_query_length:
+    if max_seq_length - SPECIAL_IN_PAIR <= settings.max_query_length:
         raise ConfigError(
             f"data.max_seq_length = {max_seq_length} leaves no room beside a question of span.max_query_length = "
-            f"{settings.max_query_length} pieces",
+            f"{settings.max_query_length} tokens",
             "a longer max_seq_length or shorter questions",
         )
     slots = {text: slot for slot, text in enumerate(dict.fromkeys(q.context for q in questions))}
-    contexts = _contexts(list(slots), vocabulary)
+    placed_texts = encode_with_places(list(slots), vocabulary)
+    ids, starts, ends = (
+        np.concatenate([np.empty(0, np.int32), *(p[i] for p in placed_texts)]).astype(np.int32) for i in range(3)
+    )
+    lengths = np.array([len(p.ids) for p in placed_texts], dtype=np.int64)
+    contexts = Contexts(ids, starts, ends, offsets_of(lengths))
     context = np.fromiter((slots[q.context] for q in questions), dtype=np.int64, count=len(questions))
-    queries = vocabulary.encode_batch([q.question for q in questions])
-    query = np.fromiter(map(len, queries), dtype=np.int64, count=len(queries))
-    truncated = int(np.count_nonzero(query > settings.max_query_length))
-    query = np.minimum(query, settings.max_query_length)
-    cut = chain.from_iterable(q[: settings.max_query_length] for q in queries)
-    query_ids = np.fromiter(cut, dtype=np.int32, count=int(query.sum()))
+    queries = TokenizedTexts([q.question for q in questions], vocabulary)
+    whole = queries.stretches.length
+    query = np.minimum(whole, settings.max_query_length)
 
-    room = max_seq_length - _SPECIAL - query
+    room = max_seq_length - SPECIAL_IN_PAIR - query
     stride = np.minimum(settings.doc_stride, room)
     pieces = contexts.lengths[context]
     windows = 1 + np.maximum(0, -(-(pieces - room) // stride))
@@ -202,18 +181,10 @@ def encode_spans(
     inside = (answer[question, 0] >= start) & (answer[question, 1] < start + length)
     placed = answer[question] - (start - query[question] - _BEFORE)[:, None]
     return SpanFeatures(
-        contexts, context, query_ids, offsets_of(query), question, start, length,
+        contexts, context, queries.ids, Stretches(queries.stretches.start, query), question, start, length,
         np.where(inside[:, None], placed, 0), inside, room, settings,
-        vocabulary.cls_id, vocabulary.sep_id, truncated,
+        vocabulary.cls_id, vocabulary.sep_id, int(np.count_nonzero(whole > query)),
     )  # fmt: skip
-
-
-def _contexts(texts: list[str], vocabulary: Vocabulary) -> Contexts:
-    placed = encode_with_places(texts, vocabulary)
-    ids, starts, ends = (
-        np.concatenate([np.empty(0, np.int32), *(p[i] for p in placed)]).astype(np.int32) for i in range(3)
-    )
-    return Contexts(ids, starts, ends, offsets_of(np.array([len(p.ids) for p in placed], dtype=np.int64)))
 
 
 def _answers(questions: Sequence[Question], contexts: Contexts, context: Int64) -> Int64:

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from albert_cli.tasks.squad import Answer, Question
-from albert_cli.tasks.squad_answers import (
+from albert_cli.tasks.squad.answers import (
     LOG_PROBABILITIES,
     LOGITS,
     Spans,
@@ -22,7 +21,8 @@ from albert_cli.tasks.squad_answers import (
     best_answers,
     write_official,
 )
-from albert_cli.tasks.squad_metrics import evaluate, score
+from albert_cli.tasks.squad.data import Answer, Question
+from albert_cli.tasks.squad.metrics import evaluate, score
 
 CONTEXT = "Ada met Bo, then Bo left."
 QUESTIONS = [Question("a", "Who met Bo?", CONTEXT, (Answer("Ada", 0),), "t"), Question("b", "Who sang?", CONTEXT)]

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from albert_cli import store
-from albert_cli.tasks.encode import Int64, offsets_of
-from albert_cli.tasks.squad import Question, Version
-from albert_cli.tasks.squad_features import SpanFeatures
-from albert_cli.tasks.squad_metrics import score
+from albert_cli.tasks.features import Int64, offsets_of
+from albert_cli.tasks.squad.data import Question, Version
+from albert_cli.tasks.squad.metrics import score
+from albert_cli.tasks.squad.windows import SpanFeatures
 
 Floats = NDArray[np.float64]
 NOTHING_THERE = 1e9  # null odds where there is no span at all: beyond any threshold, yet a number in JSON
@@ -72,7 +72,7 @@ def collect(features: SpanFeatures, parts: Iterable[tuple[Int64, WindowSpans]], 
     """
     question, first, last = [], [], []
     terms: list[Floats] = []
-    null = np.full(features.questions, np.inf)
+    null = np.full(len(features.context), np.inf)
     for index, said in parts:
         of = features.question[index]
         np.minimum.at(null, of, said.null)

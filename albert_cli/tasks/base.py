@@ -1,0 +1,206 @@
+"""What every task is, from its files to its predictions.
+
+A kind of task is a subclass of `Task`; a task is an instance of one: a row of `spec.TASKS`, or one's own table. Whoever
+trains, scores or predicts knows this class alone: examples, features and outputs are of the kind's own making.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVar
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from albert_cli import store
+from albert_cli.data.batches import PackedBatch
+from albert_cli.errors import ConfigError, InputError
+from albert_cli.model import hub
+from albert_cli.model.config import ModelConfig
+from albert_cli.model.packing import pack
+from albert_cli.tasks.features import Features, Int64
+from albert_cli.tasks.rows import Line
+from albert_cli.text.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Array = NDArray[Any]
+E = TypeVar("E")
+F = TypeVar("F", bound=Features)
+O = TypeVar("O")  # noqa: E741
+
+PREDICTIONS = "predictions.dev.jsonl"
+_EVALUATION_TOKENS = 16_384  # a forward pass without gradients; bounds memory, not the result
+
+
+class Source(Protocol):
+    """Where the examples of a task come from."""
+
+    def read(self, task: Any, split: str, data: str | None) -> list[Any]:
+        """All examples of a split, from `data`: a path, `hf:NAME`, or None for the source's own default."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task(ABC, Generic[E, F, O]):
+    """A task of examples E, encoded as features F, answered by outputs O (of all examples, in their order).
+
+    `labels` name the classes in the order of the logits; the first of `metrics` selects the best checkpoint;
+    `dev_splits` and `test_splits` name the further splits after the main one. `classifier_of` names the task whose
+    fine-tuned models answer this one too: one without training data of its own, or a part of that task. A task that was
+    made of a checkpoint, to predict, has no `source`.
+    """
+
+    name: str
+    title: str
+    metrics: tuple[str, ...]
+    labels: tuple[str, ...] = ()
+    inputs: int = 2
+    source: Source | None = None
+    train_split: str | None = "train"
+    dev_splits: tuple[str, ...] = ("dev",)
+    test_splits: tuple[str, ...] = ("test",)
+    classifier_of: str | None = None
+
+    noun: ClassVar[str] = "inputs"  # what may be cut
+
+    # ---------------------------------------------------------------- reading
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """Every split that can be read."""
+        return (*((self.train_split,) if self.train_split else ()), *self.dev_splits, *self.test_splits)
+
+    def read(self, split: str, data: str | None = None) -> list[E]:
+        """All examples of a split; `dev` and `test` stand for the first of several (MNLI: matched).
+
+        Raises `InputError` naming file and line for data that do not fit, `ConfigError` for an unknown split.
+        """
+        main = {"dev": self.dev_splits[:1], "test": self.test_splits[:1]}.get(split, ())
+        split = main[0] if main else split
+        if split not in self.splits or self.source is None:
+            raise ConfigError(f"{self.name} has no split {split!r}", f"it has {', '.join(self.splits)}")
+        return self.source.read(self, split, data)
+
+    def parse_label(self, text: str, where: str) -> int | float:
+        """The class's index of a label in a file; raises `InputError` beginning with `where` (file and line)."""
+        if text not in self.labels:
+            hint = "correct the label, or leave the row out"
+            raise InputError(f"{where}: label {text!r} is not one of {', '.join(self.labels)}", hint)
+        return self.labels.index(text)
+
+    @abstractmethod
+    def example(self, line: Line) -> E:
+        """A line to predict as an example without a label; raises `InputError` naming file and line."""
+
+    def examples_of_document(self, path: Path) -> list[E] | None:
+        """All examples of a file that is one document, where the kind has such a layout."""
+        return None
+
+    # ---------------------------------------------------------------- training
+
+    @abstractmethod
+    def encode(self, examples: Sequence[E], vocabulary: Vocabulary, max_seq_length: int) -> F:
+        """The examples as tokens, sequences of at most `max_seq_length`."""
+
+    def limit(self, max_seq_length: int) -> int:
+        """The length in tokens at which `noun` are cut."""
+        return max_seq_length
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """The columns of the head's logits by name."""
+        return self.labels
+
+    @abstractmethod
+    def new_model(self, config: ModelConfig) -> nn.Module:
+        """An encoder of this shape with the task's head, weights drawn from torch's generator."""
+
+    @abstractmethod
+    def loss_sum(self, model: nn.Module, batch: PackedBatch, labels: Array, device: torch.device) -> Tensor:
+        """The loss summed over the items of a batch."""
+
+    def start_at_labels(self, model: nn.Module, examples: Sequence[E]) -> None:
+        """Let the head's bias begin at what the labels of these examples say by themselves, where the kind can."""
+
+    # ---------------------------------------------------------------- scoring
+
+    @abstractmethod
+    def predict(self, model: nn.Module, features: F, device: torch.device) -> O:
+        """The model's outputs for all examples, without gradients."""
+
+    @abstractmethod
+    def evaluation(self, outputs: O, features: F, examples: Sequence[E]) -> dict[str, float]:
+        """Every metric of the task, and whatever else dev can tell, such as the mean loss under `loss`."""
+
+    @abstractmethod
+    def baseline(self, train: Sequence[E], dev: Sequence[E]) -> float:
+        """What the main metric gives to knowing the training labels alone: the commonest, or their mean."""
+
+    def chance_loss(self, train: Sequence[E]) -> float | None:
+        """The loss of a model that knows only how often each label occurs in training; None where it is not known."""
+        return None
+
+    @abstractmethod
+    def constant_output(self, outputs: O, features: F) -> str | None:
+        """What the outputs have in common although the labels differ, in words: the model collapsed. Else None."""
+
+    @abstractmethod
+    def average(self, outputs: Sequence[O]) -> O:
+        """The outputs of an ensemble, from those of each of its models on the same examples (§4.9)."""
+
+    @abstractmethod
+    def prediction_lines(self, examples: Sequence[E], outputs: O, *, scored: bool) -> list[str]:
+        """One JSON line an example; where it is `scored` with its text, so that a report can show what is wrong."""
+
+    def write_predictions(self, directory: Path, examples: Sequence[E], outputs: O) -> None:
+        """Write `PREDICTIONS`, and whatever files the task's own tools expect."""
+        store.write_text(directory / PREDICTIONS, "".join(self.prediction_lines(examples, outputs, scored=True)))
+
+    # ---------------------------------------------------------------- checkpoints
+
+    @abstractmethod
+    def write_model(self, model: nn.Module, directory: Path, made_for: hub.FinetunedFor) -> None:
+        """Write the model under the class that reads its head."""
+
+    @abstractmethod
+    def has_head(self, found: hub.Checkpoint) -> bool:
+        """Whether the checkpoint has a head of its own for this very task, so that it can be scored as it is."""
+
+    @abstractmethod
+    def load(self, found: hub.Checkpoint) -> nn.Module:
+        """That model, its outputs in the task's order."""
+
+    @classmethod
+    @abstractmethod
+    def of_checkpoint(cls, found: hub.Checkpoint) -> Self | None:
+        """The task that a checkpoint's head answers, to predict with it; None for a head of another kind."""
+
+    def answer(
+        self, model: nn.Module, examples: Sequence[E], vocabulary: Vocabulary, max_seq_length: int, device: torch.device
+    ) -> tuple[list[str], int]:
+        """A JSON line for each example, and how many of them were cut."""
+        features = self.encode(examples, vocabulary, max_seq_length)
+        lines = self.prediction_lines(examples, self.predict(model, features, device), scored=False)
+        return lines, features.truncated
+
+
+def evaluation_batches(features: Features, device: torch.device) -> Iterator[tuple[Int64, PackedBatch, Any]]:
+    """Every item once, without gradients: its place in the features [B], the batch, and the same on the device."""
+    for index in features.eval_batches(_EVALUATION_TOKENS):
+        batch, _ = features.batch(index)
+        yield index, batch, pack(batch, device)
+
+
+def fingerprint(examples: Iterable[DataclassInstance]) -> str:
+    """16 hexadecimal digits over all that examples say (texts, labels, ids) in order: equal for equal data."""
+    digest = hashlib.sha256()
+    for example in examples:
+        digest.update(repr(dataclasses.astuple(example)).encode())
+    return digest.hexdigest()[:16]

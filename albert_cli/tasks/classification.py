@@ -1,0 +1,295 @@
+"""Classifiers and regressors: how a class or a value is predicted from a text or a pair of texts (§4.2)."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from albert_cli import console
+from albert_cli.data.batches import PackedBatch
+from albert_cli.errors import ConfigError, InputError
+from albert_cli.model import hub
+from albert_cli.model.config import ModelConfig
+from albert_cli.model.heads import SequenceClassifier
+from albert_cli.model.packing import pack
+from albert_cli.tasks.base import Array, Task, evaluation_batches
+from albert_cli.tasks.features import SPECIAL_IN_PAIR, Int64, PairFeatures, Stretches, TokenizedTexts
+from albert_cli.tasks.metrics import scores
+from albert_cli.tasks.rows import Line
+from albert_cli.text.vocabulary import Vocabulary
+
+_INPUTS = ("a single text", "two texts, with a tab or as text and text_pair")
+_REMEDIES = ("a tab begins a second text; in .jsonl it may stand inside one", "give every line both, an empty one too")
+E = TypeVar("E")
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One text or pair of texts with its label: a class index, a value, or None where it is hidden."""
+
+    text_a: str
+    text_b: str | None
+    label: int | float | None
+    id: str
+
+
+class LogitsTask(Task[E, PairFeatures, Array]):
+    """A task whose outputs are logits [N, C] float32, one column a class (an option)."""
+
+    def loss_sum(self, model: nn.Module, batch: PackedBatch, labels: Array, device: torch.device) -> Tensor:
+        """See `summed_loss`."""
+        return self.summed_loss(model(pack(batch, device)).float(), torch.from_numpy(labels).to(device))
+
+    def summed_loss(self, logits_NC: Tensor, labels_N: Tensor) -> Tensor:
+        """Cross-entropy summed over N examples."""
+        return F.cross_entropy(logits_NC, labels_N, reduction="sum")
+
+    def mean_loss(self, outputs: Array, features: PairFeatures) -> float:
+        """The loss of logits [N, C] against the features' labels."""
+        return float(self.summed_loss(torch.from_numpy(outputs), torch.from_numpy(features.gold))) / len(features)
+
+    @torch.inference_mode()
+    def predict(self, model: nn.Module, features: PairFeatures, device: torch.device) -> Array:
+        """Logits [N, C] in the order of the features; batches are grouped by length."""
+        columns = features.group if features.group > 1 else len(self.output_names)
+        logits = np.empty((len(features), columns), dtype=np.float32)
+        for index, _, tokens in evaluation_batches(features, device):
+            logits[index] = model(tokens).float().cpu().numpy()
+        return logits
+
+    def average(self, outputs: Sequence[Array]) -> Array:
+        """Logits whose softmax is the mean of the models' probabilities (§4.9)."""
+        return np.asarray(np.log(np.mean([probabilities(logits) for logits in outputs], axis=0) + 1e-30))
+
+    def is_made_for(self, found: hub.Checkpoint) -> bool:
+        """Whether a checkpoint was fine-tuned for this task, or comes from elsewhere."""
+        return found.finetuned_for is None or found.finetuned_for.task in (self.name, self.classifier_of)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Classification(LogitsTask[Example]):
+    """A class for each text or pair, by one linear layer on the pooled [CLS] vector; without `labels` a value."""
+
+    value_range: tuple[float, float] = (-math.inf, math.inf)
+
+    @property
+    def is_regression(self) -> bool:
+        """Whether a value is predicted."""
+        return not self.labels
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """The columns of the head's logits by name: one a class, a single one for a value."""
+        return self.labels or ("score",)
+
+    def parse_label(self, text: str, where: str) -> int | float:
+        """The class's index, or the value; raises `InputError` for a label outside the set or range."""
+        if not self.is_regression:
+            return super().parse_label(text, where)
+        try:
+            value = float(text)
+        except ValueError:
+            raise InputError(f"{where}: label {text!r} is not a number", "correct it, or leave the row out") from None
+        low, high = self.value_range
+        if not math.isfinite(value) or not low <= value <= high:
+            limits = "finite" if low == -math.inf else f"from {low:g} to {high:g}"
+            raise InputError(f"{where}: label {text!r} is not {limits}", "correct it, or leave the row out")
+        return value
+
+    def example(self, line: Line) -> Example:
+        """A text, or two; as many as the model was fine-tuned on, where that is known."""
+        return text_example(line, self.inputs)
+
+    def encode(self, examples: Sequence[Example], vocabulary: Vocabulary, max_seq_length: int) -> PairFeatures:
+        """A text or two, cut to the length."""
+        return encode(examples, vocabulary, max_seq_length)
+
+    def new_model(self, config: ModelConfig) -> SequenceClassifier:
+        """The encoder with a fresh classifier."""
+        return SequenceClassifier(config, len(self.output_names))
+
+    @torch.no_grad()
+    def start_at_labels(self, model: nn.Module, examples: Sequence[Example]) -> None:
+        """Set the bias to the mean of the labels, or to the logarithms of the classes' shares among them."""
+        assert isinstance(model, SequenceClassifier)
+        labels = np.array([e.label for e in examples])
+        if self.is_regression:
+            bias = labels.mean(keepdims=True)
+        else:
+            counts = np.bincount(labels, minlength=len(self.labels)) + 1  # of a class that is not there: a small share
+            bias = np.log(counts / counts.sum())
+        model.classifier.bias.copy_(torch.from_numpy(bias))
+
+    def summed_loss(self, logits_NC: Tensor, labels_N: Tensor) -> Tensor:
+        """Cross-entropy, or squared error on the raw values, summed over N examples."""
+        if self.is_regression:
+            return F.mse_loss(logits_NC[:, 0], labels_N.float(), reduction="sum")
+        return super().summed_loss(logits_NC, labels_N)
+
+    def predictions_of(self, logits: Array) -> Array:
+        """Class indices [N] of logits [N, C], or values [N]."""
+        return logits[:, 0] if self.is_regression else logits.argmax(axis=1)
+
+    def evaluation(self, outputs: Array, features: PairFeatures, examples: Sequence[Example]) -> dict[str, float]:
+        """Every metric of the task, and the mean loss."""
+        loss = self.mean_loss(outputs, features)
+        return {**scores(self.metrics, self.predictions_of(outputs), features.gold), "loss": loss}
+
+    def baseline(self, train: Sequence[Example], dev: Sequence[Example]) -> float:
+        """The commonest class (of several the first in the task's order), or the mean of the values."""
+        labels, gold = (np.array([e.label for e in examples]) for examples in (train, dev))
+        guess = float(labels.mean()) if self.is_regression else int(np.bincount(labels).argmax())
+        return scores(self.metrics[:1], np.full(len(gold), guess), gold)[self.metrics[0]]
+
+    def chance_loss(self, train: Sequence[Example]) -> float:
+        """The entropy of the labels in nats, or the variance of the values."""
+        labels = np.array([e.label for e in train])
+        if self.is_regression:
+            return float(np.var(labels.astype(np.float64)))
+        shares = np.unique(labels, return_counts=True)[1] / len(labels)
+        return float(-(shares * np.log(shares)).sum())
+
+    def constant_output(self, outputs: Array, features: PairFeatures) -> str | None:
+        """One class for all inputs, or values that differ by less than a thousandth of their size."""
+        predicted = self.predictions_of(outputs)
+        least = 1e-3 * np.abs(predicted).max() if self.is_regression else 0
+        if np.ptp(features.gold) == 0 or np.ptp(predicted) > least:
+            return None
+        return f"one {'value' if self.is_regression else 'class'} for all inputs"
+
+    def average(self, outputs: Sequence[Array]) -> Array:
+        """The mean of the values, or logits whose softmax is the mean of the models' probabilities (§4.9)."""
+        return np.asarray(np.mean(outputs, axis=0)) if self.is_regression else super().average(outputs)
+
+    def prediction_lines(self, examples: Sequence[Example], outputs: Array, *, scored: bool) -> list[str]:
+        """Id, perhaps the text, gold label where known, prediction, and of classes the probabilities by label."""
+        lines = []
+        for example, logits, row in zip(examples, outputs, probabilities(outputs), strict=True):
+            entry: dict[str, Any] = {"id": example.id}
+            if scored:
+                entry |= {"text": example.text_a} | ({} if example.text_b is None else {"text_pair": example.text_b})
+            if example.label is not None:
+                entry["label"] = example.label if self.is_regression else self.labels[int(example.label)]
+            if self.is_regression:
+                entry["prediction"] = round(float(logits[0]), 5)
+            else:
+                entry["prediction"] = self.labels[int(logits.argmax())]
+                entry["probabilities"] = {n: round(float(q), 5) for n, q in zip(self.labels, row, strict=True)}
+            lines.append(json.dumps(entry, ensure_ascii=False) + "\n")
+        return lines
+
+    def write_model(self, model: nn.Module, directory: Path, made_for: hub.FinetunedFor) -> None:
+        """The encoder and its classifier with its labels."""
+        hub.write(model, directory, "ForSequenceClassification", self.output_names, made_for)
+
+    def has_head(self, found: hub.Checkpoint) -> bool:
+        """Whether the checkpoint's classifier is this task's."""
+        return bool(self._columns(found))
+
+    def load(self, found: hub.Checkpoint) -> SequenceClassifier:
+        """The checkpoint's model with its outputs in the task's order."""
+        names = self.output_names
+        columns = self._columns(found) or list(range(len(names)))
+        if found.has_nameless_labels and self.labels not in ((), found.labels):
+            console.note(f"{found.directory}: names no labels; they are taken for {self.title}'s: {', '.join(names)}")
+        head = {n: t[columns] for n, t in found.tensors.items() if n.startswith("classifier.")}
+        model = SequenceClassifier(found.config, len(names))
+        hub.load_into(model, dataclasses.replace(found, tensors=found.tensors | head), ["classifier"])
+        return model
+
+    def _columns(self, found: hub.Checkpoint) -> list[int]:
+        """Which of the checkpoint's outputs stands for each of the task's; none when its classifier is not this task's.
+
+        Labels decide for a classifier from elsewhere, in any order; where it has Hugging Face's default names
+        instead, their number does.
+        """
+        wanted = self.output_names
+        if not self.is_made_for(found):
+            return []
+        if sorted(found.labels) == sorted(wanted):
+            return [found.labels.index(name) for name in wanted]
+        return list(range(len(wanted))) if found.has_nameless_labels and len(found.labels) == len(wanted) else []
+
+    @classmethod
+    def of_checkpoint(cls, found: hub.Checkpoint) -> Self | None:
+        """The task that a classifier's configuration describes; a file that does not say its class may have one too."""
+        if not found.labels:
+            return None
+        is_value = found.values.get("problem_type") == "regression" or len(found.labels) == 1
+        made_for = found.finetuned_for
+        return cls(
+            name=made_for.task if made_for else "",
+            title="predict",
+            metrics=(),
+            labels=() if is_value else found.labels,
+            inputs=made_for.inputs if made_for else 0,
+        )
+
+
+def probabilities(logits: Array) -> Array:
+    """The softmax of logits [N, C] over the classes."""
+    shifted = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return np.asarray(shifted / shifted.sum(axis=1, keepdims=True))
+
+
+def text_example(line: Line, inputs: int = 0) -> Example:
+    """A line as a text, or two with a tab between; of a `.jsonl` file as an object.
+
+    It has `text` (or `text_a`) and perhaps `text_pair` (or `text_b`) and `id`. `inputs` is the number of texts that the
+    model was fine-tuned on; 0 takes either. Raises `InputError` naming file and line.
+    """
+    if line.file.endswith(".jsonl"):
+        value = line.values()
+        text, pair = value.get("text", value.get("text_a")), value.get("text_pair", value.get("text_b"))
+        if not isinstance(text, str) or not isinstance(pair, str | None):
+            raise InputError(f'{line.where}: needs a string "text"', 'each line: {"text": "…", "text_pair": "…"}')
+        example = Example(text, pair, None, str(value.get("id", line.number)))
+    else:
+        text, tab, rest = line.text.partition("\t")
+        example = Example(text, rest if tab else None, None, str(line.number))
+    if inputs and inputs != (1 if example.text_b is None else 2):
+        got, wanted = ("one text", "two texts")[example.text_b is not None], _INPUTS[inputs - 1]
+        raise InputError(f"{line.where}: {got}, but the model was fine-tuned on {wanted}", _REMEDIES[inputs - 1])
+    return example
+
+
+def encode(examples: Sequence[Example], vocabulary: Vocabulary, max_seq_length: int) -> PairFeatures:
+    """`[CLS] A [SEP]`, and for pairs `B [SEP]`, cut to `max_seq_length` tokens.
+
+    The longer of two texts loses its last token first, text B on a tie, as in the reference. Raises `ConfigError` where
+    the limit leaves no token of either text.
+    """
+    if max_seq_length < SPECIAL_IN_PAIR + 2:
+        raise ConfigError(f"data.max_seq_length = {max_seq_length} leaves no room for two texts", "5 or more")
+    texts = TokenizedTexts([e.text_a for e in examples] + [e.text_b or "" for e in examples], vocabulary)
+    size = len(examples)
+    is_pair = np.fromiter((e.text_b is not None for e in examples), dtype=bool, count=size)
+    first, second = texts.stretches.at(np.arange(size)), texts.stretches.at(size + np.arange(size))
+    room = max_seq_length - 2 - is_pair
+    kept_a, kept_b = truncated_lengths(first.length, second.length, room)
+    labels = [e.label for e in examples]
+    kind = np.float32 if any(isinstance(label, float) for label in labels) else np.int64
+    return PairFeatures(
+        texts.ids, Stretches(first.start, kept_a), Stretches(second.start, kept_b), is_pair,
+        None if None in labels else np.array(labels, dtype=kind),
+        int(np.count_nonzero(first.length + second.length > room)), vocabulary.cls_id, vocabulary.sep_id,
+    )  # fmt: skip
+
+
+def truncated_lengths(length_a: Int64, length_b: Int64, room: Int64) -> tuple[Int64, Int64]:
+    """Tokens kept of each text, [N] each, when the longer loses its last token until both fit in `room` [N].
+
+    The closed form of that loop: a text shorter than half the room stays whole, two longer ones share it.
+    """
+    kept_b = np.minimum(length_b, np.maximum(room - length_a, room // 2))
+    return np.minimum(length_a, room - kept_b), kept_b

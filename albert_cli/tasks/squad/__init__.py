@@ -1,0 +1,1 @@
+"""SQuAD: questions that are answered by a span of a text."""

@@ -1,0 +1,373 @@
+"""A task made ready to be trained or scored: its recipe, its checkpoint, its examples and features."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from albert_cli import config, console, store
+from albert_cli.errors import InputError, MissingData
+from albert_cli.model import hub
+from albert_cli.model.encoder import Encoder
+from albert_cli.model.matching import PLACES, check_count_heads, count_words
+from albert_cli.tasks.base import PREDICTIONS, Task, fingerprint
+from albert_cli.tasks.features import Features, epoch_order
+from albert_cli.tasks.spec import find_task
+from albert_cli.tasks.squad.task import SpanAnswering
+from albert_cli.tasks.table import open_table
+from albert_cli.text.vocabulary import Vocabulary
+from albert_cli.training import run
+from albert_cli.training.device import autocast, choose_device, place, resolve_auto
+from albert_cli.training.settings import ScheduleSettings, TrainSettings
+from albert_cli.training.task_recipe import PAPER, FinetuneRecipe, resolve
+
+_NO_EPOCH = 2**64 - 1  # what orders the examples of a part, which no epoch of training does
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a user asked for: a checkpoint, data, overrides, a device, and whose recipes."""
+
+    checkpoint: str
+    data: str | None
+    overrides: tuple[str, ...]
+    device: str
+    recipes: str = PAPER
+
+
+@dataclass(frozen=True, eq=False)
+class Inputs:
+    """The examples of some splits of a task and their features, read and encoded when they are first asked for.
+
+    All seeds share them. Only those of the last few `Inputs` are kept in memory, so that a suite or a search does not
+    hold the data of every task. Of the training split (the first) a `part` may be taken, drawn by `seed`.
+    """
+
+    task: Task[Any, Any, Any]
+    data: str | None
+    splits: tuple[str | None, ...]  # None: data to train on, which the task does not have
+    vocabulary: Vocabulary
+    max_seq_length: int
+    part: int = 0
+    seed: int = 0
+
+    @property
+    def examples(self) -> dict[str, list[Any]]:
+        """The examples of each split."""
+        return _examples(self)
+
+    @property
+    def features(self) -> dict[str, Features]:
+        """The same as tokens."""
+        return _features(self)
+
+    def encode(self, examples: Sequence[Any]) -> Features:
+        """Examples as tokens; a note says how many had to be cut."""
+        features: Features = self.task.encode(examples, self.vocabulary, self.max_seq_length)
+        if features.truncated:
+            console.note(
+                f"{self.task.title}: {features.truncated:,} of {len(examples):,} {self.task.noun} are longer than "
+                f"{self.task.limit(self.max_seq_length)} tokens and were cut"
+            )
+        return features
+
+    def same_as(self, other: Inputs) -> Inputs:
+        """The other, where it would read and encode the very same, else this one."""
+        ours, theirs = (
+            [getattr(i, f.name) for f in dataclasses.fields(Inputs) if f.name != "vocabulary"] for i in (self, other)
+        )
+        is_same = ours == theirs and self.vocabulary.fingerprint == other.vocabulary.fingerprint
+        return other if is_same else self
+
+
+@lru_cache(maxsize=3)
+def _examples(inputs: Inputs) -> dict[str, list[Any]]:
+    found = {}
+    for split in inputs.splits:
+        if split is None:
+            raise _without_training_data(inputs.task)
+        found[split] = inputs.task.read(split, inputs.data)
+    if inputs.part:
+        split, whole = next(iter(found.items()))
+        found[split] = [whole[i] for i in epoch_order(len(whole), inputs.seed, _NO_EPOCH)[: inputs.part]]
+    return found
+
+
+def _without_training_data(task: Task[Any, Any, Any]) -> InputError:
+    if task.classifier_of:
+        hint = f"name one as --checkpoint: albert finetune {task.classifier_of} makes it"
+        model = find_task(task.classifier_of).title
+        return InputError(f"{task.title} is not trained on: a model fine-tuned on {model} answers it", hint)
+    return InputError(f"{task.title} has no training data here", "--data DIR with a train file")
+
+
+@lru_cache(maxsize=2)
+def _features(inputs: Inputs) -> dict[str, Features]:
+    return {split: inputs.encode(examples) for split, examples in inputs.examples.items()}
+
+
+@lru_cache(maxsize=64)
+def _fingerprint(inputs: Inputs) -> str:
+    return fingerprint(e for examples in inputs.examples.values() for e in examples)
+
+
+@dataclass(frozen=True)
+class Start:
+    """A model fine-tuned for another task whose encoder a run starts from: footnote 4 of the paper."""
+
+    task: str
+    checkpoint: hub.Checkpoint
+
+    @property
+    def fingerprint(self) -> str:
+        """The content hash of its checkpoint."""
+        return store.fingerprint(self.checkpoint.directory)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What all seeds of a task have in common: the checkpoint verified once, the data read and encoded once."""
+
+    asked: Asked
+    recipe: FinetuneRecipe
+    task: Task[Any, Any, Any]
+    checkpoint: hub.Checkpoint
+    vocabulary: Vocabulary
+    device: torch.device
+    inputs: Inputs
+    for_scoring: bool = False
+    start: Start | None = None
+    start_note: str | None = None  # why the start is another than the recipe asked for
+
+    def for_seed(self, seed: int) -> Prepared:
+        """What a run with this seed takes: the same, or another part of the training examples."""
+        if not self.recipe.data.train_examples or seed == self.recipe.train.seed:
+            return self
+        recipe = dataclasses.replace(self.recipe, train=dataclasses.replace(self.recipe.train, seed=seed))
+        return dataclasses.replace(self, recipe=recipe, inputs=dataclasses.replace(self.inputs, seed=seed))
+
+    @property
+    def examples(self) -> dict[str, list[Any]]:
+        """Every dev split, and the training split before them unless a model is only scored."""
+        return self.inputs.examples
+
+    @property
+    def features(self) -> dict[str, Features]:
+        """The same splits as tokens."""
+        return self.inputs.features
+
+    @property
+    def train(self) -> Features:
+        """The training split."""
+        return self.features[str(self.task.train_split)]
+
+    @property
+    def dev(self) -> Features:
+        """The dev split that chooses the checkpoint."""
+        return self.features[self.task.dev_splits[0]]
+
+    @property
+    def dev_examples(self) -> list[Any]:
+        """The same as examples."""
+        return self.examples[self.task.dev_splits[0]]
+
+    def new_model(self, seed: int, train: TrainSettings | None = None) -> Any:
+        """The encoder from the checkpoint (or of step 0, or anew, by `model.initial`) with a new head or the file's."""
+        settings = self.recipe.model
+        shape = dataclasses.replace(
+            self.checkpoint.config,
+            hidden_dropout_prob=settings.dropout,
+            attention_probs_dropout_prob=settings.dropout,
+            classifier_dropout_prob=settings.classifier_dropout,
+        )
+        torch.manual_seed(seed)
+        model = self.task.new_model(shape)
+        if settings.initial != "random":
+            found, heads = self.start.checkpoint if self.start else self.checkpoint, []
+            if settings.head == "checkpoint":
+                heads = [name for name, _ in model.named_children() if name != "encoder"]
+            else:  # a head in the file belongs to another task, whatever its shape
+                encoder = {n: t for n, t in found.tensors.items() if n.startswith("encoder.")}
+                found = dataclasses.replace(found, tensors=encoder)
+            hub.load_into(model, found, heads)
+        check_count_heads(settings.count_heads, settings.spreading_heads, shape)
+        assert isinstance(model.encoder, Encoder)
+        if self.start is None or settings.initial == "random":  # a start was made with the same settings
+            word_ids = torch.arange(self.vocabulary.first_ordinary_id, shape.vocab_size)
+            places = self.recipe.data.max_seq_length if settings.spreading_heads else PLACES
+            count_words(
+                model.encoder, settings.count_heads, seed=seed, cls_id=self.vocabulary.cls_id, word_ids=word_ids,
+                places=places, spreading=settings.spreading_heads,
+            )  # fmt: skip
+        if settings.classifier_bias == "labels":
+            self.task.start_at_labels(model, self.examples[str(self.task.train_split)])
+        place(model, train or self.train_settings, self.device)
+        return model
+
+    @cached_property
+    def train_settings(self) -> TrainSettings:
+        """The recipe's `[train]` with what "auto" stands for here, for inputs of this length."""
+        items = self.dev if self.for_scoring else self.train
+        packed, _ = items.batch(np.arange(min(len(items), self.recipe.train.micro_batch_size)))
+        lengths = np.diff(packed.offsets)
+        return resolve_auto(
+            self.recipe.train, self.checkpoint.config, self.device,
+            sequences=len(lengths), length=max(1, round(float(lengths.mean()))),
+        )  # fmt: skip
+
+    @cached_property
+    def schedule(self) -> ScheduleSettings:
+        """The recipe's `[schedule]` in steps; epochs are of the items of training, such as a text's windows."""
+        s = self.recipe.schedule
+        return s.in_steps(len(self.train) if s.epochs is not None else 1, self.recipe.train.batch_size)
+
+    @cached_property
+    def majority(self) -> float | None:
+        """What knowing only the training labels scores on dev; None where there is no training split to read."""
+        split = self.task.train_split
+        if split is None:
+            return None
+        try:
+            train = self.examples[split] if split in self.examples else self.task.read(split, self.asked.data)
+        except MissingData:
+            return None
+        return self.task.baseline(train, self.dev_examples)
+
+    # ---------------------------------------------------------------- results.json
+
+    def results(self, model: nn.Module, precision: str | None = None) -> tuple[dict[str, Any], Any]:
+        """What every result says (`results.json`): the model's scores on each dev split, and all that decided them.
+
+        Also its outputs on the first of these splits. The default precision is what training would have; after
+        training it is what training had, so that the score is the one by which the model was kept.
+        """
+        precision = precision or self.train_settings.precision
+        model.eval()
+        task = self.task
+        scores: dict[str, float] = {}
+        thresholds: dict[str, float] = {}
+        outputs: dict[str, Any] = {}
+        for split in task.dev_splits:
+            with autocast(precision, self.device):
+                outputs[split] = task.predict(model, self.features[split], self.device)
+            metrics = task.evaluation(outputs[split], self.features[split], self.examples[split])
+            further = "" if split == task.dev_splits[0] else split.removeprefix("dev_") + "_"
+            scores |= {f"{further}{name}": metrics[name] for name in task.metrics if name in metrics}
+            thresholds |= {name: metrics[name] for name in ("best_threshold",) if name in metrics}
+        record = {
+            "kind": "run",
+            "task": task.name,
+            "title": task.title,
+            "metric": task.metrics[0],
+            "score": scores[task.metrics[0]],
+            "scores": scores,
+            **thresholds,
+            "majority": self.majority,
+            "labels": list(task.labels),
+            "predictions": PREDICTIONS,
+            **self.provenance,
+            **self._length,
+            "precision": precision,
+        }
+        return record, outputs[task.dev_splits[0]]
+
+    @cached_property
+    def provenance(self) -> dict[str, Any]:
+        """What decided the numbers, for `results.json`."""
+        recipe = self.recipe
+        text = config.dump_toml(dataclasses.replace(recipe, train=dataclasses.replace(recipe.train, seed=0)))
+        return {
+            "checkpoint": store.fingerprint(self.checkpoint.directory),
+            **({"start": self.start.fingerprint} if self.start else {}),
+            "start_from": recipe.start_from,
+            **({"start_note": self.start_note} if self.start_note else {}),
+            "initial": recipe.model.initial,
+            "head": recipe.model.head,
+            "recipe": hashlib.sha256(text.encode()).hexdigest()[:16],
+            "data": _fingerprint(self.inputs),
+            "versions": run.versions(),
+            "batch_size": recipe.train.batch_size,
+            "lr": recipe.optimizer.peak,
+            "max_seq_length": recipe.data.max_seq_length,
+            "train_examples": recipe.data.train_examples,
+            "dropout": recipe.model.dropout,
+            "count_heads": recipe.model.count_heads,
+            "spreading_heads": recipe.model.spreading_heads,
+            "eval_every": recipe.train.eval_every,
+            "device": self.device.type,
+            "examples": {split: len(e) for split, e in self.examples.items()},
+        }
+
+    @property
+    def _length(self) -> dict[str, Any]:
+        """How long a run trains; nothing of it where a model is only scored."""
+        if self.for_scoring:
+            return {"steps": 0}
+        steps, size = self.schedule.total_steps, self.recipe.train.batch_size
+        passes = float(f"{steps * size / len(self.train):.3g}")
+        return {"steps": steps, "epochs": passes, "warmup_steps": self.schedule.warmup}
+
+    @property
+    def parents(self) -> dict[str, str]:
+        """Fingerprints of what a run was made from; it is resumed from the same alone."""
+        return {what: str(self.provenance[what]) for what in ("checkpoint", "start", "data") if what in self.provenance}
+
+
+def prepare(
+    task: str,
+    checkpoint: str,
+    data: str | None,
+    overrides: Sequence[str],
+    device: str,
+    recipes: str = PAPER,
+    *,
+    like: Prepared | None = None,
+) -> Prepared:
+    """Resolve the recipe, verify the checkpoint, and open the task; nothing is trained or written.
+
+    What `like` has read already is taken from it, where it is the same.
+    """
+    recipe = resolve(task, overrides, recipes)
+    directory = (hub.find_start if recipe.model.initial == "start" else hub.find)(checkpoint)
+    is_same = like is not None and like.checkpoint.directory == directory
+    found = like.checkpoint if like is not None and is_same else hub.read(directory)
+    vocabulary = like.vocabulary if like is not None and is_same else hub.vocabulary_of(found)
+    opened = open_table(recipe.table, data, found.labels) if recipe.task == "table" else find_task(recipe.task)
+    if not opened.dev_splits:
+        raise InputError(f"{opened.title} has no labelled dev data here", "--data DIR with a dev file")
+    asked = Asked(checkpoint, data, tuple(overrides), device, recipes)
+    return prepared_by(recipe, asked, opened, found, vocabulary, like=like)
+
+
+def prepared_by(
+    recipe: FinetuneRecipe,
+    asked: Asked,
+    task: Task[Any, Any, Any],
+    checkpoint: hub.Checkpoint,
+    vocabulary: Vocabulary,
+    *,
+    for_scoring: bool = False,
+    like: Prepared | None = None,
+) -> Prepared:
+    """A task by its recipe; inputs are never longer than the checkpoint has positions."""
+    if isinstance(task, SpanAnswering):
+        task = dataclasses.replace(task, settings=recipe.span)
+    limit = checkpoint.config.max_position_embeddings
+    if recipe.data.max_seq_length > limit:
+        # The paper's 512 is a ceiling, not a wish: a small model simply sees less of a long input.
+        recipe = dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, max_seq_length=limit))
+    splits = task.dev_splits if for_scoring else (task.train_split, *task.dev_splits)
+    part = 0 if for_scoring else recipe.data.train_examples
+    inputs = Inputs(
+        task, asked.data, splits, vocabulary, recipe.data.max_seq_length, part, recipe.train.seed if part else 0
+    )
+    inputs = inputs.same_as(like.inputs) if like else inputs
+    return Prepared(asked, recipe, task, checkpoint, vocabulary, choose_device(asked.device), inputs, for_scoring)
