@@ -111,7 +111,7 @@ class MultipleChoice(SequenceClassifier):
 class QuestionAnswering(nn.Module):
     """The encoder with two logits a token: that an answer begins there, and that one ends there.
 
-    `made_with` is what its config.json should say of how inputs were made.
+    `made_with`: how inputs were made, for its config.json.
     """
 
     made_with: Mapping[str, Any] = MappingProxyType({})
