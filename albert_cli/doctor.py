@@ -1,6 +1,6 @@
 """What this machine offers: versions, devices, number formats, compiler, space, and what is not installed.
 
-Every probe says what it found or why it found nothing; none of them raises.
+Every probe reports what it found or why it found nothing; none of them raises.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ def memory() -> dict[str, int]:
 
 
 def keep_freed_memory() -> None:
-    """Have this process keep the memory that it frees, for what it allocates next; glibc alone is told.
+    """Have this process keep the memory that it frees, for what it allocates next (glibc alone).
 
     A training step frees and allocates the same large arrays again and again. glibc would give each back to the system
     and take fresh pages, which the system clears: a tenth to a seventh of the time of a narrow model's step.

@@ -103,9 +103,8 @@ class _Bench:
             twin = peer.twin(model)
             for name, width in WIDTHS.items():
                 loss = partial(self._peer_loss, twin, width)
-                losses[name], drawn = self._loss_now(twin, loss), cycle(self.batches)
-                own = lambda loss=loss, drawn=drawn: loss(next(drawn))  # noqa: E731
-                variants[name] = peer.plain_step(twin, own, self.train.precision, self.device)
+                losses[name], losses_in_turn = self._loss_now(twin, loss), map(loss, cycle(self.batches))
+                variants[name] = peer.plain_step(twin, partial(next, losses_in_turn), self.train.precision, self.device)
         rounds = [
             Round(int(batch.offsets[-1]), costs.batch_flops(self.shape, np.diff(batch.offsets), 0))
             for batch, _ in self.batches[harness.WARM_UP :]

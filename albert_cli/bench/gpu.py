@@ -69,8 +69,8 @@ class Options:
 def run(out: Path, wanted: Sequence[str], options: Options) -> Found:
     """Measure the parts that are wanted (none: all that `out` lacks) and return all that `out` then holds.
 
-    Each part is written when it is done. One that fails is noted, and the others go on; `AlbertError` at the end says
-    which. A correctness that is not right ends at once. Raises `ConfigError` for a part that does not exist and for an
+    Each part is written when it is done. One that fails is noted, and the others go on; `AlbertError` at the end names
+    it. A correctness that is not right ends at once. Raises `ConfigError` for a part that does not exist and for an
     `out` that was measured under other conditions.
     """
     device = choose_device(options.device)
@@ -78,7 +78,7 @@ def run(out: Path, wanted: Sequence[str], options: Options) -> Found:
     if options.data:
         TokenCorpus.open(Path(options.data))
     for size in SIZES:
-        _model(size, options)  # says what is wrong with the overrides
+        _model(size, options)  # raises where the overrides are wrong
     conditions = {
         "device": harness.conditions(device, "")["device"],
         "versions": {"albert": __version__, "torch": torch.__version__},
@@ -175,7 +175,7 @@ def _step(size: str, length: int, options: Options) -> Found:
 
 
 def _variants(size: str, length: int, options: Options) -> Found:
-    """The step by variant, one after the other; one that fails says why and stops none of the others."""
+    """The step by variant, one after the other; one that fails stops none of the others."""
     found, tokens = {}, options.tokens or _TOKENS[size]
     for name, overrides in VARIANTS.items():
         with correctness.padded_attention(name == "padded attention"):

@@ -275,6 +275,6 @@ def _notes(result: Mapping[str, Any]) -> list[str]:
 def _parts_text(result: Mapping[str, Any]) -> str:
     parts = result["parts_ms"]
     computing = sum(value for name, value in parts.items() if name != "data")
-    said = {"data": "data, drawn beside the computation"}
-    rows = [(said.get(name, name), f"{value:,.2f}", f"{value / computing:.1%}") for name, value in parts.items()]
+    labels = {"data": "data, drawn beside the computation"}
+    rows = [(labels.get(name, name), f"{value:,.2f}", f"{value / computing:.1%}") for name, value in parts.items()]
     return console.table(("where the time goes", "ms", "of the step"), rows)

@@ -42,7 +42,7 @@ class ModelConfig:
     """Shape and regularisation of one encoder; the defaults are ALBERT-base v2 (Table 1; no dropout, §4.8).
 
     ``hidden_act="gelu_new"`` is the tanh approximation of GELU that the released weights were trained with.
-    ``sharing`` says which weights the layers have in common: ``all`` (ALBERT), ``attention`` or ``ffn``
+    ``sharing``: which weights the layers have in common: ``all`` (ALBERT), ``attention`` or ``ffn``
     (Table 4), ``none`` (BERT). A sub-layer's LayerNorm goes with it. ``always_project`` keeps the E x H
     projection at E = H too, where the paper has none: Hugging Face's ALBERT checkpoints of such widths were
     trained with one. ``initializer_range`` is the standard deviation of the initial weights; ``auto`` has it
@@ -132,7 +132,7 @@ class ModelConfig:
 
     @classmethod
     def from_hf(cls, values: Mapping[str, Any], origin: str) -> ModelConfig:
-        """Build from a checkpoint's config.json: HF's ALBERT or BERT, or our own kind that says `sharing`.
+        """Build from a checkpoint's config.json: HF's ALBERT or BERT, or our own kind with `sharing`.
 
         Keys that do not shape the computation (old official configs carry several) are ignored. An HF BERT
         is a shape with E = H and nothing shared; an HF ALBERT projects at E = H too. Raises CheckpointError

@@ -119,7 +119,7 @@ def translate(name: str, names: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True)
 class FinetunedFor:
-    """What a task checkpoint says of its task: name, texts in an input, and tokens at which inputs were cut.
+    """A task checkpoint's task: its name, the texts in an input, and the tokens at which inputs were cut.
 
     `settings` are the kind of task's own, for making inputs and reading outputs as in its training.
     """
@@ -181,7 +181,7 @@ class Checkpoint:
 
     @property
     def architecture(self) -> str | None:
-        """The class that its heads belong to, without its prefix (`ForPreTraining`); None where it is not said."""
+        """The class that its heads belong to, without its prefix (`ForPreTraining`); None where the file has none."""
         named = self.values.get("architectures")
         prefix = _CLASSES[self.type]
         return str(named[0]).removeprefix(prefix) if isinstance(named, list) and named else None
@@ -250,7 +250,7 @@ def find_start(name: str) -> Path:
 def read(directory: Path) -> Checkpoint:
     """Read and verify a checkpoint directory.
 
-    A directory with a manifest is hashed first; one from elsewhere is said to be unverified. Raises
+    A directory with a manifest is hashed first; for one from elsewhere a note calls it unverified. Raises
     `CheckpointError` when something is missing or damaged.
     """
     if store.read_manifest(directory) is not None:

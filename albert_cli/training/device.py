@@ -136,7 +136,7 @@ def _lacks_for_compiling(device: torch.device) -> str | None:
 
 
 def place(model: nn.Module, settings: TrainSettings, device: torch.device) -> None:
-    """Move a model with an encoder to the device, and have it compute as the `settings` say, nothing "auto" in them."""
+    """Move a model with an encoder to the device, and have it compute by `settings` without "auto"."""
     encoder = model.encoder
     assert isinstance(encoder, Encoder)
     encoder.checkpointing = settings.checkpoint_activations

@@ -21,7 +21,7 @@ from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training import checkpoint
-from albert_cli.training.settings import HARMLESS, ScheduleSettings
+from albert_cli.training.settings import HARMLESS, ScheduleSettings, without_retired
 
 # What must be alike, because tensors have its size or compute something else with another value.
 _ALIKE = (
@@ -68,7 +68,7 @@ class RunBefore:
 
     @staticmethod
     def read(directory: Path, defaults: Mapping[str, Any]) -> RunBefore:
-        """What a step says of its run; raises `CheckpointError` where it is no step of pretraining."""
+        """The run of a step; raises `CheckpointError` where it is no step of pretraining."""
         found = None
         if all((directory / name).is_file() for name in (checkpoint.OPTIMIZER, "state.json", "recipe.toml")):
             found = tomllib.loads((directory / "recipe.toml").read_text(encoding="utf-8"))
@@ -80,7 +80,8 @@ class RunBefore:
                 "initial.checkpoint starts from the weights alone",
             )
         step = int(store.read_json(directory / "state.json")["step"])
-        return RunBefore(directory, step, config.merge(defaults, found), manifest.parents.get("data"))
+        recipe = without_retired(config.merge(defaults, found))
+        return RunBefore(directory, step, recipe, manifest.parents.get("data"))
 
     @property
     def warmup(self) -> int:
@@ -171,7 +172,7 @@ def _blocks(counts: tuple[int, int]) -> str:
 
 
 def carry_over(model: PretrainingModel, parent: hub.Checkpoint, optimizer: str = "the optimizer begins anew") -> None:
-    """Copy the parent's weights into the model, and say what was carried over, also of what the optimizer has."""
+    """Copy the parent's weights into the model, with a note of what was carried over."""
     tensors = {n: t for n, t in parent.tensors.items() if not n.startswith(("encoder.attention.", "encoder.feed_"))}
     for part, sources in zip(("attention", "feed_forward"), source_blocks(model.config, parent.config), strict=True):
         for block, source in enumerate(sources):
@@ -179,14 +180,12 @@ def carry_over(model: PretrainingModel, parent: hub.Checkpoint, optimizer: str =
             of_source = {n.removeprefix(prefix): t for n, t in parent.tensors.items() if n.startswith(prefix)}
             tensors |= {f"encoder.{part}.{block}.{leaf}": tensor for leaf, tensor in of_source.items()}
     hub.load_into(model, dataclasses.replace(parent, tensors=tensors))
+    child, before = model.config, parent.config
+    how = f"its encoder, {child.num_hidden_layers} layers where it had {before.num_hidden_layers}"
+    if _counts(before) != _counts(child):
+        how = how.replace("its encoder", f"its group 0 in all of {_blocks(_counts(child))}")
+    elif before.blocks() == child.blocks():
+        how = "all of its encoder"
     heads = [head for head in ("masked", "order") if f"{head}.bias" in tensors]
-    said = f"and the heads {' and '.join(heads)}" if heads else "without a head"
-    console.note(f"starts from {parent.directory}: {_how(model.config, parent.config)}, {said}; {optimizer}")
-
-
-def _how(child: ModelConfig, parent: ModelConfig) -> str:
-    """What became of the parent's blocks."""
-    depths = f"{child.num_hidden_layers} layers where it had {parent.num_hidden_layers}"
-    if _counts(parent) != _counts(child):
-        return f"its group 0 in all of {_blocks(_counts(child))}, {depths}"
-    return "all of its encoder" if parent.blocks() == child.blocks() else f"its encoder, {depths}"
+    with_heads = f"and the heads {' and '.join(heads)}" if heads else "without a head"
+    console.note(f"starts from {parent.directory}: {how}, {with_heads}; {optimizer}")

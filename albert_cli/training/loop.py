@@ -40,7 +40,7 @@ from albert_cli.training.settings import OptimizerSettings, ScheduleSettings, Tr
 class MicroBatch:
     """A part of a step's batch, still on the host; `number` is its place in the global batch.
 
-    `counts` says over how many items each loss is averaged (masked positions, pairs, examples), `flops` what the
+    `counts`: over how many items each loss is averaged (masked positions, pairs, examples), `flops` what the
     full model computes for it, forward and backward.
     """
 
@@ -134,7 +134,7 @@ class Loop:
         if train.deterministic and self.device.type == "cuda":
             console.note(
                 "train.deterministic: slower kernels, attention's backward pass above all; "
-                "`albert bench pretrain` with and without it says by how much"
+                "`albert bench pretrain` with and without it shows by how much"
             )
         metrics: dict[str, float] = {}
         with contextlib.closing(self.steps(self.settings.schedule.total_steps)) as steps:
@@ -212,7 +212,7 @@ class Loop:
         """The means over the whole batch and the gradient's norm as numbers, the same on every rank.
 
         The gradient was summed over the ranks before, so a part that is not finite is seen by all of them. Notes
-        whether a rank was asked to stop, and whether rank 0's clock says that a checkpoint is due.
+        whether a rank was asked to stop, and whether a checkpoint is due by rank 0's clock.
         """
         _, seconds = self.settings.train.save_interval()
         is_time = self.group.rank == 0 and 0 < seconds <= time.monotonic() - self._last_save

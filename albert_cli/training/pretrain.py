@@ -310,7 +310,7 @@ def _last_evaluation(out: Path, step: int) -> dict[str, float]:
 
 
 def summary_text(result: Mapping[str, Any]) -> str:
-    """The result of a run as a person reads it."""
+    """The result of a run as text."""
     lines = [f"{result['checkpoint']}: {result['steps']:,} steps in {console.duration(result['seconds'])}"]
     if "mlm_loss" in result:
         below = result["below_unigram_entropy"]

@@ -22,7 +22,7 @@ class PretrainRecipe:
     """A pretraining recipe; its sections are documented by their own classes.
 
     `masked_bias` starts the vocabulary bias of the masked-word head at zero, as the paper does, or at the log
-    unigram frequencies of the data, which saves a small model the first hundreds of steps. `start` says what else the
+    unigram frequencies of the data, which saves a small model the first hundreds of steps. `start`: what else the
     first weights hold; without it they are drawn from `train.seed`. `initial` names a checkpoint whose weights the run
     starts from instead, so that `start` does not apply. `evaluation` names further data directories, made with the same
     vocabulary, whose scores stand beside those of the held-out text.

@@ -17,7 +17,7 @@ from albert_cli.errors import AlbertError, BusyError, CheckpointError, ConfigErr
 from albert_cli.ranks import Group, is_main
 from albert_cli.training import checkpoint
 from albert_cli.training.checkpoint import TrainState
-from albert_cli.training.settings import AUTO, HARMLESS, RETIRED, TrainSettings
+from albert_cli.training.settings import AUTO, HARMLESS, TrainSettings, without_retired
 
 Resume = Literal["auto", "must", "never"]
 
@@ -58,12 +58,8 @@ def check_same(out: Path, old: dict[str, Any], new: Any) -> None:
     A key that `old` lacks was not known to the release that wrote it, which computed as the key's default does. Older
     releases wrote "auto" as it stood, and found out at every start what it means.
     """
-    before = config.merge(config.defaults(type(new)), old)
+    before = without_retired(config.merge(config.defaults(type(new)), old))
     before["train"] |= {key: getattr(new.train, key) for key in AUTO if before["train"][key] == "auto"}
-    for name, value in RETIRED.items():
-        section, key = name.split(".")
-        if before[section].get(key) == value:
-            del before[section][key]
     lines = [line for line in config.differences(before, config.as_dict(new)) if line.split(":")[0] not in HARMLESS]
     if lines:
         raise ConfigError(

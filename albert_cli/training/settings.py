@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from albert_cli.errors import ConfigError
 
@@ -167,13 +167,17 @@ def _check(name: str, value: object, is_right: bool, must: str) -> None:
 # What may be "auto" until a run starts; its recipe then has the value, so that it goes on alike on another machine.
 AUTO = ("precision", "compile", "threads")
 
-# Settings that were, with the one value that is still computed: a run that was started with it goes on.
-RETIRED = {"optimizer.adapt_all": False, "optimizer.normalize_gradient": False}
-
 # What may change between a run and its resumption without changing what is computed, but for rounding.
 HARMLESS = (
     "train.log_every", "train.save_every", "train.keep", "train.checkpoint_activations", "train.threads", "evaluation",
 )  # fmt: skip
+
+
+def without_retired(recipe: dict[str, Any]) -> dict[str, Any]:
+    """A saved recipe without settings that are no more, where they have the one value that is still computed."""
+    retired = {"adapt_all": False, "normalize_gradient": False}
+    kept = {key: value for key, value in recipe["optimizer"].items() if retired.get(key) is not value}
+    return {**recipe, "optimizer": kept}
 
 
 def parse_duration(text: str, name: str) -> float:

@@ -5,21 +5,20 @@ from __future__ import annotations
 import json
 
 import pytest
-import torch
 
 from albert_cli.bench import optimizer
+from albert_cli.counting import shapes
 from albert_cli.counting.costs import count
-from albert_cli.model.config import PRESETS
 from tests.command import albert
 
 SMALL = "albert-base:L=2,H=32,A=2,F=64,E=16,vocab_size=500"
-CPU = torch.device("cpu")
 
 
 def test_each_optimizer_is_measured_against_torchs_and_a_copy() -> None:
     found = json.loads(albert("bench", "optimizer", SMALL, "--rounds", 3, "--device", "cpu", "--json").out)
     measured = found["models"][SMALL]
     total, variants = measured["parameters"], measured["variants"]
+    assert total == count(shapes.find(SMALL).config).total
     assert set(variants) == {"LAMB", "AdamW", optimizer.PEER}
     assert variants[optimizer.PEER]["times_fused_adamw"] == 1.0
     assert variants["AdamW"]["bytes_moved"] == 28 * total
@@ -28,16 +27,6 @@ def test_each_optimizer_is_measured_against_torchs_and_a_copy() -> None:
         assert 0 < v["minimum_ms"] <= v["median_ms"]
         gained = v["bytes_moved"] / v["median_ms"] * 1e3 / measured["copy_bytes_per_second"]
         assert v["share_of_copy"] == pytest.approx(gained, rel=0.1, abs=1e-3)
-
-
-def test_the_parameters_are_those_that_pretraining_trains() -> None:
-    named = optimizer.random_parameters(PRESETS["albert-base"], CPU)
-    assert sum(p.numel() for p in named.values()) == count(PRESETS["albert-base"]).total
-    assert all(p.grad is not None and p.grad.shape == p.shape for p in named.values())
-
-
-def test_a_copy_has_a_speed() -> None:
-    assert 1e6 < optimizer.copy_bandwidth(CPU, 1 << 20) < 1e13
 
 
 def test_an_unknown_shape_is_refused() -> None:

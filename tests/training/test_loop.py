@@ -238,7 +238,7 @@ def test_sentence_order_is_also_scored_where_both_segments_are_long(
 
 def test_measuring_gives_the_time_of_a_step(make_job: MakeJob) -> None:
     job = make_job()
-    assert 0 < measure(job, job.settings.for_loop, Group(), steps=2, seconds=0.01) < 5
+    assert measure(job, job.settings.for_loop, Group(), steps=2, seconds=0.01) > 0
 
 
 def test_what_is_measured_is_the_run(make_job: MakeJob, monkeypatch: pytest.MonkeyPatch) -> None:

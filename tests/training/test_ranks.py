@@ -20,6 +20,7 @@ from albert_cli.model import hub
 from albert_cli.training import objectives
 from albert_cli.training.loop import Loop
 from albert_cli.training.objectives import PretrainingJob
+from albert_cli.training.optimizers import state_tensors
 from tests.processes import end, start_ranks
 from tests.training.test_pretrain import LAST, curve, poison, steps
 
@@ -136,7 +137,7 @@ def poison_rank_1(folder: Path) -> None:
         try:
             step(self, parts)
         except DivergedError:
-            moments = all(bool(m.isfinite().all()) for m in self.optimizer.state_dict().values())
+            moments = all(bool(m.isfinite().all()) for m in state_tensors(self.optimizer).values())
             found = {"step": self.state.step, "same": weights(self) == before, "moments": moments}
             store.write_json(folder / f"after-{rank}.json", found)
             raise
