@@ -19,7 +19,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 LAYERS = (
     ("errors",),
     ("console", "store", "config", "distributed", "network", "machine"),
-    ("results",),
+    ("results", "launch"),
     ("text",),
     ("data",),
     ("model",),

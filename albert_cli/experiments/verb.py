@@ -13,7 +13,7 @@ from albert_cli.experiments import outcome, pages, recipe
 from albert_cli.experiments.budget import decision, describe, in_words
 from albert_cli.experiments.outcome import Outcome
 from albert_cli.experiments.plan import Plan, Request, make
-from albert_cli.experiments.runner import Invoke, Runner
+from albert_cli.experiments.runner import Invoke, run_plan
 from albert_cli.text.corpus import check_readable
 from albert_cli.training.device import choose_device
 from albert_cli.training.settings import parse_duration
@@ -78,9 +78,9 @@ def reproduce(
     places = jobs if jobs is not None else max(1, gpus // request.nproc)
     with store.lock(request.out):
         # One at a time, with the cores or the GPU that a run has: what stood beside it would be measured too.
-        done = sum(Runner(part, invoke, places, gpus, seconds).run() for part in plan.unmeasured)
+        done = sum(run_plan(part, invoke, places, gpus, seconds) for part in plan.unmeasured)
         plan = make(plan.experiment, request)
-        done += Runner(plan, invoke, places, gpus, seconds).run()
+        done += run_plan(plan, invoke, places, gpus, seconds)
         found = outcome.read(plan)
         written = pages.write(found)
     result = found.to_json() | {"report": str(written), "stages": len(plan.stages), "stages_done_now": done}
