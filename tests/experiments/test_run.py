@@ -151,7 +151,7 @@ def test_probe_asks_as_the_run_was_trained(ran: tuple[Path, dict[str, Any]], tin
     expected = json.loads(plan_says.read_text())["result"]
     own = json.loads(albert("probe", expected["checkpoint"], "--data", tiny_data, "--sequences", 64, "--json").out)
     assert own == expected and (own["data"]["max_seq_length"], own["data"]["ngram"]) == (32, 1)
-    assert "at most 32 pieces" in albert("probe", expected["checkpoint"], "--data", tiny_data, "--sequences", 8).out
+    assert "at most 32 tokens" in albert("probe", expected["checkpoint"], "--data", tiny_data, "--sequences", 8).out
     other = albert("probe", expected["checkpoint"], "--data", tiny_data, "-s", "data.ngram=3", "--json").out
     assert json.loads(other)["data"]["ngram"] == 3
 
