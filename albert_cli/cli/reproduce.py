@@ -75,8 +75,8 @@ def reproduce(
         tuple(overrides or ()), device, nproc, dry_run or commands, verb_module.parse_speeds(tflops or []),
     )  # fmt: skip
     if dry_run or commands:
-        plan, said = verb_module.dry_run(experiment, request)
-        return console.emit(plan, "\n".join(plan["commands"]) if commands else said)
+        plan, text_ = verb_module.dry_run(experiment, request)
+        return console.emit(plan, "\n".join(plan["commands"]) if commands else text_)
     if out is None:
         raise ConfigError("--out: where to?", "name a directory; experiments in one share what they can")
     return console.emit(*verb_module.reproduce(experiment, request, _invoke, jobs=jobs, max_time=max_time))

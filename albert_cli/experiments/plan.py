@@ -81,8 +81,8 @@ class Stage:
     @cached_property
     def id(self) -> str:
         """`KIND-` and 12 hex digits of the facts."""
-        said = json.dumps([self.kind, self.facts, self.needs], sort_keys=True, default=str)
-        return f"{self.kind}-{hashlib.sha256(said.encode()).hexdigest()[:12]}"
+        facts = json.dumps([self.kind, self.facts, self.needs], sort_keys=True, default=str)
+        return f"{self.kind}-{hashlib.sha256(facts.encode()).hexdigest()[:12]}"
 
     @property
     def command(self) -> str:

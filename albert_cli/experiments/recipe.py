@@ -49,7 +49,7 @@ METRICS: Final = {
 }
 
 
-# Values of models that have learnt nothing differ too, so that whatever is said of what is learnt must rest on a model
+# Values of models that have learnt nothing differ too, so that whatever is claimed of learning must rest on a model
 # that has. Above the majority class: 3 points. Below the unigram entropy: 0.75 nats, where knowing how frequent pieces
 # are and copying those that were left unmasked give half a nat. Of two sentences: 3.5 points, as the paper calls 53.3 %
 # chance.
@@ -236,8 +236,8 @@ def validate(name: str) -> tuple[dict[str, Any], str]:
     experiment = load(name)
     for scale in experiment.scales.values():
         config.find_recipe(scale.base)
-    said = f"{experiment.title} ({experiment.source}): {len(experiment.variants)} variants"
-    return config.read_recipe(name), f"{said}, {len(experiment.claims)} claims, scales {', '.join(experiment.scales)}"
+    about = f"{experiment.title} ({experiment.source}): {len(experiment.variants)} variants"
+    return config.read_recipe(name), f"{about}, {len(experiment.claims)} claims, scales {', '.join(experiment.scales)}"
 
 
 def parse(values: Mapping[str, Any], name: str, about: str = "") -> Experiment:
