@@ -169,7 +169,7 @@ class Result(Record):
 
     @property
     def seeds_collapsed(self) -> dict[str, str]:
-        """Why each seed that learnt nothing is said to; they count in the median all the same."""
+        """What shows that a seed learnt nothing, for each that did not; they count in the median all the same."""
         if isinstance(self.collapsed, str):
             return dict.fromkeys(self.by_seed, self.collapsed) if self.collapsed else {}
         return self.collapsed or {}

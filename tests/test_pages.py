@@ -310,10 +310,10 @@ def test_every_substitute_is_needed() -> None:
     assert [old for old in SUBSTITUTES if old not in text] == []
 
 
-def test_the_readme_shows_every_verb() -> None:
+def test_the_pages_show_every_verb() -> None:
     from tests.test_cli import VERBS
 
-    commands = all_commands(README)
+    commands = [command for page in (README, *DOCS.values()) for command in all_commands(page)]
     assert [verb for verb in (*VERBS, "recipes") if not any(f"albert {verb}" in c for c in commands)] == []
 
 

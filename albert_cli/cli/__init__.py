@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 
-from albert_cli.cli import text, training, using, looking, reproduce, bench, recipes  # noqa: F401 - in the order of --help
+from albert_cli.cli import text, training, scoring, using, looking, reproduce, bench, recipes  # noqa: F401 - in the order of --help
 from albert_cli.cli.app import EPILOGUE, app
 
 __all__ = ["EPILOGUE", "app", "main"]

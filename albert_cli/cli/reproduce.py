@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import io
+import os
+import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
@@ -72,25 +74,32 @@ def reproduce(
         tuple(overrides or ()), device, nproc, dry_run or commands, verb_module.parse_speeds(tflops or []),
     )  # fmt: skip
     if dry_run or commands:
-        plan, said = verb_module.dry_run(experiment, request)
-        return console.emit(plan, "\n".join(plan["commands"]) if commands else said)
+        plan, text_ = verb_module.dry_run(experiment, request)
+        return console.emit(plan, "\n".join(plan["commands"]) if commands else text_)
     if out is None:
         raise ConfigError("--out: where to?", "name a directory; experiments in one share what they can")
     return console.emit(*verb_module.reproduce(experiment, request, _invoke, jobs=jobs, max_time=max_time))
 
 
 def _invoke(arguments: Sequence[str]) -> tuple[int, str]:
-    """An `albert` command in this process: its exit code, and what it printed on stdout."""
-    before, said, code = dataclasses.replace(console.settings), io.StringIO(), 0
+    """An `albert` command in this process: its exit code, and what it and the ranks that it starts print on stdout."""
+    before, argv, code, stdout = dataclasses.replace(console.settings), sys.argv, 0, os.dup(1)
     more = [flag for flag, wanted in (("--quiet", before.quiet), ("--debug", before.debug)) if wanted]
-    try:
-        with contextlib.redirect_stdout(said):
-            app([*arguments, *more])
-    except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else int(end.code is not None)
-    finally:
-        console.configure(**dataclasses.asdict(before))
-    return code, said.getvalue()
+    sys.argv = ["albert", *arguments, *more]  # what ranks are started with
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as printed:
+        try:
+            os.dup2(printed.fileno(), 1)
+            with contextlib.redirect_stdout(printed):
+                app(sys.argv[1:])
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        finally:
+            os.dup2(stdout, 1)
+            os.close(stdout)
+            sys.argv = argv
+            console.configure(**dataclasses.asdict(before))
+        printed.seek(0)
+        return code, printed.read()
 
 
 @verb(app)

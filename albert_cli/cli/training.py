@@ -1,4 +1,4 @@
-"""Verbs that train: pretraining, fine-tuning, and the scores of both."""
+"""Verbs that train: pretraining and fine-tuning."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from albert_cli import console
 from albert_cli.cli.app import app, verb
 from albert_cli.cli.options import CheckpointName, Device, Out, Overrides, TaskData
 from albert_cli.errors import ConfigError
-
-RECIPES = "finetune"  # the paper's
 
 
 @verb(app)
@@ -95,79 +93,3 @@ def finetune(
     prepared = start.with_start(prepared, beside)
     result = verb_module.finetune(prepared, out, seed, resume)
     console.emit(result, tables.run_text(result, out))
-
-
-@verb(app, name="eval")
-def evaluate(
-    task: Annotated[
-        str,
-        typer.Argument(help="A task as for finetune, glue for all of its tasks, or verify/NAME for published scores."),
-    ],
-    out: Out,
-    more: Annotated[
-        list[str] | None, typer.Argument(metavar="MORE", help="Further lists of --search, or DIRs of --ensemble.")
-    ] = None,
-    checkpoint: Annotated[
-        str | None, typer.Option(help="A checkpoint directory, a run (its newest step), or a Hub id.")
-    ] = None,
-    data: TaskData = None,
-    runs: Annotated[
-        int | None, typer.Option(help="Seeds to fine-tune; the median is reported. 5, or as a verify/NAME has it.")
-    ] = None,
-    nproc: Annotated[
-        int, typer.Option(help="Runs at a time: a process for each GPU, or so many that share the cores.")
-    ] = 1,
-    again: Annotated[
-        bool,
-        typer.Option("--again", help="Fine-tune a checkpoint of this very task too, which is else scored as it is."),
-    ] = False,
-    search: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE,…", help="Try all of lr=1e-5,2e-5 batch=16,32 and so on.")
-    ] = None,
-    ensemble: Annotated[
-        list[str] | None, typer.Option(metavar="DIR...", help="Score these task checkpoints or evaluations together.")
-    ] = None,
-    controls: Annotated[
-        str | None,
-        typer.Option(metavar="start,random", help="The same seeds from the weights of step 0, and from random ones."),
-    ] = None,
-    recipes: Annotated[
-        str, typer.Option(metavar="NAME", help="Whose recipes of the tasks: finetune, mini, or a folder of one's own.")
-    ] = RECIPES,
-    submission: Annotated[
-        Path | None, typer.Option(metavar="FILE.zip", help="With glue: write the test predictions for its server.")
-    ] = None,
-    overrides: Overrides = None,
-    device: Device = "auto",
-) -> None:
-    """Score a checkpoint: the median of k seeded fine-tunings, or a task checkpoint as it is.
-
-    Example: albert eval glue --checkpoint run --data glue --runs 5 --out scores
-    """
-    if task.startswith("verify/") or task.endswith(".toml"):
-        from albert_cli.evaluation import verify
-
-        if verify.is_recipe(task):
-            if more or search or ensemble or submission or again or controls or recipes != RECIPES:
-                others = "--search, --ensemble, --submission, --again, --controls or --recipes"
-                raise ConfigError(f"{task} takes no {others}", "it says what to compare")
-            found = verify.verify(task, checkpoint, data, out, runs, overrides or [], device, nproc)
-            console.emit(found, verify.text(found))
-            verify.check(found)
-            return
-    from albert_cli.evaluation import runs as verb_module
-    from albert_cli.evaluation import tables
-    from albert_cli.evaluation.controls import parse
-
-    if more and bool(search) == bool(ensemble):
-        raise ConfigError(
-            f"eval: {more[0]!r} is not understood", "one task; lists go after --search, DIRs after --ensemble"
-        )
-    searched = [*(search or []), *(more or [])] if search else []
-    together = [*(ensemble or []), *(more or [])] if ensemble else []
-    result = verb_module.evaluate(
-        task, checkpoint, data, out, 5 if runs is None else runs, overrides or [], device, nproc=nproc, again=again,
-        submission_file=submission, lists=searched, ensemble_of=together, controlled=parse(controls),
-        recipes=recipes,
-    )  # fmt: skip
-    console.emit(result, tables.text(result))

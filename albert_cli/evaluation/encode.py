@@ -111,7 +111,7 @@ def encode_file(
                 stream.flush()
     if encoder.truncated:
         limit = encoder.model.config.max_position_embeddings
-        console.note(f"{encoder.truncated:,} of {count:,} lines are longer than {limit} pieces and were cut")
+        console.note(f"{encoder.truncated:,} of {count:,} lines are longer than {limit} tokens and were cut")
     if out is None:
         return None
     hidden = encoder.model.config.hidden_size

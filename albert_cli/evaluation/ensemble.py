@@ -1,4 +1,4 @@
-"""`--ensemble`: task checkpoints answer together, and what that gains (§4.9)."""
+"""`albert ensemble`: task checkpoints answer together, and what that gains (§4.9)."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 from albert_cli import console, store
 from albert_cli.errors import CheckpointError, ConfigError
 from albert_cli.evaluation.single import SCORING, Request, prepare_task, refuse_foreign
+from albert_cli.evaluation.suite import GLUE
 from albert_cli.results import percent
 from albert_cli.tasks.base import PREDICTIONS
 from albert_cli.training import run
@@ -33,10 +34,12 @@ def evaluate_ensemble(request: Request, task: str, names: Sequence[str], out: Pa
     score most, until none does; the paper, too, chose its ensembles by their dev scores (§4.9).
     """
     started = time.monotonic()
+    if task == GLUE:
+        raise ConfigError("an ensemble is for one task", "for example albert ensemble rte …")
     refuse_foreign(out, *SCORING)
     directories = list(dict.fromkeys(directory for name in names for directory in _checkpoints(Path(name), task)))
     if len(directories) < 2:
-        raise ConfigError("--ensemble: one checkpoint is no ensemble", "name several task checkpoints or evaluations")
+        raise ConfigError("one checkpoint is no ensemble", "name several task checkpoints or evaluations")
     with store.lock(out):
         first = _prepared(request, task, directories[0])
         members = [_member(directories[0], first, first)]

@@ -50,7 +50,7 @@ class MaskFiller:
 
     @torch.inference_mode()
     def fill(self, text: str, top: int = 5) -> list[list[Guess]]:
-        """For each `[MASK]` in the text, the likeliest pieces and their probabilities, best first.
+        """For each `[MASK]` in the text, the likeliest tokens and their probabilities, best first.
 
         Raises `InputError` without a mask, or where the text is longer than the model's positions.
         """
@@ -83,7 +83,7 @@ class MaskFiller:
         ids.append(v.sep_id)
         limit = self.model.config.max_position_embeddings
         if len(ids) > limit:
-            raise InputError(f"{text[:40]!r}…: {len(ids)} pieces, the model has {limit} positions", "shorten the text")
+            raise InputError(f"{text[:40]!r}…: {len(ids)} tokens, the model has {limit} positions", "shorten the text")
         return np.array(ids, np.int32)
 
 

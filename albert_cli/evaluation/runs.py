@@ -8,7 +8,7 @@ from typing import Any
 
 from albert_cli import store
 from albert_cli.errors import ConfigError
-from albert_cli.evaluation import controls, ensemble, parallel, search, submission
+from albert_cli.evaluation import controls, parallel, submission
 from albert_cli.evaluation.single import FOLDER, Request, prepare_task, refuse_foreign
 from albert_cli.evaluation.suite import GLUE, evaluate_suite
 from albert_cli.training.finetune import RESULTS
@@ -28,8 +28,6 @@ def evaluate(
     nproc: int = 1,
     again: bool = False,
     submission_file: Path | None = None,
-    lists: Sequence[str] = (),
-    ensemble_of: Sequence[str] = (),
     controlled: Sequence[str] = (),
     recipes: str = PAPER,
 ) -> dict[str, Any]:
@@ -39,19 +37,15 @@ def evaluate(
     is where `runs` seeded fine-tunings start from, `nproc` at a time. `submission_file` becomes the suite's zip for
     GLUE's server. `controlled` names the weights that the same seeds start from for comparison (`controls.py`),
     `recipes` whose recipes the tasks are trained by.
-    `lists` are searched (`search.py`), `ensemble_of` names checkpoints that answer together (`ensemble.py`).
     """
     for name, value in (("runs", runs), ("nproc", nproc)):
         if value < 1:
             raise ConfigError(f"--{name} {value}: at least one is needed")
-    _check_asked(task, checkpoint, submission_file, lists, ensemble_of)
-    if controlled and (lists or ensemble_of):
-        raise ConfigError("--controls goes with neither --search nor --ensemble", "evaluate the best one with it")
-    request = Request(checkpoint or "", data, runs, tuple(overrides), device, nproc, again, tuple(controlled), recipes)
-    if ensemble_of:
-        return ensemble.evaluate_ensemble(request, task, ensemble_of, out)
-    if lists:
-        return search.search(request, task, lists, out)
+    if not checkpoint:
+        raise ConfigError("eval needs a --checkpoint", "a pretrained one, or one of the task")
+    if submission_file and task != GLUE:
+        raise ConfigError("--submission is for all of GLUE", "albert eval glue … --submission FILE.zip")
+    request = Request(checkpoint, data, runs, tuple(overrides), device, nproc, again, tuple(controlled), recipes)
     if submission_file is not None:
         submission.check(data, submission_file)
     if task == GLUE:
@@ -67,17 +61,3 @@ def evaluate(
     prepared = with_start(prepared, out / prepared.recipe.start_from)
     parallel.train([parallel.Job(request, task, prepared, out), *beside], nproc)
     return controls.evaluate_beside(prepared, out, runs, beside)
-
-
-def _check_asked(
-    task: str, checkpoint: str | None, submission_file: Path | None, lists: Sequence[str], ensemble_of: Sequence[str]
-) -> None:
-    """Refuse what does not go together."""
-    if ensemble_of and (checkpoint or lists or submission_file):
-        raise ConfigError("--ensemble takes no --checkpoint, --search or --submission", "it only scores what it names")
-    if not checkpoint and not ensemble_of:
-        raise ConfigError("eval needs a --checkpoint", "or task checkpoints after --ensemble")
-    if task == GLUE and (lists or ensemble_of):
-        raise ConfigError(f"--{'search' if lists else 'ensemble'} is for one task", "for example albert eval rte …")
-    if submission_file and (task != GLUE or lists):
-        raise ConfigError("--submission is for all of GLUE", "albert eval glue … --submission FILE.zip")

@@ -1,4 +1,4 @@
-"""`--search`: every combination of lists of hyper-parameters, with the budget said first and the best by dev last."""
+"""`albert search`: every combination of lists of hyper-parameters, the budget printed first, the best by dev last."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from albert_cli import config, console, store
 from albert_cli.errors import ConfigError, MissingData
 from albert_cli.evaluation import parallel
 from albert_cli.evaluation.single import NoneEnded, Request, evaluate_task, prepare_task, refuse_foreign
+from albert_cli.evaluation.suite import GLUE
 from albert_cli.ranks import Group
 from albert_cli.training.device import use_threads
 from albert_cli.training.finetune import RESULTS, Prepared, TaskJob
@@ -46,18 +47,24 @@ def parse(lists: Sequence[str]) -> list[Point]:
         key, equals, values = text.partition("=")
         listed = list(dict.fromkeys(value.strip() for value in values.split(",")))
         if not equals or not key or not all(listed):
-            raise ConfigError(f"--search {text}: expected KEY=VALUE,VALUE,…", "for example lr=1e-5,2e-5 batch=16,32")
+            raise ConfigError(f"{text}: expected KEY=VALUE,VALUE,…", "for example lr=1e-5,2e-5 batch=16,32")
         if key not in SHORT and "." not in key:
             hint = config.suggestion(key, list(SHORT)) or f"keys: {', '.join(SHORT)}, or section.key"
-            raise ConfigError(f"--search {text}: no key is called {key!r}", hint)
+            raise ConfigError(f"{text}: no key is called {key!r}", hint)
+        if "/" in text:
+            raise ConfigError(f"{text}: a value with a / would not be the name of a folder")
         if key in found:
-            raise ConfigError(f"--search: {key} is given twice")
+            raise ConfigError(f"{key} is given twice")
         found[key] = listed
     return list(itertools.product(*([(key, value) for value in values] for key, values in found.items())))
 
 
 def search(request: Request, task: str, lists: Sequence[str], out: Path) -> dict[str, Any]:
     """Evaluate every combination below `out`, each resumable; return `results.json` with all and the best."""
+    if task == GLUE:
+        raise ConfigError("a search is for one task", "for example albert search rte …")
+    if request.nproc < 1:
+        raise ConfigError(f"--nproc {request.nproc}: at least one is needed")
     points = parse(lists)
     refuse_foreign(out, RESULTS, *map(_folder, points), "start-*")
     asked = {point: dataclasses.replace(request, overrides=request.overrides + _overrides(point)) for point in points}

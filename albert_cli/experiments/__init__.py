@@ -1,1 +1,1 @@
-"""The paper's experiments, each a recipe: planned, run, resumed, judged and reported by the same few modules."""
+"""The paper's experiments, each a recipe: planned, run, resumed, checked and reported by the same few modules."""

@@ -13,7 +13,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from albert_cli.experiments.recipe import EXACT, Claim, Condition
 
@@ -33,21 +33,14 @@ class Finding:
 
     condition: Condition
     by_seed: Mapping[int, float]
-    mean: float | None
-    low: float | None
-    high: float | None
-    verdict: Verdict
+    mean: float | None = None
+    low: float | None = None
+    high: float | None = None
+    verdict: Verdict = NOISY
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """For `results.json`."""
-        return {
-            "condition": str(self.condition),
-            "by_seed": {str(seed): value for seed, value in self.by_seed.items()},
-            "mean": self.mean,
-            "low": self.low,
-            "high": self.high,
-            "verdict": self.verdict,
-        }
+        return {**vars(self), "condition": str(self.condition)}
 
 
 @dataclass(frozen=True)
@@ -63,14 +56,10 @@ class Judgement:
         found = {finding.verdict for finding in self.findings}
         return next(v for v in (FAILS, NOISY, HOLDS) if v in found)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """For `results.json`."""
-        return {
-            "says": self.claim.says,
-            "source": self.claim.source,
-            "verdict": self.verdict,
-            "findings": [finding.to_json() for finding in self.findings],
-        }
+        findings = [finding.to_json() for finding in self.findings]
+        return {"says": self.claim.says, "source": self.claim.source, "verdict": self.verdict, "findings": findings}
 
 
 def judge(claim: Claim, values: Values, sampling: Sampling) -> Judgement:
@@ -82,7 +71,7 @@ def find(condition: Condition, values: Values, sampling: Sampling) -> Finding:
     """Hold one condition against the values; runs of the same seed are compared with each other."""
     by_seed = _compared(condition, values)
     if not by_seed:
-        return Finding(condition, {}, None, None, None, NOISY)
+        return Finding(condition, {})
     numbers = list(by_seed.values())
     mean = statistics.fmean(numbers)
     bound = condition.bound
@@ -91,7 +80,7 @@ def find(condition: Condition, values: Values, sampling: Sampling) -> Finding:
     if all(name.partition(".")[2] in EXACT for name in condition.references):
         return Finding(condition, by_seed, mean, mean, mean, _decided(condition, bound, mean, mean))
     if len(numbers) < 2 or not all(map(math.isfinite, numbers)):
-        return Finding(condition, by_seed, mean, None, None, NOISY)
+        return Finding(condition, by_seed, mean)
     of_seeds = student_t(CONFIDENCE, len(numbers) - 1) * statistics.stdev(numbers) / math.sqrt(len(numbers))
     of_examples = statistics.NormalDist().inv_cdf(CONFIDENCE) * math.sqrt(_sampling(condition, mean, values, sampling))
     reach = math.hypot(of_seeds, of_examples)

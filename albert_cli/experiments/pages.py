@@ -79,7 +79,7 @@ def _page(found: Outcome) -> Page:
         sections=[section for section in sections if section.blocks],
         footer=Section("", "", [Paragraph(f"Scale {scale}. Page made by albert {__version__}.", small=True)]),
         lead=(f"{plan.experiment.source} of ALBERT (arXiv 1909.11942), at the scale ", Span(scale, "strong"),
-              f": {plan.scale.about}"),
+              f" ({plan.scale.about})"),
         facts=[Fact((_MARKS[verdict], verdict), str(n), "of the claims below") for verdict, n in counts.items()]
         if found.judgements
         else (),
@@ -165,15 +165,14 @@ def _tables(found: Outcome) -> list[Block]:
     for name in plan.variants:
         seeds = len(found.by_seed(name, next(iter(heads), "")))
         title = titles[name] + (f" ({found.diverged[name]} diverged)" if name in found.diverged else "")
-        beside = "" if counted else f"{seeds}\N{NO-BREAK SPACE}seed{'s' * (seeds != 1)}"
-        row: list[Text] = [(title, Span(beside))]
+        count = "" if counted else f"{seeds}\N{NO-BREAK SPACE}seed{'s' * (seeds != 1)}"
+        row: list[Text] = [(title, Span(count))]
         for metric in heads:
             by_seed = found.by_seed(name, metric)
             each = [_formatted(metric, value) for value in by_seed.values()]
-            if (error := found.standard_error(name, metric)) is not None:
-                each.append(f"(s.e. {_formatted(metric, error)})")
-            several = len(by_seed) > 1 and metric not in EXACT
-            row.append((cell(found, name, metric), *([Span("  ".join(each))] if several else [])))
+            error = found.standard_error(name, metric)
+            beside = [] if error is None or metric in EXACT else ["  ".join(each), f"s.e. {_formatted(metric, error)}"]
+            row.append((cell(found, name, metric), *map(Span, beside)))
         rows.append(row)
     about = (
         "The median over seeds; below it each seed, and the standard error of their mean. Accuracies in per cent, on "

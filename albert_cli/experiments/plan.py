@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -23,8 +23,7 @@ from albert_cli import config, store
 from albert_cli.counting import costs
 from albert_cli.data.pairs import PairSettings
 from albert_cli.errors import ConfigError, InputError
-from albert_cli.experiments.recipe import Claim, Experiment, Scale, ScaleName, Settings, Variant
-from albert_cli.model.config import ModelConfig
+from albert_cli.experiments.recipe import Claim, Experiment, Scale, ScaleName, Settings
 from albert_cli.results import Number, Numbers, Record, Result
 from albert_cli.tasks.spec import find_task
 from albert_cli.training.pretrain_recipe import PretrainRecipe
@@ -81,8 +80,8 @@ class Stage:
     @cached_property
     def id(self) -> str:
         """`KIND-` and 12 hex digits of the facts."""
-        said = json.dumps([self.kind, self.facts, self.needs], sort_keys=True, default=str)
-        return f"{self.kind}-{hashlib.sha256(said.encode()).hexdigest()[:12]}"
+        facts = json.dumps([self.kind, self.facts, self.needs], sort_keys=True, default=str)
+        return f"{self.kind}-{hashlib.sha256(facts.encode()).hexdigest()[:12]}"
 
     @property
     def command(self) -> str:
@@ -210,9 +209,15 @@ class Plan:
         return [c for c in self.experiment.claims if not c.scales or self.request.scale in c.scales]
 
     @property
+    def chosen(self) -> list[str]:
+        """The variants that the scale runs, prefixes included, in the recipe's order."""
+        all_, named = self.experiment.variants, self.scale.variants
+        return [name for name, v in all_.items() if not named or name in named or v.is_prefix]
+
+    @property
     def variants(self) -> list[str]:
-        """The rows of the experiment's table at this scale, in the recipe's order."""
-        return [name for name, v in _chosen(self.experiment, self.scale).items() if not v.is_prefix]
+        """The rows of the experiment's table at this scale."""
+        return [name for name in self.chosen if not self.experiment.variants[name].is_prefix]
 
     def directory(self, stage: str) -> Path:
         """Where a stage writes."""
@@ -226,37 +231,31 @@ class Plan:
         """What a stage's result file says; nothing where it is not done."""
         return StageRecord.read(self.result(stage)) if stage else StageRecord()
 
-    def add(self, stage: Stage) -> str:
-        """Take a stage into the plan, once; its name."""
-        self.stages.setdefault(stage.id, stage)
-        return stage.id
-
 
 def make(experiment: Experiment, request: Request) -> Plan:
     """Resolve an experiment; raises `ConfigError` where a recipe or an option cannot be."""
     plan = Plan(experiment, request)
+    builder = _Builder(plan)
     if experiment.is_counted:
         for name, variant in experiment.variants.items():
-            plan.runs.append(Run(name, 0, None, plan.add(_count(str(variant.shape), variant.title))))
+            argv = ("params", str(variant.shape), "--json")
+            facts = {"shape": str(variant.shape)}
+            plan.runs.append(
+                Run(name, 0, None, builder.stage("count", f"{variant.title}: parameters", facts, (), argv))
+            )
         return plan
-    scale = plan.scale
-    seeds = request.seeds if request.seeds is not None else scale.seeds
+    seeds = request.seeds if request.seeds is not None else plan.scale.seeds
     if seeds < 1:
         raise ConfigError(f"--seeds {seeds}: at least one is needed")
-    builder = _Builder(plan, _available_tasks(plan))
-    for name, variant in _chosen(experiment, scale).items():
+    builder.tasks = _available_tasks(plan)
+    for name in plan.chosen:
         for seed in range(seeds):
             run = builder.run(name, seed)
-            if variant.is_prefix:
+            if experiment.variants[name].is_prefix:
                 plan.prefixes.append(run)
             else:
-                plan.runs.append(builder.measured(run, variant))
+                plan.runs.append(builder.measured(run))
     return plan
-
-
-def _chosen(experiment: Experiment, scale: Scale) -> dict[str, Variant]:
-    """The variants that a scale runs, prefixes included."""
-    return {n: v for n, v in experiment.variants.items() if not scale.variants or n in scale.variants or v.is_prefix}
 
 
 def _available_tasks(plan: Plan) -> list[str]:
@@ -280,18 +279,32 @@ def _available_tasks(plan: Plan) -> list[str]:
     return found
 
 
-def _count(shape: str, title: str) -> Stage:
-    return Stage("count", f"{title}: parameters", {"shape": shape}, (), ("params", shape, "--json"))
+# ---------------------------------------------------------------- stages
 
-
-# ---------------------------------------------------------------- runs
+_OUT = "{OUT}"  # in the words of a command: the stage's own directory, which is named after its facts
 
 
 @dataclass
 class _Builder:
     plan: Plan
-    tasks: Sequence[str]
+    tasks: Sequence[str] = ()
     _made: dict[tuple[str, int], Run | None] = field(default_factory=dict)
+
+    def stage(
+        self,
+        kind: Kind,
+        title: str,
+        facts: Mapping[str, Any],
+        needs: Sequence[str],
+        argv: Sequence[str],
+        cost: Cost | None = None,
+    ) -> str:
+        """Take a stage into the plan, once; its name."""
+        stage = Stage(kind, title, facts, tuple(needs), (), cost)
+        where = str(self.plan.directory(stage.id))
+        words = tuple(where if word == _OUT else word for word in argv)
+        self.plan.stages.setdefault(stage.id, dataclasses.replace(stage, argv=words))
+        return stage.id
 
     def run(self, name: str, seed: int) -> Run:
         """The pretraining of a variant with a seed, after whatever it starts from."""
@@ -304,46 +317,96 @@ class _Builder:
 
     def _run(self, name: str, seed: int) -> Run:
         plan, variant = self.plan, self.plan.experiment.variants[name]
-        base, values = self.settings(name, seed)
-        data, directory = self._data(variant.text)
-        needs: tuple[str, ...] = (data,) if data in plan.stages else ()
+        base, values = self._settings(name, seed)
+        data, needs, directory = self._data(variant.text)
         facts: dict[str, Any] = {"data": data}
-        done = 0
+        done, initial = 0, {}
         if variant.after:
             before = self.run(variant.after, seed)
             parent, how = before.pretrain, "continues" if variant.continues else "checkpoint"
             facts["initial"] = {how: parent} if variant.continues else parent
             needs = (*needs, parent)
+            initial = {"initial": {how: str(plan.directory(parent))}}
             if variant.continues and before.recipe is not None:
                 done = before.recipe.schedule.total_steps
         recipe = self._validated(name, values)
-        facts["recipe"] = config.as_dict(recipe)
-        if variant.after:  # not part of the name, since it says where the files lie
-            values = config.merge(values, {"initial": {how: str(plan.directory(parent))}})
-        changes = _options(config.read_recipe(base), values)
-        cost = pretraining_cost(self._with_vocabulary(recipe), done)
-        stage = Stage("pretrain", f"{variant.title}, seed {seed}: pretraining", facts, needs, (), cost)
-        argv = ["pretrain", base, "--data", str(directory), "--out", str(plan.directory(stage.id)), *changes]
-        if plan.request.nproc > 1:
-            argv += ["--nproc", str(plan.request.nproc)]
-        plan.add(dataclasses.replace(stage, argv=(*argv, *self._ending())))
-        return Run(name, seed, self._with_vocabulary(recipe), stage.id)
+        facts["recipe"] = config.as_dict(recipe)  # without what it starts from, which says where the files lie
+        changes = _options(config.read_recipe(base), config.merge(values, initial))
+        argv = ["pretrain", base, "--data", directory, "--out", _OUT, *changes, *self._ranks(), *self._ending()]
+        recipe = self._with_vocabulary(recipe)
+        title = f"{variant.title}, seed {seed}: pretraining"
+        return Run(
+            name, seed, recipe, self.stage("pretrain", title, facts, needs, argv, pretraining_cost(recipe, done))
+        )
 
-    def _with_vocabulary(self, recipe: PretrainRecipe) -> PretrainRecipe:
-        """The recipe with the vocabulary that its run will find in the data: what it costs depends on it."""
-        return dataclasses.replace(recipe, model=dataclasses.replace(recipe.model, vocab_size=self._vocabulary_size))
+    def measured(self, run: Run) -> Run:
+        """The run with its probe, on the usual text and the scale's own masks, and its tasks."""
+        plan, scale = self.plan, self.plan.scale
+        of, checkpoint = f"{plan.experiment.variants[run.variant].title}, seed {run.seed}", plan.directory(run.pretrain)
+        data, _, directory = self._data("usual")
+        own = config.merge(config.read_recipe(scale.base), scale.changes).get("data", {})
+        pairs = config.as_dict(config.validate(PairSettings, own, plan.experiment.name))  # whatever a run's are
+        facts: dict[str, Any] = {"pairs": pairs, "sequences": scale.probe_sequences, "data": data}
+        argv = ["probe", str(checkpoint), "--data", directory, "--sequences", str(scale.probe_sequences)]
+        argv += [*_options({}, {"data": pairs}), *self._ending()]
+        probe = self.stage("probe", f"{of}: intrinsic scores", facts, (run.pretrain,), argv)
+        tasks, folder, runs = {}, str(plan.request.tasks or "TASKS"), scale.task_runs
+        for name in self.tasks:
+            facts = {"task": name, "changes": scale.task_changes, "runs": runs, "data": folder}
+            argv = ["eval", name, "--checkpoint", str(checkpoint), "--data", folder, "--out", _OUT, "--runs", str(runs)]
+            argv += [*_options({}, scale.task_changes), *self._ending()]
+            cost = fine_tuning_cost(name, run, scale)
+            tasks[name] = self.stage("task", f"{of}: {name}", facts, (run.pretrain,), argv, cost)
+        return dataclasses.replace(run, probe=probe, tasks=tasks)
 
-    def settings(self, name: str, seed: int) -> tuple[str, Settings]:
+    def _data(self, text: str) -> tuple[str, tuple[str, ...], str]:
+        """The data of a variant's text: a stage or a fingerprint, the stages to wait for, and the directory."""
+        plan, scale, request = self.plan, self.plan.scale, self.plan.request
+        if request.data is not None:
+            if text == "extra":
+                hint = "give --text and --extra-text instead"
+                raise ConfigError("--data: this experiment compares two corpora", hint)
+            return store.fingerprint(request.data), (), str(request.data)
+        usual = request.text or scale.text
+        extra = request.extra_text or (() if request.text else scale.extra_text)
+        if text == "extra" and not extra:
+            raise ConfigError("there is no additional text", "name some with --extra-text")
+        if "-" in (*usual, *extra):
+            raise ConfigError("--text -: standard input can be read only once", "write it to a file, and name that")
+        facts: dict[str, Any] = {"text": usual, "size": scale.vocabulary, "sample": scale.sample}
+        options = ["--size", str(scale.vocabulary), "--sample-size", str(scale.sample), "--out", _OUT]
+        title = f"vocabulary of {scale.vocabulary:,} pieces"
+        vocabulary = self.stage("vocabulary", title, facts, (), ["vocab", *usual, *options, "--json"])
+        sources, title = usual, "token shards"
+        where = str(plan.directory(vocabulary))
+        options = ["--vocab", where, "--holdout", str(scale.holdout), "--out", _OUT]
+        if text == "extra":
+            sources, title = (*usual, *extra), "token shards with the additional text"
+            options.append("--dedup")  # the two may overlap
+        facts = {"text": sources, "holdout": scale.holdout}
+        data = self.stage("data", title, facts, (vocabulary,), ["data", *sources, *options, "--json"])
+        return data, (data,), str(plan.directory(data))
+
+    def _ranks(self) -> list[str]:
+        return ["--nproc", str(self.plan.request.nproc)] if self.plan.request.nproc > 1 else []
+
+    def _ending(self) -> tuple[str, ...]:
+        return ("--device", self.plan.request.device, "--json")
+
+    # ------------------------------------------------------------ recipes
+
+    def _settings(self, name: str, seed: int) -> tuple[str, Settings]:
         """The base recipe of a variant, and its values with every change on them."""
-        scale, variant = self.plan.scale, self.plan.experiment.variants[name]
+        scale, other = self.plan.scale, self.plan.experiment.variants[name].time_of
         base, values = self._before_steps(name)
-        steps = values.get("schedule", {}).get("total_steps", PretrainRecipe().schedule.total_steps) * scale.step_share
-        if variant.time_of is not None:
-            steps = self._as_long(name, variant.time_of, seed).steps
-        schedule = {"total_steps": max(2, round(steps))}
-        if decay := values.get("schedule", {}).get("decay_steps"):
-            schedule["decay_steps"] = max(2, round(decay * scale.step_share))
-        values = config.merge(values, {"train": {"seed": seed}, "schedule": schedule})
+        schedule = values.get("schedule", {})
+        steps = schedule.get("total_steps", PretrainRecipe().schedule.total_steps) * scale.step_share
+        if other is not None:
+            steps = self._as_long(name, other, seed).steps
+        own = {"total_steps": max(2, round(steps))}
+        if decay := schedule.get("decay_steps"):
+            own["decay_steps"] = max(2, round(decay * scale.step_share))
+        values = config.merge(values, {"train": {"seed": seed}, "schedule": own})
         return base, config.override(values, self.plan.request.changes)
 
     def _before_steps(self, name: str) -> tuple[str, Settings]:
@@ -360,7 +423,8 @@ class _Builder:
 
     def _as_long(self, name: str, other: str, seed: int) -> EqualTime:
         """In how many steps a variant takes as long as another's whole run."""
-        theirs = self._recipe(other, seed)
+        theirs = self.run(other, seed).recipe
+        assert theirs is not None
         recipe = self._with_vocabulary(self._validated(name, self._before_steps(name)[1]))
         flops = [pretraining_cost(r).flops / r.schedule.total_steps for r in (recipe, theirs)]
         steps = theirs.schedule.total_steps
@@ -375,107 +439,38 @@ class _Builder:
         plan, variant = self.plan, self.plan.experiment.variants[name]
         base, values = self._before_steps(name)
         values = config.override(values, plan.request.changes)
-        data, directory = self._data(variant.text)
+        data, needs, directory = self._data(variant.text)
         facts = {"recipe": config.as_dict(self._validated(name, values)), "data": data, "processes": plan.request.nproc}
-        needs = (data,) if data in plan.stages else ()
-        stage = Stage("speed", f"{variant.title}: seconds a step", facts, needs)
-        argv = ["bench", "pretrain", base, "--data", str(directory), "--rounds", str(_ROUNDS)]
-        argv += _options(config.read_recipe(base), values)
-        if plan.request.nproc > 1:
-            argv += ["--nproc", str(plan.request.nproc)]
-        plan.add(dataclasses.replace(stage, argv=(*argv, *self._ending())))
-        return plan.record(stage.id).printed.recipe_step.get("seconds", 0.0)
+        argv = ["bench", "pretrain", base, "--data", directory, "--rounds", str(_ROUNDS)]
+        argv += [*_options(config.read_recipe(base), values), *self._ranks(), *self._ending()]
+        stage = self.stage("speed", f"{variant.title}: seconds a step", facts, needs, argv)
+        return plan.record(stage).printed.recipe_step.get("seconds", 0.0)
 
     def _validated(self, name: str, values: Settings) -> PretrainRecipe:
         return config.validate(PretrainRecipe, values, f"{self.plan.experiment.name}, {name}")
 
-    def _recipe(self, name: str, seed: int) -> PretrainRecipe:
-        recipe = self.run(name, seed).recipe
-        assert recipe is not None
-        return recipe
+    def _with_vocabulary(self, recipe: PretrainRecipe) -> PretrainRecipe:
+        """The recipe with the vocabulary that its run will find in the data: what it costs depends on it."""
+        return dataclasses.replace(recipe, model=dataclasses.replace(recipe.model, vocab_size=self._vocabulary_size))
 
     @cached_property
     def _vocabulary_size(self) -> int:
         data = self.plan.request.data
         return int(store.read_json(data / "data.json")["vocab_size"]) if data else self.plan.scale.vocabulary
 
-    def _ending(self) -> tuple[str, ...]:
-        return ("--device", self.plan.request.device, "--json")
 
-    # ------------------------------------------------------------ what goes before
-
-    def _data(self, text: str) -> tuple[str, Path]:
-        """The data directory of a variant's text: its stage, or its fingerprint where the request names one."""
-        plan, scale = self.plan, self.plan.scale
-        if plan.request.data is not None:
-            if text == "extra":
-                raise ConfigError(
-                    "--data: this experiment compares two corpora", "give --text and --extra-text instead"
-                )
-            return store.fingerprint(plan.request.data), plan.request.data
-        usual = plan.request.text or scale.text
-        extra = plan.request.extra_text or (() if plan.request.text else scale.extra_text)
-        if text == "extra" and not extra:
-            raise ConfigError("there is no additional text", "name some with --extra-text")
-        if "-" in (*usual, *extra):
-            raise ConfigError("--text -: standard input can be read only once", "write it to a file, and name that")
-        vocabulary = Stage(
-            "vocabulary", f"vocabulary of {scale.vocabulary:,} pieces",
-            {"text": usual, "size": scale.vocabulary, "sample": scale.sample},
-        )  # fmt: skip
-        where = plan.directory(vocabulary.id)
-        options = ["--size", str(scale.vocabulary), "--sample-size", str(scale.sample), "--out", str(where)]
-        plan.add(dataclasses.replace(vocabulary, argv=("vocab", *usual, *options, "--json")))
-        sources = (*usual, *extra) if text == "extra" else usual
-        stage = Stage(
-            "data", "token shards" + (" with the additional text" if text == "extra" else ""),
-            {"text": sources, "holdout": scale.holdout}, (vocabulary.id,),
-        )  # fmt: skip
-        options = ["--vocab", str(where), "--holdout", str(scale.holdout), "--out", str(plan.directory(stage.id))]
-        options += ["--dedup"] if text == "extra" else []  # the two may overlap
-        plan.add(dataclasses.replace(stage, argv=("data", *sources, *options, "--json")))
-        return stage.id, plan.directory(stage.id)
-
-    # ------------------------------------------------------------ what comes after
-
-    def measured(self, run: Run, variant: Variant) -> Run:
-        """The run with its probe, on the usual text and the scale's own masks, and its tasks."""
-        plan, scale = self.plan, self.plan.scale
-        data, directory = self._data("usual")
-        own = config.merge(config.read_recipe(scale.base), scale.changes).get("data", {})
-        pairs = config.as_dict(config.validate(PairSettings, own, plan.experiment.name))  # whatever a run's are
-        facts = {"pairs": pairs, "sequences": scale.probe_sequences, "data": data}
-        stage = Stage("probe", f"{variant.title}, seed {run.seed}: intrinsic scores", facts, (run.pretrain,))
-        checkpoint = str(plan.directory(run.pretrain))
-        argv = ["probe", checkpoint, "--data", str(directory), "--sequences", str(scale.probe_sequences)]
-        plan.add(dataclasses.replace(stage, argv=(*argv, *_options({}, {"data": pairs}), *self._ending())))
-        tasks = {name: self._task(name, run, variant, checkpoint) for name in self.tasks}
-        return dataclasses.replace(run, probe=stage.id, tasks=tasks)
-
-    def _task(self, name: str, run: Run, variant: Variant, checkpoint: str) -> str:
-        plan, scale, folder = self.plan, self.plan.scale, str(self.plan.request.tasks or "TASKS")
-        facts = {"task": name, "changes": scale.task_changes, "runs": scale.task_runs, "data": folder}
-        stage = Stage("task", f"{variant.title}, seed {run.seed}: {name}", facts, (run.pretrain,))
-        where = ["--data", folder, "--out", str(plan.directory(stage.id))]
-        argv = ["eval", name, "--checkpoint", checkpoint, *where, "--runs", str(scale.task_runs)]
-        cost = fine_tuning_cost(name, run, scale)
-        argv += [*_options({}, scale.task_changes), *self._ending()]
-        return plan.add(dataclasses.replace(stage, argv=tuple(argv), cost=cost))
-
-
-def _options(base: Mapping[str, Any], values: Mapping[str, Any]) -> list[str]:
+def _options(base: Mapping[str, Any], values: Mapping[str, Any], prefix: str = "") -> list[str]:
     """`-s section.key=value` for all in `values` that `base` has not, or has otherwise."""
-    return [part for option in _flat(base, values) for part in ("-s", option)]
-
-
-def _flat(base: Mapping[str, Any], values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    found = []
     for key, value in values.items():
         old = base.get(key)
         if isinstance(value, Mapping):
-            yield from _flat(old if isinstance(old, Mapping) else {}, value, f"{prefix}{key}.")
+            found += _options(old if isinstance(old, Mapping) else {}, value, f"{prefix}{key}.")
         elif value != old:
             bare = isinstance(value, str) and re.fullmatch(r"[a-z][a-z_]*", value)
-            yield f"{prefix}{key}={value if bare else config.dump_toml({'v': value}).strip().removeprefix('v = ')}"
+            written = value if bare else config.dump_toml({"v": value}).strip().removeprefix("v = ")
+            found += ["-s", f"{prefix}{key}={written}"]
+    return found
 
 
 # ---------------------------------------------------------------- what it costs
@@ -499,10 +494,6 @@ def fine_tuning_cost(task: str, run: Run, scale: Scale) -> Cost | None:
     length = min(values["data"]["max_seq_length"], model.max_position_embeddings)
     steps = values["schedule"]["total_steps"] * scale.task_runs
     tokens = steps * values["train"]["batch_size"] * length
-    parameters = _bare(model)
+    parameters = costs.count(model).with_pooler
     flops = tokens * costs.training_flops(model, length, masked=0.0)
     return Cost(parameters, steps, tokens, flops, 4 * parameters * scale.task_runs)
-
-
-def _bare(model: ModelConfig) -> int:
-    return costs.count(model).with_pooler

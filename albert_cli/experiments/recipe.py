@@ -6,6 +6,7 @@ changes of the scale's base recipe, so that two variants differ by nothing that 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, get_args
@@ -48,7 +49,7 @@ METRICS: Final = {
 }
 
 
-# Values of models that have learnt nothing differ too, so that whatever is said of what is learnt must rest on a model
+# Values of models that have learnt nothing differ too, so that whatever is claimed of learning must rest on a model
 # that has. Above the majority class: 3 points. Below the unigram entropy: 0.75 nats, where knowing how frequent pieces
 # are and copying those that were left unmasked give half a nat. Of two sentences: 3.5 points, as the paper calls 53.3 %
 # chance.
@@ -185,39 +186,24 @@ class Claim:
 
 @dataclass(frozen=True)
 class Experiment:
-    """A whole recipe; see the module."""
+    """A whole recipe; see the module. `name` and `about` are those of its file."""
 
-    name: str
-    about: str
     title: str
     source: str
-    scales: Mapping[str, Scale]
-    variants: Mapping[str, Variant]
-    tables: tuple[PaperTable, ...]
-    claims: tuple[Claim, ...]
-    plots: tuple[Plot, ...]
-    metrics: tuple[str, ...]
-    speed_against: str | None
+    scales: dict[str, Scale]
+    variants: dict[str, Variant]
+    tables: tuple[PaperTable, ...] = ()
+    claims: tuple[Claim, ...] = ()
+    plots: tuple[Plot, ...] = ()
+    metrics: tuple[str, ...] = ()
+    speed_against: str | None = None
+    name: str = ""
+    about: str = ""
 
     @property
     def is_counted(self) -> bool:
         """Whether nothing is trained: every variant is a shape whose parameters are counted."""
         return all(v.shape is not None for v in self.variants.values())
-
-
-@dataclass(frozen=True)
-class _File:
-    """An experiment's file before its parts are looked into."""
-
-    title: str
-    source: str
-    scales: dict[str, Settings]
-    variants: dict[str, Settings]
-    tables: tuple[Settings, ...] = ()
-    claims: tuple[Settings, ...] = ()
-    plots: tuple[Plot, ...] = ()
-    metrics: tuple[str, ...] = ()
-    speed_against: str | None = None
 
 
 def names() -> list[str]:
@@ -250,77 +236,56 @@ def validate(name: str) -> tuple[dict[str, Any], str]:
     experiment = load(name)
     for scale in experiment.scales.values():
         config.find_recipe(scale.base)
-    said = f"{experiment.title} ({experiment.source}): {len(experiment.variants)} variants"
-    return config.read_recipe(name), f"{said}, {len(experiment.claims)} claims, scales {', '.join(experiment.scales)}"
+    about = f"{experiment.title} ({experiment.source}): {len(experiment.variants)} variants"
+    return config.read_recipe(name), f"{about}, {len(experiment.claims)} claims, scales {', '.join(experiment.scales)}"
 
 
 def parse(values: Mapping[str, Any], name: str, about: str = "") -> Experiment:
-    """An experiment from its values as TOML gives them."""
-    file = config.validate(_File, values, name)
-    experiment = Experiment(
-        name=name,
-        about=about,
-        title=file.title,
-        source=file.source,
-        scales=_scales(file.scales, name),
-        variants={k: config.validate(Variant, v, f"{name}: variants.{k}") for k, v in file.variants.items()},
-        tables=tuple(config.validate(PaperTable, v, f"{name}: tables") for v in file.tables),
-        claims=tuple(config.validate(Claim, v, f"{name}: claims") for v in file.claims),
-        plots=file.plots,
-        metrics=file.metrics,
-        speed_against=file.speed_against,
-    )
+    """An experiment from its values as TOML gives them; a scale that borrows has the other's changes below its own."""
+    scales: Any = values.get("scales", {})
+    if isinstance(scales, Mapping):
+        borrowed = {}
+        for key, own in scales.items():
+            other = scales.get(str(own.get("borrow")), {})
+            below = {k: other[k] for k in ("variants", "changes", "extra_text") if k in other}
+            borrowed[key] = config.merge(below, own)
+        values = {**values, "scales": borrowed}
+    experiment = dataclasses.replace(config.validate(Experiment, values, name), name=name, about=about)
     _check(experiment)
     return experiment
 
 
-def _scales(values: Mapping[str, Mapping[str, Any]], name: str) -> dict[str, Scale]:
-    """Every scale; one that borrows has the other's variants and changes below its own."""
-    found = {}
-    for key, own in values.items():
-        lent = values.get(str(own.get("borrow")), {})
-        below = {k: lent[k] for k in ("variants", "changes", "extra_text") if k in lent}
-        found[key] = config.validate(Scale, config.merge(below, own), f"{name}: scales.{key}")
-    return found
-
-
 def _check(experiment: Experiment) -> None:
-    """What no field can say of itself: that names mean something."""
-    variants = experiment.variants
+    """What no field can check by itself: that names mean something."""
+    variants, here = experiment.variants, experiment.name
     if unknown := set(experiment.scales) ^ set(SCALES):
-        raise ConfigError(f"{experiment.name}: scales are {', '.join(SCALES)}, not {', '.join(sorted(unknown))}")
-    named = [(v.after, "after") for v in variants.values()] + [(v.time_of, "time_of") for v in variants.values()]
+        raise ConfigError(f"{here}: scales are {', '.join(SCALES)}, not {', '.join(sorted(unknown))}")
+    named = [(name, key) for v in variants.values() for name, key in ((v.after, "after"), (v.time_of, "time_of"))]
     named.append((experiment.speed_against, "speed_against"))
     named += [(v, "variants") for scale in experiment.scales.values() for v in scale.variants]
     for name, key in named:
         if name is not None and name not in variants:
-            raise ConfigError(f"{experiment.name}: {key} names no variant: {name}", config.suggestion(name, variants))
+            raise ConfigError(f"{here}: {key} names no variant: {name}", config.suggestion(name, variants))
     for metric in experiment.metrics:
-        _check_metric(experiment, metric)
+        _check_metric(here, metric)
     for claim in experiment.claims:
         if not claim.conditions:
-            raise ConfigError(f"{experiment.name}: a claim without conditions: {claim.says}")
-        _check_learnt(experiment, claim)
-        for condition in claim.all_conditions:
-            for reference in condition.references:
-                variant, dot, metric = reference.partition(".")
-                if not dot or variant not in variants:
-                    raise ConfigError(f"{experiment.name}: {reference!r} is not VARIANT.METRIC of this experiment")
-                _check_metric(experiment, metric)
+            raise ConfigError(f"{here}: a claim without conditions: {claim.says}")
+        for name in claim.learnt:
+            if name.partition(".")[2] not in LEARNT:
+                raise ConfigError(f"{here}: learnt: {name!r} shows nothing", f"VARIANT.{'|'.join(LEARNT)}")
+        metrics = {name.partition(".")[2] for condition in claim.conditions for name in condition.references}
+        if not claim.learnt and not metrics <= _OF_ANY_MODEL:
+            hint = 'learnt = ["VARIANT.tasks_above_majority"], or of masked words ["VARIANT.below_unigram_entropy"]'
+            raise ConfigError(f"{here}: which model must have learnt something? {claim.says}", hint)
+        for reference in (name for condition in claim.all_conditions for name in condition.references):
+            variant, dot, metric = reference.partition(".")
+            if not dot or variant not in variants:
+                raise ConfigError(f"{here}: {reference!r} is not VARIANT.METRIC of this experiment")
+            _check_metric(here, metric)
 
 
-def _check_learnt(experiment: Experiment, claim: Claim) -> None:
-    """Refuse a claim about what is learnt that rests on no model that has learnt."""
-    for name in claim.learnt:
-        if name.partition(".")[2] not in LEARNT:
-            raise ConfigError(f"{experiment.name}: learnt: {name!r} shows nothing", f"VARIANT.{'|'.join(LEARNT)}")
-    metrics = {name.partition(".")[2] for condition in claim.conditions for name in condition.references}
-    if not claim.learnt and not metrics <= _OF_ANY_MODEL:
-        hint = 'learnt = ["VARIANT.tasks_above_majority"], or of masked words ["VARIANT.below_unigram_entropy"]'
-        raise ConfigError(f"{experiment.name}: which model must have learnt something? {claim.says}", hint)
-
-
-def _check_metric(experiment: Experiment, metric: str) -> None:
+def _check_metric(here: str, metric: str) -> None:
     if metric not in METRICS and not metric.startswith("task_"):
         hint = config.suggestion(metric, METRICS) or f"metrics: {', '.join(METRICS)}, task_NAME"
-        raise ConfigError(f"{experiment.name}: nothing measures {metric!r}", hint)
+        raise ConfigError(f"{here}: nothing measures {metric!r}", hint)

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from albert_cli import console, store
 from albert_cli.errors import ConfigError, InputError
 from albert_cli.experiments import outcome, pages, recipe
 from albert_cli.experiments.budget import decision, describe, in_words
-from albert_cli.experiments.outcome import Outcome
 from albert_cli.experiments.plan import Plan, Request, make
-from albert_cli.experiments.runner import Invoke, Runner
+from albert_cli.experiments.runner import Invoke, run_plan
 from albert_cli.text.corpus import check_readable
 from albert_cli.training.device import choose_device
 from albert_cli.training.settings import parse_duration
@@ -36,24 +34,22 @@ def parse_speeds(options: Sequence[str]) -> dict[str, float]:
 def dry_run(name: str, request: Request) -> tuple[dict[str, Any], str]:
     """What an experiment would do and cost; text on the Hub that cannot be read from here is named."""
     plan = make(recipe.load(name), request)
-    data, said = describe(plan)
-    data["unreadable"] = {}
+    data, text = describe(plan)
+    data["unreadable"] = _unreadable(plan)
+    for why in data["unreadable"].values():
+        console.warn(f"{why}; the run would end there. {_other_text(plan)}")
+    return data, text
+
+
+def _unreadable(plan: Plan) -> dict[str, str]:
+    """The sources on the Hub that cannot be read from here, and why."""
+    found = {}
     for source in plan.hub_text:
         try:
             check_readable(source)
         except InputError as error:
-            data["unreadable"][source] = error.message
-            console.warn(f"{error.message}; the run would end there. {_other_text(plan)}")
-    return data, said
-
-
-def _check_text(plan: Plan) -> None:
-    """Refuse before anything is run what a stage would refuse after hours."""
-    for source in plan.hub_text:
-        try:
-            check_readable(source)
-        except InputError as error:
-            raise InputError(error.message, _other_text(plan)) from None
+            found[source] = error.message
+    return found
 
 
 def _other_text(plan: Plan) -> str:
@@ -65,54 +61,40 @@ def _other_text(plan: Plan) -> str:
 def reproduce(
     name: str, request: Request, invoke: Invoke, *, jobs: int | None = None, max_time: str | None = None
 ) -> tuple[dict[str, Any], str]:
-    """Run what is left of an experiment and write its report; return what `--json` prints, and the text."""
+    """Run what is left of an experiment and write its report; return what `--json` prints, and the text.
+
+    Text that a stage could not read is refused before anything is run.
+    """
+    import torch
+
     seconds, started = parse_duration(max_time, "--max-time") if max_time else None, time.monotonic()
-    gpus = _gpus(request.device)
+    gpus = torch.cuda.device_count() if choose_device(request.device).type == "cuda" else 0
     plan = make(recipe.load(name), request)
-    _check_text(plan)
+    for why in _unreadable(plan).values():
+        raise InputError(why, _other_text(plan))
     for task, why in plan.left_out.items():
         console.warn(f"{task} is left out: {why}")
     for expected in (decision(plan, claim) for claim in plan.claims):
         if expected.why:
-            console.warn(f"undecided whatever comes out: {expected.says} {expected.why}")
+            console.warn(f"this run cannot decide: {expected.says} {expected.why}")
     places = jobs if jobs is not None else max(1, gpus // request.nproc)
     with store.lock(request.out):
         # One at a time, with the cores or the GPU that a run has: what stood beside it would be measured too.
-        done = sum(Runner(part, invoke, places, gpus, seconds).run() for part in plan.unmeasured)
+        done = sum(run_plan(part, invoke, places, gpus, seconds) for part in plan.unmeasured)
         plan = make(plan.experiment, request)
-        done += Runner(plan, invoke, places, gpus, seconds).run()
+        done += run_plan(plan, invoke, places, gpus, seconds)
         found = outcome.read(plan)
         written = pages.write(found)
     result = found.to_json() | {"report": str(written), "stages": len(plan.stages), "stages_done_now": done}
-    return result | {"wall_seconds": round(time.monotonic() - started, 1)}, text(found, written)
-
-
-def _gpus(device: str) -> int:
-    """CUDA devices to spread over, none where the device is another; raises `ConfigError` where it is not there."""
-    import torch
-
-    return torch.cuda.device_count() if choose_device(device).type == "cuda" else 0
-
-
-# ---------------------------------------------------------------- in words
-
-
-def text(found: Outcome, report: Path) -> str:
-    """The table of the variants, the verdicts with their numbers, and where the report lies."""
-    plan = found.plan
     columns = pages.columns(found)
     rows = [
-        (plan.experiment.variants[name].title, *(pages.cell(found, name, metric) for metric in columns))
-        for name in plan.variants
+        (plan.experiment.variants[variant].title, *(pages.cell(found, variant, metric) for metric in columns))
+        for variant in plan.variants
     ]
-    table = console.table((f"{plan.experiment.name}, scale {plan.request.scale}", *columns.values()), rows)
-    notes = [console.wrapped([in_words(plan, name)]) for name in plan.equal_time]
-    return "\n".join([table, *notes, "", *_verdicts(found), "", f"{report}"])
-
-
-def _verdicts(found: Outcome) -> Sequence[str]:
-    lines = []
+    lines = [console.table((f"{plan.experiment.name}, scale {request.scale}", *columns.values()), rows)]
+    lines += [console.wrapped([in_words(plan, variant)]) for variant in plan.equal_time]
+    lines.append("")
     for judgement in found.judgements:
         lines.append(f"{judgement.verdict.upper()}: {judgement.claim.says}")
         lines += [f"    {pages.finding_in_words(finding)}" for finding in judgement.findings]
-    return lines
+    return result | {"wall_seconds": round(time.monotonic() - started, 1)}, "\n".join([*lines, "", str(written)])

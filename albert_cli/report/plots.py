@@ -50,14 +50,13 @@ _STYLE: Any = {  # (matplotlib's stubs spell out the keys of their own release)
     "lines.solid_capstyle": "round",
 }
 _KINDS: Mapping[str, dict[str, Any]] = {
-    "plain": {},
     "thin": {"linewidth": 1.2, "alpha": 0.85},
     "faint": {"linewidth": 1.2, "alpha": 0.45},
     "marked": {"marker": "o", "markersize": 3.6},
 }
 
 
-Kind = Literal["plain", "thin", "faint", "marked"]
+Kind = Literal["thin", "faint", "marked"]
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,7 @@ class Line:
 
     points: Sequence[tuple[float, float]]
     series: int
-    kind: Kind = "plain"
+    kind: Kind
 
 
 @dataclass(frozen=True)
@@ -75,7 +74,6 @@ class Level:
 
     value: float
     label: str
-    series: int | None = None
 
 
 @dataclass(frozen=True)
@@ -136,7 +134,7 @@ def curves(
             axes.plot(xs, [scale * y for y in ys], color=colour(line.series), **style)
         axes.margins(x=0.02, y=0.12)
         for level in levels:
-            axes.axhline(scale * level.value, color=colour(level.series), linestyle=(0, (4, 3)), linewidth=1.1)
+            axes.axhline(scale * level.value, color=_MUTED, linestyle=(0, (4, 3)), linewidth=1.1)
             axes.annotate(
                 level.label, (0.99, scale * level.value), (0, 4), xycoords=("axes fraction", "data"),
                 textcoords="offset points", ha="right", color=_MUTED, size=10,
@@ -160,8 +158,9 @@ def bars(labels: Sequence[str], shares: Sequence[float], expected: Sequence[floa
             axes.plot([place - 0.4, place + 0.4], [100 * share] * 2, color=colour(2), linewidth=2.4)
         for place, top in enumerate(tops):
             above = max(top, 100 * expected[place]) if expected else top
-            said = f"{top:.1f}"
-            axes.annotate(said, (place, above), (0, 4), textcoords="offset points", ha="center", color=_INK, size=10)
+            axes.annotate(
+                f"{top:.1f}", (place, above), (0, 4), textcoords="offset points", ha="center", color=_INK, size=10
+            )
         axes.set_xticks(places, labels, size=9 if len(labels) > 6 else 11)  # else neighbours would touch
         axes.margins(y=0.14)
 

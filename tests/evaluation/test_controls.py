@@ -129,5 +129,3 @@ def test_what_cannot_be_controlled_is_refused(run: Path, glue: Path, tmp_path: P
     tuned = str(tmp_path / "out" / "run-0")
     with pytest.raises(ConfigError, match="CoLA is only scored here"):
         evaluate("cola", tuned, str(glue), tmp_path / "scored", 1, ONCE, "cpu", controlled=["random"])
-    with pytest.raises(ConfigError, match="goes with neither --search"):
-        evaluate("cola", str(run), None, tmp_path / "s", 1, ONCE, "cpu", lists=["lr=1"], controlled=["random"])

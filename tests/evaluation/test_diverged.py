@@ -123,14 +123,14 @@ def test_no_seed_at_all_is_an_error_after_the_other_tasks(
 
 
 def test_a_search_goes_on_where_a_rate_is_too_high(encoder: Path, glue: Path, tmp_path: Path) -> None:
-    call = ["eval", "cola", "--checkpoint", encoder, "--data", glue, "--device", "cpu", "--runs", 2]
+    call = ["--checkpoint", encoder, "--data", glue, "--device", "cpu", "--runs", 2]
     call += [word for override in QUICK for word in ("-s", override)]
-    said = albert(*call, "--out", tmp_path / "out", "--nproc", 2, "--search", "lr=1e38,1e-3")
+    said = albert("search", "cola", "lr=1e38,1e-3", *call, "--out", tmp_path / "out", "--nproc", 2)
     result = json.loads((tmp_path / "out" / "results.json").read_text())
     high, usual = result["points"]
     assert (high["median"], list(high["diverged"]), usual["diverged"]) == (None, ["0", "1"], {})
     assert result["best"]["values"] == {"lr": "1e-3"}
     rows = [line.split() for line in said.out.splitlines() if line.startswith("1e")]
     assert [row[0] for row in rows] == ["1e-3", "1e38"] and rows[1][1:] == ["2", "of", "2"]
-    said = albert(*call, "--out", tmp_path / "none", "--search", "lr=1e38,1e37", expect=5)
+    said = albert("search", "cola", "lr=1e38,1e37", *call, "--out", tmp_path / "none", expect=5)
     assert "CoLA: each of its 2 seeds diverged" in said.err

@@ -12,7 +12,15 @@ import numpy as np
 import pytest
 
 from albert_cli.errors import CheckpointError, ConfigError
-from albert_cli.evaluation.ensemble import _average, _greedy, _Member, _member, _prepared, _scores
+from albert_cli.evaluation.ensemble import (
+    _average,
+    _greedy,
+    _Member,
+    _member,
+    _prepared,
+    _scores,
+    evaluate_ensemble,
+)
 from albert_cli.evaluation.runs import evaluate
 from albert_cli.evaluation.single import Request
 from albert_cli.tasks.classification import probabilities as softmax
@@ -64,7 +72,7 @@ def test_the_runs_of_an_evaluation_answer_with_their_mean_probabilities(
 ) -> None:
     alone = evaluate("cola", str(encoder), str(glue), tmp_path / "runs", 3, QUICK, "cpu")
     out = tmp_path / "out"
-    said = albert("eval", "cola", "--ensemble", tmp_path / "runs", "--data", glue, "--out", out, "--device", "cpu")
+    said = albert("ensemble", "cola", tmp_path / "runs", "--data", glue, "--out", out, "--device", "cpu")
     result = json.loads((out / "results.json").read_text())
     assert [m["score"] for m in result["members"]] == list(alone["scores_by_seed"].values())
     chosen = [probabilities(Path(name)) for name in result["chosen"]]
@@ -78,20 +86,23 @@ def test_the_runs_of_an_evaluation_answer_with_their_mean_probabilities(
 
 def test_what_is_no_ensemble(tuned: Any, glue: Path, tmp_path: Path) -> None:
     both = [str(tuned("cola")), str(tuned("sst2"))]
+    request = Request("", str(glue), 1, (), "cpu")
     with pytest.raises(CheckpointError, match="is no model of CoLA"):
-        evaluate("cola", None, str(glue), tmp_path / "out", 1, (), "cpu", ensemble_of=both)
+        evaluate_ensemble(request, "cola", both, tmp_path / "out")
     with pytest.raises(ConfigError, match="one checkpoint is no ensemble"):
-        evaluate("cola", None, str(glue), tmp_path / "one", 1, (), "cpu", ensemble_of=both[:1])
+        evaluate_ensemble(request, "cola", both[:1], tmp_path / "one")
+    with pytest.raises(ConfigError, match="an ensemble is for one task"):
+        evaluate_ensemble(request, "glue", both, tmp_path / "glue")
 
 
 def test_runs_are_found_below_an_evaluation_or_a_suite(tuned: Any, glue: Path, tmp_path: Path) -> None:
     for name in ("suite/cola/run-0", "suite/cola/run-10", "suite/cola/run-9", "alone/run-old"):
         shutil.copytree(tuned("cola"), tmp_path / name)
-    call = ["eval", "cola", "--data", glue, "--device", "cpu", "--out"]
-    albert(*call, tmp_path / "out", "--ensemble", tmp_path / "suite")
+    call = ["--data", glue, "--device", "cpu", "--out"]
+    albert("ensemble", "cola", tmp_path / "suite", *call, tmp_path / "out")
     result = json.loads((tmp_path / "out" / "results.json").read_text())
     assert [Path(m["directory"]).name for m in result["members"]] == ["run-0", "run-9", "run-10"]
-    said = albert(*call, tmp_path / "none", "--ensemble", tmp_path / "alone", tuned("cola"), expect=4)
+    said = albert("ensemble", "cola", tmp_path / "alone", tuned("cola"), *call, tmp_path / "none", expect=4)
     assert f"{tmp_path / 'alone'}: no checkpoint here" in said.err
 
 
@@ -118,6 +129,4 @@ def test_models_whose_classes_have_another_order_answer_in_one(encoder: Path, tm
     other = str(table(tmp_path / "other", ("good", "bad"), "train", "dev"))
     finetune(prepare("table", str(encoder), other, QUICK, "cpu"), tmp_path / "c", 0)
     with pytest.raises(CheckpointError, match=r"c: has other classes \(bad, good\) than .*a \(no, yes\)"):
-        evaluate(
-            "table", None, of_dev, tmp_path / "no", 1, (), "cpu", ensemble_of=[str(tmp_path / name) for name in "ac"]
-        )
+        evaluate_ensemble(request, "table", [str(tmp_path / name) for name in "ac"], tmp_path / "no")

@@ -30,6 +30,7 @@ def test_every_combination_the_last_list_fastest() -> None:
         (["lr=1e-5,,2e-5"], "expected KEY=VALUE"),
         (["rl=1"], "no key is called 'rl'"),
         (["lr=1", "lr=2"], "lr is given twice"),
+        (["data.name=a/b"], "would not be the name of a folder"),
     ],
 )
 def test_what_is_no_list_is_refused(lists: list[str], message: str) -> None:
@@ -39,9 +40,9 @@ def test_what_is_no_list_is_refused(lists: list[str], message: str) -> None:
 
 def test_a_search_says_its_budget_first_and_its_best_last(encoder: Path, glue: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    call = ["eval", "cola", "--checkpoint", encoder, "--data", glue, "--device", "cpu", "--runs", 1, "--out", out]
+    call = ["--checkpoint", encoder, "--data", glue, "--device", "cpu", "--runs", 1, "--out", out]
     call += [word for override in QUICK for word in ("-s", override)]
-    said = albert(*call, "--search", "lr=1e-3,5e-3", "batch=2,4")
+    said = albert("search", "cola", "lr=1e-3,5e-3", "batch=2,4", *call)
     first = said.err.index("4 combinations, 1 seed each: 4 runs, 24 steps, about ")
     assert first < said.err.index("CoLA seed 0 step")
     assert "The best was chosen on dev" in said.out
@@ -53,7 +54,7 @@ def test_a_search_says_its_budget_first_and_its_best_last(encoder: Path, glue: P
             f"batch_size = {point['values']['batch']}\n"
             in (out / point["directory"] / "run-0" / "recipe.toml").read_text()
         )
-    again = albert(*call, "--search", "lr=1e-3,5e-3", "--search", "batch=2,4")
+    again = albert("search", "cola", "lr=1e-3,5e-3", *call, "batch=2,4")
     assert again.out == said.out and "CoLA seed 0 step" not in again.err
 
 
@@ -61,9 +62,9 @@ def test_the_budget_counts_what_a_search_starts_from_and_comes_before_it(
     encoder: Path, inference: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    call = ["eval", "rte", "--checkpoint", encoder, "--data", inference, "--device", "cpu", "--runs", 2, "--out", out]
+    call = ["--checkpoint", encoder, "--data", inference, "--device", "cpu", "--runs", 2, "--out", out]
     call += [word for override in QUICK for word in ("-s", override)]
-    said = albert(*call, "--search", "start=mnli,pretrained")
+    said = albert("search", "rte", "start=mnli,pretrained", *call)
     first = said.err.index("2 combinations, 2 seeds each, and MNLI before them: 5 runs, 30 steps, about ")
     assert first < said.err.index("MNLI seed 0 step")
     points = json.loads((out / "results.json").read_text())["points"]
@@ -74,15 +75,15 @@ def test_the_budget_counts_what_a_search_starts_from_and_comes_before_it(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("cola", "x=1"), "'x=1' is not understood"),
-        (("glue", "--search", "lr=1,2"), "--search is for one task"),
-        (("cola", "--search", "lr=1,2", "--ensemble", "a"), "--ensemble takes no --checkpoint"),
+        (("cola", "x=1"), "no key is called 'x'"),
+        (("cola", "lr=1", "--nproc", 0), "--nproc 0: at least one is needed"),
+        (("glue", "lr=1,2"), "a search is for one task"),
     ],
 )
 def test_what_does_not_go_together(
-    encoder: Path, glue: Path, tmp_path: Path, arguments: tuple[str, ...], message: str
+    encoder: Path, glue: Path, tmp_path: Path, arguments: tuple[object, ...], message: str
 ) -> None:
-    call = ["eval", *arguments, "--checkpoint", encoder, "--data", glue, "--out", tmp_path / "out"]
+    call = ["search", *arguments, "--checkpoint", encoder, "--data", glue, "--out", tmp_path / "out"]
     assert message in albert(*call, expect=2).err
     assert "eval needs a --checkpoint" in albert("eval", "cola", "--out", tmp_path / "out", expect=2).err
     assert not (tmp_path / "out").exists()
@@ -90,5 +91,5 @@ def test_what_does_not_go_together(
 
 def test_a_model_of_the_task_is_no_start_for_a_search(tuned: object, glue: Path, tmp_path: Path) -> None:
     model = tuned("cola")  # type: ignore[operator]
-    call = ["eval", "cola", "--checkpoint", model, "--data", glue, "--out", tmp_path / "out", "--search", "lr=1,2"]
+    call = ["search", "cola", "lr=1,2", "--checkpoint", model, "--data", glue, "--out", tmp_path / "out"]
     assert "is fine-tuned for CoLA already" in albert(*call, expect=2).err

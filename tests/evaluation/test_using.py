@@ -103,7 +103,7 @@ def test_lines_and_tensor_hold_the_same_numbers(pretrained: Path, tmp_path: Path
     call = ["encode", pretrained, "--input", tmp_path / "in.txt"]
     printed = albert(*call).out
     said = albert(*call, "--out", tmp_path / "out" / "v.jsonl")
-    assert f"1 of {len(LINES)} lines are longer than 24 pieces and were cut" in said.err
+    assert f"1 of {len(LINES)} lines are longer than 24 tokens and were cut" in said.err
     facts = json.loads(albert(*call, "--out", tmp_path / "new" / "v.safetensors", "--json").out)
     assert (facts["lines"], facts["dimensions"], facts["pooling"], facts["truncated"]) == (len(LINES), 16, "mean", 1)
     assert (tmp_path / "out" / "v.jsonl").read_text() == printed
@@ -227,7 +227,7 @@ def test_what_fill_mask_refuses(pretrained: Path, tiny_vocabulary: Path, tmp_pat
     )
     filler = MaskFiller.load(str(pretrained))
     assert filler.fill(MASK * 22)
-    with pytest.raises(InputError, match="25 pieces, the model has 24 positions"):
+    with pytest.raises(InputError, match="25 tokens, the model has 24 positions"):
         filler.fill(MASK * 23)
     bare = written(tmp_path / "bare", tiny_vocabulary, "Model")
     assert f"{bare}: has no masked-language head" in albert("fill-mask", bare, "[MASK]", expect=4).err

@@ -144,7 +144,7 @@ def test_what_the_user_named_must_be_there(tmp_path: Path, checkpoint: Path, dat
     with pytest.raises(ConfigError, match="runs = 0"):
         verify.verify(file, None, str(data), tmp_path / "out", 0, [], "cpu")
     call = ["eval", file, "--data", data, "--out", tmp_path / "out"]
-    assert "takes no --search" in albert(*call, "--search", "lr=1e-5,2e-5", expect=2).err
+    assert "takes no --submission" in albert(*call, "--again", expect=2).err
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "notes.txt").write_text("x")
     with pytest.raises(BusyError, match="holds other files"):

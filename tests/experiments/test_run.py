@@ -17,10 +17,11 @@ from typing import Any
 import pytest
 
 from albert_cli import store
+from albert_cli.cli import reproduce as verb
 from albert_cli.errors import BusyError, Interrupted
-from albert_cli.experiments import outcome, recipe
+from albert_cli.experiments import recipe
 from albert_cli.experiments.plan import Plan, Request, make
-from albert_cli.experiments.runner import Runner
+from albert_cli.experiments.runner import run_plan
 from tests.command import albert, snapshot
 from tests.processes import start
 
@@ -150,7 +151,7 @@ def test_probe_asks_as_the_run_was_trained(ran: tuple[Path, dict[str, Any]], tin
     expected = json.loads(plan_says.read_text())["result"]
     own = json.loads(albert("probe", expected["checkpoint"], "--data", tiny_data, "--sequences", 64, "--json").out)
     assert own == expected and (own["data"]["max_seq_length"], own["data"]["ngram"]) == (32, 1)
-    assert "at most 32 pieces" in albert("probe", expected["checkpoint"], "--data", tiny_data, "--sequences", 8).out
+    assert "at most 32 tokens" in albert("probe", expected["checkpoint"], "--data", tiny_data, "--sequences", 8).out
     other = albert("probe", expected["checkpoint"], "--data", tiny_data, "-s", "data.ngram=3", "--json").out
     assert json.loads(other)["data"]["ngram"] == 3
 
@@ -218,14 +219,22 @@ def counted(folder: Path, *shapes: str) -> Plan:
 
 
 def test_what_has_ranks_is_started_as_a_process(tmp_path: Path) -> None:
-    """`torchrun` starts the command line of its process again, and that is not the stage's in the run's own."""
-
-    def never(arguments: Sequence[str]) -> tuple[int, str]:
-        raise AssertionError(arguments)
-
+    """`torchrun` handles signals for its whole process, which may not be the run's own."""
     plan = counted(tmp_path, "albert-base")
-    assert Runner(plan, never).run() == 1
-    assert outcome.read(plan).values["albert-base"]["layers"] == {0: 12}
+    assert run_plan(plan, elsewhere) == 1
+    assert plan.record(next(iter(plan.stages))).numbers["process"] != os.getpid()
+
+
+def elsewhere(arguments: Sequence[str]) -> tuple[int, str]:
+    """A command that prints by which process it is run."""
+    return 0, json.dumps({"process": os.getpid()})
+
+
+def test_what_ranks_print_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are processes that write where this one's descriptor leads, not where `sys.stdout` does."""
+    command = [sys.executable, "-c", "import sys; print(sys.argv[1])"]
+    monkeypatch.setattr(verb, "app", lambda arguments: subprocess.run([*command, *arguments], check=True))
+    assert verb._invoke(["a"]) == (0, "a\n")
 
 
 def test_time_that_is_up_while_a_stage_ends_well_is_not_forgotten(tmp_path: Path) -> None:
@@ -241,7 +250,7 @@ def test_time_that_is_up_while_a_stage_ends_well_is_not_forgotten(tmp_path: Path
     plan = counted(tmp_path, "albert-base", "albert-large")
     plan.request = dataclasses.replace(plan.request, nproc=1)
     with pytest.raises(Interrupted):
-        Runner(plan, stage, max_time=2.0).run()
+        run_plan(plan, stage, max_time=2.0)
     assert len(asked) == len(list((tmp_path / "out" / "stages").glob("*.json"))) == 1
 
 

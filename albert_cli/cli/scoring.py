@@ -1,0 +1,126 @@
+"""Verbs that score checkpoints on tasks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from albert_cli import console
+from albert_cli.cli.app import app, verb
+from albert_cli.cli.options import CheckpointName, Device, Out, Overrides, TaskData
+from albert_cli.errors import ConfigError
+
+RECIPES = "finetune"  # the paper's
+Recipes = Annotated[
+    str, typer.Option(metavar="NAME", help="Whose recipes of the tasks: finetune, mini, or a folder of one's own.")
+]
+Runs = Annotated[int | None, typer.Option(min=1, help="Seeds to fine-tune; the median is reported. Default: 5.")]
+Processes = Annotated[
+    int, typer.Option(help="Runs at a time: a process for each GPU, or so many that share the cores.")
+]
+
+
+@verb(app, name="eval")
+def evaluate(
+    task: Annotated[
+        str,
+        typer.Argument(help="A task as for finetune, glue for all of its tasks, or verify/NAME for published scores."),
+    ],
+    out: Out,
+    checkpoint: Annotated[
+        str | None, typer.Option(help="A checkpoint directory, a run (its newest step), or a Hub id.")
+    ] = None,
+    data: TaskData = None,
+    runs: Runs = None,
+    nproc: Processes = 1,
+    again: Annotated[
+        bool,
+        typer.Option("--again", help="Fine-tune a checkpoint of this very task too, which is else scored as it is."),
+    ] = False,
+    controls: Annotated[
+        str | None,
+        typer.Option(metavar="start,random", help="The same seeds from the weights of step 0, and from random ones."),
+    ] = None,
+    recipes: Recipes = RECIPES,
+    submission: Annotated[
+        Path | None, typer.Option(metavar="FILE.zip", help="With glue: write the test predictions for its server.")
+    ] = None,
+    overrides: Overrides = None,
+    device: Device = "auto",
+) -> None:
+    """Score a checkpoint: the median of k seeded fine-tunings, or a task checkpoint as it is.
+
+    Example: albert eval glue --checkpoint run --data glue --runs 5 --out scores
+    """
+    if task.startswith("verify/") or task.endswith(".toml"):
+        from albert_cli.evaluation import verify
+
+        if verify.is_recipe(task):
+            if submission or again or controls or recipes != RECIPES:
+                hint = "it says what to compare"
+                raise ConfigError(f"{task} takes no --submission, --again, --controls or --recipes", hint)
+            found = verify.verify(task, checkpoint, data, out, runs, overrides or [], device, nproc)
+            console.emit(found, verify.text(found))
+            verify.check(found)
+            return
+    from albert_cli.evaluation import runs as verb_module
+    from albert_cli.evaluation import tables
+    from albert_cli.evaluation.controls import parse
+
+    result = verb_module.evaluate(
+        task, checkpoint, data, out, runs or 5, overrides or [], device, nproc=nproc, again=again,
+        submission_file=submission, controlled=parse(controls), recipes=recipes,
+    )  # fmt: skip
+    console.emit(result, tables.text(result))
+
+
+@verb(app)
+def search(
+    task: Annotated[str, typer.Argument(help="A task as for finetune.")],
+    lists: Annotated[list[str], typer.Argument(metavar="KEY=VALUE,…...", help="lr=1e-5,2e-5 batch=16,32 and so on.")],
+    checkpoint: CheckpointName,
+    out: Out,
+    data: TaskData = None,
+    runs: Runs = None,
+    nproc: Processes = 1,
+    recipes: Recipes = RECIPES,
+    overrides: Overrides = None,
+    device: Device = "auto",
+) -> None:
+    """Fine-tune with every combination of some lists of hyper-parameters, and name the best by its dev score.
+
+    Example: albert search rte lr=1e-5,2e-5 batch=16,32 --checkpoint run --data glue --out searched
+    """
+    from albert_cli.evaluation import search as verb_module
+    from albert_cli.evaluation import tables
+    from albert_cli.evaluation.single import Request
+
+    request = Request(checkpoint, data, runs or 5, tuple(overrides or ()), device, nproc, recipes=recipes)
+    result = verb_module.search(request, task, lists, out)
+    console.emit(result, tables.text(result))
+
+
+@verb(app)
+def ensemble(
+    task: Annotated[str, typer.Argument(help="A task as for finetune.")],
+    directories: Annotated[
+        list[str], typer.Argument(metavar="DIR...", help="Task checkpoints, or evaluations, whose runs all count.")
+    ],
+    out: Out,
+    data: TaskData = None,
+    overrides: Overrides = None,
+    device: Device = "auto",
+) -> None:
+    """Score task checkpoints with the mean of their probabilities: all together, and the best few.
+
+    Example: albert ensemble rte scores searched/lr=1e-5,batch=16 --data glue --out together
+    """
+    from albert_cli.evaluation import ensemble as verb_module
+    from albert_cli.evaluation import tables
+    from albert_cli.evaluation.single import Request
+
+    request = Request("", data, 1, tuple(overrides or ()), device)
+    result = verb_module.evaluate_ensemble(request, task, directories, out)
+    console.emit(result, tables.text(result))

@@ -1,0 +1,189 @@
+"""Jobs side by side: each in a process with a GPU of its own or a share of the cores; all save when asked to stop.
+
+A job is a call that goes on from where an earlier attempt ended, so that the same command goes on after a stop.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from albert_cli import console, ranks
+from albert_cli.errors import AlbertError, Interrupted
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Job(Generic[T]):
+    """A call by what can be pickled, and the names of the jobs that must have ended before."""
+
+    name: str
+    call: Callable[..., T]
+    arguments: tuple[Any, ...]
+    needs: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Places:
+    """How many jobs run at a time, and what each has.
+
+    `gpus` of this machine are dealt out, one for each of a job's `ranks`; `threads` are what one rank has. `fresh`
+    gives every job a process of its own, otherwise a place keeps its process. Where `here`, jobs run in this process.
+    """
+
+    count: int = 1
+    threads: int = 1
+    gpus: int = 0
+    ranks: int = 1
+    fresh: bool = False
+    here: bool = False
+    quiet: bool = False
+
+
+_asked: list[bool] = []  # not empty once this process was asked to stop
+
+
+def is_stopping() -> bool:
+    """Whether jobs of this process were asked to stop."""
+    return bool(_asked)
+
+
+def run(
+    jobs: Sequence[Job[T]],
+    places: Places,
+    keep: Callable[[Job[T], T | BaseException], None],
+    seconds: float | None = None,
+) -> None:
+    """Run every job as soon as those that it needs have ended, and hand its result, or its error, to `keep`.
+
+    What `keep` raises stops all jobs. Raises `Interrupted` when a signal, a job or the end of the `seconds` stopped
+    them.
+    """
+    _asked.clear()
+    with _handled_signals(), _alarm(seconds):
+        if places.here:
+            for job in jobs:
+                if not is_stopping():
+                    keep(job, job.call(*job.arguments))
+        else:
+            _run_apart(jobs, places, keep)
+        if is_stopping():
+            raise Interrupted("stopped", "the same command goes on from there")
+
+
+def _run_apart(jobs: Sequence[Job[T]], places: Places, keep: Callable[[Job[T], T | BaseException], None]) -> None:
+    waiting, running = list(jobs), dict[Future[T], tuple[Job[T], int]]()
+    free, pools = list(range(places.count)), dict[int, ProcessPoolExecutor]()
+    try:
+        while running or (waiting and not is_stopping()):
+            unfinished = {job.name for job in waiting} | {job.name for job, _ in running.values()}
+            ready = [job for job in waiting if not job.needs & unfinished] if not is_stopping() else []
+            for job, place in zip(ready, list(free), strict=False):
+                waiting.remove(job)
+                free.remove(place)
+                pools[place] = pools.get(place) or _process(place, places)
+                running[pools[place].submit(_work, job.call, job.arguments)] = job, place
+            for future in wait(running, timeout=0.5, return_when=FIRST_COMPLETED).done:
+                job, place = running.pop(future)
+                free.append(place)
+                error = future.exception()
+                if places.fresh or isinstance(error, BrokenProcessPool):
+                    pools.pop(place).shutdown()
+                if isinstance(error, BrokenProcessPool):
+                    why = f"{job.name}: its process was killed, perhaps for want of memory"
+                    error = AlbertError(why, "the same command goes on")
+                if error is None or not is_stopping():
+                    keep(job, future.result() if error is None else error)
+    except BaseException:
+        _end()
+        raise
+    finally:
+        for pool in pools.values():
+            pool.shutdown(cancel_futures=True)
+
+
+# ---------------------------------------------------------------- a place's process
+
+
+def _process(place: int, places: Places) -> ProcessPoolExecutor:
+    context = multiprocessing.get_context("spawn")  # the same on every platform, and safe with threads and CUDA
+    quiet, debug = console.settings.quiet or places.quiet, console.settings.debug
+    return ProcessPoolExecutor(1, context, _begin, (place, places, quiet, debug))
+
+
+def _begin(place: int, places: Places, quiet: bool, debug: bool) -> None:
+    """Take the place's GPUs and its share of the cores, and end with the launcher."""
+    if places.gpus:
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(places.gpus)))).split(",")
+        own = range(place * places.ranks, (place + 1) * places.ranks)
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(dict.fromkeys(visible[i % len(visible)] for i in own))
+    os.environ.setdefault("OMP_NUM_THREADS", str(places.threads))  # of ranks that the job starts
+    import torch
+
+    torch.set_num_threads(places.threads)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C comes as the launcher's SIGTERM
+    console.configure(quiet=quiet, debug=debug)
+    ranks.end_with_parent()
+
+
+def _work(call: Callable[..., T], arguments: tuple[Any, ...]) -> T:
+    def end(number: int, frame: object) -> None:
+        raise Interrupted("stopped before training", "the same command goes on from there")
+
+    signal.signal(signal.SIGTERM, end)  # while it trains, the loop's own handler saves
+    try:
+        return call(*arguments)
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+# ---------------------------------------------------------------- being stopped
+
+
+def _end() -> None:
+    """Ask every place's process to stop."""
+    _asked.append(True)
+    for process in multiprocessing.active_children():
+        process.terminate()
+
+
+@contextmanager
+def _handled_signals() -> Iterator[None]:
+    """Hand SIGTERM and Ctrl-C on to the jobs, which save; only the main thread can be asked."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    asked = (signal.SIGTERM, signal.SIGINT)
+    before = {number: signal.signal(number, lambda *_: _end()) for number in asked}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _alarm(seconds: float | None) -> Iterator[None]:
+    """Ask this very process to stop after some seconds, as a scheduler would."""
+
+    def ring() -> None:
+        _asked.append(True)  # a job that takes the signal for its own may end well with it
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    timer = threading.Timer(seconds or 0.0, ring)
+    timer.daemon = True
+    if seconds is not None:
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
