@@ -60,10 +60,10 @@ def suggestion(word: str, known: Sequence[str] | Mapping[str, Any]) -> str | Non
 
 def read_recipe(name: str) -> dict[str, Any]:
     """A recipe as nested dictionaries, with the recipes that it `extends` merged underneath."""
-    return _read_chain(find_recipe(name), seen=())
+    return _read_chain(find_recipe(name))
 
 
-def _read_chain(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
+def _read_chain(path: Path, *seen: Path) -> dict[str, Any]:
     if path.resolve() in seen:
         raise ConfigError(f"{path}: `extends` goes round in a circle")
     try:
@@ -78,10 +78,8 @@ def _read_chain(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     if not isinstance(parent, str):
         raise ConfigError(f'{path}: extends must be the name of a recipe, such as extends = "albert-base"')
     beside = path.parent / parent
-    base = _read_chain(
-        beside if parent.endswith(".toml") and beside.is_file() else find_recipe(parent), (*seen, path.resolve())
-    )
-    return merge(base, values)
+    found = beside if parent.endswith(".toml") and beside.is_file() else find_recipe(parent)
+    return merge(_read_chain(found, *seen, path.resolve()), values)
 
 
 # Two ways of saying one thing: the key, laid on a recipe, takes the place of the other one that stands there.
@@ -176,9 +174,7 @@ def _refuse_unknown(schema: type[Any], values: Mapping[str, Any], origin: str, p
 
 def as_dict(settings: Any) -> dict[str, Any]:
     """A dataclass as TOML's own types: nested dictionaries and lists, without the values that are None."""
-
-    values: dict[str, Any] = _plain(dataclasses.asdict(settings))
-    return values
+    return dict(_plain(dataclasses.asdict(settings)))
 
 
 def _plain(value: Any) -> Any:
@@ -198,34 +194,22 @@ def defaults(schema: type[Any]) -> dict[str, Any]:
 
 
 def dump_toml(settings: Any) -> str:
-    """The resolved recipe as TOML: plain keys first, then one section a table."""
+    """The resolved recipe as TOML: plain keys first, then one section a table; lists on one line."""
     values = as_dict(settings) if dataclasses.is_dataclass(settings) else dict(settings)
-    lines = [f"{key} = {_toml(value)}" for key, value in values.items() if not isinstance(value, dict)]
-    lines += [line for key, section in values.items() if isinstance(section, dict) for line in _section(key, section)]
-    return "\n".join(lines).strip() + "\n"
+    return "\n".join(_table("", values)).strip() + "\n"
 
 
-def _section(name: str, values: Mapping[str, Any]) -> Iterator[str]:
+def _table(name: str, values: Mapping[str, Any]) -> Iterator[str]:
     """A table with its header, then the tables in it."""
     inner = [key for key, value in values.items() if isinstance(value, dict)]
-    if len(inner) < len(values) or not values:
+    if name and (len(inner) < len(values) or not values):
         yield from ("", f"[{name}]")
-    yield from (f"{key} = {_toml(value)}" for key, value in values.items() if key not in inner)
+    # JSON's booleans, numbers, strings and lists are TOML's, but TOML wants one more character escaped.
+    for key in values:
+        if key not in inner:
+            yield f"{key} = {json.dumps(values[key], ensure_ascii=False)}".replace("\x7f", "\\u007f")
     for key in inner:
-        yield from _section(f"{name}.{key}", values[key])
-
-
-def _toml(value: object) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        # JSON's escapes are TOML's basic-string escapes, but TOML wants one more character escaped.
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(_toml(v) for v in value)}]"
-    if isinstance(value, float):
-        return repr(value) if "e" not in repr(value) or "." in repr(value) else repr(value).replace("e", ".0e")
-    return repr(value)
+        yield from _table(f"{name}.{key}" if name else key, values[key])
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> Iterator[str]:

@@ -27,8 +27,8 @@ LAYERS = (
     ("tasks",),
     ("training",),
     ("evaluation",),
-    ("quickstart", "doctor", "inspect", "bench", "experiments"),
-    ("cli",),
+    ("doctor", "inspect", "bench", "experiments"),
+    ("cli", "quickstart"),
     ("__main__",),
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
@@ -163,7 +163,6 @@ WRITES = {
     ("config.py", "mkdir"): "the folder of a copied recipe",
     ("launch.py", "TemporaryDirectory"): "where the ranks mark what they have printed",
     ("ranks.py", "mkdir"): "such a mark",
-    ("quickstart.py", "mkdir"): "the folder of the task's tables",
     ("evaluation/report.py", "mkdir"): "the folder of a report",
     ("evaluation/encode.py", "mkdir"): "the folder of the vectors' file",
     ("evaluation/submission.py", "mkdir"): "the folder of the zip",

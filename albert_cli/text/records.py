@@ -148,7 +148,7 @@ def read_parquet(part: Part, settings: ReadSettings, tally: Tally) -> Numbered:
     name = settings.text_field
     for number, row in parquet_rows(part, [name]):
         if not isinstance(row[name], str | None):
-            raise no_field(part.source.name, name, list(row))
+            raise InputError(f"{part.source.name}: column {name!r} holds no text", "--text-field names another one")
         yield from _cell(row[name], part, number, settings, tally)
     with open_part(part, tally) as stream:  # for its hash: the reader jumps to and fro
         while stream.read(1 << 20):

@@ -84,7 +84,7 @@ def test_bad_characters_out_of_json_escapes(tmp_path: Path) -> None:
     [
         ("{oops", "not valid JSON"),
         ('{"body": "x"}', "found: body"),
-        ("[1]", "found: list"),
+        ("[1]", "not a JSON object"),
         ('{"text": 3}', "'text'"),
     ],
 )
