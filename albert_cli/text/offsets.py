@@ -15,7 +15,7 @@ from unicodedata import combining
 import numpy as np
 from numpy.typing import NDArray
 
-from albert_cli.text.clean import Cleaning, clean_batch, normalize_characters
+from albert_cli.text.clean import Cleaning, clean, normalize_characters
 from albert_cli.text.vocabulary import Vocabulary
 
 Int32 = NDArray[np.int32]
@@ -99,7 +99,7 @@ def _collapsed(characters: list[str], starts: list[int], ends: list[int]) -> Pla
 
 def encode_with_places(texts: Sequence[str], vocabulary: Vocabulary) -> list[PlacedPieces]:
     """The pieces of each text, as `Vocabulary.encode_batch` gives them, with their places in it."""
-    cleaned = clean_batch(texts, vocabulary.cleaning)
+    cleaned = [clean(text, vocabulary.cleaning) for text in texts]
     written = vocabulary.pieces
     size = np.array([len(piece) for piece in written], dtype=np.int32)
     has_space = np.array([piece.startswith("▁") for piece in written], dtype=np.int32)
