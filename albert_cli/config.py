@@ -190,7 +190,7 @@ def defaults(schema: type[Any]) -> dict[str, Any]:
         for field in dataclasses.fields(schema)
     }
     given = {name: value for name, value in made.items() if value is not None and value is not dataclasses.MISSING}
-    return {name: _plain(as_dict(value) if dataclasses.is_dataclass(value) else value) for name, value in given.items()}
+    return {name: as_dict(value) if dataclasses.is_dataclass(value) else _plain(value) for name, value in given.items()}
 
 
 def dump_toml(settings: Any) -> str:
