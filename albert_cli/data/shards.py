@@ -79,7 +79,7 @@ class Shard:
 
 
 class MappedShards(Sequence[Shard]):
-    """The shards of a directory, mapped when they are read; what was not read for the longest time is closed.
+    """The shards of a directory, mapped when they are read; the one unread for the longest time is closed.
 
     A mapped file stays open and counts against the process's limits, which a thousand shards reach.
     """

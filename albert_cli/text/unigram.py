@@ -113,7 +113,7 @@ def cut(proto: Any, size: int) -> bytes:
 
 
 def _with_barriers(sentence: str) -> str:
-    """Forbid pieces that reach from a digit to a comma, which ALBERT never emits (see `ends_in_digit_comma`).
+    """Forbid pieces that reach from a digit to a comma, which ALBERT never emits (see `penalise_digit_comma`).
 
     Composed first, as SentencePiece is going to do, so that no full-width comma slips through.
     """
