@@ -11,11 +11,15 @@ import difflib
 import json
 import tomllib
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from albert_cli.errors import BusyError, ConfigError
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 T = TypeVar("T")
 _PACKAGE = Path(__file__).parent
@@ -133,12 +137,13 @@ def load(schema: type[T], recipe: str | Mapping[str, Any], overrides: Sequence[s
 
 def validate(schema: type[T], values: Mapping[str, Any], origin: str) -> T:
     """Check nested dictionaries against a dataclass: strict types, no unknown keys."""
-    from pydantic import TypeAdapter, ValidationError
+    from pydantic import ValidationError
 
     _refuse_unknown(schema, values, origin)
     try:
         # JSON mode lets TOML's integers be floats and its arrays tuples, and strictness still refuses "12" for 12.
-        return TypeAdapter(schema).validate_json(json.dumps(values, default=str), strict=True)
+        made: T = _validator(schema).validate_json(json.dumps(values, default=str), strict=True)
+        return made
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"][:2])  # what follows names a union's member or an index
@@ -147,6 +152,13 @@ def validate(schema: type[T], values: Mapping[str, Any], origin: str) -> T:
             raise cause from None
         got = "" if first["type"] == "missing" else f" (got {first['input']!r})"
         raise ConfigError(f"{origin}: {key}: {first['msg']}{got}") from None
+
+
+@cache
+def _validator(schema: Hashable) -> TypeAdapter[Any]:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(schema)
 
 
 def _refuse_unknown(schema: type[Any], values: Mapping[str, Any], origin: str, prefix: str = "") -> None:
