@@ -12,10 +12,14 @@ import json
 import tomllib
 import typing
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from albert_cli.errors import BusyError, ConfigError
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 T = TypeVar("T")
 _PACKAGE = Path(__file__).parent
@@ -60,10 +64,10 @@ def suggestion(word: str, known: Sequence[str] | Mapping[str, Any]) -> str | Non
 
 def read_recipe(name: str) -> dict[str, Any]:
     """A recipe as nested dictionaries, with the recipes that it `extends` merged underneath."""
-    return _read_chain(find_recipe(name), seen=())
+    return _read_chain(find_recipe(name))
 
 
-def _read_chain(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
+def _read_chain(path: Path, *seen: Path) -> dict[str, Any]:
     if path.resolve() in seen:
         raise ConfigError(f"{path}: `extends` goes round in a circle")
     try:
@@ -78,10 +82,8 @@ def _read_chain(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     if not isinstance(parent, str):
         raise ConfigError(f'{path}: extends must be the name of a recipe, such as extends = "albert-base"')
     beside = path.parent / parent
-    base = _read_chain(
-        beside if parent.endswith(".toml") and beside.is_file() else find_recipe(parent), (*seen, path.resolve())
-    )
-    return merge(base, values)
+    found = beside if parent.endswith(".toml") and beside.is_file() else find_recipe(parent)
+    return merge(_read_chain(found, *seen, path.resolve()), values)
 
 
 # Two ways of saying one thing: the key, laid on a recipe, takes the place of the other one that stands there.
@@ -135,12 +137,13 @@ def load(schema: type[T], recipe: str | Mapping[str, Any], overrides: Sequence[s
 
 def validate(schema: type[T], values: Mapping[str, Any], origin: str) -> T:
     """Check nested dictionaries against a dataclass: strict types, no unknown keys."""
-    from pydantic import TypeAdapter, ValidationError
+    from pydantic import ValidationError
 
     _refuse_unknown(schema, values, origin)
     try:
         # JSON mode lets TOML's integers be floats and its arrays tuples, and strictness still refuses "12" for 12.
-        return TypeAdapter(schema).validate_json(json.dumps(values, default=str), strict=True)
+        made: T = _validator(typing.cast(Any, schema)).validate_json(json.dumps(values, default=str), strict=True)
+        return made
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"][:2])  # what follows names a union's member or an index
@@ -149,6 +152,13 @@ def validate(schema: type[T], values: Mapping[str, Any], origin: str) -> T:
             raise cause from None
         got = "" if first["type"] == "missing" else f" (got {first['input']!r})"
         raise ConfigError(f"{origin}: {key}: {first['msg']}{got}") from None
+
+
+@cache
+def _validator(schema: Any) -> TypeAdapter[Any]:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(schema)
 
 
 def _refuse_unknown(schema: type[Any], values: Mapping[str, Any], origin: str, prefix: str = "") -> None:
@@ -176,9 +186,7 @@ def _refuse_unknown(schema: type[Any], values: Mapping[str, Any], origin: str, p
 
 def as_dict(settings: Any) -> dict[str, Any]:
     """A dataclass as TOML's own types: nested dictionaries and lists, without the values that are None."""
-
-    values: dict[str, Any] = _plain(dataclasses.asdict(settings))
-    return values
+    return dict(_plain(dataclasses.asdict(settings)))
 
 
 def _plain(value: Any) -> Any:
@@ -194,38 +202,26 @@ def defaults(schema: type[Any]) -> dict[str, Any]:
         for field in dataclasses.fields(schema)
     }
     given = {name: value for name, value in made.items() if value is not None and value is not dataclasses.MISSING}
-    return {name: _plain(as_dict(value) if dataclasses.is_dataclass(value) else value) for name, value in given.items()}
+    return {name: as_dict(value) if dataclasses.is_dataclass(value) else _plain(value) for name, value in given.items()}
 
 
 def dump_toml(settings: Any) -> str:
-    """The resolved recipe as TOML: plain keys first, then one section a table."""
+    """The resolved recipe as TOML: plain keys first, then one section a table; lists on one line."""
     values = as_dict(settings) if dataclasses.is_dataclass(settings) else dict(settings)
-    lines = [f"{key} = {_toml(value)}" for key, value in values.items() if not isinstance(value, dict)]
-    lines += [line for key, section in values.items() if isinstance(section, dict) for line in _section(key, section)]
-    return "\n".join(lines).strip() + "\n"
+    return "\n".join(_table("", values)).strip() + "\n"
 
 
-def _section(name: str, values: Mapping[str, Any]) -> Iterator[str]:
+def _table(name: str, values: Mapping[str, Any]) -> Iterator[str]:
     """A table with its header, then the tables in it."""
     inner = [key for key, value in values.items() if isinstance(value, dict)]
-    if len(inner) < len(values) or not values:
+    if name and (len(inner) < len(values) or not values):
         yield from ("", f"[{name}]")
-    yield from (f"{key} = {_toml(value)}" for key, value in values.items() if key not in inner)
+    # JSON's booleans, numbers, strings and lists are TOML's, but TOML wants one more character escaped.
+    for key in values:
+        if key not in inner:
+            yield f"{key} = {json.dumps(values[key], ensure_ascii=False)}".replace("\x7f", "\\u007f")
     for key in inner:
-        yield from _section(f"{name}.{key}", values[key])
-
-
-def _toml(value: object) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        # JSON's escapes are TOML's basic-string escapes, but TOML wants one more character escaped.
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(_toml(v) for v in value)}]"
-    if isinstance(value, float):
-        return repr(value) if "e" not in repr(value) or "." in repr(value) else repr(value).replace("e", ".0e")
-    return repr(value)
+        yield from _table(f"{name}.{key}" if name else key, values[key])
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> Iterator[str]:

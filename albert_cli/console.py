@@ -12,10 +12,9 @@ import shutil
 import sys
 import textwrap
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
 
 from albert_cli.ranks import is_main
 
@@ -74,13 +73,9 @@ def emit_part(text: str) -> None:
 def table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """A plain table: the first column to the left, the others to the right, two spaces between."""
     cells = [[str(c) for c in row] for row in (headers, *rows)]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(headers))]
-    lines = [
-        "  ".join(
-            c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in cells
-    ]
+    first, *others = widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    pattern = "  ".join([f"{{:<{first}}}", *(f"{{:>{width}}}" for width in others)])
+    lines = [pattern.format(*row).rstrip() for row in cells]
     return "\n".join([lines[0], "  ".join("─" * w for w in widths), *lines[1:]])
 
 
@@ -123,60 +118,47 @@ def duration(seconds: float) -> str:
     return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
-class Progress(Protocol):
-    """A running task's bar or line."""
+class Progress:
+    """A running task: a bar on a terminal (drawn by rich), a line now and then elsewhere, or nothing."""
+
+    def __init__(self, label: str, total: float | None, done: float) -> None:
+        self._label, self._total, self._before = label, total, done
+        self._start = self._last = time.monotonic()
+        self.draw: Callable[[float, str], None] | None = self._line
 
     def update(self, done: float, text: str = "") -> None:
         """Set how much is done (in the unit of `total`) and a short text beside the bar."""
+        if self.draw is not None:
+            self.draw(done, text)
 
-
-class _Silent:
-    def update(self, done: float, text: str = "") -> None:
-        pass
-
-
-class _Lines:
-    """Progress for log files: a line now and then."""
-
-    def __init__(self, label: str, total: float | None, done: float) -> None:
-        self.label, self.total, self.done_before = label, total, done
-        self.start = self.last = time.monotonic()
-
-    def update(self, done: float, text: str = "") -> None:
+    def _line(self, done: float, text: str) -> None:
         now = time.monotonic()
-        if now - self.last < _SECONDS_BETWEEN_LINES:
+        if now - self._last < _SECONDS_BETWEEN_LINES:
             return
-        self.last = now
-        share = f" {100 * done / self.total:.0f} %" if self.total else ""
+        self._last = now
+        share = f" {100 * done / self._total:.0f} %" if self._total else ""
         left = ""
-        if self.total and done > self.done_before:
-            left = f", {duration((now - self.start) * (self.total - done) / (done - self.done_before))} left"
-        print(f"{self.label}{share} {text}{left}", file=sys.stderr, flush=True)
-
-
-class _Bar:
-    """Progress for a terminal, drawn by rich."""
-
-    def __init__(self, bar: object, task: object) -> None:
-        self._bar, self._task = bar, task
-
-    def update(self, done: float, text: str = "") -> None:
-        self._bar.update(self._task, completed=done, text=text)  # type: ignore[attr-defined]
+        if self._total and done > self._before:
+            left = f", {duration((now - self._start) * (self._total - done) / (done - self._before))} left"
+        print(f"{self._label}{share} {text}{left}", file=sys.stderr, flush=True)
 
 
 @contextmanager
 def progress(label: str, total: float | None = None, done: float = 0) -> Iterator[Progress]:
     """Show the progress of a task of `total` units (None: unknown), `done` of them before, while the block runs."""
+    shown = Progress(label, total, done)
     if settings.quiet or not is_main():
-        yield _Silent()
-    elif not is_terminal():
-        yield _Lines(label, total, done)
-    else:
-        from rich.console import Console
-        from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
-        from rich.progress import Progress as RichProgress
+        shown.draw = None
+    if shown.draw is None or not is_terminal():
+        yield shown
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as RichProgress
 
-        columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TaskProgressColumn())
-        rest = (TimeRemainingColumn(compact=True), TextColumn("{task.fields[text]}"))
-        with RichProgress(*columns, *rest, console=Console(stderr=True), transient=True) as bar:
-            yield _Bar(bar, bar.add_task(label, total=total, completed=int(done), text=""))
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TaskProgressColumn())
+    rest = (TimeRemainingColumn(compact=True), TextColumn("{task.fields[text]}"))
+    with RichProgress(*columns, *rest, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(label, total=total, completed=int(done), text="")
+        shown.draw = lambda done, text: bar.update(task, completed=done, text=text)
+        yield shown

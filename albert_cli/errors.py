@@ -28,7 +28,7 @@ class InputError(AlbertError):
 
 
 class MissingData(InputError):  # noqa: N818  (many can do without)
-    """Data that are not there at all, where damaged ones are a plain `InputError`: what can do without them goes on."""
+    """Data that are not there at all; what can do without them goes on."""
 
 
 class CheckpointError(AlbertError):

@@ -135,4 +135,4 @@ def epoch_order(size: int, seed: int, epoch: int) -> Integers:
 def step_seed(seed: int, step: int, part: int) -> int:
     """The seed of the computation's generators (dropout) for one micro-batch of one step: 63 bits."""
     # Odd multipliers spread the three numbers; neighbouring steps share nothing.
-    return seed * _GOLDEN + step * 0xBF58476D1CE4E5B9 + part * 0x94D049BB133111EB & _WORD >> 1
+    return seed * _GOLDEN + step * 0xBF58476D1CE4E5B9 + part * 0x94D049BB133111EB & (_WORD >> 1)

@@ -1,7 +1,6 @@
 """The ranks of a run: one process, or those that `torchrun` started.
 
-Nothing here is keyed to a rank except which micro-batches it computes, so a run may change its world
-size between two starts (DESIGN promise: a batch is a function of seed and step).
+A batch is a function of seed and step alone, so a run may change its number of ranks between two starts.
 """
 
 from __future__ import annotations

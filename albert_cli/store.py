@@ -32,25 +32,21 @@ _MODEL = ("config.json", "model.safetensors", "spiece.model", "tokenizer_config.
 
 
 @contextmanager
-def _full_disk_is_said(path: Path, needed: int | None = None) -> Iterator[None]:
+def _explain_disk_full(path: Path, needed: int | None = None) -> Iterator[None]:
     """Turn "no space left" into one line that names how much is free, and how much is `needed` where that is known."""
     try:
         yield
     except Exception as error:
-        if not _says_full(error):
+        numbers = (errno.ENOSPC, errno.EDQUOT)
+        # safetensors passes the system's error on as text only.
+        told = type(error).__name__ == "SafetensorError" and any(f"os error {n})" in str(error) for n in numbers)
+        if not told and not (isinstance(error, OSError) and error.errno in numbers):
             raise
         wanted = "" if needed is None else f"{needed / 1e6:.1f} MB needed, "
         raise CheckpointError(
             f"{path}: the disk is full ({wanted}{free_bytes(path) / 1e6:.1f} MB free)",
             "free some space and run the same command again; what was complete before is intact",
         ) from error
-
-
-def _says_full(error: Exception) -> bool:
-    """Whether an exception means a full disk; safetensors passes the system's error on as text only."""
-    numbers = (errno.ENOSPC, errno.EDQUOT)
-    said = type(error).__name__ == "SafetensorError" and any(f"os error {n})" in str(error) for n in numbers)
-    return said or (isinstance(error, OSError) and error.errno in numbers)
 
 
 def free_bytes(path: Path) -> int:
@@ -75,37 +71,33 @@ def _temporary(path: Path) -> Path:
     return path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
 
 
-def write_bytes(path: Path, data: bytes) -> None:
-    """Write a file atomically: readers see the old content or the new, never a part."""
-    temporary = _temporary(path)
-    with _full_disk_is_said(path):
-        try:
-            with temporary.open("wb") as stream:
-                stream.write(data)
-                stream.flush()
-                os.fsync(stream.fileno())
-            temporary.replace(path)
-            _sync(path.parent)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
-
-
 @contextmanager
-def text_writer(path: Path) -> Iterator[IO[str]]:
-    """A UTF-8 text stream whose content becomes the file on a clean exit, and nothing otherwise."""
+def _replacing(path: Path) -> Iterator[Path]:
+    """A hidden sibling to write, which becomes the file on a clean exit: readers see the old content or the new."""
     temporary = _temporary(path)
-    with _full_disk_is_said(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+    with _explain_disk_full(path):
         try:
-            with temporary.open("w", encoding="utf-8", newline="\n") as stream:
-                yield stream
+            yield temporary
             _sync(temporary)
             temporary.replace(path)
             _sync(path.parent)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write a file atomically: readers see the old content or the new, never a part."""
+    with _replacing(path) as temporary:
+        temporary.write_bytes(data)
+
+
+@contextmanager
+def text_writer(path: Path) -> Iterator[IO[str]]:
+    """A UTF-8 text stream whose content becomes the file on a clean exit, and nothing otherwise."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with _replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as stream:
+        yield stream
 
 
 def write_text(path: Path, text: str) -> None:
@@ -261,8 +253,8 @@ def fingerprint(directory: Path) -> str:
 
 @contextmanager
 def _staging(beside: Path, needed: int | None = None) -> Iterator[Path]:
-    """A hidden temporary directory beside `beside`, removed at the end (and before it is said what is free)."""
-    with _full_disk_is_said(beside, needed):
+    """A hidden temporary directory beside `beside`, removed at the end (before an error tells what is free)."""
+    with _explain_disk_full(beside, needed):
         beside.parent.mkdir(parents=True, exist_ok=True)
         staging = _temporary(beside)
         staging.mkdir()
@@ -286,12 +278,7 @@ def commit_directory(
     remove_leftovers(final.parent, final.name)
     with _staging(final, needed) as staging:
         yield staging
-        seal(staging, kind, parents)
-        _sync(staging)
-        if final.is_dir():
-            final.rmdir()
-        staging.rename(final)
-        _sync(final.parent)
+        _commit(staging, final, kind, parents)
 
 
 @contextmanager
@@ -302,11 +289,16 @@ def replace_directory(final: Path, kind: str) -> Iterator[Path]:
     """
     with _staging(final) as staging:
         yield staging
-        seal(staging, kind)
-        _sync(staging)
-        remove_directory(final)
-        staging.rename(final)
-        _sync(final.parent)
+        _commit(staging, final, kind)
+
+
+def _commit(staging: Path, final: Path, kind: str, parents: Mapping[str, str] | None = None) -> None:
+    seal(staging, kind, parents)
+    _sync(staging)
+    if final.is_dir():
+        remove_directory(final) if any(final.iterdir()) else final.rmdir()
+    staging.rename(final)
+    _sync(final.parent)
 
 
 @contextmanager
@@ -349,7 +341,7 @@ def lock(directory: Path) -> Iterator[None]:
     from filelock import FileLock, Timeout
 
     made = [p for p in (directory, *directory.parents) if not p.exists()]
-    with _full_disk_is_said(directory):
+    with _explain_disk_full(directory):
         try:
             directory.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError):
@@ -386,7 +378,7 @@ class Journal:
 
     def append(self, record: Mapping[str, object]) -> None:
         """Add one line and hand it to the operating system."""
-        with _full_disk_is_said(self.path):
+        with _explain_disk_full(self.path):
             if self._stream is None:
                 self._stream = self.path.open("a", encoding="utf-8")
             self._stream.write(json.dumps(record) + "\n")

@@ -22,7 +22,7 @@ BAD_FILES: dict[str, tuple[bytes, str]] = {
     "wide.txt": ("text".encode("utf-16"), "wide.txt: is UTF-16"),
     "zipped.txt": (gzip.compress(b"text " * 100), "zipped.txt: is a gzip (.gz) file"),
     "cut.txt.gz": (gzip.compress(os.urandom(4000).hex().encode())[:900], "cut.txt.gz: damaged or cut"),
-    "list.jsonl": (b'{"text": "x"}\n[1]\n', "list.jsonl:2: no field 'text' with text (found: list)"),
+    "list.jsonl": (b'{"text": "x"}\n[1]\n', "list.jsonl:2: not a JSON object"),
     "deep.jsonl": (b"[" * 100_000 + b"\n", "deep.jsonl:1: not valid JSON"),
     "renamed.csv": (b"id,body\n1,x\n", "renamed.csv:1: no field 'text' with text (found: id, body)"),
     "short.tsv": (b"text\tlabel\nfine\t1\ncut\n", "short.tsv:3: 1 fields where the header has 2"),
@@ -59,7 +59,7 @@ def test_a_pipe_or_a_folder_without_text(work: Path, tiny_vocabulary: Path) -> N
 def test_text_in_a_script_that_the_vocabulary_does_not_know_is_said(work: Path, tiny_vocabulary: Path) -> None:
     (work / "a.txt").write_text("これは 日本語 です。\n\nもう 一つ です。\n")
     said = albert("data", "a.txt", "--vocab", tiny_vocabulary, "--out", "out")
-    assert "of the pieces are unknown" in said.out
+    assert "of the tokens are unknown" in said.out
 
 
 @pytest.mark.parametrize(

@@ -62,21 +62,20 @@ def show(example: dict[str, Any], settings: PairSettings, mask: str = "[MASK]") 
         if segment:
             text = Text()
             for token, seen in segment:
-                text.append(token) if seen is None else _append_marked(text, token, seen, mask)
+                if seen is None:
+                    text.append(token)
+                    continue
+                # A predicted span in brackets, and what is seen in its place where something is.
+                text.append(" " * token.startswith(" ")).append("[", "yellow").append(
+                    token.lstrip(" "), "black on yellow"
+                )
+                if seen.replace(mask, ""):
+                    text.append("|" + " ".join(seen.replace(mask, " _ ").split()), "yellow")
+                text.append("]", "yellow")
             text = text[len(text.plain) - len(text.plain.lstrip()) :]
             text.rstrip()
             lines += _wrapped(Text(f"{name}: ", f"{style} bold"), "  ", text)
     return lines
-
-
-def _append_marked(text: Text, token: str, seen: str, mask: str) -> None:
-    """Add a predicted span in brackets, and what is seen in its place where something is."""
-    if token.startswith(" "):
-        text.append(" ")
-    text.append("[", "yellow").append(token.lstrip(" "), "black on yellow")
-    if seen.replace(mask, ""):
-        text.append("|" + " ".join(seen.replace(mask, " _ ").split()), "yellow")
-    text.append("]", "yellow")
 
 
 def _wrapped(lead: Text, indent: str, text: Text | None = None) -> list[str]:

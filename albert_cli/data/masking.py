@@ -29,8 +29,10 @@ _MASK, _KEEP = 0.8, 0.9  # cumulative: 80 % [MASK], 10 % unchanged, 10 % random
 
 @dataclass(frozen=True)
 class Spans:
-    """The chosen spans: packed positions [start, stop) and number of words n, int64 [K] each; shortened:
-    bool [K], to fit the budget or the segment; permuted: bool [K], chosen to be shuffled rather than masked."""
+    """The chosen spans: packed positions [start, stop) and number of words, int64 [K] each.
+
+    shortened: bool [K], to fit the budget or the segment; permuted: bool [K], to be shuffled rather than masked.
+    """
 
     start: Integers
     stop: Integers
@@ -53,10 +55,9 @@ def mask(
     seed: int,
     index: Integers,
 ) -> tuple[Ids, Ids, Ids]:
-    """Mask a packed batch: the changed ids int32 [T], the positions to predict int32 [M] (sorted), their labels
-    int32 [M].
+    """The changed ids int32 [T], the positions to predict int32 [M] (sorted) and their labels int32 [M] of a batch.
 
-    ids: int32 [T]; special: bool [T], where [CLS] and [SEP] stand; offsets: int64 [N + 1]; index: int64 [N].
+    special: bool [T], where [CLS] and [SEP] stand; index: int64 [N], the examples' numbers.
     """
     spans = select_spans(ids, special, offsets, vocabulary, settings, seed, index)
     position = spans.positions(permuted=False)
@@ -104,10 +105,7 @@ def select_spans(
     seed: int,
     index: Integers,
 ) -> Spans:
-    """Choose the spans to predict, in every sequence until its budget is spent; arguments as for `mask`.
-
-    Raises `CheckpointError` for an id that the vocabulary does not have.
-    """
+    """Choose the spans to predict, in every sequence until its budget is spent; arguments as for `mask`."""
     if ids.size and int(ids.max()) >= vocabulary.size:
         raise CheckpointError(
             f"the data holds token {int(ids.max())}, the vocabulary only {vocabulary.size} tokens",
@@ -147,11 +145,11 @@ def _blocks(starts_word: Flags, special: Flags, offsets: Integers) -> _Blocks:
 def _fill(
     blocks: _Blocks, bits: Keys, budget: Integers, taken: Flags, settings: PairSettings
 ) -> tuple[Integers, Integers, Flags]:
-    """Try words in random order as starts of spans until every sequence has spent its budget.
+    """Try words in random order as starts of spans until every sequence has spent its budget, int64 [N].
 
-    bits: 64 random ones for each block, [W]; budget: int64 [N]; taken: bool [W + ngram], which is changed.
-    Returns the first block, the words and whether it was shortened, of each span: int64, int64 and bool [K].
-    The k-th candidates of all sequences are tried together, so the loop is as long as one sequence needs.
+    bits: 64 random ones for each block, [W]; taken: bool [W + ngram], which is changed. Returns each span's first
+    block, number of words, and whether it was shortened, [K]. The k-th candidates of all sequences are tried together,
+    so the loop is as long as one sequence needs.
     """
     words, order = _candidates(blocks, bits, settings)
     start, left = blocks.start, budget.copy()

@@ -26,17 +26,17 @@ def prefetch(draw: Callable[[int], T], steps: Iterable[int], depth: int = DEPTH)
     one draw that has begun.
     """
     pool = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
+
+    def in_order() -> Iterator[T]:
+        queue: deque[Future[T]] = deque()
+        for step in steps:
+            queue.append(pool.submit(draw, step))
+            if len(queue) > depth:
+                yield queue.popleft().result()
+        while queue:
+            yield queue.popleft().result()
+
     try:
-        yield _in_order(draw, steps, depth, pool)
+        yield in_order()
     finally:
         pool.shutdown(cancel_futures=True)
-
-
-def _in_order(draw: Callable[[int], T], steps: Iterable[int], depth: int, pool: ThreadPoolExecutor) -> Iterator[T]:
-    queue: deque[Future[T]] = deque()
-    for step in steps:
-        queue.append(pool.submit(draw, step))
-        if len(queue) > depth:
-            yield queue.popleft().result()
-    while queue:
-        yield queue.popleft().result()

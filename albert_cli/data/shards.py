@@ -79,7 +79,7 @@ class Shard:
 
 
 class MappedShards(Sequence[Shard]):
-    """The shards of a directory, mapped when they are read; what was not read for the longest time is closed.
+    """The shards of a directory, mapped when they are read; the one unread for the longest time is closed.
 
     A mapped file stays open and counts against the process's limits, which a thousand shards reach.
     """
@@ -109,11 +109,9 @@ def _open_files() -> int:
         return 512
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     limit = _MAPS if hard == resource.RLIM_INFINITY else min(_MAPS, hard)
-    if soft == resource.RLIM_INFINITY:
-        return limit // 3
-    if soft < limit:
+    if soft != resource.RLIM_INFINITY and soft < limit:
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
-    return max(limit, min(soft, _MAPS)) // 3
+    return limit // 3
 
 
 class TokenCorpus:
@@ -145,14 +143,12 @@ class TokenCorpus:
     @property
     def vocabulary_dir(self) -> Path:
         """Where the copy of the vocabulary lies."""
-        if self.directory is None:
-            raise ValueError("a corpus in memory has no vocabulary directory")
+        assert self.directory is not None, "a corpus in memory has none"
         return self.directory / "vocabulary"
 
     def unigram_counts(self) -> Integers:
         """How often each token occurs in the train split: int64 [vocab_size]."""
-        if self.directory is None:
-            raise ValueError("a corpus in memory has no counts")
+        assert self.directory is not None, "a corpus in memory has none"
         return np.fromfile(self.directory / "unigram.counts", dtype="<i8").astype(np.int64)
 
     def shard_of(self, position: Integers) -> Integers:

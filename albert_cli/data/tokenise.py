@@ -97,7 +97,16 @@ class Task:
     @property
     def sources(self) -> dict[str, Any]:
         """The parts as data.json names them, without their hash."""
-        return {"parts": [_describe(part) for part in self.parts], "weight": self.weight}
+        described: list[dict[str, Any]] = []
+        for part in self.parts:
+            described.append({"source": part.source.name})
+            if part.source.kind == "squad-answers":  # squad: reads other text out of the same file
+                described[-1]["kind"] = part.source.kind
+            if part.stamp and part.source.can_be_split and (part.start or part.end is not None):
+                described[-1] |= {"start": part.start, "end": part.end or part.stamp[0]}
+            if part.stamp:
+                described[-1]["bytes"] = part.stamp[0]
+        return {"parts": described, "weight": self.weight}
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -112,15 +121,6 @@ class Task:
             "max_shard_tokens": settings.max_shard_tokens,
             **self.sources,
         }
-
-
-def _describe(part: Part) -> dict[str, Any]:
-    described: dict[str, Any] = {"source": part.source.name}
-    if part.source.kind == "squad-answers":  # squad: reads other text out of the same file
-        described["kind"] = part.source.kind
-    if part.source.can_be_split and part.stamp is not None and (part.start or part.end is not None):
-        described |= {"start": part.start, "end": part.end or part.stamp[0]}
-    return described | ({"bytes": part.stamp[0]} if part.stamp else {})
 
 
 # ---------------------------------------------------------------- text to shards

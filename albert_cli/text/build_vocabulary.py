@@ -14,7 +14,7 @@ from albert_cli.text import statistics
 from albert_cli.text.clean import Cleaning
 from albert_cli.text.corpus import describe_sources, read_documents
 from albert_cli.text.lines import ReadSettings
-from albert_cli.text.sampling import clean_in_place, draw, losses, warn_of_losses
+from albert_cli.text.sampling import clean_in_place, draw, loss_of_accents, warn_of_losses
 from albert_cli.text.unigram import CONTROL_SYMBOLS, USER_DEFINED_SYMBOLS, announce, is_too_long, train
 from albert_cli.text.vocabulary import CONFIG, MODEL, TOKENIZER, Vocabulary
 
@@ -81,8 +81,8 @@ def _train(
     documents = read_documents(sources, settings.read)
     sample = draw(documents, settings.sample_size, settings.seed, settings.language, announce)
     sentences = sample.sentences
-    lost = losses(sentences, settings.cleaning)
-    warn_of_losses(lost, sentences)
+    lost = loss_of_accents(sentences, settings.cleaning)
+    warn_of_losses(lost, sentences, settings.cleaning)
     clean_in_place(sentences, settings.cleaning)
     if not sentences:
         raise InputError(f"no text in {', '.join(sources)}", "a vocabulary needs at least some thousand sentences")
@@ -101,7 +101,7 @@ def _train(
             "held_back": len(held_back),
         },
         "characters": sum(map(len, sentences)),
-        "losses": {switch: asdict(loss) for switch, loss in lost.items()},
+        "losses": {"strip_accents": asdict(lost)} if lost else {},
         **statistics.measure(vocabulary, held_back or sentences),
     }
     return vocabulary, report

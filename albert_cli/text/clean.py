@@ -8,7 +8,7 @@ switches are stored with each vocabulary. The quote replacement of XLNet is not 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal, get_args
@@ -18,9 +18,6 @@ from albert_cli.errors import ConfigError
 
 NormalForm = Literal["NFKD", "NFKC", "NFC", "none"]
 _Form = Literal["NFKD", "NFKC", "NFC", "NFD"]
-
-# White space that `clean` changes, in ASCII lines between line feeds.
-_UNTIDY = ("  ", " \n", "\n ", "\t", "\r", "\v", "\f", "\x1c", "\x1d", "\x1e", "\x1f")
 
 
 @dataclass(frozen=True)
@@ -92,19 +89,6 @@ def normalize_characters(text: str, cleaning: Cleaning) -> str:
     if cleaning.lowercase:
         text = text.lower()
     return normalize(after, text) if after else text
-
-
-def clean_batch(texts: Sequence[str], cleaning: Cleaning) -> list[str]:
-    """`clean` for each of many texts; several times as fast where they are ASCII with single spaces.
-
-    Most sentences of English text are: those become one block, which is lower-cased at once.
-    """
-    plain = [text for text in texts if text.isascii()]
-    block = "\n".join(["", *plain, ""])
-    if block.count("\n") != len(plain) + 1 or any(space in block for space in _UNTIDY):
-        return [clean(text, cleaning) for text in texts]
-    lines = iter((block.lower() if cleaning.lowercase else block).split("\n")[1:])
-    return [next(lines) if text.isascii() else clean(text, cleaning) for text in texts]
 
 
 @cache

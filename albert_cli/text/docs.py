@@ -31,11 +31,7 @@ _LEFT_OUT = """
     dist-packages _vendor _vendored vendored_packages _distutils extern externals
 """
 _FOLDERS_LEFT_OUT = frozenset(_LEFT_OUT.split())
-_ADDED_LATER = (
-    "add_docstr",
-    "add_newdoc",
-    "add_newdoc_for_scalar_type",
-)  # how torch and numpy document C code
+_ADDED_LATER = ("add_docstr", "add_newdoc", "add_newdoc_for_scalar_type")  # how torch and numpy document C code
 
 _finished: dict[bool, list[tuple[str, str]]] = {}
 

@@ -24,13 +24,8 @@ OnLongLine = Literal["refuse", "skip"]
 
 _BLOCK = 1 << 20
 _LONGEST_SEARCH = 16 << 20  # bytes within which a text file's next blank line is looked for
-_COMPRESSED = {
-    b"\x1f\x8b": "gzip (.gz)",
-    b"\xfd7": "xz (.xz)",
-    b"PK": "zip",
-    b"BZ": "bzip2 (.bz2)",
-    b"\x28\xb5\x2f\xfd": "zstd (.zst)",
-}
+_COMPRESSED = {b"\x1f\x8b": "gzip (.gz)", b"\xfd7": "xz (.xz)", b"PK": "zip", b"BZ": "bzip2 (.bz2)"}
+_COMPRESSED[b"\x28\xb5\x2f\xfd"] = "zstd (.zst)"
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
 

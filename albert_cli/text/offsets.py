@@ -1,4 +1,4 @@
-"""Where each piece of a text lies in the text as it was written, through cleaning and SentencePiece.
+"""Where each token of a text lies in the text as it was written, through cleaning and SentencePiece.
 
 Cleaning works on letters one at a time (with the marks that follow them), so the place of every cleaned character
 is known as it is made; nothing has to be aligned afterwards.
@@ -15,7 +15,7 @@ from unicodedata import combining
 import numpy as np
 from numpy.typing import NDArray
 
-from albert_cli.text.clean import Cleaning, clean_batch, normalize_characters
+from albert_cli.text.clean import Cleaning, clean, normalize_characters
 from albert_cli.text.vocabulary import Vocabulary
 
 Int32 = NDArray[np.int32]
@@ -31,10 +31,10 @@ class PlacedText(NamedTuple):
     ends: list[int]
 
 
-class PlacedPieces(NamedTuple):
-    """Piece ids int32 [n] with their places in the original text, int32 [n]: `original[start:end]`, no outer spaces.
+class PlacedTokens(NamedTuple):
+    """Token ids int32 [n] with their places in the original text, int32 [n]: `original[start:end]`, no outer spaces.
 
-    Starts and ends never decrease. A piece of nothing but a space is empty, before the character that follows.
+    Starts and ends never decrease. A token of nothing but a space is empty, before the character that follows.
     """
 
     ids: Int32
@@ -49,12 +49,11 @@ def clean_with_places(text: str, cleaning: Cleaning) -> PlacedText:
     ends: list[int] = []
     for word in _WORDS.finditer(text):
         begin = word.start()
-        pieces = _placed_word(word[0], begin, cleaning)
         if characters:
             characters.append(" ")
             starts.append(ends[-1])
             ends.append(begin)
-        for made, firsts, lasts in pieces:
+        for made, firsts, lasts in _placed_word(word[0], begin, cleaning):
             characters.extend(made)
             starts.extend(firsts)
             ends.extend(lasts)
@@ -97,9 +96,9 @@ def _collapsed(characters: list[str], starts: list[int], ends: list[int]) -> Pla
     return PlacedText(text, [starts[i] for i in kept], [ends[i] for i in kept])
 
 
-def encode_with_places(texts: Sequence[str], vocabulary: Vocabulary) -> list[PlacedPieces]:
-    """The pieces of each text, as `Vocabulary.encode_batch` gives them, with their places in it."""
-    cleaned = clean_batch(texts, vocabulary.cleaning)
+def encode_with_places(texts: Sequence[str], vocabulary: Vocabulary) -> list[PlacedTokens]:
+    """The tokens of each text, as `Vocabulary.encode_batch` gives them, with their places in it."""
+    cleaned = [clean(text, vocabulary.cleaning) for text in texts]
     written = vocabulary.pieces
     size = np.array([len(piece) for piece in written], dtype=np.int32)
     has_space = np.array([piece.startswith("▁") for piece in written], dtype=np.int32)
@@ -110,25 +109,14 @@ def encode_with_places(texts: Sequence[str], vocabulary: Vocabulary) -> list[Pla
             # SentencePiece changed nothing: lengths alone tell the places.
             ends = np.cumsum(size[ids], dtype=np.int32) - 1
             starts = ends - size[ids] + has_space[ids]
-        else:
-            starts, ends = _told(tidy, found, vocabulary)
-        if not text.isascii() or len(text) != len(tidy):
-            starts, ends = _in_original(text, starts, ends, vocabulary.cleaning)
-        placed.append(PlacedPieces(ids, starts, ends))
+        else:  # without the space before a word
+            spans = vocabulary.spans_of_cleaned(tidy)
+            starts = np.array([end - len(tidy[begin:end].lstrip(" ")) for _, begin, end in spans], dtype=np.int32)
+            ends = np.array([end for _, _, end in spans], dtype=np.int32)
+        if not text.isascii() or len(text) != len(tidy):  # from places in the cleaned text to those in the original
+            origin = clean_with_places(text, vocabulary.cleaning)
+            is_empty = starts == ends
+            starts = np.array([*origin.starts, len(text)], dtype=np.int32)[starts]
+            ends = np.where(is_empty, starts, np.array([0, *origin.ends], dtype=np.int32)[ends])
+        placed.append(PlacedTokens(ids, starts, ends))
     return placed
-
-
-def _told(cleaned: str, ids: list[int], vocabulary: Vocabulary) -> tuple[Int32, Int32]:
-    """Starts and ends in a cleaned text as SentencePiece tells them, without the space before a word."""
-    spans = vocabulary.spans_of_cleaned(cleaned)
-    assert [index for index, _, _ in spans] == ids
-    starts = [end - len(cleaned[begin:end].lstrip(" ")) for _, begin, end in spans]
-    return np.array(starts, dtype=np.int32), np.array([end for _, _, end in spans], dtype=np.int32)
-
-
-def _in_original(text: str, starts: Int32, ends: Int32, cleaning: Cleaning) -> tuple[Int32, Int32]:
-    """Starts and ends in a cleaned text as those in the text before cleaning."""
-    placed = clean_with_places(text, cleaning)
-    begins = np.array([*placed.starts, len(text)], dtype=np.int32)[starts]
-    stops = np.array([0, *placed.ends], dtype=np.int32)[ends]
-    return begins, np.where(starts < ends, stops, begins)

@@ -12,15 +12,7 @@ _BORDER = re.compile(r"""([=\-~^"*+#.`:_])\1{2,}$""")  # under a heading, or a t
 _TABLE = re.compile(r"[=\-+|][=\-+| ]{4,}$")
 _DIRECTIVE = re.compile(r"\.\. +([\w:-]+?)::\s*(.*)")
 _PROSE_DIRECTIVES = {"note", "warning", "tip", "important", "caution", "attention", "hint", "danger"}
-_LABEL_DIRECTIVES = {
-    "versionadded",
-    "versionchanged",
-    "deprecated",
-    "seealso",
-    "rubric",
-    "topic",
-    "admonition",
-}
+_LABEL_DIRECTIVES = {"versionadded", "versionchanged", "deprecated", "seealso", "rubric", "topic", "admonition"}
 _FIELD = re.compile(
     r":(param|parameter|arg|argument|key|keyword|raises?|except|exception|returns?|yields?|[ic]?var"
     r"|type|rtype|vartype|meta)\b[^:`]*:\s*(.*)"

@@ -9,7 +9,8 @@ import csv
 import json
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, groupby
+from operator import itemgetter
 from typing import Any
 
 from albert_cli import network
@@ -148,7 +149,7 @@ def read_parquet(part: Part, settings: ReadSettings, tally: Tally) -> Numbered:
     name = settings.text_field
     for number, row in parquet_rows(part, [name]):
         if not isinstance(row[name], str | None):
-            raise no_field(part.source.name, name, list(row))
+            raise InputError(f"{part.source.name}: column {name!r} holds no text", "--text-field names another one")
         yield from _cell(row[name], part, number, settings, tally)
     with open_part(part, tally) as stream:  # for its hash: the reader jumps to and fro
         while stream.read(1 << 20):
@@ -227,24 +228,24 @@ def read_hub(part: Part, settings: ReadSettings, tally: Tally) -> Numbered:
     try:
         from datasets import load_dataset
 
-        rows = iter(load_dataset(hub.name, hub.config or None, split=hub.split, streaming=True))
-        first, texts, key = 1, list[str](), None
-        for number, row in enumerate(rows, 1):
-            text = row.get(field)
-            if (text is not None and not isinstance(text, str)) or field not in row:
-                raise no_field(f"{source}: row {number}", field, list(row))
-            if hub.document and hub.document not in row:
-                found = ", ".join(row)
-                raise InputError(f"{source}: row {number}: no field {hub.document!r} (found: {found})", "?document=…")
-            now = row[hub.document] if hub.document else (number - 1) // hub.rows
-            if texts and now != key:
-                yield from _cell("\n".join(texts), part, first, settings, tally)
-                texts = []
-            if text is not None:
-                tally.add(text.encode("utf-8", "replace"))
-                first, key = first if texts else number, now
-                texts.append(text)
-        yield from _cell("\n".join(texts) if texts else None, part, first, settings, tally)
+        def rows() -> Iterator[tuple[object, int, str]]:
+            """(document, number, text) of every row that has one."""
+            found = load_dataset(hub.name, hub.config or None, split=hub.split, streaming=True)
+            for number, row in enumerate(found, 1):
+                text = row.get(field)
+                if (text is not None and not isinstance(text, str)) or field not in row:
+                    raise no_field(f"{source}: row {number}", field, list(row))
+                if hub.document and hub.document not in row:
+                    known = ", ".join(row)
+                    where = f"{source}: row {number}"
+                    raise InputError(f"{where}: no field {hub.document!r} (found: {known})", "?document=…")
+                if text is not None:
+                    tally.add(text.encode("utf-8", "replace"))
+                    yield row[hub.document] if hub.document else (number - 1) // hub.rows, number, text
+
+        for _, together in groupby(rows(), key=itemgetter(0)):
+            _, numbers, texts = zip(*together, strict=True)
+            yield from _cell("\n".join(texts), part, numbers[0], settings, tally)
     except (InputError, GeneratorExit):
         raise
     except Exception as error:  # the library raises many kinds, for a wrong name as for a missing network

@@ -9,11 +9,10 @@ from dataclasses import dataclass, replace
 from unicodedata import normalize
 
 from albert_cli import console
-from albert_cli.text.clean import Cleaning, clean, clean_batch
+from albert_cli.text.clean import Cleaning, clean
 from albert_cli.text.corpus import Document
 from albert_cli.text.sentences import split_sentences
 
-_BATCH = 10_000  # sentences cleaned at a time
 _STUDIED = 50_000  # sentences that the losses are measured on
 _NOTABLE = 0.01  # share of the words: English of Wikipedia loses 0.3 % to accents, German 7 %
 _DOTLESS = 0.001  # share of the letters that are a dotless i: none in English, 4 % in Turkish
@@ -63,16 +62,16 @@ def draw(
 def clean_in_place(sentences: list[str], cleaning: Cleaning) -> None:
     """Clean the sentences and leave out those of which nothing remains, without holding the list twice."""
     kept = 0
-    for start in range(0, len(sentences), _BATCH):
-        cleaned = [text for text in clean_batch(sentences[start : start + _BATCH], cleaning) if text]
-        sentences[kept : kept + len(cleaned)] = cleaned
-        kept += len(cleaned)
+    for sentence in sentences:
+        if cleaned := clean(sentence, cleaning):
+            sentences[kept] = cleaned
+            kept += 1
     del sentences[kept:]
 
 
 @dataclass(frozen=True)
 class Loss:
-    """What one step of the cleaning does to the words of a text.
+    """What dropping accents and marks does to the words of a text.
 
     changed: share of the running words that it changes; merged: share of those that it makes equal to another,
     more frequent word of the text; examples: the most frequent of these, as (word, other word, what both become).
@@ -83,25 +82,17 @@ class Loss:
     examples: list[tuple[str, str, str]]
 
 
-def losses(sentences: list[str], cleaning: Cleaning) -> dict[str, Loss]:
-    """What accent stripping and lower-casing take from raw sentences: a `Loss` for each switch that is on.
+def loss_of_accents(sentences: list[str], cleaning: Cleaning) -> Loss | None:
+    """What accent stripping takes from raw sentences, where it is on.
 
     The compatibility forms need no measure: SentencePiece's own normaliser applies NFKC in any case.
     """
-    studied = sentences[:: max(1, len(sentences) // _STUDIED)]
-    found = {}
-    if cleaning.strip_accents:
-        found["strip_accents"] = _loss(studied, replace(cleaning, strip_accents=False), cleaning, 0)
-    if cleaning.lowercase:  # a first word has its capital by position
-        found["lowercase"] = _loss(studied, replace(cleaning, lowercase=False), cleaning, 1)
-    return found
-
-
-def _loss(sentences: list[str], kinder: Cleaning, cleaning: Cleaning, first_word: int) -> Loss:
-    """What `cleaning` does, from the `first_word` of each sentence on, to the words that `kinder` leaves."""
+    if not cleaning.strip_accents:
+        return None
     words = Counter[str]()
-    for sentence in clean_batch(sentences, kinder):
-        words.update(normalize("NFKC", sentence).split()[first_word:])
+    kinder = replace(cleaning, strip_accents=False)
+    for sentence in sentences[:: max(1, len(sentences) // _STUDIED)]:
+        words.update(normalize("NFKC", clean(sentence, kinder)).split())
     changed, merged = 0, Counter[tuple[str, str, str]]()
     first: dict[str, str] = {}  # what a word becomes: the most frequent word that becomes it
     for word, count in words.most_common():
@@ -114,20 +105,19 @@ def _loss(sentences: list[str], kinder: Cleaning, cleaning: Cleaning, first_word
     return Loss(changed / total, merged.total() / total, [example for example, _ in merged.most_common(3)])
 
 
-def warn_of_losses(found: dict[str, Loss], sentences: list[str]) -> None:
-    """Say in one warning what the cleaning would take from a language that needs it, with the switch to change."""
-    said = []
-    accents = found.get("strip_accents")
+def warn_of_losses(accents: Loss | None, sentences: list[str], cleaning: Cleaning) -> None:
+    """Warn once of what the cleaning would take from a language that needs it, with the switch to change."""
+    warnings = []
     if accents and accents.changed >= _NOTABLE:
         examples = ", ".join(f"{a} = {b}" for a, b, _ in accents.examples)
         made_equal = f" and makes {accents.merged:.1%} equal to another word ({examples})" if examples else ""
-        said.append(
+        warnings.append(
             f"dropping accents and marks changes {accents.changed:.1%} of the words{made_equal}:"
             " --no-strip-accents keeps them"
         )
-    if "lowercase" in found:
+    if cleaning.lowercase:
         text = "".join(sentences[:: max(1, len(sentences) // 1000)])
         if text.count("ı") > _DOTLESS * len(text):
-            said.append("lower-casing makes i of I, which is ı in this text: --no-lowercase keeps it")
-    if said:
-        console.warn("; ".join(said))
+            warnings.append("lower-casing makes i of I, which is ı in this text: --no-lowercase keeps it")
+    if warnings:
+        console.warn("; ".join(warnings))

@@ -115,17 +115,15 @@ def _resolve_one(name: str, weight: float) -> list[Source]:
     for kind, ending in TASKS.items():
         if name.startswith(f"{kind}:"):
             return [Source(str(p), kind, "", weight) for p in _existing(name.removeprefix(f"{kind}:"), (ending,))]
-    return [_of_file(path, weight) for path in _existing(name, _ALL_ENDINGS)]
+    found = []
+    for path in _existing(name, _ALL_ENDINGS):
+        compression = path.suffix if path.suffix in COMPRESSIONS else ""
+        ending = Path(path.name.removesuffix(compression)).suffix
+        found.append(Source(str(path), ENDINGS.get(ending, "parquet"), compression, weight))
+    return found
 
 
 _ALL_ENDINGS = (".parquet", *ENDINGS, *(kind + packed for kind in ENDINGS for packed in COMPRESSIONS))
-
-
-def _of_file(path: Path, weight: float) -> Source:
-    if path.suffix == ".parquet":
-        return Source(str(path), "parquet", "", weight)
-    compression = path.suffix if path.suffix in COMPRESSIONS else ""
-    return Source(str(path), ENDINGS[Path(path.name.removesuffix(compression)).suffix], compression, weight)
 
 
 def _existing(name: str, endings: Sequence[str]) -> list[Path]:

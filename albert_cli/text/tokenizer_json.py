@@ -33,21 +33,17 @@ def read_model(model: bytes) -> Any:
     return proto
 
 
-def ends_in_digit_comma(piece: str) -> bool:
-    """Whether the piece is of the kind that ALBERT's tokenizer never emits, such as "▁2011,"."""
-    return len(piece) > 1 and piece.endswith(",") and piece[-2].isdigit()
-
-
 def penalise_digit_comma(proto: Any) -> bool:
-    """Lower the score of digit-comma pieces so far that they are never chosen; True when there were any.
+    """Lower the score of pieces such as "▁2011," so far that they are never chosen; True when there were any.
 
-    The reference encodes the text before the comma again instead; lowering the scores gives the same
-    pieces in one pass, in SentencePiece and in Hugging Face alike.
+    ALBERT's tokenizer never emits them. The reference encodes the text before the comma again instead; lowering the
+    scores gives the same pieces in one pass, in SentencePiece and in Hugging Face alike.
     """
-    pieces = [p for p in proto.pieces if p.type == p.NORMAL and ends_in_digit_comma(p.piece)]
-    for piece in pieces:
+    normal = (p for p in proto.pieces if p.type == p.NORMAL)
+    found = [p for p in normal if p.piece.endswith(",") and p.piece[-2:-1].isdigit()]
+    for piece in found:
         piece.score -= _DIGIT_COMMA_PENALTY
-    return bool(pieces)
+    return bool(found)
 
 
 def tokenizer_json(proto: Any, cleaning: Cleaning) -> str:
@@ -95,12 +91,7 @@ def _normalizer(charsmap: bytes, cleaning: Cleaning) -> Any:
     """`clean`, then SentencePiece's normaliser, as a sequence of `tokenizers` steps."""
     from tokenizers import Regex, normalizers
 
-    forms = {
-        "NFKD": normalizers.NFKD,
-        "NFKC": normalizers.NFKC,
-        "NFD": normalizers.NFD,
-        "NFC": normalizers.NFC,
-    }
+    forms = {form: getattr(normalizers, form) for form in ("NFKD", "NFKC", "NFD", "NFC")}
     before, after = cleaning.steps
     precompiled = normalizers.Precompiled(charsmap)
     # The classes are Python's own: the engine's \s and \p{M} differ in some characters.

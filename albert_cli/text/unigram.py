@@ -81,17 +81,10 @@ def train(sentences: list[str], size: int, character_coverage: float, seed: int)
         )
     except RuntimeError as error:
         raise _explained(error, size) from None
-    return _with_exact_scores(model.getvalue())
-
-
-def _with_exact_scores(model: bytes) -> bytes:
-    """The model with its scores rounded to multiples of 1/1024, so that sums of them are exact in single precision.
-
-    SentencePiece adds scores in single precision, `tokenizers` in double. Where two segmentations have the same
-    pieces in another order ("0 00", "00 0") rounding would decide between them, differently in each program and
-    behind each beginning of a line. With exact sums both take the same one: up to 16,384 in all, some 1,500 pieces.
-    """
-    proto = read_model(model)
+    # SentencePiece adds scores in single precision, `tokenizers` in double. Where two segmentations have the same
+    # pieces in another order ("0 00", "00 0") rounding would decide between them, differently in each program and
+    # behind each beginning of a line. Multiples of 1/1024 have exact sums: up to 16,384 in all, some 1,500 pieces.
+    proto = read_model(model.getvalue())
     for piece in proto.pieces:
         piece.score = round(piece.score * _SCORES_A_NAT) / _SCORES_A_NAT
     return bytes(proto.SerializeToString())
@@ -120,7 +113,7 @@ def cut(proto: Any, size: int) -> bytes:
 
 
 def _with_barriers(sentence: str) -> str:
-    """Forbid pieces that reach from a digit to a comma, which ALBERT never emits (see `ends_in_digit_comma`).
+    """Forbid pieces that reach from a digit to a comma, which ALBERT never emits (see `penalise_digit_comma`).
 
     Composed first, as SentencePiece is going to do, so that no full-width comma slips through.
     """

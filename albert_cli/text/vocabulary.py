@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from albert_cli import store
 from albert_cli.errors import CheckpointError
-from albert_cli.text.clean import Cleaning, clean, clean_batch
+from albert_cli.text.clean import Cleaning, clean
 from albert_cli.text.tokenizer_json import (
     SPECIAL_TOKENS,
     penalise_digit_comma,
@@ -102,7 +102,7 @@ class Vocabulary:
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """`encode` for many texts at once, on the calling thread."""
-        return self.encode_cleaned(clean_batch(texts, self.cleaning))
+        return self.encode_cleaned([clean(text, self.cleaning) for text in texts])
 
     def encode_cleaned(self, texts: Sequence[str]) -> list[list[int]]:
         """The token ids of texts that need no cleaning any more, on the calling thread."""

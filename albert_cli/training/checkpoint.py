@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 
 from albert_cli import console, store
 from albert_cli.errors import CheckpointError
+from albert_cli.random import step_seed
 from albert_cli.training.optimizers import load_state, state_tensors
 
 OPTIMIZER = "optimizer.safetensors"
@@ -100,6 +101,4 @@ def restore(directory: Path, optimizer: Optimizer) -> TrainState:
 
 def seed_for(seed: int, step: int, part: int) -> None:
     """Seed the generators of the computation (dropout) for one micro-batch of one step."""
-    # Odd multipliers spread the three numbers over 63 bits; neighbouring steps share nothing.
-    mixed = seed * 0x9E3779B97F4A7C15 + step * 0xBF58476D1CE4E5B9 + part * 0x94D049BB133111EB
-    torch.manual_seed(mixed & 0x7FFF_FFFF_FFFF_FFFF)
+    torch.manual_seed(step_seed(seed, step, part))

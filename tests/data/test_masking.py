@@ -263,5 +263,5 @@ def test_masking_changes_only_what_it_lists(seed: int, length: int, cap: int, pe
 
 def test_ids_that_the_vocabulary_lacks_are_refused() -> None:
     small = FakeVocabulary(size=50, is_word_start=word_starts(50))
-    with pytest.raises(CheckpointError, match="only 50 pieces"):
+    with pytest.raises(CheckpointError, match="only 50 tokens"):
         batch(text_like_corpus(20), small, PairSettings(), 0, np.arange(2))

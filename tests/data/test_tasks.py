@@ -74,10 +74,10 @@ def finished_tasks(out: Path) -> int:
     return len(list(out.glob("shards/[!.]*/manifest.json")))
 
 
-def test_kill_9_at_ten_moments_then_the_same_command(
+def test_kill_9_at_five_moments_then_the_same_command(
     small_vocabulary: Path, write_files: Files, tmp_path: Path
 ) -> None:
-    """A build is killed a random moment after it has finished one more task, ten times over."""
+    """A build is killed a random moment after it has finished one more task, five times over."""
     settings = BuildSettings(holdout=0.1, split_bytes=16_000, dedup=True)
     sources = write_files(3)
     sources.append(str(shutil.copy(sources[0], tmp_path / "doubled.txt")))
@@ -85,7 +85,7 @@ def test_kill_9_at_ten_moments_then_the_same_command(
     out = tmp_path / "killed"
     command = [sys.executable, "-c", _BUILD, str(small_vocabulary), str(out), *sources]
     kills, rng = 0, random.Random(4)
-    for _ in range(10):
+    for _ in range(5):
         process = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])})
         before, deadline = finished_tasks(out), time.monotonic() + 60
         while finished_tasks(out) <= before and process.poll() is None and time.monotonic() < deadline:
@@ -94,7 +94,7 @@ def test_kill_9_at_ten_moments_then_the_same_command(
         kills += process.poll() is None
         process.send_signal(signal.SIGKILL)
         process.wait()
-    assert kills >= 9
+    assert kills >= 4
     build(sources, small_vocabulary, out, settings, workers=1)
     assert contents(out) == contents(tmp_path / "whole")
 

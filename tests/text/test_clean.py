@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from albert_cli.errors import ConfigError
-from albert_cli.text.clean import Cleaning, clean, clean_batch
+from albert_cli.text.clean import Cleaning, clean
 
 FORMS = ["NFKD", "NFKC", "NFC", "none"]
 CLEANINGS = st.builds(Cleaning, st.booleans(), st.booleans(), st.sampled_from(FORMS))
@@ -75,22 +75,6 @@ def by_the_letter(text: str, cleaning: Cleaning) -> str:
 @given(st.text(), CLEANINGS)
 def test_the_short_cuts_change_nothing(text: str, cleaning: Cleaning) -> None:
     assert clean(text, cleaning) == by_the_letter(text, cleaning)
-
-
-PLAIN = st.from_regex(r"[A-Za-z.,']{0,4}( [A-Za-z0-9]{1,3}){0,3}", fullmatch=True)
-ANY = st.text(st.one_of(st.sampled_from(" \t\n\r\v\f\x1c\x1f\x85éΣ"), st.characters(max_codepoint=127)), max_size=6)
-
-
-@given(st.lists(PLAIN), st.lists(st.one_of(PLAIN, ANY, st.text(max_size=5))), CLEANINGS)
-def test_a_batch_is_each_text_cleaned(tidy: list[str], mixed: list[str], cleaning: Cleaning) -> None:
-    for texts in (tidy, mixed, [*tidy, "Élan vital", *tidy]):
-        assert clean_batch(texts, cleaning) == [clean(text, cleaning) for text in texts]
-
-
-@pytest.mark.parametrize("space", [chr(c) for c in range(128) if chr(c).isspace()])
-def test_a_batch_finds_every_untidy_space(space: str) -> None:
-    for text in (f"A{space}b", f"{space}A", f"A{space}", f"A {space}b", space, space * 2):
-        assert clean_batch(["B", text, "C"], Cleaning()) == ["b", " ".join(text.split()).lower(), "c"]
 
 
 def test_every_combining_character_is_dropped() -> None:
