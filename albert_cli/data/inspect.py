@@ -210,9 +210,8 @@ def _describe_vocabulary(directory: Path) -> tuple[dict[str, Any], list[str]]:
 def _describe_other(directory: Path) -> tuple[dict[str, Any], list[str]]:
     """A run, a checkpoint, a task or a result: its step, its last metrics, its score."""
     facts: dict[str, Any] = {}
-    steps = sorted(p.name for p in directory.glob("step-*") if (p / store.MANIFEST).is_file())
-    if steps:
-        facts["checkpoints"] = steps
+    if steps := store.saved_steps(directory):
+        facts["checkpoints"] = [step.name for step in steps]
     for name in ("status.json", "state.json"):
         if (directory / name).is_file():
             facts[name.removesuffix(".json")] = store.read_json(directory / name)
