@@ -153,7 +153,7 @@ def whole_step(
     loss: Callable[[], Tensor],
     settings: OptimizerSettings,
     precision: str,
-    group: Group | None = None,
+    group: Group = ALONE,
 ) -> Step:
     """One step as the loop takes it; the rate is 0, so that all rounds compute with the same weights."""
     optimizer, device = make_optimizer(model, settings), next(model.parameters()).device
