@@ -7,7 +7,7 @@ nobody drops anything inside the encoder, as the paper fine-tunes (Table 14).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import cycle
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from albert_cli import console
 from albert_cli.bench import harness, peer
-from albert_cli.bench.harness import Round, Step
+from albert_cli.bench.harness import Round
 from albert_cli.bench.step import GLUE_MAX
 from albert_cli.counting import costs, shapes
 from albert_cli.data.batches import PackedBatch
@@ -31,8 +31,7 @@ from albert_cli.model.packing import pack
 from albert_cli.tasks.classification import Classification, encode
 from albert_cli.tasks.spec import find_task
 from albert_cli.text.vocabulary import Vocabulary
-from albert_cli.training.device import autocast, choose_device, place, resolve_auto, use_threads
-from albert_cli.training.optimizers import clip, make_optimizer, update
+from albert_cli.training.device import choose_device, place, resolve_auto, use_threads
 from albert_cli.training.task_recipe import resolve
 
 WIDTHS: Final = {"transformers, padded to the longest": 0, f"transformers, padded to {GLUE_MAX}": GLUE_MAX}
@@ -97,14 +96,18 @@ class _Bench:
         torch.manual_seed(0)
         model = SequenceClassifier(self.shape, len(self.task.output_names))
         place(model, self.train, self.device)
-        variants = {"albert": self._own_step(model)}
-        losses = {"albert": self._loss_now(model, lambda batch: self._own_loss(model, batch))}
+        precision, first = self.train.precision, self.batches[0]
+        own = partial(self._own_loss, model)
+        in_turn = partial(next, map(own, cycle(self.batches)))
+        variants = {"albert": harness.whole_step(model, in_turn, self.recipe.optimizer, precision)}
+        losses = {"albert": harness.without_dropout(model, partial(own, first), precision)}
         if self.options.against == "transformers":
             twin = peer.twin(model)
             for name, width in WIDTHS.items():
                 loss = partial(self._peer_loss, twin, width)
-                losses[name], losses_in_turn = self._loss_now(twin, loss), map(loss, cycle(self.batches))
-                variants[name] = peer.plain_step(twin, partial(next, losses_in_turn), self.train.precision, self.device)
+                losses[name] = harness.without_dropout(twin, partial(loss, first), precision)
+                in_turn = partial(next, map(loss, cycle(self.batches)))
+                variants[name] = harness.plain_step(twin, in_turn, precision)
         rounds = [
             Round(int(batch.offsets[-1]), costs.batch_flops(self.shape, np.diff(batch.offsets), 0))
             for batch, _ in self.batches[harness.WARM_UP :]
@@ -125,21 +128,6 @@ class _Bench:
             "variants": compared["variants"],
         }
 
-    def _own_step(self, model: SequenceClassifier) -> Step:
-        """One whole step of ours; the rate is 0, so that all rounds compute with the same weights."""
-        optimizer, drawn = make_optimizer(model, self.recipe.optimizer), cycle(self.batches)
-
-        def step() -> float:
-            with autocast(self.train.precision, self.device):
-                loss = self._own_loss(model, next(drawn))
-            loss.backward()  # type: ignore[no-untyped-call]
-            norm = clip(model, self.recipe.optimizer.clip_norm)
-            read = torch.stack([loss.detach(), norm]).tolist()  # as the loop does before it updates
-            update(optimizer, 0.0)
-            return float(read[0])
-
-        return step
-
     def _own_loss(self, model: SequenceClassifier, labelled: Labelled) -> Tensor:
         batch, labels = labelled
         logits = model(pack(batch, self.device)).float()
@@ -151,11 +139,6 @@ class _Bench:
             **peer.padded(batch, self.device, width), labels=torch.from_numpy(labels).to(self.device)
         ).loss
         return loss
-
-    def _loss_now(self, model: torch.nn.Module, loss: Callable[[Labelled], Tensor]) -> float:
-        """On the first batch without dropout, before anything is timed."""
-        with harness.evaluating(model), autocast(self.train.precision, self.device):
-            return float(loss(self.batches[0]))
 
 
 def text(result: Mapping[str, Any]) -> str:

@@ -10,13 +10,19 @@ from statistics import fmean, median
 from typing import Any, Final
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from albert_cli import console
 from albert_cli.machine import matmul, matmul_peak, synchronize
 from albert_cli.model.heads import PretrainingModel
+from albert_cli.ranks import Group
+from albert_cli.training.device import autocast
+from albert_cli.training.loop import reduce_gradients
+from albert_cli.training.optimizers import clip, make_optimizer, update
+from albert_cli.training.settings import OptimizerSettings
 
 WARM_UP: Final = 2  # calls of every variant that are not timed: compilation, autotuning, the allocator
+ALONE: Final = Group()
 Step = Callable[[], float]  # one call to time; it returns its loss
 
 
@@ -140,6 +146,52 @@ def compiled(model: PretrainingModel, step: Step) -> Step:
             model.encoder.block = plain
 
     return function
+
+
+def whole_step(
+    model: nn.Module,
+    loss: Callable[[], Tensor],
+    settings: OptimizerSettings,
+    precision: str,
+    group: Group = ALONE,
+) -> Step:
+    """One step as the loop takes it; the rate is 0, so that all rounds compute with the same weights."""
+    optimizer, device = make_optimizer(model, settings), next(model.parameters()).device
+
+    def step() -> float:
+        with autocast(precision, device):
+            value = loss()
+        value.backward()  # type: ignore[no-untyped-call]
+        if group.world_size > 1:
+            reduce_gradients(model, group)
+        read = torch.stack([value.detach(), clip(model, settings.clip_norm)]).tolist()  # before the update, as there
+        update(optimizer, 0.0)
+        return float(read[0])
+
+    return step
+
+
+def plain_step(model: nn.Module, loss: Callable[[], Tensor], precision: str) -> Step:
+    """One step as a plain training script has it: clipped, AdamW in one kernel; the rate is 0."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.0, weight_decay=0.01, fused=True)
+    device = next(model.parameters()).device
+
+    def step() -> float:
+        optimizer.zero_grad(set_to_none=True)
+        with autocast(precision, device):
+            value = loss()
+        value.backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        return float(value.detach())
+
+    return step
+
+
+def without_dropout(model: nn.Module, loss: Callable[[], Tensor], precision: str) -> float:
+    """The loss in evaluation mode."""
+    with evaluating(model), autocast(precision, next(model.parameters()).device):
+        return float(loss())
 
 
 @contextmanager

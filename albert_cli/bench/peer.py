@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from albert_cli.bench.harness import Step
 from albert_cli.data.batches import PackedBatch
 from albert_cli.errors import ConfigError
 from albert_cli.model import hub
 from albert_cli.model.heads import PretrainingModel, SequenceClassifier
-from albert_cli.training.device import autocast
 
 
 def twin(model: PretrainingModel | SequenceClassifier) -> torch.nn.Module:
@@ -71,19 +68,3 @@ def pretraining_inputs(model: PretrainingModel, batch: PackedBatch, device: torc
     sop = np.where(batch.order_labels < 0, -100, batch.order_labels).astype(np.int64)
     name = "sentence_order_label" if hub.model_type(model.config) == "albert" else "next_sentence_label"
     return given | {"labels": torch.from_numpy(labels).to(device), name: torch.from_numpy(sop).to(device)}
-
-
-def plain_step(model: torch.nn.Module, loss: Callable[[], Tensor], precision: str, device: torch.device) -> Step:
-    """One step as a plain training script has it: clipped, AdamW in one kernel; the rate is 0."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.0, weight_decay=0.01, fused=True)
-
-    def step() -> float:
-        optimizer.zero_grad(set_to_none=True)
-        with autocast(precision, device):
-            value = loss()
-        value.backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        return float(value.detach())
-
-    return step

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import cycle
 from pathlib import Path
 from statistics import median
@@ -33,7 +34,7 @@ from albert_cli.model.heads import PretrainingModel
 from albert_cli.ranks import Group, process_group
 from albert_cli.training.batching import BatchSettings
 from albert_cli.training.device import autocast, choose_device, place, reproducible, resolve_auto, use_threads
-from albert_cli.training.loop import accumulate, reduce_gradients
+from albert_cli.training.loop import reduce_gradients
 from albert_cli.training.objectives import PretrainingJob
 from albert_cli.training.optimizers import clip, make_optimizer, update
 from albert_cli.training.pretrain_recipe import resolve
@@ -129,51 +130,41 @@ class _Bench:
         batch: PackedBatch = self.batches[round_][0].data
         return batch
 
+    def _all_packed(self) -> list[PackedBatch]:
+        return [self._packed(round_) for round_ in range(len(self.batches))]
+
     # ------------------------------------------------------------ everyone's step
 
     def _variants(self) -> tuple[dict[str, Step], dict[str, float]]:
         """The step of everyone who takes part, and each one's loss without dropout before anything is timed."""
+        precision, first = self.train.precision, self._packed(0)
+        losses = {"albert": harness.without_dropout(self.model, lambda: self._loss(first), precision)}
         variants = {"albert": self._own()}
-        first = self._packed(0)
-        with harness.evaluating(self.model), autocast(self.train.precision, self.device):
-            losses = {"albert": float(self._loss(first))}
         if self.options.against == "transformers":
             twin = peer.twin(self.model)
-            with harness.evaluating(twin), autocast(self.train.precision, self.device):
-                losses["transformers"] = float(self._peer_loss(twin, first))
+            losses["transformers"] = harness.without_dropout(twin, lambda: self._peer_loss(twin, first), precision)
             if self.options.compiled and self.train.compile == "off":
                 variants["albert, compiled"] = harness.compiled(self.model, self._own())
-            variants["transformers"] = self._peer(twin, twin)
+            called: dict[str, Any] = {"transformers": twin}
             if self.options.compiled:
-                variants["transformers, compiled"] = self._peer(twin, torch.compile(twin))  # type: ignore[arg-type]
+                called["transformers, compiled"] = torch.compile(twin)
+            for name, function in called.items():
+                in_turn = map(partial(self._peer_loss, function), cycle(self._all_packed()))
+                variants[name] = harness.plain_step(twin, partial(next, in_turn), precision)
         return variants, {name: losses[name.removesuffix(", compiled")] for name in variants}
 
     def _own(self) -> Step:
-        """One whole step of ours; the rate is 0, so that all rounds compute with the same weights."""
-        batches = cycle(self.batches)
-
-        def step() -> float:
-            means = accumulate(self.job, next(batches), self.train, 0, self.group)
-            norm = clip(self.model, self.recipe.optimizer.clip_norm)
-            read = torch.stack([*means.values(), norm]).tolist()  # as the loop does before it updates
-            update(self.optimizer, 0.0)
-            return float(sum(read[: len(self.job.loss_names)]))
-
-        return step
+        in_turn = map(self._loss, cycle(self._all_packed()))
+        return harness.whole_step(
+            self.model, partial(next, in_turn), self.recipe.optimizer, self.train.precision, self.group
+        )
 
     def _loss(self, batch: PackedBatch) -> Tensor:
         if self.recipe.data.sentence_loss == "none":
             batch = replace(batch, order_labels=np.full_like(batch.order_labels, -1))
         return pretraining_loss(self.model, batch, self.device)
 
-    def _peer(self, twin: torch.nn.Module, called: torch.nn.Module) -> Step:
-        """One step as a plain training script has it, padded to the longest of the batch."""
-        batches = cycle(range(len(self.batches)))
-        return peer.plain_step(
-            twin, lambda: self._peer_loss(called, self._packed(next(batches))), self.train.precision, self.device
-        )
-
-    def _peer_loss(self, called: torch.nn.Module, batch: PackedBatch) -> Tensor:
+    def _peer_loss(self, called: Any, batch: PackedBatch) -> Tensor:
         given = peer.pretraining_inputs(self.model, batch, self.device)
         if self.recipe.data.sentence_loss == "none":
             shown = {key: value for key, value in given.items() if "label" not in key}

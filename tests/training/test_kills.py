@@ -32,7 +32,7 @@ from albert_cli.training.objectives import PretrainingJob
 from albert_cli.training.optimizers import Lamb
 from tests.processes import Run, start_ranks
 
-KILLS = int(os.environ.get("ALBERT_TEST_KILLS", "6"))
+KILLS = int(os.environ.get("ALBERT_TEST_KILLS", "4"))
 LAST = "step-00000020"
 PHASES = ("data", "forward", "backward", "update", "evaluation", "save")
 # How often each is aimed at; "any" is a moment of the whole process, its start and the resumption included.
