@@ -22,6 +22,8 @@ VERBS = (
     "pretrain",
     "finetune",
     "eval",
+    "search",
+    "ensemble",
     "params",
     "predict",
     "encode",
