@@ -77,7 +77,7 @@ def run(
         else:
             _run_apart(jobs, places, keep)
         if is_stopping():
-            raise Interrupted("stopped", "the same command goes on from there")
+            raise Interrupted("stopped before every run was done", "the same command goes on from there")
 
 
 def _run_apart(jobs: Sequence[Job[T]], places: Places, keep: Callable[[Job[T], T | BaseException], None]) -> None:

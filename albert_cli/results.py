@@ -9,7 +9,7 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Self, TypeVar
+from typing import Annotated, Any, Self
 
 from pydantic import (
     BaseModel,
@@ -26,8 +26,6 @@ from albert_cli import store
 
 RESULTS = "results.json"
 CONTROLS = {"start": "same start", "random": "random weights"}  # `model.initial`, and what it is called
-
-T = TypeVar("T")
 
 
 def number(value: object) -> float | None:

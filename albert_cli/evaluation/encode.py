@@ -22,7 +22,6 @@ from albert_cli.model import hub
 from albert_cli.model.heads import BareEncoder, EncoderStates
 from albert_cli.model.packing import pack
 from albert_cli.tasks.classification import Example, encode, text_example
-from albert_cli.tasks.features import Features
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.device import choose_device
 
@@ -55,14 +54,11 @@ class TextEncoder:
         hub.load_into(model, found)
         return cls(model.to(target).eval(), hub.vocabulary_of(found), target, pooling)
 
+    @torch.inference_mode()
     def vectors(self, examples: list[Example]) -> Vectors:
         """The vectors [N, H] float32 of N texts or pairs, in their order; what is too long is cut, and counted."""
         features = encode(examples, self.vocabulary, self.model.config.max_position_embeddings)
         self.truncated += features.truncated
-        return self._compute(features)
-
-    @torch.inference_mode()
-    def _compute(self, features: Features) -> Vectors:
         found = np.empty((len(features), self.model.config.hidden_size), np.float32)
         for index in features.eval_batches(_TOKENS):
             packed, _ = features.batch(index)

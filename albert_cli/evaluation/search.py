@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -59,86 +60,71 @@ def parse(lists: Sequence[str]) -> list[Point]:
     return list(itertools.product(*([(key, value) for value in values] for key, values in found.items())))
 
 
+@dataclass
+class _Combination:
+    """A point of the search, made ready, and where its runs go."""
+
+    values: Point
+    request: Request
+    prepared: Prepared
+    out: Path
+
+
 def search(request: Request, task: str, lists: Sequence[str], out: Path) -> dict[str, Any]:
-    """Evaluate every combination below `out`, each resumable; return `results.json` with all and the best."""
+    """Evaluate every combination below `out`, each resumable; return `results.json` with all and the best.
+
+    A task that combinations start from by name is trained once for all, without the searched values. Raises
+    `NoneEnded` where every seed of every combination diverged.
+    """
     if task == GLUE:
         raise ConfigError("a search is for one task", "for example albert search rte …")
     if request.nproc < 1:
         raise ConfigError(f"--nproc {request.nproc}: at least one is needed")
     points = parse(lists)
     refuse_foreign(out, RESULTS, *map(_folder, points), "start-*")
-    asked = {point: dataclasses.replace(request, overrides=request.overrides + _overrides(point)) for point in points}
-    ready: dict[Point, Prepared] = {}
+    found: list[_Combination] = []
     for point in points:
-        ready[point] = _prepared(asked[point], task, next(iter(ready.values()), None))
-    starts = _starts(ready, request)
-    budget = _budget(ready, starts, request)
-    console.note(_budget_text(budget, starts))
-    _start(ready, starts, out)
-    jobs = [parallel.Job(asked[point], task, prepared, out / _folder(point)) for point, prepared in ready.items()]
-    parallel.train(jobs, request.nproc)
-    results = {point: _evaluated(prepared, out / _folder(point), request.runs) for point, prepared in ready.items()}
-    result = _record(results, budget)
+        found.append(_combination(request, task, point, out, found[0].prepared if found else None))
+    starts: dict[str, Prepared] = {}
+    for c in found:
+        name = start_task(c.prepared)
+        if name is not None and name not in starts:
+            try:
+                starts[name] = prepare_start(c.prepared, request.overrides)
+            except MissingData as error:
+                c.prepared = without_start(c.prepared, error.message)
+    budget = _budget(found, starts, request)
+    made = {name: make_start(found[0].prepared, other, out / f"start-{name}") for name, other in starts.items()}
+    for c in found:
+        if (name := start_task(c.prepared)) is not None:
+            c.prepared = start_from_run(c.prepared, made[name])
+    parallel.train([parallel.Job(c.request, task, c.prepared, c.out) for c in found], request.nproc)
+    result = _results(found, request.runs) | {"budget": budget}
     store.write_json(out / RESULTS, result)
     return result
-
-
-def _overrides(point: Point) -> tuple[str, ...]:
-    return tuple(f"{SHORT.get(key, key)}={value}" for key, value in point)
 
 
 def _folder(point: Point) -> str:
     return ",".join(f"{key}={value}" for key, value in point)
 
 
-def _prepared(asked: Request, task: str, like: Prepared | None) -> Prepared:
-    prepared = prepare_task(asked, task, like)
+def _combination(request: Request, task: str, point: Point, out: Path, like: Prepared | None) -> _Combination:
+    overrides = tuple(f"{SHORT.get(key, key)}={value}" for key, value in point)
+    request = dataclasses.replace(request, overrides=request.overrides + overrides)
+    prepared = prepare_task(request, task, like)
     if prepared.for_scoring:
-        raise ConfigError(
-            f"{asked.checkpoint}: is fine-tuned for {prepared.task.title} already",
-            "search from a pretrained checkpoint",
-        )
-    _ = prepared.examples
-    return prepared
+        hint = "search from a pretrained checkpoint"
+        raise ConfigError(f"{request.checkpoint}: is fine-tuned for {prepared.task.title} already", hint)
+    _ = prepared.examples  # what is wrong with them is found out before anything is trained
+    return _Combination(point, request, prepared, out / _folder(point))
 
 
-# ---------------------------------------------------------------- what combinations start from
-
-
-def _starts(ready: dict[Point, Prepared], request: Request) -> dict[str, Prepared]:
-    """The tasks that combinations start from by name, each once for all and without the searched values.
-
-    A combination whose start has no data is made ready without it.
-    """
-    starts: dict[str, Prepared] = {}
-    for point, prepared in ready.items():
-        name = start_task(prepared)
-        if name is not None and name not in starts:
-            try:
-                starts[name] = prepare_start(prepared, request.overrides)
-            except MissingData as error:
-                ready[point] = without_start(prepared, error.message)
-    return starts
-
-
-def _start(ready: dict[Point, Prepared], starts: Mapping[str, Prepared], out: Path) -> None:
-    """Fine-tune those tasks, and let the combinations begin with their encoders."""
-    first = next(iter(ready.values()))
-    made = {name: make_start(first, other, out / f"start-{name}") for name, other in starts.items()}
-    for point, prepared in ready.items():
-        if (name := start_task(prepared)) is not None:
-            ready[point] = start_from_run(prepared, made[name])
-
-
-# ---------------------------------------------------------------- the budget
-
-
-def _budget(ready: Mapping[Point, Prepared], starts: Mapping[str, Prepared], request: Request) -> dict[str, Any]:
-    """Runs, steps and seconds, of which the last by timing a few steps of each kind of batch."""
+def _budget(found: Sequence[_Combination], starts: Mapping[str, Prepared], request: Request) -> dict[str, float]:
+    """Runs, steps and seconds, of which the last by timing a few steps of each kind of batch; it is printed."""
     speeds: dict[tuple[Any, ...], float] = {}
     runs, steps, seconds = 0, 0, 0.0
-    each = [(prepared, request.runs, request.nproc) for prepared in ready.values()]
-    for prepared, times, nproc in [*each, *((other, 1, 1) for other in starts.values())]:
+    each = [(c.prepared, request.runs, request.nproc) for c in found] + [(other, 1, 1) for other in starts.values()]
+    for prepared, times, nproc in each:
         recipe = prepared.recipe
         kind = (recipe.task, recipe.train, recipe.data, recipe.model)
         if kind not in speeds:
@@ -146,7 +132,13 @@ def _budget(ready: Mapping[Point, Prepared], starts: Mapping[str, Prepared], req
         runs += times
         steps += prepared.schedule.total_steps * times
         seconds += prepared.schedule.total_steps * times * speeds[kind] / nproc
-    return {"combinations": len(ready), "runs": runs, "steps": steps, "seconds": round(seconds, 1)}
+    first = "".join(f", and {other.task.title} before them" for other in starts.values())
+    console.note(
+        f"{len(found)} combinations, {request.runs} seed{'s' if request.runs != 1 else ''} each{first}: {runs} runs, "
+        f"{steps:,} steps, about {console.duration(seconds)} of training by the speed of a few steps now, finished "
+        "runs included"
+    )
+    return {"combinations": len(found), "runs": runs, "steps": steps, "seconds": round(seconds, 1)}
 
 
 def _step_seconds(prepared: Prepared) -> float:
@@ -158,50 +150,31 @@ def _step_seconds(prepared: Prepared) -> float:
         return measure(job, loop, Group(), steps=3, seconds=0.5)
 
 
-def _budget_text(budget: Mapping[str, Any], starts: Mapping[str, Prepared]) -> str:
-    points = budget["combinations"]
-    seeds = (budget["runs"] - len(starts)) // points
-    each = f"{points} combinations, {seeds} seed{'s' if seeds != 1 else ''} each"
-    first = "".join(f", and {other.task.title} before them" for other in starts.values())
-    return (
-        f"{each}{first}: {budget['runs']} runs, {budget['steps']:,} steps, about "
-        f"{console.duration(budget['seconds'])} of training by the speed of a few steps now, finished runs included"
-    )
-
-
-# ---------------------------------------------------------------- the result
-
-
-def _evaluated(prepared: Prepared, out: Path, runs: int) -> Mapping[str, Any] | NoneEnded:
-    """The result of a combination; that every seed diverges is one too, as a high rate may make them."""
-    try:
-        return evaluate_task(prepared, out, runs)
-    except NoneEnded as error:
-        console.warn(error.message)
-        return error
-
-
-def _record(found: Mapping[Point, Mapping[str, Any] | NoneEnded], budget: Mapping[str, Any]) -> dict[str, Any]:
-    """Every combination, and the best of those with a score; raises `NoneEnded` where none has one."""
-    results = {point: result for point, result in found.items() if not isinstance(result, NoneEnded)}
-    failed = {point: error for point, error in found.items() if isinstance(error, NoneEnded)}
-    if not results:
-        raise next(iter(failed.values()))
-    first = next(iter(results.values()))
-    best = max(results, key=lambda point: results[point]["median"])  # of equals the first
+def _results(found: Sequence[_Combination], runs: int) -> dict[str, Any]:
+    """Every combination, and the best of those with a score; that every seed of one diverges is a result too."""
     kept = ("median", "spread", "scores_by_seed", "diverged", "collapsed", "seconds")
     none: dict[str, Any] = {"median": None, "spread": None, "scores_by_seed": {}, "collapsed": {}, "seconds": 0.0}
-    rows = {point: {key: result[key] for key in kept} for point, result in results.items()}
-    rows |= {point: {**none, "diverged": error.seeds} for point, error in failed.items()}
+    points, ended, failed = [], [], []
+    for c in found:
+        about = {"values": dict(c.values), "directory": _folder(c.values)}
+        try:
+            result = evaluate_task(c.prepared, c.out, runs)
+        except NoneEnded as error:
+            console.warn(error.message)
+            failed.append(error)
+            points.append({**about, **none, "diverged": error.seeds})
+        else:
+            ended.append(result)
+            points.append({**about, **{key: result[key] for key in kept}})
+    if not ended:
+        raise failed[0]
+    best = max((p for p in points if p["median"] is not None), key=lambda p: p["median"])  # of equals the first
+    of_all = ("task", "title", "metric", "majority", "checkpoint", "data", "versions", "examples")
     return {
         "kind": "search",
-        **{
-            key: first[key]
-            for key in ("task", "title", "metric", "majority", "checkpoint", "data", "versions", "examples")
-        },
-        "points": [{"values": dict(point), "directory": _folder(point), **rows[point]} for point in found],
-        "best": {"values": dict(best), "directory": _folder(best), "median": results[best]["median"]},
+        **{key: ended[0][key] for key in of_all},
+        "points": points,
+        "best": {key: best[key] for key in ("values", "directory", "median")},
         "caveat": CAVEAT,
-        "budget": dict(budget),
-        "seconds": round(sum(result["seconds"] for result in results.values()), 2),
+        "seconds": round(sum(p["seconds"] for p in points), 2),
     }

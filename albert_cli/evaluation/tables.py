@@ -33,7 +33,7 @@ def text(result: Mapping[str, object]) -> str:
             return _predictions_text(record)
         case "ensemble":
             return _ensemble_text(record)
-    return f"{_table(_HEADERS, _rows([record]))}\n\n{console.wrapped(_notes([record]))}"
+    return "\n\n".join(filter(None, (_table(_HEADERS, _rows([record])), console.wrapped(_notes([record])))))
 
 
 def run_text(result: Mapping[str, object], out: Path | None) -> str:
@@ -57,7 +57,8 @@ def _suite_text(suite: Suite) -> str:
     notes = [*_notes(tasks), *([f"Left out, without data: {left_out}."] if left_out else [])]
     notes += [_predictions_text(suite.diagnostics)] if suite.diagnostics else []
     parts = [_table(_HEADERS, rows), console.wrapped(notes)]
-    return "\n\n".join([*parts, *([_submission_text(suite.submission)] if suite.submission else [])])
+    parts += [_submission_text(suite.submission)] if suite.submission else []
+    return "\n\n".join(filter(None, parts))
 
 
 def _rows(tasks: Sequence[Result]) -> list[list[str]]:

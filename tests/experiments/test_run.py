@@ -19,7 +19,7 @@ import pytest
 from albert_cli import store
 from albert_cli.cli import reproduce as verb
 from albert_cli.errors import BusyError, Interrupted
-from albert_cli.experiments import recipe
+from albert_cli.experiments import outcome, pages, recipe
 from albert_cli.experiments.plan import Plan, Request, make
 from albert_cli.experiments.runner import run_plan
 from tests.command import albert, snapshot
@@ -83,19 +83,18 @@ def test_another_experiment_takes_the_runs_that_are_there(
 def test_the_verdict_turns_with_the_result_files(tmp_path: Path, tiny_data: Path) -> None:
     """Nothing on the page is typed in: other numbers in the files, another verdict."""
     claim = "A model trained on NSP is at chance on sentence order."
-    result = reproduce("sentence-loss", tmp_path, "--data", tiny_data)
+    plan = make(recipe.load("sentence-loss"), Request("smoke", tmp_path, data=tiny_data))
+    (tmp_path / "stages").mkdir()
     found = []
     for accuracies in ((0.50, 0.51), (0.92, 0.93), (0.40, 0.80)):
-        for seed, accuracy in enumerate(accuracies):
-            for path in (tmp_path / "stages").glob("probe-*.json"):
-                record = json.loads(path.read_text())
-                if record["title"] == f"NSP, seed {seed}: intrinsic scores":
-                    record["result"] |= {"nsp_accuracy": 0.9, "sop_accuracy": accuracy, "sequences": 100_000}
-                    path.write_text(json.dumps(record))
-        result = reproduce("sentence-loss", tmp_path, "--data", tiny_data)
-        assert result["stages_done_now"] == 0
-        found.append(next(c["verdict"] for c in result["claims"] if c["says"] == claim))
-        assert f"{100 * sum(accuracies) / 2:.1f}" in Path(result["report"]).read_text()
+        for run in plan.runs:
+            scores = {"nsp_accuracy": 0.9, "sop_accuracy": accuracies[run.seed], "sequences": 100_000}
+            store.write_json(plan.result(str(run.probe)), {"result": scores})
+        read = outcome.read(plan)
+        found.append(next(j.verdict for j in read.judgements if j.claim.says == claim))
+        page = pages.write(read)
+        for name in ("report.html", "report.md"):
+            assert f"{100 * sum(accuracies) / 2:.1f}" in page.with_name(name).read_text()
     assert found == ["holds", "does not hold at this scale", "too noisy to tell"]
 
 

@@ -1,0 +1,64 @@
+"""Jobs side by side: in the order of what they need, each error handed over, a killed process replaced."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from albert_cli import pool
+from albert_cli.errors import AlbertError, ConfigError, Interrupted
+from albert_cli.pool import Job, Places
+
+
+def answer(value: int) -> int:
+    return value
+
+
+def fail() -> int:
+    raise ConfigError("no such thing")
+
+
+def killed() -> int:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return 0
+
+
+def test_jobs_wait_for_what_they_need_and_one_that_fails_stops_no_other() -> None:
+    ended: dict[str, int | BaseException] = {}
+
+    def keep(job: Job[int], outcome: int | BaseException) -> None:
+        ended[job.name] = outcome
+
+    after = frozenset({"killed", "failed"})
+    jobs = [Job("last", answer, (2,), after), Job("killed", killed, ()), Job("failed", fail, ())]
+    pool.run(jobs, Places(1), keep)
+    assert list(ended) == ["killed", "failed", "last"] and ended["last"] == 2
+    assert isinstance(ended["killed"], AlbertError) and "was killed" in str(ended["killed"])
+    assert isinstance(ended["failed"], ConfigError)
+
+
+def test_what_is_raised_about_a_job_stops_the_others() -> None:
+    ended: list[str] = []
+
+    def keep(job: Job[int], outcome: int | BaseException) -> None:
+        ended.append(job.name)
+        raise ConfigError("enough")
+
+    with pytest.raises(ConfigError, match="enough"):
+        pool.run([Job("a", answer, (1,)), Job("b", answer, (2,))], Places(here=True), keep)
+    assert ended == ["a"]
+
+
+def test_asked_to_stop_no_other_job_is_begun() -> None:
+    ended: list[str] = []
+
+    def keep(job: Job[int], outcome: int | BaseException) -> None:
+        ended.append(job.name)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(Interrupted):
+        pool.run([Job("a", answer, (1,)), Job("b", answer, (2,))], Places(here=True), keep)
+    assert ended == ["a"] and signal.getsignal(signal.SIGTERM) is before
