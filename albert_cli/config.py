@@ -12,7 +12,6 @@ import json
 import tomllib
 import typing
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -25,6 +24,9 @@ T = TypeVar("T")
 _PACKAGE = Path(__file__).parent
 # Installed, the recipes lie inside the package; in a checkout, beside it.
 RECIPES = _PACKAGE / "recipes" if (_PACKAGE / "recipes").is_dir() else _PACKAGE.parent / "recipes"
+
+
+_ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {}  # made once for each schema, which takes a while
 
 
 # ---------------------------------------------------------------- finding and reading
@@ -137,12 +139,13 @@ def load(schema: type[T], recipe: str | Mapping[str, Any], overrides: Sequence[s
 
 def validate(schema: type[T], values: Mapping[str, Any], origin: str) -> T:
     """Check nested dictionaries against a dataclass: strict types, no unknown keys."""
-    from pydantic import ValidationError
+    from pydantic import TypeAdapter, ValidationError
 
     _refuse_unknown(schema, values, origin)
     try:
         # JSON mode lets TOML's integers be floats and its arrays tuples, and strictness still refuses "12" for 12.
-        made: T = _validator(typing.cast(Any, schema)).validate_json(json.dumps(values, default=str), strict=True)
+        adapter = _ADAPTERS.get(schema) or _ADAPTERS.setdefault(schema, TypeAdapter(schema))
+        made: T = adapter.validate_json(json.dumps(values, default=str), strict=True)
         return made
     except ValidationError as error:
         first = error.errors()[0]
@@ -152,13 +155,6 @@ def validate(schema: type[T], values: Mapping[str, Any], origin: str) -> T:
             raise cause from None
         got = "" if first["type"] == "missing" else f" (got {first['input']!r})"
         raise ConfigError(f"{origin}: {key}: {first['msg']}{got}") from None
-
-
-@cache
-def _validator(schema: Any) -> TypeAdapter[Any]:
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(schema)
 
 
 def _refuse_unknown(schema: type[Any], values: Mapping[str, Any], origin: str, prefix: str = "") -> None:

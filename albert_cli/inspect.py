@@ -14,7 +14,7 @@ from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.pretrain_recipe import resolve
 from albert_cli.training.settings import TrainSettings
 
-# A file that tells what a directory without a manifest is, or what is being made in it.
+# By a file in it, what a directory without a manifest is, or what is being made there.
 _KINDS = {
     "metrics.jsonl": "run",
     "results.json": "evaluation",

@@ -294,5 +294,7 @@ def text(result: Mapping[str, Any]) -> str:
 
 
 def _cell(scores: Mapping[str, Any]) -> str:
+    if scores["median"] is None:
+        return "diverged"
     seeds = " ".join(f"{100 * score:.1f}" for score in scores.get("scores_by_seed", {}).values())
     return f"{100 * scores['median']:.1f}" + (f" ({seeds})" if seeds else "")

@@ -70,6 +70,10 @@ def test_the_closing_words_say_what_every_seed_is_above() -> None:
     assert "with 125, 500 and 2,000 sentences every pretrained seed is above: same start" in said
 
 
+def test_a_control_that_diverged_has_no_scores() -> None:
+    assert quickstart._cell({"median": None, "scores_by_seed": {}, "diverged": [0, 1]}) == "diverged"
+
+
 def test_a_directory_belongs_to_one_scale(tmp_path: Path) -> None:
     for _ in range(2):
         quickstart._refuse_other_scale(tmp_path, quickstart.SMOKE)

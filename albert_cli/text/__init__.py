@@ -1,1 +1,1 @@
-"""From bytes to pieces: reading corpora, cleaning, sentence segmentation, the SentencePiece vocabulary."""
+"""From bytes to tokens: reading corpora, cleaning, sentence segmentation, the SentencePiece vocabulary."""

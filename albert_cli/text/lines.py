@@ -226,7 +226,8 @@ def _skip_line(stream: IO[bytes] | io.BufferedReader) -> int:
 def text_lines(part: Part, settings: ReadSettings, tally: Tally) -> Iterator[tuple[int, str]]:
     """(line number in the part from 1, text without the line end) of every line; only a line feed ends one.
 
-    A line beyond `max_line` is an `InputError`, or left out; it is never held. So is what is no UTF-8, or replaced.
+    A line beyond `max_line` is an `InputError`, or left out; it is never held. Bytes that are no UTF-8 are refused with
+    their place, or replaced.
     """
     longest = settings.max_line
     with open_part(part, tally) as stream:
