@@ -41,4 +41,4 @@ except InputError as error:
 def test_tasks_are_named_without_heavy_imports() -> None:
     code = "import sys, albert_cli.tasks.spec, albert_cli.tasks.table; print(*sys.modules)"
     loaded = set(run_python(code).stdout.split())
-    assert not loaded & {"datasets", "sklearn", "scipy", "pydantic", "rich"}
+    assert not loaded & {"datasets", "sklearn", "scipy", "rich"}
