@@ -82,7 +82,7 @@ def _units(job: Job) -> list[_Unit]:
     prepared, request = job.prepared, job.request
     if prepared.for_scoring:
         return []
-    start = prepared.start.checkpoint.directory if prepared.start else None
+    start = prepared.start.directory if prepared.start else None
     if prepared.start_note:
         request = replace(request, overrides=(*request.overrides, f"start_from={PRETRAINED}"))
     return [
