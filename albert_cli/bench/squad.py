@@ -65,7 +65,7 @@ def _outcomes(placed: Placed, contexts: Contexts, unit: str) -> dict[str, int]:
     """How many answers came back as written and how many in what other way, the most frequent first."""
     context = np.array([number for number, _ in placed], dtype=np.int64)
     start, stop = np.array([answer.place for _, answer in placed], dtype=np.int64).reshape(-1, 2).T
-    first, last = contexts.pieces_of(context, start, stop)
+    first, last = contexts.tokens_at(context, start, stop)
     base = contexts.offsets[:-1][context]
     is_left = first <= last
     got_start = np.where(is_left, contexts.starts[np.where(is_left, base + first, 0)], 0)

@@ -23,7 +23,7 @@ _PATIENCE = 0.05  # seconds that a line waits for others to come
 
 
 def read_chunks(name: str, on_bad_bytes: str, make: Callable[[Line], T]) -> Iterator[list[T]]:
-    """What `make` says of the lines of a file or of stdin (`-`), some at a time, which are then grouped by length.
+    """What `make` makes of the lines of a file or of stdin (`-`), some at a time, which are then grouped by length.
 
     Lines come without their ends; empty ones count too. Of a pipe only those that have come are waited for, so that a
     slow producer is answered line by line. Raises `InputError` naming file and line.

@@ -58,7 +58,7 @@ def train(jobs: Sequence[Job], nproc: int) -> None:
 
 def _runs(job: Job) -> list[pool.Job[float | None]]:
     prepared, request = job.prepared, job.request
-    start = prepared.start.checkpoint.directory if prepared.start else None
+    start = prepared.start.directory if prepared.start else None
     if prepared.start_note:
         request = replace(request, overrides=(*request.overrides, f"start_from={PRETRAINED}"))
     return [

@@ -1,4 +1,4 @@
-"""`albert predict`: text in, one JSON line out for each, with what the checkpoint's head says of it."""
+"""`albert predict`: text in, one JSON line out for each, with the prediction of a task checkpoint."""
 
 from __future__ import annotations
 

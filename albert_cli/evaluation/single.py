@@ -18,7 +18,6 @@ from albert_cli.errors import BusyError, ConfigError, DivergedError, MissingData
 from albert_cli.evaluation.baselines import baselines
 from albert_cli.tasks.base import PREDICTIONS
 from albert_cli.tasks.squad.answers import OFFICIAL
-from albert_cli.tasks.squad.task import recorded
 from albert_cli.training import run
 from albert_cli.training.finetune import RESULTS, Prepared, finetune, prepare
 from albert_cli.training.task_recipe import PAPER, PRETRAINED, resolve
@@ -66,9 +65,7 @@ def prepare_task(request: Request, task: str, like: Prepared | None = None) -> P
         return prepared
     recipe, made_for = prepared.recipe, prepared.checkpoint.finetuned_for
     if made_for is not None:  # inputs are made as in its fine-tuning
-        settings = [f"span.{key}={value}" for key, value in recorded(made_for.settings).items()]
-        length = f"data.max_seq_length={made_for.max_seq_length}"
-        recipe = resolve(task, [length, *settings, *request.overrides], request.recipes)
+        recipe = resolve(task, [*prepared.task.as_trained(made_for), *request.overrides], request.recipes)
     return prepared_by(
         recipe, prepared.asked, prepared.task, prepared.checkpoint, prepared.vocabulary, for_scoring=True
     )

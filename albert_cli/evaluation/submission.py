@@ -64,7 +64,7 @@ def write(path: Path, request: Request, out: Path, tasks: Mapping[str, Mapping[s
     `tasks` are the results of the suite below `out`. A task without a model or a test set gets placeholder rows, for
     the server takes nothing less than eleven files; they are named as what they are.
     """
-    contents, said = {}, {}
+    contents, files = {}, {}
     for file in FILES:
         examples = _test_set(file, request.data)
         model = model_of(GLUE[file.task].classifier_of or file.task, request, out, tasks)
@@ -72,14 +72,14 @@ def write(path: Path, request: Request, out: Path, tasks: Mapping[str, Mapping[s
             lacks = "no test set" if examples is None else "no model"
             ids = [e.id for e in examples] if examples else list(map(str, range(file.rows)))
             labels = [file.placeholder] * file.rows
-            said[file.name] = {"rows": file.rows, "placeholder": file.placeholder, "because": lacks}
+            files[file.name] = {"rows": file.rows, "placeholder": file.placeholder, "because": lacks}
         else:
             ids, labels = [e.id for e in examples], _labels(file, model, request, examples)
-            said[file.name] = {"rows": file.rows, "model": model}
+            files[file.name] = {"rows": file.rows, "model": model}
         contents[file.name] = HEADER + "".join(f"{i}\t{label}\n" for i, label in zip(ids, labels, strict=True))
     path.parent.mkdir(parents=True, exist_ok=True)
     store.write_bytes(path, _zipped(contents))
-    return {"file": str(path), "files": said}
+    return {"file": str(path), "files": files}
 
 
 def _test_set(file: ServerFile, data: str | None) -> list[Example] | None:
@@ -99,7 +99,7 @@ def _test_set(file: ServerFile, data: str | None) -> list[Example] | None:
 
 
 def _labels(file: ServerFile, model: str, request: Request, examples: Sequence[Example]) -> list[str]:
-    """What the model says of the examples, in the server's words."""
+    """The model's predictions in the server's words."""
     prepared = prepare_task(answering(request, model), file.task)
     classifier = prepared.task.load(prepared.checkpoint).to(prepared.device).eval()
     outputs = prepared.task.predict(classifier, prepared.inputs.encode(examples), prepared.device)

@@ -105,6 +105,14 @@ class Task(ABC, Generic[E, F, O]):
 
     # ---------------------------------------------------------------- training
 
+    def by_recipe(self, recipe: Any) -> Self:
+        """The task with the settings that a recipe has for its kind."""
+        return self
+
+    def as_trained(self, made_for: hub.FinetunedFor) -> list[str]:
+        """Overrides of a recipe by which inputs are made as in the fine-tuning of a checkpoint."""
+        return [f"data.max_seq_length={made_for.max_seq_length}"]
+
     @abstractmethod
     def encode(self, examples: Sequence[E], vocabulary: Vocabulary, max_seq_length: int) -> F:
         """The examples as tokens, sequences of at most `max_seq_length`."""

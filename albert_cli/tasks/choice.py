@@ -105,7 +105,6 @@ class Choice(LogitsTask[ChoiceExample]):
         )  # fmt: skip
 
     def new_model(self, config: ModelConfig) -> MultipleChoice:
-        """The encoder with a fresh head of one output."""
         return MultipleChoice(config, len(self.labels))
 
     def evaluation(self, outputs: Array, features: PairFeatures, examples: Sequence[ChoiceExample]) -> dict[str, float]:
@@ -151,7 +150,6 @@ class Choice(LogitsTask[ChoiceExample]):
         max_seq_length: int,
         device: torch.device,
     ) -> tuple[list[str], int]:
-        """A JSON line for each question, and how many were cut; questions may have any number of options."""
         assert isinstance(model, MultipleChoice)
         lines: list[str] = []
         cut = 0
@@ -171,7 +169,6 @@ class Choice(LogitsTask[ChoiceExample]):
         return is_one and self.is_made_for(found)
 
     def load(self, found: hub.Checkpoint) -> MultipleChoice:
-        """That model for as many options as the task has; the head is the same for any number."""
         model = self.new_model(found.config)
         hub.load_into(model, found, ["classifier"])
         return model

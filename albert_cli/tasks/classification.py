@@ -47,7 +47,6 @@ class LogitsTask(Task[E, PairFeatures, Array]):
     """A task whose outputs are logits [N, C] float32, one column a class (an option)."""
 
     def loss_sum(self, model: nn.Module, batch: PackedBatch, labels: Array, device: torch.device) -> Tensor:
-        """See `summed_loss`."""
         return self.summed_loss(model(pack(batch, device)).float(), torch.from_numpy(labels).to(device))
 
     def summed_loss(self, logits_NC: Tensor, labels_N: Tensor) -> Tensor:
@@ -68,7 +67,6 @@ class LogitsTask(Task[E, PairFeatures, Array]):
         return logits
 
     def average(self, outputs: Sequence[Array]) -> Array:
-        """Logits whose softmax is the mean of the models' probabilities (§4.9)."""
         return np.asarray(np.log(np.mean([probabilities(logits) for logits in outputs], axis=0) + 1e-30))
 
     def is_made_for(self, found: hub.Checkpoint) -> bool:
@@ -89,7 +87,6 @@ class Classification(LogitsTask[Example]):
 
     @property
     def output_names(self) -> tuple[str, ...]:
-        """The columns of the head's logits by name: one a class, a single one for a value."""
         return self.labels or ("score",)
 
     def parse_label(self, text: str, where: str) -> int | float:
@@ -111,11 +108,9 @@ class Classification(LogitsTask[Example]):
         return text_example(line, self.inputs)
 
     def encode(self, examples: Sequence[Example], vocabulary: Vocabulary, max_seq_length: int) -> PairFeatures:
-        """A text or two, cut to the length."""
         return encode(examples, vocabulary, max_seq_length)
 
     def new_model(self, config: ModelConfig) -> SequenceClassifier:
-        """The encoder with a fresh classifier."""
         return SequenceClassifier(config, len(self.output_names))
 
     @torch.no_grad()
@@ -141,7 +136,6 @@ class Classification(LogitsTask[Example]):
         return logits[:, 0] if self.is_regression else logits.argmax(axis=1)
 
     def evaluation(self, outputs: Array, features: PairFeatures, examples: Sequence[Example]) -> dict[str, float]:
-        """Every metric of the task, and the mean loss."""
         loss = self.mean_loss(outputs, features)
         return {**scores(self.metrics, self.predictions_of(outputs), features.gold), "loss": loss}
 
@@ -193,11 +187,9 @@ class Classification(LogitsTask[Example]):
         hub.write(model, directory, "ForSequenceClassification", self.output_names, made_for)
 
     def has_head(self, found: hub.Checkpoint) -> bool:
-        """Whether the checkpoint's classifier is this task's."""
         return bool(self._columns(found))
 
     def load(self, found: hub.Checkpoint) -> SequenceClassifier:
-        """The checkpoint's model with its outputs in the task's order."""
         names = self.output_names
         columns = self._columns(found) or list(range(len(names)))
         if found.has_nameless_labels and self.labels not in ((), found.labels):

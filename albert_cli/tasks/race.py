@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from pydantic import BaseModel
 
 from albert_cli.errors import InputError, MissingData
 from albert_cli.tasks.choice import Choice, ChoiceExample
-from albert_cli.tasks.rows import check_folder, is_hub, parse_json, parse_object, read_hub, read_lines, read_text
+from albert_cli.tasks.rows import check_folder, is_hub, parse_as, parse_json, read_hub, read_lines, read_text
 
 HUB = "hf:ehovy/race"
 LETTERS = ("A", "B", "C", "D")
@@ -38,8 +39,8 @@ class RaceFiles:
             folder = _level_folder(data, split, level, self.levels)
             seen: dict[str, str] = {}
             for text, where in _passages(folder):
-                record = parse_object(text, where, _SHAPE)
-                name = str(record.get("id", where))
+                record = parse_as(_Passage, text, where, _SHAPE)
+                name = record.id or where
                 if (before := seen.setdefault(name, where)) != where:
                     raise InputError(f"{where}: the id {name!r} is that of {before} too", "give each passage its own")
                 yield from _questions(task, split, record, name, level, where)
@@ -55,7 +56,7 @@ class RaceFiles:
             number = times[passage] = times.get(passage, -1) + 1
             # Passages are called "high12.txt": the level is the name's beginning.
             level = next((known for known in self.levels if passage.startswith(known)), "")
-            found = _options(parse_json(options, rows.where(i), _SHAPE), rows.where(i))
+            found = _four(parse_json(options, rows.where(i), _SHAPE), rows.where(i))
             label = int(task.parse_label(answer, rows.where(i))) if answer or split != "test" else None
             examples.append(ChoiceExample(f"{passage}:{number}", article, question, found, label, level))
         return examples
@@ -86,37 +87,36 @@ def _passages(folder: Path) -> Iterator[tuple[str, str]]:
     yield from ((read_text(path), str(path)) for path in paths)
 
 
+class _Passage(BaseModel):
+    """A passage with its questions, as its file has it; the answers of a test set may be hidden."""
+
+    article: str
+    questions: list[str]
+    options: list[list[str]]
+    answers: list[str] | None = None
+    id: str | None = None
+
+
 def _questions(
-    task: Choice, split: str, record: Mapping[str, Any], name: str, level: str, where: str
+    task: Choice, split: str, record: _Passage, name: str, level: str, where: str
 ) -> Iterator[ChoiceExample]:
-    article, questions, options = (record.get(key) for key in ("article", "questions", "options"))
-    is_hidden = "answers" not in record and split in task.test_splits
-    answers = record.get("answers")
-    if is_hidden and isinstance(questions, list):
-        answers = [None] * len(questions)
-    for key, value in (("article", article), ("questions", questions), ("options", options), ("answers", answers)):
-        if not isinstance(value, str if key == "article" else list):
-            raise InputError(f"{where}: no {key}", _SHAPE)
-    assert isinstance(questions, list) and isinstance(options, list) and isinstance(answers, list)
-    if not len(questions) == len(options) == len(answers):
-        counts = f"{len(questions)} questions, {len(options)} lists of options, {len(answers)} answers"
+    if record.answers is None and split not in task.test_splits:
+        raise InputError(f"{where}: no answers", _SHAPE)
+    answers = [None] * len(record.questions) if record.answers is None else record.answers
+    if not len(record.questions) == len(record.options) == len(answers):
+        counts = f"{len(record.questions)} questions, {len(record.options)} lists of options, {len(answers)} answers"
         raise InputError(f"{where}: {counts}", "one of each for a question")
-    for i, (question, choices, answer) in enumerate(zip(questions, options, answers, strict=True)):
+    for i, (question, options, answer) in enumerate(zip(record.questions, record.options, answers, strict=True)):
         there = f"{where}: question {i + 1}"
-        if not isinstance(question, str):
-            raise InputError(f"{there}: is not text", _SHAPE)
-        label = None if answer is None and is_hidden else int(task.parse_label(str(answer), there))
-        yield ChoiceExample(f"{name}:{i}", str(article), question, _options(choices, there), label, level)
+        label = None if answer is None else int(task.parse_label(answer, there))
+        yield ChoiceExample(f"{name}:{i}", record.article, question, _four(options, there), label, level)
 
 
-def _options(choices: object, where: str) -> tuple[str, ...]:
-    if not isinstance(choices, list) or not all(isinstance(choice, str) for choice in choices):
-        raise InputError(f"{where}: the options are not a list of texts", '["…", "…", "…", "…"]')
-    if len(choices) != len(LETTERS):
-        raise InputError(
-            f"{where}: {len(choices)} options instead of {len(LETTERS)}", 'table.kind = "choice" takes others'
-        )
-    return tuple(choices)
+def _four(options: list[str], where: str) -> tuple[str, ...]:
+    if len(options) != len(LETTERS):
+        hint = 'table.kind = "choice" takes others'
+        raise InputError(f"{where}: {len(options)} options instead of {len(LETTERS)}", hint)
+    return tuple(options)
 
 
 LEVELS = ("middle", "high")

@@ -8,10 +8,14 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
 
 from albert_cli import network
 from albert_cli.errors import InputError, MissingData
+
+M = TypeVar("M", bound=BaseModel)
 
 
 @dataclass(frozen=True)
@@ -133,6 +137,16 @@ def parse_json(text: str, where: str, hint: str) -> Any:
         raise InputError(f"{where}: not valid JSON: {error}", hint) from None
     except RecursionError:
         raise InputError(f"{where}: not valid JSON: nested too deeply", hint) from None
+
+
+def parse_as(schema: type[M], text: str, where: str, hint: str) -> M:
+    """A JSON document by a schema; raises `InputError` with the path of what does not fit, as `data[0].title`."""
+    try:
+        return schema.model_validate(parse_json(text, where, hint), strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")
+        raise InputError(f"{where}: {path or 'the document'}: {first['msg']}", hint) from None
 
 
 def parse_object(text: str, where: str, hint: str) -> dict[str, Any]:

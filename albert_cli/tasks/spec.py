@@ -8,16 +8,14 @@ from albert_cli.config import suggestion
 from albert_cli.errors import CheckpointError, ConfigError
 from albert_cli.model import hub
 from albert_cli.tasks.base import Task
-from albert_cli.tasks.choice import Choice
-from albert_cli.tasks.classification import Classification
 from albert_cli.tasks.glue import GLUE, SCORED
 from albert_cli.tasks.race import RACE
-from albert_cli.tasks.squad.task import SQUAD, SpanAnswering
+from albert_cli.tasks.squad.task import SQUAD
 
 __all__ = ["KINDS", "SCORED", "TASKS", "find_task", "task_of_checkpoint"]
 
 TASKS: dict[str, Task[Any, Any, Any]] = {**GLUE, **SQUAD, **RACE}
-KINDS: tuple[type[Task[Any, Any, Any]], ...] = (Classification, Choice, SpanAnswering)
+KINDS = tuple(dict.fromkeys(type(task) for task in TASKS.values()))
 
 
 def find_task(name: str) -> Task[Any, Any, Any]:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 
-from albert_cli import console
+from albert_cli import console, store
 from albert_cli.errors import InputError, MissingData
 from albert_cli.model import hub
 from albert_cli.tasks.spec import find_task
 from albert_cli.training.finetune import finetune
 from albert_cli.training.task_recipe import PRETRAINED
-from albert_cli.training.task_setup import Prepared, Start, prepare
+from albert_cli.training.task_setup import Prepared, prepare
 
 _KEY = "start_from"
 
@@ -37,7 +38,13 @@ def prepare_start(prepared: Prepared, overrides: Sequence[str] | None = None) ->
 
 def start_from_run(prepared: Prepared, directory: Path) -> Prepared:
     """The same, its encoder taken from a finished run of the task to start from."""
-    return dataclasses.replace(prepared, start=Start(prepared.recipe.start_from, hub.read(directory)))
+    return dataclasses.replace(prepared, start=_read(directory, store.fingerprint(directory)))
+
+
+@lru_cache(maxsize=1)
+def _read(directory: Path, fingerprint: str) -> hub.Checkpoint:
+    """The checkpoint, once for all combinations of a search."""
+    return hub.read(directory)
 
 
 def without_start(prepared: Prepared, why: str) -> Prepared:

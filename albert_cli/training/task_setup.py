@@ -21,7 +21,6 @@ from albert_cli.model.matching import PLACES, check_count_heads, count_words
 from albert_cli.tasks.base import PREDICTIONS, Task, fingerprint
 from albert_cli.tasks.features import Features, epoch_order
 from albert_cli.tasks.spec import find_task
-from albert_cli.tasks.squad.task import SpanAnswering
 from albert_cli.tasks.table import open_table
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training import run
@@ -120,32 +119,27 @@ def _fingerprint(inputs: Inputs) -> str:
 
 
 @dataclass(frozen=True)
-class Start:
-    """A model fine-tuned for another task whose encoder a run starts from: footnote 4 of the paper."""
-
-    task: str
-    checkpoint: hub.Checkpoint
-
-    @property
-    def fingerprint(self) -> str:
-        """The content hash of its checkpoint."""
-        return store.fingerprint(self.checkpoint.directory)
-
-
-@dataclass(frozen=True)
 class Prepared:
     """What all seeds of a task have in common: the checkpoint verified once, the data read and encoded once."""
 
     asked: Asked
     recipe: FinetuneRecipe
-    task: Task[Any, Any, Any]
     checkpoint: hub.Checkpoint
-    vocabulary: Vocabulary
-    device: torch.device
     inputs: Inputs
+    device: torch.device
     for_scoring: bool = False
-    start: Start | None = None
+    start: hub.Checkpoint | None = None  # fine-tuned for another task, whose encoder a run starts from
     start_note: str | None = None  # why the start is another than the recipe asked for
+
+    @property
+    def task(self) -> Task[Any, Any, Any]:
+        """What is trained or scored."""
+        return self.inputs.task
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The checkpoint's."""
+        return self.inputs.vocabulary
 
     def for_seed(self, seed: int) -> Prepared:
         """What a run with this seed takes: the same, or another part of the training examples."""
@@ -191,7 +185,7 @@ class Prepared:
         torch.manual_seed(seed)
         model = self.task.new_model(shape)
         if settings.initial != "random":
-            found, heads = self.start.checkpoint if self.start else self.checkpoint, []
+            found, heads = self.start or self.checkpoint, []
             if settings.head == "checkpoint":
                 heads = [name for name, _ in model.named_children() if name != "encoder"]
             else:  # a head in the file belongs to another task, whatever its shape
@@ -286,7 +280,7 @@ class Prepared:
         text = config.dump_toml(dataclasses.replace(recipe, train=dataclasses.replace(recipe.train, seed=0)))
         return {
             "checkpoint": store.fingerprint(self.checkpoint.directory),
-            **({"start": self.start.fingerprint} if self.start else {}),
+            **({"start": store.fingerprint(self.start.directory)} if self.start else {}),
             "start_from": recipe.start_from,
             **({"start_note": self.start_note} if self.start_note else {}),
             "initial": recipe.model.initial,
@@ -358,8 +352,7 @@ def prepared_by(
     like: Prepared | None = None,
 ) -> Prepared:
     """A task by its recipe; inputs are never longer than the checkpoint has positions."""
-    if isinstance(task, SpanAnswering):
-        task = dataclasses.replace(task, settings=recipe.span)
+    task = task.by_recipe(recipe)
     limit = checkpoint.config.max_position_embeddings
     if recipe.data.max_seq_length > limit:
         # The paper's 512 is a ceiling, not a wish: a small model simply sees less of a long input.
@@ -370,4 +363,4 @@ def prepared_by(
         task, asked.data, splits, vocabulary, recipe.data.max_seq_length, part, recipe.train.seed if part else 0
     )
     inputs = inputs.same_as(like.inputs) if like else inputs
-    return Prepared(asked, recipe, task, checkpoint, vocabulary, choose_device(asked.device), inputs, for_scoring)
+    return Prepared(asked, recipe, checkpoint, inputs, choose_device(asked.device), for_scoring)

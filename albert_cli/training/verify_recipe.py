@@ -20,8 +20,8 @@ class Expected:
 
     def __post_init__(self) -> None:
         if any(not -100 <= score <= 100 for score in self.scores) or self.tolerance < 0:
-            said = f"score {' / '.join(f'{score:g}' for score in self.scores)}, tolerance {self.tolerance:g}"
-            raise ConfigError(said, "scores are times 100, tolerances ≥ 0")
+            what = f"score {' / '.join(f'{score:g}' for score in self.scores)}, tolerance {self.tolerance:g}"
+            raise ConfigError(what, "scores are times 100, tolerances ≥ 0")
 
     @property
     def scores(self) -> tuple[float, ...]:

@@ -81,7 +81,7 @@ def test_a_question_that_was_cut_is_said_to_be(
     asked.write_text(f"{'Who bade figo? ' * 9}\tBade figo.\nWho?\tBade figo.\n", encoding="utf-8")
     summary = predict(str(checkpoints["squad1"]), str(asked), tmp_path / "out.jsonl", "cpu")
     assert summary is not None and summary["truncated"] == 1
-    assert "1 of 2 questions are longer than 12 pieces; they were cut" in capfd.readouterr().err
+    assert "1 of 2 questions are longer than 12 tokens; they were cut" in capfd.readouterr().err
 
 
 def test_a_file_in_squads_layout(checkpoints: dict[str, Path], tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ LOGITS, LOG_PROBABILITIES = ("start_logit", "end_logit"), ("start_log_prob", "en
 
 @dataclass(frozen=True)
 class WindowSpans:
-    """What a head says of windows [B]: K spans of each by their first and last token, counted from [CLS].
+    """A head's output for windows [B]: K spans of each by their first and last token, counted from [CLS].
 
     terms [B, K, 2] are what a start and an end score; their sum may be compared between the windows of a question,
     and is -inf where there is no span. null [B] grows with the odds that the window holds no answer.
@@ -64,7 +64,7 @@ class Spans:
 
 
 def collect(features: SpanFeatures, parts: Iterable[tuple[Int64, WindowSpans]], *, relative_null: bool) -> Spans:
-    """The spans of all windows by question; `parts` are (the windows [B], what a head says of them).
+    """The spans of all windows by question; `parts` are (the windows [B], a head's output for them).
 
     A question's null odds are the least of its windows', since one that holds the answer is enough; under
     `relative_null` the score of its best span is taken off, as both are sums of logits (and not of log-probabilities);
@@ -73,16 +73,16 @@ def collect(features: SpanFeatures, parts: Iterable[tuple[Int64, WindowSpans]], 
     question, first, last = [], [], []
     terms: list[Floats] = []
     null = np.full(len(features.context), np.inf)
-    for index, said in parts:
+    for index, there in parts:
         of = features.question[index]
-        np.minimum.at(null, of, said.null)
+        np.minimum.at(null, of, there.null)
         shift = features.start[index] - features.context_start(index)
-        window, kept = np.nonzero(np.isfinite(said.terms.sum(axis=2)))
+        window, kept = np.nonzero(np.isfinite(there.terms.sum(axis=2)))
         base = features.contexts.offsets[:-1][features.context[of]] + shift
         question.append(of[window])
-        first.append(features.contexts.starts[said.first[window, kept] + base[window]].astype(np.int64))
-        last.append(features.contexts.ends[said.last[window, kept] + base[window]].astype(np.int64))
-        terms.append(said.terms[window, kept])
+        first.append(features.contexts.starts[there.first[window, kept] + base[window]].astype(np.int64))
+        last.append(features.contexts.ends[there.last[window, kept] + base[window]].astype(np.int64))
+        terms.append(there.terms[window, kept])
     of_question, begin, end = (np.concatenate(column) for column in (question, first, last))
     spans, best = _ranked(of_question, begin, end, np.concatenate(terms), null)
     if relative_null:
@@ -95,7 +95,7 @@ def _ranked(
 ) -> tuple[tuple[Int64, Int64, Int64, Floats, Floats], Floats]:
     """Spans sorted by question and score, each once, with probabilities; and each question's best score [Q].
 
-    Several pieces may stand for the same characters (½ is 1, ⁄ and 2), or for none at all (a space): of equal spans
+    Several tokens may stand for the same characters (½ is 1, ⁄ and 2), or for none at all (a space): of equal spans
     the best is taken, and none without a character.
     """
     scores = terms.sum(axis=1)
@@ -198,7 +198,7 @@ def write_official(
     _write(directory / NBEST, n_bests)
     if version == "2.0":
         _write(directory / NULL_ODDS, odds)  # in full: rounded, different odds would tie
-        kept = {id_: "" if is_unanswered(version, odds[id_], threshold) else said for id_, said in predictions.items()}
+        kept = {id_: "" if is_unanswered(version, odds[id_], threshold) else text for id_, text in predictions.items()}
         _write(directory / AT_THRESHOLD, kept)
 
 

@@ -8,11 +8,13 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import AfterValidator, BaseModel, field_validator
 
 from albert_cli import console
 from albert_cli.errors import ConfigError, InputError, MissingData
-from albert_cli.tasks.rows import is_hub, parse_object, read_hub, read_text
+from albert_cli.tasks.rows import is_hub, parse_as, read_hub, read_text
 
 Version = Literal["1.1", "2.0"]
 _LAYOUT = "the layout is {data: [{title, paragraphs: [{context, qas: [{id, question, answers: […]}]}]}]}"
@@ -119,8 +121,9 @@ class SquadFiles:
         found = []
         for index, row in enumerate(rows.cells):
             id_, title, context, question, answers = (row[place] for place in places)
-            value = {"id": id_, "question": question, "answers": json.loads(answers or "null")}
-            found.append(_question(value, context, title, rows.where(index), self.version))
+            text = json.dumps({"id": id_, "question": question, "answers": json.loads(answers or "null")})
+            record = parse_as(_QuestionRecord, text, rows.where(index), _LAYOUT)
+            found.append(record.question_of(context, title, rows.where(index), self.version))
         return found
 
 
@@ -141,18 +144,71 @@ def read_file(path: Path, version: Version | None = None) -> list[Question]:
     return _repaired(list(_questions(path, version)), str(path), is_train=False)
 
 
+def _not_blank(text: str) -> str:
+    if not text.strip():
+        raise ValueError("it is empty")
+    return text
+
+
+Text = Annotated[str, AfterValidator(_not_blank)]
+
+
+class _AnswerRecord(BaseModel):
+    text: Text
+    answer_start: int = NOT_FOUND
+
+
+class _QuestionRecord(BaseModel):
+    id: str | int
+    question: Text
+    answers: list[_AnswerRecord] | None = None
+    is_impossible: bool | None = None
+
+    @field_validator("answers", mode="before")
+    @classmethod
+    def _of_the_hub(cls, value: Any) -> Any:
+        """There it is a list of texts beside a list of places."""
+        if not isinstance(value, dict):
+            return value
+        return [{"text": t, "answer_start": s} for t, s in zip(value["text"], value["answer_start"], strict=True)]
+
+    def question_of(self, context: str, title: str, where: str, version: Version | None) -> Question:
+        """The question itself; raises `InputError` where its answers are not as the version has them."""
+        answers, where = self.answers or [], f"{where} (id {self.id})"
+        if answers and self.is_impossible:
+            hint = "what only looks right is a plausible_answer"
+            raise InputError(f"{where}: is_impossible, yet it has answers", hint)
+        if not answers and version == "1.1":
+            raise InputError(f"{where}: has no answer", "squad2 is the task with unanswerable questions")
+        if not answers and version == "2.0" and self.is_impossible is False:
+            raise InputError(f"{where}: has no answer, yet is_impossible is false", "correct the one or the other")
+        found = tuple(Answer(answer.text, answer.answer_start) for answer in answers)
+        return Question(str(self.id), self.question, context, found, title)
+
+
+class _Paragraph(BaseModel):
+    context: Text
+    qas: list[_QuestionRecord]
+
+
+class _Article(BaseModel):
+    paragraphs: list[_Paragraph]
+    title: str | int | None = None
+
+
+class _File(BaseModel):
+    data: list[_Article]
+
+
 def _questions(path: Path, version: Version | None) -> Iterator[Question]:
     """The questions of a file in SQuAD's layout, as they stand there."""
-    articles = _list(parse_object(read_text(path), str(path), _LAYOUT), "data", str(path))
     seen: dict[str, str] = {}
-    for a, article in enumerate(articles):
-        where = f"{path}: data[{a}]"
-        for p, paragraph in enumerate(_list(article, "paragraphs", where)):
-            inner = f"{where}.paragraphs[{p}]"
-            context = _text(paragraph, "context", inner)
-            for q, value in enumerate(_list(paragraph, "qas", inner)):
-                here = f"{inner}.qas[{q}]"
-                question = _question(value, context, str(article.get("title", a)), here, version)
+    for a, article in enumerate(parse_as(_File, read_text(path), str(path), _LAYOUT).data):
+        title = str(a if article.title is None else article.title)
+        for p, paragraph in enumerate(article.paragraphs):
+            for q, record in enumerate(paragraph.qas):
+                here = f"{path}: data[{a}].paragraphs[{p}].qas[{q}]"
+                question = record.question_of(paragraph.context, title, here, version)
                 if (before := seen.setdefault(question.id, here)) is not here:
                     raise InputError(
                         f"{here}: the id {question.id!r} is that of {before.removeprefix(f'{path}: ')} too",
@@ -161,59 +217,6 @@ def _questions(path: Path, version: Version | None) -> Iterator[Question]:
                 yield question
     if not seen:
         raise InputError(f"{path}: holds no questions", _LAYOUT)
-
-
-def _list(value: object, key: str, where: str) -> list[Any]:
-    found = value.get(key) if isinstance(value, dict) else None
-    if not isinstance(found, list):
-        raise InputError(f"{where}: no list {key!r}", _LAYOUT)
-    return found
-
-
-def _text(value: object, key: str, where: str) -> str:
-    text = value.get(key) if isinstance(value, dict) else None
-    if not isinstance(text, str):
-        raise InputError(f"{where}: no text {key!r}", _LAYOUT)
-    if not text.strip():
-        raise InputError(f"{where}: the {key} is empty", "fill it in, or leave the entry out")
-    return text
-
-
-def _question(value: object, context: str, title: str, where: str, version: Version | None) -> Question:
-    text = _text(value, "question", where)
-    assert isinstance(value, dict)
-    identifier = value.get("id")
-    if not isinstance(identifier, str | int) or isinstance(identifier, bool):
-        raise InputError(f"{where}: no 'id'", "give each question its own: a text or a whole number")
-    where = f"{where} (id {identifier})"
-    answers = tuple(_answers(value.get("answers"), where))
-    if answers and value.get("is_impossible") is True:
-        raise InputError(f"{where}: is_impossible, yet it has answers", "what only looks right is a plausible_answer")
-    if not answers and version == "1.1":
-        raise InputError(f"{where}: has no answer", "squad2 is the task with unanswerable questions")
-    if not answers and version == "2.0" and value.get("is_impossible") is False:
-        raise InputError(f"{where}: has no answer, yet is_impossible is false", "correct the one or the other")
-    return Question(str(identifier), text, context, answers, title)
-
-
-def _answers(value: object, where: str) -> Iterator[Answer]:
-    if isinstance(value, dict):  # the Hub's form: a list of texts beside a list of places
-        texts, starts = _list(value, "text", f"{where}.answers"), _list(value, "answer_start", f"{where}.answers")
-        if len(texts) != len(starts):
-            raise InputError(f"{where}.answers: {len(texts)} texts, {len(starts)} places", "one of each for an answer")
-        value = [{"text": t, "answer_start": s} for t, s in zip(texts, starts, strict=True)]
-    if value is None:
-        return
-    if not isinstance(value, list):
-        raise InputError(f"{where}: 'answers' is not a list", "of {text, answer_start}")
-    for number, answer in enumerate(value):
-        text = _text(answer, "text", f"{where}.answers[{number}]")
-        start = answer.get("answer_start", NOT_FOUND)
-        if not isinstance(start, int):
-            raise InputError(
-                f"{where}.answers[{number}]: 'answer_start' is not a whole number", "the place of its first character"
-            )
-        yield Answer(text, start)
 
 
 def _held_out_units(questions: list[Question], holdout: float) -> tuple[set[str], str]:

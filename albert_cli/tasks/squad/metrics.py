@@ -69,13 +69,13 @@ def best_threshold(
 ) -> BestThreshold:
     """The threshold that maximises the mean score when questions with higher null odds are left unanswered.
 
-    scores [N] of the predictions as they are, answered [N] whether those say anything, has_answer [N] whether the
+    scores [N] of the predictions as they are, answered [N] whether those are answers, has_answer [N] whether the
     gold does, odds [N] of being unanswerable. As published, thresholds are those odds in ascending order (0 stands
     for none being answered), the first best one is taken, and equal odds are not treated together.
     """
-    possible, says = np.asarray(has_answer, dtype=bool), np.asarray(answered, dtype=bool)
+    possible, answers = np.asarray(has_answer, dtype=bool), np.asarray(answered, dtype=bool)
     order = np.argsort(odds, kind="stable")
-    gains = np.where(possible, scores, -says.astype(np.float64))[order]
+    gains = np.where(possible, scores, -answers.astype(np.float64))[order]
     # Added up one after the other from there, so that equal totals are equal as they are for the published loop.
     totals = np.cumsum(np.concatenate([[float(np.count_nonzero(~possible))], gains]))
     best = int(totals.argmax())

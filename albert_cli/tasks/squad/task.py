@@ -61,15 +61,19 @@ class SpanAnswering(Task[Question, SpanFeatures, Spans]):
         return Question(identifier, question, context)
 
     def examples_of_document(self, path: Path) -> list[Question]:
-        """All questions of a file in SQuAD's layout."""
         return read_file(path)
 
     def encode(self, examples: Sequence[Question], vocabulary: Vocabulary, max_seq_length: int) -> SpanFeatures:
-        """Windows of the length; a longer question is cut."""
         return encode_spans(examples, vocabulary, max_seq_length, self.settings)
 
+    def by_recipe(self, recipe: Any) -> Self:
+        return replace(self, settings=recipe.span)
+
+    def as_trained(self, made_for: hub.FinetunedFor) -> list[str]:
+        settings = [f"span.{key}={value}" for key, value in _recorded(made_for.settings).items()]
+        return [*super().as_trained(made_for), *settings]
+
     def limit(self, max_seq_length: int) -> int:
-        """The longest question in tokens."""
         return self.settings.max_query_length
 
     def new_model(self, config: ModelConfig) -> QuestionAnswering | BeamQuestionAnswering:
@@ -78,11 +82,9 @@ class SpanAnswering(Task[Question, SpanFeatures, Spans]):
         return BeamQuestionAnswering(config) if beam else QuestionAnswering(config)
 
     def loss_sum(self, model: nn.Module, batch: PackedBatch, labels: Array, device: torch.device) -> Tensor:
-        """See `head.span_loss`."""
         return span_loss(model, batch, labels, device)
 
     def predict(self, model: nn.Module, features: SpanFeatures, device: torch.device) -> Spans:
-        """The best spans of every question."""
         is_beam = isinstance(model, BeamQuestionAnswering)
         return collect(features, window_spans(model, features, device), relative_null=not is_beam)
 
@@ -105,7 +107,6 @@ class SpanAnswering(Task[Question, SpanFeatures, Spans]):
         return "the same place in every text" if len(first) > 1 and (places == places[:, :1]).all() else None
 
     def average(self, outputs: Sequence[Spans]) -> Spans:
-        """Mean probabilities of the spans."""
         return average(outputs)
 
     def prediction_lines(self, examples: Sequence[Question], outputs: Spans, *, scored: bool) -> list[str]:
@@ -123,12 +124,10 @@ class SpanAnswering(Task[Question, SpanFeatures, Spans]):
         hub.write(model, directory, architecture, (), replace(made_for, settings=asdict(self.settings)))
 
     def has_head(self, found: hub.Checkpoint) -> bool:
-        """Whether the checkpoint has one of the two heads, fine-tuned on this task or elsewhere."""
         made_for = found.finetuned_for
         return found.architecture in _HEADS and (made_for is None or made_for.task == self.name)
 
     def load(self, found: hub.Checkpoint) -> QuestionAnswering | BeamQuestionAnswering:
-        """The checkpoint's model with the head that it has."""
         model = BeamQuestionAnswering(found.config) if found.architecture == BEAM else QuestionAnswering(found.config)
         hub.load_into(model, found, _HEADS[str(found.architecture)])
         return model
@@ -143,7 +142,7 @@ class SpanAnswering(Task[Question, SpanFeatures, Spans]):
             return None
         made_for = found.finetuned_for
         short = {"max_query_length": min(64, found.config.max_position_embeddings // 4)}
-        settings = SpanSettings(**recorded(made_for.settings if made_for else short))
+        settings = SpanSettings(**_recorded(made_for.settings if made_for else short))
         version: Version = "2.0" if made_for and made_for.task == "squad2" else "1.1"
         return cls(name="", title="predict", metrics=(), version=version, settings=settings)
 
@@ -152,7 +151,7 @@ def _golds(examples: Sequence[Question]) -> list[list[str]]:
     return [[answer.text for answer in example.answers] for example in examples]
 
 
-def recorded(made_with: Mapping[str, Any]) -> dict[str, Any]:
+def _recorded(made_with: Mapping[str, Any]) -> dict[str, Any]:
     """Those of a checkpoint's recorded settings that are `SpanSettings`."""
     return {f.name: made_with[f.name] for f in fields(SpanSettings) if f.name in made_with}
 

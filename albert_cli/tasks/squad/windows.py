@@ -1,7 +1,7 @@
-"""Questions as windows of pieces, and spans of pieces as text: `[CLS] question [SEP] window of the context [SEP]`.
+"""Questions as windows of tokens, and spans of tokens as text: `[CLS] question [SEP] window of the context [SEP]`.
 
 Every distinct context is tokenised once; windows are places in it and become tokens when a batch is drawn. Shapes:
-W windows, Q questions, C contexts, P pieces of all contexts, B windows of a batch, T their tokens.
+W windows, Q questions, C contexts, P tokens of all contexts, B windows of a batch of T tokens.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _BEFORE = 2  # the [CLS] and the [SEP] before the context
 
 @dataclass(frozen=True)
 class Contexts:
-    """The pieces of C contexts: ids, and starts and ends in the context's text, int32 [P]; offsets int64 [C + 1]."""
+    """The tokens of C contexts: ids, and starts and ends in the context's text, int32 [P]; offsets int64 [C + 1]."""
 
     ids: Int32
     starts: Int32
@@ -44,19 +44,19 @@ class Contexts:
 
     @property
     def lengths(self) -> Int64:
-        """Pieces of each context, int64 [C]."""
+        """Tokens of each context, int64 [C]."""
         return np.diff(self.offsets)
 
-    def pieces_of(self, context: Int64, start: Int64, stop: Int64) -> tuple[Int64, Int64]:
-        """The first and the last piece that hold characters of `text[start:stop]`, counted from each context's first.
+    def tokens_at(self, context: Int64, start: Int64, stop: Int64) -> tuple[Int64, Int64]:
+        """The first and the last token that hold characters of `text[start:stop]`, counted from each context's first.
 
-        All arguments and results int64 [N]. The last is before the first where no piece holds any of them.
+        All arguments and results int64 [N]. The last is before the first where no token holds any of them.
         """
         # Places of one context after those of another, so that one search serves all.
         span = 1 + max(int(self.ends.max(initial=0)), int(stop.max(initial=0)))
-        of_piece = np.repeat(np.arange(len(self.lengths)) * span, self.lengths)
-        first = np.searchsorted(of_piece + self.ends, context * span + start, side="right")
-        last = np.searchsorted(of_piece + self.starts, context * span + stop, side="left") - 1
+        of_token = np.repeat(np.arange(len(self.lengths)) * span, self.lengths)
+        first = np.searchsorted(of_token + self.ends, context * span + start, side="right")
+        last = np.searchsorted(of_token + self.starts, context * span + stop, side="left") - 1
         base = self.offsets[:-1][context]
         return first - base, last - base
 
@@ -105,7 +105,7 @@ class SpanFeatures(Features):
         return packed, self.answer[index]
 
     def is_best_window(self, index: Int64) -> NDArray[np.bool_]:
-        """Whether each context piece of the windows [B] has more context around it here than in any other window.
+        """Whether each context token of the windows [B] has more context around it here than in any other window.
 
         bool, `length` values a window, one window after the other.
         """
@@ -113,42 +113,42 @@ class SpanFeatures(Features):
         whole = self.contexts.lengths[self.context[of]]
         first = np.searchsorted(self.question, of)  # the number of the question's first window
         parts = [np.empty(0, dtype=bool)]
-        for window, number, pieces, room, start, shown in zip(
+        for window, number, tokens, room, start, shown in zip(
             index.tolist(), first.tolist(), whole.tolist(), self.room[of].tolist(),
             self.start[index].tolist(), self.length[index].tolist(), strict=True,
         ):  # fmt: skip
-            best = best_windows(pieces, room, self.settings.doc_stride)
+            best = best_windows(tokens, room, self.settings.doc_stride)
             parts.append(best[start : start + shown] == window - number)
         return np.concatenate(parts)
 
 
 @lru_cache(maxsize=4096)
-def best_windows(pieces: int, room: int, stride: int) -> NDArray[np.int64]:
-    """The window in which each piece of a context is to be judged, int64 [pieces].
+def best_windows(tokens: int, room: int, stride: int) -> NDArray[np.int64]:
+    """The window in which each token of a context counts, int64 [tokens].
 
-    It is the one with the most pieces on the poorer side, a longer window being a little better: the rule that BERT's
+    It is the one with the most tokens on the poorer side, a longer window being a little better: the rule that BERT's
     code calls maximum context. Of equal ones the first.
     """
-    starts = window_starts(pieces, room, stride)
-    shown = np.minimum(pieces - starts, room)
-    piece = np.arange(pieces)
-    left = piece - starts[:, None]
+    starts = window_starts(tokens, room, stride)
+    shown = np.minimum(tokens - starts, room)
+    token = np.arange(tokens)
+    left = token - starts[:, None]
     right = shown[:, None] - 1 - left
     scores = np.where((left >= 0) & (right >= 0), np.minimum(left, right) + 0.01 * shown[:, None], -np.inf)
     best: NDArray[np.int64] = scores.argmax(axis=0)
     return best
 
 
-def window_starts(pieces: int, room: int, stride: int) -> Int64:
-    """Where windows of `room` pieces begin in a context, int64: every `stride` until one reaches the end."""
-    count = 1 + max(0, -(-(pieces - room) // min(stride, room)))
+def window_starts(tokens: int, room: int, stride: int) -> Int64:
+    """Where windows of `room` tokens begin in a context, int64: every `stride` until one reaches the end."""
+    count = 1 + max(0, -(-(tokens - room) // min(stride, room)))
     return np.arange(count, dtype=np.int64) * min(stride, room)
 
 
 def encode_spans(
     questions: Sequence[Question], vocabulary: Vocabulary, max_seq_length: int, settings: SpanSettings
 ) -> SpanFeatures:
-    """Windows of at most `max_seq_length` tokens; questions keep their first `max_query_length` pieces.
+    """Windows of at most `max_seq_length` tokens; questions keep their first `max_query_length` tokens.
 
     Raises `ConfigError` where that leaves no room for the context.
     """
@@ -172,11 +172,11 @@ def encode_spans(
 
     room = max_seq_length - SPECIAL_IN_PAIR - query
     stride = np.minimum(settings.doc_stride, room)
-    pieces = contexts.lengths[context]
-    windows = 1 + np.maximum(0, -(-(pieces - room) // stride))
+    tokens = contexts.lengths[context]
+    windows = 1 + np.maximum(0, -(-(tokens - room) // stride))
     question = np.repeat(np.arange(len(questions)), windows)
     start = ranges(np.zeros_like(windows), windows) * stride[question]
-    length = np.minimum(pieces[question] - start, room[question])
+    length = np.minimum(tokens[question] - start, room[question])
     answer = _answers(questions, contexts, context)
     inside = (answer[question, 0] >= start) & (answer[question, 1] < start + length)
     placed = answer[question] - (start - query[question] - _BEFORE)[:, None]
@@ -188,9 +188,9 @@ def encode_spans(
 
 
 def _answers(questions: Sequence[Question], contexts: Contexts, context: Int64) -> Int64:
-    """The first and last piece of each question's first answer, int64 [Q, 2]; -1 where there is none."""
+    """The first and last token of each question's first answer, int64 [Q, 2]; -1 where there is none."""
     found = [next((a for a in q.answers if a.start != NOT_FOUND), None) for q in questions]
     start, stop = np.array([a.place if a else (0, 0) for a in found], dtype=np.int64).reshape(-1, 2).T
-    first, last = contexts.pieces_of(context, start, stop)
+    first, last = contexts.tokens_at(context, start, stop)
     is_there = np.array([a is not None for a in found], dtype=bool) & (first <= last)
     return np.where(is_there[:, None], np.stack([first, last], axis=1), -1)

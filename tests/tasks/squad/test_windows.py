@@ -134,7 +134,7 @@ def answer_spans(questions: list[Question], features: SpanFeatures) -> list[tupl
     pairs = [(number, answer) for number, q in enumerate(questions) for answer in q.answers]
     context = features.context[np.array([number for number, _ in pairs])]
     starts = np.array([answer.start for _, answer in pairs])
-    first, last = features.contexts.pieces_of(context, starts, starts + [len(answer.text) for _, answer in pairs])
+    first, last = features.contexts.tokens_at(context, starts, starts + [len(answer.text) for _, answer in pairs])
     base = features.contexts.offsets[:-1][context]
     begins, ends = features.contexts.starts[base + first].tolist(), features.contexts.ends[base + last].tolist()
     return [(questions[n], a, begin, end) for (n, a), begin, end in zip(pairs, begins, ends, strict=True)]
