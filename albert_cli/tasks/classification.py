@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from albert_cli import console
+from albert_cli.data.arrays import truncated_lengths
 from albert_cli.data.batches import PackedBatch
 from albert_cli.errors import ConfigError, InputError
 from albert_cli.model import hub
@@ -23,7 +24,7 @@ from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import SequenceClassifier
 from albert_cli.model.packing import pack
 from albert_cli.tasks.base import Array, Task, evaluation_batches
-from albert_cli.tasks.features import SPECIAL_IN_PAIR, Int64, PairFeatures, Stretches, TokenizedTexts
+from albert_cli.tasks.features import SPECIAL_IN_PAIR, PairFeatures, Stretches, TokenizedTexts
 from albert_cli.tasks.metrics import scores
 from albert_cli.tasks.rows import Line
 from albert_cli.text.vocabulary import Vocabulary
@@ -276,12 +277,3 @@ def encode(examples: Sequence[Example], vocabulary: Vocabulary, max_seq_length: 
         None if None in labels else np.array(labels, dtype=kind),
         int(np.count_nonzero(first.length + second.length > room)), vocabulary.cls_id, vocabulary.sep_id,
     )  # fmt: skip
-
-
-def truncated_lengths(length_a: Int64, length_b: Int64, room: Int64) -> tuple[Int64, Int64]:
-    """Tokens kept of each text, [N] each, when the longer loses its last token until both fit in `room` [N].
-
-    The closed form of that loop: a text shorter than half the room stays whole, two longer ones share it.
-    """
-    kept_b = np.minimum(length_b, np.maximum(room - length_a, room // 2))
-    return np.minimum(length_a, room - kept_b), kept_b

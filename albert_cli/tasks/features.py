@@ -5,14 +5,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from albert_cli.data.arrays import offsets_of, ranges
 from albert_cli.data.batches import PackedBatch
+from albert_cli.random import epoch_order
 from albert_cli.text.vocabulary import Vocabulary
 
 Int32 = NDArray[np.int32]
@@ -68,19 +69,6 @@ class Features(ABC):
             size = max(1, max_tokens // int(lengths[order[start]]))
             yield order[start : start + size]
             start += size
-
-
-@lru_cache(maxsize=4)
-def epoch_order(size: int, seed: int, epoch: int) -> Int64:
-    """The order of `size` examples in an epoch, int64 [size], read-only.
-
-    Drawn by sorting Philox's raw numbers (keyed by seed and epoch): NumPy keeps their stream between
-    versions, which it does not promise of `Generator.permutation`.
-    """
-    key = np.array([seed % 2**64, epoch], dtype=np.uint64)
-    order = np.argsort(np.random.Philox(key=key).random_raw(size), kind="stable")
-    order.flags.writeable = False
-    return order
 
 
 class Stretches(NamedTuple):
@@ -173,14 +161,3 @@ def pack_pairs(
     positions = ranges(np.zeros_like(lengths), lengths).astype(np.int32)
     none = np.empty(0, dtype=np.int32)
     return PackedBatch(ids, segment_ids, positions, offsets.astype(np.int32), none, none, none)
-
-
-def offsets_of(lengths: Int64) -> Int64:
-    """Where each of `lengths` [N] begins when they follow one another, and where the last ends: int64 [N + 1]."""
-    return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths, dtype=np.int64)])
-
-
-def ranges(starts: Int64, lengths: Int64) -> Int64:
-    """All of `start, start + 1, …` for each start and length, one after the other."""
-    offsets = offsets_of(lengths)
-    return np.repeat(starts - offsets[:-1], lengths) + np.arange(offsets[-1])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import re
@@ -15,6 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 from albert_cli import console
 from albert_cli.errors import ConfigError, InputError
+from albert_cli.random import text_share
 from albert_cli.tasks.base import Task
 from albert_cli.tasks.choice import Choice, ChoiceExample
 from albert_cli.tasks.classification import Classification, Example
@@ -414,8 +414,4 @@ def _held_out(size: int, settings: TableSettings) -> set[int]:
     if size < 2:
         raise InputError(f"{size} training row cannot be split into train and dev", "-s table.dev=FILE")
     count = min(size - 1, max(1, round(size * settings.holdout)))
-
-    def draw(row: int) -> bytes:
-        return hashlib.sha256(f"{settings.holdout_seed}:{row}".encode()).digest()
-
-    return set(sorted(range(size), key=draw)[:count])
+    return set(sorted(range(size), key=lambda row: text_share(f"{settings.holdout_seed}:{row}"))[:count])

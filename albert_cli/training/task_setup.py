@@ -18,8 +18,9 @@ from albert_cli.errors import InputError, MissingData
 from albert_cli.model import hub
 from albert_cli.model.encoder import Encoder
 from albert_cli.model.matching import PLACES, check_count_heads, count_words
+from albert_cli.random import epoch_order
 from albert_cli.tasks.base import PREDICTIONS, Task, fingerprint
-from albert_cli.tasks.features import Features, epoch_order
+from albert_cli.tasks.features import Features
 from albert_cli.tasks.spec import find_task
 from albert_cli.tasks.table import open_table
 from albert_cli.text.vocabulary import Vocabulary

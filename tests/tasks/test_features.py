@@ -12,9 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from albert_cli.data.arrays import truncated_lengths
 from albert_cli.errors import ConfigError
-from albert_cli.tasks.classification import Example, encode, truncated_lengths
-from albert_cli.tasks.features import PairFeatures, epoch_order
+from albert_cli.random import epoch_order
+from albert_cli.tasks.classification import Example, encode
+from albert_cli.tasks.features import PairFeatures
 from albert_cli.tasks.spec import find_task
 from albert_cli.text.build_vocabulary import VocabularySettings, build
 from albert_cli.text.vocabulary import Vocabulary

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from albert_cli import store
-from albert_cli.tasks.features import Int64, offsets_of
+from albert_cli.data.arrays import offsets_of
+from albert_cli.tasks.features import Int64
 from albert_cli.tasks.squad.data import Question, Version
 from albert_cli.tasks.squad.metrics import score
 from albert_cli.tasks.squad.windows import SpanFeatures

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from pydantic import AfterValidator, BaseModel, field_validator
 
 from albert_cli import console
 from albert_cli.errors import ConfigError, InputError, MissingData
+from albert_cli.random import text_share
 from albert_cli.tasks.rows import is_hub, parse_as, read_hub, read_text
 
 Version = Literal["1.1", "2.0"]
@@ -224,8 +224,7 @@ def _held_out_units(questions: list[Question], holdout: float) -> tuple[set[str]
     titles = sorted({q.title for q in questions})
     units, name = (titles, "articles") if len(titles) > 1 else (sorted({q.context for q in questions}), "contexts")
     count = min(len(units) - 1, max(1, round(len(units) * holdout)))
-    drawn = sorted(units, key=lambda unit: hashlib.sha256(unit.encode("utf-8", "surrogatepass")).digest())
-    return set(drawn[:count]), f"{len(units)} {name}"
+    return set(sorted(units, key=text_share)[:count]), f"{len(units)} {name}"
 
 
 # ---------------------------------------------------------------- answers that are not where they should be

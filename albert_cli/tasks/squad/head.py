@@ -17,12 +17,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from albert_cli.data.arrays import ranges
 from albert_cli.data.batches import PackedBatch
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.encoder import Encoder, initialize
 from albert_cli.model.packing import PackedTokens, pack
 from albert_cli.tasks.base import evaluation_batches
-from albert_cli.tasks.features import Int64, ranges
+from albert_cli.tasks.features import Int64
 from albert_cli.tasks.squad.answers import WindowSpans
 from albert_cli.tasks.squad.data import SpanSettings
 from albert_cli.tasks.squad.windows import SpanFeatures

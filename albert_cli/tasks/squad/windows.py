@@ -13,6 +13,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from albert_cli.data.arrays import offsets_of, ranges
 from albert_cli.data.batches import PackedBatch
 from albert_cli.errors import ConfigError
 from albert_cli.tasks.features import (
@@ -22,9 +23,7 @@ from albert_cli.tasks.features import (
     Int64,
     Stretches,
     TokenizedTexts,
-    offsets_of,
     pack_pairs,
-    ranges,
 )
 from albert_cli.tasks.squad.data import NOT_FOUND, Question, SpanSettings
 from albert_cli.text.offsets import encode_with_places
