@@ -193,11 +193,6 @@ def end_with_parent() -> None:
         _end_after(parent.join)
 
 
-def end_with_stdin() -> None:
-    """End this process when the pipe that is its stdin closes, as it does when the parent that holds it is killed."""
-    _end_after(lambda: os.read(0, 1))
-
-
 def _end_after(wait: Callable[[], object]) -> None:
     def follow() -> None:
         wait()

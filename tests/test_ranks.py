@@ -68,17 +68,6 @@ def test_ranks_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) ->
     assert (ranks.rank(), ranks.world_size(), ranks.is_main()) == (3, 8, False)
 
 
-def test_a_process_ends_with_the_pipe_that_its_parent_holds() -> None:
-    """As the system closes it when the parent is killed."""
-    code = "import time; from albert_cli import ranks; ranks.end_with_stdin(); print(1); time.sleep(600)"
-    call = [sys.executable, "-u", "-c", code]
-    with subprocess.Popen(call, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
-        assert child.stdin is not None and child.stdout is not None
-        assert child.stdout.readline() == b"1\n" and child.poll() is None
-        child.stdin.close()
-        assert child.wait(60) == 1
-
-
 def test_what_all_ranks_refuse_alike_is_said_once(tiny_data: Path, tmp_path: Path) -> None:
     (tmp_path / "it.toml").write_text(RECIPE)
     command = [sys.executable, "-m", "albert_cli", "pretrain", str(tmp_path / "it.toml"), "--data", str(tiny_data)]
