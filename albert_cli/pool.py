@@ -77,7 +77,7 @@ def run(
         else:
             _run_apart(jobs, places, keep)
         if is_stopping():
-            raise Interrupted("stopped before every run was done", "the same command goes on from there")
+            raise Interrupted("stopped before every run was done", "run the same command again to resume")
 
 
 def _run_apart(jobs: Sequence[Job[T]], places: Places, keep: Callable[[Job[T], T | BaseException], None]) -> None:
@@ -99,7 +99,7 @@ def _run_apart(jobs: Sequence[Job[T]], places: Places, keep: Callable[[Job[T], T
                 if places.fresh or isinstance(error, BrokenProcessPool):
                     pools.pop(place).shutdown()
                 if isinstance(error, BrokenProcessPool):
-                    why = f"{job.name}: its process was killed, perhaps for want of memory"
+                    why = f"{job.name}: its process was killed, probably out of memory"
                     error = AlbertError(why, "the same command goes on")
                 if error is None or not is_stopping():
                     keep(job, future.result() if error is None else error)
@@ -137,7 +137,7 @@ def _begin(place: int, places: Places, quiet: bool, debug: bool) -> None:
 
 def _work(call: Callable[..., T], arguments: tuple[Any, ...]) -> T:
     def end(number: int, frame: object) -> None:
-        raise Interrupted("stopped before training", "the same command goes on from there")
+        raise Interrupted("stopped before training", "run the same command again to resume")
 
     signal.signal(signal.SIGTERM, end)  # while it trains, the loop's own handler saves
     try:

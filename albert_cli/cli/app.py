@@ -116,7 +116,7 @@ def _known(error: BaseException) -> AlbertError | None:
     if isinstance(error, AlbertError):
         return error
     if isinstance(error, OSError) and error.errno in _REFUSED and error.filename:
-        return InputError(f"{error.filename}: {error.strerror}", "check the path and the rights to it")
+        return InputError(f"{error.filename}: {error.strerror}", "check the path and its permissions")
     if isinstance(error, MemoryError) or re.search("out of memory|can't allocate memory", str(error)):
         reason = str(error).strip().partition("\n")[0] or "nothing is left"
         hint = "a smaller -s train.micro_batch_size needs less and computes the same"

@@ -50,7 +50,8 @@ def bench_pretrain(
         Literal["transformers"] | None, typer.Option(help="Time transformers too, padded, on the same examples.")
     ] = None,
     sequences: Annotated[
-        int, typer.Option(min=0, help="Of a micro-batch; 0: the recipe's on a GPU, about 1,024 tokens on a CPU.")
+        int,
+        typer.Option(min=0, help="Sequences in a micro-batch; 0: the recipe's on a GPU, about 1,024 tokens on a CPU."),
     ] = 0,
     rounds: Annotated[int, typer.Option(min=1, help="Timed steps of each variant.")] = 5,
     compiled: Annotated[bool, typer.Option(help="With --against, time the compiled forms too (minutes).")] = True,
@@ -106,7 +107,7 @@ def bench_finetune(
 def bench_data(
     sources: Sources,
     vocab: Annotated[Path, typer.Option("--vocab", help="Vocabulary directory.")],
-    megabytes: Annotated[int, typer.Option(min=1, help="Measure on about the first so many MB of files.")] = 64,
+    megabytes: Annotated[int, typer.Option(min=1, help="Measure on about this many MB of the files' beginnings.")] = 64,
     language: Language = "en",
     text_field: TextField = "text",
 ) -> None:
@@ -169,14 +170,15 @@ def bench_gpu(
         Path | None, typer.Option(help="Data directory of 30,000 pieces; without one: random ids laid out like text.")
     ] = None,
     tokens: Annotated[
-        int, typer.Option(min=0, help="Of a micro-batch; 0: 32,768 for base and large, 16,384 for the larger ones.")
+        int,
+        typer.Option(min=0, help="Tokens in a micro-batch; 0: 32,768 for base and large, 16,384 for the larger ones."),
     ] = 0,
     rounds: Annotated[int, typer.Option(min=1, help="Timed steps of each variant.")] = 9,
     alone: Annotated[bool, typer.Option("--alone", help="Without transformers.")] = False,
     overrides: Overrides = None,
     device: Device = "cuda",
 ) -> None:
-    """Measure all that there is to measure on a GPU, in parts of a few minutes: correctness, speeds, variants.
+    """Run every GPU benchmark, in parts of a few minutes: correctness, speeds, variants.
 
     Example: albert bench gpu --out speeds --data data
     """

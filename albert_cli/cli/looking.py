@@ -33,7 +33,9 @@ def params(
     precision: Annotated[
         Literal["auto", "bf16", "fp32"], typer.Option(help="auto: bf16 on cuda, fp32 on a cpu.")
     ] = "auto",
-    details: Annotated[bool, typer.Option("--details", help="By part, also of more than four models.")] = False,
+    details: Annotated[
+        bool, typer.Option("--details", help="Show counts by part even for more than four models.")
+    ] = False,
     paper: Annotated[bool, typer.Option("--paper", help="Every shape of the paper beside its figure.")] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.", rich_help_panel="Output")] = False,
 ) -> None:

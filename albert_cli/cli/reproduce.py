@@ -24,7 +24,9 @@ def reproduce(
     experiment: Annotated[str | None, typer.Argument(help="An experiment's name; --list names them.")] = None,
     scale: Annotated[
         Literal["smoke", "mini", "h200", "paper"],
-        typer.Option(help="smoke: seconds; mini: 20 minutes on two cores; h200: 25 on one; paper: the paper's own."),
+        typer.Option(
+            help="smoke: seconds; mini: 20 minutes on two cores; h200: 25 minutes on one H200; paper: the paper's own."
+        ),
     ] = "mini",
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Directory to write; experiments in one share what they can.")
@@ -65,7 +67,7 @@ def reproduce(
 
         return console.emit(*recipe.listing())
     if experiment is None:
-        raise ConfigError("which experiment?", "`albert reproduce --list` names them")
+        raise ConfigError("no experiment is named", "`albert reproduce --list` names them")
     from albert_cli.experiments import verb as verb_module
     from albert_cli.experiments.plan import Request
 
@@ -77,7 +79,7 @@ def reproduce(
         plan, text_ = verb_module.dry_run(experiment, request)
         return console.emit(plan, "\n".join(plan["commands"]) if commands else text_)
     if out is None:
-        raise ConfigError("--out: where to?", "name a directory; experiments in one share what they can")
+        raise ConfigError("--out is required", "name a directory; experiments in one share what they can")
     return console.emit(*verb_module.reproduce(experiment, request, _invoke, jobs=jobs, max_time=max_time))
 
 
@@ -110,7 +112,7 @@ def probe(
     overrides: Overrides = None,
     device: Device = "auto",
 ) -> None:
-    """Score a pretrained checkpoint without a task: masked words, next sentence, sentence order, and its layers' steps.
+    """Score a pretrained checkpoint without a task: masked words, sentence order, how far each layer moves its input.
 
     Examples are drawn as in its own run (-s data.ngram=3 and so on change that).
 

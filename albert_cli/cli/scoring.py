@@ -13,13 +13,9 @@ from albert_cli.cli.options import CheckpointName, Device, Out, Overrides, TaskD
 from albert_cli.errors import ConfigError
 
 RECIPES = "finetune"  # the paper's
-Recipes = Annotated[
-    str, typer.Option(metavar="NAME", help="Whose recipes of the tasks: finetune, mini, or a folder of one's own.")
-]
+Recipes = Annotated[str, typer.Option(metavar="NAME", help="Recipes to use: finetune, mini, or a folder of one's own.")]
 Runs = Annotated[int | None, typer.Option(min=1, help="Seeds to fine-tune; the median is reported. Default: 5.")]
-Processes = Annotated[
-    int, typer.Option(help="Runs at a time: a process for each GPU, or so many that share the cores.")
-]
+Processes = Annotated[int, typer.Option(help="Runs at a time: one per GPU, or this many sharing the CPU's cores.")]
 
 
 @verb(app, name="eval")
@@ -37,7 +33,7 @@ def evaluate(
     nproc: Processes = 1,
     again: Annotated[
         bool,
-        typer.Option("--again", help="Fine-tune a checkpoint of this very task too, which is else scored as it is."),
+        typer.Option("--again", help="Fine-tune a checkpoint of this very task too, instead of scoring it as it is."),
     ] = False,
     controls: Annotated[
         str | None,

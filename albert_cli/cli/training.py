@@ -27,9 +27,9 @@ def pretrain(
         str | None, typer.Option(help="Measure the speed, then train as many steps as fit, e.g. 25m.")
     ] = None,
     save_every: Annotated[
-        str | None, typer.Option(help="Save after so many steps, or so much time: 500, 10m; default: the recipe's.")
+        str | None, typer.Option(help="Save after this many steps, or this much time: 500, 10m; default: the recipe's.")
     ] = None,
-    keep: Annotated[int | None, typer.Option(help="Keep so many checkpoints; default: the recipe's.")] = None,
+    keep: Annotated[int | None, typer.Option(help="Keep this many checkpoints; default: the recipe's.")] = None,
     nproc: Annotated[int, typer.Option(help="Start this many processes here through torchrun.")] = 1,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything and print the plan.")] = False,
     show_config: Annotated[bool, typer.Option("--show-config", help="Print the resolved recipe.")] = False,

@@ -220,7 +220,7 @@ def _notes(models: Sequence[Facts], question: Question) -> list[str]:
     saved = 1 - flops["training_with_last_layer_pruned"] / flops["training"]
     notes = [f"* {m['name']}: {m['paper']['note']}." for m in models if m["paper"] and m["paper"]["note"]]
     notes += [
-        f"{m['name']}: names no vocabulary; counted with {m['vocab_size']:,} pieces."
+        f"{m['name']}: names no vocabulary; counted with {m['vocab_size']:,} tokens."
         for m in models
         if m["vocab_size_assumed"]
     ]

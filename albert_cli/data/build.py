@@ -69,7 +69,7 @@ def build(
 def _do_share(out: Path, tasks: Sequence[Task], workers: int, index: int, count: int) -> Facts:
     """Run one job's tasks; the directory is made whole by the merge."""
     if any(task.is_stream for task in tasks):
-        raise ConfigError("stdin cannot be shared by several jobs", "write it to a file first, or leave --task away")
+        raise ConfigError("stdin cannot be shared by several jobs", "write it to a file first, or omit --task")
     out.mkdir(parents=True, exist_ok=True)
     _begin(out, tasks, may_delete=False)
     results = _run_all(share_of(tasks, index, count), workers)
@@ -183,7 +183,7 @@ def _run_all(tasks: Sequence[Task], workers: int, may_run: bool = True) -> list[
                         count(task.size, facts.bytes)
             except BrokenProcessPool:
                 raise AlbertError(
-                    "a worker process was killed, perhaps for want of memory",
+                    "a worker process was killed, probably out of memory",
                     "run the same command again with fewer --workers; finished files are kept",
                 ) from None
     missing = sorted(name for name, facts in results.items() if facts is None)

@@ -25,7 +25,7 @@ def parse(text: str | None) -> tuple[str, ...]:
     """The names in `start,random`; raises `ConfigError` for any other."""
     names = tuple(dict.fromkeys(name.strip() for name in (text or "").split(",") if name.strip()))
     if unknown := [name for name in names if name not in CONTROLS]:
-        raise ConfigError(f"--controls: no control is called {unknown[0]!r}", f"choose of {', '.join(CONTROLS)}")
+        raise ConfigError(f"--controls: no control is called {unknown[0]!r}", f"choose from {', '.join(CONTROLS)}")
     return names
 
 

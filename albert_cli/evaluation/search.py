@@ -53,7 +53,7 @@ def parse(lists: Sequence[str]) -> list[Point]:
             hint = config.suggestion(key, list(SHORT)) or f"keys: {', '.join(SHORT)}, or section.key"
             raise ConfigError(f"{text}: no key is called {key!r}", hint)
         if "/" in text:
-            raise ConfigError(f"{text}: a value with a / would not be the name of a folder")
+            raise ConfigError(f"{text}: a value must not contain /, because it names a folder")
         if key in found:
             raise ConfigError(f"{key} is given twice")
         found[key] = listed

@@ -375,7 +375,7 @@ class _Builder:
             raise ConfigError("--text -: standard input can be read only once", "write it to a file, and name that")
         facts: dict[str, Any] = {"text": usual, "size": scale.vocabulary, "sample": scale.sample}
         options = ["--size", str(scale.vocabulary), "--sample-size", str(scale.sample), "--out", _OUT]
-        title = f"vocabulary of {scale.vocabulary:,} pieces"
+        title = f"vocabulary of {scale.vocabulary:,} tokens"
         vocabulary = self.stage("vocabulary", title, facts, (), ["vocab", *usual, *options, "--json"])
         sources, title = usual, "token shards"
         where = str(plan.directory(vocabulary))

@@ -29,7 +29,7 @@ class StageError(AlbertError):
     """A stage's command ended with an error; the exit code is the command's."""
 
     def __init__(self, title: str, command: str, code: int) -> None:
-        super().__init__(f"{title}: ended with {code}: {command}", "its own message stands above")
+        super().__init__(f"{title}: ended with {code}: {command}", "see its error message above")
         self.exit_code = code
 
 
@@ -66,7 +66,7 @@ def run_plan(plan: Plan, invoke: Invoke, jobs: int = 1, gpus: int = 0, max_time:
         pool.run(stages, places, keep, max_time)
     except Interrupted:
         if not all(plan.result(stage.id).is_file() for stage in left):
-            raise Interrupted(f"{plan.request.out}: stopped", "the same command goes on from there") from None
+            raise Interrupted(f"{plan.request.out}: stopped", "run the same command again to resume") from None
     return len(left)
 
 

@@ -290,7 +290,7 @@ def vocabulary_of(checkpoint: Checkpoint) -> Vocabulary:
     vocabulary = Vocabulary.load(checkpoint.directory)
     if vocabulary.size != checkpoint.config.vocab_size:
         raise ConfigError(
-            f"{checkpoint.directory}: the vocabulary has {vocabulary.size} pieces, the model "
+            f"{checkpoint.directory}: the vocabulary has {vocabulary.size} tokens, the model "
             f"{checkpoint.config.vocab_size}",
             "the tokenizer and the weights of this directory do not belong together",
         )

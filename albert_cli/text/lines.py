@@ -122,7 +122,7 @@ def errors_named(path: Path | str) -> Iterator[None]:
         raise InputError(f"{path}: no such file or folder", "check its name") from error
     except (EOFError, lzma.LZMAError, zlib.error, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:  # those of the decompressors have no number
-            raise InputError(f"{path}: cannot be read ({error.strerror or error})", "check the rights to it") from error
+            raise InputError(f"{path}: cannot be read ({error.strerror or error})", "check its permissions") from error
         raise InputError(f"{path}: damaged or cut compressed file ({error})", "copy it again") from error
 
 

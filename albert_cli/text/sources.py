@@ -70,7 +70,7 @@ class HubRows:
         rows = given.pop("rows", "1")
         document = given.pop("document", "")
         if not name or len(more) > 2 or given or not rows.isdecimal() or int(rows) < 1 or (document and rows != "1"):
-            hint = "rows of a sentence each: ?rows=2000 joins so many, ?document=COLUMN all that say the same there"
+            hint = "rows of a sentence each: ?rows=2000 joins 2,000 rows, ?document=COLUMN joins rows with equal values"
             raise InputError(f"{source}: not of the form hf:NAME[:CONFIG[:SPLIT]][?rows=N or ?document=COLUMN]", hint)
         config, split = [*more, "", ""][:2]
         return cls(name, config, split or "train", int(rows), document)

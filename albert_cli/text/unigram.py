@@ -126,12 +126,12 @@ def _explained(error: RuntimeError, size: int) -> InputError:
     if found := re.search(r"too high.*?<= (\d+)", message):
         largest = int(found[1])
         return InputError(
-            f"the text does not allow {size:,} pieces, at most {largest:,}",
+            f"the text allows at most {largest:,} tokens, not {size:,}",
             f"--size {largest}, or give more text",
         )
     if found := re.search(r"smaller than required_chars\D*\d+ vs (\d+)", message):
         return InputError(
-            f"{size:,} pieces do not hold the text's characters, which need {found[1]}",
+            f"{size:,} tokens are too few for the text's characters, which need {found[1]}",
             "a larger --size, or a lower --character-coverage",
         )
     if "all_chars_count" in message:

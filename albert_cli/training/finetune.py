@@ -240,7 +240,7 @@ def _drop_states_without_their_best(out: Path) -> None:
             if step := _best_step(directory):
                 store.verify(_best(out, step), "task")
         except CheckpointError as error:
-            console.warn(f"{error.message}; {directory.name} is not gone on from")
+            console.warn(f"{error.message}; {directory.name} is not used to resume")
             store.remove_directory(directory)
 
 

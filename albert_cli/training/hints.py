@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-SEE: Final = 'see "When the loss stays or jumps" in the README'
+SEE: Final = 'see "When the loss stays or jumps" in docs/pretraining.md'
 _PATIENCE = 500  # steps without progress before the first hint; then twice as many, and so on
 _PROGRESS = 0.1  # nats; less is noise
 _NEAR = 0.3  # nats below the unigram entropy: what copying unmasked tokens brings, without any use of context

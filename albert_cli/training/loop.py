@@ -147,7 +147,7 @@ class Loop:
                 if self.must_stop:
                     self.save()
                     raise Interrupted(
-                        f"{self.out}: stopped after step {self.state.step}", "the same command goes on from there"
+                        f"{self.out}: stopped after step {self.state.step}", "run the same command again to resume"
                     )
         return metrics
 

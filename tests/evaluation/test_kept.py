@@ -100,7 +100,7 @@ def test_without_its_best_model_a_state_is_not_gone_on_from(
         content[-1] ^= 1
         (best / "model.safetensors").write_bytes(content)
     finetune(rising, out, 0)
-    assert "is not gone on from" in capfd.readouterr().err
+    assert "is not used to resume" in capfd.readouterr().err
     assert weights_and_scores(out) == weights_and_scores(whole)
 
 

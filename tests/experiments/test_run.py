@@ -270,8 +270,8 @@ def test_sizes_are_the_exact_counts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        ((), 2, "which experiment?"),
-        (("sharing",), 2, "--out: where to?"),
+        ((), 2, "no experiment is named"),
+        (("sharing",), 2, "--out is required"),
         (("sharing", "--dry-run", "--seeds", "0"), 2, "at least one is needed"),
         (("sharing", "--dry-run", "--jobs", "0"), 2, "greater than or equal to 1"),
         (("sharing", "--dry-run", "--text", "-"), 2, "can be read only once"),

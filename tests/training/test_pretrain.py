@@ -203,7 +203,7 @@ def test_stopped_by_a_signal_it_saves_the_current_step(
     process.wait_until(lambda: (run / "metrics.jsonl").exists())
     process.terminate()
     assert process.wait() == 75
-    assert "the same command goes on from there" in process.said()
+    assert "run the same command again to resume" in process.said()
     (step,) = steps(run)
     assert 0 < step < 30
     assert status(run) == {
