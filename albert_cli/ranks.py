@@ -66,10 +66,6 @@ class Group:
         flat = self.sum_numbers(slots)
         return [flat[r * len(values) : (r + 1) * len(values)] for r in range(self.world_size)]
 
-    def any(self, flag: bool) -> bool:
-        """Whether the flag is set on at least one rank."""
-        return self.sum_numbers([float(flag)])[0] > 0
-
     def broadcast(self, value: float) -> float:
         """Rank 0's value, on every rank."""
         return self.broadcast_numbers([value])[0]

@@ -138,7 +138,6 @@ class Result(Record):
     warmup_steps: int | None = None
     max_seq_length: int | None = None
     dropout: Number | None = None
-    matching_heads: int = 0
     count_heads: int = 0
     spreading_heads: int = 0
     eval_every: int | None = None

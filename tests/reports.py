@@ -54,10 +54,8 @@ def write_pretraining(directory: Path, *, steps: int = 40, entropy: float | None
         rows.append({"step": step, "loss": loss + 0.7, "mlm_loss": loss, "tokens_per_second": 900.0, "seconds": step})
         if step % 10 == 0:
             evaluation = {"mlm_loss": loss, "mlm_accuracy": step / steps / 3, "order_accuracy": 0.5}
-            rows.append({"step": step, "eval": evaluation})
+            rows.append({"step": step, "eval": evaluation | ({"unigram_entropy": entropy} if entropy else {})})
     (directory / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"step": 4')
-    if entropy is not None:
-        store.write_json(directory / "status.json", {"state": "done", "unigram_entropy_nats": entropy})
     checkpoint = directory / f"step-{steps:08d}"
     checkpoint.mkdir()
     (checkpoint / "config.json").write_text("{}")

@@ -3,9 +3,8 @@
 A block of commands is fenced as `sh` (commands alone), `console` (`$ command`, then what it prints) or `python`.
 An HTML comment before a block, `<!-- in tests: prepare NAME… -->`, names fixtures of `PREPARE` below: the files
 that a reader would bring along. `SUBSTITUTES` is all that differs between a page's commands and the test's. The README
-runs as a reader would type it, a process a command, in an empty folder. The other pages begin with what its commands
-have made, and run in this process. `<!-- in tests: only parsed -->` marks what takes hours: there every verb, option
-and recipe must exist.
+begins in an empty folder, the other pages with what its commands have made. `<!-- in tests: only parsed -->` marks what
+takes hours: there every verb, option and recipe must exist.
 """
 
 from __future__ import annotations
@@ -233,16 +232,6 @@ def in_a_shell(command: str, environment: dict[str, str]) -> str:
     return done.stdout
 
 
-@pytest.mark.timeout(600)
-def test_every_command_of_the_readme_works_and_prints_what_is_shown(
-    tmp_path: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    work = tmp_path / "work"
-    work.mkdir()
-    monkeypatch.chdir(work)
-    walk(README, lambda command: in_a_shell(command, environment))
-
-
 @pytest.fixture(scope="session")
 def walked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder as the README's commands leave it, smaller: what the other pages begin with."""
@@ -258,24 +247,35 @@ def walked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("page", DOCS)
-def test_every_command_of_a_page_works_and_prints_what_is_shown(
-    page: str, walked: Path, tmp_path: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def run(command: str) -> str:
-        """In this process, unless it takes a shell."""
+@pytest.fixture
+def run(tmp_path: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
+    """Run a command in the folder `tmp_path/work`: in this process, which saves its start, unless it takes a shell."""
+
+    def call(command: str) -> str:
         words = shlex.split(substituted(command))
         if words[0] != "albert" or re.search(r"[|<>;]|--nproc", command):
             return in_a_shell(command, environment)
         ended = albert(*words[1:])
         return ended.out + ended.err
 
-    work = tmp_path / "work"
-    shutil.copytree(walked, work)
-    monkeypatch.chdir(work)
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("NO_COLOR", "1")
+    return call
+
+
+@pytest.mark.timeout(600)
+def test_every_command_of_the_readme_works_and_prints_what_is_shown(run: Callable[[str], str]) -> None:
+    walk(README, run)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("page", DOCS)
+def test_every_command_of_a_page_works_and_prints_what_is_shown(
+    page: str, run: Callable[[str], str], walked: Path
+) -> None:
+    shutil.copytree(walked, Path.cwd(), dirs_exist_ok=True)
     walk(DOCS[page], run)
 
 

@@ -39,7 +39,6 @@ def test_one_process_needs_no_group(monkeypatch: pytest.MonkeyPatch) -> None:
         assert group == Group(0, 1)
         tensor = torch.tensor([1.0, 2.0])
         assert group.sum(tensor) is tensor and tensor.tolist() == [1.0, 2.0]
-        assert group.any(True) and not group.any(False)
         assert group.broadcast(3.5) == 3.5 and group.sum_numbers([1.0, 2.5]) == [1.0, 2.5]
         group.share([tensor])
         group.barrier()

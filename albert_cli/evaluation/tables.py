@@ -135,8 +135,6 @@ def protocol(result: Result | Mapping[str, object]) -> str:
     k, ended = len(r.seeds), len(r.seeds) - len(r.diverged)
     begin = _BEGINNINGS.get(r.initial, "the pretrained checkpoint")
     begin = begin if r.start_from in (PRETRAINED, "") else f"a model fine-tuned on {TASKS[r.start_from].title}"
-    if r.matching_heads:
-        begin += f" with {r.matching_heads} of its attention heads set to compare words"
     if r.count_heads:
         begin += f" with {r.count_heads} of its attention heads set to count the words that the two texts share"
         begin += f" and {r.spreading_heads} to mark those around" if r.spreading_heads else ""

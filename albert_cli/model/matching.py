@@ -22,7 +22,6 @@ from albert_cli.model.config import ModelConfig
 from albert_cli.model.encoder import Attention, Embeddings, Encoder
 
 SCORE: Final = 6.0  # before softmax, of a word with itself elsewhere; others lie around 0: e^6 is some 400 of them
-_FRESH: Final = 0.3  # of a new encoder's positions and segments, which weigh as much as words, so that words prevail
 _SAMPLE: Final = 4096  # words to measure the word table by
 _NEGLIGIBLE: Final = 1e-3  # a direction's spread, against the widest, below which words do not differ in it
 
@@ -35,18 +34,14 @@ def check_heads(name: str, heads: int, config: ModelConfig) -> None:
 
 
 @torch.no_grad()
-def compare_words(encoder: Encoder, heads: int, *, seed: int, is_fresh: bool) -> None:
+def compare_words(encoder: Encoder, heads: int, *, seed: int) -> None:
     """Have the first `heads` heads of every attention block compare words; all other weights stay as they are.
 
     Query and key become the same random projection, H to d, of the word vectors whitened, with a bias that takes off
-    their mean, scaled so that a word scores `SCORE` with itself at another place. In an encoder that `is_fresh`, one
-    without training, positions and segments are scaled down too.
+    their mean, scaled so that a word scores `SCORE` with itself at another place.
     """
     if not heads:
         return
-    if is_fresh:
-        encoder.embeddings.position.weight.mul_(_FRESH)
-        encoder.embeddings.segment.weight.mul_(_FRESH)
     generator = torch.Generator().manual_seed(seed)
     here_nH, there_nH = _word_vectors(encoder, generator)
     mean_H = here_nH.mean(0)

@@ -95,7 +95,7 @@ def set_start(model: PretrainingModel, settings: StartSettings, words_VE: Tensor
         _set_words(embeddings.word.weight, words_VE, model.config.initial_std)
     if settings.copying or settings.neighbours:
         _set_paths(model, settings, generator)
-    compare_words(model.encoder, settings.matching_heads, seed=seed, is_fresh=False)
+    compare_words(model.encoder, settings.matching_heads, seed=seed)
 
 
 def word_dimensions(settings: StartSettings, config: ModelConfig) -> int:

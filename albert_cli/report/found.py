@@ -18,7 +18,7 @@ from pydantic import Field
 
 from albert_cli import store
 from albert_cli.errors import AlbertError, InputError
-from albert_cli.results import CONTROLS, RESULTS, Number, Numbers, Record, Result, Words, number, numbers
+from albert_cli.results import CONTROLS, RESULTS, Numbers, Record, Result, Words, number, numbers
 from albert_cli.tasks.spec import TASKS
 
 MAJORITY, CLASSICAL = "majority class", "classical baseline"
@@ -122,7 +122,6 @@ class Examples(Record):
 
 class _DataFacts(Record):
     totals: dict[str, Numbers] = Field(default_factory=dict)
-    unigram_entropy_nats: Number | None = None
 
 
 @dataclass(frozen=True)
@@ -156,12 +155,7 @@ def collect(directories: Sequence[Path]) -> Found:
     paths = list(_walk(directories))
     runs, data = [p for p in paths if _is_pretraining(p)], [p for p in paths if _is_data(p)]
     names, facts = short_names([*runs, *data]), {p: _DataFacts.read(p / "data.json") for p in paths}
-    entropies: dict[str, float] = {}
-    for path, found in facts.items():
-        if found.unigram_entropy_nats is not None:
-            with suppress(AlbertError, OSError):
-                entropies[store.fingerprint(path)] = found.unigram_entropy_nats
-    pretraining = [_read_pretraining(path, names[path], entropies) for path in runs]
+    pretraining = [_read_pretraining(path, names[path]) for path in runs]
     known = {mark: f"{run.name}, {step}" for run in pretraining for mark, step in run.checkpoints.items()}
     everything = Found(
         [Data(names[p], p, store.fingerprint(p), facts[p].totals) for p in data],
@@ -224,7 +218,7 @@ def _is_pretraining(path: Path) -> bool:
     return not (path / RESULTS).exists() and any("mlm_loss" in found for found in curves(path))
 
 
-def _read_pretraining(path: Path, name: str, entropies: Mapping[str, float]) -> Pretraining:
+def _read_pretraining(path: Path, name: str) -> Pretraining:
     training, heldout = curves(path)
     checkpoints: dict[str, str] = {}
     parents: dict[str, str] = {}
@@ -234,12 +228,7 @@ def _read_pretraining(path: Path, name: str, entropies: Mapping[str, float]) -> 
                 digits = step.name.removeprefix("step-")
                 checkpoints[manifest.fingerprint()] = f"step {int(digits):,}" if digits.isdecimal() else step.name
                 parents |= manifest.parents
-    status = path / "status.json"
-    known = [number(store.read_json(status).get("unigram_entropy_nats"))] if status.is_file() else []
-    known += [points[0][1] for key in ("unigram_entropy_nats", "unigram_entropy") if (points := heldout.get(key))]
-    known += [entropy for mark, entropy in entropies.items() if mark in parents.values()]
-    known += entropies.values() if len(entropies) == 1 else []
-    entropy = next((value for value in known if value is not None), None)
+    entropy = next((value for _, value in heldout.get("unigram_entropy", [])), None)
     recipe, data = _toml(path / "recipe.toml"), str(parents.get("data", ""))
     return Pretraining(name, training, heldout, recipe, entropy, checkpoints, data)
 

@@ -10,12 +10,16 @@ from __future__ import annotations
 import ast
 import gc
 import importlib.util
+import multiprocessing
 import sysconfig
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
+from albert_cli import machine
 from albert_cli.text.prose import prose
 
 _PACKAGES = """
@@ -44,19 +48,35 @@ def read_docs(stdlib_only: bool = False) -> Iterator[tuple[str, str]]:
     if stdlib_only in _finished:
         yield from _finished[stdlib_only]
         return
+    modules = list(_modules(() if stdlib_only else PACKAGES))
     seen: set[str] = set()
     collected: list[tuple[str, str]] = []
-    for path, name in _modules(() if stdlib_only else PACKAGES):
-        paragraphs = []
-        for docstring in _docstrings_of_file(path):
-            for paragraph in prose(docstring):
-                if paragraph not in seen:
-                    seen.add(paragraph)
-                    paragraphs.append(paragraph)
-        if paragraphs:
-            collected.append((name, "\n".join(paragraphs)))
-            yield collected[-1]
+    # Parsing takes most of a minute; the standard library alone is not worth starting processes for.
+    workers = 0 if stdlib_only else machine.cores()
+    with _mapping(workers) as mapped:
+        for (_, name), paragraphs in zip(modules, mapped(_paragraphs, [path for path, _ in modules]), strict=True):
+            if new := [paragraph for paragraph in dict.fromkeys(paragraphs) if paragraph not in seen]:
+                seen.update(new)
+                collected.append((name, "\n".join(new)))
+                yield collected[-1]
     _finished[stdlib_only] = collected
+
+
+@contextmanager
+def _mapping(workers: int) -> Iterator[Callable[[Callable[[Path], list[str]], list[Path]], Iterable[list[str]]]]:
+    """`map` in this process (fewer than two workers), or over processes."""
+    if workers < 2:
+        yield map
+        return
+    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"))
+    try:
+        yield partial(pool.map, chunksize=32)
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _paragraphs(path: Path) -> list[str]:
+    return [paragraph for docstring in _docstrings_of_file(path) for paragraph in prose(docstring)]
 
 
 def _modules(packages: Iterable[str]) -> Iterator[tuple[Path, str]]:
