@@ -130,7 +130,7 @@ def _anchors(tokens: int, max_seq_length: int, index: Integers, seed: int) -> In
 
 
 def _targets(index: Integers, settings: PairSettings, seed: int) -> Integers:
-    """How many tokens each example asks for: all, or for one in ten a uniform number from 2 up."""
+    """Tokens that each example asks for: all that fit, or for `short_sequence_probability` of them fewer, from 2 up."""
     longest = settings.max_seq_length - SPECIALS
     short = uniform(keys(seed, Stream.SHORT, index)) < settings.short_sequence_probability
     return np.where(short, 2 + below(keys(seed, Stream.TARGET, index), longest - 1), longest)
@@ -139,16 +139,20 @@ def _targets(index: Integers, settings: PairSettings, seed: int) -> Integers:
 def _chunk(
     shard: Shard, anchor: Integers, target: Integers, toss: NDArray[np.uint64]
 ) -> tuple[Integers, Integers, Integers]:
-    """Whole sentences around each anchor, until `target`: local positions of their start, inner boundary and end."""
+    """Whole sentences around each anchor, until `target`: local positions of their start, inner boundary and end.
+
+    In a document of sentences of 5, 7, 4 and 6 tokens, with the anchor in the third and a target of 12: forwards
+    there are 4 + 6 = 10, too few, so the example begins at the second sentence instead, which gives 17.
+    """
     sentences, documents = shard.sentences, shard.documents
     first = find(sentences, anchor, "right") - 1
     document = find(documents, first, "right") - 1
     begin, end = documents[document].astype(np.int64), documents[document + 1].astype(np.int64)
-    enough = find(sentences, sentences[first].astype(np.int64) + target, "left")
-    last = np.minimum(np.maximum(enough, first + 2), end)
+    forward_end = find(sentences, sentences[first].astype(np.int64) + target, "left")
+    last = np.minimum(np.maximum(forward_end, first + 2), end)
     # Where the document ended too early: the latest start that still gives `target`; else a no-op.
-    back = find(sentences, sentences[last].astype(np.int64) - target, "right") - 1
-    first = np.maximum(np.minimum(first, np.minimum(back, last - 2)), begin)
+    backward_start = find(sentences, sentences[last].astype(np.int64) - target, "right") - 1
+    first = np.maximum(np.minimum(first, np.minimum(backward_start, last - 2)), begin)
     boundary = np.minimum(first + 1 + below(toss, np.maximum(last - first - 1, 1)), last)
     return (
         sentences[first].astype(np.int64),
