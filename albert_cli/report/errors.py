@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
-from albert_cli.evaluation import judged
-from albert_cli.evaluation.judged import Judged
-from albert_cli.report import plots
+from albert_cli.report import plots, predictions
 from albert_cli.report.found import Evaluation
 from albert_cli.report.page import Block, Details, Figure, Grid, Group, Heading, Key, Paragraph, Part, Span, Table, Text
+from albert_cli.report.predictions import Predicted
 from albert_cli.report.scores import by_task
 from albert_cli.results import number
 
@@ -25,7 +24,7 @@ def section(evaluations: Sequence[Evaluation], series: Mapping[str, int]) -> lis
     for group in by_task(evaluations):
         shown = [e for e in group if not e.control] or group
         for e in shown:
-            if found := judged.read(e.folders):
+            if found := predictions.read(e.folders):
                 title = f"{e.title}, {e.model}" if len(shown) > 1 else e.title
                 figures = [*_values(title, found, series[e.model]), *_questions(title, found)]
                 grid = [Grid(figures)] if figures else []
@@ -37,8 +36,8 @@ def section(evaluations: Sequence[Evaluation], series: Mapping[str, int]) -> lis
     return [Paragraph(text), *parts] if parts else []
 
 
-def _confusions(found: Sequence[Judged]) -> list[Block]:
-    labels, counts = judged.confusion(found)
+def _confusions(found: Sequence[Predicted]) -> list[Block]:
+    labels, counts = predictions.confusion(found)
     if not labels:
         return []
     totals = {gold: sum(n for (of, _), n in counts.items() if of == gold) for gold in labels}
@@ -63,8 +62,8 @@ def _confusions(found: Sequence[Judged]) -> list[Block]:
     return [Paragraph(text, small=True), Table(headers, rows, columns, look="compact confusions")]
 
 
-def _values(title: str, found: Sequence[Judged], series: int) -> list[Figure]:
-    points = judged.values(found)
+def _values(title: str, found: Sequence[Predicted], series: int) -> list[Figure]:
+    points = predictions.values(found)
     if not points:
         return []
     drawing = plots.scatter(points, series, describes=f"{title}: predicted over gold values")
@@ -72,11 +71,11 @@ def _values(title: str, found: Sequence[Judged], series: int) -> list[Figure]:
     return [Figure(drawing, "Predicted over what it is", [shown])]
 
 
-def _questions(title: str, found: Sequence[Judged]) -> list[Figure]:
+def _questions(title: str, found: Sequence[Predicted]) -> list[Figure]:
     figures = []
     for kind, groups in (
-        ("By words of the answer", judged.by_answer_length(found)),
-        ("By question word", judged.by_question_word(found)),
+        ("By words of the answer", predictions.by_answer_length(found)),
+        ("By question word", predictions.by_question_word(found)),
     ):
         if not groups:
             continue
@@ -93,8 +92,8 @@ def _questions(title: str, found: Sequence[Judged]) -> list[Figure]:
 # ---------------------------------------------------------------- examples
 
 
-def _worst(found: Sequence[Judged]) -> list[Block]:
-    rows = judged.worst(found, _EXAMPLES)
+def _worst(found: Sequence[Predicted]) -> list[Block]:
+    rows = predictions.worst(found, _EXAMPLES)
     if not rows:
         return []
     texts = [name for name in _TEXTS if any(j.example.get(name) for j in rows)] or ["id"]
@@ -110,29 +109,29 @@ def _text(value: object) -> str:
     return text if len(text) <= _CHARACTERS else text[: _CHARACTERS - 1] + "…"
 
 
-def _gold(found: Judged) -> str:
+def _gold(found: Predicted) -> str:
     answers, gold = found.example.get("answers"), found.example.get("label")
     if isinstance(answers, list):
         return _text(list(dict.fromkeys(map(str, answers)))) or "no answer"
     return f"{gold:g}" if isinstance(gold, float) else _text(gold)
 
 
-def _predicted(found: Judged) -> str:
+def _predicted(found: Predicted) -> str:
     """What the runs predicted: the range of values, or each prediction with the number of runs that made it."""
-    values = [value for line in found.said if (value := number(line.get("prediction"))) is not None]
+    values = [value for line in found.lines if (value := number(line.get("prediction"))) is not None]
     if len(values) > 1:
         return f"{fmean(values):.2f} ({min(values):.2f} to {max(values):.2f})"
     times = [(_text(prediction) or "no answer", n) for prediction, n in found.predictions.most_common()]
     if len(times) == 1:
         return times[0][0]
-    return ", ".join(f"{prediction} ({n} of {len(found.said)})" for prediction, n in times)
+    return ", ".join(f"{prediction} ({n} of {len(found.lines)})" for prediction, n in times)
 
 
-def _error_name(found: Judged) -> str:
+def _error_name(found: Predicted) -> str:
     if "f1" in found.example:
         return "F1"
     return "its probability, %" if isinstance(found.example.get("label"), str) else "off by"
 
 
-def _error(found: Judged, kind: str) -> str:
+def _error(found: Predicted, kind: str) -> str:
     return f"{found.error:.2f}" if kind == "off by" else f"{100 * (1 - found.error):.1f}"

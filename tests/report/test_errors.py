@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from albert_cli import store
-from albert_cli.evaluation import judged
-from albert_cli.report import errors
+from albert_cli.report import errors, predictions
 from albert_cli.report.build import build
 from albert_cli.report.found import collect
 from albert_cli.report.page import Page as Blocks
@@ -43,9 +42,9 @@ def test_confusions_and_the_worst_examples_count_every_run(tmp_path: Path) -> No
     )
     for seed, lines in enumerate(runs):
         write_predictions(tmp_path / "w" / f"run-{seed}", [classified(*line, text=texts[line[0]]) for line in lines])
-    found = judged.read([tmp_path / "w" / "run-0", tmp_path / "w" / "run-1"])
-    assert [j.example["id"] for j in judged.worst(found, 10)] == ["2", "1"]
-    labels, counts = judged.confusion(found)
+    found = predictions.read([tmp_path / "w" / "run-0", tmp_path / "w" / "run-1"])
+    assert [j.example["id"] for j in predictions.worst(found, 10)] == ["2", "1"]
+    labels, counts = predictions.confusion(found)
     assert sorted(labels) == ["no", "yes"]
     assert counts == {("no", "no"): 4, ("yes", "no"): 3, ("yes", "yes"): 1}
     build([tmp_path / "w"], tmp_path / "report.html")
@@ -69,10 +68,10 @@ def test_span_questions_are_sorted_by_answer_and_by_question_word(tmp_path: Path
     record = {"kind": "run", "task": "squad2", "title": "SQuAD 2.0", "metric": "f1", "score": 0.5, "seed": 0}
     store.write_json(tmp_path / "results.json", record)
     write_predictions(tmp_path, lines)
-    found = judged.read([tmp_path])
-    lengths = {group.name: (group.size, group.f1, group.exact_match) for group in judged.by_answer_length(found)}
+    found = predictions.read([tmp_path])
+    lengths = {group.name: (group.size, group.f1, group.exact_match) for group in predictions.by_answer_length(found)}
     assert lengths == {"none": (1, 0, 0), "1": (1, 1, 1), "2": (1, 1, 1), "4–5": (1, 0.5, 0), "over 10": (1, 0, 0)}
-    words = {group.name: (group.size, group.f1) for group in judged.by_question_word(found)}
+    words = {group.name: (group.size, group.f1) for group in predictions.by_question_word(found)}
     assert words == {"what": (2, 0.75), "how many": (1, 1.0), "who": (1, 0.0), "other": (1, 0.0)}
     build([tmp_path], tmp_path / "report.html")
     page = Page((tmp_path / "report.html").read_text())
@@ -88,7 +87,7 @@ def test_of_equally_wrong_answers_the_surest_come_first_and_values_have_a_range(
         return {"id": name, "answers": ["x"], "prediction": said, "probability": probability, "f1": 0.0, "em": 0.0}
 
     write_predictions(tmp_path, [line("a", "y", 0.2), line("b", "", 0.9), line("c", "y", 0.7)])
-    assert [j.example["id"] for j in judged.worst(judged.read([tmp_path]), 3)] == ["c", "a", "b"]
+    assert [j.example["id"] for j in predictions.worst(predictions.read([tmp_path]), 3)] == ["c", "a", "b"]
     write_eval(tmp_path / "w", [0.5, 0.6], task="stsb", metric="pearson")
     for seed, value in enumerate((2.0, 3.0)):
         write_predictions(tmp_path / "w" / f"run-{seed}", [{"id": "0", "text": "t", "label": 1.0, "prediction": value}])
@@ -109,9 +108,9 @@ def test_values_stand_over_what_they_are(tmp_path: Path) -> None:
     store.write_json(tmp_path / "results.json", {"kind": "run", "task": "stsb", "metric": "pearson", "score": 0.9})
     lines = [{"id": str(i), "label": i / 2, "prediction": i / 2 + (2 if i == 3 else 0.1)} for i in range(6)]
     write_predictions(tmp_path, lines)
-    found = judged.read([tmp_path])
-    assert judged.values(found)[3] == (1.5, 3.5) and judged.worst(found, 1)[0].example["id"] == "3"
-    assert judged.confusion(found)[0] == []
+    found = predictions.read([tmp_path])
+    assert predictions.values(found)[3] == (1.5, 3.5) and predictions.worst(found, 1)[0].example["id"] == "3"
+    assert predictions.confusion(found)[0] == []
     build([tmp_path], tmp_path / "report.html")
     page = Page((tmp_path / "report.html").read_text())
     assert "Predicted over what it is" in page.text and "2.00" in page.text

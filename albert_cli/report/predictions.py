@@ -1,4 +1,4 @@
-"""What runs said of every example of dev (`predictions.dev.jsonl`), and where they were wrong.
+"""What runs predicted for every example of dev (`predictions.dev.jsonl`), and where they were wrong.
 
 Lines come from anywhere, like all that a report reads: what lacks a key or has another type under it is left out.
 """
@@ -25,63 +25,63 @@ _LENGTHS = ((0, "none"), (1, "1"), (2, "2"), (3, "3"), (5, "4–5"), (10, "6–1
 
 
 @dataclass(frozen=True)
-class Judged:
-    """One example and what each run said of it; `error` from 0 (right) to 1 (wrong and sure of it), or a distance."""
+class Predicted:
+    """One example and each run's line about it; `error` from 0 (right) to 1 (wrong and sure of it), or a distance."""
 
     example: Record
-    said: Sequence[Record]
+    lines: Sequence[Record]
     error: float
 
     @property
     def predictions(self) -> Counter[str]:
         """Every distinct prediction with the number of runs that made it."""
-        return Counter(_shown(line.get("prediction")) for line in self.said)
+        return Counter(_shown(line.get("prediction")) for line in self.lines)
 
 
-def read(folders: Sequence[Path]) -> list[Judged]:
-    """The examples that the runs in `folders` judged, in the order of the first, each with all of their lines."""
+def read(folders: Sequence[Path]) -> list[Predicted]:
+    """The examples that the runs in `folders` predicted, in the order of the first, each with all of their lines."""
     by_id: dict[str, list[Record]] = {}
     for folder in folders:
         path = folder / PREDICTIONS
         for line in store.read_journal(path) if path.is_file() else []:
             if isinstance(line, dict) and "prediction" in line:
                 by_id.setdefault(str(line.get("id")), []).append(line)
-    judged = []
+    predicted = []
     for lines in by_id.values():
         errors = [error for line in lines if (error := _error(line)) is not None]
         if errors:
-            judged.append(Judged(lines[0], lines, statistics.fmean(errors)))
-    return judged
+            predicted.append(Predicted(lines[0], lines, statistics.fmean(errors)))
+    return predicted
 
 
-def worst(judged: Sequence[Judged], most: int) -> list[Judged]:
+def worst(predicted: Sequence[Predicted], most: int) -> list[Predicted]:
     """The examples that the runs together were most wrong about, the worst first; none that all had right.
 
     Of spans that are equally wrong those come first that were thought the likeliest.
     """
 
-    def sureness(j: Judged) -> float:
-        said = [number(line.get("probability")) or 0.0 for line in j.said if line.get("prediction")]
+    def sureness(j: Predicted) -> float:
+        said = [number(line.get("probability")) or 0.0 for line in j.lines if line.get("prediction")]
         return statistics.fmean(said) if said else 0.0
 
-    wrong = [j for j in judged if any(_is_wrong(line) for line in j.said)]
+    wrong = [j for j in predicted if any(_is_wrong(line) for line in j.lines)]
     return sorted(wrong, key=lambda j: (-j.error, -sureness(j)))[:most]
 
 
-def confusion(judged: Sequence[Judged]) -> tuple[list[str], Counter[tuple[str, str]]]:
+def confusion(predicted: Sequence[Predicted]) -> tuple[list[str], Counter[tuple[str, str]]]:
     """Classes, and how often (gold, said) occurs over all runs; no classes for values and spans."""
-    pairs = [(line.get("label"), line.get("prediction")) for j in judged for line in j.said if _is_class(line)]
+    pairs = [(line.get("label"), line.get("prediction")) for j in predicted for line in j.lines if _is_class(line)]
     counts = Counter((str(gold), str(said)) for gold, said in pairs)
-    order = [str(name) for j in judged for name in _mapping(j.example.get("probabilities"))]
+    order = [str(name) for j in predicted for name in _mapping(j.example.get("probabilities"))]
     return list(dict.fromkeys([*order, *(name for pair in counts for name in pair)])) if counts else [], counts
 
 
-def values(judged: Sequence[Judged]) -> list[tuple[float, float]]:
+def values(predicted: Sequence[Predicted]) -> list[tuple[float, float]]:
     """(gold, mean over the runs of what was said) of a regression."""
     found = []
-    for j in judged:
+    for j in predicted:
         gold = number(j.example.get("label"))
-        said = [value for line in j.said if (value := number(line.get("prediction"))) is not None]
+        said = [value for line in j.lines if (value := number(line.get("prediction"))) is not None]
         if gold is not None and said:
             found.append((gold, statistics.fmean(said)))
     return found
@@ -97,39 +97,39 @@ class Group:
     exact_match: float
 
 
-def by_answer_length(judged: Sequence[Judged]) -> list[Group]:
+def by_answer_length(predicted: Sequence[Predicted]) -> list[Group]:
     """Span questions by the number of words of their first gold answer."""
-    return _groups(judged, _length_group, [*(name for _, name in _LENGTHS), "over 10"])
+    return _groups(predicted, _length_group, [*(name for _, name in _LENGTHS), "over 10"])
 
 
-def by_question_word(judged: Sequence[Judged]) -> list[Group]:
+def by_question_word(predicted: Sequence[Predicted]) -> list[Group]:
     """Span questions by the first question word in them, the commonest first; empty where no question has one."""
-    counts = Counter(_question_group(j) for j in judged if _is_span(j))
+    counts = Counter(_question_group(j) for j in predicted if _is_span(j))
     order = [name for name, _ in counts.most_common() if name != "other"]
-    return _groups(judged, _question_group, [*order, "other"]) if order else []
+    return _groups(predicted, _question_group, [*order, "other"]) if order else []
 
 
-def _groups(judged: Sequence[Judged], kind: Any, order: Sequence[str]) -> list[Group]:
-    spans: dict[str, list[Judged]] = {name: [] for name in order}
-    for j in judged:
+def _groups(predicted: Sequence[Predicted], kind: Any, order: Sequence[str]) -> list[Group]:
+    spans: dict[str, list[Predicted]] = {name: [] for name in order}
+    for j in predicted:
         if _is_span(j):
             spans[kind(j)].append(j)
 
-    def mean(members: Sequence[Judged], key: str) -> float:
-        return statistics.fmean(number(line.get(key)) or 0.0 for j in members for line in j.said)
+    def mean(members: Sequence[Predicted], key: str) -> float:
+        return statistics.fmean(number(line.get(key)) or 0.0 for j in members for line in j.lines)
 
     return [Group(name, len(js), mean(js, "f1"), mean(js, "em")) for name, js in spans.items() if js]
 
 
-def _length_group(judged: Judged) -> str:
-    answers = judged.example.get("answers")
+def _length_group(predicted: Predicted) -> str:
+    answers = predicted.example.get("answers")
     first = str(answers[0]) if isinstance(answers, list) and answers else ""
     words = len(first.split())
     return next((name for most, name in _LENGTHS if words <= most), "over 10")
 
 
-def _question_group(judged: Judged) -> str:
-    found = _QUESTION.search(str(judged.example.get("question", "")))
+def _question_group(predicted: Predicted) -> str:
+    found = _QUESTION.search(str(predicted.example.get("question", "")))
     if found is None:
         return "other"
     word = " ".join(found[1].lower().split())
@@ -139,8 +139,8 @@ def _question_group(judged: Judged) -> str:
 # ---------------------------------------------------------------- a line
 
 
-def _is_span(judged: Judged) -> bool:
-    return number(judged.example.get("f1")) is not None
+def _is_span(predicted: Predicted) -> bool:
+    return number(predicted.example.get("f1")) is not None
 
 
 def _is_class(line: Record) -> bool:
