@@ -113,8 +113,8 @@ def test_an_assumed_vocabulary_is_said(tmp_path: Path) -> None:
     data, text = describe(["mini/wiki", str(recipe), "albert-base"])
     assert [m["vocab_size"] for m in data["models"]] == [30_000, 8_000, 30_000]
     assert [m["vocab_size_assumed"] for m in data["models"]] == [True, False, False]
-    assert [line for line in text.splitlines() if "30,000 pieces" in line] == [
-        "mini/wiki: names no vocabulary; counted with 30,000 pieces."
+    assert [line for line in text.splitlines() if "30,000 tokens" in line] == [
+        "mini/wiki: names no vocabulary; counted with 30,000 tokens."
     ]
 
 

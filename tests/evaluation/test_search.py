@@ -30,7 +30,7 @@ def test_every_combination_the_last_list_fastest() -> None:
         (["lr=1e-5,,2e-5"], "expected KEY=VALUE"),
         (["rl=1"], "no key is called 'rl'"),
         (["lr=1", "lr=2"], "lr is given twice"),
-        (["data.name=a/b"], "would not be the name of a folder"),
+        (["data.name=a/b"], "must not contain /"),
     ],
 )
 def test_what_is_no_list_is_refused(lists: list[str], message: str) -> None:

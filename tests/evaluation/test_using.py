@@ -163,7 +163,7 @@ def test_what_encode_refuses(pretrained: Path, tmp_path: Path) -> None:
 
 def test_a_vocabulary_of_another_size_is_refused(tiny_vocabulary: Path, tmp_path: Path) -> None:
     directory = written(tmp_path / "it", tiny_vocabulary, "Model", replace(SHAPE, vocab_size=310))
-    with pytest.raises(ConfigError, match="has 300 pieces, the model 310"):
+    with pytest.raises(ConfigError, match="has 300 tokens, the model 310"):
         TextEncoder.load(str(directory))
 
 

@@ -257,7 +257,7 @@ def test_time_is_up(tmp_path: Path, tiny_data: Path) -> None:
     """The run saves and ends with 75, and the same command goes on."""
     more = ["--data", tiny_data, "--seeds", 1, "-s", "schedule.total_steps=1000000"]
     said = reproduce("similarity", tmp_path / "out", *more, "--max-time", "3s", expect=75)
-    assert "goes on from there" in said["err"]
+    assert "run the same command again" in said["err"]
     assert list((tmp_path / "out" / "stages").glob("pretrain-*/step-*")), "the step is saved"
 
 

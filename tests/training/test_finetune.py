@@ -315,7 +315,7 @@ def test_a_tokenizer_of_another_size_is_refused(finished: Path, table: Path, tmp
         bigger = SequenceClassifier(type(config)(**{**vars(config), "vocab_size": 301}), 2)
         hub.write(bigger, staging, "ForSequenceClassification", ("a", "b"))
         Vocabulary.load(hub.find(str(finished))).copy_to(staging)
-    with pytest.raises(ConfigError, match="has 300 pieces, the model 301"):
+    with pytest.raises(ConfigError, match="has 300 tokens, the model 301"):
         prepare("table", str(directory), str(table), OVERRIDES, "cpu")
 
 

@@ -43,7 +43,7 @@ def noisy(level: Callable[[int], float], steps: int, every: int, deviation: floa
 def test_a_loss_that_stays_at_the_unigram_entropy_is_told_ever_more_seldom(every: int) -> None:
     found = hints(noisy(lambda n: ENTROPY, 5000, every, 0.3), every)
     assert 3 <= len(found) <= 4
-    assert 500 <= found[0][0] <= 1300 and "has not left 6." in found[0][1] and "README" in found[0][1]
+    assert 500 <= found[0][0] <= 1300 and "has not left 6." in found[0][1] and "docs/pretraining.md" in found[0][1]
     gaps = [b - a for (a, _), (b, _) in itertools.pairwise(found)]
     assert gaps == sorted(gaps)
 
@@ -61,7 +61,7 @@ def test_a_jump_is_told_once_until_the_loss_is_back() -> None:
     found = hints([*calm, 5.0, 5.1, *calm, 5.0])
     assert [step for step, _ in found] == [1550, 3150]
     assert re.search(r"jumped from 4\.[67]\d\d to 5\.690 by step 1,550 \(gradient norm 1, usually 1\)", found[0][1])
-    assert all("jumped" in text and "README" in text for _, text in found)
+    assert all("jumped" in text and "docs/pretraining.md" in text for _, text in found)
     assert hints(noisy(lambda n: 4.0, 5000, 1, 0.3), 1) == []  # single steps are noisy, and that is no jump
 
 
