@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from albert_cli import machine
+from albert_cli import machine, ranks
 from albert_cli.text.prose import prose
 
 _PACKAGES = """
@@ -51,7 +51,7 @@ def read_docs(stdlib_only: bool = False) -> Iterator[tuple[str, str]]:
     modules = list(_modules(() if stdlib_only else PACKAGES))
     seen: set[str] = set()
     collected: list[tuple[str, str]] = []
-    # Parsing takes most of a minute; the standard library alone is not worth starting processes for.
+    # Parsing takes half a minute on one core; the standard library alone is not worth starting processes for.
     workers = 0 if stdlib_only else machine.cores()
     with _mapping(workers) as mapped:
         for (_, name), paragraphs in zip(modules, mapped(_paragraphs, [path for path, _ in modules]), strict=True):
@@ -68,7 +68,7 @@ def _mapping(workers: int) -> Iterator[Callable[[Callable[[Path], list[str]], li
     if workers < 2:
         yield map
         return
-    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"))
+    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), ranks.end_with_parent)
     try:
         yield partial(pool.map, chunksize=32)
     finally:
