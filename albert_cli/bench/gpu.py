@@ -16,7 +16,8 @@ from typing import Any, Final
 import torch
 
 from albert_cli import __version__, config, console, store
-from albert_cli.bench import correctness, harness, pretrain, stream
+from albert_cli.bench import correctness, harness, memory, pretrain, stream
+from albert_cli.counting import costs
 from albert_cli.data.shards import TokenCorpus
 from albert_cli.errors import AlbertError, ConfigError
 from albert_cli.model.config import ModelConfig
@@ -194,6 +195,7 @@ PARTS: Final[dict[str, Callable[[Options, torch.device], Found]]] = {
         f"variants-{size}-s{length}": lambda options, device, size=size, length=length: _variants(size, length, options)  # type: ignore[misc]
         for size, length in (("base", 128), ("base", 512), ("xxlarge", 512))
     },
+    "batches": lambda options, device: memory.by_trying(device),
 }
 
 
@@ -219,6 +221,9 @@ def text(found: Mapping[str, Any], render: Callable[[Sequence[str], Sequence[Seq
         lines.append(render(_HEADERS, [row for result in results for row in _rows(*result)]))
     if parts.get("correctness", {}).get("forms"):
         lines.append(render(correctness.HEADERS, correctness.rows(parts["correctness"])))
+    if tried := parts.get("batches", {}).get("batches"):
+        each = [(name, how, *fits) for name, row in tried.items() for how, fits in row.items()]
+        lines.append(render(("largest batch at 12 GB", "", *map(str, costs.LENGTHS)), each))
     lines.extend(f"{name}: failed: {part['failed']}" for name, part in parts.items() if part.get("failed"))
     return "\n\n".join(lines)
 

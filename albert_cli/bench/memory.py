@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -11,14 +13,17 @@ import torch
 from torch import Tensor
 
 from albert_cli import console
-from albert_cli.bench.step import pretraining_loss
+from albert_cli.bench.harness import whole_step
+from albert_cli.bench.step import full_batch, pretraining_loss
 from albert_cli.counting import costs
+from albert_cli.counting.paper import MEMORY, PRECISIONS
 from albert_cli.data.batches import PackedBatch
-from albert_cli.model.config import ModelConfig
+from albert_cli.model.config import PRESETS, ModelConfig
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.training.device import autocast
-from albert_cli.training.settings import TrainSettings
+from albert_cli.training.settings import OptimizerSettings, TrainSettings
 
+_TRIED = ("bert-base", "bert-large", "albert-base", "albert-large")
 DROPOUT = 0.1  # the rate of the models that have any (§4.8)
 _HEADERS = ("memory of the micro-batch, MB", "activations", "estimated", "state, estimated", "device's peak")
 
@@ -72,6 +77,55 @@ def _measured(
         return sum(held.values()), None
     own = sum(p.untyped_storage().nbytes() for p in model.parameters())
     return sum(held.values()), torch.cuda.max_memory_allocated(device) - before + own
+
+
+# ---------------------------------------------------------------- what fits, by trying
+
+
+def by_trying(device: torch.device, memory: int = MEMORY) -> dict[str, Any]:
+    """The largest batch of a whole step with LAMB that `memory` bytes hold, by model, precision and length.
+
+    The process may take so much of the GPU and no more, half a gigabyte of it for the device's own context.
+    """
+    found: dict[str, Any] = {}
+    if device.type != "cuda":
+        return {"batches": found}
+    torch.cuda.set_per_process_memory_fraction((memory - 2**29) / torch.cuda.mem_get_info(device)[1], device)
+    try:
+        for name, precision, length in itertools.product(_TRIED, PRECISIONS, costs.LENGTHS):
+            guess = costs.largest_batch(PRESETS[name], length, memory, costs.Setup("cuda", precision))
+            fits = partial(_fits, PRESETS[name], length, precision, device)
+            row = found.setdefault(f"{name}, {precision}", {"measured": [], "by arithmetic": []})
+            row["measured"].append(largest(fits, guess))
+            row["by arithmetic"].append(guess)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0, device)
+    return {"batches": found}
+
+
+def largest(fits: Callable[[int], bool], guess: int) -> int:
+    """The greatest number that fits, to a sixteenth, looked for around a guess; 0 where not even 1 does."""
+    least, most = 0, max(1, guess)
+    while fits(most):
+        least, most = most, 2 * most
+    while most - least > max(1, least // 16):
+        middle = (least + most) // 2
+        least, most = (middle, most) if fits(middle) else (least, middle)
+    return least
+
+
+def _fits(config: ModelConfig, length: int, precision: str, device: torch.device, sequences: int) -> bool:
+    try:
+        model = PretrainingModel(config).to(device).train()
+        batch = full_batch(sequences, length, config.vocab_size)
+        step = whole_step(model, lambda: pretraining_loss(model, batch, device), OptimizerSettings(), precision)
+        step(), step()  # the second has all moments
+    except torch.OutOfMemoryError:
+        return False
+    finally:
+        model = step = None  # type: ignore[assignment]
+        torch.cuda.empty_cache()
+    return True
 
 
 def text(measured: Mapping[str, Mapping[str, int | None]]) -> str:

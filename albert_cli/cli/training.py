@@ -30,6 +30,9 @@ def pretrain(
         str | None, typer.Option(help="Save after this many steps, or this much time: 500, 10m; default: the recipe's.")
     ] = None,
     keep: Annotated[int | None, typer.Option(help="Keep this many checkpoints; default: the recipe's.")] = None,
+    teacher: Annotated[
+        str | None, typer.Option(help="Learn also from this checkpoint's guesses of the masked words.")
+    ] = None,
     nproc: Annotated[int, typer.Option(help="Start this many processes here through torchrun.")] = 1,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything and print the plan.")] = False,
     show_config: Annotated[bool, typer.Option("--show-config", help="Print the resolved recipe.")] = False,
@@ -49,7 +52,7 @@ def pretrain(
     from albert_cli.training import plan
     from albert_cli.training import pretrain as verb_module
 
-    flags = {"train.save_every": save_every, "train.keep": keep}
+    flags = {"train.save_every": save_every, "train.keep": keep, "distill.teacher": teacher}
     settings = [*(overrides or []), *(f"{key}={value}" for key, value in flags.items() if value is not None)]
     if show_config:
         resolved = verb_module.show_config(recipe, data, settings)

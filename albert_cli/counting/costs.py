@@ -7,7 +7,7 @@ behind for the backward pass. The tests compare all of it with instantiated mode
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from albert_cli.model.config import ModelConfig
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 MASKED: Final = 0.15  # share of the positions that the masked-word head sees (§4.1)
 LENGTHS: Final = (64, 128, 256, 320, 384, 512)  # of BERT's table of batches that fit into a GPU's memory
+DEVICES: Final = (2, 8, 64, 512)  # the paper trained on 64 to 512
 USABLE: Final = 0.9  # of a memory; the rest is for the device's context, work space and fragments
 
 Device = Literal["cuda", "cpu"]
@@ -66,8 +67,25 @@ def count(config: ModelConfig) -> Counts:
         feed_forward=config.num_feed_forward_blocks * (h * f + f + f * h + h + 2 * h),
         pooler=h * h + h,
         mlm_head=h * e + e + 2 * e + config.vocab_size,
-        sentence_order_head=2 * h + 2,
+        sentence_order_head=config.order_labels * (h + 1),
     )
+
+
+def applied(config: ModelConfig) -> int:
+    """Parameters as a forward pass multiplies with them: those of a shared block as often as it is used."""
+    return count(unshared(config)).total
+
+
+def unshared(config: ModelConfig) -> ModelConfig:
+    """The shape with weights of its own for every block that is computed."""
+    blocks = len(config.blocks())
+    alone = {"sharing": "none", "num_hidden_groups": 1, "inner_group_num": 1, "group_sizes": ()}
+    return replace(config, num_hidden_layers=blocks, **alone)  # type: ignore[arg-type]
+
+
+def gradient_bytes(config: ModelConfig, devices: int) -> int:
+    """Bytes that each of so many devices sends a step: its fp32 gradient around a ring, 2 (n - 1) / n of it."""
+    return 8 * count(config).total * (devices - 1) // devices
 
 
 # ---------------------------------------------------------------- FLOPs

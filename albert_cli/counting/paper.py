@@ -10,12 +10,17 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from albert_cli.console import markdown, table, wrapped
-from albert_cli.counting import shapes
+from albert_cli.counting import costs, shapes
 from albert_cli.counting.costs import count
 from albert_cli.model.config import PRESETS, ModelConfig
 
 # The shapes of the paper's comparison; v1 and v2 differ in dropout alone.
 SEVEN: Final = tuple(name for name in PRESETS if not name.endswith("-v1"))
+
+# The largest batch of fine-tuning on a Titan X with 12 GB, by `costs.LENGTHS`, as BERT's authors publish it.
+PRECISIONS: Final[tuple[costs.Precision, ...]] = ("fp32", "bf16")
+MEMORY: Final = 12 * 2**30
+BATCHES: Final = {"bert-base": (64, 32, 16, 14, 12, 6), "bert-large": (12, 6, 2, 1, 0, 0)}
 
 _SHARINGS: Final = ("all", "attention", "ffn", "none")
 _GROUPS: Final = {
@@ -65,7 +70,7 @@ def paper_figure(config: ModelConfig) -> tuple[int, str] | None:
         (config.vocab_size, config.max_position_embeddings, config.type_vocab_size) == (30000, 512, 2)
         and config.intermediate_size == 4 * config.hidden_size
         and (config.num_hidden_groups, config.inner_group_num) == (1, 1)
-        and not config.always_project
+        and not (config.always_project or config.group_sizes)
     )
     shape = (config.embedding_size, config.hidden_size, config.num_hidden_layers, config.sharing)
     return PAPER.get(shape) if like_the_paper else None
@@ -128,10 +133,36 @@ def describe_paper(*, as_markdown: bool = False) -> tuple[dict[str, Any], str]:
                 numbers = [f"**{number}**" if number == rounded else number for number in numbers]
             rows.append((name, *numbers, figure_in_words(counted["paper"]), paper["table"]))
         parts += [f"## {heading}", markdown(_HEADERS, rows)] if as_markdown else [heading, table(_HEADERS, rows)]
+    batches = _batches()
+    heading, notes = "The largest batch that 12 GB hold", list(_ABOUT_BATCHES)
+    rows_ = [(f"`{name}`" if as_markdown else name, how, *map(str, fits)) for name, how, fits in batches]
+    show = markdown if as_markdown else table
+    parts.append(f"## {heading}\n\n{' '.join(notes)}" if as_markdown else f"{heading}\n{wrapped(notes)}")
+    parts.append(show(("model", "", *(f"{n} tokens" for n in costs.LENGTHS)), rows_))
     if as_markdown:
         parts.append("## Figures that are not the count rounded")
     parts.append("\n".join(reasons.values()) if as_markdown else wrapped(reasons.values()))
-    return {"shapes": data}, "\n\n".join(parts)
+    by_length = [{"shape": n, "how": how, "largest": list(fits)} for n, how, fits in batches]
+    return {"shapes": data, "largest_batch_at_12_gb": by_length}, "\n\n".join(parts)
+
+
+_ABOUT_BATCHES: Final = (
+    "Published: by BERT's authors, fine-tuning with Adam in fp32 on a Titan X.",
+    "By arithmetic: pretraining here with LAMB, all activations kept, in fp32 as theirs and in bf16; `albert bench gpu "
+    "--part batches` tries it. Sharing leaves room for a larger batch only by the weights' state: the activations are "
+    "as large.",
+)
+
+
+def _batches() -> list[tuple[str, str, tuple[int, ...]]]:
+    """What was published for BERT, and what arithmetic says of it and of the ALBERTs of its shapes."""
+    found = [(name, "published", fits) for name, fits in BATCHES.items()]
+    for name in ("bert-base", "bert-large", "albert-base", "albert-large"):
+        for precision in PRECISIONS:
+            setup = costs.Setup("cuda", precision)
+            fits = tuple(costs.largest_batch(PRESETS[name], n, MEMORY, setup) for n in costs.LENGTHS)
+            found.append((name, f"by arithmetic, {precision}", fits))
+    return sorted(found, key=lambda row: list(PRESETS).index(row[0]))
 
 
 def as_data(config: ModelConfig) -> dict[str, Any]:

@@ -94,6 +94,11 @@ def _facts(shape: Shape, question: Question) -> Facts:
         "parts": {field.name: getattr(counts, field.name) for field in fields(counts)},
         "distinct_blocks": {"attention": config.num_attention_blocks, "feed_forward": config.num_feed_forward_blocks},
         "block_applications": len(config.blocks()),
+        "applied": costs.applied(config),
+        "gradient_bytes_sent": {str(n): costs.gradient_bytes(config, n) for n in costs.DEVICES},
+        "gradient_bytes_sent_unshared": {
+            str(n): costs.gradient_bytes(costs.unshared(config), n) for n in costs.DEVICES
+        },
         **as_data(config),
         "sequence_length": length,
         "flops_per_token": {
@@ -134,6 +139,11 @@ def _at(model: Mapping[str, Any], path: Sequence[str]) -> Any:
     return model[path[0]] if len(path) == 1 else _at(model[path[0]], path[1:])
 
 
+def _sent(devices: str) -> Callable[[Facts], str]:
+    keys = ("gradient_bytes_sent", "gradient_bytes_sent_unshared")
+    return lambda model: "{} / {}".format(*(size_in_words(model[key][devices]) for key in keys))
+
+
 def _distinct(model: Facts) -> str:
     attention, feed_forward = model["distinct_blocks"].values()
     return str(attention) if attention == feed_forward else f"{attention} attn, {feed_forward} FFN"
@@ -166,6 +176,7 @@ _IN_DETAIL: Final[dict[str, Callable[[Facts], str]]] = {
     "the paper says": lambda m: figure_in_words(m["paper"]),
     "blocks computed": lambda m: str(m["block_applications"]),
     "sets of block weights": _distinct,
+    "parameters applied": _number("applied"),
     "sequence length": lambda m: str(m["sequence_length"]),
     "GFLOP a token, forward": _giga("forward"),
     "GFLOP a token, training": _giga("training"),
@@ -175,6 +186,8 @@ _IN_DETAIL: Final[dict[str, Callable[[Facts], str]]] = {
     "LAMB's moments, fp32": _bytes("moments"),
     "copy of the weights, bf16": _bytes("copy"),
     "all of these": _bytes("total"),
+    "gradient a device sends a step": lambda m: "shared / unshared",
+    **{f"  of {n} devices": _sent(str(n)) for n in costs.DEVICES},
 }
 
 
@@ -232,6 +245,7 @@ def _notes(models: Sequence[Facts], question: Question) -> list[str]:
         f"{device}: all kept, or recomputed from the blocks' inputs (train.checkpoint_activations). "
         "Sharing does not shrink them.",
     ]
+    notes.append("Applied: every block's weights as often as it is computed, as if no two layers shared any.")
     if question.memory is not None:
         notes.append(
             f"Largest batch: what fits into {100 * costs.USABLE:.0f} % of {size_in_words(question.memory)} beside "

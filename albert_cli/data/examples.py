@@ -18,7 +18,12 @@ from albert_cli.text.statistics import printable
 if TYPE_CHECKING:
     from rich.text import Text
 
-LABELS = {"sop": ("in order", "swapped"), "nsp": ("next", "from another document"), "none": ("", "")}
+LABELS = {
+    "sop": ("in order", "swapped"),
+    "nsp": ("next", "from another document"),
+    "three-way": ("in order", "swapped", "from another document"),
+    "none": ("", ""),
+}
 LEGEND = "[…]: to predict; seen as [MASK], or as what follows the |, with _ for [MASK]"
 
 
@@ -56,7 +61,7 @@ def show(example: dict[str, Any], settings: PairSettings, mask: str = "[MASK]") 
     if label < 0:
         head.append("no order label", "not bold")
     else:
-        head.append(f"label {label}: {LABELS[settings.sentence_loss][label]}", ("green", "magenta")[label])
+        head.append(f"label {label}: {LABELS[settings.sentence_loss][label]}", ("green", "magenta", "yellow")[label])
     lines = _wrapped(head, "")
     for name, segment, style in zip("AB", example["segments"], ("green", "magenta"), strict=True):
         if segment:

@@ -37,14 +37,15 @@ SPECIALS = 3  # [CLS] A [SEP] B [SEP]
 class PairSettings:
     """How sequences are cut and masked; the defaults are the paper's (§4.1).
 
-    max_predictions caps the masked positions of a sequence (0: no cap; the released generator's default is
-    20). permutation adds as many positions again, where tokens of a sequence have changed places and are
-    predicted too.
+    max_predictions caps the masked positions of a sequence (0: no cap; the released generator's default is 20).
+    sentence_loss: whether the order of two segments is asked for ("sop"), whether the second follows at all ("nsp"),
+    both in one question of three answers ("three-way"), or nothing. permutation adds as many positions again, where
+    tokens of a sequence have changed places and are predicted too.
     """
 
     max_seq_length: int = 512
     short_sequence_probability: float = 0.1
-    sentence_loss: Literal["sop", "nsp", "none"] = "sop"
+    sentence_loss: Literal["sop", "nsp", "none", "three-way"] = "sop"
     masked_lm_probability: float = 0.15
     max_predictions: int = 0
     ngram: int = 3
@@ -56,7 +57,7 @@ class PairSettings:
         checks = {
             "max_seq_length": (self.max_seq_length >= SPECIALS + 2, f"at least {SPECIALS + 2}"),
             "short_sequence_probability": (0 <= self.short_sequence_probability <= 1, "from 0 to 1"),
-            "sentence_loss": (self.sentence_loss in ("sop", "nsp", "none"), '"sop", "nsp" or "none"'),
+            "sentence_loss": (self.sentence_loss in ("sop", "nsp", "none", "three-way"), "sop, nsp, three-way or none"),
             "masked_lm_probability": (0 < self.masked_lm_probability < 1, "between 0 and 1"),
             "max_predictions": (self.max_predictions >= 0, "0 (no cap) or more"),
             "ngram": (self.ngram >= 1, "at least 1"),
@@ -71,7 +72,8 @@ class Pairs:
     """Two runs of global token positions for each example, in the order in which they are shown.
 
     a_start, a_stop, b_start, b_stop: int64 [B]; B is empty (b_start = b_stop) in a sequence of one segment.
-    order_labels: int8 [B]; 0 = in order, 1 = swapped ("sop") or from another document ("nsp"), -1 = none.
+    order_labels: int8 [B]; 0 = in order, 1 = swapped ("sop", "three-way") or from another document ("nsp"), 2 = from
+    another document ("three-way"), -1 = none.
     """
 
     a_start: Integers
@@ -102,21 +104,29 @@ def draw_pairs(corpus: TokenCorpus, index: Integers, settings: PairSettings, see
     a_stop = b_start.copy()
 
     paired = b_stop > b_start
-    coin = (keys(seed, Stream.SWAP, index) >> np.uint64(63)).astype(bool) & paired
+    key, several = keys(seed, Stream.SWAP, index), corpus.documents > 1
+    coin = (key >> np.uint64(63)).astype(bool) & paired
     labelled = paired & (settings.sentence_loss != "none")
-    if settings.sentence_loss == "nsp":
-        labelled &= corpus.documents > 1  # where every pair is in order, an answer says nothing
-        coin &= labelled
-        rows = np.flatnonzero(coin)
+    label = np.where(coin, 1, 0)
+    swapped, away = coin, np.zeros_like(coin)
+    match settings.sentence_loss:
+        case "nsp":
+            labelled &= several  # where every pair is in order, an answer says nothing
+            swapped, away = away, coin & labelled
+        case "three-way":
+            label = (key % np.uint64(3 if several else 2)).astype(np.int64)
+            swapped, away = paired & (label == 1), paired & (label == 2)
+    if away.any():
+        rows = np.flatnonzero(away)
         wanted = np.maximum(target - (a_stop - a_start), 1)[rows]
         b_start[rows], b_stop[rows] = _other_document(corpus, a_start[rows], wanted, index[rows], seed)
-    elif settings.sentence_loss == "sop":
-        a_start, b_start = np.where(coin, b_start, a_start), np.where(coin, a_start, b_start)
-        a_stop, b_stop = np.where(coin, b_stop, a_stop), np.where(coin, a_stop, b_stop)
+    if settings.sentence_loss in ("sop", "three-way"):
+        a_start, b_start = np.where(swapped, b_start, a_start), np.where(swapped, a_start, b_start)
+        a_stop, b_stop = np.where(swapped, b_stop, a_stop), np.where(swapped, a_stop, b_stop)
     a_length, b_length = truncated_lengths(a_stop - a_start, b_stop - b_start, longest)
     a_start, a_stop = _cut(a_start, a_stop, a_length, seed, Stream.CUT_A, index)
     b_start, b_stop = _cut(b_start, b_stop, b_length, seed, Stream.CUT_B, index)
-    labels = np.where(labelled, coin, -1).astype(np.int8)
+    labels = np.where(labelled, label, -1).astype(np.int8)
     return Pairs(a_start, a_stop, b_start, b_stop, labels)
 
 

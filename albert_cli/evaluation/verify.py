@@ -81,7 +81,7 @@ def _verdict(
     given = [*recipe.overrides, *overrides]
     try:
         found = evaluate(
-            task, recipe.checkpoint, _data_of(task, data), out / task, recipe.runs, given, device, nproc=nproc
+            task, recipe.checkpoint, data_of(task, data), out / task, recipe.runs, given, device, nproc=nproc
         )
     except MissingData as error:
         console.warn(f"{task} is skipped: {error.message}")
@@ -105,7 +105,7 @@ def _averages(tasks: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
     return {name: average({task: done[task][key] for task in done}) for name, key in both.items() if done}
 
 
-def _data_of(task: str, data: str | None) -> str | None:
+def data_of(task: str, data: str | None) -> str | None:
     """Where a task's data lie in the folder of all: `glue/`, `squad/` or `race/` in it, or that folder itself."""
     if data is None:
         return None

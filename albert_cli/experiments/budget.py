@@ -42,7 +42,7 @@ def describe(plan: Plan) -> tuple[dict[str, Any], str]:
         if name and name not in experiment.variants:
             hint = config.suggestion(name, experiment.variants) or f"variants: {', '.join(experiment.variants)}"
             raise ConfigError(f"--tflops {name}=…: {experiment.name} has no such variant", hint)
-    runs = [_row(plan, run, run.pretrain) for run in (*plan.prefixes, *plan.runs)]
+    runs = [_row(plan, run, run.pretrain) for run in (*plan.prefixes, *plan.runs) if run.pretrain]
     tasks = [_row(plan, run, stage, task) for run in plan.runs for task, stage in run.tasks.items()]
     decisions = [(claim, decision(plan, claim)) for claim in plan.claims]
     tokens, flops, hours, disk = _sums([*runs, *tasks])
@@ -119,12 +119,13 @@ def decision(plan: Plan, claim: Claim) -> Decision:
     names, metrics = {name for name, _, _ in references}, {metric for _, _, metric in references}
     if metrics <= EXACT:
         return Decision(claim.says, "", 0.0)
-    while more := {str(plan.experiment.variants[name].after) for name in names} - names - {"None"}:
+    rests_on = {name: {v.after, v.teacher, *v.members} for name, v in plan.experiment.variants.items()}
+    while more := {other for name in names for other in rests_on[name] if other} - names:
         names |= more  # with all that they start from
     tasks = {metric.removeprefix("task_") for metric in metrics if metric.startswith("task")}
     runs = [run for run in (*plan.prefixes, *plan.runs) if run.variant in names]
     seeds = max(1, len({run.seed for run in plan.runs}))
-    stages = [(run, stage) for run in runs for stage in (run.pretrain, *(run.tasks.values() if tasks else ()))]
+    stages = [(run, stage) for run in runs for stage in (run.pretrain, *(run.tasks.values() if tasks else ())) if stage]
     hours = sum(_row(plan, run, stage).hours for run, stage in stages)
     why = ""
     if tasks & plan.left_out.keys() or (tasks and not any(run.tasks for run in plan.runs)):

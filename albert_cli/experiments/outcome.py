@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from typing import Any
 from albert_cli.evaluation.average import as_published, average
 from albert_cli.experiments.claims import Judgement, judge
 from albert_cli.experiments.plan import Plan, Run
+from albert_cli.experiments.recipe import PRINTED, PaperTable
 from albert_cli.report.found import Points, curves
 from albert_cli.results import standard_error
 
@@ -45,6 +47,24 @@ class Outcome:
         """Of the mean over seeds; None for fewer than two."""
         return standard_error(self.by_seed(variant, metric).values())
 
+    def beside(self, printed: PaperTable) -> dict[str, dict[str, list[tuple[float, float]]]]:
+        """Of one of the paper's tables what is measured: row -> column -> (ours, theirs), as the table prints them.
+
+        A row that is no variant here is compared with the one that the table names. SQuAD has two numbers in a cell.
+        """
+        found: dict[str, dict[str, list[tuple[float, float]]]] = {}
+        for row, cells in printed.rows.items():
+            variant = row if row in self.values else str(printed.ours)
+            for column, cell in zip(printed.columns, cells, strict=True):
+                theirs = [float(number) for number in re.findall(r"\d+\.\d+", cell)]
+                metrics = PRINTED.get(column, ())
+                medians = [self.middle(variant, metric) for metric in metrics]
+                ours = [value * (1 if column == "speedup" else 100) for value in medians if value is not None]
+                # Version 1 is relative to another model in speed.
+                if theirs and len(ours) == len(theirs) and (column, printed.version) != ("speedup", "version 1"):
+                    found.setdefault(row, {})[column] = list(zip(ours, theirs, strict=True))
+        return found
+
     def to_json(self) -> dict[str, Any]:
         """For `results.json` and `--json`."""
         request = self.plan.request
@@ -58,6 +78,9 @@ class Outcome:
             "diverged": dict(self.diverged),
             "equal_time": {name: equal.to_json() for name, equal in self.plan.equal_time.items()},
             "left_out": self.plan.left_out,
+            "ours_and_the_paper_s": {
+                f"{printed.title}, {printed.version}": self.beside(printed) for printed in self.plan.experiment.tables
+            },
             "claims": [judgement.to_json() for judgement in self.judgements],
         }
 

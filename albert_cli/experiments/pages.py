@@ -6,7 +6,7 @@ One self-contained page; the scale stands at its head and in its title. Everythi
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -157,6 +157,16 @@ def _formatted(metric: str, value: float) -> str:
     return f"{value:.1f}x" if metric == "speedup" else f"{value:.3f}"
 
 
+def gap(pairs: Sequence[tuple[float, float]] | None) -> str:
+    """Ours as the paper's column prints it, and how far it is from theirs; nothing where it was not measured."""
+    ours = "/".join(f"{own:.1f}" for own, _ in pairs or ())
+    return ours and f"{ours} ({'/'.join(f'{own - theirs:+.1f}' for own, theirs in pairs or ())})"
+
+
+def _with_ours(cell: str, pairs: Sequence[tuple[float, float]] | None) -> Text:
+    return (cell, Span(gap(pairs))) if pairs else cell
+
+
 def _tables(found: Outcome) -> list[Block]:
     """Ours with every seed, and the paper's in each version that is kept."""
     plan, heads, counted = found.plan, columns(found), found.plan.experiment.is_counted
@@ -185,8 +195,15 @@ def _tables(found: Outcome) -> list[Block]:
         blocks.append(Paragraph(f"Tasks left out: {left}.", small=True))
     blocks += [Paragraph(in_words(plan, name)) for name in plan.equal_time]
     for printed in plan.experiment.tables:
-        lines = [[titles.get(row, row), *values] for row, values in printed.rows.items()]
+        beside = found.beside(printed)
+        lines = [
+            [plan.title(row), *map(_with_ours, cells, (beside.get(row, {}).get(column) for column in printed.columns))]
+            for row, cells in printed.rows.items()
+        ]
         caption = f"The paper, {printed.title}, {printed.version}." + (f" {printed.note}" if printed.note else "")
+        if beside:
+            caption += " Below a figure: ours, and by how much it is above or below."
+            caption += f" Of other models' rows ours is {titles[printed.ours]}." if printed.ours else ""
         blocks.append(Table(["the paper", *printed.columns], lines, caption=caption))
     return blocks
 

@@ -22,7 +22,9 @@ from pydantic import Field, model_validator
 from albert_cli import config, store
 from albert_cli.counting import costs
 from albert_cli.data.pairs import PairSettings
+from albert_cli.data.shards import TokenCorpus
 from albert_cli.errors import ConfigError, InputError
+from albert_cli.evaluation.verify import data_of
 from albert_cli.experiments.recipe import Claim, Experiment, Scale, ScaleName, Settings
 from albert_cli.results import Number, Numbers, Record, Result
 from albert_cli.tasks.spec import find_task
@@ -91,7 +93,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Run:
-    """A variant with one seed: its resolved recipe, and the stages that hold its results."""
+    """A variant with one seed: its resolved recipe, and the stages that hold its results; of an ensemble only tasks."""
 
     variant: str
     seed: int
@@ -219,6 +221,11 @@ class Plan:
         """The rows of the experiment's table at this scale."""
         return [name for name in self.chosen if not self.experiment.variants[name].is_prefix]
 
+    def title(self, row: str) -> str:
+        """What a row of the paper's tables is called, be it a variant's or not."""
+        variant = self.experiment.variants.get(row)
+        return variant.title if variant else row
+
     def directory(self, stage: str) -> Path:
         """Where a stage writes."""
         return self.request.out / "stages" / stage
@@ -250,6 +257,9 @@ def make(experiment: Experiment, request: Request) -> Plan:
     builder.tasks = _available_tasks(plan)
     for name in plan.chosen:
         for seed in range(seeds):
+            if experiment.variants[name].members:
+                plan.runs.append(builder.ensemble(name, seed))
+                continue
             run = builder.run(name, seed)
             if experiment.variants[name].is_prefix:
                 plan.prefixes.append(run)
@@ -272,7 +282,7 @@ def _available_tasks(plan: Plan) -> list[str]:
             if folder is None:
                 raise InputError("--tasks names no folder")
             for split in task.splits[: 1 + len(task.dev_splits)]:
-                task.read(split, str(folder))
+                task.read(split, data_of(name, str(folder)))
             found.append(name)
         except (ConfigError, InputError) as error:
             plan.left_out[name] = error.message
@@ -289,6 +299,7 @@ class _Builder:
     plan: Plan
     tasks: Sequence[str] = ()
     _made: dict[tuple[str, int], Run | None] = field(default_factory=dict)
+    _measured: dict[tuple[str, int], Run] = field(default_factory=dict)
 
     def stage(
         self,
@@ -320,44 +331,85 @@ class _Builder:
         base, values = self._settings(name, seed)
         data, needs, directory = self._data(variant.text)
         facts: dict[str, Any] = {"data": data}
-        done, initial = 0, {}
+        done, others = 0, dict[str, Any]()
         if variant.after:
             before = self.run(variant.after, seed)
             parent, how = before.pretrain, "continues" if variant.continues else "checkpoint"
-            facts["initial"] = {how: parent} if variant.continues else parent
+            stacked = {"stack": True} if variant.stacked else {}
+            facts["initial"] = {how: parent, **stacked} if variant.continues or stacked else parent
             needs = (*needs, parent)
-            initial = {"initial": {how: str(plan.directory(parent))}}
+            others["initial"] = {how: str(plan.directory(parent)), **stacked}
             if variant.continues and before.recipe is not None:
                 done = before.recipe.schedule.total_steps
+        if variant.teacher:
+            facts["teacher"] = teacher = self.run(variant.teacher, seed).pretrain
+            needs = (*needs, teacher)
+            others["distill"] = {"teacher": str(plan.directory(teacher))}
         recipe = self._validated(name, values)
         facts["recipe"] = config.as_dict(recipe)  # without what it starts from, which says where the files lie
-        changes = _options(config.read_recipe(base), config.merge(values, initial))
+        changes = _options(config.read_recipe(base), config.merge(values, others))
         argv = ["pretrain", base, "--data", directory, "--out", _OUT, *changes, *self._ranks(), *self._ending()]
         recipe = self._with_vocabulary(recipe)
-        title = f"{variant.title}, seed {seed}: pretraining"
-        return Run(
-            name, seed, recipe, self.stage("pretrain", title, facts, needs, argv, pretraining_cost(recipe, done))
-        )
+        title, cost = f"{variant.title}, seed {seed}: pretraining", pretraining_cost(recipe, done)
+        if variant.teacher and (taught := self.run(variant.teacher, seed).recipe):
+            forward = costs.forward_flops(taught.model, recipe.data.max_seq_length)
+            cost = dataclasses.replace(cost, flops=cost.flops + cost.tokens * forward)
+        return Run(name, seed, recipe, self.stage("pretrain", title, facts, needs, argv, cost))
 
     def measured(self, run: Run) -> Run:
         """The run with its probe, on the usual text and the scale's own masks, and its tasks."""
         plan, scale = self.plan, self.plan.scale
         of, checkpoint = f"{plan.experiment.variants[run.variant].title}, seed {run.seed}", plan.directory(run.pretrain)
-        data, _, directory = self._data("usual")
+        data, needs, directory = self._probed()
         own = config.merge(config.read_recipe(scale.base), scale.changes).get("data", {})
         pairs = config.as_dict(config.validate(PairSettings, own, plan.experiment.name))  # whatever a run's are
         facts: dict[str, Any] = {"pairs": pairs, "sequences": scale.probe_sequences, "data": data}
         argv = ["probe", str(checkpoint), "--data", directory, "--sequences", str(scale.probe_sequences)]
         argv += [*_options({}, {"data": pairs}), *self._ending()]
-        probe = self.stage("probe", f"{of}: intrinsic scores", facts, (run.pretrain,), argv)
-        tasks, folder, runs = {}, str(plan.request.tasks or "TASKS"), scale.task_runs
+        probe = self.stage("probe", f"{of}: intrinsic scores", facts, (run.pretrain, *needs), argv)
+        tasks, runs = {}, scale.task_runs
         for name in self.tasks:
+            folder = self._folder(name)
             facts = {"task": name, "changes": scale.task_changes, "runs": runs, "data": folder}
             argv = ["eval", name, "--checkpoint", str(checkpoint), "--data", folder, "--out", _OUT, "--runs", str(runs)]
             argv += [*_options({}, scale.task_changes), *self._ending()]
             cost = fine_tuning_cost(name, run, scale)
             tasks[name] = self.stage("task", f"{of}: {name}", facts, (run.pretrain,), argv, cost)
-        return dataclasses.replace(run, probe=probe, tasks=tasks)
+        made = self._measured[run.variant, run.seed] = dataclasses.replace(run, probe=probe, tasks=tasks)
+        return made
+
+    def ensemble(self, name: str, seed: int) -> Run:
+        """The fine-tuned models of a variant's members together, by task."""
+        variant, tasks = self.plan.experiment.variants[name], {}
+        members = [self._measured[member, seed] for member in variant.members if (member, seed) in self._measured]
+        for task in self.tasks:
+            needs = [member.tasks[task] for member in members]
+            argv = ["ensemble", task, *(str(self.plan.directory(need)) for need in needs)]
+            argv += ["--data", self._folder(task), "--out", _OUT, *self._ending()]
+            title = f"{variant.title}, seed {seed}: {task}"
+            tasks[task] = self.stage("task", title, {"together": task}, needs, argv)
+        return Run(name, seed, None, "", None, tasks)
+
+    def _folder(self, task: str) -> str:
+        """Where a task's files are."""
+        folder = self.plan.request.tasks
+        return str(data_of(task, str(folder))) if folder else "TASKS"
+
+    def _probed(self) -> tuple[str, tuple[str, ...], str]:
+        """The data of intrinsic scores: of the scale's own text for them where that is there, else the usual data."""
+        plan, tasks = self.plan, self.plan.request.tasks
+        usual = self._data("usual")
+        sources = [source.replace("TASKS", str(tasks or "TASKS")) for source in plan.scale.probe_text]
+        there = [s for s in sources if tasks is None or Path(s.partition(":")[2]).exists()]
+        there = there if tasks is not None or plan.request.dry_run else []
+        plan.left_out |= {s: "is not there, and no intrinsic score is of it" for s in sources if s not in there}
+        if not there:
+            return usual[0], (), usual[2]
+        where = str(TokenCorpus.open(plan.request.data).vocabulary_dir) if plan.request.data else self._vocabulary()[1]
+        argv = ["data", *there, "--vocab", where, "--holdout", "0", "--out", _OUT, "--json"]
+        needs = () if plan.request.data else (self._vocabulary()[0],)
+        made = self.stage("data", "token shards for intrinsic scores", {"text": there, "vocab": usual[0]}, needs, argv)
+        return made, (made,), str(plan.directory(made))
 
     def _data(self, text: str) -> tuple[str, tuple[str, ...], str]:
         """The data of a variant's text: a stage or a fingerprint, the stages to wait for, and the directory."""
@@ -373,19 +425,24 @@ class _Builder:
             raise ConfigError("there is no additional text", "name some with --extra-text")
         if "-" in (*usual, *extra):
             raise ConfigError("--text -: standard input can be read only once", "write it to a file, and name that")
-        facts: dict[str, Any] = {"text": usual, "size": scale.vocabulary, "sample": scale.sample}
-        options = ["--size", str(scale.vocabulary), "--sample-size", str(scale.sample), "--out", _OUT]
-        title = f"vocabulary of {scale.vocabulary:,} tokens"
-        vocabulary = self.stage("vocabulary", title, facts, (), ["vocab", *usual, *options, "--json"])
+        vocabulary, where = self._vocabulary()
         sources, title = usual, "token shards"
-        where = str(plan.directory(vocabulary))
         options = ["--vocab", where, "--holdout", str(scale.holdout), "--out", _OUT]
         if text == "extra":
             sources, title = (*usual, *extra), "token shards with the additional text"
             options.append("--dedup")  # the two may overlap
-        facts = {"text": sources, "holdout": scale.holdout}
+        facts: dict[str, Any] = {"text": sources, "holdout": scale.holdout}
         data = self.stage("data", title, facts, (vocabulary,), ["data", *sources, *options, "--json"])
         return data, (data,), str(plan.directory(data))
+
+    def _vocabulary(self) -> tuple[str, str]:
+        """The stage of the usual text's vocabulary, and its directory."""
+        scale, text = self.plan.scale, self.plan.request.text or self.plan.scale.text
+        facts: dict[str, Any] = {"text": text, "size": scale.vocabulary, "sample": scale.sample}
+        options = ["--size", str(scale.vocabulary), "--sample-size", str(scale.sample), "--out", _OUT]
+        title = f"vocabulary of {scale.vocabulary:,} tokens"
+        made = self.stage("vocabulary", title, facts, (), ["vocab", *text, *options, "--json"])
+        return made, str(self.plan.directory(made))
 
     def _ranks(self) -> list[str]:
         return ["--nproc", str(self.plan.request.nproc)] if self.plan.request.nproc > 1 else []

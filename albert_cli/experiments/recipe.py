@@ -62,6 +62,18 @@ LEARNT: Final = {
 # The same for every seed by construction.
 EXACT: Final = frozenset({"parameters", "block_parameters", "paper_count", "steps", "layers", "hidden"})
 _OF_ANY_MODEL: Final = EXACT | {"seconds", "speedup"}  # needs no learning
+# What stands in a column of the paper's tables, where it is measured; scores there are in per cent.
+PRINTED: Final = {
+    "SQuAD1.1": ("task_squad1_f1", "task_squad1_em"),
+    "SQuAD2.0": ("task_squad2_best_f1", "task_squad2_best_em"),
+    "RACE": ("task_race",),
+    "Avg": ("tasks_mean",),
+    "speedup": ("speedup",),
+    **{name: (f"{name.lower()}_accuracy",) for name in ("MLM", "NSP", "SOP")},
+    **{name: (f"task_{name.lower().replace('-', '')}",) for name in (
+        "MNLI", "QNLI", "QQP", "RTE", "SST-2", "MRPC", "CoLA", "STS-B",
+    )},
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -70,9 +82,10 @@ class Scale:
 
     `base` is a pretraining recipe and `changes` lie on it, below each variant's own. `borrow` takes the variants'
     changes of another scale, and `step_share` of its steps. `text` is the default corpus, `extra_text` what a variant
-    may add, `other_text` names what may stand in for them. `tasks` are fine-tuned `task_runs` times each, with
-    `task_changes` laid on their own recipes. `peak` is a device's FLOP/s and `share` what training is assumed to reach
-    of it; both serve the plan alone.
+    may add, `other_text` names what may stand in for them. `probe_text` is asked for intrinsic scores instead of the
+    corpus's held-out text, where its files are there; TASKS in it is the folder of the tasks. `tasks` are fine-tuned
+    `task_runs` times each, with `task_changes` laid on their own recipes. `peak` is a device's FLOP/s and `share` what
+    training is assumed to reach of it; both serve the plan alone.
     """
 
     about: str
@@ -83,6 +96,7 @@ class Scale:
     text: tuple[str, ...] = ("docs:",)
     extra_text: tuple[str, ...] = ()
     other_text: tuple[str, ...] = ()
+    probe_text: tuple[str, ...] = ()
     vocabulary: int = 30_000
     sample: int = 2_000_000
     holdout: float = 0.01
@@ -102,10 +116,12 @@ class Variant:
 
     `changes` hold at every scale, those named after a scale there only, on top; `extends` among the latter names
     another base recipe. `after` starts from the end of another variant's run with the same seed: from its weights, or
-    with `continues` also from its moments and step, so that the steps count from that run's beginning. `time_of` trains
+    with `continues` also from its moments and step, so that the steps count from that run's beginning, and with
+    `stacked` with its layers repeated. `teacher` names a variant to learn from beside the text. `time_of` trains
     as long as another variant does: seconds a step of both are measured before, and the steps frozen. `text = "extra"`
     trains on the additional text too. `shape` is only counted, as `albert params` takes it. `is_prefix`: a run that
-    others start from, and no row of the table.
+    others start from, and no row of the table. `members` are variants whose fine-tuned models of the same pretraining
+    seed answer together (`albert ensemble`), each of which is a run of its own.
     """
 
     title: str
@@ -116,6 +132,9 @@ class Variant:
     paper: Settings = field(default_factory=dict)
     after: str | None = None
     continues: bool = False
+    stacked: bool = False
+    teacher: str | None = None
+    members: tuple[str, ...] = ()
     time_of: str | None = None
     text: Literal["usual", "extra"] = "usual"
     shape: str | None = None
@@ -124,13 +143,17 @@ class Variant:
 
 @dataclass(frozen=True)
 class PaperTable:
-    """A table as the paper prints it; `rows` by variant, or by what the paper calls a row without a variant here."""
+    """A table as the paper prints it; `rows` by variant, or by what the paper calls a row without a variant here.
+
+    `ours` is the variant that such rows are compared with.
+    """
 
     title: str
     version: Literal["both versions", "final version", "version 1"]
     columns: tuple[str, ...]
     rows: dict[str, tuple[str, ...]]
     note: str = ""
+    ours: str | None = None
 
 
 @dataclass(frozen=True)
@@ -260,7 +283,9 @@ def _check(experiment: Experiment) -> None:
     variants, here = experiment.variants, experiment.name
     if unknown := set(experiment.scales) ^ set(SCALES):
         raise ConfigError(f"{here}: scales are {', '.join(SCALES)}, not {', '.join(sorted(unknown))}")
-    named = [(name, key) for v in variants.values() for name, key in ((v.after, "after"), (v.time_of, "time_of"))]
+    named = [(getattr(v, key), key) for v in variants.values() for key in ("after", "time_of", "teacher")]
+    named += [(name, "members") for v in variants.values() for name in v.members]
+    named += [(table.ours, "ours") for table in experiment.tables]
     named.append((experiment.speed_against, "speed_against"))
     named += [(v, "variants") for scale in experiment.scales.values() for v in scale.variants]
     for name, key in named:

@@ -93,6 +93,12 @@ def reproduce(
     ]
     lines = [console.table((f"{plan.experiment.name}, scale {request.scale}", *columns.values()), rows)]
     lines += [console.wrapped([in_words(plan, variant)]) for variant in plan.equal_time]
+    for printed in plan.experiment.tables:
+        beside = found.beside(printed)
+        heads = [column for column in printed.columns if any(column in cells for cells in beside.values())]
+        gaps = [(plan.title(row), *(pages.gap(cells.get(column)) for column in heads)) for row, cells in beside.items()]
+        if gaps:
+            lines += ["", console.table((f"ours (minus {printed.title}, {printed.version})", *heads), gaps)]
     lines.append("")
     for judgement in found.judgements:
         lines.append(f"{judgement.verdict.upper()}: {judgement.claim.says}")

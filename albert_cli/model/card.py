@@ -24,7 +24,8 @@ def write(directory: Path, text: str) -> None:
 
 def pretrained(config: ModelConfig, sentence_loss: str, metrics: Mapping[str, float], recipe: str) -> str:
     """The card of a pretraining checkpoint; `recipe` is the resolved recipe as TOML."""
-    objective = {"sop": "sentence-order", "nsp": "next-sentence", "none": "no sentence"}[sentence_loss]
+    names = {"sop": "sentence-order", "nsp": "next-sentence", "none": "no sentence", "three-way": "three-way sentence"}
+    objective = names[sentence_loss]
     scores = "\n".join(f"| {_measure(name)} | {value:.4f} |" for name, value in metrics.items())
     return _card(
         "fill-mask",

@@ -42,11 +42,13 @@ class ModelConfig:
     """Shape and regularisation of one encoder; the defaults are ALBERT-base v2 (Table 1; no dropout, §4.8).
 
     ``hidden_act="gelu_new"`` is the tanh approximation of GELU that the released weights were trained with.
-    ``sharing``: which weights the layers have in common: ``all`` (ALBERT), ``attention`` or ``ffn``
-    (Table 4), ``none`` (BERT). A sub-layer's LayerNorm goes with it. ``always_project`` keeps the E x H
-    projection at E = H too, where the paper has none: Hugging Face's ALBERT checkpoints of such widths were
-    trained with one. ``initializer_range`` is the standard deviation of the initial weights; ``auto`` has it
-    grow as the width shrinks, which small models need. Raises ConfigError on a shape that cannot be built.
+    ``sharing``: which weights the layers have in common: ``all`` (ALBERT), ``attention`` or ``ffn`` (Table 4), ``none``
+    (BERT). A sub-layer's LayerNorm goes with it. ``always_project`` keeps the E x H projection at E = H too, where the
+    paper has none: Hugging Face's ALBERT checkpoints of such widths were trained with one. ``group_sizes`` are the
+    layers of each group where they differ: ``[1, 10, 1]`` shares all layers but the first and the last.
+    ``order_labels`` are the answers about two sentences: the third, which three-way pretraining has, is "from another
+    document". ``initializer_range`` is the standard deviation of the initial weights; ``auto`` has it grow as the width
+    shrinks, which small models need. Raises ConfigError on a shape that cannot be built.
     """
 
     vocab_size: int = 30000
@@ -67,6 +69,8 @@ class ModelConfig:
     inner_group_num: int = 1
     sharing: Sharing = "all"
     always_project: bool = False
+    group_sizes: tuple[int, ...] = ()
+    order_labels: int = 2
 
     def __post_init__(self) -> None:
         self._check_ranges()
@@ -106,6 +110,14 @@ class ModelConfig:
                 f"model.num_hidden_layers x inner_group_num is {layers * self.inner_group_num:,}",
                 f"at most {_MOST_BLOCKS:,} blocks may follow one another",
             )
+        sizes = self.group_sizes
+        if sizes and (sum(sizes) != layers or min(sizes) < 1 or groups != 1 or self.sharing != "all"):
+            raise ConfigError(
+                f"model.group_sizes {list(sizes)} must share out all {layers} layers, in place of num_hidden_groups",
+                f'for example group_sizes = [1, {max(1, layers - 1)}], num_hidden_groups = 1 and sharing = "all"',
+            )
+        if self.order_labels not in (2, 3):
+            raise ConfigError(f"model.order_labels is {self.order_labels}", "2, or 3 for three-way pretraining")
         if self.sharing != "all" and (groups != 1 or self.inner_group_num != 1):
             raise ConfigError(
                 f"model.sharing = {self.sharing!r} goes with one group of one block only",
@@ -125,6 +137,7 @@ class ModelConfig:
             wanted = known[key]
             fits = type(value) is wanted or (wanted is float and type(value) is int)
             fits = fits or (key == "initializer_range" and value == "auto")
+            fits = fits or (wanted is tuple and type(value) is list and all(type(item) is int for item in value))
             if not fits:
                 hint = f"it must be of type {wanted.__name__}"
                 raise ConfigError(f"{origin}: model.{key} is {value!r}", hint)
@@ -197,7 +210,8 @@ class ModelConfig:
         match self.sharing:
             case "all":
                 # In floating point, as Hugging Face's ALBERT: layer 9 of 18 in 14 groups is in the 7th, not the 8th.
-                groups = (int(layer / (layers / self.num_hidden_groups)) for layer in range(layers))
+                groups = [int(layer / (layers / self.num_hidden_groups)) for layer in range(layers)]
+                groups = [g for g, size in enumerate(self.group_sizes) for _ in range(size)] or groups
                 return tuple((g * inner + i, g * inner + i) for g in groups for i in range(inner))
             case "attention":
                 return tuple((0, layer) for layer in range(layers))

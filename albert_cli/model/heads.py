@@ -36,7 +36,10 @@ class MaskedLanguageHead(nn.Module):
 
 
 class PretrainingLogits(NamedTuple):
-    """`masked` [M, V] over the vocabulary, `sentence_order` [N, 2]: 0 = original order, 1 = swapped."""
+    """`masked` [M, V] over the vocabulary, `sentence_order` [N, 2]: 0 = original order, 1 = swapped.
+
+    With three labels [N, 3]: 2 = from another document.
+    """
 
     masked: Tensor
     sentence_order: Tensor
@@ -50,7 +53,7 @@ class PretrainingModel(nn.Module):
         self.config = config
         self.encoder = Encoder(config)
         self.masked = MaskedLanguageHead(config)
-        self.order = nn.Linear(config.hidden_size, 2)
+        self.order = nn.Linear(config.hidden_size, config.order_labels)
         for head in (self.masked, self.order):
             head.apply(partial(initialize, std=config.initial_std))
 

@@ -81,6 +81,8 @@ _REDUNDANT = re.compile(r"(predictions\.decoder\.(weight|bias)|embeddings\.posit
 
 def model_type(config: ModelConfig) -> str:
     """Which Hugging Face architecture expresses the shape: `albert`, `bert`, or our own type for neither."""
+    if config.group_sizes or config.order_labels != 2:
+        return OWN_MODEL_TYPE
     if config.has_projection and config.sharing in ("all", "none"):
         return "albert"  # not shared is as many groups as layers
     if not config.has_projection and config.sharing == "none":
@@ -145,7 +147,7 @@ def config_to_json(config: ModelConfig, architecture: str, labels: tuple[str, ..
     kind = written_type(config, architecture)
     values = {**asdict(config), "initializer_range": config.initial_std}
     if kind != OWN_MODEL_TYPE:
-        for key in ("sharing", "always_project"):
+        for key in ("sharing", "always_project", "group_sizes", "order_labels"):
             del values[key]
     if kind == "albert" and config.sharing == "none":
         values["num_hidden_groups"] = config.num_hidden_layers

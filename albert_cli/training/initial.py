@@ -35,6 +35,7 @@ class InitialSettings:
     """`[initial]`: the checkpoint that a run starts from, as one of two.
 
     `checkpoint`, a directory, a run (its newest step) or a Hub id: its weights; optimizer and schedule begin anew.
+    With `stack` a deeper model repeats the other's layers from the bottom, which grows layers that share nothing.
     `continues`, a run or one of its steps: its moments and its step as well. The rate follows `[schedule]`, whose steps
     count from the first run's beginning, and does not warm up again; with the data, seed and batch of that run the
     examples go on where it ended.
@@ -46,6 +47,7 @@ class InitialSettings:
     checkpoint: str | None = None
     fingerprint: str | None = None
     continues: str | None = None
+    stack: bool = False
     step: int | None = None
     changes: tuple[str, ...] | None = None
 
@@ -55,6 +57,8 @@ class InitialSettings:
                 "[initial] needs either checkpoint or continues",
                 "checkpoint takes the weights of any model, continues also the moments and the step of a run",
             )
+        if self.stack and self.checkpoint is None:
+            raise ConfigError("initial.stack goes with initial.checkpoint", "a run that continues keeps its layers")
 
 
 @dataclass(frozen=True)
@@ -130,7 +134,7 @@ def read_parent(initial: InitialSettings, model: ModelConfig, vocabulary: Vocabu
             f"{parent.directory}: was trained with another vocabulary than that of the data",
             "make the data with this one: albert data … --vocab " + str(parent.directory),
         )
-    source_blocks(model, parent.config)
+    source_blocks(model, parent.config, initial.stack)
     if initial.continues is not None and _counts(parent.config) != _counts(model):
         has, needs = _blocks(_counts(parent.config)), _blocks(_counts(model))
         raise ConfigError(
@@ -140,14 +144,18 @@ def read_parent(initial: InitialSettings, model: ModelConfig, vocabulary: Vocabu
     return parent
 
 
-def source_blocks(child: ModelConfig, parent: ModelConfig) -> tuple[list[int], list[int]]:
+def source_blocks(child: ModelConfig, parent: ModelConfig, stack: bool = False) -> tuple[list[int], list[int]]:
     """For each attention and each feed-forward block of the child, the parent's block whose weights it starts from.
 
-    With as many blocks on both sides each starts from its own, whatever the depth. Otherwise all start from the
-    parent's group 0, which must be shared by layers: raises `ConfigError` where every layer of the parent has weights
-    of its own, or where the child has fewer blocks.
+    With as many blocks on both sides each starts from its own, whatever the depth. With `stack` the parent's blocks are
+    repeated in their order (progressive stacking, Gong et al., 2019). Otherwise all start from the parent's group 0,
+    which must be shared by layers: raises `ConfigError` where every layer of the parent has weights of its own, or
+    where the child has fewer blocks.
     """
     has, needs = _counts(parent), _counts(child)
+    if stack and all(n >= h for n, h in zip(needs, has, strict=True)):
+        attention, feed_forward = ([k % h for k in range(n)] for n, h in zip(needs, has, strict=True))
+        return attention, feed_forward
     inner = parent.inner_group_num
     is_shared = parent.sharing == "all" and (
         parent.num_hidden_groups < parent.num_hidden_layers or has == (inner, inner)
@@ -171,10 +179,13 @@ def _blocks(counts: tuple[int, int]) -> str:
     return f"{counts[0]} attention and {counts[1]} feed-forward blocks"
 
 
-def carry_over(model: PretrainingModel, parent: hub.Checkpoint, optimizer: str = "the optimizer begins anew") -> None:
+def carry_over(
+    model: PretrainingModel, parent: hub.Checkpoint, optimizer: str = "the optimizer begins anew", stack: bool = False
+) -> None:
     """Copy the parent's weights into the model, with a note of what was carried over."""
     tensors = {n: t for n, t in parent.tensors.items() if not n.startswith(("encoder.attention.", "encoder.feed_"))}
-    for part, sources in zip(("attention", "feed_forward"), source_blocks(model.config, parent.config), strict=True):
+    blocks_from = source_blocks(model.config, parent.config, stack)
+    for part, sources in zip(("attention", "feed_forward"), blocks_from, strict=True):
         for block, source in enumerate(sources):
             prefix = f"encoder.{part}.{source}."
             of_source = {n.removeprefix(prefix): t for n, t in parent.tensors.items() if n.startswith(prefix)}
@@ -183,7 +194,8 @@ def carry_over(model: PretrainingModel, parent: hub.Checkpoint, optimizer: str =
     child, before = model.config, parent.config
     how = f"its encoder, {child.num_hidden_layers} layers where it had {before.num_hidden_layers}"
     if _counts(before) != _counts(child):
-        how = how.replace("its encoder", f"its group 0 in all of {_blocks(_counts(child))}")
+        source = "its layers, repeated," if stack else "its group 0"
+        how = how.replace("its encoder", f"{source} in all of {_blocks(_counts(child))}")
     elif before.blocks() == child.blocks():
         how = "all of its encoder"
     heads = [head for head in ("masked", "order") if f"{head}.bias" in tensors]

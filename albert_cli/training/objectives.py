@@ -25,6 +25,7 @@ from albert_cli.ranks import Group
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.batching import cut_by_tokens
 from albert_cli.training.checkpoint import TrainState
+from albert_cli.training.distill import Teacher
 from albert_cli.training.loop import MicroBatch, micro_batches
 from albert_cli.training.pretrain_recipe import PretrainRecipe
 
@@ -57,6 +58,7 @@ class PretrainingJob:
     settings: PretrainRecipe
     text: PretrainingText
     last_metrics: Mapping[str, float] = field(default_factory=dict)
+    teacher: Teacher | None = None
 
     @property
     def recipe(self) -> str:
@@ -70,13 +72,17 @@ class PretrainingJob:
 
     @property
     def loss_names(self) -> tuple[str, ...]:
-        """Masked words, and the order of sentences unless the recipe leaves it out."""
+        """Masked words, the order of sentences unless the recipe leaves it out, and the distance to a teacher."""
+        return (*self._scored, "distill_loss") if self.teacher else self._scored
+
+    @property
+    def _scored(self) -> tuple[str, ...]:
         return ("mlm_loss",) if self.settings.data.sentence_loss == "none" else ("mlm_loss", "order_loss")
 
     @property
     def extra_metrics(self) -> Mapping[str, str]:
         """The share of masked words, and of sentence orders, that the model gets right while it learns."""
-        return {name.replace("loss", "accuracy"): name for name in self.loss_names}
+        return {name.replace("loss", "accuracy"): name for name in self._scored}
 
     def draw(self, step: int, group: Group) -> list[MicroBatch]:
         """This rank's micro-batches of the step."""
@@ -95,7 +101,11 @@ class PretrainingJob:
         self, corpus: TokenCorpus, number: int, seed: int, index: Integers, pairs: PairSettings
     ) -> MicroBatch:
         drawn = batch(corpus, self.text.vocabulary, pairs, seed, index)
+        if pairs.sentence_loss == "nsp" and self.model.config.order_labels == 3:  # which has a name of its own for it
+            drawn = replace(drawn, order_labels=np.where(drawn.order_labels == 1, 2, drawn.order_labels))
         counts = {"mlm_loss": len(drawn.masked_index)}
+        if self.teacher:
+            counts["distill_loss"] = len(drawn.masked_index)
         if self.settings.data.sentence_loss != "none":
             counts["order_loss"] = int(np.count_nonzero(drawn.order_labels != IGNORE))
         flops = costs.batch_flops(self.model.config, np.diff(drawn.offsets), len(drawn.masked_index))
@@ -103,7 +113,11 @@ class PretrainingJob:
 
     def loss_sums(self, data: PackedBatch) -> dict[str, Tensor]:
         """Summed cross-entropy at the masked positions, and over the sequences that have an order; what is right."""
-        return _sums(*self._forward(data))
+        logits, *labels = self._forward(data)
+        sums = _sums(logits, *labels)
+        if self.teacher:
+            sums["distill_loss"] = self.teacher.loss(logits.masked, pack(data, self.device, data.masked_index))
+        return sums
 
     def _forward(self, data: PackedBatch) -> tuple[PretrainingLogits, Tensor, Tensor]:
         tokens = pack(data, self.device, data.masked_index)
@@ -132,9 +146,12 @@ class PretrainingJob:
         if pairs.sentence_loss == "none":
             return metrics
         metrics |= {name: value for name, value in own.items() if name.startswith("order_")}
-        other: Literal["nsp", "sop"] = "nsp" if pairs.sentence_loss == "sop" else "sop"
-        found = self._means(corpus, replace(pairs, sentence_loss=other), group)
-        return metrics | {f"{other}_accuracy": value for name, value in found.items() if name == "order_accuracy"}
+        others: tuple[Literal["nsp", "sop"], ...] = ("nsp", "sop")
+        for other in others:
+            if other != pairs.sentence_loss:
+                found = self._means(corpus, replace(pairs, sentence_loss=other), group)
+                metrics |= {f"{other}_accuracy": found["order_accuracy"]} if "order_accuracy" in found else {}
+        return metrics
 
     def _means(self, corpus: TokenCorpus, pairs: PairSettings, group: Group) -> dict[str, float]:
         """The mean of all that `loss_sums` gives, over the evaluation's examples drawn by these rules.
@@ -142,10 +159,10 @@ class PretrainingJob:
         `order_accuracy_long` is over the pairs whose segments both have `LONG_SEGMENT` tokens. What there is none of
         has no mean: next sentences in a single document, order where documents have one sentence.
         """
-        over = {**{name: name for name in self.loss_names}, **self.extra_metrics}
+        over = {**{name: name for name in self._scored}, **self.extra_metrics}
         if "order_accuracy" in over:
             over["order_accuracy_long"] = "long"
-        sums, counts = dict.fromkeys(over, 0.0), dict.fromkeys([*self.loss_names, "long"], 0)
+        sums, counts = dict.fromkeys(over, 0.0), dict.fromkeys([*self._scored, "long"], 0)
         size = self.settings.batch.sequences(self.settings.train, pairs.max_seq_length)
         for number, start, stop in micro_batches(self.settings.train.eval_sequences, size, group):
             part = self._micro_batch(corpus, number, EVALUATION_SEED, np.arange(start, stop), pairs)

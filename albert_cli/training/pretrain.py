@@ -25,6 +25,7 @@ from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training import checkpoint, plan, run
 from albert_cli.training.checkpoint import TrainState
 from albert_cli.training.device import choose_device, place, resolve_auto, use_threads
+from albert_cli.training.distill import Teacher
 from albert_cli.training.hints import Hints
 from albert_cli.training.initial import RunBefore, carry_over, read_parent
 from albert_cli.training.log import JOURNAL
@@ -109,6 +110,8 @@ class Pretraining:
         parents = {"data": self.data_fingerprint}
         if recipe.initial is not None:
             parents["initial"] = str(recipe.initial.fingerprint)
+        if recipe.distill is not None:
+            parents["teacher"] = str(recipe.distill.fingerprint)
         with use_threads(recipe.train.threads):
             job = self.new_job()
             optimizer = make_optimizer(job.model, recipe.optimizer)
@@ -147,7 +150,7 @@ class Pretraining:
             with torch.no_grad():
                 model.masked.bias.copy_(torch.from_numpy(np.log(counts / counts.sum())))
         place(model, recipe.train, self.device)
-        return PretrainingJob(model, recipe, self.text)
+        return PretrainingJob(model, recipe, self.text, teacher=self._teacher)
 
     def begin(self, job: PretrainingJob, optimizer: Optimizer, out: Path) -> TrainState:
         """Where a run stands at its first start: drawn weights, a parent's, or what `[start]` makes, which is kept."""
@@ -157,7 +160,7 @@ class Pretraining:
             carry_over(model, self._parent, f"with its moments, from step {before.step:,} on")
             return TrainState(before.step, before.seconds)
         if self._parent is not None:
-            carry_over(model, self._parent)
+            carry_over(model, self._parent, stack=bool(self.recipe.initial and self.recipe.initial.stack))
         if start == StartSettings():
             return TrainState()
         if self.group.rank == 0:
@@ -171,6 +174,12 @@ class Pretraining:
             with store.commit_directory(out / hub.START, "checkpoint", {"data": self.data_fingerprint}) as staging:
                 job.write_model(staging)
         return TrainState()
+
+    @cached_property
+    def _teacher(self) -> Teacher | None:
+        """The model that the recipe names to learn from."""
+        distill, length = self.recipe.distill, self.recipe.data.max_seq_length
+        return Teacher.read(distill, self.text.vocabulary, length, self.device) if distill else None
 
     @cached_property
     def _word_vectors(self) -> torch.Tensor | None:
@@ -201,6 +210,8 @@ class Pretraining:
         old = run.saved_recipe(out, resume)
         self.group.barrier()  # rank 0 must not write its recipe before all have looked
         self._resolve_initial(out, old)
+        if self.recipe.distill is not None:
+            self.recipe = replace(self.recipe, distill=self.recipe.distill.resolved())
         self._resolve_auto(old)
         plan.warn_of_memory(self.recipe, self.device)
         if budget is not None:

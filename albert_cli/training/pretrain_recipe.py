@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from albert_cli import config
@@ -12,6 +12,7 @@ from albert_cli.errors import ConfigError
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.starts import StartSettings
 from albert_cli.training.batching import Batches, BatchSettings
+from albert_cli.training.distill import DistillSettings
 from albert_cli.training.initial import InitialSettings
 from albert_cli.training.loop import LoopSettings
 from albert_cli.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
@@ -25,7 +26,7 @@ class PretrainRecipe:
     unigram frequencies of the data, which saves a small model the first hundreds of steps. `start`: what else the
     first weights hold; without it they are drawn from `train.seed`. `initial` names a checkpoint whose weights the run
     starts from instead, so that `start` does not apply. `evaluation` names further data directories, made with the same
-    vocabulary, whose scores stand beside those of the held-out text.
+    vocabulary, whose scores stand beside those of the held-out text. `distill` names a teacher.
     """
 
     model: ModelConfig = field(default_factory=ModelConfig)
@@ -38,10 +39,13 @@ class PretrainRecipe:
     start: StartSettings = field(default_factory=StartSettings)
     evaluation: tuple[str, ...] = ()
     initial: InitialSettings | None = None
+    distill: DistillSettings | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "optimizer", self.optimizer.resolved(self.train.batch_size))
         self.batch.check(self.train.batch_size, self.data.max_seq_length)
+        if self.data.sentence_loss == "three-way":
+            object.__setattr__(self, "model", replace(self.model, order_labels=3))
         if self.initial is not None:
             object.__setattr__(self, "start", StartSettings())
         self.start.check(self.model)
