@@ -6,7 +6,7 @@ relative to BERT-xlarge. The paper's are of 125,000 steps on TPUs, where communi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -51,18 +51,12 @@ def measure(device: torch.device, precision: str, rounds: int, tokens: int = 0, 
     few = device.type == "cpu"
     length, tokens = length or (128 if few else 512), tokens or (128 if few else 8192)
     rounds = min(rounds, _CPU_ROUNDS) if few else rounds
-    largest = max(count(PRESETS[name]).total for name in SEVEN)
-    if 0 < (free := free_memory(device)) < 9 * largest:
-        raise ConfigError(
-            f"--speedup needs {9 * largest / 1e9:.0f} GB for BERT-xlarge, {free / 1e9:.0f} GB are free", "leave it out"
-        )
-    torch.manual_seed(0)
-    weights = torch.empty(largest, device=device).uniform_(-0.03, 0.03)
+    weights = buffer(SEVEN, device)
     variants: dict[str, Step] = {}
     for name in SEVEN:
-        model = _model(name, weights)
-        variants[f"{name} training"] = _training(model, tokens, length, precision, device)
-        variants[f"{name} inference"] = _inference(model, length, precision, device)
+        model = cut_model(name, weights)
+        variants[f"{name} training"] = training(model, tokens, length, precision, device)
+        variants[f"{name} inference"] = inference(model, length, length, precision, device)
     seconds = {key: timing.median for key, timing in alternate(variants, rounds, device, "speedup").items()}
     flops = {name: costs.training_flops(PRESETS[name], length) for name in SEVEN}
     rows: dict[str, dict[str, float | None]] = {}
@@ -77,7 +71,18 @@ def measure(device: torch.device, precision: str, rounds: int, tokens: int = 0, 
     return {"tokens": max(1, tokens // length) * length, "sequence_length": length, "rounds": rounds, "models": rows}
 
 
-def _model(name: str, weights: torch.Tensor) -> PretrainingModel:
+def buffer(names: Sequence[str], device: torch.device) -> torch.Tensor:
+    """Random numbers for the weights of the largest of these presets; raises `ConfigError` where memory is short."""
+    largest = max(count(PRESETS[name]).total for name in names)
+    if 0 < (free := free_memory(device)) < 9 * largest:
+        raise ConfigError(
+            f"{9 * largest / 1e9:.0f} GB of memory are needed, {free / 1e9:.0f} GB are free", "leave it out"
+        )
+    torch.manual_seed(0)
+    return torch.empty(largest, device=device).uniform_(-0.03, 0.03)
+
+
+def cut_model(name: str, weights: torch.Tensor) -> PretrainingModel:
     """The preset without dropout, its parameters cut from the buffer one after the other."""
     config = replace(PRESETS[name], hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     with torch.device("meta"):
@@ -91,7 +96,8 @@ def _model(name: str, weights: torch.Tensor) -> PretrainingModel:
     return model
 
 
-def _training(model: PretrainingModel, tokens: int, length: int, precision: str, device: torch.device) -> Step:
+def training(model: PretrainingModel, tokens: int, length: int, precision: str, device: torch.device) -> Step:
+    """Forward and backward pass of a batch of full sequences."""
     batch = full_batch(max(1, tokens // length), length, model.config.vocab_size)
 
     def step() -> float:
@@ -105,8 +111,9 @@ def _training(model: PretrainingModel, tokens: int, length: int, precision: str,
     return step
 
 
-def _inference(model: PretrainingModel, length: int, precision: str, device: torch.device) -> Step:
-    batch = full_batch(1, length, model.config.vocab_size)
+def inference(model: PretrainingModel, tokens: int, length: int, precision: str, device: torch.device) -> Step:
+    """A batch of full sequences through the encoder."""
+    batch = full_batch(max(1, tokens // length), length, model.config.vocab_size)
 
     def step() -> float:
         with evaluating(model), autocast(precision, device):

@@ -159,6 +159,27 @@ def bench_optimizer(
     console.emit(result, optimizer.text(result))
 
 
+@verb(bench_app, name="sharing")
+def bench_sharing(
+    out: Out,
+    models: Annotated[list[str] | None, typer.Argument(help="Two presets; default: albert-base bert-base.")] = None,
+    tokens: Annotated[
+        int, typer.Option(min=0, help="Leave out batches of more tokens; 0: than 2,048 on a CPU, 65,536 on a GPU.")
+    ] = 0,
+    rounds: Annotated[int, typer.Option(min=1, help="Timed calls of each model.")] = 3,
+    precision: Annotated[Literal["fp32", "bf16"], typer.Option(help="Of the matrix products.")] = "fp32",
+    device: Device = "auto",
+) -> None:
+    """Time ALBERT beside BERT in training and inference, at 16 to 512 tokens and batches of 1 to 64, and draw it.
+
+    Example: albert bench sharing --out speeds --tokens 4096
+    """
+    from albert_cli.bench import sharing
+
+    result = sharing.run(models or ["albert-base", "bert-base"], out, tokens, rounds, precision, device)
+    console.emit(result, sharing.text(result))
+
+
 @verb(bench_app, name="gpu")
 def bench_gpu(
     out: Out,

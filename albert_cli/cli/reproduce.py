@@ -109,6 +109,9 @@ def probe(
     checkpoint: Annotated[str, typer.Argument(help="A pretrained checkpoint: a directory, a run, or a Hub id.")],
     data: Annotated[Path, typer.Option(help="Data directory; its held-out text is scored.")],
     sequences: Annotated[int, typer.Option(min=1, help="Sequences to score on.")] = 1024,
+    layers: Annotated[
+        int, typer.Option(min=0, help="Run the layers to this depth too, over and over: does it converge? Exit early?")
+    ] = 0,
     overrides: Overrides = None,
     device: Device = "auto",
 ) -> None:
@@ -120,5 +123,5 @@ def probe(
     """
     from albert_cli.experiments import probe as verb_module
 
-    result = verb_module.probe(checkpoint, data, sequences, overrides or [], device)
+    result = verb_module.probe(checkpoint, data, sequences, overrides or [], device, layers)
     console.emit(result, verb_module.text(result))

@@ -12,6 +12,7 @@ import dataclasses
 import itertools
 import math
 import statistics
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -21,17 +22,18 @@ import torch
 from torch import Tensor
 
 from albert_cli import config, console, store
-from albert_cli.data.batches import PairSettings, batch, original_ids
+from albert_cli.data.batches import PackedBatch, PairSettings, batch, original_ids
 from albert_cli.data.shards import TokenCorpus, verify_data
 from albert_cli.errors import ConfigError, InputError
 from albert_cli.model import hub
+from albert_cli.model.config import ModelConfig
 from albert_cli.model.encoder import Encoder
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.model.packing import PackedTokens, pack
 from albert_cli.ranks import Group
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.device import choose_device
-from albert_cli.training.objectives import EVALUATION_SEED, PretrainingJob, PretrainingText
+from albert_cli.training.objectives import EVALUATION_SEED, PretrainingJob, PretrainingText, right
 from albert_cli.training.pretrain_recipe import PretrainRecipe
 from albert_cli.training.settings import TrainSettings
 
@@ -46,13 +48,14 @@ class ProbeRecipe:
 
 
 def probe(
-    checkpoint: str, data: Path, sequences: int, overrides: Sequence[str] = (), device: str = "auto"
+    checkpoint: str, data: Path, sequences: int, overrides: Sequence[str] = (), device: str = "auto", layers: int = 0
 ) -> dict[str, Any]:
     """Score a checkpoint on the held-out text of a data directory; return what `--json` prints.
 
     Examples are drawn as the checkpoint's own run drew them (`data` in the result), as the paper's where it does not
     say, below `overrides`. `mlm_…` on sentences in their order, `sop_accuracy` and `nsp_accuracy` on pairs by either
-    rule (§4.6). A head that was never trained answers at random. Raises `ConfigError` when the data have another
+    rule (§4.6). A head that was never trained answers at random. `layers`: what happens when the stack of layers is run
+    up to so many blocks, over and over where it has fewer (`depths`). Raises `ConfigError` when the data have another
     vocabulary.
     """
     found = hub.read(hub.find(checkpoint))
@@ -79,9 +82,9 @@ def probe(
     hub.load_into(model, found)
     model.to(target).eval()
     settings = TrainSettings(eval_sequences=sequences, micro_batch_size=_MICRO_BATCH)
-    entropy = store.read_json(data / "data.json")["unigram_entropy_nats"] if heldout.tokens else None
+    entropy = store.read_json(data / "data.json")["unigram_entropy_nats"] if heldout.tokens else _entropy(corpus)
     measured = PretrainRecipe(model=found.config, data=pairs, train=settings)
-    job = PretrainingJob(model, measured, PretrainingText(corpus, corpus, vocabulary, entropy or 0.0))
+    job = PretrainingJob(model, measured, PretrainingText(corpus, corpus, vocabulary, entropy))
     sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
     of_blocks = ("encoder.attention.", "encoder.feed_forward.")  # LayerNorms included
     return {
@@ -94,7 +97,15 @@ def probe(
         "layers": len(model.config.blocks()),
         **_scores(job),
         **_layers(job),
+        **({"depths": _depths(job, layers)} if layers else {}),
     }
+
+
+def _entropy(corpus: TokenCorpus) -> float:
+    """Unigram entropy of a whole corpus that holds nothing out, in nats."""
+    counts = corpus.unigram_counts()
+    shares = counts[counts > 0] / counts.sum()
+    return float(-(shares * np.log(shares)).sum())
 
 
 @torch.inference_mode()
@@ -117,17 +128,14 @@ def _scores(job: PretrainingJob) -> dict[str, float]:
 
 def _layers(job: PretrainingJob) -> dict[str, Any]:
     """Figure 1's distances, over text without masks: the encoder as a task would use it."""
-    pairs = dataclasses.replace(job.settings.data, sentence_loss="none")
-    count, counted = job.settings.train.eval_sequences, list[int]()
+    counted = list[int]()
 
-    def batches() -> Iterator[PackedTokens]:
-        for start in range(0, count, _MICRO_BATCH):
-            index = np.arange(start, min(start + _MICRO_BATCH, count))
-            drawn = batch(job.text.train, job.text.vocabulary, pairs, EVALUATION_SEED, index)
+    def plain() -> Iterator[PackedTokens]:
+        for drawn in _drawn(job, plain=True):
             counted.append(len(drawn.masked_index))
-            yield pack(dataclasses.replace(drawn, ids=original_ids(drawn)), job.device)
+            yield pack(drawn, job.device)
 
-    steps = layer_steps(job.model.encoder, batches())
+    steps = layer_steps(job.model.encoder, plain())
     rounded = {name: [round(value, 6) for value in values] for name, values in steps.items()}
     numbers = {name: round(value, 6) for name, value in summary(steps).items() if math.isfinite(value)}
     return {"masked_words": sum(counted), "layer_steps": rounded, **numbers}
@@ -138,33 +146,36 @@ def layer_steps(encoder: Encoder, batches: Iterable[PackedTokens]) -> dict[str, 
     """For every block application the mean over all tokens of the distance between its input and its output.
 
     `l2` is Euclidean, `cosine` their cosine similarity, `degrees` the angle that belongs to each token's cosine,
-    averaged. The encoder's own forward pass runs, all rows of it, with its block listened to.
+    averaged; `two_back` is the distance from the output to the input of the block before (the first block's own). The
+    encoder's own forward pass runs, all rows of it, with its block listened to.
     """
     sums: list[Tensor] = []
     tokens, own = 0, encoder.block
 
     def listen(x_TH: Tensor, *rest: Any) -> Tensor:
         y_TH: Tensor = own(x_TH, *rest)
-        steps.append(_step(x_TH.float(), y_TH.float()))
+        steps.append(_step(x_TH.float(), y_TH.float(), (inputs or [x_TH])[-1].float()))
+        inputs[:] = [x_TH]
         return y_TH
 
     encoder.block = listen  # type: ignore[assignment]
     try:
         for batch_ in batches:
-            steps: list[Tensor] = []
+            steps, inputs = list[Tensor](), list[Tensor]()
             encoder(batch_, all_rows=True)
             tokens += len(batch_.ids)
             sums = [a + b for a, b in zip(sums, steps, strict=True)] if sums else steps
     finally:
         encoder.block = own
-    means = (torch.stack(sums).cpu() / max(tokens, 1)).T.tolist() if sums else [[], [], []]
-    return dict(zip(("l2", "cosine", "degrees"), means, strict=True))
+    means = (torch.stack(sums).cpu() / max(tokens, 1)).T.tolist() if sums else [[], [], [], []]
+    return dict(zip(("l2", "cosine", "degrees", "two_back"), means, strict=True))
 
 
-def _step(x_TH: Tensor, y_TH: Tensor) -> Tensor:
-    """The sums over T tokens of distance, cosine and angle between rows: [3]."""
+def _step(x_TH: Tensor, y_TH: Tensor, before_TH: Tensor) -> Tensor:
+    """Sums over T tokens: distance, cosine and angle between x and y, and y's distance to what was before: [4]."""
     cosine_T = torch.nn.functional.cosine_similarity(x_TH, y_TH, dim=-1).clamp(-1, 1)
-    return torch.stack([(y_TH - x_TH).norm(dim=-1).sum(), cosine_T.sum(), torch.rad2deg(cosine_T.acos()).sum()])
+    moved, back = ((y_TH - other_TH).norm(dim=-1).sum() for other_TH in (x_TH, before_TH))
+    return torch.stack([moved, cosine_T.sum(), torch.rad2deg(cosine_T.acos()).sum(), back])
 
 
 def summary(steps: Mapping[str, Sequence[float]]) -> dict[str, float]:
@@ -179,6 +190,75 @@ def summary(steps: Mapping[str, Sequence[float]]) -> dict[str, float]:
         found |= {f"{name}_mean": statistics.fmean(values), f"{name}_last": values[-1]}
         found[f"{name}_variation"] = statistics.fmean(differences) if differences else math.nan
     return found
+
+
+# ---------------------------------------------------------------- other depths
+
+_CONVERGED = 0.1  # of the mean step within the trained depth: less is hardly a move
+_RETURNS = 0.5  # of a step: what comes nearer than that to where it was two layers before goes to and fro
+
+
+@dataclasses.dataclass(frozen=True)
+class _AtDepth(ModelConfig):
+    """A shape whose stack is run for so many blocks: from its beginning again at its end, or not to its end."""
+
+    applications: int = 1
+
+    def blocks(self) -> tuple[tuple[int, int], ...]:
+        """The stack's own, repeated or cut."""
+        return tuple(itertools.islice(itertools.cycle(super().blocks()), self.applications))
+
+
+def _depths(job: PretrainingJob, layers: int) -> dict[str, Any]:
+    """The stack at every depth up to `layers`: how far each block moves, and what the heads say if it ends there.
+
+    `behaviour` at the end, by the last step: it "converges" where that is below a tenth of the mean step within the
+    trained depth, "oscillates" where it leads back to where it was two layers before, and "keeps moving" otherwise.
+    `mlm_accuracy` and `speed` (against the trained depth, of the forward pass) are those of an early exit: the same
+    head on every layer's states.
+    """
+    encoder, own = job.model.encoder, job.model.config
+    trained = len(own.blocks())
+    at = {n: _AtDepth(**dataclasses.asdict(own), applications=n) for n in {*range(1, layers + 1), trained}}
+    try:
+        encoder.config = at[layers]
+        steps = layer_steps(encoder, (pack(d, job.device) for d in _drawn(job, plain=True)))
+        right_, seconds, words = dict.fromkeys(at, 0), dict.fromkeys(at, 0.0), 0
+        with torch.inference_mode():
+            for drawn in _drawn(job):
+                labels = torch.from_numpy(drawn.masked_labels).long().to(job.device)
+                tokens = pack(drawn, job.device, drawn.masked_index)
+                if not words:
+                    job.model(tokens)  # warms up
+                words += len(labels)
+                for n in sorted(at, reverse=True):
+                    encoder.config = at[n]
+                    began = time.perf_counter()
+                    said = job.model(tokens).masked
+                    right_[n] += int(right(said, labels))  # waits for the device
+                    seconds[n] += time.perf_counter() - began
+    finally:
+        encoder.config = own
+    last, mean = steps["l2"][-1], statistics.fmean(steps["l2"][:trained])
+    returns = len(steps["l2"]) > 1 and steps["two_back"][-1] < _RETURNS * last
+    return {
+        "layers": layers,
+        "trained": trained,
+        "behaviour": "converges" if last < _CONVERGED * mean else "oscillates" if returns else "keeps moving",
+        **{name: [round(value, 6) for value in steps[name]] for name in ("l2", "two_back")},
+        "mlm_accuracy": [round(right_[n] / words, 6) for n in range(1, layers + 1)],
+        "speed": [round(seconds[trained] / seconds[n], 3) for n in range(1, layers + 1)],
+    }
+
+
+def _drawn(job: PretrainingJob, plain: bool = False) -> Iterator[PackedBatch]:
+    """The text that is asked, in order; `plain`: without masks."""
+    pairs = dataclasses.replace(job.settings.data, sentence_loss="none")
+    count = job.settings.train.eval_sequences
+    for start in range(0, count, _MICRO_BATCH):
+        index = np.arange(start, min(start + _MICRO_BATCH, count))
+        drawn = batch(job.text.train, job.text.vocabulary, pairs, EVALUATION_SEED, index)
+        yield dataclasses.replace(drawn, ids=original_ids(drawn)) if plain else drawn
 
 
 # ---------------------------------------------------------------- in words
@@ -201,4 +281,14 @@ def text(result: Mapping[str, Any]) -> str:
     layers = enumerate(zip(steps["l2"], steps["degrees"], steps["cosine"], strict=True), start=1)
     rows = [(str(i), f"{l2:.3f}", f"{degrees:.1f}°", f"{cosine:.4f}") for i, (l2, degrees, cosine) in layers]
     head = ("layer: input to output", "L2 distance", "angle", "cosine")
-    return f"{console.table((Path(result['checkpoint']).name, ''), scores)}\n{asked}\n\n{console.table(head, rows)}"
+    parts = [f"{console.table((Path(result['checkpoint']).name, ''), scores)}\n{asked}", console.table(head, rows)]
+    if found := result.get("depths"):
+        columns = (found[key] for key in ("l2", "two_back", "mlm_accuracy", "speed"))
+        deep = [
+            (str(i), f"{l2:.3f}", f"{back:.3f}", f"{accuracy:.1%}", f"{speed:.2f}x")
+            for i, (l2, back, accuracy, speed) in enumerate(zip(*columns, strict=True), start=1)
+        ]
+        head = ("run to layer", "its step", "from two back", "masked words right", "speed")
+        said = f"Run to {found['layers']} blocks, the stack of {found['trained']} {found['behaviour']}."
+        parts += [console.table(head, deep), said]
+    return "\n\n".join(parts)
