@@ -212,8 +212,6 @@ class _AtDepth(ModelConfig):
 def _depths(job: PretrainingJob, layers: int) -> dict[str, Any]:
     """The stack at every depth up to `layers`: how far each block moves, and what the heads say if it ends there.
 
-    `behaviour` at the end, by the last step: it "converges" where that is below a tenth of the mean step within the
-    trained depth, "oscillates" where it leads back to where it was two layers before, and "keeps moving" otherwise.
     `mlm_accuracy` and `speed` (against the trained depth, of the forward pass) are those of an early exit: the same
     head on every layer's states.
     """
@@ -239,16 +237,25 @@ def _depths(job: PretrainingJob, layers: int) -> dict[str, Any]:
                     seconds[n] += time.perf_counter() - began
     finally:
         encoder.config = own
-    last, mean = steps["l2"][-1], statistics.fmean(steps["l2"][:trained])
-    returns = len(steps["l2"]) > 1 and steps["two_back"][-1] < _RETURNS * last
     return {
         "layers": layers,
         "trained": trained,
-        "behaviour": "converges" if last < _CONVERGED * mean else "oscillates" if returns else "keeps moving",
+        "behaviour": behaviour(steps["l2"], steps["two_back"], trained),
         **{name: [round(value, 6) for value in steps[name]] for name in ("l2", "two_back")},
         "mlm_accuracy": [round(right_[n] / words, 6) for n in range(1, layers + 1)],
         "speed": [round(seconds[trained] / seconds[n], 3) for n in range(1, layers + 1)],
     }
+
+
+def behaviour(l2: Sequence[float], two_back: Sequence[float], trained: int) -> str:
+    """What the states do at the end, by the distances of every step, of which `trained` are the model's own depth.
+
+    They converge where the last step is below a tenth of the mean one at the trained depth, oscillate where it leads
+    back to where they were two layers before, and keep moving otherwise.
+    """
+    if l2[-1] < _CONVERGED * statistics.fmean(l2[:trained]):
+        return "converges"
+    return "oscillates" if len(l2) > 1 and two_back[-1] < _RETURNS * l2[-1] else "keeps moving"
 
 
 def _drawn(job: PretrainingJob, plain: bool = False) -> Iterator[PackedBatch]:

@@ -222,3 +222,21 @@ def test_sizes_in_words_keep_three_digits(size: float) -> None:
     assert len(number.replace(".", "").lstrip("0") or "0") >= 3
     power = ["B", "kB", "MB", "GB", "TB"].index(unit)
     assert float(number) * 1000**power == pytest.approx(size, rel=5.1e-3)
+
+
+def test_parameters_are_applied_as_often_as_their_block_is_computed() -> None:
+    """xxlarge stores 223 million and multiplies with two billion; a BERT applies what it has."""
+    wide = count(PRESETS["albert-xxlarge"])
+    assert costs.applied(PRESETS["albert-xxlarge"]) == 2_437_773_824 + wide.total - wide.with_pooler
+    assert costs.applied(PRESETS["bert-base"]) == count(PRESETS["bert-base"]).total
+    sizes = replace(BASE, group_sizes=(1, 10, 1))
+    assert costs.applied(sizes) == costs.applied(BASE)
+    assert count(sizes).attention == 3 * count(BASE).attention
+
+
+def test_a_ring_sends_no_more_than_twice_the_gradient() -> None:
+    own = 4 * count(BASE).total
+    assert [costs.gradient_bytes(BASE, n) for n in (1, 2, 4)] == [0, own, own * 3 // 2]
+    assert costs.gradient_bytes(BASE, 512) == pytest.approx(2 * own, rel=0.002)
+    ratio = costs.gradient_bytes(costs.unshared(BASE), 8) / costs.gradient_bytes(BASE, 8)
+    assert ratio == pytest.approx(89_780_402 / 11_813_810, rel=1e-6)

@@ -166,6 +166,18 @@ def test_next_sentence_negatives_come_from_every_other_document() -> None:
     assert chisquare(np.bincount((other - home) % 8, minlength=8)[1:]).pvalue > 1e-3
 
 
+def test_three_ways_are_equally_frequent_and_what_they_are_called() -> None:
+    corpus = numbered_corpus([[[3] * 30] * 4, [[3] * 30] * 4])
+    pairs = draw_pairs(corpus, np.arange(3000), PairSettings(43, sentence_loss="three-way"), 0)
+    assert chisquare(np.bincount(pairs.order_labels, minlength=3)).pvalue > 1e-3
+    home, other = pairs.a_start // 90, pairs.b_start // 90
+    assert ((home != other) == (pairs.order_labels == 2)).all()
+    same = home == other
+    assert ((pairs.b_stop <= pairs.a_start)[same] == (pairs.order_labels == 1)[same]).all()
+    alone = draw_pairs(numbered_corpus([[[3] * 30]]), np.arange(50), PairSettings(43, sentence_loss="three-way"), 0)
+    assert set(alone.order_labels.tolist()) == {0, 1}, "of one document there are two ways"
+
+
 def test_next_sentence_with_one_document_is_not_asked() -> None:
     """Every pair would be in order, and whoever says so always right."""
     pairs = draw_pairs(numbered_corpus([[[3] * 30]]), np.arange(50), PairSettings(43, sentence_loss="nsp"), 0)

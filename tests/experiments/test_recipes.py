@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import random
 from pathlib import Path
 
@@ -196,3 +197,14 @@ def test_a_task_that_does_not_exist_is_no_task_without_files(tmp_path: Path) -> 
     path.write_text('extends = "experiments/sharing"\nscales.mini.tasks = ["rtr"]\n')
     with pytest.raises(ConfigError, match="no task is called 'rtr'"):
         make(recipe.load(str(path)), Request("mini", Path("out")))
+
+
+def test_the_page_of_claims_names_every_experiment_and_every_table_of_the_paper() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "claims.md").read_text(encoding="utf-8")
+    ours = {"start"}  # of no row of the paper
+    assert (
+        set(recipe.names()) - ours
+        == {name for name in recipe.names() if f"`{name}`" in page or f" {name}" in page} - ours
+    )
+    assert all(f"Table {number}" in page or f"Tables {number}" in page for number in range(1, 15))
+    assert {f"§{n}" for n in ("4.1", "4.2.1", "4.5")} <= set(re.findall(r"§[\d.]*\d", page))

@@ -21,6 +21,7 @@ from albert_cli.cli import reproduce as verb
 from albert_cli.errors import BusyError, Interrupted
 from albert_cli.experiments import outcome, pages, recipe
 from albert_cli.experiments.plan import Plan, Request, make
+from albert_cli.experiments.probe import behaviour
 from albert_cli.experiments.runner import run_plan
 from tests.command import albert, snapshot
 from tests.processes import start
@@ -50,14 +51,14 @@ def test_the_report_has_verdicts_both_tables_and_every_command(ran: tuple[Path, 
     assert "scale smoke" in page.split("</title>")[0]
     assert "89.3/82.3" in page, "the paper's table"
     assert all(word in page for word in ("holds", "too noisy to tell", "shared attention", "albert pretrain"))
-    assert page.count("albert pretrain") == page.count("albert probe") == 4
+    assert page.count("albert pretrain") == page.count("albert probe") == 8
     blocks = {name: metrics["block_parameters"]["0"] for name, metrics in result["values"].items()}
     assert blocks["none"] == 4 * blocks["all"]
     assert "task_mrpc" in result["values"]["all"]
 
 
 def test_one_seed_alone_is_too_noisy_but_counts_are_not(ran: tuple[Path, dict[str, Any]]) -> None:
-    assert verdicts(ran[1]) == ["holds", *["too noisy to tell"] * 3]
+    assert verdicts(ran[1]) == ["holds", *["too noisy to tell"] * 4]
 
 
 def test_again_does_nothing_and_says_the_same(
@@ -153,6 +154,30 @@ def test_probe_asks_as_the_run_was_trained(ran: tuple[Path, dict[str, Any]], tin
     assert "at most 32 tokens" in albert("probe", expected["checkpoint"], "--data", tiny_data, "--sequences", 8).out
     other = albert("probe", expected["checkpoint"], "--data", tiny_data, "-s", "data.ngram=3", "--json").out
     assert json.loads(other)["data"]["ngram"] == 3
+
+
+def test_probe_runs_the_layers_to_other_depths(ran: tuple[Path, dict[str, Any]], tiny_data: Path) -> None:
+    run = next(p.parent for p in (ran[0] / "stages").glob("pretrain-*/step-*"))
+    asked = ("probe", run, "--data", tiny_data, "--sequences", 64)
+    found = json.loads(albert(*asked, "--layers", 9, "--json").out)
+    deep, own = found["depths"], found["layers"]
+    assert (deep["layers"], deep["trained"], own) == (9, 4, 4)
+    assert {len(deep[key]) for key in ("l2", "two_back", "mlm_accuracy", "speed")} == {9}
+    assert deep["l2"][:4] == pytest.approx(found["layer_steps"]["l2"], rel=1e-4)
+    assert deep["mlm_accuracy"][3] == pytest.approx(found["mlm_accuracy"], abs=1e-6), "its own depth is the model"
+    assert deep["speed"][3] == 1
+    assert deep["behaviour"] in albert(*asked, "--layers", 9).out
+    (short,) = json.loads(albert(*asked, "--layers", 1, "--json").out)["depths"]["mlm_accuracy"]
+    assert short == deep["mlm_accuracy"][0], "an early exit is the same at any depth beyond it"
+
+
+@pytest.mark.parametrize(
+    ("l2", "back", "expected"),
+    [([4, 4, 1, 0.3], [4, 4, 1, 0.3], "converges"), ([4, 4, 4, 4], [4, 4, 0.1, 0.1], "oscillates"),
+     ([4, 4, 4, 4], [4, 7, 7, 7], "keeps moving")],
+)  # fmt: skip
+def test_what_repeated_layers_do(l2: list[float], back: list[float], expected: str) -> None:
+    assert behaviour(l2, back, trained=2) == expected
 
 
 def scores(result: dict[str, Any]) -> dict[str, Any]:

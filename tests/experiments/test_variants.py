@@ -23,6 +23,7 @@ from albert_cli import config, store
 from albert_cli.data.batches import PackedBatch, batch, original_ids
 from albert_cli.data.shards import TokenCorpus
 from albert_cli.experiments import recipe
+from albert_cli.experiments.claims import NOISY
 from albert_cli.experiments.plan import Plan, Request, Run, make
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.pretrain_recipe import PretrainRecipe
@@ -43,11 +44,13 @@ def run(name: str, request: Request) -> Plan:
     for option, values in (("--text", request.text), ("--extra-text", request.extra_text), ("-s", request.changes)):
         call += [word for value in values for word in (option, value)]
     call += ["--data", request.data] if request.data else []
+    call += ["--tasks", request.tasks] if request.tasks else []
     said = json.loads(albert(*map(str, call)).out)
     plan = make(recipe.load(name), request)
     assert said["stages"] == len(plan.stages)
     assert all(plan.result(stage).is_file() for stage in plan.stages)
     assert {metric for v in plan.variants for metric in said["values"][v]} >= {"mlm_accuracy", "parameters", "steps"}
+    assert not request.tasks or any(stage.kind == "task" for stage in plan.stages.values())
     return plan
 
 
@@ -93,6 +96,7 @@ def dropout(one: Facts) -> tuple[float, float]:
     return model["hidden_dropout_prob"], model["attention_probs_dropout_prob"]
 
 
+LOSSES = ("none", "nsp", "sop")
 # What each experiment's variants are to differ in, and what that is for each.
 SHAPES: dict[str, tuple[Callable[[Facts], Any], dict[str, Any]]] = {
     "overall": (
@@ -105,13 +109,20 @@ SHAPES: dict[str, tuple[Callable[[Facts], Any], dict[str, Any]]] = {
     "embedding": (
         lambda f: (word_table(f)[1], blocks(f)),
         {
-            **{f"none-{e}": (size, (2, 2)) for e, size in ((64, 8), (128, 16), (768, 64))},
-            **{f"all-{e}": (size, (1, 1)) for e, size in ((64, 8), (128, 16), (768, 64))},
+            **{f"none-{e}": (size, (2, 2)) for e, size in ((64, 5), (128, 11), (256, 21), (768, 64))},
+            **{f"all-{e}": (size, (1, 1)) for e, size in ((64, 5), (128, 11), (256, 21), (768, 64))},
         },
     ),
-    "sharing": (blocks, {"all": (1, 1), "attention": (1, 4), "ffn": (4, 1), "none": (4, 4)}),
+    "sharing": (
+        lambda f: (word_table(f)[1], blocks(f)),
+        {
+            f"{wide}{name}": (48 if wide else 8, found)
+            for wide in ("", "wide-")
+            for name, found in {"all": (1, 1), "attention": (1, 4), "ffn": (4, 1), "none": (4, 4)}.items()
+        },
+    ),
     "similarity": (blocks, {"shared": (1, 1), "separate": (4, 4)}),
-    "groups": (blocks, {"one": (1, 1), "two": (2, 2), "each": (4, 4)}),
+    "groups": (blocks, {"one": (1, 1), "two": (2, 2), "ends": (3, 3), "each": (4, 4)}),
     "depth": (lambda f: (layers(f), blocks(f)), {f"l{n}": (n, (1, 1)) for n in (1, 3, 6, 12)}),
     "width": (
         lambda f: (hidden(f), layers(f)),
@@ -121,7 +132,13 @@ SHAPES: dict[str, tuple[Callable[[Facts], Any], dict[str, Any]]] = {
     "degradation": (lambda f: (hidden(f), blocks(f)), {"large": (48, (4, 4)), "xlarge": (96, (4, 4))}),
     "dropout": (dropout, {"with": (0.1, 0.1), "without": (0.0, 0.0)}),
     "equal-time": (lambda f: (hidden(f), blocks(f)), {"xxlarge": (96, (1, 1)), "bert-large": (48, (4, 4))}),
-    "sentence-loss": (lambda f: f["recipe"]["data"]["sentence_loss"], {n: n for n in ("none", "nsp", "sop")}),
+    "sentence-loss": (lambda f: f["recipe"]["data"]["sentence_loss"], {n: n for n in LOSSES} | {"three": "three-way"}),
+    "intrinsic": (lambda f: f["recipe"]["data"]["sentence_loss"], {n: n for n in LOSSES} | {"three": "three-way"}),
+    "stacking": (lambda f: (layers(f), blocks(f)), {"stacked": (4, (4, 4)), "whole": (4, (4, 4))}),
+    "distillation": (
+        lambda f: (hidden(f), "teacher" in f["parents"]),
+        {"teacher": (96, False), "alone": (48, False), "distilled": (48, True)},
+    ),
     "masking": (
         lambda f: (f["recipe"]["data"]["ngram"], f["recipe"]["data"]["whole_word"]),
         {"pieces": (1, False), "n1": (1, True), "n2": (2, True), "n3": (3, True)},
@@ -140,7 +157,7 @@ WITH_TEXT = ("curves", "extra-data")
 
 
 def test_every_experiment_is_tested_here() -> None:
-    assert sorted([*SHAPES, *WITH_TEXT, "sizes"]) == recipe.names()
+    assert sorted([*SHAPES, *WITH_TEXT, "sizes", "glue", "squad-race"]) == recipe.names()
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -167,7 +184,7 @@ def drawn(one: Facts, data: Path) -> tuple[PackedBatch, TokenCorpus, Vocabulary]
 
 def check_labels(plan: Plan, found: dict[str, Facts], data: Path) -> None:
     labels = {name: drawn(one, data)[0].order_labels for name, one in found.items()}
-    assert set(labels["none"].tolist()) == {-1}
+    assert set(labels["none"].tolist()) == {-1} and set(labels["three"].tolist()) >= {0, 1, 2}
     for name in ("nsp", "sop"):
         assert {0, 1} <= set(labels[name].tolist())
     # The same pieces, swapped, under SOP; under NSP a label of 1 brings pieces that the plain pair has not.
@@ -230,6 +247,17 @@ def check_prefix(plan: Plan, found: dict[str, Facts], data: Path) -> None:
         assert rate == pytest.approx(peak * (3 / 7 + 2 / 7 + 1 / 7) / 3, rel=1e-4), "it has no second warm-up"
 
 
+def check_stack(plan: Plan, found: dict[str, Facts], data: Path) -> None:
+    assert found["stacked"]["recipe"]["initial"]["stack"] and "initial" not in found["whole"]["parents"]
+    cost = {run.variant: plan.stages[run.pretrain].cost for run in (*plan.prefixes, *plan.runs)}
+    assert sum(cost[n].flops for n in ("half", "stacked")) == pytest.approx(cost["whole"].flops, rel=0.1)  # type: ignore[union-attr]
+
+
+def check_teacher(plan: Plan, found: dict[str, Facts], data: Path) -> None:
+    assert found["distilled"]["parents"]["teacher"] == found["teacher"]["fingerprint"]
+    assert _cost(plan, found["distilled"]["run"]) > _cost(plan, found["alone"]["run"])
+
+
 def check_time(plan: Plan, found: dict[str, Facts], data: Path) -> None:
     """Steps that last as long as the other's by seconds a step as they were measured before; FLOPs are said beside."""
     equal = plan.equal_time["bert-large"]
@@ -260,6 +288,8 @@ CHECKS: dict[str, Callable[[Plan, dict[str, Facts], Path], None]] = {
     "depth": check_depth,
     "dropout": check_prefix,
     "equal-time": check_time,
+    "stacking": check_stack,
+    "distillation": check_teacher,
 }
 
 
@@ -291,23 +321,63 @@ def test_additional_text_is_trained_on_and_not_scored_on(
         assert dropout(found["dropout"]) != dropout(found["no-dropout"])
 
 
-def test_the_paper_s_text_in_its_layout_from_text_to_verdict(tmp_path: Path, documents: list[str]) -> None:
+@pytest.mark.parametrize("name", ["overall", "equal-time", "glue"])
+def test_the_paper_s_text_in_its_layout_from_text_to_verdict(
+    name: str, tmp_path: Path, documents: list[str], tiny_glue: Path
+) -> None:
     """Articles a row, and books of a sentence a row, which are joined: as `--scale paper` reads them from the Hub."""
     for name, rows in (("wiki", documents[:300]), ("books", [s for d in documents[300:] for s in d.split(". ")])):
         (tmp_path / name).mkdir()
         lines = "".join(json.dumps({"text": text}) + "\n" for text in rows)
         (tmp_path / name / "train.jsonl").write_text(lines, encoding="utf-8")
     mine = tmp_path / "mine.toml"
-    mine.write_text('extends = "experiments/similarity"\n[scales.smoke]\nvocabulary = 300\n')
-    text = (f"hf:{tmp_path / 'wiki'}", f"hf:{tmp_path / 'books'}?rows=40")
-    plan = run(str(mine), Request("smoke", tmp_path / "out", text, seeds=1, device="cpu"))
+    mine.write_text(f'extends = "experiments/{name}"\n[scales.smoke]\nvocabulary = 300\n')
+    text, extra = (f"hf:{tmp_path / 'wiki'}", f"hf:{tmp_path / 'books'}?rows=40"), ()
+    text, extra = (text[1:], text[:1]) if name == "glue" else (text, ())  # where the second is the additional text
+    plan = run(str(mine), Request("smoke", tmp_path / "out", text, extra, tasks=tiny_glue, seeds=1, device="cpu"))
     assert [stage.kind for stage in plan.stages.values()][:2] == ["vocabulary", "data"]
-    data = next(plan.directory(s.id) for s in plan.stages.values() if s.kind == "data")
+    data = [plan.directory(s.id) for s in plan.stages.values() if s.kind == "data"][-1]
     totals = store.read_json(data / "data.json")["totals"]
     sentences, found = (sum(split[key] for split in totals.values()) for key in ("sentences", "documents"))
     assert 300 < found < 360 < sentences / 4, "books of forty sentences, not of one"
     report = json.loads((tmp_path / "out" / "mine-smoke" / "results.json").read_text(encoding="utf-8"))
-    assert [len(claim["findings"]) for claim in report["claims"]] == [4, 4, 2]
+    measured = {metric for values in report["values"].values() for metric in values}
+    assert {"task_mrpc", "task_rte", "tasks_mean", "mlm_accuracy"} <= measured
+    assert ("speedup" in measured) == (name == "overall")
+    for claim in report["claims"]:  # one seed decides counts alone
+        exact = all(".parameters" in f["condition"] for f in claim["findings"])
+        assert all(f["mean"] is not None for f in claim["findings"]) and (claim["verdict"] == NOISY or exact)
+    if name == "equal-time":
+        assert report["equal_time"]["bert-large"]["seconds"]
+    if name == "glue":  # three models answer together, on top of what each says alone
+        members = next(r for r in plan.runs if r.variant == "ensemble").tasks
+        said = store.read_json(plan.directory(members["rte"]) / "results.json")
+        assert (said["kind"], len(said["members"])) == ("ensemble", 3)
+        gaps = report["ours_and_the_paper_s"]["Table 9, one model on dev, final version"]
+        assert gaps["XLNet-large"]["RTE"] == [[100 * report["values"]["m15"]["task_rte"]["0"], 83.8]]
+
+
+def test_intrinsic_scores_are_of_the_tasks_own_text(tmp_path: Path, tiny_data: Path, documents: list[str]) -> None:
+    """SQuAD's passages where they are; RACE's, which are not, are named as left out."""
+    question = {"id": "1", "question": "ba?", "answers": [{"text": documents[0][:3], "answer_start": 0}]}
+    paragraphs = [{"context": d, "qas": [dict(question, id=str(n))]} for n, d in enumerate(documents[:50])]
+    (tmp_path / "squad").mkdir()
+    squad = {"version": "1.1", "data": [{"title": "T", "paragraphs": paragraphs}]}
+    (tmp_path / "squad" / "dev-v1.1.json").write_text(json.dumps(squad), encoding="utf-8")
+    request = Request("smoke", tmp_path / "out", data=tiny_data, tasks=tmp_path, seeds=1, device="cpu")
+    plan = make(recipe.load("intrinsic"), request)
+    assert [name.partition(":")[0] for name in plan.left_out] == ["squad", "race"]
+    (made,) = (stage for stage in plan.stages.values() if stage.kind == "data")
+    assert made.argv[1:2] == (f"squad:{tmp_path / 'squad' / 'dev-v1.1.json'}",)
+    probes = [stage for stage in plan.stages.values() if stage.kind == "probe"]
+    assert all(made.id in stage.needs and str(plan.directory(made.id)) in stage.argv for stage in probes)
+    call = ["reproduce", "intrinsic", "--scale", "smoke", "--out", request.out, "--seeds", 1, "--device", "cpu"]
+    said = json.loads(albert(*call, "--data", tiny_data, "--tasks", tmp_path, "--json").out)
+    assert all(-2 < v["below_unigram_entropy"]["0"] < 2 for v in said["values"].values()), "of that text's own entropy"
+    usual = make(
+        recipe.load("sentence-loss"), Request("smoke", tmp_path / "out", data=tiny_data, seeds=1, device="cpu")
+    )
+    assert {run.pretrain for run in plan.runs} == {run.pretrain for run in usual.runs}, "the runs are the same"
 
 
 def test_text_that_cannot_be_read_is_refused_before_anything_is_run(tmp_path: Path) -> None:

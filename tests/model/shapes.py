@@ -37,7 +37,7 @@ SHARED: dict[str, ModelConfig] = {
     "not shared at E = H with a projection": replace(TINY, embedding_size=16, always_project=True, sharing="none"),
     "BERT": replace(TINY, embedding_size=16, sharing="none"),
 }
-# Shapes of the paper's Table 4 that it has none for.
+# Shapes of the paper's Table 4 that it has none for, and others.
 OWN: dict[str, ModelConfig] = {
     "attention shared": replace(TINY, sharing="attention"),
     "feed-forward shared": replace(TINY, sharing="ffn"),
@@ -46,6 +46,8 @@ OWN: dict[str, ModelConfig] = {
     "feed-forward shared at E = H with a projection": replace(
         TINY, embedding_size=16, sharing="ffn", always_project=True
     ),
+    "groups of one, three and one": replace(TINY, num_hidden_layers=5, group_sizes=(1, 3, 1)),
+    "three answers about order": replace(TINY, order_labels=3),
 }
 ALL = SHARED | OWN
 

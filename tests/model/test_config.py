@@ -41,6 +41,11 @@ def test_groups_are_used_in_order_and_all_of_them(layers: int, groups: int, inne
     assert config.num_attention_blocks == config.num_feed_forward_blocks == groups * inner
 
 
+def test_groups_of_several_sizes() -> None:
+    config = ModelConfig.from_values({"num_hidden_layers": 5, "group_sizes": [1, 3, 1]}, "it")
+    assert config.blocks() == ((0, 0), (1, 1), (1, 1), (1, 1), (2, 2))
+
+
 @given(st.sampled_from(["attention", "ffn"]), st.integers(1, 24))
 def test_partly_shared_shapes_count_their_sub_layers(sharing: Any, layers: int) -> None:
     config = ModelConfig(num_hidden_layers=layers, sharing=sharing)
@@ -55,6 +60,11 @@ def test_partly_shared_shapes_count_their_sub_layers(sharing: Any, layers: int) 
         ({"num_hidden_layers": 2, "num_hidden_groups": 3}, "only 2 layers"),
         ({"num_hidden_groups": 2, "sharing": "attention"}, "one group"),
         ({"inner_group_num": 2, "sharing": "none"}, "one group"),
+        ({"group_sizes": (5, 6)}, "must share out all 12 layers"),
+        ({"group_sizes": (12, 0)}, "must share out all 12 layers"),
+        ({"group_sizes": (6, 6), "num_hidden_groups": 2}, "in place of num_hidden_groups"),
+        ({"group_sizes": (6, 6), "sharing": "none"}, "must share out"),
+        ({"order_labels": 4}, "order_labels is 4"),
         ({"hidden_size": 0}, "hidden_size is 0"),
         ({"hidden_dropout_prob": 1.0}, "hidden_dropout_prob is 1.0"),
         ({"hidden_act": "swish"}, "hidden_act"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import tomllib
 from collections.abc import Sequence
@@ -89,6 +90,21 @@ def test_groups_start_from_group_0_and_compute_what_one_group_does(
     assert torch.allclose(logits(child), logits(grown(replace(shape, num_hidden_layers=6), parent, tiny_vocabulary)))
     blocks = f"{child.config.num_attention_blocks} attention and {child.config.num_feed_forward_blocks} feed-forward"
     assert f"its group 0 in all of {blocks} blocks, 6 layers where it had 3" in capfd.readouterr().err
+
+
+def test_layers_of_their_own_are_stacked_where_that_is_asked_for(tiny_vocabulary: Path, tmp_path: Path) -> None:
+    shape = replace(SHAPE, sharing="none")
+    parent, twice = written(tmp_path / "it", tiny_vocabulary, shape), replace(shape, num_hidden_layers=6)
+    child, stored = PretrainingModel(twice), hub.read(parent)
+    carry_over(child, stored, stack=True)
+    for name, tensor in child.state_dict().items():
+        block = re.match(r"encoder\.(attention|feed_forward)\.(\d)\.", name)
+        source = name.replace(f".{block[2]}.", f".{int(block[2]) % 3}.", 1) if block else name
+        assert torch.equal(tensor, stored.tensors[source]), name
+    with pytest.raises(ConfigError, match="cannot start from one of 3 attention and 3 feed-forward blocks"):
+        source_blocks(twice, shape)
+    with pytest.raises(ConfigError, match=r"initial\.stack goes with initial\.checkpoint"):
+        InitialSettings(continues=str(parent), stack=True)
 
 
 def test_group_0_of_several_groups(tiny_vocabulary: Path, tmp_path: Path) -> None:

@@ -1,0 +1,83 @@
+"""A teacher: what its word counts, that it is the same one, and that a run with it is as exact as any."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from albert_cli import store
+from albert_cli.errors import ConfigError
+from albert_cli.model.heads import MaskedLanguageModel
+from albert_cli.model.packing import pack
+from albert_cli.text.vocabulary import Vocabulary
+from albert_cli.training.distill import DistillSettings, Teacher
+from albert_cli.training.pretrain import pretrain
+from tests.model.shapes import TINY, random_batch
+from tests.training.test_initial import bytes_of, written
+
+CPU = torch.device("cpu")
+LAST = "step-00000030"
+
+
+@pytest.mark.parametrize("temperature", [1.0, 3.0])
+def test_the_loss_is_the_divergence_from_the_teacher(temperature: float) -> None:
+    teacher, student = MaskedLanguageModel(TINY).eval(), MaskedLanguageModel(TINY).eval()
+    taught = Teacher(teacher, DistillSettings("it", 0.5, temperature))
+    batch = random_batch((20, 3, 11))
+    tokens = pack(batch, CPU, batch.masked_index)
+    theirs, ours = teacher(tokens).detach(), student(tokens)
+    assert float(taught.loss(theirs, tokens)) == pytest.approx(0, abs=1e-5)
+    p, q = (torch.softmax(x / temperature, -1) for x in (theirs, ours))
+    by_hand = 0.5 * temperature**2 * (p * (p / q).log()).sum()
+    assert float(taught.loss(ours, tokens)) == pytest.approx(float(by_hand), rel=1e-4)
+    taught.loss(ours, tokens).backward()  # type: ignore[no-untyped-call]
+    assert all(p.grad is None for p in teacher.parameters())
+    assert any(p.grad is not None for p in student.parameters())
+
+
+def test_all_of_it_at_once_resumes_to_the_same_bytes(
+    recipe: Path, tiny_data: Path, finished: Path, tmp_path: Path
+) -> None:
+    """Groups of different sizes, three answers about order, and a teacher."""
+    settings = ["model.num_hidden_layers=3", "model.group_sizes=[2, 1]", "data.sentence_loss=three-way"]
+    call = (str(recipe), tiny_data, tmp_path / "run", [*settings, f"distill.teacher={finished}", "train.keep=9"])
+    result = pretrain(*call, device="cpu")
+    assert {"order_accuracy", "sop_accuracy", "nsp_accuracy"} < result.keys()
+    run, whole = tmp_path / "run", bytes_of(tmp_path / "run", LAST)
+    lines = [r for r in store.read_journal(run / "metrics.jsonl") if "distill_loss" in r]
+    assert len(lines) == 6 and lines[-1]["distill_loss"] > 0
+    assert store.verify(run / LAST, "checkpoint").parents["teacher"] == store.fingerprint(finished / LAST)
+    for step in (20, 25, 30):
+        shutil.rmtree(run / f"step-{step:08d}")
+    pretrain(*call, device="cpu")
+    assert bytes_of(run, LAST) == whole
+    alone = pretrain(str(recipe), tiny_data, tmp_path / "alone", settings, device="cpu")
+    assert alone["model_sha256"] != result["model_sha256"], "the teacher is heard"
+
+
+def test_another_teacher_or_vocabulary_is_refused(
+    recipe: Path, tiny_data: Path, tiny_vocabulary: Path, finished: Path, tmp_path: Path
+) -> None:
+    run, teacher = tmp_path / "run", tmp_path / "teacher"
+    shutil.copytree(finished / LAST, teacher)
+    call = (
+        str(recipe),
+        tiny_data,
+        run,
+        ["schedule.total_steps=5", "schedule.warmup_steps=1", f"distill.teacher={teacher}"],
+    )
+    pretrain(*call, device="cpu")
+    shutil.rmtree(teacher)
+    shutil.copytree(finished / "step-00000025", teacher)
+    with pytest.raises(ConfigError, match=r"distill\.fingerprint"):
+        pretrain(*call, device="cpu")
+    short = written(tmp_path / "short", tiny_vocabulary)
+    with pytest.raises(ConfigError, match="has 20 positions, and sequences have up to 32 tokens"):
+        Teacher.read(DistillSettings(str(short)), Vocabulary.load(tiny_vocabulary), 32, CPU)
+    other = Vocabulary.load(tiny_vocabulary)
+    object.__setattr__(other, "fingerprint", "another")
+    with pytest.raises(ConfigError, match="another vocabulary"):
+        Teacher.read(DistillSettings(str(teacher)), other, 32, CPU)
