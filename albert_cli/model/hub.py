@@ -81,7 +81,7 @@ _REDUNDANT = re.compile(r"(predictions\.decoder\.(weight|bias)|embeddings\.posit
 
 def model_type(config: ModelConfig) -> str:
     """Which Hugging Face architecture expresses the shape: `albert`, `bert`, or our own type for neither."""
-    if config.group_sizes or config.order_labels != 2:
+    if config.group_sizes:
         return OWN_MODEL_TYPE
     if config.has_projection and config.sharing in ("all", "none"):
         return "albert"  # not shared is as many groups as layers
@@ -92,7 +92,8 @@ def model_type(config: ModelConfig) -> str:
 
 def written_type(config: ModelConfig, architecture: str) -> str:
     """`model_type` of a file: our own too for heads that Hugging Face lacks, so that nothing loads it half."""
-    return OWN_MODEL_TYPE if architecture in OWN_HEADS else model_type(config)
+    has_own = architecture in OWN_HEADS or (architecture == "ForPreTraining" and config.order_labels != 2)
+    return OWN_MODEL_TYPE if has_own else model_type(config)
 
 
 def name_map(config: ModelConfig, kind: str | None = None) -> dict[str, str]:

@@ -47,7 +47,6 @@ OWN: dict[str, ModelConfig] = {
         TINY, embedding_size=16, sharing="ffn", always_project=True
     ),
     "groups of one, three and one": replace(TINY, num_hidden_layers=5, group_sizes=(1, 3, 1)),
-    "three answers about order": replace(TINY, order_labels=3),
 }
 ALL = SHARED | OWN
 

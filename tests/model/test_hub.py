@@ -130,6 +130,18 @@ def test_a_round_trip_is_bit_identical(name: str, tmp_path: Path) -> None:
         assert (first / file).read_bytes() == (second / file).read_bytes()
 
 
+def test_three_answers_about_order_are_of_no_class_elsewhere_and_other_heads_are(tmp_path: Path) -> None:
+    shape = replace(TINY, order_labels=3)
+    model = PretrainingModel(shape)
+    hub.write(model, tmp_path, "ForPreTraining")
+    found = hub.read(tmp_path)
+    assert (found.values["model_type"], found.config) == (OWN_MODEL_TYPE, shape)
+    hub.load_into(PretrainingModel(found.config), found, "all")
+    hub.write(SequenceClassifier(shape, 2), tmp_path, "ForSequenceClassification", ("a", "b"))
+    assert transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path).config.model_type == "albert"
+    assert hub.read(tmp_path).config == TINY
+
+
 def test_tied_weights_are_stored_once(tmp_path: Path) -> None:
     directory = saved(PretrainingModel(TINY), tmp_path / "it", "ForPreTraining")
     names = load_file(directory / hub.WEIGHTS)
