@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from albert_cli import __version__, config, console, store
+from albert_cli import __version__, config, store
 from albert_cli.bench import harness
 from albert_cli.bench.speedup import buffer, cut_model, inference, training
 from albert_cli.errors import ConfigError
@@ -94,11 +94,5 @@ def _cell(ratio: float | None) -> str:
 
 
 def text(found: Mapping[str, Any]) -> str:
-    """The ratios as a table each of training and inference."""
-    first, second = found["conditions"]["models"]
-    parts = []
-    for what in WHAT:
-        ratios = times(found, what)
-        rows = [(str(n), *(_cell(ratios[n].get(b)) for b in BATCHES)) for n in ratios]
-        parts.append(console.table((f"{what}: {first} is … times as fast as {second}", *map(str, BATCHES)), rows))
-    return "\n\n".join([*parts, "Rows: tokens a sequence; columns: the batch.", found["report"]])
+    """The page's tables for a terminal."""
+    return f"{page.markdown(_page(found))}\n{found['report']}"

@@ -109,14 +109,14 @@ SHAPES: dict[str, tuple[Callable[[Facts], Any], dict[str, Any]]] = {
     "embedding": (
         lambda f: (word_table(f)[1], blocks(f)),
         {
-            **{f"none-{e}": (size, (2, 2)) for e, size in ((64, 5), (128, 11), (256, 21), (768, 64))},
-            **{f"all-{e}": (size, (1, 1)) for e, size in ((64, 5), (128, 11), (256, 21), (768, 64))},
+            **{f"none-{e}": (size, (2, 2)) for e, size in ((64, 8), (128, 16), (256, 32), (768, 64))},
+            **{f"all-{e}": (size, (1, 1)) for e, size in ((64, 8), (128, 16), (256, 32), (768, 64))},
         },
     ),
     "sharing": (
         lambda f: (word_table(f)[1], blocks(f)),
         {
-            f"{wide}{name}": (48 if wide else 8, found)
+            f"{wide}{name}": (64 if wide else 32, found)
             for wide in ("", "wide-")
             for name, found in {"all": (1, 1), "attention": (1, 4), "ffn": (4, 1), "none": (4, 4)}.items()
         },
