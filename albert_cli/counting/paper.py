@@ -20,7 +20,7 @@ SEVEN: Final = tuple(name for name in PRESETS if not name.endswith("-v1"))
 PRECISIONS: Final[tuple[costs.Precision, ...]] = ("fp32", "bf16")
 MEMORY: Final = 12 * 2**30
 # The largest batch of fine-tuning on a Titan X with so much, by `costs.LENGTHS`, as BERT's authors publish it.
-BATCHES: Final = {"bert-base": (64, 32, 16, 14, 12, 6), "bert-large": (12, 6, 2, 1, 0, 0)}
+BATCHES: Final[dict[str, tuple[int, ...]]] = {"bert-base": (64, 32, 16, 14, 12, 6), "bert-large": (12, 6, 2, 1, 0, 0)}
 
 _SHARINGS: Final = ("all", "attention", "ffn", "none")
 _GROUPS: Final = {

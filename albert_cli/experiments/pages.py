@@ -195,13 +195,13 @@ def _tables(found: Outcome) -> list[Block]:
         blocks.append(Paragraph(f"Tasks left out: {left}.", small=True))
     blocks += [Paragraph(in_words(plan, name)) for name in plan.equal_time]
     for printed in plan.experiment.tables:
-        beside = found.beside(printed)
+        known = found.beside(printed)
         lines = [
-            [plan.title(row), *map(_with_ours, cells, (beside.get(row, {}).get(column) for column in printed.columns))]
+            [plan.title(row), *map(_with_ours, cells, (known.get(row, {}).get(column) for column in printed.columns))]
             for row, cells in printed.rows.items()
         ]
         caption = f"The paper, {printed.title}, {printed.version}." + (f" {printed.note}" if printed.note else "")
-        if beside:
+        if known:
             caption += " Below a figure: ours, and by how much it is above or below."
             caption += f" Of other models' rows ours is {titles[printed.ours]}." if printed.ours else ""
         blocks.append(Table(["the paper", *printed.columns], lines, caption=caption))

@@ -295,7 +295,7 @@ def text(result: Mapping[str, Any]) -> str:
             (str(i), f"{l2:.3f}", f"{back:.3f}", f"{accuracy:.1%}", f"{speed:.2f}x")
             for i, (l2, back, accuracy, speed) in enumerate(zip(*columns, strict=True), start=1)
         ]
-        head = ("run to layer", "its step", "from two back", "masked words right", "speed")
+        headers = ("run to layer", "its step", "from two back", "masked words right", "speed")
         said = f"Run to {found['layers']} blocks, the stack of {found['trained']} {found['behaviour']}."
-        parts += [console.table(head, deep), said]
+        parts += [console.table(headers, deep), said]
     return "\n\n".join(parts)

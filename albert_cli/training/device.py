@@ -74,9 +74,8 @@ def resolve_auto(
 
 def _one_layer(config: ModelConfig) -> ModelConfig:
     """A layer of this shape by itself, with a vocabulary that costs nothing."""
-    return dataclasses.replace(
-        config, vocab_size=64, num_hidden_layers=1, num_hidden_groups=1, inner_group_num=1, sharing="all"
-    )
+    alone = dataclasses.replace(config, num_hidden_groups=1, inner_group_num=1, sharing="all", group_sizes=())
+    return dataclasses.replace(alone, vocab_size=64, num_hidden_layers=1)
 
 
 def bf16_gain(config: ModelConfig, sequences: int, length: int) -> float:

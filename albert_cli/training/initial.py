@@ -194,8 +194,8 @@ def carry_over(
     child, before = model.config, parent.config
     how = f"its encoder, {child.num_hidden_layers} layers where it had {before.num_hidden_layers}"
     if _counts(before) != _counts(child):
-        source = "its layers, repeated," if stack else "its group 0"
-        how = how.replace("its encoder", f"{source} in all of {_blocks(_counts(child))}")
+        what = "its layers, repeated," if stack else "its group 0"
+        how = how.replace("its encoder", f"{what} in all of {_blocks(_counts(child))}")
     elif before.blocks() == child.blocks():
         how = "all of its encoder"
     heads = [head for head in ("masked", "order") if f"{head}.bias" in tensors]
