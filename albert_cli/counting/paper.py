@@ -135,7 +135,7 @@ def describe_paper(*, as_markdown: bool = False) -> tuple[dict[str, Any], str]:
         parts += [f"## {heading}", markdown(_HEADERS, rows)] if as_markdown else [heading, table(_HEADERS, rows)]
     batches = _batches()
     heading, notes = "The largest batch that 12 GB hold", list(_ABOUT_BATCHES)
-    rows_ = [(f"`{name}`" if as_markdown else name, how, *map(str, fits)) for name, how, fits in batches]
+    rows_ = [(name, how, *map(str, fits)) for name, how, fits in batches]
     show = markdown if as_markdown else table
     parts.append(f"## {heading}\n\n{' '.join(notes)}" if as_markdown else f"{heading}\n{wrapped(notes)}")
     parts.append(show(("model", "", *(f"{n} tokens" for n in costs.LENGTHS)), rows_))

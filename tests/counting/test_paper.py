@@ -73,6 +73,18 @@ def test_json_holds_every_shape() -> None:
     assert (row["paper_count"], row["paper"]["figure"], row["paper"]["note"]) == (37_686_528, 38, "")
 
 
+def test_the_published_batches_stand_beside_ours_which_are_no_smaller() -> None:
+    found = json.loads(albert("params", "--paper", "--json").out)["largest_batch_at_12_gb"]
+    largest = {(row["shape"], row["how"]): row["largest"] for row in found}
+    assert largest["bert-base", "published"] == [64, 32, 16, 14, 12, 6]
+    assert largest["bert-large", "published"] == [12, 6, 2, 1, 0, 0]
+    for (shape, how), ours in largest.items():
+        assert ours == sorted(ours, reverse=True) and len(ours) == 6
+        if how != "published":
+            less = largest.get((shape, "published"), largest.get((shape.replace("al", ""), how)))
+            assert all(a >= b for a, b in zip(ours, less, strict=True)), (shape, how)
+
+
 def test_the_text_names_each_reason_once() -> None:
     _, text = describe_paper()
     assert text.count("* albert-xxlarge: the paper says 235M") == 1
