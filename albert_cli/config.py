@@ -13,7 +13,9 @@ import tomllib
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+from annotated_types import Ge, Gt, Lt
 
 from albert_cli.errors import BusyError, ConfigError
 
@@ -21,6 +23,12 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 T = TypeVar("T")
+
+# What numbers of a recipe may be; pydantic says so in its message.
+Positive = Annotated[int, Ge(1)]
+NotNegative = Annotated[int, Ge(0)]
+Fraction = Annotated[float, Ge(0), Lt(1)]  # such as a dropout rate
+Share = Annotated[float, Gt(0), Lt(1)]
 _PACKAGE = Path(__file__).parent
 # Installed, the recipes lie inside the package; in a checkout, beside it.
 RECIPES = _PACKAGE / "recipes" if (_PACKAGE / "recipes").is_dir() else _PACKAGE.parent / "recipes"
@@ -127,6 +135,15 @@ def override(values: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, A
 
 # ---------------------------------------------------------------- validation
 
+# Settings that are no more, with the one value that is still computed: recipes of older releases have them.
+_RETIRED = {"adapt_all": False, "normalize_gradient": False, "permutation": False}
+
+
+def without_retired(values: Mapping[str, Any]) -> dict[str, Any]:
+    """A recipe of an older release as this one would have written it."""
+    kept = {key: value for key, value in values.items() if _RETIRED.get(key) is not value or value is None}
+    return {key: without_retired(value) if isinstance(value, Mapping) else value for key, value in kept.items()}
+
 
 def load(schema: type[T], recipe: str | Mapping[str, Any], overrides: Sequence[str] = ()) -> T:
     """Read a recipe (a name, a path, or values) with overrides into the frozen dataclass `schema`.
@@ -141,6 +158,7 @@ def validate(schema: type[T], values: Mapping[str, Any], origin: str) -> T:
     """Check nested dictionaries against a dataclass: strict types, no unknown keys."""
     from pydantic import TypeAdapter, ValidationError
 
+    values = without_retired(values)
     _refuse_unknown(schema, values, origin)
     try:
         # JSON mode lets TOML's integers be floats and its arrays tuples, and strictness still refuses "12" for 12.

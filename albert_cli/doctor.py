@@ -45,7 +45,6 @@ def describe() -> tuple[dict[str, Any], str]:
 
 
 def _versions() -> tuple[dict[str, str], dict[str, list[str]], list[str]]:
-    """Installed versions of what the package names, what each extra lacks, and what is missing."""
     versions: dict[str, str] = {}
     lacking: dict[str, list[str]] = {}
     needed: list[str] = []

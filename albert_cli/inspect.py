@@ -85,7 +85,6 @@ def _place(directory: Path, recipe: str | None, seed: int | None, step: int) -> 
 
 
 def _verify_below(directory: Path) -> int:
-    """Re-hash everything below; the number of files."""
     manifests = (p.relative_to(directory) for p in directory.rglob(store.MANIFEST))
     found = sorted(p.parent for p in manifests if not any(part.startswith(".") for part in p.parts))
     if not found:

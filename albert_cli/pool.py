@@ -9,11 +9,12 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing.context import BaseContext
 from typing import Any, Generic, TypeVar
 
 from albert_cli import console, ranks
@@ -69,7 +70,8 @@ def run(
     them.
     """
     _asked.clear()
-    with _handled_signals(), _alarm(seconds):
+    # SIGTERM and Ctrl-C are handed on to the jobs, which save.
+    with ranks.handled((signal.SIGTERM, signal.SIGINT), lambda *_: _end()), _alarm(seconds):
         if places.here:
             for job in jobs:
                 if not is_stopping():
@@ -81,6 +83,7 @@ def run(
 
 
 def _run_apart(jobs: Sequence[Job[T]], places: Places, keep: Callable[[Job[T], T | BaseException], None]) -> None:
+    context = _context({job.call.__module__ for job in jobs})
     waiting, running = list(jobs), dict[Future[T], tuple[Job[T], int]]()
     free, pools = list(range(places.count)), dict[int, ProcessPoolExecutor]()
     try:
@@ -90,7 +93,7 @@ def _run_apart(jobs: Sequence[Job[T]], places: Places, keep: Callable[[Job[T], T
             for job, place in zip(ready, list(free), strict=False):
                 waiting.remove(job)
                 free.remove(place)
-                pools[place] = pools.get(place) or _process(place, places)
+                pools[place] = pools.get(place) or _process(place, places, context)
                 running[pools[place].submit(_work, job.call, job.arguments)] = job, place
             for future in wait(running, timeout=0.5, return_when=FIRST_COMPLETED).done:
                 job, place = running.pop(future)
@@ -114,14 +117,26 @@ def _run_apart(jobs: Sequence[Job[T]], places: Places, keep: Callable[[Job[T], T
 # ---------------------------------------------------------------- a place's process
 
 
-def _process(place: int, places: Places) -> ProcessPoolExecutor:
-    context = multiprocessing.get_context("spawn")  # the same on every platform, and safe with threads and CUDA
+def _context(modules: set[str]) -> BaseContext:
+    """How processes are made: forked from one that has imported torch and nothing else, where the system can fork.
+
+    So no process waits for its imports, and none inherits threads or CUDA.
+    """
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch._dynamo", *sorted(modules)])  # an optimizer imports the compiler
+    return context
+
+
+def _process(place: int, places: Places, context: BaseContext) -> ProcessPoolExecutor:
     quiet, debug = console.settings.quiet or places.quiet, console.settings.debug
-    return ProcessPoolExecutor(1, context, _begin, (place, places, quiet, debug))
+    return ProcessPoolExecutor(1, context, _begin, (place, places, quiet, debug, dict(os.environ)))
 
 
-def _begin(place: int, places: Places, quiet: bool, debug: bool) -> None:
+def _begin(place: int, places: Places, quiet: bool, debug: bool, environment: Mapping[str, str]) -> None:
     """Take the place's GPUs and its share of the cores, and end with the launcher."""
+    os.environ.update(environment)
     if places.gpus:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(places.gpus)))).split(",")
         own = range(place * places.ranks, (place + 1) * places.ranks)
@@ -139,36 +154,17 @@ def _work(call: Callable[..., T], arguments: tuple[Any, ...]) -> T:
     def end(number: int, frame: object) -> None:
         raise Interrupted("stopped before training", "run the same command again to resume")
 
-    signal.signal(signal.SIGTERM, end)  # while it trains, the loop's own handler saves
-    try:
+    with ranks.handled((signal.SIGTERM,), end):  # while it trains, the loop's own handler saves
         return call(*arguments)
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 # ---------------------------------------------------------------- being stopped
 
 
 def _end() -> None:
-    """Ask every place's process to stop."""
     _asked.append(True)
     for process in multiprocessing.active_children():
         process.terminate()
-
-
-@contextmanager
-def _handled_signals() -> Iterator[None]:
-    """Hand SIGTERM and Ctrl-C on to the jobs, which save; only the main thread can be asked."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    asked = (signal.SIGTERM, signal.SIGINT)
-    before = {number: signal.signal(number, lambda *_: _end()) for number in asked}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextmanager

@@ -42,8 +42,6 @@ class Stream(IntEnum):
     CUT_B = 10
     SPANS = 11
     REPLACEMENT = 12
-    PERMUTED_SPANS = 13
-    PERMUTATION = 14
     STATISTICS = 15
 
 

@@ -7,19 +7,22 @@ from __future__ import annotations
 
 import hashlib
 import os
+import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import FrameType
+from typing import TYPE_CHECKING, TypeVar
 
 from albert_cli.errors import AlbertError
 
 if TYPE_CHECKING:
     import torch
 
+T = TypeVar("T")
 _SECONDS_FOR_THE_CAUSE = 5.0
 # The folder that the ranks of a launch share, with a mark for each error that one of them has printed.
 PRINTED_ERRORS = "ALBERT_PRINTED_ERRORS"
@@ -55,30 +58,23 @@ class Group:
             dist.all_reduce(tensor)
         return tensor
 
-    def sum_numbers(self, values: Sequence[float]) -> list[float]:
-        """Each number summed over the ranks, in float64."""
-        return list(values) if self.world_size == 1 else self.sum(_exchangeable(values)).tolist()
+    def gather(self, value: T) -> list[T]:
+        """Every rank's value, by rank, on every rank."""
+        values = [value] * self.world_size
+        if self.world_size > 1:
+            import torch.distributed as dist
 
-    def gather_numbers(self, values: Sequence[float]) -> list[list[float]]:
-        """The numbers of every rank, by rank; as many on each."""
-        slots = [0.0] * len(values) * self.world_size
-        slots[self.rank * len(values) : (self.rank + 1) * len(values)] = values
-        flat = self.sum_numbers(slots)
-        return [flat[r * len(values) : (r + 1) * len(values)] for r in range(self.world_size)]
+            dist.all_gather_object(values, value)
+        return values
 
-    def broadcast(self, value: float) -> float:
+    def agree(self, value: T) -> T:
         """Rank 0's value, on every rank."""
-        return self.broadcast_numbers([value])[0]
+        values = [value]
+        if self.world_size > 1:
+            import torch.distributed as dist
 
-    def broadcast_numbers(self, values: Sequence[float]) -> list[float]:
-        """Rank 0's values, on every rank; as many on each."""
-        if self.world_size == 1:
-            return list(values)
-        import torch.distributed as dist
-
-        numbers = _exchangeable(values)
-        dist.broadcast(numbers, src=0)
-        return numbers.tolist()
+            dist.broadcast_object_list(values, src=0)
+        return values[0]
 
     def share(self, tensors: Iterable[torch.Tensor]) -> None:
         """Rank 0's values in these tensors, on every rank, in place."""
@@ -97,17 +93,22 @@ class Group:
             dist.barrier()
 
 
-def _exchangeable(values: Sequence[float]) -> torch.Tensor:
-    """Numbers as float64 where the process group can reach them: NCCL on the GPU, gloo in memory."""
-    import torch
-    import torch.distributed as dist
-
-    return torch.tensor(values, dtype=torch.float64, device="cuda" if dist.get_backend() == "nccl" else "cpu")
-
-
 def local_rank() -> int:
     """Which of this machine's GPUs is this process's."""
     return int(os.environ.get("LOCAL_RANK", "0"))
+
+
+@contextmanager
+def handled(numbers: Iterable[int], handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
+    """Hand these signals to `handler` while the block runs, in the main thread; in others they stay as they are."""
+    before = {}
+    with suppress(ValueError):  # not in the main thread, whose caller handles them
+        before = {number: signal.signal(number, handler) for number in dict.fromkeys(numbers)}
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)
 
 
 @contextmanager

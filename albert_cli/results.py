@@ -86,6 +86,14 @@ class Record(BaseModel):
         """The record in a file, empty where there is none; raises `CheckpointError` for a damaged one."""
         return cls.model_validate(store.read_json(path) if path.is_file() else {})
 
+    def as_json(self) -> dict[str, Any]:
+        """What was set, as the file has it."""
+        return self.model_dump(exclude_unset=True)
+
+    def write(self, path: Path) -> None:
+        """Write the file, in one rename."""
+        store.write_json(path, self.as_json())
+
 
 class Result(Record):
     """One task: a single run, the median of several seeds, an ensemble, or predictions without labels (`kind`)."""
@@ -100,9 +108,15 @@ class Result(Record):
     scores: Numbers = {}
     seed: int | None = None
     best_step: int | None = None
+    best_threshold: Number | None = None
+    labels: list[str] = []
+    predictions: Words = ""  # the file that has them
     # of several seeds, each by its name
     median: Number | None = None
     spread: Number | None = None
+    mean: Number | None = None
+    stdev: Number | None = None
+    standard_error: Number | None = None
     scores_by_seed: Numbers = {}
     all_scores: dict[str, list[Number]] = {}
     seeds: list[int] = []
@@ -123,13 +137,15 @@ class Result(Record):
     predicted: dict[str, int] = {}
     # how they came about
     checkpoint: Words = ""
+    start: Words = ""  # the model of another task that it began with
     recipe: Words = ""
     data: Words = ""
     initial: Words = ""
+    head: Words = ""
     start_from: Words = ""
     start_note: Words = ""
     versions: dict[str, str] = {}
-    examples: Numbers = {}
+    examples: dict[str, int] = {}
     train_examples: int = 0
     steps: int | None = None
     epochs: Number | None = None
@@ -141,6 +157,9 @@ class Result(Record):
     count_heads: int = 0
     spreading_heads: int = 0
     eval_every: int | None = None
+    device: Words = ""
+    precision: Words = ""
+    seconds: Number | None = None
 
     @property
     def by_seed(self) -> dict[str, float]:
@@ -148,11 +167,6 @@ class Result(Record):
         if self.scores_by_seed or self.score is None:
             return self.scores_by_seed
         return {str(self.seed or 0): self.score}
-
-    @property
-    def standard_error(self) -> float | None:
-        """Of the mean over the seeds; None for fewer than two."""
-        return standard_error(self.by_seed.values())
 
     @property
     def medians(self) -> dict[str, float]:
@@ -197,17 +211,26 @@ class Point(Record):
     scores_by_seed: Numbers = {}
     diverged: dict[str, str] = {}
     collapsed: dict[str, str] = {}
+    seconds: Number | None = None
 
 
 class Search(Record):
     """Every combination of some lists of hyper-parameters, and the best by dev."""
 
+    kind: Words = ""
+    task: Words = ""
     title: Words = ""
     metric: Words = ""
     majority: Number | None = None
     points: list[Point] = []
     best: Point = Point()
     caveat: Words = ""
+    checkpoint: Words = ""
+    data: Words = ""
+    versions: dict[str, str] = {}
+    examples: dict[str, int] = {}
+    budget: dict[str, int] = {}
+    seconds: Number | None = None
 
 
 class SubmissionFile(Record):
@@ -229,6 +252,8 @@ class Submission(Record):
 class Suite(Record):
     """All tasks of GLUE whose data were there, and one number for them."""
 
+    kind: Words = ""
+    tasks_scored: int = 0
     tasks: dict[str, Result] = {}
     left_out: dict[str, str] = {}
     glue_score: Number | None = None

@@ -266,39 +266,30 @@ def _staging(beside: Path, needed: int | None = None) -> Iterator[Path]:
 
 @contextmanager
 def commit_directory(
-    final: Path, kind: str, parents: Mapping[str, str] | None = None, needed: int | None = None
+    final: Path,
+    kind: str,
+    parents: Mapping[str, str] | None = None,
+    needed: int | None = None,
+    *,
+    replace: bool = False,
 ) -> Iterator[Path]:
     """Yield an empty directory to fill; on a clean exit it becomes `final`, with a manifest, in one rename.
 
-    An existing empty `final` is replaced. Raises `BusyError` when something is already there, and `CheckpointError` on
-    a full disk, which names the `needed` bytes.
+    An existing empty `final` is replaced; under `replace` any is, and for a moment between two renames there is none:
+    only for what can be made again. Raises `BusyError` when something is already there, and `CheckpointError` on a full
+    disk, which names the `needed` bytes.
     """
-    if final.exists() and (not final.is_dir() or any(final.iterdir())):
+    if not replace and final.exists() and (not final.is_dir() or any(final.iterdir())):
         raise BusyError(f"{final}: already exists", "choose another --out or remove it")
     remove_leftovers(final.parent, final.name)
     with _staging(final, needed) as staging:
         yield staging
-        _commit(staging, final, kind, parents)
-
-
-@contextmanager
-def replace_directory(final: Path, kind: str) -> Iterator[Path]:
-    """Yield an empty directory to fill; on a clean exit it takes the place of the committed directory `final`.
-
-    For a moment between two renames there is neither: only for what can be made again.
-    """
-    with _staging(final) as staging:
-        yield staging
-        _commit(staging, final, kind)
-
-
-def _commit(staging: Path, final: Path, kind: str, parents: Mapping[str, str] | None = None) -> None:
-    seal(staging, kind, parents)
-    _sync(staging)
-    if final.is_dir():
-        remove_directory(final) if any(final.iterdir()) else final.rmdir()
-    staging.rename(final)
-    _sync(final.parent)
+        seal(staging, kind, parents)
+        _sync(staging)
+        if final.is_dir():
+            remove_directory(final) if any(final.iterdir()) else final.rmdir()
+        staging.rename(final)
+        _sync(final.parent)
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,6 +18,20 @@ settings.load_profile("albert")
 # One thread a process: the tests' matrices are tiny, and pytest-xdist uses the cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+# The Hub's libraries read this when they are imported.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+
+def _holds_tests(folder: Path) -> bool:
+    """Whether programs can be put there, and some gigabytes."""
+    if not folder.is_dir() or os.statvfs(folder).f_flag & os.ST_NOEXEC:
+        return False
+    return shutil.disk_usage(folder).free > 4 << 30
+
+
+# What the program writes it flushes to the disk, file by file; in memory that takes no time.
+if _holds_tests(Path("/dev/shm")):
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", "/dev/shm")
 
 RECIPE = """
 [model]

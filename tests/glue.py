@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from albert_cli.evaluation import single, suite, tables
 from albert_cli.model.config import ModelConfig
+from albert_cli.results import Result, parse
 from albert_cli.tasks.spec import find_task
+from albert_cli.training import finetune as finetuning
+from albert_cli.training import task_setup
+from albert_cli.training.task_recipe import PAPER
+from albert_cli.training.task_setup import Prepared, Request
 
 SHAPE = ModelConfig(
     vocab_size=300, embedding_size=8, hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
@@ -44,3 +52,55 @@ def write(folder: Path, files: dict[str, str]) -> Path:
         path.parent.mkdir(exist_ok=True, parents=True)
         path.write_text(text)
     return folder
+
+
+def prepare(
+    task: str,
+    checkpoint: str,
+    data: str | None,
+    overrides: Sequence[str] = (),
+    device: str = "auto",
+    recipes: str = PAPER,
+) -> Prepared:
+    """A task made ready, as a command asks for it."""
+    return task_setup.prepare(task, Request(checkpoint, data, 1, tuple(overrides), device, recipes=recipes))
+
+
+def evaluate(
+    task: str,
+    checkpoint: str,
+    data: str | None,
+    out: Path,
+    runs: int,
+    overrides: Sequence[str],
+    device: str,
+    *,
+    nproc: int = 1,
+    again: bool = False,
+    submission_file: Path | None = None,
+    controlled: Sequence[str] = (),
+    recipes: str = PAPER,
+) -> dict[str, Any]:
+    """The result of `albert eval`, as its file has it."""
+    request = Request(checkpoint, data, runs, tuple(overrides), device, nproc, again, tuple(controlled), recipes)
+    return suite.evaluate(request, task, out, submission_file).as_json()
+
+
+def finetune(prepared: Prepared, out: Path, seed: int | None = None, *, again: bool = True) -> dict[str, Any]:
+    """The result of a run, as its file has it."""
+    return finetuning.finetune(prepared, out, seed, again=again).as_json()
+
+
+def summarise(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What several runs amount to."""
+    return single.summarise([Result.model_validate(run) for run in runs]).as_json()
+
+
+def as_text(result: Mapping[str, object]) -> str:
+    """A result as a person sees it."""
+    return tables.text(parse(result))
+
+
+def protocol_of(result: Mapping[str, object]) -> str:
+    """How a result came about, in words."""
+    return tables.protocol(Result.model_validate(result))

@@ -15,7 +15,8 @@ from pathlib import Path
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
-    ["albert_cli.cli", "albert_cli.training.pretrain", "albert_cli.training.finetune", "pydantic"]
+    [f"albert_cli.{name}" for name in ("cli", "training.pretrain", "training.finetune")]
+    + [f"torch.{name}" for name in ("_dynamo", "utils.tensorboard")]
 )
 
 

@@ -10,6 +10,8 @@ takes hours: there every verb, option and recipe must exist.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import io
 import json
 import os
 import re
@@ -20,9 +22,11 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from albert_cli import quickstart
 from tests.command import albert, write_table
 from tests.text.languages import sentences
 
@@ -35,7 +39,11 @@ CI = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
 SUBSTITUTES = {
     "albert quickstart": "albert quickstart --smoke",
     "--runs 1": "--runs 1 -s schedule.total_steps=2 -s schedule.warmup_steps=1 -s train.batch_size=2",
-    "--max-time 2m": "--max-time 3s",
+    "--max-time 2m": "--max-time 3s -s train.batch_size=4 -s train.micro_batch_size=4 -s train.eval_sequences=64",
+    "-s schedule.total_steps=40": "-s schedule.total_steps=10 -s train.batch_size=4 -s train.eval_sequences=32",
+    "-s schedule.total_steps=50": "-s schedule.total_steps=6 -s train.batch_size=4 -s train.eval_sequences=32",
+    "-s schedule.total_steps=60": "-s schedule.total_steps=60 -s train.batch_size=8 -s train.eval_sequences=32",
+    "--work glue --rounds 3": "--work glue --rounds 1",
     "--runs 3": "--runs 3 -s schedule.total_steps=20 -s schedule.warmup_steps=2",
     "--runs 5": "--runs 1 -s schedule.total_steps=2 -s schedule.warmup_steps=1 -s train.batch_size=2",
     "--out packages": "--out packages -s schedule.total_steps=20 -s schedule.warmup_steps=2",
@@ -212,9 +220,15 @@ def walk(text: str, run: Callable[[str], str]) -> None:
             for part in parts:
                 if part.startswith(INSTALLS):
                     continue  # see test_ci_installs_as_the_readme_says
-                check_printed(
-                    part, wanted, run(part if block.language != "python" else f"python -c {shlex.quote(part)}")
-                )
+                check_printed(part, wanted, (in_python if block.language == "python" else run)(part))
+
+
+def in_python(program: str) -> str:
+    """What a program prints that is run here."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(program, {"__name__": "__main__"})
+    return printed.getvalue()
 
 
 def in_a_shell(command: str, environment: dict[str, str]) -> str:
@@ -252,16 +266,28 @@ def run(tmp_path: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyP
     """Run a command in the folder `tmp_path/work`: in this process, which saves its start, unless it takes a shell."""
 
     def call(command: str) -> str:
-        words = shlex.split(substituted(command))
-        if words[0] != "albert" or re.search(r"[|<>;]|--nproc", command):
+        command, _, code = substituted(command).partition(" || test $? = ")
+        giving, _, taking = command.rpartition(" | ")
+        if not taking.startswith("albert ") or re.search(r"[|<>;]|--nproc", giving + re.sub('".*?"', "", taking)):
             return in_a_shell(command, environment)
-        ended = albert(*words[1:])
+        (tmp_path / "stdin").write_text(in_a_shell(giving, environment) if giving else "")
+        with (tmp_path / "stdin").open() as stdin, monkeypatch.context() as patch:
+            patch.setattr(sys, "stdin", stdin)
+            ended = albert(*shlex.split(taking)[1:], expect=int(code or 0))
         return ended.out + ended.err
 
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("NO_COLOR", "1")
+    small: dict[str, Any] = {
+        "max_time": "2s",
+        "runs": 1,
+        "epochs": {"125": 1},
+        "test_sentences": 200,
+        "sample_size": 3000,
+    }
+    monkeypatch.setattr(quickstart, "SMOKE", dataclasses.replace(quickstart.SMOKE, **small))
     return call
 
 

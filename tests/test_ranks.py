@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -15,6 +14,7 @@ import torch
 
 from albert_cli import ranks
 from albert_cli.ranks import Group, process_group
+from tests.processes import Run, albert, end, start, start_ranks
 
 RECIPE = """
 extends = "mini/docs"
@@ -39,44 +39,31 @@ def test_one_process_needs_no_group(monkeypatch: pytest.MonkeyPatch) -> None:
         assert group == Group(0, 1)
         tensor = torch.tensor([1.0, 2.0])
         assert group.sum(tensor) is tensor and tensor.tolist() == [1.0, 2.0]
-        assert group.broadcast(3.5) == 3.5 and group.sum_numbers([1.0, 2.5]) == [1.0, 2.5]
+        assert group.agree(3.5) == 3.5 and group.gather([1.0, 2.5]) == [[1.0, 2.5]]
         group.share([tensor])
         group.barrier()
     assert not torch.distributed.is_initialized()
 
 
+def share() -> None:
+    with process_group("cpu") as group:
+        weight = torch.nn.Parameter(torch.full((2, 3), 5.0 + group.rank))
+        group.share([weight])
+        assert weight.tolist() == [[5.0] * 3] * 2 and weight.requires_grad
+        print("shared", group.rank)
+    raise SystemExit
+
+
 def test_every_rank_gets_the_tensors_of_rank_0(tmp_path: Path) -> None:
-    (tmp_path / "share.py").write_text(
-        "import torch\n"
-        "from albert_cli.ranks import process_group\n"
-        "with process_group('cpu') as group:\n"
-        "    weight = torch.nn.Parameter(torch.full((2, 3), 5.0 + group.rank))\n"
-        "    group.share([weight])\n"
-        "    assert weight.tolist() == [[5.0] * 3] * 2 and weight.requires_grad\n"
-        "    print('shared', group.rank)\n"
-    )
-    call = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "share.py"]
-    done = subprocess.run(call, cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False)
-    assert done.returncode == 0, done.stderr
-    assert sorted(done.stdout.split()) == ["0", "1", "shared", "shared"]
+    ranks = start_ranks(tmp_path / "log", 2, before=share)
+    assert end(ranks) == [0, 0], "\n".join(r.said() for r in ranks)
+    assert [r.said() for r in ranks] == ["shared 0\n", "shared 1\n"]
 
 
 def test_ranks_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "3")
     monkeypatch.setenv("WORLD_SIZE", "8")
     assert (ranks.rank(), ranks.world_size(), ranks.is_main()) == (3, 8, False)
-
-
-def test_what_all_ranks_refuse_alike_is_said_once(tiny_data: Path, tmp_path: Path) -> None:
-    (tmp_path / "it.toml").write_text(RECIPE)
-    command = [sys.executable, "-m", "albert_cli", "pretrain", str(tmp_path / "it.toml"), "--data", str(tiny_data)]
-    command += ["--out", str(tmp_path / "run"), "--nproc", "2", "-s", "optimizer.rate=1", "--device", "cpu"]
-    temporary = {**os.environ, "TMPDIR": str(tmp_path)}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False, env=temporary)
-    assert done.returncode == 2
-    lines = [line for line in done.stderr.splitlines() if line.startswith(("error:", "hint:"))]
-    assert [line.partition(":")[0] for line in lines] == ["error", "hint"] and "optimizer.rate" in lines[0]
-    assert not (tmp_path / "run").exists() and not list(tmp_path.glob("albert-*"))
 
 
 def test_what_one_rank_alone_has_is_always_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,13 +79,10 @@ def test_what_one_rank_alone_has_is_always_said(tmp_path: Path, monkeypatch: pyt
     assert not any(ranks.another_prints("a", and_ends_us=True) for _ in range(2))
 
 
-def wait_for_steps(run: Path, process: subprocess.Popen[str], since: int = 0) -> None:
-    """Until the run has a journal, and not that of `since`: a run that goes on writes a new one."""
-    deadline, journal = time.monotonic() + 200, run / "metrics.jsonl"
-    while process.poll() is None and time.monotonic() < deadline:
-        if journal.exists() and journal.stat().st_ino != since:
-            return
-        time.sleep(0.05)
+def journal_of(run: Path) -> int:
+    """Which journal the run has; one that goes on writes a new one. 0: none yet."""
+    path = run / "metrics.jsonl"
+    return path.stat().st_ino if path.exists() else 0
 
 
 def process_of(launcher: int, rank: int) -> int:
@@ -128,37 +112,41 @@ def is_running(process: int) -> bool:
 def test_nproc_starts_ranks_stops_them_and_tells_their_exit_code(tiny_data: Path, tmp_path: Path) -> None:
     (tmp_path / "it.toml").write_text(RECIPE)
     run = tmp_path / "run"
-    command = [sys.executable, "-m", "albert_cli", "pretrain", str(tmp_path / "it.toml"), "--data", str(tiny_data)]
-    command += ["--out", str(run), "--nproc", "2", "-s", "schedule.total_steps=100000", "--device", "cpu"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        wait_for_steps(run, process)
-        process.terminate()
-        _, said = process.communicate(timeout=200)
-    assert process.returncode == 75 and said.count("stopped after step") == 1, said
+    command: list[object] = ["pretrain", tmp_path / "it.toml", "--data", tiny_data, "--out", run, "--nproc", 2]
+    command += ["-s", "schedule.total_steps=100000", "--device", "cpu"]
+
+    def started(log: str) -> Run:
+        before = journal_of(run)
+        process = start(tmp_path / log, *command)
+        process.wait_until(lambda: journal_of(run) not in (0, before))
+        return process
+
+    first = started("first")
+    first.terminate()
+    assert first.wait() == 75 and first.said().count("stopped after step") == 1, first.said()
     status = json.loads((run / "status.json").read_text())
     assert (status["state"], status["exit_code"]) == ("interrupted", 75)
     assert (run / f"step-{status['step']:08d}" / "manifest.json").is_file()
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        wait_for_steps(run, process, since=(run / "metrics.jsonl").stat().st_ino)
-        os.kill(process_of(process.pid, 1), signal.SIGKILL)
-        _, said = process.communicate(timeout=200)
-    assert process.returncode == 137, said
-    assert "rank 1 was killed by SIGKILL" in said and "bug" not in said
+    second = started("second")
+    os.kill(process_of(second.process.pid or 0, 1), signal.SIGKILL)
+    assert second.wait() == 137, second.said()
+    assert "rank 1 was killed by SIGKILL" in second.said() and "bug" not in second.said()
     # A launcher that is killed leaves no rank behind: the same command can go on at once.
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        wait_for_steps(run, process, since=(run / "metrics.jsonl").stat().st_ino)
-        ranks = [process_of(process.pid, rank) for rank in range(2)]
-        process.kill()
-        wait_until_gone(ranks)
-    # Stopped before it could begin, the run keeps its old status, but the code is this start's own: that of rank 0,
+    third = started("third")
+    ranks = [process_of(third.process.pid or 0, rank) for rank in range(2)]
+    third.kill()
+    wait_until_gone(ranks)
+    # Refused before it could begin, the run keeps its old status, but the code is this start's own: that of rank 0,
     # though the connection that it closes ends rank 1 too, and though it is slow to end here.
     slow = "import atexit, os, time\natexit.register(time.sleep, 2 * (os.environ.get('RANK') == '0'))\n"
     (tmp_path / "site").mkdir()
     (tmp_path / "site/sitecustomize.py").write_text(slow)
-    path = os.pathsep.join([str(tmp_path / "site"), *sys.path])
-    refused = [*command, "-s", "train.seed=5"]
-    slowly = {**os.environ, "PYTHONPATH": path}
-    done = subprocess.run(refused, capture_output=True, text=True, timeout=200, check=False, env=slowly)
-    assert done.returncode == 2
-    assert "train.seed: 0 -> 5" in done.stderr
-    assert "bug" not in done.stderr
+    environment = {"PYTHONPATH": os.pathsep.join([str(tmp_path / "site"), *sys.path]), "TMPDIR": str(tmp_path)}
+    code, said = albert(tmp_path / "refused", *command, "-s", "train.seed=5", environment=environment)
+    assert code == 2 and "bug" not in said and "train.seed: 0 -> 5" in said
+    # What all ranks refuse alike is said once.
+    environment = {"TMPDIR": str(tmp_path)}
+    code, said = albert(tmp_path / "wrong", *command, "-s", "optimizer.rate=1", environment=environment)
+    lines = [line for line in said.splitlines() if line.startswith(("error:", "hint:"))]
+    assert code == 2 and [line.partition(":")[0] for line in lines] == ["error", "hint"], said
+    assert "optimizer.rate" in lines[0] and not list(tmp_path.glob("albert-*"))

@@ -36,6 +36,8 @@ LongLine = Annotated[
     Literal["refuse", "skip"], typer.Option(help="Longer lines: stop and say where, or leave them out.")
 ]
 Language = Annotated[str, typer.Option(help="Language code for splitting sentences.")]
+Resume = Annotated[Literal["auto", "must", "never"], typer.Option(help="Whether to go on with what is in --out.")]
+Ranks = Annotated[int, typer.Option(min=1, help="Start this many processes here through torchrun.")]
 CheckpointName = Annotated[
     str, typer.Option("--checkpoint", help="A checkpoint directory, a run (its newest step), or a Hub id.")
 ]

@@ -15,7 +15,9 @@ from albert_cli.errors import ConfigError
 RECIPES = "finetune"  # the paper's
 Recipes = Annotated[str, typer.Option(metavar="NAME", help="Recipes to use: finetune, mini, or a folder of one's own.")]
 Runs = Annotated[int | None, typer.Option(min=1, help="Seeds to fine-tune; the median is reported. Default: 5.")]
-Processes = Annotated[int, typer.Option(help="Runs at a time: one per GPU, or this many sharing the CPU's cores.")]
+Processes = Annotated[
+    int, typer.Option(min=1, help="Runs at a time: one per GPU, or this many sharing the CPU's cores.")
+]
 
 
 @verb(app, name="eval")
@@ -50,26 +52,25 @@ def evaluate(
 
     Example: albert eval glue --checkpoint run --data glue --runs 5 --out scores
     """
-    if task.startswith("verify/") or task.endswith(".toml"):
-        from albert_cli.evaluation import verify
-
-        if verify.is_recipe(task):
-            if submission or again or controls or recipes != RECIPES:
-                hint = "it says what to compare"
-                raise ConfigError(f"{task} takes no --submission, --again, --controls or --recipes", hint)
-            found = verify.verify(task, checkpoint, data, out, runs, overrides or [], device, nproc)
-            console.emit(found, verify.text(found))
-            verify.check(found)
-            return
-    from albert_cli.evaluation import runs as verb_module
-    from albert_cli.evaluation import tables
+    from albert_cli.evaluation import suite, tables, verify
     from albert_cli.evaluation.controls import parse
+    from albert_cli.training.task_setup import Request
 
-    result = verb_module.evaluate(
-        task, checkpoint, data, out, runs or 5, overrides or [], device, nproc=nproc, again=again,
-        submission_file=submission, controlled=parse(controls), recipes=recipes,
-    )  # fmt: skip
-    console.emit(result, tables.text(result))
+    if verify.is_recipe(task):
+        if submission or again or controls or recipes != RECIPES:
+            hint = "it says what to compare"
+            raise ConfigError(f"{task} takes no --submission, --again, --controls or --recipes", hint)
+        found = verify.verify(task, checkpoint, data, out, runs, overrides or [], device, nproc)
+        console.emit(found, verify.text(found))
+        verify.check(found)
+        return
+    if not checkpoint:
+        raise ConfigError("eval needs a --checkpoint", "a pretrained one, or one of the task")
+    request = Request(
+        checkpoint, data, runs or 5, tuple(overrides or ()), device, nproc, again, parse(controls), recipes
+    )
+    result = suite.evaluate(request, task, out, submission)
+    console.emit(result.as_json(), tables.text(result))
 
 
 @verb(app)
@@ -91,11 +92,11 @@ def search(
     """
     from albert_cli.evaluation import search as verb_module
     from albert_cli.evaluation import tables
-    from albert_cli.evaluation.single import Request
+    from albert_cli.training.task_setup import Request
 
     request = Request(checkpoint, data, runs or 5, tuple(overrides or ()), device, nproc, recipes=recipes)
     result = verb_module.search(request, task, lists, out)
-    console.emit(result, tables.text(result))
+    console.emit(result.as_json(), tables.text(result))
 
 
 @verb(app)
@@ -115,8 +116,8 @@ def ensemble(
     """
     from albert_cli.evaluation import ensemble as verb_module
     from albert_cli.evaluation import tables
-    from albert_cli.evaluation.single import Request
+    from albert_cli.training.task_setup import Request
 
     request = Request("", data, 1, tuple(overrides or ()), device)
     result = verb_module.evaluate_ensemble(request, task, directories, out)
-    console.emit(result, tables.text(result))
+    console.emit(result.as_json(), tables.text(result))

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from albert_cli import console
 from albert_cli.cli.app import app, verb
-from albert_cli.cli.options import CheckpointName, Device, Out, Overrides, TaskData
-from albert_cli.errors import ConfigError
+from albert_cli.cli.options import CheckpointName, Device, Out, Overrides, Ranks, Resume, TaskData
 
 
 @verb(app)
@@ -20,9 +19,7 @@ def pretrain(
     data: Annotated[Path, typer.Option(help="Data directory.")],
     out: Out,
     overrides: Overrides = None,
-    resume: Annotated[
-        Literal["auto", "must", "never"], typer.Option(help="Whether to go on with what is in --out.")
-    ] = "auto",
+    resume: Resume = "auto",
     max_time: Annotated[
         str | None, typer.Option(help="Measure the speed, then train as many steps as fit, e.g. 25m.")
     ] = None,
@@ -33,7 +30,7 @@ def pretrain(
     teacher: Annotated[
         str | None, typer.Option(help="Learn also from this checkpoint's guesses of the masked words.")
     ] = None,
-    nproc: Annotated[int, typer.Option(help="Start this many processes here through torchrun.")] = 1,
+    nproc: Ranks = 1,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything and print the plan.")] = False,
     show_config: Annotated[bool, typer.Option("--show-config", help="Print the resolved recipe.")] = False,
     device: Device = "auto",
@@ -45,8 +42,6 @@ def pretrain(
     from albert_cli import ranks
     from albert_cli.launch import launch
 
-    if nproc < 1:
-        raise ConfigError(f"--nproc {nproc}: at least one process is needed", "leave it out for one")
     if nproc > 1 and ranks.world_size() == 1:
         raise typer.Exit(launch(nproc, sys.argv[1:]))
     from albert_cli.training import plan
@@ -76,9 +71,7 @@ def finetune(
         int | None, typer.Option(help="Seed of the classifier, the order and dropout; default: the recipe's.")
     ] = None,
     overrides: Overrides = None,
-    resume: Annotated[
-        Literal["auto", "must", "never"], typer.Option(help="Whether to go on with what is in --out.")
-    ] = "auto",
+    resume: Resume = "auto",
     device: Device = "auto",
 ) -> None:
     """Fine-tune a checkpoint on one task, one seed; the best checkpoint on dev is kept.
@@ -87,12 +80,13 @@ def finetune(
     """
     from albert_cli.evaluation import tables
     from albert_cli.training import finetune as verb_module
-    from albert_cli.training import run, start
+    from albert_cli.training import intermediate, run
+    from albert_cli.training.task_setup import Request, prepare
 
-    prepared = verb_module.prepare(task, checkpoint, data, overrides or [], device)
+    prepared = prepare(task, Request(checkpoint, data, 1, tuple(overrides or ()), device))
     run.saved_recipe(out, resume)  # whether it may be written is found out before another task is trained
     named = out if out.name.strip(".") else out.resolve()
     beside = named.with_name(f"{named.name}-{prepared.recipe.start_from}")
-    prepared = start.with_start(prepared, beside)
+    prepared = intermediate.with_intermediate(prepared, beside)
     result = verb_module.finetune(prepared, out, seed, resume)
-    console.emit(result, tables.run_text(result, out))
+    console.emit(result.as_json(), tables.run_text(result, out))

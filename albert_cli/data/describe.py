@@ -53,7 +53,6 @@ def describe_data(directory: Path, place: Place, examples: int) -> tuple[dict[st
 
 
 def _size_lines(facts: dict[str, Any]) -> list[str]:
-    """How much text there is, and how long its sentences and documents are."""
     totals = facts["totals"]
     rows = [[split, *(f"{n:,}" for n in counts.values())] for split, counts in totals.items()]
     lengths = [
@@ -74,7 +73,6 @@ def _size_lines(facts: dict[str, Any]) -> list[str]:
 
 
 def _sample_lines(drawn: dict[str, Any], settings: PairSettings, seed: int) -> list[str]:
-    """What the sequences look like, with bars for their lengths and their n-grams."""
     longest, passes = settings.max_seq_length, drawn["examples_per_pass"]
     lines = [f"{drawn['sequences']} sequences of at most {longest} positions, seed {seed}; {passes:,} make a pass"]
     labels = LABELS[settings.sentence_loss]
@@ -82,7 +80,6 @@ def _sample_lines(drawn: dict[str, Any], settings: PairSettings, seed: int) -> l
         "filled": drawn["fill"],
         "of full length": drawn["full_share"],
         "masked positions": drawn["mask_rate"],
-        "permuted positions": drawn["permuted_rate"] or None,
         f"label 1 ({labels[1]})": drawn["label_1_share"],
         "of one segment": drawn["one_segment_share"],
         "unknown tokens": drawn["unknown_share"],

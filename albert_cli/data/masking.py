@@ -6,9 +6,7 @@ left out; every chosen token becomes [MASK] (80 %), stays (10 %) or becomes a ra
 purpose different: the budget is 15 % of the positions (the generator's cap is a setting), a span never
 crosses a [SEP], a segment's first token always starts a word, and random tokens are ordinary ones, never a
 special or control symbol.
-
-The generator's permutation objective (its `do_permutation`) is an option: further spans, of the same budget
-and apart from the masked ones, whose tokens change places among themselves and are predicted as well.
+Its permutation objective (`do_permutation`) is left out: neither the paper nor a recipe uses it.
 """
 
 from __future__ import annotations
@@ -31,19 +29,17 @@ _MASK, _KEEP = 0.8, 0.9  # cumulative: 80 % [MASK], 10 % unchanged, 10 % random
 class Spans:
     """The chosen spans: packed positions [start, stop) and number of words, int64 [K] each.
 
-    shortened: bool [K], to fit the budget or the segment; permuted: bool [K], to be shuffled rather than masked.
+    shortened: bool [K], to fit the budget or the segment.
     """
 
     start: Integers
     stop: Integers
     words: Integers
     shortened: Flags
-    permuted: Flags
 
-    def positions(self, permuted: bool) -> Integers:
-        """The packed positions that one kind of span covers, ascending: int64 [M]."""
-        start, stop = self.start[self.permuted == permuted], self.stop[self.permuted == permuted]
-        return np.sort(ranges(start, stop - start))
+    def positions(self) -> Integers:
+        """The packed positions that the spans cover, ascending: int64 [M]."""
+        return np.sort(ranges(self.start, self.stop - self.start))
 
 
 def mask(
@@ -60,7 +56,7 @@ def mask(
     special: bool [T], where [CLS] and [SEP] stand; index: int64 [N], the examples' numbers.
     """
     spans = select_spans(ids, special, offsets, vocabulary, settings, seed, index)
-    position = spans.positions(permuted=False)
+    position = spans.positions()
     row = _rows(position, offsets)
     bits = draw(keys(seed, Stream.REPLACEMENT, index)[row], position - offsets[row])
     fate = uniform(bits)
@@ -68,12 +64,6 @@ def mask(
     replaced = vocabulary.first_ordinary_id + below(bits, ordinary)  # lower bits: independent of `fate`'s upper ones
     changed = ids.copy()
     changed[position] = np.where(fate < _MASK, vocabulary.mask_id, np.where(fate < _KEEP, ids[position], replaced))
-    if settings.permutation:
-        moved = spans.positions(permuted=True)
-        row = _rows(moved, offsets)
-        bits = draw(keys(seed, Stream.PERMUTATION, index)[row], moved - offsets[row])
-        changed[moved] = ids[moved[np.lexsort((bits, row))]]  # a random order within each sequence
-        position = np.sort(np.concatenate([position, moved]))
     return changed, position.astype(np.int32), ids[position]
 
 
@@ -83,7 +73,7 @@ def _rows(position: Integers, offsets: Integers) -> Integers:
 
 
 @dataclass(frozen=True)
-class _Blocks:
+class _Words:
     """Words and special tokens in the order of the batch; W of them.
 
     start: packed positions, int64 [W + 1], the last the end of the batch; is_special: bool [W]; sequence:
@@ -112,24 +102,18 @@ def select_spans(
             "the data is damaged or from another vocabulary: albert inspect DATA --verify",
         )
     starts_word = vocabulary.is_word_start[ids] if settings.whole_word else np.ones(ids.size, bool)
-    blocks = _blocks(starts_word, special, offsets)
+    words = _words(starts_word, special, offsets)
     share = np.rint(np.diff(offsets) * settings.masked_lm_probability)  # of its length, special tokens included
     budget = np.maximum(1, share).astype(np.int64)
     if settings.max_predictions:
         budget = np.minimum(budget, settings.max_predictions)
-    taken = np.append(blocks.is_special, np.ones(settings.ngram, bool))  # room to look beyond the last block
-    streams = [Stream.SPANS, Stream.PERMUTED_SPANS][: 1 + settings.permutation]
-    rounds = []
-    for stream in streams:
-        counter = blocks.start[:-1] - offsets[blocks.sequence]
-        bits = draw(keys(seed, stream, index)[blocks.sequence], counter)
-        rounds.append(_fill(blocks, bits, budget, taken, settings))
-    block, n, shortened = (np.concatenate(parts) for parts in zip(*rounds, strict=True))
-    permuted = np.repeat(np.arange(len(rounds)) == 1, [part[0].size for part in rounds])
-    return Spans(blocks.start[block], blocks.start[block + n], n, shortened, permuted)
+    taken = np.append(words.is_special, np.ones(settings.ngram, bool))  # room to look beyond the last word
+    bits = draw(keys(seed, Stream.SPANS, index)[words.sequence], words.start[:-1] - offsets[words.sequence])
+    first, n, shortened = _choose(words, bits, budget, taken, settings)
+    return Spans(words.start[first], words.start[first + n], n, shortened)
 
 
-def _blocks(starts_word: Flags, special: Flags, offsets: Integers) -> _Blocks:
+def _words(starts_word: Flags, special: Flags, offsets: Integers) -> _Words:
     """Cut a batch into words and special tokens; starts_word, special: bool [T]."""
     begins = starts_word | special
     begins[1:] |= special[:-1]  # a segment may begin within a word after truncation
@@ -139,44 +123,44 @@ def _blocks(starts_word: Flags, special: Flags, offsets: Integers) -> _Blocks:
     barrier = np.append(np.flatnonzero(is_special), start.size)
     width = np.diff(barrier, prepend=0)  # from each barrier, or the begin, to the next
     reach = np.repeat(barrier, width) - np.arange(start.size)
-    return _Blocks(np.append(start, starts_word.size), is_special, sequence, reach)
+    return _Words(np.append(start, starts_word.size), is_special, sequence, reach)
 
 
-def _fill(
-    blocks: _Blocks, bits: Keys, budget: Integers, taken: Flags, settings: PairSettings
+def _choose(
+    words: _Words, bits: Keys, budget: Integers, taken: Flags, settings: PairSettings
 ) -> tuple[Integers, Integers, Flags]:
     """Try words in random order as starts of spans until every sequence has spent its budget, int64 [N].
 
-    bits: 64 random ones for each block, [W]; taken: bool [W + ngram], which is changed. Returns each span's first
-    block, number of words, and whether it was shortened, [K]. The k-th candidates of all sequences are tried together,
+    bits: 64 random ones for each word, [W]; taken: bool [W + ngram], which is changed. Returns each span's first
+    word, number of words, and whether it was shortened, [K]. The k-th candidates of all sequences are tried together,
     so the loop is as long as one sequence needs.
     """
-    words, order = _candidates(blocks, bits, settings)
-    start, left = blocks.start, budget.copy()
-    tries = np.bincount(blocks.sequence[order], minlength=left.size)
+    drawn_words, order = _candidates(words, bits, settings)
+    start, left = words.start, budget.copy()
+    tries = np.bincount(words.sequence[order], minlength=left.size)
     first = np.cumsum(tries) - tries
     ahead = np.arange(settings.ngram)
     nothing = np.zeros(0, np.int64)
     found = [(nothing, nothing, nothing.astype(bool))]
     active, rank = np.flatnonzero(tries), 0
     while active.size:
-        block, room = order[first[active] + rank], left[active]
-        drawn = words[block]
-        n = np.minimum(drawn, blocks.reach[block])
-        size = start[block + n] - start[block]
+        word, room = order[first[active] + rank], left[active]
+        drawn = drawn_words[word]
+        n = np.minimum(drawn, words.reach[word])
+        size = start[word + n] - start[word]
         while (too_long := (size > room) & (n > 1)).any():
             n -= too_long
-            size = start[block + n] - start[block]
-        covers = block[:, None] + ahead
+            size = start[word + n] - start[word]
+        covers = word[:, None] + ahead
         beyond = ahead >= n[:, None]
         free = (size <= room) & (beyond | ~taken[covers]).all(1)
         taken[covers[free][~beyond[free]]] = True
         left[active[free]] -= size[free]
-        found.append((block[free], n[free], (n < drawn)[free]))
+        found.append((word[free], n[free], (n < drawn)[free]))
         rank += 1
         active = active[(left[active] > 0) & (tries[active] > rank)]
-    block, n, shortened = (np.concatenate(parts) for parts in zip(*found, strict=True))
-    return block, n, shortened
+    word, n, shortened = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    return word, n, shortened
 
 
 def ngram_probabilities(settings: PairSettings) -> NDArray[np.float64]:
@@ -186,13 +170,15 @@ def ngram_probabilities(settings: PairSettings) -> NDArray[np.float64]:
     return p if settings.favor_shorter_ngram else p[::-1]
 
 
-def _candidates(blocks: _Blocks, bits: Keys, settings: PairSettings) -> tuple[Integers, Integers]:
-    """The span length in words drawn for every block, int64 [W], and the order of trial: the blocks that are
-    words, by sequence and at random within each."""
-    words = np.ones(bits.size, np.int64)
+def _candidates(words: _Words, bits: Keys, settings: PairSettings) -> tuple[Integers, Integers]:
+    """The span length in words drawn for every word, int64 [W], and the order of trial, special tokens left out.
+
+    It goes by sequence, and at random within each.
+    """
+    n = np.ones(bits.size, np.int64)
     length_bits = bits & np.uint64((1 << 24) - 1)
     for share in np.cumsum(ngram_probabilities(settings))[:-1]:
-        words += length_bits >= np.uint64(share * (1 << 24))
-    order = np.flatnonzero(~blocks.is_special)
-    sort_key = (blocks.sequence[order].astype(np.uint64) << np.uint64(40)) | (bits[order] >> np.uint64(24))
-    return words, order[np.argsort(sort_key)]
+        n += length_bits >= np.uint64(share * (1 << 24))
+    order = np.flatnonzero(~words.is_special)
+    sort_key = (words.sequence[order].astype(np.uint64) << np.uint64(40)) | (bits[order] >> np.uint64(24))
+    return n, order[np.argsort(sort_key)]

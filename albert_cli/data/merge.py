@@ -107,7 +107,6 @@ def _forced_holdout(tasks: Sequence[Task]) -> int | None:
 
 
 def _changed(task: Task, facts: TaskFacts, kept: NDArray[np.bool_], heldout: int | None) -> TaskFacts:
-    """The task's facts after its shards hold what they should."""
     if heldout is not None and not any((hashes == np.uint64(heldout)).any() for _, hashes in _hashes(task)):
         heldout = None
     dropped = int((~kept).sum())
@@ -126,7 +125,7 @@ def _rewrite(task: Task, facts: TaskFacts, kept: NDArray[np.bool_], heldout: int
     The files of hashes stay as they are, so that the same decision can be taken again.
     """
     vocab_size = vocabulary_of(task.vocabulary_dir, task.vocabulary).size
-    with store.replace_directory(task.directory, "shard") as staging:
+    with store.commit_directory(task.directory, "shard", replace=True) as staging:
         with GroupWriter(staging, vocab_size, task.settings.max_shard_tokens) as writer:
             start = 0
             for group, hashes in _hashes(task):

@@ -20,14 +20,15 @@ Where this departs from the released data generator on purpose:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
+from annotated_types import Ge, Le
 from numpy.typing import NDArray
 
+from albert_cli.config import NotNegative, Positive, Share
 from albert_cli.data.arrays import truncated_lengths
 from albert_cli.data.shards import Shard, TokenCorpus, find
-from albert_cli.errors import ConfigError
 from albert_cli.random import Integers, Stream, below, keys, permute, uniform
 
 SPECIALS = 3  # [CLS] A [SEP] B [SEP]
@@ -39,32 +40,17 @@ class PairSettings:
 
     max_predictions caps the masked positions of a sequence (0: no cap; the released generator's default is 20).
     sentence_loss: whether the order of two segments is asked for ("sop"), whether the second follows at all ("nsp"),
-    both in one question of three answers ("three-way"), or nothing. permutation adds as many positions again, where
-    tokens of a sequence have changed places and are predicted too.
+    both in one question of three answers ("three-way"), or nothing.
     """
 
-    max_seq_length: int = 512
-    short_sequence_probability: float = 0.1
+    max_seq_length: Annotated[int, Ge(SPECIALS + 2)] = 512
+    short_sequence_probability: Annotated[float, Ge(0), Le(1)] = 0.1
     sentence_loss: Literal["sop", "nsp", "none", "three-way"] = "sop"
-    masked_lm_probability: float = 0.15
-    max_predictions: int = 0
-    ngram: int = 3
+    masked_lm_probability: Share = 0.15
+    max_predictions: NotNegative = 0
+    ngram: Positive = 3
     favor_shorter_ngram: bool = True
     whole_word: bool = True
-    permutation: bool = False
-
-    def __post_init__(self) -> None:
-        checks = {
-            "max_seq_length": (self.max_seq_length >= SPECIALS + 2, f"at least {SPECIALS + 2}"),
-            "short_sequence_probability": (0 <= self.short_sequence_probability <= 1, "from 0 to 1"),
-            "sentence_loss": (self.sentence_loss in ("sop", "nsp", "none", "three-way"), "sop, nsp, three-way or none"),
-            "masked_lm_probability": (0 < self.masked_lm_probability < 1, "between 0 and 1"),
-            "max_predictions": (self.max_predictions >= 0, "0 (no cap) or more"),
-            "ngram": (self.ngram >= 1, "at least 1"),
-        }
-        for name, (right, allowed) in checks.items():
-            if not right:
-                raise ConfigError(f"{name} = {getattr(self, name)!r}: must be {allowed}")
 
 
 @dataclass(frozen=True)

@@ -32,8 +32,7 @@ def sample_statistics(
     it; full_share: sequences of exactly that length; label_1_share: of those with an order label; mask_rate: of
     all positions; shortened_share: spans cut to fit the budget or the end of their segment; ngram_share: spans
     of 1, 2, … words among those chosen, ngram_expected: p(n), from which their lengths are drawn (long spans
-    are left out more often, because they touch others). Predicted positions that the permutation objective
-    adds are counted apart, as permuted_rate.
+    are left out more often, because they touch others).
     """
     index = np.arange(sequences, dtype=np.int64)
     pairs = draw_pairs(corpus, index, settings, seed)
@@ -52,8 +51,7 @@ def sample_statistics(
         "length_share": _shares(bins),
         "one_segment_share": _share(pairs.b_stop == pairs.b_start),
         "label_1_share": _share(labelled == 1) if labelled.size else None,
-        "mask_rate": round(spans.positions(permuted=False).size / ids.size, 4),
-        "permuted_rate": round(spans.positions(permuted=True).size / ids.size, 4),
+        "mask_rate": round(spans.positions().size / ids.size, 4),
         "tokens_per_span": round(float((spans.stop - spans.start).mean()), 3) if spans.start.size else None,
         "shortened_share": _share(spans.shortened) if spans.start.size else None,
         "ngram_share": _shares(words),

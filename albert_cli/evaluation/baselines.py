@@ -43,7 +43,6 @@ def baselines(task: Task[Any, Any, Any], train: Sequence[Any], dev: Sequence[Any
 
 
 def _texts(task: Classification, examples: Sequence[Example]) -> list[list[str]]:
-    """The first texts, and for pairs the second ones."""
     first = [e.text_a for e in examples]
     return [first, [e.text_b or "" for e in examples]] if task.inputs == 2 else [first]
 

@@ -6,19 +6,18 @@ have only the shape.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from albert_cli import console, store
+from albert_cli import console
 from albert_cli.errors import ConfigError
 from albert_cli.evaluation.parallel import Job
-from albert_cli.evaluation.single import FOLDER, NoneEnded, Request, evaluate_task, prepare_task
-from albert_cli.results import CONTROLS
-from albert_cli.training.finetune import RESULTS, Prepared
+from albert_cli.evaluation.single import FOLDER, NoneEnded, evaluate_task, prepare_task
+from albert_cli.results import CONTROLS, RESULTS, Result
+from albert_cli.training.task_setup import Prepared, Request
 
-_KEPT = ("median", "spread", "stdev", "standard_error", "scores_by_seed", "diverged", "collapsed")
+_KEPT = {"median", "spread", "stdev", "standard_error", "scores_by_seed", "diverged", "collapsed"}
 
 
 def parse(text: str | None) -> tuple[str, ...]:
@@ -40,30 +39,28 @@ def jobs(request: Request, task: str, prepared: Prepared, out: Path) -> list[Job
     found = []
     for name in request.controls:
         asked = replace(request, overrides=(*request.overrides, f"model.initial={name}"), controls=())
-        found.append(Job(asked, task, prepare_task(asked, task, prepared), out / FOLDER / name))
+        found.append(Job(asked, task, prepare_task(asked, task), out / FOLDER / name))
     return found
 
 
-def evaluate_beside(prepared: Prepared, out: Path, runs: int, controls: Sequence[Job]) -> dict[str, Any]:
+def evaluate_beside(prepared: Prepared, out: Path, runs: int, controls: Sequence[Job]) -> Result:
     """The task's result with those of its controls in it; `every_seed_above` says whether all seeds are apart."""
     result = evaluate_task(prepared, out, runs)
     if controls:
-        lowest = min(result["scores_by_seed"].values())
-        result["controls"] = {}
-        for job in controls:
-            found = _evaluated(job, runs)
-            scores: Mapping[str, float] = found["scores_by_seed"]
-            clear = lowest > max(scores.values()) if scores else None
-            result["controls"][job.out.name] = {**found, "every_seed_above": clear}
-        store.write_json(out / RESULTS, result)
+        lowest = min(result.scores_by_seed.values())
+        result = result.model_copy(
+            update={"controls": {job.out.name: _evaluated(job, runs, lowest) for job in controls}}
+        )
+        result.write(out / RESULTS)
     return result
 
 
-def _evaluated(job: Job, runs: int) -> dict[str, Any]:
+def _evaluated(job: Job, runs: int, lowest: float) -> Result:
     """What is kept of a control's result; that every seed of it diverged is a result too."""
     try:
         found = evaluate_task(job.prepared, job.out, runs)
     except NoneEnded as error:
         console.warn(f"{CONTROLS[job.out.name]}: {error.message}")
-        return {"median": None, "scores_by_seed": {}, "diverged": error.seeds}
-    return {key: found[key] for key in _KEPT}
+        return Result(median=None, scores_by_seed={}, diverged=error.seeds, every_seed_above=None)
+    clear = lowest > max(found.scores_by_seed.values())
+    return Result(**found.model_dump(include=_KEPT), every_seed_above=clear)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-import time
-from collections.abc import Iterator
-from contextlib import ExitStack
+import json
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -13,21 +11,22 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors.numpy import save
 from torch import Tensor
 
 from albert_cli import console, store
 from albert_cli.errors import CheckpointError, ConfigError
-from albert_cli.evaluation.inputs import read_chunks
+from albert_cli.evaluation.inputs import read_chunks, write_answers
 from albert_cli.model import hub
 from albert_cli.model.heads import BareEncoder, EncoderStates
 from albert_cli.model.packing import pack
+from albert_cli.tasks.base import EVALUATION_TOKENS
 from albert_cli.tasks.classification import Example, encode, text_example
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.device import choose_device
 
 Pooling = Literal["mean", "cls", "pooler"]
 Vectors = NDArray[np.float32]
-_TOKENS = 16_384  # a forward pass; bounds memory, not the result
 
 
 @dataclass
@@ -55,12 +54,12 @@ class TextEncoder:
         return cls(model.to(target).eval(), hub.vocabulary_of(found), target, pooling)
 
     @torch.inference_mode()
-    def vectors(self, examples: list[Example]) -> Vectors:
+    def vectors(self, examples: Sequence[Example]) -> Vectors:
         """The vectors [N, H] float32 of N texts or pairs, in their order; what is too long is cut, and counted."""
         features = encode(examples, self.vocabulary, self.model.config.max_position_embeddings)
         self.truncated += features.truncated
         found = np.empty((len(features), self.model.config.hidden_size), np.float32)
-        for index in features.eval_batches(_TOKENS):
+        for index in features.eval_batches(EVALUATION_TOKENS):
             packed, _ = features.batch(index)
             states: EncoderStates = self.model(pack(packed, self.device))
             found[index] = self._pool(states, torch.from_numpy(features.lengths[index])).float().cpu().numpy()
@@ -91,51 +90,36 @@ def encode_file(
     if out is not None and out.suffix not in (".jsonl", ".safetensors"):
         raise ConfigError(f"--out {out}: unknown kind of file", "let its name end in .jsonl or .safetensors")
     encoder = TextEncoder.load(checkpoint, pooling, device)
-    started, count = time.monotonic(), 0
-    with ExitStack() as stack:
-        as_tensor = out is not None and out.suffix == ".safetensors"
-        rows: list[Vectors] = []
+    as_tensor = out is not None and out.suffix == ".safetensors"
+    rows: list[Vectors] = []
+
+    def answer(examples: Sequence[Example]) -> Iterable[str]:
+        vectors = encoder.vectors(examples)
         if not as_tensor:
-            stream = sys.stdout if out is None else stack.enter_context(store.text_writer(out))
-        for examples in read_chunks(input_file, on_bad_bytes, text_example):
-            vectors = encoder.vectors(examples)
-            count += len(examples)
-            if as_tensor:
-                rows.append(vectors)
-            else:
-                stream.writelines(_lines(examples, vectors))
-                stream.flush()
+            return _lines(examples, vectors)
+        rows.append(vectors)
+        return ()
+
+    groups = read_chunks(input_file, on_bad_bytes, text_example)
+    summary = write_answers(groups, answer, None if as_tensor else out)
+    shape = encoder.model.config
     if encoder.truncated:
-        limit = encoder.model.config.max_position_embeddings
-        console.note(f"{encoder.truncated:,} of {count:,} lines are longer than {limit} tokens and were cut")
+        console.note(
+            f"{encoder.truncated:,} of {summary['lines']:,} lines are longer than {shape.max_position_embeddings} "
+            "tokens and were cut"
+        )
     if out is None:
         return None
-    hidden = encoder.model.config.hidden_size
     if as_tensor:
-        _write_tensor(out, np.concatenate(rows) if rows else np.empty((0, hidden), np.float32), pooling)
-    seconds = time.monotonic() - started
-    return {
-        "out": str(out),
-        "lines": count,
-        "dimensions": hidden,
-        "pooling": pooling,
-        "truncated": encoder.truncated,
-        "seconds": round(seconds, 3),
-        "lines_per_second": round(count / seconds, 1),
-    }
+        out.parent.mkdir(parents=True, exist_ok=True)
+        vectors = np.concatenate(rows) if rows else np.empty((0, shape.hidden_size), np.float32)
+        store.write_bytes(out, save({"vectors": vectors}, metadata={"pooling": pooling}))
+    about = {"dimensions": shape.hidden_size, "pooling": pooling, "truncated": encoder.truncated}
+    return {"out": str(out), **summary, **about}
 
 
-def _lines(examples: list[Example], vectors: Vectors) -> Iterator[str]:
+def _lines(examples: Sequence[Example], vectors: Vectors) -> Iterator[str]:
     """One JSON line a text; a float32 is written as the shortest decimal that is read as the same one."""
-    import json
-
     for example, vector in zip(examples, vectors, strict=True):
         numbers = ", ".join(map(str, vector))
         yield f'{{"id": {json.dumps(example.id, ensure_ascii=False)}, "vector": [{numbers}]}}\n'
-
-
-def _write_tensor(out: Path, vectors: Vectors, pooling: Pooling) -> None:
-    from safetensors.numpy import save
-
-    out.parent.mkdir(parents=True, exist_ok=True)
-    store.write_bytes(out, save({"vectors": vectors}, metadata={"pooling": pooling}))

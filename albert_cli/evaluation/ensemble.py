@@ -5,18 +5,18 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from albert_cli import console, store
 from albert_cli.errors import CheckpointError, ConfigError
-from albert_cli.evaluation.single import SCORING, Request, prepare_task, refuse_foreign
+from albert_cli.evaluation.single import SCORING, prepare_task, refuse_foreign
 from albert_cli.evaluation.suite import GLUE
-from albert_cli.results import percent
+from albert_cli.results import RESULTS, Member, Result, percent
 from albert_cli.tasks.base import PREDICTIONS
 from albert_cli.training import run
-from albert_cli.training.finetune import RESULTS, Prepared
+from albert_cli.training.task_setup import Prepared, Request
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,8 @@ class _Member:
     score: float
 
 
-def evaluate_ensemble(request: Request, task: str, names: Sequence[str], out: Path) -> dict[str, Any]:
-    """Score task checkpoints on dev alone, all together, and the best few together; return `results.json`.
+def evaluate_ensemble(request: Request, task: str, names: Sequence[str], out: Path) -> Result:
+    """Score task checkpoints on dev alone, all together, and the best few together.
 
     A name is a task checkpoint, or an evaluation, whose runs all count. Probabilities are averaged (values, for a
     regression). The best few are chosen greedily on dev: from the best one on, each time the one that raises the
@@ -46,9 +46,9 @@ def evaluate_ensemble(request: Request, task: str, names: Sequence[str], out: Pa
         members += [_member(directory, _prepared(request, task, directory), first) for directory in directories[1:]]
         chosen = _greedy(first, members)
         outputs = _average(first, [members[i] for i in chosen])
-        result = _record(first, members, chosen, outputs) | {"seconds": round(time.monotonic() - started, 2)}
         first.task.write_predictions(out, first.dev_examples, outputs)
-        store.write_json(out / RESULTS, result)
+        result = _record(first, members, chosen, outputs, started)
+        result.write(out / RESULTS)
     return result
 
 
@@ -64,7 +64,7 @@ def _checkpoints(path: Path, task: str) -> list[Path]:
 
 
 def _prepared(request: Request, task: str, directory: Path) -> Prepared:
-    prepared = prepare_task(Request(str(directory), request.data, 1, request.overrides, request.device), task)
+    prepared = prepare_task(replace(request, checkpoint=str(directory)), task)
     if not prepared.for_scoring:
         raise CheckpointError(
             f"{directory}: is no model of {prepared.task.title}", "an ensemble is of task checkpoints"
@@ -112,29 +112,30 @@ def _greedy(first: Prepared, members: Sequence[_Member]) -> list[int]:
     return chosen
 
 
-def _record(first: Prepared, members: Sequence[_Member], chosen: Sequence[int], outputs: Any) -> dict[str, Any]:
+def _record(first: Prepared, members: Sequence[_Member], chosen: Sequence[int], outputs: Any, started: float) -> Result:
     metric = first.task.metrics[0]
     alone = [member.score for member in members]
     everything, selected = _scores(first, _average(first, members)), _scores(first, outputs)
-    return {
-        "kind": "ensemble",
-        "task": first.task.name,
-        "title": first.task.title,
-        "metric": metric,
-        "score": selected[metric],
-        "scores": selected,
-        "majority": first.majority,
-        "members": [{"directory": str(m.directory), "score": m.score} for m in members],
-        "of_all": everything,
-        "chosen": [str(members[i].directory) for i in chosen],
-        "gain": {
+    return Result(
+        kind="ensemble",
+        task=first.task.name,
+        title=first.task.title,
+        metric=metric,
+        score=selected[metric],
+        scores=selected,
+        majority=first.majority,
+        members=[Member(directory=str(m.directory), score=m.score) for m in members],
+        of_all=everything,
+        chosen=[str(members[i].directory) for i in chosen],
+        gain={
             "all_over_median": everything[metric] - statistics.median(alone),
             "all_over_best": everything[metric] - max(alone),
             "chosen_over_best": selected[metric] - max(alone),
         },
-        "labels": list(first.task.labels),
-        "predictions": PREDICTIONS,
-        "data": first.provenance["data"],
-        "examples": first.provenance["examples"],
-        "versions": run.versions(),
-    }
+        labels=list(first.task.labels),
+        predictions=PREDICTIONS,
+        data=first.provenance["data"],
+        examples=first.provenance["examples"],
+        versions=run.versions(),
+        seconds=round(time.monotonic() - started, 2),
+    )

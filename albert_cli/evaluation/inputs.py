@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-import select
 import sys
 import time
 from codecs import BOM_UTF8
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from io import BufferedReader
 from itertools import count
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
+from albert_cli import store
 from albert_cli.errors import InputError
 from albert_cli.tasks.rows import Line
 
 T = TypeVar("T")
 _CHUNK = 1024  # lines held at a time; enough to group by length
-_BLOCK = 65_536  # bytes read at a time, as many as a pipe holds
-_PATIENCE = 0.05  # seconds that a line waits for others to come
+_BLOCK = 2**20  # bytes read at a time; a pipe gives no more than it holds
 
 
 def read_chunks(name: str, on_bad_bytes: str, make: Callable[[Line], T]) -> Iterator[list[T]]:
     """What `make` makes of the lines of a file or of stdin (`-`), some at a time, which are then grouped by length.
 
-    Lines come without their ends; empty ones count too. Of a pipe only those that have come are waited for, so that a
-    slow producer is answered line by line. Raises `InputError` naming file and line.
+    Lines come without their ends; empty ones count too. Raises `InputError` naming file and line.
     """
     if name.endswith(".json"):
         raise InputError(f"{name}: is one JSON document, not a text a line", "a .jsonl file has an object a line")
@@ -55,42 +53,31 @@ def _line(raw: bytes, name: str, number: int, errors: str) -> Line:
         ) from None
 
 
-def _groups(stream: BufferedReader) -> Iterator[list[bytes]]:
-    """Lines, `_CHUNK` at a time; those that there are once the first has waited for `_PATIENCE` and no more come."""
-    group: list[bytes] = []
-    unfinished: list[bytes] = []  # parts of a line whose end has not come
-    deadline = 0.0
-    while True:
-        if group and not _has_more(stream, deadline - time.monotonic()):
-            yield group
-            group = []
-        if not (block := stream.read1(_BLOCK)):  # waits, but for no more than there is
-            break
-        if not group:
-            deadline = time.monotonic() + _PATIENCE
-        *ended, last = block.split(b"\n")
-        if ended:
-            ended[0] = b"".join([*unfinished, ended[0]])
-            unfinished.clear()
-        unfinished.append(last)
-        group += ended
-        while len(group) >= _CHUNK:
-            yield group[:_CHUNK]
-            group = group[_CHUNK:]
-    if last_line := b"".join(unfinished):
-        group.append(last_line)
-    if group:
-        yield group
-
-
-def _has_more(stream: BufferedReader, seconds: float) -> bool:
-    """Whether something can be read, or the end seen, within so many seconds; yes where the system cannot tell."""
-    try:
-        return bool(select.select([stream], [], [], max(0.0, seconds))[0])
-    except (OSError, ValueError):  # not a file of the system's, or Windows
-        return True
+def _groups(stream: BufferedReader) -> Iterator[Sequence[bytes]]:
+    """Lines, at most `_CHUNK` at a time: those that one read gives, so that a pipe need not end first."""
+    rest = b""
+    while block := stream.read1(_BLOCK):  # waits, but for no more than there is
+        *lines, rest = (rest + block).split(b"\n")
+        yield from chunks(lines)
+    if rest:
+        yield [rest]
 
 
 def chunks(examples: Sequence[T]) -> Iterator[Sequence[T]]:
     """Examples that are all there, as many at a time."""
     return (examples[start : start + _CHUNK] for start in range(0, len(examples), _CHUNK))
+
+
+def write_answers(
+    groups: Iterable[Sequence[T]], answer: Callable[[Sequence[T]], Iterable[str]], out: Path | None
+) -> dict[str, Any]:
+    """Write the lines that answer each group to `out` or stdout, as soon as they are known; how many, and how fast."""
+    started, count = time.monotonic(), 0
+    with ExitStack() as stack:
+        stream = sys.stdout if out is None else stack.enter_context(store.text_writer(out))
+        for group in groups:
+            stream.writelines(answer(group))
+            stream.flush()  # whoever reads them need not wait for more
+            count += len(group)
+    seconds = time.monotonic() - started
+    return {"lines": count, "seconds": round(seconds, 3), "lines_per_second": round(count / seconds, 1)}

@@ -14,11 +14,11 @@ from pathlib import Path
 import torch
 
 from albert_cli import console, pool
-from albert_cli.evaluation.single import Request, prepare_task, run_directory, run_seed, seeds
+from albert_cli.evaluation.single import prepare_task, run_directory, run_seed, seeds
 from albert_cli.results import percent
-from albert_cli.training.finetune import Prepared
-from albert_cli.training.start import start_from_run
+from albert_cli.training.intermediate import from_intermediate
 from albert_cli.training.task_recipe import PRETRAINED
+from albert_cli.training.task_setup import Prepared, Request
 
 
 @dataclass(frozen=True)
@@ -73,12 +73,11 @@ def _runs(job: Job) -> list[pool.Job[float | None]]:
 def _fine_tuned(
     request: Request, task: str, start: Path | None, start_note: str | None, out: Path, seed: int
 ) -> float | None:
-    """The score of one run; None where it diverged."""
-    return run_seed(_prepared(request, task, start, start_note), out, seed).get("score")
+    return run_seed(_prepared(request, task, start, start_note), out, seed).score
 
 
 @lru_cache(maxsize=1)
 def _prepared(request: Request, task: str, start: Path | None, start_note: str | None) -> Prepared:
     """The task read and encoded once for all seeds that this process runs after each other."""
     prepared = replace(prepare_task(request, task), start_note=start_note)
-    return start_from_run(prepared, start) if start else prepared
+    return from_intermediate(prepared, start) if start else prepared

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-import time
-from contextlib import ExitStack
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from albert_cli import console, store
-from albert_cli.evaluation.inputs import chunks, read_chunks
+from albert_cli import console
+from albert_cli.evaluation.inputs import chunks, read_chunks, write_answers
 from albert_cli.model import hub
 from albert_cli.tasks.spec import task_of_checkpoint
 from albert_cli.training.device import choose_device
@@ -31,24 +29,16 @@ def predict(
     length = min(length, found.finetuned_for.max_seq_length) if found.finetuned_for else length
     document = task.examples_of_document(Path(input_file)) if input_file.endswith(".json") else None
     groups = read_chunks(input_file, on_bad_bytes, task.example) if document is None else chunks(document)
-    started, count, cut = time.monotonic(), 0, 0
-    with ExitStack() as stack:
-        stream = sys.stdout if out is None else stack.enter_context(store.text_writer(out))
-        for examples in groups:
-            lines, more = task.answer(model, examples, vocabulary, length, target)
-            stream.writelines(lines)
-            stream.flush()  # whoever reads them need not wait for more
-            count, cut = count + len(lines), cut + more
+    cut = 0
+
+    def answer(examples: Sequence[Any]) -> Sequence[str]:
+        nonlocal cut
+        lines, more = task.answer(model, examples, vocabulary, length, target)
+        cut += more
+        return lines
+
+    summary = write_answers(groups, answer, out)
     if cut:
         limit = task.limit(length)
-        console.note(f"{cut:,} of {count:,} {task.noun} are longer than {limit} tokens; they were cut")
-    if out is None:
-        return None
-    seconds = time.monotonic() - started
-    return {
-        "out": str(out),
-        "lines": count,
-        "truncated": cut,
-        "seconds": round(seconds, 3),
-        "lines_per_second": round(count / seconds, 1),
-    }
+        console.note(f"{cut:,} of {summary['lines']:,} {task.noun} are longer than {limit} tokens; they were cut")
+    return {"out": str(out), **summary, "truncated": cut} if out else None

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from albert_cli import config, console, store
+from albert_cli import config, console
 from albert_cli.errors import ConfigError, MissingData
 from albert_cli.evaluation import parallel
-from albert_cli.evaluation.single import NoneEnded, Request, evaluate_task, prepare_task, refuse_foreign
+from albert_cli.evaluation.parallel import Job
+from albert_cli.evaluation.single import NoneEnded, evaluate_task, prepare_task, refuse_foreign
 from albert_cli.evaluation.suite import GLUE
-from albert_cli.ranks import Group
-from albert_cli.training.device import use_threads
-from albert_cli.training.finetune import RESULTS, Prepared, TaskJob
-from albert_cli.training.loop import LoopSettings, measure
-from albert_cli.training.start import make_start, prepare_start, start_from_run, start_task, without_start
+from albert_cli.results import RESULTS, Point, Search
+from albert_cli.training.intermediate import (
+    from_intermediate,
+    intermediate_task,
+    prepare_intermediate,
+    train_intermediate,
+    without_intermediate,
+)
+from albert_cli.training.task_setup import Prepared, Request
 
 # What people search, by the names that they use.
 SHORT = {
@@ -33,12 +36,14 @@ SHORT = {
     "length": "data.max_seq_length",
     "start": "start_from",
 }
+_KEPT = {"median", "spread", "scores_by_seed", "diverged", "collapsed", "seconds"}
+_OF_ALL = {"task", "title", "metric", "majority", "checkpoint", "data", "versions", "examples"}
 CAVEAT = "The best was chosen on dev, so that its dev score flatters it: compare it on other data, or run new seeds."
 
-Point = tuple[tuple[str, str], ...]  # (short name, value), …
+Combination = tuple[tuple[str, str], ...]  # (short name, value), …
 
 
-def parse(lists: Sequence[str]) -> list[Point]:
+def parse(lists: Sequence[str]) -> list[Combination]:
     """Every combination of `key=value,value,…`, the last list changing fastest.
 
     Raises `ConfigError` for what is no list, an empty value, or a key that is given twice.
@@ -60,121 +65,87 @@ def parse(lists: Sequence[str]) -> list[Point]:
     return list(itertools.product(*([(key, value) for value in values] for key, values in found.items())))
 
 
-@dataclass
-class _Combination:
-    """A point of the search, made ready, and where its runs go."""
-
-    values: Point
-    request: Request
-    prepared: Prepared
-    out: Path
-
-
-def search(request: Request, task: str, lists: Sequence[str], out: Path) -> dict[str, Any]:
-    """Evaluate every combination below `out`, each resumable; return `results.json` with all and the best.
+def search(request: Request, task: str, lists: Sequence[str], out: Path) -> Search:
+    """Evaluate every combination below `out`, each resumable; all of them, and the best.
 
     A task that combinations start from by name is trained once for all, without the searched values. Raises
     `NoneEnded` where every seed of every combination diverged.
     """
     if task == GLUE:
         raise ConfigError("a search is for one task", "for example albert search rte …")
-    if request.nproc < 1:
-        raise ConfigError(f"--nproc {request.nproc}: at least one is needed")
     points = parse(lists)
     refuse_foreign(out, RESULTS, *map(_folder, points), "start-*")
-    found: list[_Combination] = []
-    for point in points:
-        found.append(_combination(request, task, point, out, found[0].prepared if found else None))
+    found = [_combination(request, task, point, out) for point in points]
     starts: dict[str, Prepared] = {}
-    for c in found:
-        name = start_task(c.prepared)
+    for i, job in enumerate(found):
+        name = intermediate_task(job.prepared)
         if name is not None and name not in starts:
             try:
-                starts[name] = prepare_start(c.prepared, request.overrides)
+                starts[name] = prepare_intermediate(job.prepared, request.overrides)
             except MissingData as error:
-                c.prepared = without_start(c.prepared, error.message)
+                found[i] = replace(job, prepared=without_intermediate(job.prepared, error.message))
     budget = _budget(found, starts, request)
-    made = {name: make_start(found[0].prepared, other, out / f"start-{name}") for name, other in starts.items()}
-    for c in found:
-        if (name := start_task(c.prepared)) is not None:
-            c.prepared = start_from_run(c.prepared, made[name])
-    parallel.train([parallel.Job(c.request, task, c.prepared, c.out) for c in found], request.nproc)
-    result = _results(found, request.runs) | {"budget": budget}
-    store.write_json(out / RESULTS, result)
+    made = {n: train_intermediate(found[0].prepared, other, out / f"start-{n}") for n, other in starts.items()}
+    for i, job in enumerate(found):
+        if (name := intermediate_task(job.prepared)) is not None:
+            found[i] = replace(job, prepared=from_intermediate(job.prepared, made[name]))
+    parallel.train(found, request.nproc)
+    result = _results(points, found, request.runs, budget)
+    result.write(out / RESULTS)
     return result
 
 
-def _folder(point: Point) -> str:
+def _folder(point: Combination) -> str:
     return ",".join(f"{key}={value}" for key, value in point)
 
 
-def _combination(request: Request, task: str, point: Point, out: Path, like: Prepared | None) -> _Combination:
+def _combination(request: Request, task: str, point: Combination, out: Path) -> Job:
     overrides = tuple(f"{SHORT.get(key, key)}={value}" for key, value in point)
-    request = dataclasses.replace(request, overrides=request.overrides + overrides)
-    prepared = prepare_task(request, task, like)
+    request = replace(request, overrides=request.overrides + overrides)
+    prepared = prepare_task(request, task)
     if prepared.for_scoring:
         hint = "search from a pretrained checkpoint"
         raise ConfigError(f"{request.checkpoint}: is fine-tuned for {prepared.task.title} already", hint)
     _ = prepared.examples  # what is wrong with them is found out before anything is trained
-    return _Combination(point, request, prepared, out / _folder(point))
+    return Job(request, task, prepared, out / _folder(point))
 
 
-def _budget(found: Sequence[_Combination], starts: Mapping[str, Prepared], request: Request) -> dict[str, float]:
-    """Runs, steps and seconds, of which the last by timing a few steps of each kind of batch; it is printed."""
-    speeds: dict[tuple[Any, ...], float] = {}
-    runs, steps, seconds = 0, 0, 0.0
-    each = [(c.prepared, request.runs, request.nproc) for c in found] + [(other, 1, 1) for other in starts.values()]
-    for prepared, times, nproc in each:
-        recipe = prepared.recipe
-        kind = (recipe.task, recipe.train, recipe.data, recipe.model)
-        if kind not in speeds:
-            speeds[kind] = _step_seconds(prepared)
-        runs += times
-        steps += prepared.schedule.total_steps * times
-        seconds += prepared.schedule.total_steps * times * speeds[kind] / nproc
+def _budget(found: Sequence[Job], starts: Mapping[str, Prepared], request: Request) -> dict[str, int]:
+    """Runs and steps, finished ones included; it is printed."""
+    runs = len(found) * request.runs + len(starts)
+    steps = sum(c.prepared.schedule.total_steps for c in found) * request.runs
+    steps += sum(other.schedule.total_steps for other in starts.values())
     first = "".join(f", and {other.task.title} before them" for other in starts.values())
     console.note(
         f"{len(found)} combinations, {request.runs} seed{'s' if request.runs != 1 else ''} each{first}: {runs} runs, "
-        f"{steps:,} steps, about {console.duration(seconds)} of training by the speed of a few steps now, finished "
-        "runs included"
+        f"{steps:,} steps, finished runs included"
     )
-    return {"combinations": len(found), "runs": runs, "steps": steps, "seconds": round(seconds, 1)}
+    return {"combinations": len(found), "runs": runs, "steps": steps}
 
 
-def _step_seconds(prepared: Prepared) -> float:
-    settings = prepared.train_settings
-    recipe = dataclasses.replace(prepared.recipe, train=settings)
-    job = TaskJob(prepared, recipe, prepared.new_model(settings.seed), Path())
-    with use_threads(settings.threads):
-        loop = LoopSettings(prepared.recipe.optimizer, prepared.schedule, settings)
-        return measure(job, loop, Group(), steps=3, seconds=0.5)
-
-
-def _results(found: Sequence[_Combination], runs: int) -> dict[str, Any]:
+def _results(search: Sequence[Combination], found: Sequence[Job], runs: int, budget: dict[str, int]) -> Search:
     """Every combination, and the best of those with a score; that every seed of one diverges is a result too."""
-    kept = ("median", "spread", "scores_by_seed", "diverged", "collapsed", "seconds")
-    none: dict[str, Any] = {"median": None, "spread": None, "scores_by_seed": {}, "collapsed": {}, "seconds": 0.0}
     points, ended, failed = [], [], []
-    for c in found:
-        about = {"values": dict(c.values), "directory": _folder(c.values)}
+    for combination, job in zip(search, found, strict=True):
+        values, directory = dict(combination), _folder(combination)
         try:
-            result = evaluate_task(c.prepared, c.out, runs)
+            result = evaluate_task(job.prepared, job.out, runs)
         except NoneEnded as error:
             console.warn(error.message)
             failed.append(error)
-            points.append({**about, **none, "diverged": error.seeds})
+            points.append(Point(values=values, directory=directory, median=None, diverged=error.seeds))
         else:
             ended.append(result)
-            points.append({**about, **{key: result[key] for key in kept}})
+            points.append(Point(values=values, directory=directory, **result.model_dump(include=_KEPT)))
     if not ended:
         raise failed[0]
-    best = max((p for p in points if p["median"] is not None), key=lambda p: p["median"])  # of equals the first
-    of_all = ("task", "title", "metric", "majority", "checkpoint", "data", "versions", "examples")
-    return {
-        "kind": "search",
-        **{key: ended[0][key] for key in of_all},
-        "points": points,
-        "best": {key: best[key] for key in ("values", "directory", "median")},
-        "caveat": CAVEAT,
-        "seconds": round(sum(p["seconds"] for p in points), 2),
-    }
+    best = max((p for p in points if p.median is not None), key=lambda p: p.median or 0.0)  # of equals the first
+    return Search(
+        kind="search",
+        **ended[0].model_dump(include=_OF_ALL),
+        points=points,
+        best=Point(**best.model_dump(include={"values", "directory", "median"})),
+        caveat=CAVEAT,
+        budget=budget,
+        seconds=round(sum(point.seconds or 0.0 for point in points), 2),
+    )

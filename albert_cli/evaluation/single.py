@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import json
-import math
 import statistics
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any
 
 from albert_cli import console, store
 from albert_cli.errors import BusyError, ConfigError, DivergedError, MissingData
 from albert_cli.evaluation.baselines import baselines
+from albert_cli.results import RESULTS, Result, standard_error
 from albert_cli.tasks.base import PREDICTIONS
 from albert_cli.tasks.squad.answers import OFFICIAL
 from albert_cli.training import run
-from albert_cli.training.finetune import RESULTS, Prepared, finetune, prepare
-from albert_cli.training.task_recipe import PAPER, PRETRAINED, resolve
-from albert_cli.training.task_setup import prepared_by
+from albert_cli.training.finetune import finetune
+from albert_cli.training.task_recipe import PRETRAINED, resolve
+from albert_cli.training.task_setup import Prepared, Request, prepare, prepared_by
 
 FOLDER = "controls"  # below an evaluation: those of its controls
 TEST_PREDICTIONS = "predictions.test.jsonl"
@@ -39,36 +37,15 @@ class NoneEnded(DivergedError):  # noqa: N818  (as its kind)
         self.seeds = dict(seeds)
 
 
-@dataclass(frozen=True)
-class Request:
-    """What `albert eval` was asked for, whatever the task; `again`: train a checkpoint that has the task's head too."""
-
-    checkpoint: str
-    data: str | None
-    runs: int
-    overrides: tuple[str, ...] = ()
-    device: str = "auto"
-    nproc: int = 1
-    again: bool = False
-    controls: tuple[str, ...] = ()
-    recipes: str = PAPER
-
-
-def prepare_task(request: Request, task: str, like: Prepared | None = None) -> Prepared:
-    """Ready to be scored as it is, when its checkpoint has the task's own head; else, or `again`, to be trained.
-
-    What `like` has read already is taken from it, where it is the same.
-    """
-    r = request
-    prepared = prepare(task, r.checkpoint, r.data, r.overrides, r.device, r.recipes, like=like)
+def prepare_task(request: Request, task: str) -> Prepared:
+    """Ready to be scored as it is, when its checkpoint has the task's own head; else, or `again`, to be trained."""
+    prepared = prepare(task, request)
     if request.again or not _is_scored(prepared):
         return prepared
     recipe, made_for = prepared.recipe, prepared.checkpoint.finetuned_for
     if made_for is not None:  # inputs are made as in its fine-tuning
         recipe = resolve(task, [*prepared.task.as_trained(made_for), *request.overrides], request.recipes)
-    return prepared_by(
-        recipe, prepared.asked, prepared.task, prepared.checkpoint, prepared.vocabulary, for_scoring=True
-    )
+    return prepared_by(recipe, request, prepared.task, prepared.checkpoint, prepared.vocabulary, for_scoring=True)
 
 
 def _is_scored(prepared: Prepared) -> bool:
@@ -84,8 +61,8 @@ def _is_scored(prepared: Prepared) -> bool:
     return True
 
 
-def evaluate_task(prepared: Prepared, out: Path, runs: int) -> dict[str, Any]:
-    """The task's `results.json`, which is written below `out` with all that leads to it.
+def evaluate_task(prepared: Prepared, out: Path, runs: int) -> Result:
+    """The task's result, which is written below `out` with all that leads to it.
 
     Raises `NoneEnded` where every seed diverged.
     """
@@ -122,28 +99,46 @@ def run_directory(out: Path, seed: int) -> Path:
     return out / f"run-{seed}"
 
 
-def _median_of_runs(prepared: Prepared, out: Path, runs: int) -> dict[str, Any]:
-    """Fine-tune `runs` seeds below `out`, each resumable, and summarise them."""
+def best_run(out: Path, result: Result) -> Path:
+    """The run of an evaluation that is best on dev; of equals the one with the lowest seed."""
+    scores = result.scores_by_seed
+    return run_directory(out, min(map(int, scores), key=lambda seed: (-scores[str(seed)], seed)))
+
+
+def answering(request: Request, model: str) -> Request:
+    """The request for a model that was made by it and is now asked as it is."""
+    kept = [text for text in request.overrides if text.partition("=")[0].strip() != "model.initial"]
+    return Request(model, request.data, 1, tuple(kept), request.device)
+
+
+def model_of(name: str, request: Request, out: Path, tasks: Mapping[str, Result]) -> str | None:
+    """The checkpoint that answers a task's test set: its best run on dev, or the one that was scored as it is."""
+    if name not in tasks:
+        return None
+    return str(best_run(out / name, tasks[name])) if tasks[name].kind == "eval" else request.checkpoint
+
+
+def _median_of_runs(prepared: Prepared, out: Path, runs: int) -> Result:
     refuse_foreign(out, RESULTS, "run-*", FOLDER, prepared.recipe.start_from)
     results = []
     for seed in seeds(prepared, runs):
         results.append(found := run_seed(prepared, run_directory(out, seed), seed))
-        if why := found.get("diverged"):
+        if found.diverged:
             what, there = f"{prepared.task.title} seed {seed}", run_directory(out, seed)
-            console.warn(f"{what} diverged and does not count: {why}; remove {there} to try it again")
-    summary = {**summarise(results), "baselines": _baselines(prepared, results)}
-    store.write_json(out / RESULTS, summary)
+            console.warn(f"{what} diverged and does not count: {found.diverged}; remove {there} to try it again")
+    summary = summarise(results).model_copy(update={"baselines": _baselines(prepared, results)})
+    summary.write(out / RESULTS)
     return summary
 
 
 _seen: dict[tuple[str, ...], dict[str, dict[str, float]]] = {}  # of this process, by what they learnt from
 
 
-def _baselines(prepared: Prepared, runs: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+def _baselines(prepared: Prepared, runs: Sequence[Result]) -> dict[str, dict[str, float]]:
     """The linear models' scores; where every seed has its own part of the training examples, the median over them."""
     each = []
     for run_ in runs if prepared.recipe.data.train_examples else runs[:1]:
-        p = prepared.for_seed(run_["seed"])
+        p = prepared.for_seed(run_.seed or 0)
         key = (p.task.name, p.provenance["data"])
         if key not in _seen:
             _seen[key] = baselines(p.task, p.examples[str(p.task.train_split)], p.dev_examples)
@@ -154,52 +149,55 @@ def _baselines(prepared: Prepared, runs: Sequence[Mapping[str, Any]]) -> dict[st
     }
 
 
-def run_seed(prepared: Prepared, out: Path, seed: int) -> dict[str, Any]:
-    """One run's results. Divergence is a result too, which is kept: `title`, `seed`, and why under `diverged`."""
+def run_seed(prepared: Prepared, out: Path, seed: int) -> Result:
+    """One run's result. Divergence is one too, which is kept: with why under `diverged`, and without a score."""
     try:
         return finetune(prepared, out, seed, again=False)
     except DivergedError as error:
-        return {"title": prepared.task.title, "seed": seed, "diverged": error.message}
+        return Result(title=prepared.task.title, seed=seed, diverged=error.message)
 
 
-def summarise(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+_OF_ONE_RUN = {
+    "kind", "score", "scores", "best_threshold", "seed", "best_step", "predictions", "collapsed", "seconds"
+}  # fmt: skip
+
+
+def summarise(runs: Sequence[Result]) -> Result:
     """Median, spread and every score of runs that differ in their seed alone, and the standard error of their mean.
 
     `diverged` says why for every seed without a score, of which there are more in `seeds` then. `collapsed` says why
     for every seed that collapsed; the median is over all that ended, and once more over the others. Raises `NoneEnded`
     where there is no score.
     """
-    diverged = {str(r["seed"]): r["diverged"] for r in runs if "diverged" in r}
-    results = [r for r in runs if "diverged" not in r]
+    diverged = {str(r.seed): str(r.diverged) for r in runs if r.diverged}
+    results = [r for r in runs if not r.diverged]
     if not results:
-        raise NoneEnded(runs[0]["title"], diverged)
-    scores = [float(r["score"]) for r in results]
-    collapsed = {str(r["seed"]): r["collapsed"] for r in results if r.get("collapsed")}
-    sound = [float(r["score"]) for r in results if not r.get("collapsed")]
-    of_one_run = {"kind", "score", "scores", "best_threshold", "seed", "best_step", "predictions", "seconds"}
-    return {
-        "kind": "eval",
-        **{key: value for key, value in results[0].items() if key not in {*of_one_run, "collapsed"}},
-        "median": statistics.median(scores),
-        "spread": max(scores) - min(scores),
-        "mean": statistics.fmean(scores),
-        "stdev": statistics.stdev(scores) if len(scores) > 1 else 0.0,
-        "standard_error": statistics.stdev(scores) / math.sqrt(len(scores)) if len(scores) > 1 else None,
-        "scores_by_seed": {str(r["seed"]): r["score"] for r in results},
-        "all_scores": {name: [r["scores"][name] for r in results] for name in results[0]["scores"]},
-        "seeds": [r["seed"] for r in runs],
-        "diverged": diverged,
-        "collapsed": collapsed,
-        "median_without_collapsed": statistics.median(sound) if sound else None,
-        "seconds": round(sum(float(r["seconds"]) for r in results), 2),
-    }
+        raise NoneEnded(runs[0].title, diverged)
+    by_seed = {str(r.seed): r.score for r in results if r.score is not None}
+    collapsed = {str(r.seed): str(r.collapsed) for r in results if r.collapsed}
+    scores, sound = list(by_seed.values()), [score for seed, score in by_seed.items() if seed not in collapsed]
+    return Result(
+        **results[0].model_dump(exclude_unset=True, exclude=_OF_ONE_RUN),
+        kind="eval",
+        median=statistics.median(scores),
+        spread=max(scores) - min(scores),
+        mean=statistics.fmean(scores),
+        stdev=statistics.stdev(scores) if len(scores) > 1 else 0.0,
+        standard_error=standard_error(scores),
+        scores_by_seed=by_seed,
+        all_scores={name: [r.scores[name] for r in results] for name in results[0].scores},
+        seeds=[r.seed for r in runs if r.seed is not None],
+        diverged=diverged,
+        collapsed=collapsed,
+        median_without_collapsed=statistics.median(sound) if sound else None,
+        seconds=round(sum(r.seconds or 0.0 for r in results), 2),
+    )
 
 
 # ---------------------------------------------------------------- a task checkpoint
 
 
-def _score(prepared: Prepared, out: Path) -> dict[str, Any]:
-    """Score a fine-tuned model on every dev split without training it."""
+def _score(prepared: Prepared, out: Path) -> Result:
     started = time.monotonic()
     refuse_foreign(out, *SCORING)
     with store.lock(out):
@@ -211,35 +209,38 @@ def _score(prepared: Prepared, out: Path) -> dict[str, Any]:
             return _predict_unlabelled(prepared, out)
         provenance = {"task": prepared.task.name, **prepared.provenance}
         if (out / RESULTS).is_file():
-            done = store.read_json(out / RESULTS)
-            run.check_parents(out, done, {what: provenance[what] for what in ("task", "checkpoint", "data", "recipe")})
+            done = Result.read(out / RESULTS)
+            run.check_parents(
+                out, done.as_json(), {what: provenance[what] for what in ("task", "checkpoint", "data", "recipe")}
+            )
             return done
         model = prepared.task.load(prepared.checkpoint).to(prepared.device)
         result, outputs = prepared.results(model)
-        result |= {"initial": "task checkpoint", "seconds": round(time.monotonic() - started, 2)}
+        seconds = round(time.monotonic() - started, 2)
+        result = result.model_copy(update={"initial": "task checkpoint", "seconds": seconds})
         prepared.task.write_predictions(out, prepared.dev_examples, outputs)
-        store.write_json(out / RESULTS, result)
+        result.write(out / RESULTS)
     return result
 
 
-def _predict_unlabelled(prepared: Prepared, out: Path) -> dict[str, Any]:
+def _predict_unlabelled(prepared: Prepared, out: Path) -> Result:
     """Answer the diagnostics where only their unlabelled file is there: predictions, and no score."""
     task = prepared.task
-    examples = task.read("test", prepared.asked.data)
+    examples = task.read("test", prepared.request.data)
     model = task.load(prepared.checkpoint).to(prepared.device).eval()
     outputs = task.predict(model, prepared.inputs.encode(examples), prepared.device)
     lines = task.prediction_lines(examples, outputs, scored=False)
     store.write_text(out / TEST_PREDICTIONS, "".join(lines))
     counts = Counter(json.loads(line)["prediction"] for line in lines)
-    result = {
-        "kind": "predictions",
-        "task": task.name,
-        "title": task.title,
-        "examples": {"test": len(examples)},
-        "predicted": {label: counts[label] for label in task.labels},
-        "predictions": TEST_PREDICTIONS,
-        "checkpoint": store.fingerprint(prepared.checkpoint.directory),
-        "versions": run.versions(),
-    }
-    store.write_json(out / RESULTS, result)
+    result = Result(
+        kind="predictions",
+        task=task.name,
+        title=task.title,
+        examples={"test": len(examples)},
+        predicted={label: counts[label] for label in task.labels},
+        predictions=TEST_PREDICTIONS,
+        checkpoint=store.fingerprint(prepared.checkpoint.directory),
+        versions=run.versions(),
+    )
+    result.write(out / RESULTS)
     return result

@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 
 from albert_cli import console, store
 from albert_cli.errors import ConfigError, InputError, MissingData
-from albert_cli.evaluation.single import Request, prepare_task
-from albert_cli.evaluation.suite import answering, model_of
+from albert_cli.evaluation.single import answering, model_of, prepare_task
+from albert_cli.results import Result, Submission, SubmissionFile
 from albert_cli.tasks.classification import Classification, Example
 from albert_cli.tasks.glue import GLUE
+from albert_cli.training.task_setup import Request
 
 HEADER = "index\tprediction\n"
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest date a zip can hold: equal predictions make an equal file
@@ -58,7 +59,7 @@ def check(data: str | None, path: Path) -> None:
         _test_set(file, data)
 
 
-def write(path: Path, request: Request, out: Path, tasks: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def write(path: Path, request: Request, out: Path, tasks: Mapping[str, Result]) -> Submission:
     """Predict every test set by the task's best seed on dev, and write the zip; returns what is in it.
 
     `tasks` are the results of the suite below `out`. A task without a model or a test set gets placeholder rows, for
@@ -72,14 +73,18 @@ def write(path: Path, request: Request, out: Path, tasks: Mapping[str, Mapping[s
             lacks = "no test set" if examples is None else "no model"
             ids = [e.id for e in examples] if examples else list(map(str, range(file.rows)))
             labels = [file.placeholder] * file.rows
-            files[file.name] = {"rows": file.rows, "placeholder": file.placeholder, "because": lacks}
+            files[file.name] = SubmissionFile(rows=file.rows, placeholder=file.placeholder, because=lacks)
         else:
             ids, labels = [e.id for e in examples], _labels(file, model, request, examples)
-            files[file.name] = {"rows": file.rows, "model": model}
+            files[file.name] = SubmissionFile(rows=file.rows, model=model)
         contents[file.name] = HEADER + "".join(f"{i}\t{label}\n" for i, label in zip(ids, labels, strict=True))
     path.parent.mkdir(parents=True, exist_ok=True)
-    store.write_bytes(path, _zipped(contents))
-    return {"file": str(path), "files": files}
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in contents.items():
+            archive.writestr(zipfile.ZipInfo(name, _EPOCH), content, zipfile.ZIP_DEFLATED)
+    store.write_bytes(path, buffer.getvalue())
+    return Submission(file=str(path), files=files)
 
 
 def _test_set(file: ServerFile, data: str | None) -> list[Example] | None:
@@ -99,7 +104,6 @@ def _test_set(file: ServerFile, data: str | None) -> list[Example] | None:
 
 
 def _labels(file: ServerFile, model: str, request: Request, examples: Sequence[Example]) -> list[str]:
-    """The model's predictions in the server's words."""
     prepared = prepare_task(answering(request, model), file.task)
     classifier = prepared.task.load(prepared.checkpoint).to(prepared.device).eval()
     outputs = prepared.task.predict(classifier, prepared.inputs.encode(examples), prepared.device)
@@ -112,11 +116,3 @@ def server_labels(task: Classification, logits: NDArray[Any]) -> list[str]:
     if task.is_regression:
         return [f"{value:.3f}" for value in np.clip(predicted, *task.value_range)]
     return [task.labels[int(index)] for index in predicted]
-
-
-def _zipped(contents: Mapping[str, str]) -> bytes:
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in contents.items():
-            archive.writestr(zipfile.ZipInfo(name, _EPOCH), content, zipfile.ZIP_DEFLATED)
-    return buffer.getvalue()

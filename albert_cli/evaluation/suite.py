@@ -1,4 +1,4 @@
-"""GLUE: every task that has its data there, MNLI before those that start from it, and one number for all."""
+"""`albert eval`: a task, or GLUE: every task that has its data, MNLI before those that start from it, one number."""
 
 from __future__ import annotations
 
@@ -8,33 +8,64 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from albert_cli import console, store
-from albert_cli.errors import InputError, MissingData
-from albert_cli.evaluation import controls, parallel
+from albert_cli import console
+from albert_cli.errors import ConfigError, InputError, MissingData
+from albert_cli.evaluation import controls, parallel, submission
 from albert_cli.evaluation.average import average
 from albert_cli.evaluation.single import (
+    FOLDER,
     NoneEnded,
-    Request,
+    answering,
+    best_run,
     evaluate_task,
+    model_of,
     prepare_task,
     refuse_foreign,
-    run_directory,
 )
-from albert_cli.results import Result
+from albert_cli.results import RESULTS, Result, Suite
 from albert_cli.tasks.glue import HUB
 from albert_cli.tasks.spec import SCORED, TASKS
-from albert_cli.training.finetune import RESULTS, Prepared
-from albert_cli.training.start import start_from_run, start_task, without_start
+from albert_cli.training.intermediate import (
+    from_intermediate,
+    intermediate_task,
+    with_intermediate,
+    without_intermediate,
+)
+from albert_cli.training.task_setup import Prepared, Request
 
 GLUE = "glue"
 _DIAGNOSTICS = "ax"
 # GLUE (arXiv 1804.07461, §3) counts CoLA by Matthews' correlation alone, every other task by all its metrics.
 _NOT_COUNTED = {"cola": ("accuracy",)}
 
-Results = dict[str, dict[str, Any]]
+
+def evaluate(request: Request, task: str, out: Path, submission_file: Path | None = None) -> Result | Suite:
+    """Score a checkpoint on a task, or on every GLUE task whose data are there.
+
+    A checkpoint of this very task is scored as it is, or fine-tuned again. Any other, one of another task included, is
+    where the seeded fine-tunings start from. `submission_file` becomes the suite's zip for GLUE's server.
+    """
+    if submission_file and task != GLUE:
+        raise ConfigError("--submission is for all of GLUE", "albert eval glue … --submission FILE.zip")
+    if submission_file is not None:
+        submission.check(request.data, submission_file)
+    if task == GLUE:
+        suite = evaluate_suite(request, out)
+        if submission_file is not None:
+            made = submission.write(submission_file, request, out, suite.tasks)
+            suite = suite.model_copy(update={"submission": made})
+            suite.write(out / RESULTS)
+        return suite
+    prepared = prepare_task(request, task)
+    if not prepared.for_scoring:
+        refuse_foreign(out, RESULTS, "run-*", FOLDER, prepared.recipe.start_from)  # before hours of MNLI
+    beside = controls.jobs(request, task, prepared, out)
+    prepared = with_intermediate(prepared, out / prepared.recipe.start_from)
+    parallel.train([parallel.Job(request, task, prepared, out), *beside], request.nproc)
+    return controls.evaluate_beside(prepared, out, request.runs, beside)
 
 
-def evaluate_suite(request: Request, out: Path) -> dict[str, Any]:
+def evaluate_suite(request: Request, out: Path) -> Suite:
     """Every GLUE task that has its data there; those without are named and left out.
 
     A task of which every seed diverges does not keep the others from being trained: its `NoneEnded` comes last.
@@ -46,10 +77,10 @@ def evaluate_suite(request: Request, out: Path) -> dict[str, Any]:
     ready, left_out = _with_data(request)
     if not ready:
         raise InputError(f"{request.data or HUB}: no GLUE task has its data there", next(iter(left_out.values()), None))
-    first = {name: prepared for name, prepared in ready.items() if start_task(prepared) is None}
+    first = {name: prepared for name, prepared in ready.items() if intermediate_task(prepared) is None}
     failed: dict[str, NoneEnded] = {}
     results = _evaluate(request, first, out, failed)
-    if started := [failed[name] for name in map(start_task, ready.values()) if name in failed]:
+    if started := [failed[name] for name in map(intermediate_task, ready.values()) if name in failed]:
         raise started[0]
     others = {name: _started(ready[name], request, out, results, left_out) for name in ready if name not in first}
     results |= _evaluate(request, others, out, failed)
@@ -57,12 +88,12 @@ def evaluate_suite(request: Request, out: Path) -> dict[str, Any]:
         raise error
     tasks = {name: results[name] for name in SCORED if name in results}
     mean = average({name: counted(result) for name, result in tasks.items()})
-    total = {"mean_of_tasks": mean} if left_out else {"glue_score": mean}
-    diagnostics = _diagnostics(request, out, tasks)
-    summary = {"kind": "suite", "tasks": tasks, "left_out": left_out, "tasks_scored": len(tasks), **total}
-    summary |= {"diagnostics": diagnostics} if diagnostics else {}
-    store.write_json(out / RESULTS, summary)
-    return summary
+    further: dict[str, Any] = {"mean_of_tasks": mean} if left_out else {"glue_score": mean}
+    if diagnostics := _diagnostics(request, out, tasks):
+        further["diagnostics"] = diagnostics
+    suite = Suite(kind="suite", tasks=tasks, left_out=left_out, tasks_scored=len(tasks), **further)
+    suite.write(out / RESULTS)
+    return suite
 
 
 def _with_data(request: Request) -> tuple[dict[str, Prepared], dict[str, str]]:
@@ -71,7 +102,7 @@ def _with_data(request: Request) -> tuple[dict[str, Prepared], dict[str, str]]:
     left_out: dict[str, str] = {}
     for name in SCORED:
         try:
-            prepared = prepare_task(request, name, next(iter(ready.values()), None))
+            prepared = prepare_task(request, name)
             _ = prepared.examples
         except MissingData as error:
             left_out[name] = error.message
@@ -86,23 +117,18 @@ def _with_data(request: Request) -> tuple[dict[str, Prepared], dict[str, str]]:
 
 
 def _started(
-    prepared: Prepared, request: Request, out: Path, results: Mapping[str, Mapping[str, Any]], left_out: dict[str, str]
+    prepared: Prepared, request: Request, out: Path, results: Mapping[str, Result], left_out: dict[str, str]
 ) -> Prepared:
-    """The same from the best run of the task that its recipe starts from, which the suite has run by now."""
-    name = start_task(prepared)
+    name = intermediate_task(prepared)
     assert name is not None
     if name not in results:
-        return without_start(prepared, left_out.get(name, "it has a start of its own"))
-    return start_from_run(prepared, best_run(out / name, results[name]))
+        return without_intermediate(prepared, left_out.get(name, "it has a start of its own"))
+    return from_intermediate(prepared, best_run(out / name, results[name]))
 
 
-def best_run(out: Path, result: Mapping[str, Any]) -> Path:
-    """The run of an evaluation that is best on dev; of equals the one with the lowest seed."""
-    scores: Mapping[str, float] = result["scores_by_seed"]
-    return run_directory(out, min(map(int, scores), key=lambda seed: (-scores[str(seed)], seed)))
-
-
-def _evaluate(request: Request, tasks: Mapping[str, Prepared], out: Path, failed: dict[str, NoneEnded]) -> Results:
+def _evaluate(
+    request: Request, tasks: Mapping[str, Prepared], out: Path, failed: dict[str, NoneEnded]
+) -> dict[str, Result]:
     """The results of those tasks of which a seed ended; the others' errors go into `failed`."""
     beside = {name: controls.jobs(request, name, prepared, out / name) for name, prepared in tasks.items()}
     jobs = [[parallel.Job(request, name, prepared, out / name), *beside[name]] for name, prepared in tasks.items()]
@@ -117,7 +143,7 @@ def _evaluate(request: Request, tasks: Mapping[str, Prepared], out: Path, failed
     return results
 
 
-def _diagnostics(request: Request, out: Path, tasks: Results) -> dict[str, Any] | None:
+def _diagnostics(request: Request, out: Path, tasks: Mapping[str, Result]) -> Result | None:
     """AX by the best model of MNLI, where both are there."""
     name = _DIAGNOSTICS
     if (mnli := model_of(str(TASKS[name].classifier_of), request, out, tasks)) is None:
@@ -129,20 +155,7 @@ def _diagnostics(request: Request, out: Path, tasks: Results) -> dict[str, Any] 
         return None
 
 
-def answering(request: Request, model: str) -> Request:
-    """The request for a model that was made by it and is now asked as it is."""
-    kept = [text for text in request.overrides if text.partition("=")[0].strip() != "model.initial"]
-    return Request(model, request.data, 1, tuple(kept), request.device)
-
-
-def model_of(name: str, request: Request, out: Path, tasks: Mapping[str, Mapping[str, Any]]) -> str | None:
-    """The checkpoint that answers a task's test set: its best run on dev, or the one that was scored as it is."""
-    if name not in tasks:
-        return None
-    return str(best_run(out / name, tasks[name])) if tasks[name]["kind"] == "eval" else request.checkpoint
-
-
-def counted(result: Mapping[str, Any]) -> dict[str, float]:
+def counted(result: Result) -> dict[str, float]:
     """What GLUE counts of a task: all of its metrics and dev splits, each the median of its runs."""
-    not_counted = _NOT_COUNTED.get(result["task"], ())
-    return {name: score for name, score in Result.model_validate(result).medians.items() if name not in not_counted}
+    not_counted = _NOT_COUNTED.get(result.task, ())
+    return {name: score for name, score in result.medians.items() if name not in not_counted}

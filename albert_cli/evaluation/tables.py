@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from albert_cli import console
-from albert_cli.results import CONTROLS, Point, Result, Search, Submission, Suite, parse, percent, standard_error
+from albert_cli.results import CONTROLS, Point, Result, Search, Submission, Suite, percent, standard_error
 from albert_cli.tasks.spec import SCORED, TASKS
 from albert_cli.training.task_recipe import PRETRAINED
 
@@ -19,16 +19,15 @@ _HEADERS = ("task", "metric", "median", "s.e.", "classical", "majority", "diverg
 _SELDOM = ("diverged", "collapsed", "classical", "s.e.")  # columns that are shown only where there is something in them
 
 
-def text(result: Mapping[str, object]) -> str:
+def text(record: Result | Search | Suite) -> str:
     """A result as a table with a row a task, the protocol, and notes."""
-    record = parse(result)
     if isinstance(record, Search):
         return _search_text(record)
     if isinstance(record, Suite):
         return _suite_text(record)
     match record.kind:
         case "run":
-            return run_text(result, None)
+            return run_text(record, None)
         case "predictions":
             return _predictions_text(record)
         case "ensemble":
@@ -36,9 +35,8 @@ def text(result: Mapping[str, object]) -> str:
     return "\n\n".join(filter(None, (_table(_HEADERS, _rows([record])), console.wrapped(_notes([record])))))
 
 
-def run_text(result: Mapping[str, object], out: Path | None) -> str:
+def run_text(run: Result, out: Path | None) -> str:
     """One run's scores in a line or two."""
-    run = Result.model_validate(result)
     scores = ", ".join(f"{name} {percent(value)}" for name, value in run.scores.items())
     where = f"{out}: " if out else ""
     best = f" at step {run.best_step} of {run.steps}" if run.best_step is not None else ""
@@ -62,15 +60,14 @@ def _suite_text(suite: Suite) -> str:
 
 
 def _rows(tasks: Sequence[Result]) -> list[list[str]]:
-    """A row for each task, and below it one for each of its controls."""
     rows = []
     for r in tasks:
         classical = f"{r.classical[0]} {percent(r.classical[1])}" if r.classical else ""
         median, scores = (percent(r.score), "") if r.kind == "run" else (percent(r.median), _scores(r.scores_by_seed))
-        numbers = [median, percent(r.standard_error), classical, percent(r.majority)]
+        numbers = [median, percent(standard_error(r.by_seed.values())), classical, percent(r.majority)]
         rows.append([r.title, r.metric, *numbers, *_failures(r), scores])
         for name, c in r.controls.items():
-            numbers = [percent(c.median), percent(c.standard_error), "", ""]
+            numbers = [percent(c.median), percent(standard_error(c.by_seed.values())), "", ""]
             rows.append([f"  {CONTROLS[name]}", "", *numbers, *_failures(c), _scores(c.scores_by_seed)])
     return rows
 
@@ -91,7 +88,6 @@ def _table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _notes(tasks: Sequence[Result]) -> Iterator[str]:
-    """What stands below the table of tasks."""
     if any(r.baselines for r in tasks):
         yield _CLASSICAL
     for name, control in CONTROLS.items():
@@ -125,9 +121,8 @@ def _each(why: Mapping[str, str]) -> str:
     return ", ".join(f"seed {seed} ({reason})" for seed, reason in why.items())
 
 
-def protocol(result: Result | Mapping[str, object]) -> str:
+def protocol(r: Result) -> str:
     """What a score must never be shown without: seeds, steps, batch, rate, length, start; "" where it is not known."""
-    r = Result.model_validate(result)
     known = (r.eval_every, r.steps, r.batch_size, r.lr, r.warmup_steps, r.max_seq_length, r.dropout)
     if r.kind != "eval" or not r.seeds or None in known:
         return ""
@@ -151,14 +146,13 @@ def protocol(result: Result | Mapping[str, object]) -> str:
 
 def _predictions_text(result: Result) -> str:
     if result.kind != "predictions":
-        return run_text(result.model_dump(), None)
+        return run_text(result, None)
     total = sum(result.predicted.values())
     shares = ", ".join(f"{label} {100 * count / total:.0f}%" for label, count in result.predicted.items())
     return f"{result.title}: {total:,} predictions and no labels to score them by ({shares})"
 
 
 def _search_text(search: Search) -> str:
-    """A row a combination, the best first."""
     points = sorted(search.points, key=lambda point: (point.median is None, -(point.median or 0.0)))
     rows = [
         (
@@ -176,7 +170,6 @@ def _search_text(search: Search) -> str:
 
 
 def _ensemble_text(result: Result) -> str:
-    """Each member, all of them, the chosen ones, and what was gained."""
     gain = {name: f"{100 * points:+.1f}" for name, points in result.gain.items()}
     rows = [(m.directory, percent(m.score), "chosen" if m.directory in result.chosen else "") for m in result.members]
     of_all = percent(result.of_all[result.metric])
@@ -189,7 +182,6 @@ def _ensemble_text(result: Result) -> str:
 
 
 def _submission_text(submission: Submission) -> str:
-    """Which model answers which file, and which files are placeholders."""
     empty = [name for name, file in submission.files.items() if not file.model]
     rows = [
         (name, f"{file.rows:,}", file.model or f"{file.placeholder} everywhere: {file.because}")

@@ -10,11 +10,11 @@ from typing import Any
 from albert_cli import config, console, store
 from albert_cli.errors import CheckpointError, DivergedError, MissingData, NotReached, Skipped
 from albert_cli.evaluation.average import as_published, average, published_metrics
-from albert_cli.evaluation.runs import evaluate
 from albert_cli.evaluation.single import refuse_foreign
+from albert_cli.evaluation.suite import evaluate
 from albert_cli.model import hub
-from albert_cli.results import Result
-from albert_cli.training.finetune import RESULTS
+from albert_cli.results import RESULTS, Result
+from albert_cli.training.task_setup import Request
 from albert_cli.training.verify_recipe import VerifyRecipe, is_verify
 
 _OWN_KEYS = tuple(field.name for field in dataclasses.fields(VerifyRecipe))
@@ -44,7 +44,6 @@ def verify(
     """
     own = [text for text in overrides if text.partition("=")[0].partition(".")[0] in _OWN_KEYS]
     recipe = config.load(VerifyRecipe, name, own)
-    overrides = [text for text in overrides if text not in own]
     recipe = dataclasses.replace(
         recipe, checkpoint=checkpoint or recipe.checkpoint, runs=recipe.runs if runs is None else runs
     )
@@ -55,7 +54,9 @@ def verify(
         if checkpoint is not None:
             raise
         raise Skipped(f"{name} is skipped: {error.message}", error.hint) from None
-    tasks = {task: _verdict(recipe, task, data, out, overrides, device, nproc) for task in recipe.expected}
+    given = (*recipe.overrides, *(text for text in overrides if text not in own))
+    request = Request(recipe.checkpoint, data, recipe.runs, given, device, nproc)
+    tasks = {task: _verdict(recipe, task, request, out) for task in recipe.expected}
     if all(found["verdict"] == "skipped" for found in tasks.values()):
         raise Skipped(f"{name} is skipped: {next(iter(tasks.values()))['reason']}", "--data DIR, or a network")
     done = [found for found in tasks.values() if found["verdict"] != "skipped"]
@@ -72,28 +73,20 @@ def verify(
     return result
 
 
-def _verdict(
-    recipe: VerifyRecipe, task: str, data: str | None, out: Path, overrides: Sequence[str], device: str, nproc: int
-) -> dict[str, Any]:
+def _verdict(recipe: VerifyRecipe, task: str, request: Request, out: Path) -> dict[str, Any]:
     tolerance = recipe.tolerance_of(task)
     expected = dict(zip(published_metrics(task), recipe.expected[task].scores, strict=False))  # F1 alone is allowed
     published = {"published": expected, "tolerance": tolerance}
-    given = [*recipe.overrides, *overrides]
     try:
-        found = evaluate(
-            task, recipe.checkpoint, data_of(task, data), out / task, recipe.runs, given, device, nproc=nproc
-        )
+        found = evaluate(dataclasses.replace(request, data=data_of(task, request.data)), task, out / task)
     except MissingData as error:
         console.warn(f"{task} is skipped: {error.message}")
         return {**published, "verdict": "skipped", "reason": error.message}
     except DivergedError as error:
         console.warn(error.message)
         return {**published, "verdict": "diverged", "reason": error.message}
-    scores = {
-        name: 100 * score
-        for name, score in as_published(task, Result.model_validate(found)).items()
-        if name in expected
-    }
+    assert isinstance(found, Result), "of one task"
+    scores = {name: 100 * score for name, score in as_published(task, found).items() if name in expected}
     reached = all(scores[name] >= score - tolerance for name, score in expected.items())
     return {**published, "scores": scores, "runs": recipe.runs, "verdict": "reached" if reached else "not reached"}
 

@@ -14,7 +14,6 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.attention.varlen import varlen_attn
 
 from albert_cli.model.packing import Grid, Rows
 
@@ -101,11 +100,21 @@ def attend(parts: list[tuple[Grid, Tensor]], dropout: float) -> Tensor:
     if has_varlen(parts[0][1], dropout):
         q_RAd, k_TAd, v_TAd = (x for _, part in parts for x in part.unbind(1))
         context = varlen_attn(q_RAd, k_TAd, v_TAd, asked.offsets, given.offsets, asked.width, given.width)
-        assert isinstance(context, Tensor)
         return context.flatten(1)
     q_NARd, k_NASd, v_NASd = (x.transpose(1, 2) for g, part in parts for x in g.spread(part).unbind(2))
     context = _rectangle(q_NARd, k_NASd, v_NASd, given.mask, dropout)
     return asked.gather(context.transpose(1, 2).flatten(2))
+
+
+def varlen_attn(
+    query: Tensor, key: Tensor, value: Tensor, offsets: Tensor, offsets_of_keys: Tensor, width: int, width_of_keys: int
+) -> Tensor:
+    """torch's kernel. Importing it imports the compiler, which takes as long as torch: it waits for a GPU's need."""
+    from torch.nn.attention.varlen import varlen_attn as kernel
+
+    found = kernel(query, key, value, offsets, offsets_of_keys, width, width_of_keys)
+    assert isinstance(found, Tensor)
+    return found
 
 
 def _rectangle(q_NARd: Tensor, k_NASd: Tensor, v_NASd: Tensor, mask: Tensor | None, dropout: float) -> Tensor:

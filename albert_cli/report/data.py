@@ -53,7 +53,6 @@ def _sequences(data: Data, runs: Sequence[Pretraining]) -> list[Block]:
     ]
     shares = {
         "positions masked, %": drawn["mask_rate"],
-        "positions permuted, %": drawn["permuted_rate"] or None,
         f"pairs with label 1 ({LABELS[settings.sentence_loss][1]}), %": drawn["label_1_share"],
         "sequences of one segment, %": drawn["one_segment_share"],
         "tokens unknown, %": drawn["unknown_share"],

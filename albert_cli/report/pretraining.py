@@ -17,7 +17,6 @@ from albert_cli.report.page import Block, Details, Fact, Figure, Grid, Key, Para
 _ACCURACIES = {
     "mlm_accuracy": "masked words right",
     "order_accuracy": "sentence order right",
-    "order_accuracy_long": "sentence order right, both segments of 64 tokens",
     "nsp_accuracy": "next sentence right",
     "sop_accuracy": "swapped sentences right",
 }
@@ -112,7 +111,7 @@ def _panels(runs: Mapping[int, Pretraining], corpus: str) -> list[Figure]:
         entropies = dict.fromkeys(run.unigram_entropy for run in runs.values() if run.unigram_entropy is not None)
         levels = [plots.Level(value, f"unigram entropy {value:.2f}") for value in entropies]
     panels = _panel("Masked-word loss" + of, losses, levels, *keys, "Nats a masked token.")
-    for name in ("mlm_accuracy", "order_accuracy", "order_accuracy_long"):
+    for name in ("mlm_accuracy", "order_accuracy"):
         chance = [plots.Level(0.5, "chance")] if name != "mlm_accuracy" else []
         title, beside = _ACCURACIES[name].capitalize() + of, f"Per cent, on {corpus or 'held-out text'}."
         panels += _panel(title, heldout(name), chance, beside, percent=True)
@@ -131,7 +130,6 @@ def _panel(
     percent: bool = False,
     from_zero: bool = False,
 ) -> list[Figure]:
-    """The figure; none without lines."""
     if not lines:
         return []
     drawing = plots.curves(lines, levels, describes=f"{title} over steps", percent=percent, from_zero=from_zero)

@@ -105,7 +105,6 @@ def _baselines(group: Group) -> dict[str, float]:
 
 
 def _task_table(groups: Sequence[Group], columns: Sequence[str]) -> Table:
-    """Medians by model, and the baselines."""
     baselines = list(dict.fromkeys(name for group in groups for name in _baselines(group)))
     rows: list[list[Text]] = []
     for group in groups:
@@ -123,7 +122,7 @@ def _task_table(groups: Sequence[Group], columns: Sequence[str]) -> Table:
 def _score(evaluation: Evaluation, best: float) -> Text:
     record, n = evaluation.record, len(evaluation.scores)
     spread = max(evaluation.scores.values()) - min(evaluation.scores.values())
-    beside = [f"{n} seeds", f"spread {percent(spread)}", f"s.e. {percent(record.standard_error)}"]
+    beside = [f"{n} seeds", f"spread {percent(spread)}", f"s.e. {percent(standard_error(record.by_seed.values()))}"]
     beside = beside if n > 1 else [_single(evaluation)]
     for name, seeds in (("diverged", record.seeds_diverged), ("collapsed", record.seeds_collapsed)):
         beside += [f"{len(seeds)} {name}"] if seeds else []

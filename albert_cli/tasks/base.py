@@ -37,7 +37,7 @@ F = TypeVar("F", bound=Features)
 O = TypeVar("O")  # noqa: E741
 
 PREDICTIONS = "predictions.dev.jsonl"
-_EVALUATION_TOKENS = 16_384  # a forward pass without gradients; bounds memory, not the result
+EVALUATION_TOKENS = 16_384  # a forward pass without gradients; bounds memory, not the result
 
 
 class Source(Protocol):
@@ -201,7 +201,7 @@ class Task(ABC, Generic[E, F, O]):
 
 def evaluation_batches(features: Features, device: torch.device) -> Iterator[tuple[Int64, PackedBatch, Any]]:
     """Every item once, without gradients: its place in the features [B], the batch, and the same on the device."""
-    for index in features.eval_batches(_EVALUATION_TOKENS):
+    for index in features.eval_batches(EVALUATION_TOKENS):
         batch, _ = features.batch(index)
         yield index, batch, pack(batch, device)
 

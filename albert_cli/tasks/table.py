@@ -13,6 +13,7 @@ from string import ascii_uppercase
 from typing import Any, Literal, NamedTuple
 
 from albert_cli import console
+from albert_cli.config import Share
 from albert_cli.errors import ConfigError, InputError
 from albert_cli.random import text_share
 from albert_cli.tasks.base import Task
@@ -64,12 +65,10 @@ class TableSettings:
     labels: tuple[str, ...] = ()
     delimiter: str = ""
     quoting: Literal["auto", "on", "off"] = "auto"
-    holdout: float = 0.1
+    holdout: Share = 0.1
     holdout_seed: int = 0
 
     def __post_init__(self) -> None:
-        if not 0 < self.holdout < 1:
-            raise ConfigError(f"table.holdout = {self.holdout} is not between 0 and 1")
         if len(self.delimiter) > 1:
             raise ConfigError(f"table.delimiter = {self.delimiter!r} is not a single character")
         if len(set(self.labels)) != len(self.labels):

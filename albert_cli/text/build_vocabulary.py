@@ -77,7 +77,6 @@ def build(sources: Sequence[str], out: Path | str, settings: VocabularySettings 
 def _train(
     sources: Sequence[str], settings: VocabularySettings, request: Mapping[str, Any]
 ) -> tuple[Vocabulary, dict[str, Any]]:
-    """A vocabulary, and its report."""
     documents = read_documents(sources, settings.read)
     sample = draw(documents, settings.sample_size, settings.seed, settings.language, announce)
     sentences = sample.sentences

@@ -68,11 +68,16 @@ def _mapping(workers: int) -> Iterator[Callable[[Callable[[Path], list[str]], li
     if workers < 2:
         yield map
         return
-    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), ranks.end_with_parent)
+    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _begin)
     try:
         yield partial(pool.map, chunksize=32)
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def _begin() -> None:
+    gc.disable()  # the cyclic collector looks in vain through each new tree, a quarter of the time
+    ranks.end_with_parent()
 
 
 def _paragraphs(path: Path) -> list[str]:
@@ -104,25 +109,13 @@ def _docstrings_of_file(path: Path) -> list[str]:
     if b'"""' not in source and b"'''" not in source and path.stem != "topics":
         return []  # parsing is what takes the time
     try:
-        with warnings.catch_warnings(), _no_collection():
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # invalid escapes in other people's strings
             is_topics = path.parts[-2:] == ("pydoc_data", "topics.py")
             # A docstring with a NUL in it (an unescaped "\\0") is no text that a file could hold.
             return [text for text in _docstrings(ast.parse(source).body, is_topics) if "\0" not in text]
     except (SyntaxError, ValueError, RecursionError):
         return []
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Switch the cyclic collector off: it looks in vain through each new tree, a quarter of the time."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _docstrings(body: Iterable[ast.stmt], is_topics: bool = False) -> Iterator[str]:

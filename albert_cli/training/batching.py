@@ -11,6 +11,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from albert_cli.config import NotNegative, Positive
 from albert_cli.errors import ConfigError
 from albert_cli.random import Integers
 from albert_cli.training.settings import TrainSettings
@@ -25,14 +26,9 @@ class BatchSettings:
     included, where `train.micro_batch_size` would bound its sequences.
     """
 
-    warmup_steps: int = 0
-    warmup_from: int = 32
-    micro_tokens: int = 0
-
-    def __post_init__(self) -> None:
-        for name, least in (("warmup_steps", 0), ("warmup_from", 1), ("micro_tokens", 0)):
-            if getattr(self, name) < least:
-                raise ConfigError(f"batch.{name} is {getattr(self, name)}", f"it must be at least {least}")
+    warmup_steps: NotNegative = 0
+    warmup_from: Positive = 32
+    micro_tokens: NotNegative = 0
 
     def check(self, batch_size: int, max_seq_length: int) -> None:
         """Raise `ConfigError` where these settings do not fit the rest of the recipe."""

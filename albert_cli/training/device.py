@@ -12,7 +12,6 @@ from typing import Any, Final, Literal
 
 import numpy as np
 import torch
-import torch._inductor.config
 from torch import nn
 
 from albert_cli import console, machine
@@ -166,7 +165,9 @@ def reproducible(wanted: bool) -> Iterator[None]:
     memory.fill_uninitialized_memory = False  # none is read here, and filling takes time
     try:
         # Triton's kernels are otherwise chosen by what was fastest in this process.
-        with torch._inductor.config.patch(deterministic=True):
+        from torch._inductor import config as inductor  # takes as long as torch itself
+
+        with inductor.patch(deterministic=True):
             yield
     except RuntimeError as error:
         if "deterministic implementation" not in str(error):

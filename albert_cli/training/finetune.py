@@ -18,47 +18,33 @@ from albert_cli.errors import CheckpointError, DivergedError
 from albert_cli.model import card, hub
 from albert_cli.model.config import ModelConfig
 from albert_cli.ranks import Group
+from albert_cli.results import RESULTS, Result
 from albert_cli.tasks.base import Array, Task
 from albert_cli.training import run
 from albert_cli.training.checkpoint import TrainState
 from albert_cli.training.device import use_threads
-from albert_cli.training.divergence import DIVERGED
-from albert_cli.training.loop import Loop, LoopSettings, MicroBatch, micro_batches
+from albert_cli.training.loop import DIVERGED, Job, Loop, MicroBatch, micro_batches
 from albert_cli.training.optimizers import make_optimizer
 from albert_cli.training.settings import AUTO
 from albert_cli.training.task_recipe import FinetuneRecipe, TaskSchedule
-from albert_cli.training.task_setup import Prepared, prepare
+from albert_cli.training.task_setup import Prepared
 
-__all__ = ["RESULTS", "Prepared", "TaskJob", "finetune", "prepare"]
-
-RESULTS = "results.json"
 _AT_CHANCE = 0.99  # of the loss of a model that knows only how often each label occurs
 _REMEDY = "a lower optimizer.lr, a longer warm-up or another seed may help"
 
 
 @dataclass
-class TaskJob:
+class TaskJob(Job):
     """One fine-tuning run as a job of the loop; the best model so far stands in `out` with its predictions on dev."""
 
     prepared: Prepared
-    own: FinetuneRecipe  # the task's recipe with the run's seed, and numbers in the place of "auto"
+    settings: FinetuneRecipe  # the task's recipe with the run's seed, and numbers in the place of "auto"
     model: nn.Module
     out: Path
 
     @property
     def loss_names(self) -> tuple[str, ...]:
-        """The one loss of the task."""
         return ("loss",)
-
-    @property
-    def extra_metrics(self) -> Mapping[str, str]:
-        """Nothing beside the loss: dev says more."""
-        return {}
-
-    @property
-    def recipe(self) -> str:
-        """The resolved recipe as TOML."""
-        return config.dump_toml(self.own)
 
     @property
     def config(self) -> ModelConfig:
@@ -66,8 +52,7 @@ class TaskJob:
         return self.model.config  # type: ignore[return-value]
 
     def draw(self, step: int, group: Group) -> list[MicroBatch]:
-        """This rank's micro-batches of the step."""
-        settings, train = self.own.train, self.prepared.train
+        settings, train = self.settings.train, self.prepared.train
         index = train.batch_index(settings.seed, step, settings.batch_size)
         parts = []
         for number, start, stop in micro_batches(settings.batch_size, settings.micro_batch_size, group):
@@ -77,11 +62,9 @@ class TaskJob:
         return parts
 
     def loss_sums(self, data: tuple[PackedBatch, Array]) -> dict[str, Tensor]:
-        """The task's loss summed over a micro-batch."""
         return {"loss": self.prepared.task.loss_sum(self.model, *data, self.prepared.device)}
 
     def evaluate(self, group: Group) -> dict[str, float]:
-        """The task's metrics on dev, and the mean loss."""
         p = self.prepared
         self.outputs = p.task.predict(self.model, p.dev, p.device)
         return p.task.evaluation(self.outputs, p.dev, p.dev_examples)
@@ -93,10 +76,9 @@ class TaskJob:
     def keep_best(self, metrics: Mapping[str, float], state: TrainState) -> None:
         """Commit the best model so far with its predictions on dev, and delete those that no state refers to."""
         p, directory = self.prepared, _best(self.out, state.step)
-        if directory.exists():  # of an attempt that ended before its state was saved
-            store.remove_directory(directory)
         parents = {"checkpoint": str(p.provenance["checkpoint"])}
-        with store.commit_directory(directory, "task", parents) as staging:
+        # There is one where an attempt ended before its state was saved.
+        with store.commit_directory(directory, "task", parents, replace=True) as staging:
             self.write_model(staging)
             named = str(store.read_json(staging / "config.json")["architectures"][0])
             architecture = f"For{named.partition('For')[2]}"
@@ -107,19 +89,18 @@ class TaskJob:
             store.remove_directory(old)
 
     def write_model(self, directory: Path) -> None:
-        """The encoder and its head, and the tokenizer."""
         task = self.prepared.task
-        made_for = hub.FinetunedFor(task.name, task.inputs, self.own.data.max_seq_length)
+        made_for = hub.FinetunedFor(task.name, task.inputs, self.settings.data.max_seq_length)
         task.write_model(self.model, directory, made_for)
         self.prepared.vocabulary.copy_to(directory, self.config.max_position_embeddings)
 
 
 def finetune(
     prepared: Prepared, out: Path, seed: int | None = None, resume: run.Resume = "auto", *, again: bool = True
-) -> dict[str, Any]:
+) -> Result:
     """Train one seed (default: the recipe's) into `out`, keeping the checkpoint that is best on dev.
 
-    Returns its `results.json`. A finished run with the same recipe is verified and not repeated. One that diverged goes
+    Returns its result. A finished run with the same recipe is verified and not repeated. One that diverged goes
     on from its last checkpoint, or, unless `again`, is not repeated either: it raises what it raised then.
     """
     if seed is not None:
@@ -136,13 +117,15 @@ def finetune(
         if old is not None:
             run.check_same(out, old, recipe)
             if (out / RESULTS).is_file():
-                done = store.read_json(out / RESULTS)
-                run.check_parents(out, done, prepared.parents)
+                done = Result.read(out / RESULTS)
+                run.check_parents(out, done.as_json(), prepared.parents)
                 store.verify(out, "task")
                 _remove_steps(out)
                 return done
-            if not again:
-                _raise_if_diverged(out, prepared.parents)
+            ended = store.read_json(out / DIVERGED) if not again and (out / DIVERGED).is_file() else {}
+            if "message" in ended:
+                run.check_parents(out, ended["parents"], prepared.parents)
+                raise DivergedError(ended["message"])
         found = {k: getattr(prepared.train_settings, k) for k in AUTO if getattr(recipe.train, k) == "auto"}
         recipe = dataclasses.replace(recipe, train=dataclasses.replace(recipe.train, **found))
         try:
@@ -154,16 +137,7 @@ def finetune(
             raise
 
 
-def _raise_if_diverged(out: Path, parents: Mapping[str, str]) -> None:
-    """Raise what an earlier start ended with, where it diverged."""
-    record = store.read_json(out / DIVERGED) if (out / DIVERGED).is_file() else {}
-    if "message" in record:
-        run.check_parents(out, record["parents"], parents)
-        raise DivergedError(record["message"])
-
-
-def _train(prepared: Prepared, recipe: FinetuneRecipe, out: Path, status: run.Status) -> dict[str, Any]:
-    """A run from its newest checkpoint, if it has one, to its results."""
+def _train(prepared: Prepared, recipe: FinetuneRecipe, out: Path, status: run.Status) -> Result:
     p, seed, text = prepared, recipe.train.seed, config.dump_toml(recipe)
     model = p.new_model(seed, recipe.train)
     job = TaskJob(p, recipe, model, out)
@@ -173,27 +147,23 @@ def _train(prepared: Prepared, recipe: FinetuneRecipe, out: Path, status: run.St
     _drop_states_without_their_best(out)
     state = run.resume_state(out, optimizer, lambda d: hub.load_into(model, hub.read(d), "all"), group, p.parents)
     run.running(out, status, state.step, p.schedule.total_steps)
-    loop = Loop(
-        job, optimizer, LoopSettings(recipe.optimizer, p.schedule, recipe.train), out, group,
-        f"{p.task.title} seed {seed}", p.parents, state,
-    )  # fmt: skip
-    loop.run()
+    Loop(job, optimizer, p.schedule, out, group, f"{p.task.title} seed {seed}", p.parents, state).run()
     best = _best(out, state.best_step)
     with store.publish(out, "task", store.verify(best, "task").parents) as staging:
         for path in best.iterdir():
             if path.name != store.MANIFEST:
                 store.write_bytes(staging / path.name, path.read_bytes())
     hub.load_into(model, hub.read(out), "all")
-    results, outputs = p.results(model, recipe.train.precision)
-    results |= {"seed": seed, "best_step": state.best_step}
+    result, outputs = p.results(model, recipe.train.precision)
     train = p.examples[str(p.task.train_split)]
-    results["collapsed"] = collapse_reason(p.task, outputs, p.dev, train, out / "metrics.jsonl", results)
-    if results["collapsed"]:
-        console.warn(f"{p.task.title} seed {seed} collapsed: {results['collapsed']}; {_REMEDY}")
-    results["seconds"] = round(state.seconds, 2)
-    store.write_json(out / RESULTS, results)  # from here on the run is done
+    collapsed = collapse_reason(p.task, outputs, p.dev, train, out / "metrics.jsonl", result)
+    if collapsed:
+        console.warn(f"{p.task.title} seed {seed} collapsed: {collapsed}; {_REMEDY}")
+    of_run = {"seed": seed, "best_step": state.best_step, "collapsed": collapsed, "seconds": round(state.seconds, 2)}
+    result = result.model_copy(update=of_run)
+    result.write(out / RESULTS)  # from here on the run is done
     _remove_steps(out)
-    return results
+    return result
 
 
 def collapse_reason(
@@ -202,17 +172,17 @@ def collapse_reason(
     dev: Any,
     train: Sequence[Any],
     journal: Path,
-    results: Mapping[str, Any],
+    result: Result,
 ) -> str | None:
     """Why a run counts as collapsed, in a few words: constant predictions, or a loss at chance. None for any other.
 
-    `outputs` are those of the kept model on the features `dev`, `journal` is the run's `metrics.jsonl`, `results` its
-    scores. Only evaluations are looked at: the training losses of the journal are means since a line or a resumption.
+    `outputs` are those of the kept model on the features `dev`, `journal` is the run's `metrics.jsonl`.
+    Only evaluations are looked at: the training losses of the journal are means since a line or a resumption.
     """
     if same := task.constant_output(outputs, dev):
         return same
-    majority, chance = results["majority"], task.chance_loss(train)
-    if majority is None or results["score"] > majority or not chance:
+    majority, chance = result.majority, task.chance_loss(train)
+    if majority is None or result.score is None or result.score > majority or not chance:
         return None
     losses = [float(row["eval"]["loss"]) for row in store.read_journal(journal) if "loss" in row.get("eval", {})]
     if losses and min(losses) >= _AT_CHANCE * chance:

@@ -21,7 +21,7 @@ from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training import checkpoint
-from albert_cli.training.settings import HARMLESS, ScheduleSettings, without_retired
+from albert_cli.training.settings import HARMLESS, ScheduleSettings
 
 # What must be alike, because tensors have its size or compute something else with another value.
 _ALIKE = (
@@ -84,7 +84,7 @@ class RunBefore:
                 "initial.checkpoint starts from the weights alone",
             )
         step = int(store.read_json(directory / "state.json")["step"])
-        recipe = without_retired(config.merge(defaults, found))
+        recipe = config.without_retired(config.merge(defaults, found))
         return RunBefore(directory, step, recipe, manifest.parents.get("data"))
 
     @property

@@ -11,29 +11,33 @@ import contextlib
 import math
 import signal
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import FrameType
-from typing import Any, NoReturn, Protocol
+from typing import Any, Final, NoReturn
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from albert_cli import console, machine, store
+from albert_cli import config, console, machine, store
 from albert_cli.data.prefetch import prefetch
 from albert_cli.errors import DivergedError, Interrupted
-from albert_cli.ranks import Group
-from albert_cli.training import checkpoint, divergence
+from albert_cli.ranks import Group, handled
+from albert_cli.training import checkpoint
 from albert_cli.training.checkpoint import TrainState
 from albert_cli.training.device import autocast, reproducible
 from albert_cli.training.hints import Hints
 from albert_cli.training.log import RunLog, Window, beside_the_bar
 from albert_cli.training.optimizers import clip, make_optimizer, update
-from albert_cli.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
+from albert_cli.training.settings import ScheduleSettings
+
+DIVERGED: Final = "diverged.json"
+_RECENT = 20  # last steps in it
+_SAVE = getattr(signal, "SIGUSR1", signal.SIGTERM)  # what SLURM can send before the time limit
 
 
 @dataclass(frozen=True)
@@ -51,40 +55,52 @@ class MicroBatch:
     flops: float = 0.0
 
 
-class Job(Protocol):
-    """What the loop trains."""
+class Job(ABC):
+    """What the loop trains: `settings` is the recipe, whose `[train]` and `[optimizer]` the loop reads."""
 
-    @property
-    def model(self) -> nn.Module:
-        """The module whose parameters are trained."""
+    model: nn.Module
+    settings: Any
 
     @property
     def recipe(self) -> str:
         """The resolved recipe as TOML, kept in every checkpoint."""
+        return config.dump_toml(self.settings)
 
     @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return next(self.model.parameters()).device
+
+    @property
+    @abstractmethod
     def loss_names(self) -> tuple[str, ...]:
         """The losses whose sum is minimised."""
 
     @property
     def extra_metrics(self) -> Mapping[str, str]:
         """Sums of `loss_sums` that are logged beside the losses, each with the loss whose count divides it."""
+        return {}
 
+    @abstractmethod
     def draw(self, step: int, group: Group) -> list[MicroBatch]:
         """This rank's micro-batches of a step: a pure function of (seed, step, rank, world size)."""
 
+    @abstractmethod
     def loss_sums(self, data: Any) -> dict[str, Tensor]:
         """The sums of each loss over the items of one micro-batch, named as in its `counts`, and of extra metrics."""
 
+    @abstractmethod
     def evaluate(self, group: Group) -> dict[str, float]:
         """Scores of the current weights, none when there is nothing to score on; called in evaluation mode."""
 
+    @abstractmethod
     def score(self, metrics: Mapping[str, float]) -> float:
         """The number by which evaluations are compared; greater is better."""
 
-    def keep_best(self, metrics: Mapping[str, float], state: TrainState) -> None:
+    def keep_best(self, metrics: Mapping[str, float], state: TrainState) -> None:  # noqa: B027
         """Called on rank 0 when an evaluation is the best so far."""
 
+    @abstractmethod
     def write_model(self, directory: Path) -> None:
         """Write the model as a Hugging Face directory into a staged directory."""
 
@@ -96,22 +112,13 @@ def micro_batches(total: int, size: int, group: Group) -> Iterator[tuple[int, in
             yield number, start, min(start + size, total)
 
 
-@dataclass(frozen=True)
-class LoopSettings:
-    """The sections of a recipe that the loop reads."""
-
-    optimizer: OptimizerSettings
-    schedule: ScheduleSettings
-    train: TrainSettings
-
-
 @dataclass
 class Loop:
     """One run of a job, from its state to its last step; `label` names it beside the progress bar."""
 
     job: Job
     optimizer: Optimizer
-    settings: LoopSettings
+    schedule: ScheduleSettings
     out: Path
     group: Group
     label: str = "train"
@@ -119,25 +126,20 @@ class Loop:
     state: TrainState = field(default_factory=TrainState)
     hints: Hints | None = None
 
-    @property
-    def device(self) -> torch.device:
-        """Where the model is."""
-        return next(self.job.model.parameters()).device
-
     def run(self) -> dict[str, float]:
         """Train to the last step; return its evaluation.
 
         Raises `DivergedError` before an update that is not finite, and `Interrupted` after saving when the
         process was asked to stop (SIGTERM, SIGUSR1, Ctrl-C).
         """
-        train = self.settings.train
-        if train.deterministic and self.device.type == "cuda":
+        train = self.job.settings.train
+        if train.deterministic and self.job.device.type == "cuda":
             console.note(
                 "train.deterministic: slower kernels, attention's backward pass above all; "
                 "`albert bench pretrain` with and without it shows by how much"
             )
         metrics: dict[str, float] = {}
-        with contextlib.closing(self.steps(self.settings.schedule.total_steps)) as steps:
+        with contextlib.closing(self.steps(self.schedule.total_steps)) as steps:
             for _ in steps:
                 if self._is_due(train.eval_every):
                     metrics = self._evaluate()
@@ -158,20 +160,20 @@ class Loop:
 
         Evaluating, saving and stopping are left to the caller; closing the generator closes the files.
         """
-        train, total = self.settings.train, self.settings.schedule.total_steps
+        train, total = self.job.settings.train, self.schedule.total_steps
         self._log = None
         if self.group.rank == 0:
-            (self.out / divergence.DIVERGED).unlink(missing_ok=True)
+            (self.out / DIVERGED).unlink(missing_ok=True)
             self._log = RunLog(self.out, self.state.step, self.hints)
-        self._recent: deque[Mapping[str, float]] = deque(maxlen=divergence.RECENT)
-        peak = machine.matmul_peak(train.precision, self.device, seconds=0.1)
-        self._window = Window()
+        self._recent: deque[Mapping[str, float]] = deque(maxlen=_RECENT)
+        peak = machine.matmul_peak(train.precision, self.job.device, seconds=0.1)
+        self._window, self._is_asked = Window(), False
         self._last_save = self._started = time.monotonic()
         self._seconds_before = self.state.seconds
         with (
             contextlib.closing(self._log) if self._log else contextlib.nullcontext(),
             reproducible(train.deterministic),
-            _stop_signals() as self._stop,
+            handled((signal.SIGTERM, signal.SIGINT, _SAVE), self._on_signal),
             prefetch(lambda step: self.job.draw(step, self.group), range(self.state.step, total)) as batches,
             console.progress(self.label, shown, self.state.step) as bar,
         ):
@@ -185,6 +187,12 @@ class Loop:
                     self._window = Window()
                 yield
 
+    def _on_signal(self, number: int, frame: object) -> None:
+        """Note SIGTERM, SIGUSR1 and the first Ctrl-C; a second Ctrl-C interrupts at once."""
+        if self._is_asked and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self._is_asked = True
+
     # ------------------------------------------------------------ one step
 
     def _step(self, parts: Sequence[MicroBatch]) -> None:
@@ -193,10 +201,10 @@ class Loop:
         The wait cannot be left out: no update may follow a gradient that is not finite, so its norm must be known
         first. Losses, accuracies and the ranks' wishes to stop or to save come in the same copy.
         """
-        s = self.settings
-        means = accumulate(self.job, parts, s.train, self.state.step, self.group)
-        norm = clip(self.job.model, s.optimizer.clip_norm)
-        lr = s.schedule.rate(self.state.step, s.optimizer.peak)
+        settings = self.job.settings
+        means = accumulate(self.job, parts, self.state.step, self.group)
+        norm = clip(self.job.model, settings.optimizer.clip_norm)
+        lr = self.schedule.rate(self.state.step, settings.optimizer.peak)
         values = self._exchange(means, norm)
         losses = {name: values[name] for name in self.job.loss_names}
         step = {"loss": sum(losses.values()), **values, "lr": lr}
@@ -214,9 +222,9 @@ class Loop:
         The gradient was summed over the ranks before, so a part that is not finite is seen by all of them. Notes
         whether a rank was asked to stop, and whether a checkpoint is due by rank 0's clock.
         """
-        _, seconds = self.settings.train.save_interval()
+        _, seconds = self.job.settings.train.save_interval()
         is_time = self.group.rank == 0 and 0 < seconds <= time.monotonic() - self._last_save
-        wishes = torch.tensor([float(self._stop.is_set), float(is_time)])
+        wishes = torch.tensor([float(self._is_asked), float(is_time)])
         own = torch.cat([torch.stack(list(means.values())), wishes.to(norm.device, non_blocking=True)])
         *values, stop, save, last = torch.cat([self.group.sum(own), norm[None]]).tolist()
         self.must_stop, self._save_is_due = stop > 0, save > 0
@@ -226,24 +234,32 @@ class Loop:
         """Leave `diverged.json`, and end. The step is computed once more, to see on which rank the cause lies."""
         step = self.state.step
         self.optimizer.zero_grad()
-        own = accumulate(self.job, parts, self.settings.train, step, Group())
-        bad = {name for name in losses if not math.isfinite(float(own[name]))} or divergence.not_finite(self.job.model)
+        own = accumulate(self.job, parts, step, Group())
+        bad = {n for n in losses if not math.isfinite(float(own[n]))} or not_finite(self.job.model)
         self.optimizer.zero_grad()
         names = [*losses, *(name for name, _ in self.job.model.named_parameters())]
-        rows = self.group.gather_numbers([float(name in bad) for name in names])
-        causes = {rank: [n for n, is_bad in zip(names, row, strict=True) if is_bad] for rank, row in enumerate(rows)}
+        causes = self.group.gather([name for name in names if name in bad])
         numbers = ", ".join(f"{name} {value:.4g}" for name, value in losses.items())
-        at = divergence.where(causes)
+        at = where(causes)
         message = f"step {step}: the loss or gradient is not finite ({numbers}{at}); nothing was updated"
         if self.group.rank == 0:
-            found = divergence.record(step, causes, self._recent)
-            found = {"message": message, **found, "parents": dict(self.parents)}
-            store.write_json(self.out / divergence.DIVERGED, found)
+            found = {
+                "message": message,
+                "step": step,
+                "not_finite": [{"rank": rank, "names": of} for rank, of in enumerate(causes) if of],
+                "found_again": any(causes),
+                # JSON has no NaN
+                "last_steps": [
+                    {k: v if math.isfinite(v) else str(v) for k, v in values.items()} for values in self._recent
+                ],
+                "parents": dict(self.parents),
+            }
+            store.write_json(self.out / DIVERGED, found)
         raise DivergedError(message, "lower optimizer.lr or lengthen the warm-up; the last checkpoint is intact")
 
     def _is_due(self, every: int) -> bool:
         """Whether the last step or a multiple of `every` is done; 0: the last step only."""
-        last = self.settings.schedule.total_steps
+        last = self.schedule.total_steps
         return self.state.step == last or (every > 0 and self.state.step % every == 0)
 
     # ------------------------------------------------------------ every so often
@@ -251,7 +267,7 @@ class Loop:
     def _evaluate(self) -> dict[str, float]:
         """Score the weights, note it, and let the job keep them when they are the best so far."""
         started = time.monotonic()
-        metrics = evaluate(self.job, self.settings.train.precision, self.group)
+        metrics = evaluate(self.job, self.group)
         if not metrics:
             return {}
         score = self.job.score(metrics)
@@ -271,7 +287,7 @@ class Loop:
         if self.group.rank == 0:
             checkpoint.save(
                 self.out, self.state, self.optimizer, self.job.write_model, recipe=self.job.recipe,
-                parents=self.parents, keep=self.settings.train.keep,
+                parents=self.parents, keep=self.job.settings.train.keep,
             )  # fmt: skip
         self.group.barrier()
         self._last_save = time.monotonic()
@@ -280,23 +296,21 @@ class Loop:
 # ---------------------------------------------------------------- the arithmetic of a step
 
 
-def accumulate(
-    job: Job, parts: Sequence[MicroBatch], settings: TrainSettings, step: int, group: Group
-) -> dict[str, Tensor]:
+def accumulate(job: Job, parts: Sequence[MicroBatch], step: int, group: Group) -> dict[str, Tensor]:
     """Leave in `.grad` the gradient of the global batch's loss; return this rank's part of each mean over that batch.
 
     The parts of all ranks add up to the losses and to the extra metrics. Every sum is divided by its
     count over the *global* batch, so that neither the micro-batch size nor the number of ranks changes the update;
     gradients are summed locally and reduced once. Nothing here waits for the device.
     """
-    names, device = job.loss_names, next(job.model.parameters()).device  # a rank without micro-batches needs them too
+    names, device, train = job.loss_names, job.device, job.settings.train  # a rank without micro-batches needs them too
     own = torch.tensor([float(sum(p.counts[n] for p in parts)) for n in names]).to(device, non_blocking=True)
     counts = dict(zip(names, group.sum(own).clamp(min=1.0), strict=True))
     counts |= {name: counts[loss] for name, loss in job.extra_metrics.items()}
     means = {name: torch.zeros((), device=device) for name in counts}
     for part in parts:
-        checkpoint.seed_for(settings.seed, step, part.number)
-        with autocast(settings.precision, device):
+        checkpoint.seed_for(train.seed, step, part.number)
+        with autocast(train.precision, device):
             sums = job.loss_sums(part.data)
         torch.stack([sums[name] / counts[name] for name in names]).sum().backward()  # type: ignore[no-untyped-call]
         for name, count in counts.items():
@@ -315,63 +329,49 @@ def reduce_gradients(model: nn.Module, group: Group) -> None:
         parameter.grad = part.view_as(parameter)
 
 
-def evaluate(job: Job, precision: str, group: Group) -> dict[str, float]:
-    """The scores of the current weights, with products in this precision."""
+def not_finite(model: nn.Module) -> set[str]:
+    """Names of the parameters whose gradient is not finite."""
+    with_gradient = [(name, p.grad) for name, p in model.named_parameters() if p.grad is not None]
+    return {name for name, gradient in with_gradient if not bool(torch.isfinite(gradient).all())}
+
+
+def where(causes: Sequence[Sequence[str]]) -> str:
+    """On which ranks the cause lies (their losses or else gradients that are not finite), for the error's one line."""
+    ranks = [rank for rank, names in enumerate(causes) if names]
+    if not ranks:
+        return "; computed again it was finite: suspect the hardware"
+    first = causes[ranks[0]]
+    named = f"{first[0]} and {len(first) - 1} more" if len(first) > 1 else first[0]
+    return f"; on rank {', '.join(map(str, ranks))}: {named}"
+
+
+def evaluate(job: Job, group: Group) -> dict[str, float]:
+    """The scores of the current weights, with products in the recipe's precision."""
     job.model.eval()
-    with torch.inference_mode(), autocast(precision, next(job.model.parameters()).device):
+    with torch.inference_mode(), autocast(job.settings.train.precision, job.device):
         metrics = job.evaluate(group)
     job.model.train()
     return metrics
 
 
-def measure(job: Job, settings: LoopSettings, group: Group, *, steps: int, seconds: float) -> float:
+def measure(job: Job, group: Group, *, steps: int, seconds: float) -> float:
     """Seconds that one step of a run takes: the loop's own, with the next batches drawn beside it and a journal.
 
     It runs for at least `steps` and at least `seconds`, of which the first half warms up: code is made for every new
     shape. The rate is next to nothing, so that none makes it diverge, but the weights are changed: throw them away.
     """
-    forever, tiny = ScheduleSettings(total_steps=10**9), replace(settings.optimizer, lr=1e-12)
+    tiny = replace(job.settings.optimizer, lr=1e-12)
+    job = replace(job, settings=replace(job.settings, optimizer=tiny))  # type: ignore[type-var]
     with TemporaryDirectory(prefix="albert-") as out:
-        loop = Loop(
-            job, make_optimizer(job.model, tiny), LoopSettings(tiny, forever, settings.train), Path(out), group,
-            label="measuring",
-        )  # fmt: skip
+        optimizer, forever = make_optimizer(job.model, tiny), ScheduleSettings(total_steps=10**9)
+        loop = Loop(job, optimizer, forever, Path(out), group, label="measuring")
         ends = [time.monotonic()]
         with contextlib.closing(loop.steps(None)) as taken:
             for _ in taken:
                 ends.append(time.monotonic())
                 if loop.must_stop:
                     raise Interrupted("stopped while the speed was measured", "nothing was trained yet")
-                if len(ends) > steps and group.broadcast(ends[-1] - ends[0]) >= seconds:
+                if len(ends) > steps and group.agree(ends[-1] - ends[0]) >= seconds:
                     break
     half = (len(ends) - 1) // 2
-    return group.broadcast((ends[-1] - ends[half]) / (len(ends) - 1 - half))
-
-
-# ---------------------------------------------------------------- asked to stop
-
-
-@dataclass
-class _Stop:
-    is_set: bool = False
-
-
-@contextlib.contextmanager
-def _stop_signals() -> Iterator[_Stop]:
-    """Turn SIGTERM, SIGUSR1 and the first Ctrl-C into a flag; a second Ctrl-C interrupts at once."""
-    stop = _Stop()
-    before: dict[int, Any] = {}
-
-    def on_signal(number: int, frame: FrameType | None) -> None:
-        if stop.is_set and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        stop.is_set = True
-
-    with contextlib.suppress(ValueError):  # not in the main thread: the caller handles signals
-        for number in (signal.SIGTERM, signal.SIGINT, getattr(signal, "SIGUSR1", signal.SIGTERM)):
-            before.setdefault(number, signal.signal(number, on_signal))
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    return group.agree((ends[-1] - ends[half]) / (len(ends) - 1 - half))

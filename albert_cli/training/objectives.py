@@ -10,30 +10,25 @@ from typing import Literal
 import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch import Tensor
 
-from albert_cli import config
 from albert_cli.counting import costs
 from albert_cli.data.batches import PackedBatch, PairSettings, batch, lengths
 from albert_cli.data.shards import TokenCorpus
 from albert_cli.model import card, hub
-from albert_cli.model.heads import PretrainingLogits, PretrainingModel
+from albert_cli.model.heads import PretrainingModel
 from albert_cli.model.packing import pack
 from albert_cli.random import Integers
 from albert_cli.ranks import Group
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.batching import cut_by_tokens
-from albert_cli.training.checkpoint import TrainState
 from albert_cli.training.distill import Teacher
-from albert_cli.training.loop import MicroBatch, micro_batches
+from albert_cli.training.loop import Job, MicroBatch, micro_batches
 from albert_cli.training.pretrain_recipe import PretrainRecipe
 
 # Held-out examples are drawn like training ones, from a seed that no run's own seed can equal.
 EVALUATION_SEED = 2**62
 IGNORE = -1  # the sentence-order label of a sequence that has none
-# Two segments of a few words say little about their order: it is also scored where both have this many tokens.
-LONG_SEGMENT = 64
 
 
 @dataclass(frozen=True)
@@ -51,7 +46,7 @@ class PretrainingText:
 
 
 @dataclass
-class PretrainingJob:
+class PretrainingJob(Job):
     """Masked-language and sentence-order training over a token corpus."""
 
     model: PretrainingModel
@@ -59,16 +54,6 @@ class PretrainingJob:
     text: PretrainingText
     last_metrics: Mapping[str, float] = field(default_factory=dict)
     teacher: Teacher | None = None
-
-    @property
-    def recipe(self) -> str:
-        """The resolved recipe as TOML."""
-        return config.dump_toml(self.settings)
-
-    @property
-    def device(self) -> torch.device:
-        """Where the model is."""
-        return self.model.masked.bias.device
 
     @property
     def loss_names(self) -> tuple[str, ...]:
@@ -85,7 +70,6 @@ class PretrainingJob:
         return {name.replace("loss", "accuracy"): name for name in self._scored}
 
     def draw(self, step: int, group: Group) -> list[MicroBatch]:
-        """This rank's micro-batches of the step."""
         s = self.settings
         index, seed = s.batches.indices(step), s.train.seed
         if budget := s.batch.micro_tokens:
@@ -113,17 +97,19 @@ class PretrainingJob:
 
     def loss_sums(self, data: PackedBatch) -> dict[str, Tensor]:
         """Summed cross-entropy at the masked positions, and over the sequences that have an order; what is right."""
-        logits, *labels = self._forward(data)
-        sums = _sums(logits, *labels)
-        if self.teacher:
-            sums["distill_loss"] = self.teacher.loss(logits.masked, pack(data, self.device, data.masked_index))
-        return sums
-
-    def _forward(self, data: PackedBatch) -> tuple[PretrainingLogits, Tensor, Tensor]:
         tokens = pack(data, self.device, data.masked_index)
         labels = torch.from_numpy(data.masked_labels.astype(np.int64)).to(self.device, non_blocking=True)
-        sop = torch.from_numpy(data.order_labels.astype(np.int64)).to(self.device, non_blocking=True)
-        return self.model(tokens), labels, sop
+        order = torch.from_numpy(data.order_labels.astype(np.int64)).to(self.device, non_blocking=True)
+        logits = self.model(tokens)
+        sums = {  # softmax in fp32, whatever the precision of the products
+            "mlm_loss": F.cross_entropy(logits.masked.float(), labels, reduction="sum"),
+            "order_loss": F.cross_entropy(logits.sentence_order.float(), order, ignore_index=IGNORE, reduction="sum"),
+            "mlm_accuracy": right(logits.masked.detach(), labels),
+            "order_accuracy": right(logits.sentence_order.detach(), order),
+        }
+        if self.teacher:
+            sums["distill_loss"] = self.teacher.loss(logits.masked, tokens)
+        return sums
 
     def evaluate(self, group: Group) -> dict[str, float]:
         """Losses and accuracies over fixed sets of examples, the same at every step of every run.
@@ -156,23 +142,18 @@ class PretrainingJob:
     def _means(self, corpus: TokenCorpus, pairs: PairSettings, group: Group) -> dict[str, float]:
         """The mean of all that `loss_sums` gives, over the evaluation's examples drawn by these rules.
 
-        `order_accuracy_long` is over the pairs whose segments both have `LONG_SEGMENT` tokens. What there is none of
-        has no mean: next sentences in a single document, order where documents have one sentence.
+        What there is none of has no mean: next sentences in a single document, order where documents have one sentence.
         """
         over = {**{name: name for name in self._scored}, **self.extra_metrics}
-        if "order_accuracy" in over:
-            over["order_accuracy_long"] = "long"
-        sums, counts = dict.fromkeys(over, 0.0), dict.fromkeys([*self._scored, "long"], 0)
+        sums, counts = dict.fromkeys(over, 0.0), dict.fromkeys(self._scored, 0)
         size = self.settings.batch.sequences(self.settings.train, pairs.max_seq_length)
         for number, start, stop in micro_batches(self.settings.train.eval_sequences, size, group):
             part = self._micro_batch(corpus, number, EVALUATION_SEED, np.arange(start, stop), pairs)
-            logits, labels, sop = self._forward(part.data)
-            long = torch.where(torch.from_numpy(has_long_segments(part.data)).to(self.device), sop, IGNORE)
-            found = {**_sums(logits, labels, sop), "order_accuracy_long": right(logits.sentence_order, long)}
+            found = self.loss_sums(part.data)
             sums = {name: sums[name] + found[name].item() for name in over}
-            part_counts = {**part.counts, "long": int((long != IGNORE).sum())}
-            counts = {name: counts[name] + part_counts[name] for name in counts}
-        totals = group.sum_numbers([*sums.values(), *map(float, counts.values())])
+            counts = {name: counts[name] + part.counts[name] for name in counts}
+        ranks = group.gather([*sums.values(), *map(float, counts.values())])
+        totals = [sum(values) for values in zip(*ranks, strict=True)]
         number_of = dict(zip(counts, totals[len(over) :], strict=True))
         means = zip(over, totals[: len(over)], strict=True)
         return {name: total / number_of[over[name]] for name, total in means if number_of[over[name]]}
@@ -181,33 +162,11 @@ class PretrainingJob:
         """Masked-word loss, negated: of the held-out text, or else of the first corpus that is scored."""
         return -next(value for name, value in metrics.items() if name.endswith("mlm_loss"))
 
-    def keep_best(self, metrics: Mapping[str, float], state: TrainState) -> None:
-        """Pretraining keeps its steps, not its best: the schedule ends at the best."""
-
     def write_model(self, directory: Path) -> None:
-        """The encoder with both heads, its tokenizer and its card."""
         hub.write(self.model, directory, "ForPreTraining")
         shape, sentence_loss = self.model.config, self.settings.data.sentence_loss
         self.text.vocabulary.copy_to(directory, shape.max_position_embeddings)
         card.write(directory, card.pretrained(shape, sentence_loss, self.last_metrics, self.recipe))
-
-
-def _sums(logits: PretrainingLogits, labels: Tensor, sop: Tensor) -> dict[str, Tensor]:
-    """Both losses summed (softmax in fp32, whatever the precision of the products), and how much is right."""
-    return {
-        "mlm_loss": F.cross_entropy(logits.masked.float(), labels, reduction="sum"),
-        "order_loss": F.cross_entropy(logits.sentence_order.float(), sop, ignore_index=IGNORE, reduction="sum"),
-        "mlm_accuracy": right(logits.masked.detach(), labels),
-        "order_accuracy": right(logits.sentence_order.detach(), sop),
-    }
-
-
-def has_long_segments(data: PackedBatch) -> NDArray[np.bool_]:
-    """Whether both segments of each sequence have `LONG_SEGMENT` tokens, special tokens not counted: bool [N]."""
-    second = np.add.reduceat(data.segment_ids, data.offsets[:-1])  # B [SEP]
-    first = np.diff(data.offsets) - second  # [CLS] A [SEP]
-    long: NDArray[np.bool_] = (first - 2 >= LONG_SEGMENT) & (second - 1 >= LONG_SEGMENT)
-    return long
 
 
 def right(logits: Tensor, labels: Tensor) -> Tensor:

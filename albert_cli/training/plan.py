@@ -91,7 +91,7 @@ def within(budget: float, begun: float, recipe: PretrainRecipe, job: Pretraining
     """  # fmt: skip
     train, schedule, total, done = recipe.train, recipe.schedule, recipe.schedule.total_steps, recipe.first_step
     with use_threads(train.threads):
-        step = measure(_full_sized(job), recipe.for_loop, group, steps=8, seconds=min(10, budget / 20))
+        step = measure(_full_sized(job), group, steps=8, seconds=min(10, budget / 20))
         evaluation = evaluation_seconds(job, group)
     save = _SAVING[0] + costs.checkpoint_bytes(recipe.model) / _SAVING[1]
     every, interval = train.save_interval()
@@ -101,7 +101,7 @@ def within(budget: float, begun: float, recipe: PretrainRecipe, job: Pretraining
     saves = save / every if every else save * step / interval if interval else 0.0
     evaluations = evaluation / train.eval_every if train.eval_every else 0.0
     left = (1 - _RESERVE) * (budget - (time.monotonic() - begun)) - evaluation - save
-    steps = max(1, int(group.broadcast(left / (step + evaluations + saves))))
+    steps = max(1, int(group.agree(left / (step + evaluations + saves))))
 
     def scaled(number: int) -> int:
         return round(number * (done + steps) / total)
@@ -130,8 +130,8 @@ def evaluation_seconds(job: PretrainingJob, group: Group) -> float:
     started = 0.0
     for _ in range(2):  # the first warms up
         started = time.monotonic()
-        evaluate(part, settings.train.precision, group)
-    return group.broadcast((time.monotonic() - started) * whole / few)
+        evaluate(part, group)
+    return group.agree((time.monotonic() - started) * whole / few)
 
 
 def _full_sized(job: PretrainingJob, **train: Any) -> PretrainingJob:
@@ -191,7 +191,7 @@ def speed(
             return {"estimated_seconds": None, "measured_on_sequences": 0}
         size = few * group.world_size
         part = _full_sized(new_job(), batch_size=size, micro_batch_size=few)
-        seconds = measure(part, part.settings.for_loop, group, steps=2, seconds=0.5) * sequences / size
+        seconds = measure(part, group, steps=2, seconds=0.5) * sequences / size
     return {"estimated_seconds": round(seconds, 1), "measured_on_sequences": few}
 
 

@@ -30,7 +30,7 @@ from albert_cli.training.hints import Hints
 from albert_cli.training.initial import RunBefore, carry_over, read_parent
 from albert_cli.training.log import JOURNAL
 from albert_cli.training.loop import Loop
-from albert_cli.training.objectives import LONG_SEGMENT, PretrainingJob, PretrainingText
+from albert_cli.training.objectives import PretrainingJob, PretrainingText
 from albert_cli.training.optimizers import make_optimizer
 from albert_cli.training.pretrain_recipe import PretrainRecipe, resolve
 from albert_cli.training.settings import parse_duration
@@ -126,7 +126,7 @@ class Pretraining:
             counts = self.text.train.unigram_counts()
             shares = counts[counts > 0] / counts.sum()
             hints = Hints(float(-(shares * np.log(shares)).sum()), recipe.schedule.warmup)
-            loop = Loop(job, optimizer, recipe.for_loop, out, self.group, "pretrain", parents, state, hints)
+            loop = Loop(job, optimizer, recipe.schedule, out, self.group, "pretrain", parents, state, hints)
             loop.run()
             loop.save()
         return self._summary(out)
@@ -169,9 +169,9 @@ class Pretraining:
         # Decompositions of matrices may differ in their last bits between the ranks' processors.
         self.group.share(model.parameters())
         if self.group.rank == 0:
-            if (out / hub.START).exists():  # of a start that ended before its first step was saved
-                store.remove_directory(out / hub.START)
-            with store.commit_directory(out / hub.START, "checkpoint", {"data": self.data_fingerprint}) as staging:
+            parents = {"data": self.data_fingerprint}
+            # There is one where an attempt ended before its first step was saved.
+            with store.commit_directory(out / hub.START, "checkpoint", parents, replace=True) as staging:
                 job.write_model(staging)
         return TrainState()
 
@@ -191,13 +191,11 @@ class Pretraining:
 
     @cached_property
     def _parent(self) -> hub.Checkpoint | None:
-        """The checkpoint that the recipe starts from."""
         recipe = self.recipe
         return read_parent(recipe.initial, recipe.model, self.text.vocabulary) if recipe.initial else None
 
     @cached_property
     def _run_before(self) -> RunBefore | None:
-        """The run that the recipe continues."""
         initial = self.recipe.initial
         if initial is None or initial.continues is None or self._parent is None:
             return None
@@ -264,16 +262,7 @@ class Pretraining:
             run.keep_auto(recipe.train, old), recipe.model, self.device,
             sequences=recipe.micro_batch, length=recipe.data.max_seq_length,
         )  # fmt: skip
-        in_bf16, compiled, threads = self.group.broadcast_numbers(
-            [train.precision == "bf16", train.compile == "on", 0 if train.threads == "auto" else train.threads]
-        )
-        train = replace(
-            train,
-            precision="bf16" if in_bf16 else "fp32",
-            compile="on" if compiled else "off",
-            threads=int(threads) or "auto",
-        )
-        self.recipe = replace(recipe, train=train)
+        self.recipe = replace(recipe, train=self.group.agree(train))
 
     def _name_changes(self) -> None:
         """Put into the recipe, and print, what a continued run changes.
@@ -296,7 +285,6 @@ class Pretraining:
     # ------------------------------------------------------------ what came of it
 
     def _summary(self, out: Path) -> dict[str, Any]:
-        """What the finished run amounts to."""
         final = store.saved_steps(out)[-1]
         records = store.read_journal(out / JOURNAL)
         metrics = _last_evaluation(out, self.recipe.schedule.total_steps)
@@ -331,9 +319,7 @@ def summary_text(result: Mapping[str, Any]) -> str:
             f"the same text ({result['unigram_entropy']:.3f}); accuracy {result['mlm_accuracy']:.1%}"
         )
     if "order_accuracy" in result:
-        long = result.get("order_accuracy_long")
-        beside = f", {long:.1%} where both segments have {LONG_SEGMENT} tokens" if long is not None else ""
-        lines.append(f"held-out sentence-order accuracy {result['order_accuracy']:.1%}{beside}")
+        lines.append(f"held-out sentence-order accuracy {result['order_accuracy']:.1%}")
     for corpus in (key.removesuffix("mlm_loss") for key in result if key.endswith("/mlm_loss")):
         scores = {k.removeprefix(corpus).replace("_", " "): v for k, v in result.items() if k.startswith(corpus)}
         lines.append(corpus.rstrip("/") + ": " + ", ".join(f"{name} {value:.3f}" for name, value in scores.items()))

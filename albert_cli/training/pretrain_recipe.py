@@ -14,7 +14,6 @@ from albert_cli.model.starts import StartSettings
 from albert_cli.training.batching import Batches, BatchSettings
 from albert_cli.training.distill import DistillSettings
 from albert_cli.training.initial import InitialSettings
-from albert_cli.training.loop import LoopSettings
 from albert_cli.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
 
 
@@ -64,11 +63,6 @@ class PretrainRecipe:
     def first_step(self) -> int:
         """The number of steps that were done before this run, by one that it continues."""
         return (self.initial.step or 0) if self.initial else 0
-
-    @property
-    def for_loop(self) -> LoopSettings:
-        """The sections that the loop reads."""
-        return LoopSettings(self.optimizer, self.schedule, self.train)
 
 
 def resolve(recipe: str, overrides: Sequence[str], vocab_size: int) -> PretrainRecipe:

@@ -17,7 +17,7 @@ from albert_cli.errors import AlbertError, BusyError, CheckpointError, ConfigErr
 from albert_cli.ranks import Group, is_main
 from albert_cli.training import checkpoint
 from albert_cli.training.checkpoint import TrainState
-from albert_cli.training.settings import AUTO, HARMLESS, TrainSettings, without_retired
+from albert_cli.training.settings import AUTO, HARMLESS, TrainSettings
 
 Resume = Literal["auto", "must", "never"]
 
@@ -58,7 +58,7 @@ def check_same(out: Path, old: dict[str, Any], new: Any) -> None:
     A key that `old` lacks was not known to the release that wrote it, which computed as the key's default does. Older
     releases wrote "auto" as it stood, and found out at every start what it means.
     """
-    before = without_retired(config.merge(config.defaults(type(new)), old))
+    before = config.without_retired(config.merge(config.defaults(type(new)), old))
     before["train"] |= {key: getattr(new.train, key) for key in AUTO if before["train"][key] == "auto"}
     lines = [line for line in config.differences(before, config.as_dict(new)) if line.split(":")[0] not in HARMLESS]
     if lines:
@@ -90,7 +90,7 @@ def resume_state(
     directory = checkpoint.newest_valid(out) if group.rank == 0 else None
     if directory is not None and (manifest := store.read_manifest(directory)) is not None:
         check_parents(out, manifest.parents, parents)
-    step = int(group.broadcast(checkpoint.step_of(directory) if directory else -1))
+    step = group.agree(checkpoint.step_of(directory) if directory else -1)
     if step < 0:
         return begin()
     directory = checkpoint.step_directory(out, step)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Annotated, Literal
 
+from annotated_types import Ge, Gt, Lt
+
+from albert_cli.config import Fraction, NotNegative, Positive
 from albert_cli.errors import ConfigError
 
 
@@ -20,25 +23,17 @@ class OptimizerSettings:
     """
 
     name: Literal["lamb", "nvlamb", "adamw"] = "lamb"
-    lr: float | Literal["auto"] = 0.00176
-    weight_decay: float = 0.01
-    beta1: float = 0.9
-    beta2: float = 0.999
-    eps: float = 1e-6
-    clip_norm: float = 1.0
+    lr: Annotated[float, Gt(0), Lt(math.inf)] | Literal["auto"] = 0.00176
+    weight_decay: Annotated[float, Ge(0), Lt(math.inf)] = 0.01
+    beta1: Fraction = 0.9
+    beta2: Fraction = 0.999
+    eps: Annotated[float, Gt(0), Lt(math.inf)] = 1e-6
+    clip_norm: Annotated[float, Ge(0), Lt(math.inf)] = 1.0
     bias_correction: bool = False
 
     def __post_init__(self) -> None:
-        if self.lr == "auto":
-            _check("optimizer.lr", "auto", self.name != "adamw", "be a number with adamw: the rule is LAMB's")
-        else:
-            _check("optimizer.lr", self.lr, 0 < self.lr < math.inf, "be greater than 0")
-        _check("optimizer.eps", self.eps, 0 < self.eps < math.inf, "be greater than 0")
-        for name in ("weight_decay", "clip_norm"):
-            value = getattr(self, name)
-            _check(f"optimizer.{name}", value, 0 <= value < math.inf, "be at least 0")
-        for name in ("beta1", "beta2"):
-            _check(f"optimizer.{name}", getattr(self, name), 0 <= getattr(self, name) < 1, "lie in [0, 1)")
+        if self.lr == "auto" and self.name == "adamw":
+            raise ConfigError("optimizer.lr is auto", "it must be a number with adamw: the rule is LAMB's")
 
     @property
     def peak(self) -> float:
@@ -67,15 +62,10 @@ class ScheduleSettings:
     (`initial.continues`). The warm-up is a share of these steps.
     """
 
-    total_steps: int = 125_000
-    warmup_steps: int | None = None
-    warmup_ratio: float = 0.1
+    total_steps: Positive = 125_000
+    warmup_steps: NotNegative | None = None
+    warmup_ratio: Fraction = 0.1
     decay_steps: int | None = None
-
-    def __post_init__(self) -> None:
-        _check("schedule.total_steps", self.total_steps, self.total_steps >= 1, "be at least 1")
-        _check("schedule.warmup_ratio", self.warmup_ratio, 0 <= self.warmup_ratio < 1, "lie in [0, 1)")
-        _check("schedule.warmup_steps", self.warmup_steps, (self.warmup_steps or 0) >= 0, "be at least 0")
 
     def check(self) -> None:
         """Raise `ConfigError` where the rate would still be rising at the last step, or zero before it."""
@@ -127,29 +117,21 @@ class TrainSettings:
     a run that was resumed ends in the bytes of one that was not; a CPU does so anyway.
     """
 
-    seed: int = 0
-    batch_size: int = 32
-    micro_batch_size: int = 32
-    log_every: int = 50
-    eval_every: int = 500
-    eval_sequences: int = 1024
-    save_every: int | str = "10m"
-    keep: int = 2
+    seed: Annotated[int, Ge(0), Lt(2**62)] = 0  # larger ones draw the held-out examples
+    batch_size: Positive = 32
+    micro_batch_size: Positive = 32
+    log_every: Positive = 50
+    eval_every: NotNegative = 500
+    eval_sequences: Positive = 1024
+    save_every: NotNegative | str = "10m"
+    keep: Positive = 2
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     compile: Literal["auto", "on", "off"] = "auto"
-    threads: int | Literal["auto"] = "auto"
+    threads: Positive | Literal["auto"] = "auto"
     checkpoint_activations: bool = False
     deterministic: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "micro_batch_size", "log_every", "eval_sequences", "keep"):
-            _check(f"train.{name}", getattr(self, name), getattr(self, name) >= 1, "be at least 1")
-        _check("train.eval_every", self.eval_every, self.eval_every >= 0, "be at least 0, which is the end only")
-        _check("train.threads", self.threads, self.threads == "auto" or self.threads >= 1, "be at least 1")
-        # Seeds from 2**62 on draw the held-out examples.
-        _check("train.seed", self.seed, 0 <= self.seed < 2**62, "lie in [0, 2**62)")
-        if isinstance(self.save_every, int):
-            _check("train.save_every", self.save_every, self.save_every >= 0, "be at least 0")
         self.save_interval()
 
     def save_interval(self) -> tuple[int, float]:
@@ -159,11 +141,6 @@ class TrainSettings:
         return 0, parse_duration(self.save_every, "train.save_every")
 
 
-def _check(name: str, value: object, is_right: bool, must: str) -> None:
-    if not is_right:
-        raise ConfigError(f"{name} is {value}", f"it must {must}")
-
-
 # What may be "auto" until a run starts; its recipe then has the value, so that it goes on alike on another machine.
 AUTO = ("precision", "compile", "threads")
 
@@ -171,13 +148,6 @@ AUTO = ("precision", "compile", "threads")
 HARMLESS = (
     "train.log_every", "train.save_every", "train.keep", "train.checkpoint_activations", "train.threads", "evaluation",
 )  # fmt: skip
-
-
-def without_retired(recipe: dict[str, Any]) -> dict[str, Any]:
-    """A saved recipe without settings that are no more, where they have the one value that is still computed."""
-    retired = {"adapt_all": False, "normalize_gradient": False}
-    kept = {key: value for key, value in recipe["optimizer"].items() if retired.get(key) is not value}
-    return {**recipe, "optimizer": kept}
 
 
 def parse_duration(text: str, name: str) -> float:

@@ -6,9 +6,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Gt, Lt
 
 from albert_cli import config
+from albert_cli.config import Fraction, NotNegative, Positive
 from albert_cli.errors import ConfigError
 from albert_cli.tasks.spec import SCORED, find_task
 from albert_cli.tasks.squad.data import SpanSettings
@@ -27,35 +30,24 @@ class TaskData:
     the number of labels. A seed's smaller part lies within its larger one.
     """
 
-    max_seq_length: int = 512
-    train_examples: int = 0
-
-    def __post_init__(self) -> None:
-        if self.max_seq_length < 5:
-            raise ConfigError(
-                f"data.max_seq_length is {self.max_seq_length}", "two texts and their special tokens need at least 5"
-            )
-        if self.train_examples < 0:
-            raise ConfigError(f"data.train_examples is {self.train_examples}", "it must be at least 0, which is all")
+    max_seq_length: Annotated[int, Ge(5)] = 512  # two texts and their special tokens
+    train_examples: NotNegative = 0
 
 
 @dataclass(frozen=True)
 class TaskSchedule:
     """`[schedule]`: `total_steps` (1,000 where nothing is said), or `epochs`: passes over the training examples."""
 
-    total_steps: int | None = None
-    epochs: float | None = None
-    warmup_steps: int | None = None
-    warmup_ratio: float = 0.1
+    total_steps: Positive | None = None
+    epochs: Annotated[float, Gt(0), Lt(math.inf)] | None = None
+    warmup_steps: NotNegative | None = None
+    warmup_ratio: Fraction = 0.1
 
     def __post_init__(self) -> None:
         if self.total_steps is not None and self.epochs is not None:
             raise ConfigError("schedule.epochs and schedule.total_steps are both given", "leave one of them out")
-        if self.epochs is not None and not 0 < self.epochs < math.inf:
-            raise ConfigError(f"schedule.epochs is {self.epochs}", "it must be greater than 0")
         if self.total_steps is None and self.epochs is None:
             object.__setattr__(self, "total_steps", 1000)
-        self.in_steps(1, 1)  # checks the rest
 
     def in_steps(self, examples: int, batch_size: int) -> ScheduleSettings:
         """As a number of steps: for epochs the one that comes nearest to them, at least one."""
@@ -83,8 +75,8 @@ class TaskModel:
     checkpoint that has the task's head as it is, and asks where its classes have no names.
     """
 
-    dropout: float = 0.0
-    classifier_dropout: float = 0.1
+    dropout: Fraction = 0.0
+    classifier_dropout: Fraction = 0.1
     initial: Literal["pretrained", "start", "random"] = "pretrained"
     count_heads: int = 0
     classifier_bias: Literal["zero", "labels"] = "zero"
@@ -94,9 +86,6 @@ class TaskModel:
     def __post_init__(self) -> None:
         if self.spreading_heads and not self.count_heads:
             raise ConfigError("model.spreading_heads hand on what model.count_heads find", "set count_heads to 1, say")
-        for name in ("dropout", "classifier_dropout"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ConfigError(f"model.{name} is {getattr(self, name)}", "a dropout rate lies in [0, 1)")
         if self.initial == "random" and self.head == "checkpoint":
             raise ConfigError("model.head is the checkpoint's, model.initial is random", "leave out one of the two")
 

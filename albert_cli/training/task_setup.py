@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from albert_cli.model import hub
 from albert_cli.model.encoder import Encoder
 from albert_cli.model.matching import PLACES, check_count_heads, count_words
 from albert_cli.random import epoch_order
+from albert_cli.results import Result
 from albert_cli.tasks.base import PREDICTIONS, Task, fingerprint
 from albert_cli.tasks.features import Features
 from albert_cli.tasks.spec import find_task
@@ -33,22 +35,31 @@ _NO_EPOCH = 2**64 - 1  # what orders the examples of a part, which no epoch of t
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What a user asked for: a checkpoint, data, overrides, a device, and whose recipes."""
+class Request:
+    """What a user asked for, whatever the task: how many `runs`, and how many of them at a time.
+
+    `again`: fine-tune a checkpoint of this very task too. `controls`: the weights that the same seeds start from for
+    comparison (`evaluation.controls`). `recipes`: whose recipes.
+    """
 
     checkpoint: str
     data: str | None
-    overrides: tuple[str, ...]
-    device: str
+    runs: int = 1
+    overrides: tuple[str, ...] = ()
+    device: str = "auto"
+    nproc: int = 1
+    again: bool = False
+    controls: tuple[str, ...] = ()
     recipes: str = PAPER
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Inputs:
     """The examples of some splits of a task and their features, read and encoded when they are first asked for.
 
-    All seeds share them. Only those of the last few `Inputs` are kept in memory, so that a suite or a search does not
-    hold the data of every task. Of the training split (the first) a `part` may be taken, drawn by `seed`.
+    They are shared by all seeds, and by whatever else reads and encodes the same. Only those of the last few `Inputs`
+    are kept in memory, so that a suite or a search does not hold the data of every task. Of the training split (the
+    first) a `part` may be taken, drawn by `seed`.
     """
 
     task: Task[Any, Any, Any]
@@ -58,6 +69,9 @@ class Inputs:
     max_seq_length: int
     part: int = 0
     seed: int = 0
+
+    def __hash__(self) -> int:
+        return hash((self.task.name, self.data, self.splits, self.max_seq_length, self.part, self.seed))
 
     @property
     def examples(self) -> dict[str, list[Any]]:
@@ -78,14 +92,6 @@ class Inputs:
                 f"{self.task.limit(self.max_seq_length)} tokens and were cut"
             )
         return features
-
-    def same_as(self, other: Inputs) -> Inputs:
-        """The other, where it would read and encode the very same, else this one."""
-        ours, theirs = (
-            [getattr(i, f.name) for f in dataclasses.fields(Inputs) if f.name != "vocabulary"] for i in (self, other)
-        )
-        is_same = ours == theirs and self.vocabulary.fingerprint == other.vocabulary.fingerprint
-        return other if is_same else self
 
 
 @lru_cache(maxsize=3)
@@ -123,7 +129,7 @@ def _fingerprint(inputs: Inputs) -> str:
 class Prepared:
     """What all seeds of a task have in common: the checkpoint verified once, the data read and encoded once."""
 
-    asked: Asked
+    request: Request
     recipe: FinetuneRecipe
     checkpoint: hub.Checkpoint
     inputs: Inputs
@@ -231,14 +237,14 @@ class Prepared:
         if split is None:
             return None
         try:
-            train = self.examples[split] if split in self.examples else self.task.read(split, self.asked.data)
+            train = self.examples[split] if split in self.examples else self.task.read(split, self.request.data)
         except MissingData:
             return None
         return self.task.baseline(train, self.dev_examples)
 
     # ---------------------------------------------------------------- results.json
 
-    def results(self, model: nn.Module, precision: str | None = None) -> tuple[dict[str, Any], Any]:
+    def results(self, model: nn.Module, precision: str | None = None) -> tuple[Result, Any]:
         """What every result says (`results.json`): the model's scores on each dev split, and all that decided them.
 
         Also its outputs on the first of these splits. The default precision is what training would have; after
@@ -248,7 +254,7 @@ class Prepared:
         model.eval()
         task = self.task
         scores: dict[str, float] = {}
-        thresholds: dict[str, float] = {}
+        thresholds: dict[str, Any] = {}
         outputs: dict[str, Any] = {}
         for split in task.dev_splits:
             with autocast(precision, self.device):
@@ -257,21 +263,26 @@ class Prepared:
             further = "" if split == task.dev_splits[0] else split.removeprefix("dev_") + "_"
             scores |= {f"{further}{name}": metrics[name] for name in task.metrics if name in metrics}
             thresholds |= {name: metrics[name] for name in ("best_threshold",) if name in metrics}
-        record = {
-            "kind": "run",
-            "task": task.name,
-            "title": task.title,
-            "metric": task.metrics[0],
-            "score": scores[task.metrics[0]],
-            "scores": scores,
+        how_long: dict[str, Any] = {"steps": 0}
+        if not self.for_scoring:
+            steps = self.schedule.total_steps
+            passes = float(f"{steps * self.recipe.train.batch_size / len(self.train):.3g}")
+            how_long = {"steps": steps, "epochs": passes, "warmup_steps": self.schedule.warmup}
+        record = Result(
+            kind="run",
+            task=task.name,
+            title=task.title,
+            metric=task.metrics[0],
+            score=scores[task.metrics[0]],
+            scores=scores,
+            majority=self.majority,
+            labels=list(task.labels),
+            predictions=PREDICTIONS,
+            precision=precision,
             **thresholds,
-            "majority": self.majority,
-            "labels": list(task.labels),
-            "predictions": PREDICTIONS,
             **self.provenance,
-            **self._length,
-            "precision": precision,
-        }
+            **how_long,
+        )
         return record, outputs[task.dev_splits[0]]
 
     @cached_property
@@ -302,55 +313,42 @@ class Prepared:
         }
 
     @property
-    def _length(self) -> dict[str, Any]:
-        """How long a run trains; nothing of it where a model is only scored."""
-        if self.for_scoring:
-            return {"steps": 0}
-        steps, size = self.schedule.total_steps, self.recipe.train.batch_size
-        passes = float(f"{steps * size / len(self.train):.3g}")
-        return {"steps": steps, "epochs": passes, "warmup_steps": self.schedule.warmup}
-
-    @property
     def parents(self) -> dict[str, str]:
         """Fingerprints of what a run was made from; it is resumed from the same alone."""
         return {what: str(self.provenance[what]) for what in ("checkpoint", "start", "data") if what in self.provenance}
 
 
-def prepare(
-    task: str,
-    checkpoint: str,
-    data: str | None,
-    overrides: Sequence[str],
-    device: str,
-    recipes: str = PAPER,
-    *,
-    like: Prepared | None = None,
-) -> Prepared:
-    """Resolve the recipe, verify the checkpoint, and open the task; nothing is trained or written.
-
-    What `like` has read already is taken from it, where it is the same.
-    """
-    recipe = resolve(task, overrides, recipes)
-    directory = (hub.find_start if recipe.model.initial == "start" else hub.find)(checkpoint)
-    is_same = like is not None and like.checkpoint.directory == directory
-    found = like.checkpoint if like is not None and is_same else hub.read(directory)
-    vocabulary = like.vocabulary if like is not None and is_same else hub.vocabulary_of(found)
-    opened = open_table(recipe.table, data, found.labels) if recipe.task == "table" else find_task(recipe.task)
+def prepare(task: str, request: Request) -> Prepared:
+    """Resolve the recipe, verify the checkpoint, and open the task; nothing is trained or written."""
+    recipe = resolve(task, request.overrides, request.recipes)
+    directory = (hub.find_start if recipe.model.initial == "start" else hub.find)(request.checkpoint)
+    found, vocabulary = open_checkpoint(directory)
+    opened = open_table(recipe.table, request.data, found.labels) if recipe.task == "table" else find_task(recipe.task)
     if not opened.dev_splits:
         raise InputError(f"{opened.title} has no labelled dev data here", "--data DIR with a dev file")
-    asked = Asked(checkpoint, data, tuple(overrides), device, recipes)
-    return prepared_by(recipe, asked, opened, found, vocabulary, like=like)
+    return prepared_by(recipe, request, opened, found, vocabulary)
+
+
+def open_checkpoint(directory: Path) -> tuple[hub.Checkpoint, Vocabulary]:
+    """A checkpoint, verified, and its vocabulary; read once for all tasks and combinations that take it."""
+    files = [(p.name, p.stat()) for p in sorted(directory.iterdir()) if p.is_file()]
+    return _open(directory, tuple((name, s.st_mtime_ns, s.st_size) for name, s in files))
+
+
+@lru_cache(maxsize=2)
+def _open(directory: Path, files: tuple[tuple[str, int, int], ...]) -> tuple[hub.Checkpoint, Vocabulary]:
+    found = hub.read(directory)
+    return found, hub.vocabulary_of(found)
 
 
 def prepared_by(
     recipe: FinetuneRecipe,
-    asked: Asked,
+    request: Request,
     task: Task[Any, Any, Any],
     checkpoint: hub.Checkpoint,
     vocabulary: Vocabulary,
     *,
     for_scoring: bool = False,
-    like: Prepared | None = None,
 ) -> Prepared:
     """A task by its recipe; inputs are never longer than the checkpoint has positions."""
     task = task.by_recipe(recipe)
@@ -361,7 +359,6 @@ def prepared_by(
     splits = task.dev_splits if for_scoring else (task.train_split, *task.dev_splits)
     part = 0 if for_scoring else recipe.data.train_examples
     inputs = Inputs(
-        task, asked.data, splits, vocabulary, recipe.data.max_seq_length, part, recipe.train.seed if part else 0
+        task, request.data, splits, vocabulary, recipe.data.max_seq_length, part, recipe.train.seed if part else 0
     )
-    inputs = inputs.same_as(like.inputs) if like else inputs
-    return Prepared(asked, recipe, checkpoint, inputs, choose_device(asked.device), for_scoring)
+    return Prepared(request, recipe, checkpoint, inputs, choose_device(request.device), for_scoring)

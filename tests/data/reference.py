@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 Sentence = list[int]
 Document = list[Sentence]
@@ -27,13 +27,12 @@ class Instance:
 
 @dataclass(frozen=True)
 class Masked:
-    """A masked sequence. labels, shuffled: the pieces that were there, by position, where it is masked or where
-    pieces changed places; spans: (words drawn, words kept, whether a [SEP] lies within) for each."""
+    """A masked sequence. labels: the pieces that were there, by position, where it is masked; spans: (words drawn,
+    words kept, whether a [SEP] lies within) for each."""
 
     ids: list[int]
     labels: dict[int, int]
     spans: list[tuple[int, int, bool]]
-    shuffled: dict[int, int] = field(default_factory=dict)
 
 
 def draw_target(longest: int, short: float, rng: random.Random) -> int:
@@ -93,7 +92,7 @@ def truncate(a: Sentence, b: Sentence, longest: int, rng: random.Random) -> None
 
 def mask(
     ids: Sequence[int], starts_word: Sequence[bool], special: Sequence[bool], *, size: int, mask_id: int,
-    rng: random.Random, share: float = 0.15, most: int = 20, ngram: int = 3, permutation: bool = False,
+    rng: random.Random, share: float = 0.15, most: int = 20, ngram: int = 3,
 ) -> Masked:  # fmt: skip
     """Choose spans of whole words and change them; a word is started by a piece for which `starts_word` holds."""
     words: list[list[int]] = []
@@ -106,8 +105,7 @@ def mask(
             words.append([position])
     budget = min(most, max(1, round(len(ids) * share)))
     spans: list[tuple[int, int, bool]] = []
-    masked = _cover(words, budget, ngram, set(), spans, rng)
-    moved = _cover(words, budget, ngram, masked, [], rng) if permutation else set()
+    masked = _cover(words, budget, ngram, spans, rng)
     changed = list(ids)
     for position in sorted(masked):
         fate = rng.random()
@@ -115,18 +113,13 @@ def mask(
             changed[position] = mask_id
         elif fate >= 0.9:
             changed[position] = rng.randint(0, size - 1)
-    order = sorted(moved)
-    rng.shuffle(order)
-    for position, source in zip(sorted(moved), order, strict=True):
-        changed[position] = ids[source]
-    return Masked(changed, {p: ids[p] for p in masked}, spans, {p: ids[p] for p in moved})
+    return Masked(changed, {p: ids[p] for p in masked}, spans)
 
 
 def _cover(
-    words: list[list[int]], budget: int, ngram: int, others: set[int], spans: list[tuple[int, int, bool]],
-    rng: random.Random,
-) -> set[int]:  # fmt: skip
-    """Take spans at random until `budget` positions are covered, none of them in `others`."""
+    words: list[list[int]], budget: int, ngram: int, spans: list[tuple[int, int, bool]], rng: random.Random
+) -> set[int]:
+    """Take spans at random until `budget` positions are covered."""
     covered: set[int] = set()
     order = list(range(len(words)))
     rng.shuffle(order)
@@ -138,7 +131,7 @@ def _cover(
         while n > 1 and len(covered) + sum(map(len, words[first : first + n])) > budget:
             n -= 1
         span = [position for word in words[first : first + n] for position in word]
-        if len(covered) + len(span) > budget or (covered | others) & set(span):
+        if len(covered) + len(span) > budget or covered & set(span):
             continue
         covered |= set(span)
         spans.append((drawn, n, span[-1] - span[0] + 1 != len(span)))

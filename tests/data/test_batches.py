@@ -19,7 +19,6 @@ RULES = [
     PairSettings(),
     PairSettings(max_seq_length=64, sentence_loss="nsp", short_sequence_probability=0.5),
     PairSettings(max_seq_length=16, sentence_loss="none", whole_word=False, max_predictions=2),
-    PairSettings(max_seq_length=32, permutation=True),
 ]
 
 

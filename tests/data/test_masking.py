@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -90,7 +90,6 @@ RULES = [
     PairSettings(max_seq_length=128, favor_shorter_ngram=False),
     PairSettings(max_seq_length=128, ngram=5, masked_lm_probability=0.3),
     PairSettings(max_seq_length=128, whole_word=False, sentence_loss="none"),
-    PairSettings(max_seq_length=128, permutation=True),
 ]
 
 
@@ -99,8 +98,6 @@ def test_spans_are_distributed_as_the_plain_procedure_draws_them(settings: PairS
     packed = draw(settings)
     spans = spans_of(packed, settings)
     plain = [s for row in plain_spans(packed, settings, random.Random(1)) for s in row]
-    spans = Spans(*(getattr(spans, field.name)[~spans.permuted] for field in fields(Spans)))
-
     ours = Counter((spans.stop - spans.start).tolist())
     theirs = Counter(len(span) for span, _ in plain)
     common = [k for k in set(ours) | set(theirs) if ours[k] + theirs[k] >= 20]
@@ -112,30 +109,29 @@ def test_spans_are_distributed_as_the_plain_procedure_draws_them(settings: PairS
 
 
 def assert_rules(packed: Packed, spans: Spans, settings: PairSettings, vocabulary: Vocabulary) -> None:
-    """Spans are whole words, at most `ngram`, of one segment, apart, and within the budget of either kind."""
+    """Spans are whole words, at most `ngram`, of one segment, apart, and within the budget."""
     word_of, in_word = {}, {}
     for row in range(packed.offsets.size - 1):
         for number, word in enumerate(words_of(packed, row, settings, vocabulary)):
             for position in word:
                 word_of[position], in_word[position] = (row, number), word
-    taken = Counter[tuple[int, bool]]()
+    taken = Counter[int]()
     covered: set[int] = set()
-    chosen = (spans.start, spans.stop, spans.words, spans.permuted)
-    for start, stop, n, permuted in zip(*(part.tolist() for part in chosen), strict=True):
+    chosen = (spans.start, spans.stop, spans.words)
+    for start, stop, n in zip(*(part.tolist() for part in chosen), strict=True):
         span = set(range(start, stop))
         assert span <= word_of.keys(), "never a special token, so never across one"
         assert {p for position in span for p in in_word[position]} == span, "complete words"
         assert len({word_of[position] for position in span}) == n <= settings.ngram
         assert not covered & span
         covered |= span
-        taken[word_of[start][0], permuted] += stop - start
+        taken[word_of[start][0]] += stop - start
     for row, length in enumerate(np.diff(packed.offsets).tolist()):
         budget = max(1, round(length * settings.masked_lm_probability))
         budget = min(budget, settings.max_predictions) if settings.max_predictions else budget
-        assert taken[row, False] <= budget
-        assert taken[row, True] <= budget * settings.permutation
+        assert taken[row] <= budget
         shortest = min(map(len, filter(None, words_of(packed, row, settings, vocabulary))))
-        assert taken[row, False] or shortest > budget, "nothing only where no word fits"
+        assert taken[row] or shortest > budget, "nothing only where no word fits"
 
 
 @pytest.mark.parametrize("settings", RULES)
@@ -143,7 +139,7 @@ def test_spans_are_whole_words_within_one_segment_and_the_budget(settings: PairS
     packed = draw(settings, 100)
     spans = spans_of(packed, settings)
     assert_rules(packed, spans, settings, VOCABULARY)
-    spent = (spans.stop - spans.start)[~spans.permuted].sum()
+    spent = (spans.stop - spans.start).sum()
     budget = np.diff(packed.offsets) * settings.masked_lm_probability
     cap = settings.max_predictions or packed.ids.size
     assert spent >= 0.95 * np.minimum(budget, cap).sum()
@@ -159,7 +155,6 @@ def test_spans_are_whole_words_within_one_segment_and_the_budget(settings: PairS
         max_predictions=st.integers(0, 6),
         ngram=st.integers(1, 5),
         whole_word=st.booleans(),
-        permutation=st.booleans(),
     ),
     share=st.floats(0, 1),
     seed=st.integers(0, 2**63),
@@ -225,31 +220,9 @@ def test_random_pieces_reach_the_first_and_the_last_ordinary_one() -> None:
     assert set(now[now != small.mask_id].tolist()) == {5, 6, 7, 8}
 
 
-def test_the_permutation_objective_shuffles_as_many_pieces_again_among_themselves() -> None:
-    plain, settings = PairSettings(128), PairSettings(128, permutation=True)
-    packed = draw(settings)
-    spans = spans_of(packed, settings)
-    masked, moved = spans.positions(permuted=False), spans.positions(permuted=True)
-    changed, position, labels = mask(*packed[:3], VOCABULARY, settings, 0, packed.examples)
-    assert np.array_equal(position, np.union1d(masked, moved)) and np.array_equal(labels, packed.ids[position])
-    # What is masked is what would be masked without it; the other set is as large.
-    alone, position_alone, _ = mask(*packed[:3], VOCABULARY, plain, 0, packed.examples)
-    assert np.array_equal(position_alone, masked) and np.array_equal(changed[masked], alone[masked])
-    assert moved.size == pytest.approx(masked.size, rel=0.02)
-    fixed = []
-    for start, stop in zip(packed.offsets, packed.offsets[1:], strict=False):
-        here = moved[(moved >= start) & (moved < stop)]
-        assert sorted(changed[here]) == sorted(packed.ids[here]), "the same pieces, in one sequence"
-        fixed.append(int((changed[here] == packed.ids[here]).sum()))
-    # A random permutation leaves k pieces in place as a Poisson variable of mean 1 does, nearly.
-    expected = np.array([1, 1, 1 / 2, 1 / 6]) / np.e
-    expected = np.append(expected, 1 - expected.sum()) * len(fixed)
-    assert chisquare(np.bincount(np.minimum(fixed, 4), minlength=5), expected).pvalue > 1e-3
-
-
-@given(seed=st.integers(0, 2**63), length=st.integers(5, 40), cap=st.integers(0, 4), permutation=st.booleans())
-def test_masking_changes_only_what_it_lists(seed: int, length: int, cap: int, permutation: bool) -> None:
-    settings = PairSettings(max_seq_length=length, max_predictions=cap, permutation=permutation)
+@given(seed=st.integers(0, 2**63), length=st.integers(5, 40), cap=st.integers(0, 4))
+def test_masking_changes_only_what_it_lists(seed: int, length: int, cap: int) -> None:
+    settings = PairSettings(max_seq_length=length, max_predictions=cap)
     corpus = text_like_corpus(20, seed=seed % 7)
     pairs = draw_pairs(corpus, np.arange(8), settings, seed)
     ids, special, _, offsets = pack(corpus, pairs, 2, 3)

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binomtest, chisquare
 
+from albert_cli import config
 from albert_cli.data.pairs import PairSettings, draw_pairs, examples_per_pass
 from albert_cli.data.shards import TokenCorpus
 from albert_cli.errors import ConfigError
@@ -208,4 +209,4 @@ def test_an_example_does_not_depend_on_its_batch(index: list[int], seed: int) ->
 )
 def test_impossible_settings_are_refused_by_name(wrong: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match=next(iter(wrong))):
-        PairSettings(**wrong)  # type: ignore[arg-type]
+        config.validate(PairSettings, wrong, "recipe")

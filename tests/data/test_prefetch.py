@@ -16,7 +16,7 @@ from albert_cli.data.prefetch import prefetch
 from tests.data.synthetic import FakeVocabulary, concatenate, text_like_corpus
 from tests.data.test_batches import assert_equal
 
-CORPUS, VOCABULARY, RULES = text_like_corpus(60, shards=3), FakeVocabulary(), PairSettings(64, permutation=True)
+CORPUS, VOCABULARY, RULES = text_like_corpus(60, shards=3), FakeVocabulary(), PairSettings(64)
 
 
 def draw(step: int) -> PackedBatch:

@@ -1,8 +1,7 @@
 """Pairs and masks against the released generator's procedure (tests/data/reference.py), by chi-square tests.
 
 Equal within sampling error, tested here: the short targets of a draw, the order labels, how many sentences
-stand in A, the lengths after truncation, words a span, pieces a span, positions masked, what they become,
-and how many more the permutation objective predicts.
+stand in A, the lengths after truncation, words a span, pieces a span, positions masked, what they become.
 
 Different on purpose, each with a test here or in the module named:
 - a target length is drawn for every sequence; the generator draws one a document and pass, so that with it
@@ -135,9 +134,9 @@ def test_segments_are_as_long_after_truncation() -> None:
 
 @pytest.fixture(scope="module", params=[(128, 0), (512, 20)], ids=["15 %", "cap of 20"])
 def both(request: pytest.FixtureRequest) -> tuple[PairSettings, list[Masked], dict[str, NDArray[np.int64]]]:
-    """The same sequences masked by the generator's procedure and by the product, permutation included."""
+    """The same sequences masked by the generator's procedure and by the product."""
     length, most = request.param
-    settings = PairSettings(length, max_predictions=most, permutation=True)
+    settings = PairSettings(length, max_predictions=most)
     index = np.arange(500)
     corpus = text_like_corpus(400)
     ids, special, _, offsets = pack(corpus, draw_pairs(corpus, index, settings, 0), 2, 3)
@@ -149,16 +148,15 @@ def both(request: pytest.FixtureRequest) -> tuple[PairSettings, list[Masked], di
         theirs.append(
             reference.mask(
                 ids[own].tolist(), starts, special[own].tolist(), size=VOCABULARY.size, mask_id=4, rng=rng,
-                most=most or length, permutation=True,
+                most=most or length,
             )
         )  # fmt: skip
     changed, _, _ = mask(ids, special, offsets, VOCABULARY, settings, 0, index)
     spans = select_spans(ids, special, offsets, VOCABULARY, settings, 0, index)
-    masked = spans.positions(permuted=False)
+    masked = spans.positions()
     ours = {
-        "words": spans.words[~spans.permuted & ~spans.shortened],
+        "words": spans.words[~spans.shortened],
         "masked": masked,
-        "moved": spans.positions(permuted=True),
         "became": changed[masked].astype(np.int64),
         "was": ids[masked].astype(np.int64),
         "positions": np.array([ids.size]),
@@ -175,14 +173,10 @@ def test_spans_have_as_many_words(both: Both) -> None:
     assert_agree(histogram(ours["words"], 4), histogram(complete, 4).tolist())
 
 
-def test_as_many_positions_are_masked_and_permuted(both: Both) -> None:
+def test_as_many_positions_are_masked(both: Both) -> None:
     _, theirs, ours = both
-    total = int(ours["positions"][0])
-    for name, count in (
-        ("masked", sum(len(m.labels) for m in theirs)),
-        ("moved", sum(len(m.shuffled) for m in theirs)),
-    ):
-        assert_agree([ours[name].size, total - ours[name].size], [count, total - count])
+    total, count = int(ours["positions"][0]), sum(len(m.labels) for m in theirs)
+    assert_agree([ours["masked"].size, total - ours["masked"].size], [count, total - count])
 
 
 def test_pieces_become_masks_stay_or_change_alike(both: Both) -> None:

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from albert_cli.tasks.spec import find_task
-from albert_cli.training.finetune import finetune, prepare
 from tests.checkpoints import untrained
-from tests.glue import PAIR, QUICK, SHAPE, mnli, pairs, sentence, write
+from tests.glue import PAIR, QUICK, SHAPE, finetune, mnli, pairs, prepare, sentence, write
 
 
 @pytest.fixture(scope="session")

@@ -8,15 +8,13 @@ from pathlib import Path
 import pytest
 
 from albert_cli import store
-from albert_cli.evaluation import tables
 from albert_cli.evaluation.baselines import OVERLAP, WORDS, baselines
-from albert_cli.evaluation.runs import evaluate
 from albert_cli.report.build import build
 from albert_cli.report.found import CLASSICAL, collect
 from albert_cli.results import Result
 from albert_cli.tasks.classification import Example
 from albert_cli.tasks.spec import find_task
-from tests.glue import QUICK
+from tests.glue import QUICK, as_text, evaluate
 
 VERBS = ("bade", "figo", "luma", "ne", "ро", "kra", "ste", "wi")
 
@@ -71,7 +69,7 @@ def test_they_stand_beside_the_score(encoder: Path, inference: Path, tmp_path: P
     expected = baselines(task, task.read("train", str(inference)), task.read("dev", str(inference)))
     assert result["baselines"] == store.read_json(out / "results.json")["baselines"] == expected
     name, score = Result(metric="accuracy", baselines=expected).classical or ("", 0.0)
-    shown = tables.text(result)
+    shown = as_text(result)
     assert "classical" in shown.split("\n")[0] and f"  {name} {100 * score:.1f}  " in shown
     assert "trained on the same examples" in shown
     (evaluation,) = collect([out]).evaluations

@@ -12,16 +12,14 @@ import torch
 
 from albert_cli import store
 from albert_cli.errors import ConfigError
-from albert_cli.evaluation import controls, tables
-from albert_cli.evaluation.runs import evaluate
+from albert_cli.evaluation import controls
 from albert_cli.model import hub
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.report.build import build
 from albert_cli.text.vocabulary import Vocabulary
-from albert_cli.training.finetune import prepare
 from tests.command import albert
 from tests.evaluation.test_parallel import without_times
-from tests.glue import QUICK, SHAPE
+from tests.glue import QUICK, SHAPE, as_text, evaluate, prepare
 
 ONCE = (*QUICK, "train.eval_every=0")
 
@@ -99,7 +97,7 @@ def test_whether_all_seeds_are_apart_is_said_in_words() -> None:
         return {"kind": "eval", "title": title, "controls": beside}
 
     tasks = {"a": task("A", start=True, random=False), "b": task("B", start=False, random=None)}
-    words = " ".join(tables.text({"kind": "suite", "tasks": tasks}).split())
+    words = " ".join(as_text({"kind": "suite", "tasks": tasks}).split())
     assert "Every pretrained seed is above every seed of the same start on A, but not on B." in words
     assert "On A not every pretrained seed is above every seed of the random weights." in words
 
@@ -118,7 +116,7 @@ def test_a_control_that_diverges_keeps_nothing_from_being_shown(
     result = evaluate("cola", str(run), str(glue), tmp_path / "out", 1, ONCE, "cpu", controlled=["random"])
     found = result["controls"]["random"]
     assert (found["median"], found["diverged"], found["every_seed_above"]) == (None, {"0": "step 3"}, None)
-    assert "random weights" in (shown := tables.text(result)) and "1 of 1" in shown
+    assert "random weights" in (shown := as_text(result)) and "1 of 1" in shown
 
 
 def test_what_cannot_be_controlled_is_refused(run: Path, glue: Path, tmp_path: Path) -> None:

@@ -13,12 +13,10 @@ from torch import Tensor
 
 from albert_cli import store
 from albert_cli.errors import ConfigError, DivergedError
-from albert_cli.evaluation import tables
-from albert_cli.evaluation.runs import evaluate
 from albert_cli.report.build import build
-from albert_cli.training.finetune import TaskJob, finetune, prepare
+from albert_cli.training.finetune import TaskJob
 from tests.command import albert
-from tests.glue import QUICK
+from tests.glue import QUICK, as_text, evaluate, finetune, prepare
 from tests.reports import Page
 
 Diverge = Callable[[Sequence[int]], None]
@@ -33,7 +31,7 @@ def diverging(monkeypatch: pytest.MonkeyPatch) -> Diverge:
         calls: dict[int, int] = {}
 
         def loss_sums(self: TaskJob, data: Any) -> dict[str, Tensor]:
-            seed = self.own.train.seed
+            seed = self.settings.train.seed
             calls[seed] = calls.get(seed, 0) + 1
             factor = float("nan") if seed in seeds and calls[seed] > 3 else 1.0
             return {name: value * factor for name, value in plain(self, data).items()}
@@ -78,7 +76,7 @@ def test_the_other_seeds_count_and_the_one_is_not_tried_again(
     assert result["median"] == statistics.median(scores) and list(map(len, result["all_scores"].values())) == [3] * 2
     assert list(result["diverged"]) == list(first["diverged"]) == ["1"]
     assert store.read_json(out / "results.json") == result
-    shown = " ".join(tables.text(result).split())
+    shown = " ".join(as_text(result).split())
     assert "majority diverged" in shown and " 1 of 4 " in shown
     assert "CoLA diverged: seed 1 (step 3: the loss" in shown and "of the 3 of 4 seeds that ended" in shown
     assert "median of 3 of 4 seeds (0 to 3)" in shown

@@ -21,13 +21,11 @@ from albert_cli.evaluation.ensemble import (
     _scores,
     evaluate_ensemble,
 )
-from albert_cli.evaluation.runs import evaluate
-from albert_cli.evaluation.single import Request
 from albert_cli.tasks.classification import probabilities as softmax
 from albert_cli.tasks.spec import find_task
-from albert_cli.training.finetune import finetune, prepare
+from albert_cli.training.task_setup import Request
 from tests.command import albert
-from tests.glue import QUICK, sentence
+from tests.glue import QUICK, evaluate, finetune, prepare, sentence
 from tests.labelled import labelled
 
 

@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -81,25 +80,6 @@ def test_of_a_pipe_what_has_come_is_not_held_back(pipe: Callable[[bytes], None])
     pipe(b"last")
     pipe(b"")
     assert list(found) == [["3004 last"]]
-
-
-def test_lines_that_keep_coming_wait_for_a_moment_only(
-    pipe: Callable[[bytes], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A producer that is never silent for long is answered all the same."""
-    clock = [0.0]
-
-    def more(stream: object, seconds: float) -> bool:
-        if seconds <= 0:
-            return False
-        clock[0] += 0.01
-        pipe(b"x\n")
-        return True
-
-    monkeypatch.setattr(inputs, "_has_more", more)
-    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
-    pipe(b"x\n")
-    assert len(next(groups("-"))) in (5, 6)
 
 
 def test_an_error_names_the_line_after_those_before_it_were_answered(pipe: Callable[[bytes], None]) -> None:

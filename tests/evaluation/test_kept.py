@@ -11,8 +11,8 @@ import pytest
 from albert_cli import store
 from albert_cli.errors import CheckpointError
 from albert_cli.training import finetune as finetuning
-from albert_cli.training.finetune import finetune, prepare
-from tests.glue import QUICK
+from albert_cli.training.task_setup import Prepared
+from tests.glue import QUICK, finetune, prepare
 
 
 class Killed(BaseException):
@@ -20,7 +20,7 @@ class Killed(BaseException):
 
 
 @pytest.fixture(scope="session")
-def rising(tmp_path_factory: pytest.TempPathFactory, encoder: Path) -> finetuning.Prepared:
+def rising(tmp_path_factory: pytest.TempPathFactory, encoder: Path) -> Prepared:
     """A run whose evaluations 2, 4, 6 and 8 are each the best so far, and whose steps 3, 6, 9 and 12 are saved."""
     folder = tmp_path_factory.mktemp("counts")
     rows = "".join(f"{' '.join(['wi'] * (i % 6) + ['luma'] * (5 - i % 6))}\t{i % 6 + 0.5}\n" for i in range(24))
@@ -31,7 +31,7 @@ def rising(tmp_path_factory: pytest.TempPathFactory, encoder: Path) -> finetunin
 
 
 @pytest.fixture(scope="session")
-def whole(tmp_path_factory: pytest.TempPathFactory, rising: finetuning.Prepared) -> Path:
+def whole(tmp_path_factory: pytest.TempPathFactory, rising: Prepared) -> Path:
     """That run, uninterrupted; not to be changed."""
     out = tmp_path_factory.mktemp("whole") / "out"
     finetune(rising, out, 0)
@@ -47,7 +47,7 @@ def weights_and_scores(out: Path) -> tuple[dict[str, bytes], dict[str, Any]]:
 
 
 def test_ended_anywhere_it_finishes_with_the_same_model(
-    rising: finetuning.Prepared, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    rising: Prepared, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = weights_and_scores(whole)
     real, calls, fatal = store._sync, 0, -1
@@ -76,7 +76,7 @@ def test_ended_anywhere_it_finishes_with_the_same_model(
         shutil.rmtree(out)
 
 
-def interrupted(prepared: finetuning.Prepared, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def interrupted(prepared: Prepared, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Train to the end, and crash before the best model is published."""
     with monkeypatch.context() as patch:
         patch.setattr(store, "publish", lambda *_: (_ for _ in ()).throw(Killed()))
@@ -86,7 +86,7 @@ def interrupted(prepared: finetuning.Prepared, out: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("harm", ["missing", "damaged"])
 def test_without_its_best_model_a_state_is_not_gone_on_from(
-    rising: finetuning.Prepared, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    rising: Prepared, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     harm: str, capfd: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     out = tmp_path / "out"
@@ -105,7 +105,7 @@ def test_without_its_best_model_a_state_is_not_gone_on_from(
 
 
 def test_the_model_of_a_lost_attempt_is_replaced(
-    rising: finetuning.Prepared, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    rising: Prepared, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out"
     real, kept = finetuning.TaskJob.keep_best, 0
@@ -128,7 +128,7 @@ def test_the_model_of_a_lost_attempt_is_replaced(
     assert weights_and_scores(out) == weights_and_scores(whole)
 
 
-def test_a_finished_run_that_was_damaged_is_found_out(rising: finetuning.Prepared, whole: Path, tmp_path: Path) -> None:
+def test_a_finished_run_that_was_damaged_is_found_out(rising: Prepared, whole: Path, tmp_path: Path) -> None:
     out = Path(shutil.copytree(whole, tmp_path / "out"))
     (out / "predictions.dev.jsonl").write_text("{}\n")
     with pytest.raises(CheckpointError, match=r"predictions\.dev\.jsonl"):

@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 
-from albert_cli.errors import ConfigError
-from albert_cli.evaluation.runs import evaluate
-from tests.glue import QUICK
+from tests.glue import QUICK, evaluate
 
 
 def without_times(value: Any) -> Any:
@@ -32,8 +30,3 @@ def test_processes_side_by_side_make_the_same_runs(
         for name in ("model.safetensors", "predictions.dev.jsonl"):
             one, two = ((tmp_path / number / f"run-{seed}" / name).read_bytes() for number in "12")
             assert one == two
-
-
-def test_at_least_one_process(encoder: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="--nproc 0: at least one is needed"):
-        evaluate("cola", str(encoder), None, tmp_path / "out", 1, (), "cpu", nproc=0)

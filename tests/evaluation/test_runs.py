@@ -15,16 +15,14 @@ import torch
 
 from albert_cli import store
 from albert_cli.errors import BusyError, ConfigError, InputError
-from albert_cli.evaluation import suite, tables
+from albert_cli.evaluation import suite
 from albert_cli.evaluation.average import average
-from albert_cli.evaluation.runs import evaluate
-from albert_cli.evaluation.single import summarise
 from albert_cli.model import hub
 from albert_cli.model.heads import SequenceClassifier
+from albert_cli.results import Result
 from albert_cli.tasks.spec import find_task
-from albert_cli.training.finetune import finetune, prepare
 from tests.command import albert
-from tests.glue import QUICK, SHAPE, sentence
+from tests.glue import QUICK, SHAPE, as_text, evaluate, finetune, prepare, sentence, summarise
 
 Tuned = Callable[[str], Path]
 
@@ -122,7 +120,7 @@ def test_scoring_needs_no_training_data(tuned: Tuned, glue: Path, tmp_path: Path
     shutil.copy(glue / "CoLA" / "dev.tsv", tmp_path / "CoLA")
     result = evaluate("cola", str(tuned("cola")), str(tmp_path), tmp_path / "out", 1, QUICK, "cpu")
     assert result["majority"] is None and result["examples"] == {"dev": 12}
-    assert "majority" not in tables.text(result)
+    assert "majority" not in as_text(result)
     with pytest.raises(InputError, match=r"SST-2/train\.tsv"):
         evaluate("sst2", str(tuned("cola")), str(tmp_path), tmp_path / "other", 1, QUICK, "cpu")
 
@@ -174,9 +172,9 @@ def test_the_suite_has_one_number(tuned: Tuned, glue: Path, tmp_path: Path) -> N
     others = [statistics.median(result["tasks"][name]["all_scores"][metric]) for name, metric in trained.items()]
     assert result["mean_of_tasks"] == pytest.approx(np.mean([mnli, *others]))
     assert "glue_score" not in result and result["tasks_scored"] == 3
-    rows = [line for line in tables.text(result).splitlines() if line.startswith("mean of 3 of 9 tasks")]
+    rows = [line for line in as_text(result).splitlines() if line.startswith("mean of 3 of 9 tasks")]
     assert len(rows) == 1 and f"{100 * result['mean_of_tasks']:.1f}" in rows[0]
-    assert "Left out, without data: MRPC, STS-B, QQP, QNLI, RTE, WNLI." in " ".join(tables.text(result).split())
+    assert "Left out, without data: MRPC, STS-B, QQP, QNLI, RTE, WNLI." in " ".join(as_text(result).split())
     (tmp_path / "out" / "notes.txt").write_text("x")
     with pytest.raises(BusyError):
         evaluate("glue", str(tuned("mnli")), str(glue), tmp_path / "out", 2, QUICK, "cpu")
@@ -184,14 +182,14 @@ def test_the_suite_has_one_number(tuned: Tuned, glue: Path, tmp_path: Path) -> N
 
 def test_two_metrics_count_by_their_mean_and_cola_by_one() -> None:
     of = {"mrpc": {"accuracy": [0.5, 0.9, 0.6], "f1": [0.8, 0.1, 0.7]}, "cola": {"mcc": [0.3], "accuracy": [0.9]}}
-    counted = {name: suite.counted({"task": name, "all_scores": all_scores}) for name, all_scores in of.items()}
+    counted = {name: suite.counted(Result(task=name, all_scores=all_scores)) for name, all_scores in of.items()}
     assert average(counted) == pytest.approx(((0.6 + 0.7) / 2 + 0.3) / 2)
 
 
 def test_all_nine_tasks_are_the_glue_score() -> None:
     task: dict[str, Any] = {"kind": "run", "title": "T", "metric": "m", "score": 0.5, "majority": None}
     suite = {"kind": "suite", "tasks": {"a": task}, "glue_score": 0.715, "tasks_scored": 9}
-    assert tables.text(suite).splitlines()[-1].split() == ["GLUE", "score", "71.5"]
+    assert as_text(suite).splitlines()[-1].split() == ["GLUE", "score", "71.5"]
 
 
 # ---------------------------------------------------------------- seeds
@@ -246,5 +244,5 @@ def test_the_standard_error_is_that_of_the_mean() -> None:
     runs = [{**run, "seed": seed, "score": score, "scores": {"m": score}} for seed, score in enumerate((0.5, 0.6, 0.7))]
     result = summarise(runs)
     assert result["standard_error"] == pytest.approx(0.1 / 3**0.5) and result["stdev"] == pytest.approx(0.1)
-    assert "s.e." in (shown := tables.text(result)) and " 60.0   5.8 " in shown
-    assert (one := summarise(runs[:1]))["standard_error"] is None and "s.e." not in tables.text(one)
+    assert "s.e." in (shown := as_text(result)) and " 60.0   5.8 " in shown
+    assert (one := summarise(runs[:1]))["standard_error"] is None and "s.e." not in as_text(one)

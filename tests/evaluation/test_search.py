@@ -43,7 +43,7 @@ def test_a_search_says_its_budget_first_and_its_best_last(encoder: Path, glue: P
     call = ["--checkpoint", encoder, "--data", glue, "--device", "cpu", "--runs", 1, "--out", out]
     call += [word for override in QUICK for word in ("-s", override)]
     said = albert("search", "cola", "lr=1e-3,5e-3", "batch=2,4", *call)
-    first = said.err.index("4 combinations, 1 seed each: 4 runs, 24 steps, about ")
+    first = said.err.index("4 combinations, 1 seed each: 4 runs, 24 steps, finished")
     assert first < said.err.index("CoLA seed 0 step")
     assert "The best was chosen on dev" in said.out
     result = json.loads((out / "results.json").read_text())
@@ -65,7 +65,7 @@ def test_the_budget_counts_what_a_search_starts_from_and_comes_before_it(
     call = ["--checkpoint", encoder, "--data", inference, "--device", "cpu", "--runs", 2, "--out", out]
     call += [word for override in QUICK for word in ("-s", override)]
     said = albert("search", "rte", "start=mnli,pretrained", *call)
-    first = said.err.index("2 combinations, 2 seeds each, and MNLI before them: 5 runs, 30 steps, about ")
+    first = said.err.index("2 combinations, 2 seeds each, and MNLI before them: 5 runs, 30 steps, finished")
     assert first < said.err.index("MNLI seed 0 step")
     points = json.loads((out / "results.json").read_text())["points"]
     starts = [json.loads((out / p["directory"] / "results.json").read_text()).get("start") for p in points]
@@ -76,7 +76,7 @@ def test_the_budget_counts_what_a_search_starts_from_and_comes_before_it(
     ("arguments", "message"),
     [
         (("cola", "x=1"), "no key is called 'x'"),
-        (("cola", "lr=1", "--nproc", 0), "--nproc 0: at least one is needed"),
+        (("cola", "lr=1", "--nproc", 0), "greater than or equal to 1"),
         (("glue", "lr=1,2"), "a search is for one task"),
     ],
 )

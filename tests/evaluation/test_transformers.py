@@ -15,7 +15,7 @@ from albert_cli.tasks.spec import find_task
 from albert_cli.text import build_vocabulary
 from albert_cli.text.build_vocabulary import VocabularySettings
 from albert_cli.text.vocabulary import Vocabulary
-from albert_cli.training.finetune import finetune, prepare
+from tests.glue import finetune, prepare
 
 QUICK = (
     "optimizer.lr=1e-3", "schedule.total_steps=20", "schedule.warmup_steps=4", "train.batch_size=8",

@@ -15,6 +15,7 @@ from albert_cli.errors import BusyError, CheckpointError, ConfigError, InputErro
 from albert_cli.evaluation import verify
 from albert_cli.model.config import ModelConfig
 from albert_cli.report.published import PUBLISHED
+from albert_cli.results import Result
 from albert_cli.training.finetune import TaskJob
 from albert_cli.training.verify_recipe import Expected, VerifyRecipe
 from tests.checkpoints import untrained
@@ -111,7 +112,7 @@ def test_squad_is_compared_as_it_was_published(
     with Path(file).open("a") as stream:
         stream.write("exact_match = 79.3\n")
     scores = {"f1": [0.10], "em": [0.09], "best_f1": [0.821], "best_em": [0.79]}
-    monkeypatch.setattr(verify, "evaluate", lambda *_, **__: {"median": 0.10, "metric": "f1", "all_scores": scores})
+    monkeypatch.setattr(verify, "evaluate", lambda *_: Result(median=0.10, metric="f1", all_scores=scores))
     (tmp_path / "out").mkdir()  # what the evaluation would make
     result = verify.verify(file, None, str(data), tmp_path / "out", None, [], "cpu")
     assert result["tasks"]["squad2"]["scores"] == pytest.approx({"best_f1": 82.1, "best_em": 79.0})

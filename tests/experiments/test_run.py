@@ -119,16 +119,9 @@ def test_killed_and_started_again_repeats_nothing_and_reports_the_same(
         tiny_data,
     ]
     call += ["--tasks", tiny_glue]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    child = subprocess.Popen(
-        [sys.executable, "-m", "albert_cli", *map(str, call)], env=environment,
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    deadline = time.monotonic() + 240
-    while len(list(out.glob("stages/*.json"))) < 6 and time.monotonic() < deadline and child.poll() is None:
-        time.sleep(0.02)
-    child.send_signal(signal.SIGKILL)
-    child.wait()
+    child = start(tmp_path / "log", *call)
+    child.reaches(lambda: len(list(out.glob("stages/*.json"))) >= 6, timeout=240)
+    child.kill()
     done = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in out.glob("stages/*.json")}
     assert 6 <= len(done) < 32
     again = json.loads(albert(*call, "--json").out)

@@ -80,7 +80,7 @@ def test_variable_length_attention_is_used_and_equals_the_padded_form(monkeypatc
     batch = random_batch((128, 5, 77, 64), SHAPE)
     settings = replace(PLAIN, precision="bf16")
     calls: list[int] = []
-    kernel = block.varlen_attn  # type: ignore[attr-defined]
+    kernel = block.varlen_attn
 
     def counted(*arguments: object, **options: object) -> object:
         calls.append(1)

@@ -15,11 +15,10 @@ import transformers
 from albert_cli import store
 from albert_cli.errors import InputError
 from albert_cli.evaluation.predict import predict
-from albert_cli.evaluation.runs import evaluate
 from albert_cli.model.config import ModelConfig
 from albert_cli.tasks.spec import find_task
-from albert_cli.training.finetune import finetune, prepare
 from tests.checkpoints import untrained
+from tests.glue import evaluate, finetune, prepare
 
 OVERRIDES = (
     "optimizer.lr=1e-2", "schedule.total_steps=40", "schedule.warmup_steps=4", "model.dropout=0.0",

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from albert_cli.evaluation.single import summarise
-from albert_cli.evaluation.tables import text
+from albert_cli.results import Result
 from albert_cli.tasks.classification import Example
 from albert_cli.tasks.spec import find_task
 from albert_cli.tasks.squad.answers import Spans
@@ -18,6 +17,7 @@ from albert_cli.tasks.squad.data import Answer, Question, SpanSettings
 from albert_cli.tasks.squad.windows import encode_spans
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.finetune import collapse_reason as reason
+from tests.glue import as_text, summarise
 from tests.labelled import labelled
 
 TRAIN = [Example("a", None, int(i < 3), str(i)) for i in range(4)]  # entropy 0.562
@@ -48,7 +48,7 @@ def journal(path: Path, losses: list[float]) -> Path:
 def test_reasons(
     tmp_path: Path, task: str, outputs: Any, losses: list[float], score: float, expected: str | None
 ) -> None:
-    train, results = VALUES if task == "stsb" else TRAIN, {"score": score, "majority": 0.5}
+    train, results = VALUES if task == "stsb" else TRAIN, Result(score=score, majority=0.5)
     lines = journal(tmp_path / "metrics.jsonl", losses)
     assert reason(find_task(task), np.array(outputs), labelled([0, 1, 1]), train, lines, results) == expected
 
@@ -57,7 +57,7 @@ def test_reasons(
 @pytest.mark.parametrize("labels", [[1], [1, 1, 1]])
 def test_where_dev_has_one_label_one_answer_says_nothing(tmp_path: Path, task: str, labels: list[int]) -> None:
     outputs = np.array([[0.0] if task == "stsb" else [0.0, 1.0, 0.0, 0.0]] * len(labels))
-    lines, results = journal(tmp_path / "metrics.jsonl", [0.1]), {"score": 1.0, "majority": 0.5}
+    lines, results = journal(tmp_path / "metrics.jsonl", [0.1]), Result(score=1.0, majority=0.5)
     assert reason(find_task(task), outputs, labelled(labels), TRAIN, lines, results) is None
     other = reason(find_task(task), outputs.repeat(2, axis=0), labelled([*labels, 0]), TRAIN, lines, results)
     assert other is not None and "all" in other
@@ -80,7 +80,7 @@ def test_answers_that_are_all_one(
     dev = encode_spans(questions, Vocabulary.load(tiny_vocabulary), 80, SpanSettings())
     start = np.array(places)
     said = Spans(np.arange(2), start, start + 4, np.ones(2), np.zeros((2, 2)), np.array(null))
-    lines, results = journal(tmp_path / "metrics.jsonl", [0.1]), {"score": 0.5, "majority": 0.5}
+    lines, results = journal(tmp_path / "metrics.jsonl", [0.1]), Result(score=0.5, majority=0.5)
     assert reason(find_task(task), said, dev, questions, lines, results) == expected
 
 
@@ -96,8 +96,8 @@ def test_collapsed_seeds_are_counted_and_the_median_of_the_others_said() -> None
     result = summarise([run(0, 0.5, why), run(1, 0.7, None), run(2, 0.5, why), run(3, 0.6, None)])
     assert result["collapsed"] == {"0": why, "2": why}
     assert result["median"] == pytest.approx(0.55) and result["median_without_collapsed"] == pytest.approx(0.65)
-    said = text(result)
+    said = as_text(result)
     assert "collapsed" in said.splitlines()[0] and "2 of 4" in said
     assert f"RTE collapsed: seed 0 ({why}), seed 2 ({why}); the median of the others is 65.0" in " ".join(said.split())
-    assert "collapsed" not in text(summarise([run(0, 0.5, None)]))
+    assert "collapsed" not in as_text(summarise([run(0, 0.5, None)]))
     assert summarise([run(0, 0.5, why)])["median_without_collapsed"] is None

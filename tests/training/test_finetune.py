@@ -20,15 +20,13 @@ import transformers
 
 from albert_cli import store
 from albert_cli.errors import BusyError, CheckpointError, ConfigError
-from albert_cli.evaluation import tables
 from albert_cli.evaluation.predict import predict
-from albert_cli.evaluation.runs import evaluate
-from albert_cli.evaluation.single import summarise
 from albert_cli.model import hub
 from albert_cli.model.heads import SequenceClassifier
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training import device
-from albert_cli.training.finetune import Prepared, finetune, prepare
+from albert_cli.training.task_setup import Prepared
+from tests.glue import evaluate, finetune, prepare, protocol_of, summarise
 from tests.processes import albert, start
 
 OVERRIDES = (
@@ -135,7 +133,7 @@ def test_epochs_become_steps_and_dev_is_looked_at_once(finished: Path, table: Pa
     assert schedule == {"total_steps": 15, "warmup_ratio": 0.2}
     again = prepare(str(run / "recipe.toml"), str(finished), str(table), (), "cpu")
     assert finetune(again, run, 1) == result
-    said = tables.protocol(summarise([result]))
+    said = protocol_of(summarise([result]))
     assert "15 steps of 8 (1.5 epochs)" in said and said.endswith("scored once, after the last step")
 
 
@@ -158,11 +156,11 @@ def test_the_bias_may_begin_at_the_labels(prepared: Prepared, tmp_path: Path) ->
 
 
 def test_a_part_of_the_training_examples_is_drawn_by_the_seed(prepared: Prepared, tmp_path: Path) -> None:
-    asked = prepared.asked
+    asked = prepared.request
 
     def part(seed: int, count: int) -> list[str]:
         overrides = (*OVERRIDES, f"data.train_examples={count}")
-        drawn = prepare("table", asked.checkpoint, asked.data, overrides, "cpu", like=prepared).for_seed(seed)
+        drawn = prepare("table", asked.checkpoint, asked.data, overrides, "cpu").for_seed(seed)
         assert drawn.examples["dev"] == prepared.examples["dev"]
         return [example.id for example in drawn.examples["train"]]
 
@@ -175,7 +173,7 @@ def test_a_part_of_the_training_examples_is_drawn_by_the_seed(prepared: Prepared
     results = [finetune(few, tmp_path / str(seed), seed) for seed in (0, 1)]
     assert results[0]["examples"] == {"train": 16, "dev": 40} and results[0]["steps"] == 4
     assert results[0]["data"] != results[1]["data"]
-    assert "16 training examples drawn by its seed, 4 steps" in tables.protocol(summarise(results))
+    assert "16 training examples drawn by its seed, 4 steps" in protocol_of(summarise(results))
 
 
 def test_a_finished_run_is_not_repeated(tuned: Path, command: Sequence[object], tmp_path: Path) -> None:

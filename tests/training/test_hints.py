@@ -14,10 +14,9 @@ import torch
 
 from albert_cli import store
 from albert_cli.errors import ConfigError, DivergedError
-from albert_cli.training import divergence
-from albert_cli.training.divergence import not_finite, where
 from albert_cli.training.hints import Hints
 from albert_cli.training.log import Window, beside_the_bar
+from albert_cli.training.loop import not_finite, where
 from albert_cli.training.objectives import PretrainingJob, right
 from albert_cli.training.pretrain import pretrain, summary_text
 
@@ -192,9 +191,8 @@ def test_the_names_of_gradients_that_are_not_finite() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
     model[0].weight.grad, model[1].bias.grad = torch.tensor([[1.0, 2.0], [3.0, float("inf")]]), torch.zeros(2)
     assert not_finite(model) == {"0.weight"}
-    assert where({0: [], 1: ["0.weight", "1.bias"], 2: ["x"]}) == "; on rank 1, 2: 0.weight and 1 more"
-    assert "hardware" in where({0: [], 1: []})
-    assert not divergence.record(3, {0: []}, [])["found_again"]
+    assert where([[], ["0.weight", "1.bias"], ["x"]]) == "; on rank 1, 2: 0.weight and 1 more"
+    assert "hardware" in where([[], []])
 
 
 def test_tensorboard_gets_the_curves(recipe: Path, tiny_data: Path, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from albert_cli.errors import DivergedError, Interrupted
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.ranks import Group
 from albert_cli.text.vocabulary import Vocabulary
-from albert_cli.training import loop, objectives
+from albert_cli.training import loop
 from albert_cli.training.checkpoint import OPTIMIZER, TrainState, restore, save, seed_for
 from albert_cli.training.loop import Loop, accumulate, measure, micro_batches
 from albert_cli.training.objectives import PretrainingJob, PretrainingText
@@ -50,7 +50,7 @@ def make_job(recipe: Path, tiny_data: Path) -> MakeJob:
 
 def gradients(job: PretrainingJob, step: int = 3) -> tuple[dict[str, float], dict[str, Tensor]]:
     job.model.zero_grad()
-    means = accumulate(job, job.draw(step, Group()), job.settings.train, step, Group())
+    means = accumulate(job, job.draw(step, Group()), step, Group())
     losses = {name: float(means[name]) for name in job.loss_names}
     return losses, {n: p.grad.clone() for n, p in job.model.named_parameters() if p.grad is not None}
 
@@ -140,7 +140,7 @@ def make_loop(job: PretrainingJob, out: Path, recipe: Path, *overrides: str) -> 
     resolved = config.load(PretrainRecipe, str(recipe), ["model.vocab_size=300", *overrides])
     job.settings = resolved
     out.mkdir(exist_ok=True)
-    return Loop(job, make_optimizer(job.model, resolved.optimizer), resolved.for_loop, out, Group())
+    return Loop(job, make_optimizer(job.model, resolved.optimizer), resolved.schedule, out, Group())
 
 
 def test_no_weight_changes_in_the_step_that_diverges(make_job: MakeJob, recipe: Path, tmp_path: Path) -> None:
@@ -213,32 +213,9 @@ def test_an_evaluation_is_the_same_whenever_it_is_made(make_job: MakeJob) -> Non
     assert 5 < first["mlm_loss"] < 6.5 and 0 <= first["mlm_accuracy"] < 0.2 and 0 <= first["order_accuracy"] <= 1
 
 
-def test_sentence_order_is_also_scored_where_both_segments_are_long(
-    make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    job = make_job(train__micro_batch_size=5)
-    job.model.eval()
-    right = total = 0
-    with torch.inference_mode():
-        assert "order_accuracy_long" not in job.evaluate(Group())  # these sequences are too short
-        monkeypatch.setattr(objectives, "LONG_SEGMENT", 12)
-        found = job.evaluate(Group())["order_accuracy_long"]
-        for index in range(job.settings.train.eval_sequences):
-            part = job._micro_batch(
-                job.text.heldout, 0, objectives.EVALUATION_SEED, np.array([index]), job.settings.data
-            )
-            sep = np.flatnonzero(part.data.ids == job.text.vocabulary.sep_id)
-            first, second = int(sep[0]) - 1, int(sep[-1] - sep[0]) - 1
-            if min(first, second) >= 12 and part.counts["order_loss"]:
-                total += 1
-                right += int(job.loss_sums(part.data)["order_accuracy"])
-    assert 5 < total < job.settings.train.eval_sequences
-    assert found == pytest.approx(right / total)
-
-
 def test_measuring_gives_the_time_of_a_step(make_job: MakeJob) -> None:
     job = make_job()
-    assert measure(job, job.settings.for_loop, Group(), steps=2, seconds=0.01) > 0
+    assert measure(job, Group(), steps=2, seconds=0.01) > 0
 
 
 def test_what_is_measured_is_the_run(make_job: MakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -266,8 +243,8 @@ def test_what_is_measured_is_the_run(make_job: MakeJob, monkeypatch: pytest.Monk
     monkeypatch.setattr(type(job), "draw", drawn)
     monkeypatch.setattr(loop.Loop, "_step", step)
     monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    settings = dataclasses.replace(job.settings.for_loop, optimizer=OptimizerSettings("adamw", lr=1e-3))
-    assert measure(job, settings, Group(), steps=8, seconds=1.0) == 1.0
+    job.settings = dataclasses.replace(job.settings, optimizer=OptimizerSettings("adamw", lr=1e-3))
+    assert measure(job, Group(), steps=8, seconds=1.0) == 1.0
     assert made == ["adamw"] and len(taken) == 8
     assert len(threads) == 1 and threading.current_thread().name not in threads
 

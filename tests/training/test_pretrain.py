@@ -480,13 +480,17 @@ def test_a_warm_up_that_never_ends_is_refused(recipe: Path, tiny_data: Path, tmp
 # ---------------------------------------------------------------- a full disk
 
 _SMALL_DISK = """
-mount -t tmpfs -o size=700k tmpfs "$1" || exit 99
-shift
-"$@"; echo "ended with $?"
-ls -A "$RUN"
-mount -o remount,size=50m tmpfs "${RUN%/run}" || exit 99
-"$@"; echo "ended with $?"
-sha256sum "$RUN"/step-00000030/model.safetensors
+import os, subprocess, sys
+import albert_cli.training.pretrain
+from albert_cli.cli import main
+
+disk, *sys.argv[1:] = sys.argv[1:]
+for mount in (["-t", "tmpfs", "-o", "size=700k"], ["-o", "remount,size=50m"]):
+    subprocess.run(["mount", *mount, "tmpfs", disk], check=True)
+    if not (child := os.fork()):
+        sys.exit(main())
+    print("ended with", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), os.listdir(f"{disk}/run"), flush=True)
+subprocess.run(["sha256sum", f"{disk}/run/step-00000030/model.safetensors"], check=True)
 """
 
 
@@ -494,11 +498,8 @@ sha256sum "$RUN"/step-00000030/model.safetensors
 def test_a_full_disk_leaves_the_last_checkpoint(command: Sequence[object], finished: Path, tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
-    arguments = [sys.executable, "-m", "albert_cli", *map(str, command), "--out", str(disk / "run")]
-    done = subprocess.run(
-        ["unshare", "-rm", "env", f"RUN={disk / 'run'}", "sh", "-c", _SMALL_DISK, "sh", str(disk), *arguments],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
+    call = ["unshare", "-rm", sys.executable, "-c", _SMALL_DISK, str(disk), *map(str, command)]
+    done = subprocess.run([*call, "--out", str(disk / "run")], capture_output=True, text=True, check=True)
     assert done.stdout.count("ended with 4") == 1 and done.stdout.count("ended with 0") == 1, done.stdout + done.stderr
     said = re.search(r"step-\d+: the disk is full \(([\d.]+) MB needed, ([\d.]+) MB free\)", done.stderr)
     assert said and float(said[1]) > float(said[2]) and "going on from step" in done.stderr, done.stderr

@@ -12,7 +12,7 @@ from albert_cli import store
 from albert_cli.errors import ConfigError
 from albert_cli.model import hub
 from albert_cli.training.pretrain import pretrain
-from tests.processes import albert
+from tests.processes import end, start_ranks
 
 START = [
     "start.words=cooccurrence", "start.neighbours=[-1]", "start.copying=0.7", "start.matching_heads=1",
@@ -54,8 +54,8 @@ def test_a_run_that_is_resumed_or_begun_again_ends_in_the_same_bytes(
 
 def test_two_ranks_start_from_the_same_weights(run: Path, recipe: Path, tiny_data: Path, tmp_path: Path) -> None:
     settings = [text for setting in START for text in ("-s", setting)]
-    command = ("pretrain", recipe, "--data", tiny_data, "--device", "cpu", "--out", tmp_path / "two", "--nproc", 2)
-    assert albert(tmp_path / "log", *command, *settings)[0] == 0
+    command = ("pretrain", recipe, "--data", tiny_data, "--device", "cpu", "--out", tmp_path / "two")
+    assert end(start_ranks(tmp_path / "log", 2, *command, *settings)) == [0, 0]
     alone, both = (hub.read(directory / LAST).tensors for directory in (run, tmp_path / "two"))
     assert all(torch.allclose(tensor, both[name], atol=1e-4) for name, tensor in alone.items())
 

@@ -9,10 +9,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
+from annotated_types import Ge
 from pydantic import AfterValidator, BaseModel, field_validator
 
 from albert_cli import console
-from albert_cli.errors import ConfigError, InputError, MissingData
+from albert_cli.config import Positive, Share
+from albert_cli.errors import InputError, MissingData
 from albert_cli.random import text_share
 from albert_cli.tasks.rows import is_hub, parse_as, read_hub, read_text
 
@@ -56,24 +58,15 @@ class SpanSettings:
     where there is no dev file.
     """
 
-    max_query_length: int = 64
-    doc_stride: int = 128
-    max_answer_length: int = 30
+    max_query_length: Positive = 64
+    doc_stride: Positive = 128
+    max_answer_length: Positive = 30
     head: Literal["auto", "linear", "beam"] = "auto"
-    n_best: int = 20
-    start_top: int = 5
-    end_top: int = 5
-    threshold: float = 0.0
-    holdout: float = 0.1
-
-    def __post_init__(self) -> None:
-        for name in ("max_query_length", "doc_stride", "max_answer_length", "n_best", "start_top", "end_top"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"span.{name} is {getattr(self, name)}", "it must be at least 1")
-        if math.isnan(self.threshold):
-            raise ConfigError("span.threshold is not a number", "0 is the usual one; inf leaves no question unanswered")
-        if not 0 < self.holdout < 1:
-            raise ConfigError(f"span.holdout is {self.holdout}", "it lies between 0 and 1")
+    n_best: Positive = 20
+    start_top: Positive = 5
+    end_top: Positive = 5
+    threshold: Annotated[float, Ge(-math.inf)] = 0.0
+    holdout: Share = 0.1
 
 
 @dataclass(frozen=True)
@@ -201,7 +194,6 @@ class _File(BaseModel):
 
 
 def _questions(path: Path, version: Version | None) -> Iterator[Question]:
-    """The questions of a file in SQuAD's layout, as they stand there."""
     seen: dict[str, str] = {}
     for a, article in enumerate(parse_as(_File, read_text(path), str(path), _LAYOUT).data):
         title = str(a if article.title is None else article.title)

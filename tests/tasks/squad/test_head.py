@@ -25,7 +25,7 @@ from albert_cli.tasks.squad.metrics import evaluate
 from albert_cli.tasks.squad.task import BEAM, LINEAR, SQUAD
 from albert_cli.tasks.squad.windows import SpanFeatures, encode_spans
 from albert_cli.text.vocabulary import Vocabulary
-from albert_cli.training.finetune import finetune, prepare
+from tests.glue import finetune, prepare
 
 CPU = torch.device("cpu")
 SHORT = SpanSettings(max_query_length=12, doc_stride=8, max_answer_length=6, n_best=5)
@@ -189,7 +189,7 @@ def test_no_class_of_hugging_face_takes_the_beam_head(tuned: Callable[[str], Pat
 
 
 def test_a_finished_checkpoint_is_scored_as_it_is(tuned: Callable[[str], Path], tmp_path: Path) -> None:
-    from albert_cli.evaluation.runs import evaluate as evaluate_runs
+    from tests.glue import evaluate as evaluate_runs
 
     for task in ("squad1", "squad2"):
         out = tuned(task)
@@ -202,7 +202,7 @@ def test_a_finished_checkpoint_is_scored_as_it_is(tuned: Callable[[str], Path], 
 def test_a_finished_checkpoint_is_trained_again_where_that_is_asked_for(
     tuned: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    from albert_cli.evaluation.runs import evaluate as evaluate_runs
+    from tests.glue import evaluate as evaluate_runs
 
     out = tuned("squad1")
     short = [*OVERRIDES, "schedule.total_steps=1", "schedule.warmup_steps=0", "model.head=checkpoint"]

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from albert_cli import config
 from albert_cli.errors import ConfigError
 from albert_cli.tasks.squad.data import NOT_FOUND, Answer, Question, SpanSettings, Version, read_file
 from albert_cli.tasks.squad.windows import SpanFeatures, best_windows, encode_spans, window_starts
@@ -108,8 +109,8 @@ def test_an_input_without_room_is_refused(vocabulary: Vocabulary) -> None:
 
 
 def test_a_threshold_is_a_number() -> None:
-    with pytest.raises(ConfigError, match=r"span\.threshold is not a number"):
-        SpanSettings(threshold=float("nan"))
+    with pytest.raises(ConfigError, match=r"recipe: threshold: .*got nan"):
+        config.validate(SpanSettings, {"threshold": float("nan")}, "recipe")
 
 
 @given(st.integers(1, 60), st.integers(1, 20), st.integers(1, 25))

@@ -14,16 +14,16 @@ import torch
 
 from albert_cli import store
 from albert_cli.errors import ConfigError, InputError
-from albert_cli.evaluation import submission, tables
-from albert_cli.evaluation.runs import evaluate
-from albert_cli.evaluation.single import Request, prepare_task
-from albert_cli.evaluation.suite import best_run
+from albert_cli.evaluation import submission
+from albert_cli.evaluation.single import best_run, prepare_task
 from albert_cli.model import hub
+from albert_cli.results import Result
 from albert_cli.tasks.glue import GLUE
 from albert_cli.tasks.spec import find_task
-from albert_cli.training.start import start_from_run, with_start
+from albert_cli.training.intermediate import from_intermediate, with_intermediate
+from albert_cli.training.task_setup import Request
 from tests.command import albert
-from tests.glue import QUICK, write
+from tests.glue import QUICK, as_text, evaluate, write
 
 
 class Suite:
@@ -48,21 +48,21 @@ def suite(tmp_path_factory: pytest.TempPathFactory, encoder: Path, inference: Pa
 def test_the_suite_starts_rte_from_its_best_model_of_mnli(suite: Suite) -> None:
     tasks = suite.result["tasks"]
     assert list(tasks) == ["mnli", "rte", "wnli"]
-    best = best_run(suite.out / "mnli", tasks["mnli"])
+    best = best_run(suite.out / "mnli", Result.model_validate(tasks["mnli"]))
     assert tasks["rte"]["start_from"] == "mnli" and tasks["rte"]["start"] == store.fingerprint(best)
     assert tasks["wnli"]["start_from"] == "pretrained" and "start" not in tasks["wnli"]
     assert {tasks[name]["checkpoint"] for name in tasks} == {store.fingerprint(suite.encoder)}
-    assert "from a model fine-tuned on MNLI" in " ".join(tables.text(suite.result).split())
+    assert "from a model fine-tuned on MNLI" in " ".join(as_text(suite.result).split())
 
 
 def test_the_best_run_is_that_of_the_lowest_seed_among_equals() -> None:
-    assert best_run(Path("out"), {"scores_by_seed": {"3": 0.5, "10": 0.7, "4": 0.7}}) == Path("out/run-4")
+    assert best_run(Path("out"), Result(scores_by_seed={"3": 0.5, "10": 0.7, "4": 0.7})) == Path("out/run-4")
 
 
 def test_the_encoder_is_that_of_the_start(suite: Suite) -> None:
     request = Request(str(suite.encoder), str(suite.data), 1, QUICK, "cpu")
     start = suite.out / "mnli" / "run-0"
-    model = start_from_run(prepare_task(request, "rte"), start).new_model(0)
+    model = from_intermediate(prepare_task(request, "rte"), start).new_model(0)
     known = hub.read(start).tensors
     state = model.state_dict()
     assert all(torch.equal(tensor, state[name]) for name, tensor in known.items() if name.startswith("encoder."))
@@ -103,7 +103,7 @@ def test_without_mnli_the_recipe_s_start_is_left_out_and_recorded(
 def test_random_weights_have_no_start_and_a_wrong_one_is_refused(suite: Suite, tmp_path: Path) -> None:
     request = Request(str(suite.encoder), str(suite.data), 1, (*QUICK, "model.initial=random"), "cpu")
     prepared = prepare_task(request, "rte")
-    assert with_start(prepared, tmp_path / "mnli") is prepared
+    assert with_intermediate(prepared, tmp_path / "mnli") is prepared
     assert prepared.provenance["start_from"] == "pretrained" and not (tmp_path / "mnli").exists()
     with pytest.raises(ConfigError, match="start_from = 'ax': no such start"):
         evaluate("rte", str(suite.encoder), str(suite.data), tmp_path / "out", 1, ("start_from=ax",), "cpu")
@@ -174,7 +174,7 @@ def test_damaged_diagnostics_are_not_taken_for_unlabelled_ones(suite: Suite, tmp
 def test_the_diagnostics_are_answered_by_a_model_of_mnli(suite: Suite, tmp_path: Path) -> None:
     found = suite.result["diagnostics"]
     assert found["kind"] == "predictions" and sum(found["predicted"].values()) == 1104
-    assert "AX: 1,104 predictions and no labels to score them by" in " ".join(tables.text(suite.result).split())
+    assert "AX: 1,104 predictions and no labels to score them by" in " ".join(as_text(suite.result).split())
     with pytest.raises(InputError, match="AX is not trained on: a model fine-tuned on MNLI answers it"):
         evaluate("ax", str(suite.encoder), str(suite.data), tmp_path / "out", 1, (), "cpu")
 
@@ -212,7 +212,10 @@ def test_the_zip_holds_exactly_the_eleven_files(suite: Suite) -> None:
 
 def test_the_files_are_the_best_models_answers(suite: Suite) -> None:
     said = suite.result["submission"]["files"]
-    best = {task: best_run(suite.out / task, suite.result["tasks"][task]) for task in ("mnli", "wnli")}
+    best = {
+        task: best_run(suite.out / task, Result.model_validate(suite.result["tasks"][task]))
+        for task in ("mnli", "wnli")
+    }
     answered = {name: file["model"] for name, file in said.items() if "model" in file}
     assert answered == {"AX.tsv": str(best["mnli"]), "WNLI.tsv": str(best["wnli"])}
     assert said["CoLA.tsv"]["because"] == said["RTE.tsv"]["because"] == "no test set"
@@ -220,7 +223,7 @@ def test_the_files_are_the_best_models_answers(suite: Suite) -> None:
     with zipfile.ZipFile(suite.zip) as archive:
         rows = archive.read("AX.tsv").decode().splitlines()[1:]
     assert rows == [f"{row['id']}\t{row['prediction']}" for row in map(json.loads, lines)]
-    text = tables.text(suite.result)
+    text = as_text(suite.result)
     assert re.search(r"CoLA.tsv +1,063 +1 everywhere: no test set", text)
     assert "9 of 11 files hold one answer for all rows" in text
 

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from functools import lru_cache
 from pathlib import Path
 
-from albert_cli import console, store
+from albert_cli import console
 from albert_cli.errors import InputError, MissingData
-from albert_cli.model import hub
 from albert_cli.tasks.spec import find_task
 from albert_cli.training.finetune import finetune
 from albert_cli.training.task_recipe import PRETRAINED
-from albert_cli.training.task_setup import Prepared, prepare
+from albert_cli.training.task_setup import Prepared, open_checkpoint, prepare
 
 _KEY = "start_from"
 
 
-def start_task(prepared: Prepared) -> str | None:
+def intermediate_task(prepared: Prepared) -> str | None:
     """The task that a run must be preceded by; None where its checkpoint will do, or nothing is trained."""
     name = prepared.recipe.start_from
     if name == PRETRAINED or prepared.for_scoring:
@@ -26,34 +24,27 @@ def start_task(prepared: Prepared) -> str | None:
     return None if find_task(name).has_head(prepared.checkpoint) else name
 
 
-def prepare_start(prepared: Prepared, overrides: Sequence[str] | None = None) -> Prepared:
+def prepare_intermediate(prepared: Prepared, overrides: Sequence[str] | None = None) -> Prepared:
     """The task to start from, made ready with the same overrides or others; raises `MissingData` without its data."""
-    asked = prepared.asked
-    others = [text for text in (asked.overrides if overrides is None else overrides) if not _is_start(text)]
-    name = prepared.recipe.start_from
-    other = prepare(name, asked.checkpoint, asked.data, others, asked.device, asked.recipes, like=prepared)
+    request = prepared.request
+    others = tuple(text for text in (request.overrides if overrides is None else overrides) if not _is_start(text))
+    other = prepare(prepared.recipe.start_from, dataclasses.replace(request, overrides=others))
     _ = other.examples
     return other
 
 
-def start_from_run(prepared: Prepared, directory: Path) -> Prepared:
+def from_intermediate(prepared: Prepared, directory: Path) -> Prepared:
     """The same, its encoder taken from a finished run of the task to start from."""
-    return dataclasses.replace(prepared, start=_read(directory, store.fingerprint(directory)))
+    return dataclasses.replace(prepared, start=open_checkpoint(directory)[0])
 
 
-@lru_cache(maxsize=1)
-def _read(directory: Path, fingerprint: str) -> hub.Checkpoint:
-    """The checkpoint, once for all combinations of a search."""
-    return hub.read(directory)
-
-
-def without_start(prepared: Prepared, why: str) -> Prepared:
+def without_intermediate(prepared: Prepared, why: str) -> Prepared:
     """The same from the checkpoint as it is, with a warning; an error if `-s` asked for the start.
 
     The recipes of RTE, STS-B and MRPC ask for MNLI as the paper does, which must not keep those without it from them.
     """
     name = find_task(prepared.recipe.start_from).title
-    if any(map(_is_start, prepared.asked.overrides)):
+    if any(map(_is_start, prepared.request.overrides)):
         hint = f"put {name} into --data, or leave it out by -s {_KEY}={PRETRAINED}"
         raise InputError(f"{prepared.task.title} cannot start from {name}: {why}", hint)
     note = f"the recipe starts from {name}, whose data are not there: {why}"
@@ -66,19 +57,19 @@ def _is_start(override: str) -> bool:
     return override.partition("=")[0].strip() == _KEY
 
 
-def with_start(prepared: Prepared, folder: Path) -> Prepared:
+def with_intermediate(prepared: Prepared, folder: Path) -> Prepared:
     """Ready to be trained from what the recipe starts from, which is fine-tuned below `folder` if it is not there."""
-    if start_task(prepared) is None:
+    if intermediate_task(prepared) is None:
         return prepared
     _ = prepared.examples  # what is wrong with them is found before the other task is trained
     try:
-        other = prepare_start(prepared)
+        other = prepare_intermediate(prepared)
     except MissingData as error:
-        return without_start(prepared, error.message)
-    return start_from_run(prepared, make_start(prepared, other, folder))
+        return without_intermediate(prepared, error.message)
+    return from_intermediate(prepared, train_intermediate(prepared, other, folder))
 
 
-def make_start(prepared: Prepared, other: Prepared, folder: Path) -> Path:
+def train_intermediate(prepared: Prepared, other: Prepared, folder: Path) -> Path:
     """The run below `folder` that a task starts from, fine-tuned if it is not there."""
     out = folder / f"run-{other.recipe.train.seed}"
     console.note(f"{prepared.task.title} starts from {other.task.title}: {out} (-s {_KEY}={PRETRAINED} leaves it out)")
