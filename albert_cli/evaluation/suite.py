@@ -59,7 +59,7 @@ def evaluate(request: Request, task: str, out: Path, submission_file: Path | Non
     prepared = prepare_task(request, task)
     if not prepared.for_scoring:
         refuse_foreign(out, RESULTS, "run-*", FOLDER, prepared.recipe.start_from)  # before hours of MNLI
-    beside = controls.jobs(request, task, prepared, out)
+    beside = controls.jobs(request, task, prepared, out, out)
     prepared = with_intermediate(prepared, out / prepared.recipe.start_from)
     parallel.train([parallel.Job(request, task, prepared, out), *beside], request.nproc)
     return controls.evaluate_beside(prepared, out, request.runs, beside)
@@ -130,7 +130,7 @@ def _evaluate(
     request: Request, tasks: Mapping[str, Prepared], out: Path, failed: dict[str, NoneEnded]
 ) -> dict[str, Result]:
     """The results of those tasks of which a seed ended; the others' errors go into `failed`."""
-    beside = {name: controls.jobs(request, name, prepared, out / name) for name, prepared in tasks.items()}
+    beside = {name: controls.jobs(request, name, prepared, out / name, out) for name, prepared in tasks.items()}
     jobs = [[parallel.Job(request, name, prepared, out / name), *beside[name]] for name, prepared in tasks.items()]
     parallel.train(list(chain.from_iterable(jobs)), request.nproc)
     results = {}

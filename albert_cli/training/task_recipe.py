@@ -95,7 +95,7 @@ class FinetuneRecipe:
     """A fine-tuning recipe; the paper's own stand in `recipes/finetune/` (Table 14).
 
     `start_from = "mnli"` takes the encoder from a model that was fine-tuned on MNLI first, as the paper does for
-    RTE, STS-B and MRPC (footnote 4); a control starts from its own weights all the same.
+    RTE, STS-B and MRPC (footnote 4). A control's model is fine-tuned on that task first too.
     """
 
     task: str
@@ -111,7 +111,7 @@ class FinetuneRecipe:
     def __post_init__(self) -> None:
         if self.start_from not in (PRETRAINED, *SCORED):
             raise ConfigError(f"start_from = {self.start_from!r}: no such start", f"{PRETRAINED}, {', '.join(SCORED)}")
-        if self.start_from == self.task or self.model.initial != PRETRAINED:
+        if self.start_from == self.task:
             object.__setattr__(self, "start_from", PRETRAINED)
         object.__setattr__(self, "optimizer", self.optimizer.resolved(self.train.batch_size))
 

@@ -191,7 +191,7 @@ class Prepared:
         )
         torch.manual_seed(seed)
         model = self.task.new_model(shape)
-        if settings.initial != "random":
+        if self.start or settings.initial != "random":
             found, heads = self.start or self.checkpoint, []
             if settings.head == "checkpoint":
                 heads = [name for name, _ in model.named_children() if name != "encoder"]
@@ -201,7 +201,7 @@ class Prepared:
             hub.load_into(model, found, heads)
         check_count_heads(settings.count_heads, settings.spreading_heads, shape)
         assert isinstance(model.encoder, Encoder)
-        if self.start is None or settings.initial == "random":  # a start was made with the same settings
+        if self.start is None:  # a start was made with the same settings
             word_ids = torch.arange(self.vocabulary.first_ordinary_id, shape.vocab_size)
             places = self.recipe.data.max_seq_length if settings.spreading_heads else PLACES
             count_words(

@@ -20,7 +20,7 @@ from albert_cli.model import hub
 from albert_cli.results import Result
 from albert_cli.tasks.glue import GLUE
 from albert_cli.tasks.spec import find_task
-from albert_cli.training.intermediate import from_intermediate, with_intermediate
+from albert_cli.training.intermediate import from_intermediate
 from albert_cli.training.task_setup import Request
 from tests.command import albert
 from tests.glue import QUICK, as_text, evaluate, write
@@ -100,11 +100,17 @@ def test_without_mnli_the_recipe_s_start_is_left_out_and_recorded(
         assert refused.value.hint == "put MNLI into --data, or leave it out by -s start_from=pretrained"
 
 
-def test_random_weights_have_no_start_and_a_wrong_one_is_refused(suite: Suite, tmp_path: Path) -> None:
-    request = Request(str(suite.encoder), str(suite.data), 1, (*QUICK, "model.initial=random"), "cpu")
-    prepared = prepare_task(request, "rte")
-    assert with_intermediate(prepared, tmp_path / "mnli") is prepared
-    assert prepared.provenance["start_from"] == "pretrained" and not (tmp_path / "mnli").exists()
+def test_a_control_starts_from_its_own_model_of_the_other_task(suite: Suite, tmp_path: Path) -> None:
+    evaluate(
+        "rte", str(suite.encoder), str(suite.data), tmp_path, 1, (*QUICK, "train.seed=7"), "cpu", controlled=["random"]
+    )
+    pretrained, control = (store.read_json(tmp_path / of / "run-7" / "results.json") for of in ("", "controls/random"))
+    first, other = (tmp_path / "mnli" / of / "run-7" for of in ("", "controls/random"))
+    assert pretrained["start"] == store.fingerprint(first) != control["start"] == store.fingerprint(other)
+    assert store.read_json(other / "results.json")["initial"] == control["initial"] == "random"
+
+
+def test_a_wrong_start_is_refused(suite: Suite, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="start_from = 'ax': no such start"):
         evaluate("rte", str(suite.encoder), str(suite.data), tmp_path / "out", 1, ("start_from=ax",), "cpu")
 

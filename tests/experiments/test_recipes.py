@@ -63,7 +63,8 @@ def test_paper_tables_have_a_cell_a_column_and_name_variants(name: str) -> None:
 
 @pytest.mark.parametrize("name", recipe.names())
 def test_two_cores_run_a_mini_experiment_in_twenty_minutes_and_an_h200_its_own_in_thirty(name: str) -> None:
-    limits: dict[recipe.ScaleName, tuple[int, int]] = {"mini": (2, 40 if name == "sharing" else 20), "h200": (1, 30)}
+    longer = {"sharing": 40, "start-long": 180}  # as their files say
+    limits: dict[recipe.ScaleName, tuple[int, int]] = {"mini": (2, longer.get(name, 20)), "h200": (1, 30)}
     for scale, (devices, minutes) in limits.items():
         data, _ = describe(make(recipe.load(name), Request(scale, Path("out"), dry_run=True)))
         assert data["total"]["device_hours"] / devices * 60 <= minutes, scale
@@ -202,6 +203,6 @@ def test_a_task_that_does_not_exist_is_no_task_without_files(tmp_path: Path) -> 
 def test_the_page_of_claims_names_every_experiment_and_every_table_of_the_paper() -> None:
     page = (Path(__file__).parents[2] / "docs" / "claims.md").read_text(encoding="utf-8")
     missing = [name for name in recipe.names() if f"`{name}`" not in page and f"reproduce {name}" not in page]
-    assert missing == ["start"], "of no row of the paper"
+    assert sorted(missing) == ["start", "start-long"], "of no row of the paper"
     assert all(f"Table {number}" in page or f"Tables {number}" in page for number in range(1, 15))
     assert {f"§{n}" for n in ("4.1", "4.2.1", "4.5")} <= set(re.findall(r"§[\d.]*\d", page))
