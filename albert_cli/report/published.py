@@ -1,7 +1,7 @@
-"""Scores on dev that were published for BERT and ALBERT, to stand beside one's own; all of far larger training.
+"""Scores on dev that were published for ALBERT and what it is compared with; all of far larger training than one's own.
 
-ALBERT v1 and v2 are the rows of the README of google-research/albert; BERT-large and ALBERT-xxlarge at 1.5 M steps
-are tables 9 and 10 of the paper (arXiv 1909.11942), BERT-large's RACE is table 2's.
+ALBERT v1 and v2 are the rows of the README of google-research/albert. BERT-large, XLNet, RoBERTa and ALBERT-xxlarge at
+1.5 M steps are of tables 9 and 10 of the paper (arXiv 1909.11942), BERT-large's RACE of table 2.
 """
 
 from __future__ import annotations
@@ -40,6 +40,16 @@ PUBLISHED = (
         "BERT-large",
         row(_GLUE, ("86.6", "92.3", "91.3", "70.4", "93.2", "88.0", "60.6", "90.0"))
         | row(("squad1", "squad2", "race"), ("90.9/84.1", "81.8/79.0", "73.9")),
+    ),
+    Published(
+        "XLNet-large",
+        row(_GLUE, ("89.8", "93.9", "91.8", "83.8", "95.6", "89.2", "63.6", "91.8"))
+        | row(("squad1", "squad2"), ("94.5/89.0", "88.8/86.1")),
+    ),
+    Published(
+        "RoBERTa-large",
+        row(_GLUE, ("90.2", "94.7", "92.2", "86.6", "96.4", "90.9", "68.0", "92.4"))
+        | row(("squad1", "squad2"), ("94.6/88.9", "89.4/86.5")),
     ),
     _five("ALBERT-base v1", "89.3/82.3", "80.0/77.1", "81.6", "90.3", "64.0"),
     _five("ALBERT-base v2", "90.2/83.2", "82.1/79.3", "84.6", "92.9", "66.8"),

@@ -155,7 +155,7 @@ def _published(groups: Sequence[Group]) -> list[Block]:
             row.append((first, *map(Span, others)))
         rows.append(row)
     text = (
-        "Published scores on the development sets, times 100: models of 12 to 334 million parameters, pretrained on "
+        "Published scores on the development sets, times 100: models of 12 to 360 million parameters, pretrained on "
         "16 GB of text and more. They say what that scale brings, not what to expect of a smaller one. SQuAD: F1, "
         "with exact match beside it, of 2.0 at the threshold that is best on the development set."
     )
