@@ -44,7 +44,10 @@ def describe(
     if not directory.is_dir():
         raise CheckpointError(f"{directory}: no such directory")
     manifest = store.read_manifest(directory)
-    kind = manifest.kind if manifest is not None else _kind_without_manifest(directory)
+    kind = manifest.kind if manifest else "run" if any(directory.glob("step-*")) else ""
+    kind = kind or next((kind for name, kind in _KINDS.items() if (directory / name).is_file()), "")
+    if not kind:
+        raise CheckpointError(f"{directory}: nothing of this program, and no Hugging Face model")
     facts: dict[str, Any] = {"directory": str(directory), "kind": kind}
     if manifest is not None:
         facts |= {"fingerprint": manifest.fingerprint(), "created_by": manifest.created_by}
@@ -62,16 +65,6 @@ def describe(
     if verify:
         lines = [*lines, f"verified: {facts['verified']} files match their SHA-256"]
     return facts | more, "\n".join([*text, *lines])
-
-
-def _kind_without_manifest(directory: Path) -> str:
-    if any(directory.glob("step-*")):
-        return "run"
-    found = (kind for name, kind in _KINDS.items() if (directory / name).is_file())
-    kind = next(found, None)
-    if kind is None:
-        raise CheckpointError(f"{directory}: nothing of this program, and no Hugging Face model")
-    return kind
 
 
 def _place(directory: Path, recipe: str | None, seed: int | None, step: int) -> Place:

@@ -84,6 +84,7 @@ def run(
 
 def _run_apart(jobs: Sequence[Job[T]], places: Places, keep: Callable[[Job[T], T | BaseException], None]) -> None:
     context = _context({job.call.__module__ for job in jobs})
+    quiet, debug, environment = console.settings.quiet or places.quiet, console.settings.debug, dict(os.environ)
     waiting, running = list(jobs), dict[Future[T], tuple[Job[T], int]]()
     free, pools = list(range(places.count)), dict[int, ProcessPoolExecutor]()
     try:
@@ -93,7 +94,9 @@ def _run_apart(jobs: Sequence[Job[T]], places: Places, keep: Callable[[Job[T], T
             for job, place in zip(ready, list(free), strict=False):
                 waiting.remove(job)
                 free.remove(place)
-                pools[place] = pools.get(place) or _process(place, places, context)
+                if place not in pools:
+                    given = (place, places, quiet, debug, environment)
+                    pools[place] = ProcessPoolExecutor(1, context, _begin, given)
                 running[pools[place].submit(_work, job.call, job.arguments)] = job, place
             for future in wait(running, timeout=0.5, return_when=FIRST_COMPLETED).done:
                 job, place = running.pop(future)
@@ -127,11 +130,6 @@ def _context(modules: set[str]) -> BaseContext:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch._dynamo", *sorted(modules)])  # an optimizer imports the compiler
     return context
-
-
-def _process(place: int, places: Places, context: BaseContext) -> ProcessPoolExecutor:
-    quiet, debug = console.settings.quiet or places.quiet, console.settings.debug
-    return ProcessPoolExecutor(1, context, _begin, (place, places, quiet, debug, dict(os.environ)))
 
 
 def _begin(place: int, places: Places, quiet: bool, debug: bool, environment: Mapping[str, str]) -> None:

@@ -141,7 +141,9 @@ def _locate(settings: TableSettings, data: str | None) -> dict[str, str]:
     """Split to file (or to `hf:…` and the Hub's split after a `#`), train first."""
     given: dict[str, str] = {split: name for split in _FILE_NAMES if (name := getattr(settings, split))}
     if is_hub(data):
-        found = _hub_files(str(data))
+        there = hub_splits(str(data))
+        wanted = {"train": "train", "dev": "dev" if "dev" in there else "validation", "test": "test"}
+        found = {split: f"{data}#{name}" for split, name in wanted.items() if name in there}
     elif data is not None:
         found = _folder_files(Path(data), [split for split in _FILE_NAMES if split not in given])
     else:
@@ -173,12 +175,6 @@ def _folder_files(folder: Path, splits: Sequence[str]) -> dict[str, str]:
             f"{folder}: holds no train.tsv, train.csv, train.jsonl or train.parquet", "or -s table.train=FILE"
         )
     return found
-
-
-def _hub_files(source: str) -> dict[str, str]:
-    there = hub_splits(source)
-    wanted = {"train": "train", "dev": "dev" if "dev" in there else "validation", "test": "test"}
-    return {split: f"{source}#{name}" for split, name in wanted.items() if name in there}
 
 
 @dataclass(frozen=True)
