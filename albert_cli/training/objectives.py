@@ -17,7 +17,7 @@ from albert_cli.data.batches import PackedBatch, PairSettings, batch, lengths
 from albert_cli.data.shards import TokenCorpus
 from albert_cli.model import card, hub
 from albert_cli.model.heads import PretrainingModel
-from albert_cli.model.packing import pack
+from albert_cli.model.packing import PackedTokens, pack, put
 from albert_cli.random import Integers
 from albert_cli.ranks import Group
 from albert_cli.text.vocabulary import Vocabulary
@@ -43,6 +43,16 @@ class PretrainingText:
     vocabulary: Vocabulary
     unigram_entropy: float | None = None
     others: Mapping[str, TokenCorpus] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class DrawnBatch:
+    """A micro-batch as it was drawn and, on the device, its tokens, masked labels [M] and order labels [N], int64."""
+
+    drawn: PackedBatch
+    tokens: PackedTokens
+    labels: Tensor
+    order: Tensor
 
 
 @dataclass
@@ -72,7 +82,7 @@ class PretrainingJob(Job):
     def draw(self, step: int, group: Group) -> list[MicroBatch]:
         s = self.settings
         index, seed = s.batches.indices(step), s.train.seed
-        if budget := s.batch.micro_tokens:
+        if budget := s.batch.tokens:
             # Every rank needs all lengths, which takes a small part of the time of drawing.
             groups = cut_by_tokens(lengths(self.text.train, s.data, seed, index), budget)
             own = [(n, index[group_]) for n, group_ in enumerate(groups) if n % group.world_size == group.rank]
@@ -93,22 +103,24 @@ class PretrainingJob(Job):
         if self.settings.data.sentence_loss != "none":
             counts["order_loss"] = int(np.count_nonzero(drawn.order_labels != IGNORE))
         flops = costs.batch_flops(self.model.config, np.diff(drawn.offsets), len(drawn.masked_index))
-        return MicroBatch(number, drawn, counts, len(drawn.ids), flops)
+        # On the device from here on: drawing goes on beside the computation, so that nothing waits for the copy.
+        labels = put([drawn.masked_labels.astype(np.int64), drawn.order_labels.astype(np.int64)], self.device)
+        data = DrawnBatch(drawn, pack(drawn, self.device, drawn.masked_index), *labels)
+        return MicroBatch(number, data, counts, len(drawn.ids), flops)
 
-    def loss_sums(self, data: PackedBatch) -> dict[str, Tensor]:
+    def loss_sums(self, data: DrawnBatch) -> dict[str, Tensor]:
         """Summed cross-entropy at the masked positions, and over the sequences that have an order; what is right."""
-        tokens = pack(data, self.device, data.masked_index)
-        labels = torch.from_numpy(data.masked_labels.astype(np.int64)).to(self.device, non_blocking=True)
-        order = torch.from_numpy(data.order_labels.astype(np.int64)).to(self.device, non_blocking=True)
-        logits = self.model(tokens)
+        logits = self.model(data.tokens)
         sums = {  # softmax in fp32, whatever the precision of the products
-            "mlm_loss": F.cross_entropy(logits.masked.float(), labels, reduction="sum"),
-            "order_loss": F.cross_entropy(logits.sentence_order.float(), order, ignore_index=IGNORE, reduction="sum"),
-            "mlm_accuracy": right(logits.masked.detach(), labels),
-            "order_accuracy": right(logits.sentence_order.detach(), order),
+            "mlm_loss": F.cross_entropy(logits.masked.float(), data.labels, reduction="sum"),
+            "order_loss": F.cross_entropy(
+                logits.sentence_order.float(), data.order, ignore_index=IGNORE, reduction="sum"
+            ),
+            "mlm_accuracy": right(logits.masked.detach(), data.labels),
+            "order_accuracy": right(logits.sentence_order.detach(), data.order),
         }
         if self.teacher:
-            sums["distill_loss"] = self.teacher.loss(logits.masked, tokens)
+            sums["distill_loss"] = self.teacher.loss(logits.masked, data.tokens)
         return sums
 
     def evaluate(self, group: Group) -> dict[str, float]:
