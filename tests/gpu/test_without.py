@@ -58,7 +58,7 @@ def gradients(model: PretrainingModel, lengths: tuple[int, ...] = LENGTHS, seed:
 # ---------------------------------------------------------------- attention by offsets
 
 
-@pytest.mark.parametrize("lengths", [LENGTHS, (9, 9), (1,)], ids=["ragged", "equal", "one token"])
+@pytest.mark.parametrize("lengths", [LENGTHS, (9, 9), (2,)], ids=["ragged", "equal", "one sequence"])
 def test_attention_by_offsets_gives_the_gradients_of_the_padded_form(lengths: tuple[int, ...]) -> None:
     torch.manual_seed(0)
     model = PretrainingModel(SHAPE)
