@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib.util
 import os
 import time
 from collections.abc import Iterator
@@ -14,6 +15,11 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention import (
+    activate_flash_attention_impl,
+    current_flash_attention_impl,
+    restore_flash_attention_impl,
+)
 
 from albert_cli import console, machine
 from albert_cli.counting.costs import training_flops
@@ -167,12 +173,24 @@ def place(model: nn.Module, settings: TrainSettings, device: torch.device) -> No
     encoder = model.encoder
     assert isinstance(encoder, Encoder)
     encoder.checkpointing = settings.checkpoint_activations
+    _choose_flash(encoder.config.attention_probs_dropout_prob, device)
     if settings.compile == "on":
         encoder.compile()
         console.note("compiling the block; the first steps take a minute longer")
     if device.type == "cpu":
         machine.keep_freed_memory()
     model.to(device)
+
+
+def _choose_flash(dropout: float, device: torch.device) -> None:
+    """Attend by flash attention 3 where its package is installed and applies: on Hopper, without dropout."""
+    if device.type != "cuda" or importlib.util.find_spec("flash_attn_interface") is None:
+        return
+    if current_flash_attention_impl() is not None:
+        restore_flash_attention_impl()
+    if not dropout and torch.cuda.get_device_capability(device) == (9, 0):
+        activate_flash_attention_impl("FA3")
+        console.note("attention: flash attention 3")
 
 
 @contextlib.contextmanager

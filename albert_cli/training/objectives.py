@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Literal
 
@@ -11,6 +12,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._dynamo import maybe_mark_dynamic
 
 from albert_cli.counting import costs
 from albert_cli.data.batches import PackedBatch, PairSettings, batch, lengths
@@ -111,14 +113,13 @@ class PretrainingJob(Job):
     def loss_sums(self, data: DrawnBatch) -> dict[str, Tensor]:
         """Summed cross-entropy at the masked positions, and over the sequences that have an order; what is right."""
         logits = self.model(data.tokens)
-        sums = {  # softmax in fp32, whatever the precision of the products
-            "mlm_loss": F.cross_entropy(logits.masked.float(), data.labels, reduction="sum"),
-            "order_loss": F.cross_entropy(
-                logits.sentence_order.float(), data.order, ignore_index=IGNORE, reduction="sum"
-            ),
-            "mlm_accuracy": right(logits.masked.detach(), data.labels),
-            "order_accuracy": right(logits.sentence_order.detach(), data.order),
-        }
+        given = (logits.masked, logits.sentence_order, data.labels, data.order)
+        if self.settings.train.compile == "on":
+            for tensor in given:  # whose first sizes differ from batch to batch
+                maybe_mark_dynamic(tensor, 0)
+            sums = dict(_fused()(*given))
+        else:
+            sums = _sums(*given)
         if self.teacher:
             sums["distill_loss"] = self.teacher.loss(logits.masked, data.tokens)
         return sums
@@ -179,6 +180,22 @@ class PretrainingJob(Job):
         shape, sentence_loss = self.model.config, self.settings.data.sentence_loss
         self.text.vocabulary.copy_to(directory, shape.max_position_embeddings)
         card.write(directory, card.pretrained(shape, sentence_loss, self.last_metrics, self.recipe))
+
+
+def _sums(masked_MV: Tensor, order_NC: Tensor, labels_M: Tensor, labels_N: Tensor) -> dict[str, Tensor]:
+    """Both losses summed, softmax in fp32 whatever the precision of the products, and how many are right."""
+    return {
+        "mlm_loss": F.cross_entropy(masked_MV.float(), labels_M, reduction="sum"),
+        "order_loss": F.cross_entropy(order_NC.float(), labels_N, ignore_index=IGNORE, reduction="sum"),
+        "mlm_accuracy": right(masked_MV.detach(), labels_M),
+        "order_accuracy": right(order_NC.detach(), labels_N),
+    }
+
+
+@cache
+def _fused() -> Callable[..., dict[str, Tensor]]:
+    """The same, compiled: a vocabulary wide, logits are read and written in few passes."""
+    return torch.compile(_sums)
 
 
 def right(logits: Tensor, labels: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -317,6 +318,26 @@ def test_cards_that_emulate_bf16_compute_in_fp32(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation)
     asked = TrainSettings(compile="off")
     assert device.resolve_auto(asked, TINY, CUDA, sequences=1, length=8).precision == "fp32"
+
+
+@pytest.mark.parametrize(
+    ("capability", "dropout", "expected"), [((9, 0), 0.0, "FA3"), ((9, 0), 0.1, None), ((8, 0), 0.0, None)]
+)
+def test_flash_attention_3_is_taken_where_it_applies(
+    capability: tuple[int, int], dropout: float, expected: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    active: list[str | None] = ["FA3"]  # by a model before
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    monkeypatch.setattr(device, "current_flash_attention_impl", lambda: active[-1])
+    monkeypatch.setattr(device, "activate_flash_attention_impl", active.append)
+    monkeypatch.setattr(device, "restore_flash_attention_impl", lambda: active.append(None))
+    device._choose_flash(dropout, CUDA)
+    assert active == ["FA3"], "its package is not installed"
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    device._choose_flash(dropout, CPU)
+    assert active == ["FA3"]
+    device._choose_flash(dropout, CUDA)
+    assert active[-1] == expected
 
 
 def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
