@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, TypeVar
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _SECONDS_FOR_THE_CAUSE = 5.0
+_SECONDS_FOR_A_SIGN = 2.0
+# The others wait while rank 0 verifies data, measures, evaluates or saves.
+_TIMEOUT = timedelta(hours=1)
 # The folder that the ranks of a launch share, with a mark for each error that one of them has printed.
 PRINTED_ERRORS = "ALBERT_PRINTED_ERRORS"
 
@@ -120,25 +124,42 @@ def process_group(device_type: str) -> Iterator[Group]:
     import torch
     import torch.distributed as dist
 
-    if device_type == "cuda":
-        torch.cuda.set_device(local_rank())
+    device = torch.device("cuda", local_rank()) if device_type == "cuda" else None
+    if device is not None:
+        torch.cuda.set_device(device)
     if _is_launched():
         _end_after(_launcher_is_gone)
     try:
-        dist.init_process_group("nccl" if device_type == "cuda" else "gloo")
+        # With its device known NCCL connects at once, and what is wrong is said here and not at the first sum.
+        dist.init_process_group("nccl" if device is not None else "gloo", timeout=_TIMEOUT, device_id=device)
         yield Group(rank(), world_size())
     except RuntimeError as error:
         # gloo's errors (closed, reset, timed out) are known by the file that they name alone.
         if "/gloo/" not in str(error) and not isinstance(error, dist.DistError):
             raise
+        gone = _without_a_sign()
         _let_the_cause_end_first()
         raise AlbertError(
-            f"rank {rank()}: lost the connection to another rank",
+            f"rank {rank()}: lost the connection to another rank; no sign of life from {gone}",
             "its own message says why, or it was killed; the same command goes on from the last checkpoint",
         ) from error
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
+
+
+def _without_a_sign() -> str:
+    """Which ranks have left: those that left no note in the group's store, which rank 0 or the launcher holds."""
+    import torch.distributed as dist
+
+    try:
+        notes = dist.distributed_c10d._get_default_store()
+        notes.set(f"albert/here/{rank()}", "")
+        time.sleep(_SECONDS_FOR_A_SIGN)
+        gone = [str(r) for r in range(world_size()) if not notes.check([f"albert/here/{r}"])]
+    except (RuntimeError, ValueError):  # the store went with rank 0
+        gone = ["0"]
+    return f"rank {', '.join(gone)}" if gone else "one that has come back"
 
 
 def _let_the_cause_end_first() -> None:

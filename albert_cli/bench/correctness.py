@@ -14,7 +14,7 @@ from albert_cli import console
 from albert_cli.bench import stream
 from albert_cli.bench.step import pretraining_loss
 from albert_cli.data.batches import PackedBatch, PairSettings, batch, step_indices
-from albert_cli.model import block
+from albert_cli.model import encoder
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.training.device import autocast, place, resolve_auto
@@ -46,13 +46,14 @@ FORMS: Final = {
 @contextmanager
 def padded_attention(wanted: bool = True) -> Iterator[None]:
     """While it is open, attention pads sequences to a rectangle, also where the variable-length kernel applies."""
-    kept = block.has_varlen
+    names: Any = encoder
+    kept = names.has_varlen
     if wanted:
-        block.has_varlen = lambda x, dropout: False
+        names.has_varlen = lambda device, dtype, head_size: False
     try:
         yield
     finally:
-        block.has_varlen = kept
+        names.has_varlen = kept
 
 
 def measure(config: ModelConfig, device: torch.device) -> dict[str, Any]:

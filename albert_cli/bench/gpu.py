@@ -16,7 +16,7 @@ from typing import Any, Final
 import torch
 
 from albert_cli import __version__, config, console, store
-from albert_cli.bench import correctness, harness, memory, pretrain, stream
+from albert_cli.bench import correctness, harness, kernels, memory, pretrain, step, stream
 from albert_cli.counting import costs
 from albert_cli.data.shards import TokenCorpus
 from albert_cli.errors import AlbertError, ConfigError
@@ -40,7 +40,7 @@ FASTER: Final = {"transformers": 4.0, "transformers, compiled": 2.0}
 # Tokens of a micro-batch that leave room on 141 GB for transformers, whose activations take several times ours.
 _TOKENS: Final = {"base": 32_768, "large": 32_768, "xlarge": 16_384, "xxlarge": 16_384}
 _COMPILED_PEER: Final = ("base", "large")  # compiling the others takes more minutes than a part has
-# No dropout, as the second release of the models was trained: in attention it needs the slower padded form.
+# No dropout, as the second release of the models was trained.
 _NO_DROPOUT: Final = ("model.hidden_dropout_prob=0.0", "model.attention_probs_dropout_prob=0.0")
 AS_TRAINED, QUARTER = "as trained", "a quarter of the tokens"
 VARIANTS: Final[dict[str, tuple[str, ...]]] = {
@@ -150,7 +150,14 @@ def _recipe(size: str) -> str:
 def _bench(
     size: str, length: int, options: Options, tokens: int, more: Sequence[str] = (), against: str | None = None
 ) -> Found:
-    own = pretrain.Options(
+    torch._dynamo.reset()
+    return pretrain.run(_recipe(size), _own(size, length, options, tokens, more, against))
+
+
+def _own(
+    size: str, length: int, options: Options, tokens: int, more: Sequence[str] = (), against: str | None = None
+) -> pretrain.Options:
+    return pretrain.Options(
         Path(options.data) if options.data else None,
         (*_NO_DROPOUT, f"data.max_seq_length={length}", *more, *options.overrides),
         max(1, tokens // length),
@@ -159,8 +166,6 @@ def _bench(
         against is not None and options.device == "cuda" and size in _COMPILED_PEER,
         device=options.device,
     )
-    torch._dynamo.reset()
-    return pretrain.run(_recipe(size), own)
 
 
 def _step(size: str, length: int, options: Options) -> Found:
@@ -184,6 +189,19 @@ def _variants(size: str, length: int, options: Options) -> Found:
     return {"results": found}
 
 
+def _sweep(size: str, length: int, options: Options) -> Found:
+    """The step by tokens of a micro-batch, up to what `batch.micro_tokens = "auto"` takes."""
+    most = options.tokens or 131_072
+    tokens = [most // share for share in (8, 4, 2, 1)]
+    return {"results": {f"{n:,} tokens": _attempted(partial(_bench, size, length, options, n)) for n in tokens}}
+
+
+def _fine_tuning(options: Options) -> Found:
+    """A forward and backward pass on real GLUE lengths, where the host's work counts."""
+    asked = step.Options(0, options.rounds, options.alone, True, "bf16", options.device)
+    return {"fine_tuning": step.run("albert-base", ["glue"], asked)}
+
+
 PARTS: Final[dict[str, Callable[[Options, torch.device], Found]]] = {
     "correctness": lambda options, device: correctness.measure(_model("base", options), device),
     **{
@@ -195,6 +213,17 @@ PARTS: Final[dict[str, Callable[[Options, torch.device], Found]]] = {
         f"variants-{size}-s{length}": lambda options, device, size=size, length=length: _variants(size, length, options)  # type: ignore[misc]
         for size, length in (("base", 128), ("base", 512), ("xxlarge", 512))
     },
+    "sweep-base-s512": lambda options, device: _sweep("base", 512, options),
+    **{
+        f"profile-{size}-s512": lambda options, device, size=size: {  # type: ignore[misc]
+            "profile": pretrain.profiled(_recipe(size), _own(size, 512, options, options.tokens or _TOKENS[size]))
+        }
+        for size in SIZES
+    },
+    "attention": lambda options, device: {
+        "attention": kernels.attention(device, options.rounds, options.tokens or 32_768)
+    },
+    "fine-tuning": lambda options, device: _fine_tuning(options),
     "batches": lambda options, device: memory.by_trying(device),
 }
 
@@ -221,6 +250,19 @@ def text(found: Mapping[str, Any], render: Callable[[Sequence[str], Sequence[Seq
         lines.append(render(_HEADERS, [row for result in results for row in _rows(*result)]))
     if parts.get("correctness", {}).get("forms"):
         lines.append(render(correctness.HEADERS, correctness.rows(parts["correctness"])))
+    for name, part in parts.items():
+        if profile := part.get("profile"):
+            counts = {k: v for k, v in profile.items() if k != "kernels_ms"}
+            lines.append(f"{name}, a step: " + ", ".join(f"{k.replace('_', ' ')} {v}" for k, v in counts.items()))
+            lines.append(render(("kernel", "ms a step"), list(profile["kernels_ms"].items())))
+    if kinds := parts.get("attention", {}).get("attention"):
+        columns = list(next(iter(kinds.values())))
+        shown = [(shape, *(row[name] for name in columns)) for shape, row in kinds.items()]
+        lines.append(render(("attention alone, ms", *columns), shown))
+    if measured := parts.get("fine-tuning", {}).get("fine_tuning"):
+        variants = measured["works"]["glue"]["variants"]
+        shown = [(name, v["median_ms"], f"{v['tokens_per_second']:,}") for name, v in variants.items()]
+        lines.append(render(("a batch of each of four GLUE tasks", "median ms", "tokens/s"), shown))
     if tried := parts.get("batches", {}).get("batches"):
         each = [(name, how, *fits) for name, row in tried.items() for how, fits in row.items()]
         lines.append(render(("largest batch at 12 GB", "", *map(str, costs.LENGTHS)), each))

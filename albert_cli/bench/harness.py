@@ -17,8 +17,8 @@ from albert_cli.machine import matmul, matmul_peak, synchronize
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.ranks import Group
 from albert_cli.training.device import autocast
-from albert_cli.training.loop import reduce_gradients
 from albert_cli.training.optimizers import clip, make_optimizer, update
+from albert_cli.training.reduction import reduce_gradients
 from albert_cli.training.settings import OptimizerSettings
 
 WARM_UP: Final = 2  # calls of every variant that are not timed: compilation, autotuning, the allocator

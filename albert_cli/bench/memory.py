@@ -29,7 +29,7 @@ _HEADERS = ("memory of the micro-batch, MB", "activations", "estimated", "state,
 
 
 def measure(config: ModelConfig, batch: PackedBatch, train: TrainSettings, device: torch.device) -> dict[str, Any]:
-    """Bytes for this micro-batch at a dropout of 0 and of 0.1.
+    """Bytes for this micro-batch at a dropout of 0 and of 0.1; where that cannot be measured, why (`failed`).
 
     activations_estimated: by arithmetic; activations_kept: what autograd really holds for the backward pass;
     peak: the device's own measure of forward and backward pass, weights and gradients included, where it has one;
@@ -39,7 +39,11 @@ def measure(config: ModelConfig, batch: PackedBatch, train: TrainSettings, devic
     found = {}
     for rate in (0.0, DROPOUT):
         shape = replace(config, hidden_dropout_prob=rate, attention_probs_dropout_prob=rate)
-        kept, peak = _measured(shape, batch, train, device)
+        kept, peak, failed = None, None, ""
+        try:
+            kept, peak = _measured(shape, batch, train, device)
+        except RuntimeError as error:  # out of memory among others: the times that were measured before are kept
+            failed = str(error).strip().partition("\n")[0]
         found[f"dropout {rate:g}"] = {
             "activations_kept": kept,
             "activations_estimated": sum(
@@ -48,6 +52,7 @@ def measure(config: ModelConfig, batch: PackedBatch, train: TrainSettings, devic
             ),
             "state_estimated": costs.state_bytes(shape, setup).total,
             "peak": peak,
+            **({"failed": failed} if failed else {}),
         }
     return found
 
@@ -128,8 +133,13 @@ def _fits(config: ModelConfig, length: int, precision: str, device: torch.device
     return True
 
 
-def text(measured: Mapping[str, Mapping[str, int | None]]) -> str:
+def text(measured: Mapping[str, Mapping[str, Any]]) -> str:
     """The result of `measure` as a table."""
     keys = ("activations_kept", "activations_estimated", "state_estimated", "peak")
-    cells = {n: ["–" if (v := m[k]) is None else f"{v / 1e6:,.1f}" for k in keys] for n, m in measured.items()}
+    cells = {
+        f"{n}: {m['failed']}" if m.get("failed") else n: [
+            "–" if (v := m[k]) is None else f"{v / 1e6:,.1f}" for k in keys
+        ]
+        for n, m in measured.items()
+    }
     return console.table(_HEADERS, [(name, *row) for name, row in cells.items()])

@@ -24,9 +24,8 @@ from torch import Tensor
 
 from albert_cli import config as recipes
 from albert_cli import console
-from albert_cli.bench import harness, memory, peer, speedup, stream
+from albert_cli.bench import harness, kernels, memory, peer, speedup, stream
 from albert_cli.bench.harness import Round, Step
-from albert_cli.bench.step import pretraining_loss
 from albert_cli.data.batches import PackedBatch
 from albert_cli.errors import ConfigError
 from albert_cli.machine import synchronize
@@ -34,10 +33,11 @@ from albert_cli.model.heads import PretrainingModel
 from albert_cli.ranks import Group, process_group
 from albert_cli.training.batching import BatchSettings
 from albert_cli.training.device import autocast, choose_device, place, reproducible, resolve_auto, use_threads
-from albert_cli.training.loop import reduce_gradients
-from albert_cli.training.objectives import PretrainingJob
+from albert_cli.training.loop import MicroBatch
+from albert_cli.training.objectives import DrawnBatch, PretrainingJob
 from albert_cli.training.optimizers import clip, make_optimizer, update
 from albert_cli.training.pretrain_recipe import resolve
+from albert_cli.training.reduction import reduce_gradients
 
 PARTS = ("data", "forward", "backward", "optimizer", "communication")
 _CPU_TOKENS = 1024  # of a micro-batch, where the recipe's own would take minutes
@@ -66,6 +66,17 @@ def run(name: str, options: Options) -> dict[str, Any]:
         bench = _Bench(name, options, device, group)
         with reproducible(bench.train.deterministic), use_threads(bench.train.threads):
             return bench.run()
+
+
+def profiled(name: str, options: Options) -> dict[str, Any]:
+    """What a micro-batch's step asks of the device: see `kernels.profile`."""
+    device = choose_device(options.device)
+    bench = _Bench(name, options, device, Group())
+    with reproducible(bench.train.deterministic), use_threads(bench.train.threads):
+        step = bench.own()
+        for _ in range(harness.WARM_UP + 1):
+            step()
+        return kernels.profile(step, device)
 
 
 class _Bench:
@@ -102,7 +113,7 @@ class _Bench:
             losses=losses, ranks=self.group.world_size,
         )  # fmt: skip
         parts = self._parts()
-        lengths = np.concatenate([np.diff(part.data.offsets) for part in own])
+        lengths = np.concatenate([np.diff(part.data.drawn.offsets) for part in own])
         micro_batch = {
             "sequences": self.sequences,
             "tokens": compared["tokens"],
@@ -127,8 +138,8 @@ class _Bench:
         return found
 
     def _packed(self, round_: int) -> PackedBatch:
-        batch: PackedBatch = self.batches[round_][0].data
-        return batch
+        data: DrawnBatch = self.batches[round_][0].data
+        return data.drawn
 
     def _all_packed(self) -> list[PackedBatch]:
         return [self._packed(round_) for round_ in range(len(self.batches))]
@@ -138,13 +149,13 @@ class _Bench:
     def _variants(self) -> tuple[dict[str, Step], dict[str, float]]:
         """The step of everyone who takes part, and each one's loss without dropout before anything is timed."""
         precision, first = self.train.precision, self._packed(0)
-        losses = {"albert": harness.without_dropout(self.model, lambda: self._loss(first), precision)}
-        variants = {"albert": self._own()}
+        losses = {"albert": harness.without_dropout(self.model, lambda: self._loss(self.batches[0][0]), precision)}
+        variants = {"albert": self.own()}
         if self.options.against == "transformers":
             twin = peer.twin(self.model)
             losses["transformers"] = harness.without_dropout(twin, lambda: self._peer_loss(twin, first), precision)
             if self.options.compiled and self.train.compile == "off":
-                variants["albert, compiled"] = harness.compiled(self.model, self._own())
+                variants["albert, compiled"] = harness.compiled(self.model, self.own())
             called: dict[str, Any] = {"transformers": twin}
             if self.options.compiled:
                 called["transformers, compiled"] = torch.compile(twin)
@@ -153,16 +164,16 @@ class _Bench:
                 variants[name] = harness.plain_step(twin, partial(next, in_turn), precision)
         return variants, {name: losses[name.removesuffix(", compiled")] for name in variants}
 
-    def _own(self) -> Step:
-        in_turn = map(self._loss, cycle(self._all_packed()))
+    def own(self) -> Step:
+        """The step as training takes it, on one micro-batch after the other."""
+        in_turn = map(self._loss, cycle(parts[0] for parts in self.batches))
         return harness.whole_step(
             self.model, partial(next, in_turn), self.recipe.optimizer, self.train.precision, self.group
         )
 
-    def _loss(self, batch: PackedBatch) -> Tensor:
-        if self.recipe.data.sentence_loss == "none":
-            batch = replace(batch, order_labels=np.full_like(batch.order_labels, -1))
-        return pretraining_loss(self.model, batch, self.device)
+    def _loss(self, part: MicroBatch) -> Tensor:
+        sums = self.job.loss_sums(part.data)
+        return torch.stack([sums[name] / max(1, part.counts[name]) for name in self.job.loss_names]).sum()
 
     def _peer_loss(self, called: Any, batch: PackedBatch) -> Tensor:
         given = peer.pretraining_inputs(self.model, batch, self.device)
@@ -191,7 +202,7 @@ class _Bench:
             with timed("data"):
                 self.job.draw(number, self.group)
             with timed("forward"), autocast(self.train.precision, self.device):
-                loss = self._loss(parts[0].data)
+                loss = self._loss(parts[0])
             with timed("backward"):
                 loss.backward()  # type: ignore[no-untyped-call]
             with timed("communication"):

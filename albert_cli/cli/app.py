@@ -121,4 +121,8 @@ def _known(error: BaseException) -> AlbertError | None:
         reason = str(error).strip().partition("\n")[0] or "nothing is left"
         hint = "a smaller -s train.micro_batch_size needs less and computes the same"
         return AlbertError(f"out of memory: {reason}", hint)
+    if type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
+        from albert_cli.training.device import compilation_error
+
+        return AlbertError(compilation_error(error), "-s train.compile=off computes the same without, slower")
     return None

@@ -6,10 +6,10 @@ Shapes: T packed tokens, R rows that a head reads, N sequences, S the longest on
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -17,9 +17,21 @@ from torch import Tensor
 
 from albert_cli.model.packing import Grid, Rows
 
-# The released weights were trained with the tanh approximation of GELU, which Hugging Face calls gelu_new.
+_TWICE_ROOT: Final = 2 * math.sqrt(2 / math.pi)
+
+
+def gelu_new(x: Tensor) -> Tensor:
+    """The tanh approximation of GELU, with which the released weights were trained; Hugging Face calls it so.
+
+    Compiled for CUDA it is written with a sigmoid, the same function: tanh takes longer there than the memory does.
+    """
+    if x.is_cuda and torch.compiler.is_compiling():
+        return x * torch.sigmoid(_TWICE_ROOT * (x + 0.044715 * x * x * x))
+    return F.gelu(x, approximate="tanh")
+
+
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "gelu_new": partial(F.gelu, approximate="tanh"),
+    "gelu_new": gelu_new,
     "gelu": F.gelu,
     "relu": F.relu,
 }
@@ -56,6 +68,7 @@ class BlockSettings:
     layer_norm_eps: float
     hidden_dropout: float
     attention_dropout: float
+    varlen: bool = False  # attention by offsets (`has_varlen`), not over a padded rectangle
 
 
 def block(
@@ -87,20 +100,25 @@ def _attention(x_TH: Tensor, a: AttentionWeights, grid: Grid, rows: Rows | None,
         q_RH = F.linear(x_TH.index_select(0, rows.index), a.qkv[:hidden], a.qkv_bias[:hidden])
         parts = [(rows.grid, q_RH), (grid, F.linear(x_TH, a.qkv[hidden:], a.qkv_bias[hidden:]))]
     split = [(g, x.view(x.shape[0], -1, settings.heads, hidden // settings.heads)) for g, x in parts]
-    return attend(split, settings.attention_dropout)
+    return attend(split, settings.attention_dropout, varlen=settings.varlen)
 
 
-def attend(parts: list[tuple[Grid, Tensor]], dropout: float) -> Tensor:
+def attend(parts: list[tuple[Grid, Tensor]], dropout: float, *, varlen: bool = False) -> Tensor:
     """softmax(q k' / sqrt(d)) v over the tokens of each sequence, [R, A * d].
 
     `parts`: queries, keys and values [T, 3, A, d] of one grid; or queries [R, 1, A, d] of theirs and keys and values
-    [T, 2, A, d]. Variable-length on CUDA; elsewhere sequences are padded to a rectangle for this product alone.
+    [T, 2, A, d]. `varlen`: by one kernel that knows where sequences begin; else they are padded to a rectangle for this
+    product alone.
     """
     asked, given = parts[0][0], parts[-1][0]
-    if has_varlen(parts[0][1], dropout):
+    if varlen:
         q_RAd, k_TAd, v_TAd = (x for _, part in parts for x in part.unbind(1))
-        context = varlen_attn(q_RAd, k_TAd, v_TAd, asked.offsets, given.offsets, asked.width, given.width)
-        return context.flatten(1)
+        # What `torch.nn.attention.varlen` calls, which leaves out the kernel's dropout.
+        found = torch.ops.aten._flash_attention_forward(
+            q_RAd, k_TAd, v_TAd, asked.offsets, given.offsets, asked.reach, given.reach, dropout, False, False
+        )
+        context_RAd: Tensor = found[0]
+        return context_RAd.flatten(1)
     q_NARd, k_NASd, v_NASd = (x.transpose(1, 2) for g, part in parts for x in g.spread(part).unbind(2))
     context = _rectangle(q_NARd, k_NASd, v_NASd, given.mask, dropout)
     return asked.gather(context.transpose(1, 2).flatten(2))
@@ -129,7 +147,7 @@ def _rectangle(q_NARd: Tensor, k_NASd: Tensor, v_NASd: Tensor, mask: Tensor | No
     return F.scaled_dot_product_attention(q_NARd, k_NASd, v_NASd, attn_mask=mask, dropout_p=dropout)
 
 
-def has_varlen(x: Tensor, dropout: float) -> bool:
-    """Whether the variable-length kernel applies: half precision on CUDA, and no dropout, which it lacks."""
-    half = x.dtype in (torch.bfloat16, torch.float16)
-    return x.is_cuda and half and dropout == 0.0 and x.shape[-1] % 8 == 0 and x.shape[-1] <= 256
+def has_varlen(device: torch.device, dtype: torch.dtype | None, head_size: int) -> bool:
+    """Whether the variable-length kernel applies: half precision on CUDA from Ampere on, and heads that it knows."""
+    half = device.type == "cuda" and dtype in (torch.bfloat16, torch.float16)
+    return half and head_size % 8 == 0 and head_size <= 256 and torch.cuda.get_device_capability(device) >= (8, 0)

@@ -6,16 +6,19 @@ through the same lines. Shapes: T packed tokens, R rows that a head reads, N seq
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
 import torch
 from torch import Tensor, nn
+from torch._dynamo import maybe_mark_dynamic
 from torch.utils.checkpoint import checkpoint
 
-from albert_cli.model.block import AttentionWeights, BlockSettings, FeedForwardWeights, block
+from albert_cli.model.block import AttentionWeights, BlockSettings, FeedForwardWeights, block, has_varlen
 from albert_cli.model.config import ModelConfig
-from albert_cli.model.packing import PackedTokens
+from albert_cli.model.packing import Grid, PackedTokens, Rows
 from albert_cli.model.precision import cast_once, work_dtype
 
 _FORMS: Final = 64  # of the compiled block
@@ -91,7 +94,7 @@ class Encoder(nn.Module):
         self.feed_forward = nn.ModuleList(FeedForward(config) for _ in range(config.num_feed_forward_blocks))
         self.pooler = nn.Linear(config.hidden_size, config.hidden_size) if pooler else None
         self.apply(partial(initialize, std=config.initial_std))
-        self.block = block
+        self.block: Callable[..., Tensor] = block
         self.checkpointing = False
 
     def compile(self) -> None:
@@ -102,7 +105,23 @@ class Encoder(nn.Module):
         """
         limits = torch._dynamo.config
         limits.recompile_limit = max(limits.recompile_limit, _FORMS)
-        self.block = torch.compile(block, dynamic=True)  # lengths differ from batch to batch
+        fused = torch.compile(block)
+
+        def compiled(
+            x: Tensor,
+            a: AttentionWeights,
+            f: FeedForwardWeights,
+            grid: Grid,
+            rows: Rows | None,
+            settings: BlockSettings,
+        ) -> Tensor:
+            # Lengths differ from batch to batch, widths never do: kernels for any width would be slower.
+            for tensor in (x, grid.offsets, grid.slots, *((rows.index, rows.grid.offsets) if rows else ())):
+                if tensor is not None:
+                    maybe_mark_dynamic(tensor, 0)
+            return fused(x, a, f, grid, rows, settings)
+
+        self.block = compiled
 
     def forward(self, tokens: PackedTokens, *, all_rows: bool = False) -> Tensor:
         """Hidden states of the last layer at the rows that the heads read: [R, H].
@@ -112,7 +131,8 @@ class Encoder(nn.Module):
         pass and is computed again there: less memory, one more forward pass.
         """
         device, count = tokens.ids.device, len(tokens.ids if all_rows else tokens.rows.index)
-        dtype, settings = work_dtype(device), self.settings()
+        dtype = work_dtype(device)
+        settings = replace(self.settings(), varlen=has_varlen(device, dtype, self.config.head_size))
         if device.type == "cpu" and dtype == torch.bfloat16:
             # oneDNN generates code for every new shape of a product, which takes longer than a small product itself.
             tokens = tokens.rounded()

@@ -6,10 +6,9 @@ token lies in it. Shapes: N sequences, T tokens, S the longest sequence, R the r
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -19,13 +18,16 @@ from torch import Tensor
 
 from albert_cli.data.batches import PackedBatch
 
+_TILE: Final = 128  # rows that a kernel of variable-length attention takes at a time
+
 
 @dataclass(frozen=True)
 class Grid:
     """Where rows of N sequences lie in a padded [N, S] rectangle.
 
     `offsets` [N + 1] int32 is where each sequence begins among the rows; `slots` [rows] int64 is n * S + s of each
-    row, None when the rows fill the rectangle in order.
+    row, None when the rows fill the rectangle in order. `reach` is the width rounded up to what attention's kernel
+    takes at a time: a number that hardly ever changes, so that nothing is compiled again for it.
     """
 
     sequences: int
@@ -33,6 +35,7 @@ class Grid:
     offsets: Tensor
     slots: Tensor | None
     mask: Tensor | None  # [N, 1, 1, S] bool, True where a row lies; None when all are full
+    reach: int = 0
 
     def spread(self, rows: Tensor) -> Tensor:
         """[rows, …] to [N, S, …], zeros where no row lies."""
@@ -117,31 +120,52 @@ def pack(batch: PackedBatch, device: torch.device, masked_index: NDArray[np.int3
     masked = np.zeros(0, np.int64) if masked_index is None else masked_index.astype(np.int64)
     # [CLS] is never masked, so the union has no duplicates.
     wanted = np.sort(np.concatenate([offsets[:-1], masked]))
-    put = partial(_put, device=device)
-    rows = Rows(
-        put(wanted),
-        _grid(wanted, offsets, put),
-        put(np.searchsorted(wanted, offsets[:-1])),
-        put(np.searchsorted(wanted, masked)),
-    )
-    ids, segment_ids, position_ids = (
-        put(a.astype(np.int64)) for a in (batch.ids, batch.segment_ids, batch.position_ids)
-    )
-    return PackedTokens(ids, segment_ids, position_ids, _grid(np.arange(offsets[-1]), offsets, put), rows)
+    arrays: list[NDArray[Any]] = [a.astype(np.int64) for a in (batch.ids, batch.segment_ids, batch.position_ids)]
+    arrays += [wanted, np.searchsorted(wanted, offsets[:-1]), np.searchsorted(wanted, masked)]
+    cells = [_cells(np.arange(offsets[-1]), offsets), _cells(wanted, offsets)]
+    moved = iter(put([*arrays, *(a for _, parts in cells for a in parts)], device))
+    ids, segment_ids, position_ids, index, first, masked_rows = (next(moved) for _ in arrays)
+    grids = []
+    for width, parts in cells:
+        begins, slots, mask = [next(moved) for _ in parts] if len(parts) > 1 else (next(moved), None, None)
+        grids.append(Grid(len(offsets) - 1, width, begins, slots, mask, reach=-(-width // _TILE) * _TILE))
+    return PackedTokens(ids, segment_ids, position_ids, grids[0], Rows(index, grids[1], first, masked_rows))
 
 
-def _put(array: NDArray[Any], device: torch.device) -> Tensor:
-    return torch.from_numpy(array).to(device, non_blocking=True)
+def put(arrays: Sequence[NDArray[Any]], device: torch.device) -> list[Tensor]:
+    """Arrays of the host on the device; on CUDA by one copy out of pinned memory, for which nothing waits."""
+    if device.type != "cuda":
+        return [torch.from_numpy(a).to(device) for a in arrays]
+    with torch.cuda.device(device):
+        return as_one(arrays, lambda size: torch.empty(size, dtype=torch.uint8, pin_memory=True), device)
 
 
-def _grid(tokens: NDArray[np.int64], offsets: NDArray[np.int64], put: Callable[[NDArray[Any]], Tensor]) -> Grid:
-    """The grid of these tokens (ascending) of sequences that begin at `offsets`."""
+def as_one(arrays: Sequence[NDArray[Any]], new: Callable[[int], Tensor], device: torch.device) -> list[Tensor]:
+    """Arrays on the device as parts of one buffer; `new` makes that of the host, of so many bytes."""
+    ends = np.cumsum([-(-a.nbytes // 64) * 64 for a in arrays])  # 64: compiled kernels copy what begins elsewhere
+    starts = [0, *ends[:-1].tolist()]
+    buffer = new(int(ends[-1]))
+    for start, array in zip(starts, arrays, strict=True):
+        buffer.numpy()[start : start + array.nbytes] = np.frombuffer(array.tobytes(), np.uint8)
+    moved = buffer.to(device, non_blocking=True)
+    types = [torch.from_numpy(np.empty(0, a.dtype)).dtype for a in arrays]
+    return [
+        moved[start : start + a.nbytes].view(dtype).view(a.shape)
+        for start, a, dtype in zip(starts, arrays, types, strict=True)
+    ]
+
+
+def _cells(tokens: NDArray[np.int64], offsets: NDArray[np.int64]) -> tuple[int, list[NDArray[Any]]]:
+    """Width, and offsets, slots and mask, of the grid of these tokens (ascending) of sequences that begin at `offsets`.
+
+    Offsets alone where the tokens fill it.
+    """
     sequence, count = np.searchsorted(offsets, tokens, side="right") - 1, len(offsets) - 1
     lengths = np.bincount(sequence, minlength=count)
     starts = np.concatenate([[0], np.cumsum(lengths)])
-    width, begins = int(lengths.max()), put(starts.astype(np.int32))
+    width, begins = int(lengths.max()), starts.astype(np.int32)
     if bool((lengths == width).all()):
-        return Grid(count, width, begins, None, None)
+        return width, [begins]
     slots = sequence * width + np.arange(len(sequence)) - starts[sequence]
     mask = (np.arange(width) < lengths[:, None])[:, None, None, :]
-    return Grid(count, width, begins, put(slots), put(mask))
+    return width, [begins, slots, mask]

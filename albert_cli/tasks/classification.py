@@ -22,7 +22,7 @@ from albert_cli.errors import ConfigError, InputError
 from albert_cli.model import hub
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import SequenceClassifier
-from albert_cli.model.packing import pack
+from albert_cli.model.packing import pack, put
 from albert_cli.tasks.base import Array, Task, evaluation_batches
 from albert_cli.tasks.features import SPECIAL_IN_PAIR, PairFeatures, Stretches, TokenizedTexts
 from albert_cli.tasks.metrics import scores
@@ -48,7 +48,7 @@ class LogitsTask(Task[E, PairFeatures, Array]):
     """A task whose outputs are logits [N, C] float32, one column a class (an option)."""
 
     def loss_sum(self, model: nn.Module, batch: PackedBatch, labels: Array, device: torch.device) -> Tensor:
-        return self.summed_loss(model(pack(batch, device)).float(), torch.from_numpy(labels).to(device))
+        return self.summed_loss(model(pack(batch, device)).float(), *put([labels], device))
 
     def summed_loss(self, logits_NC: Tensor, labels_N: Tensor) -> Tensor:
         """Cross-entropy summed over N examples."""

@@ -8,11 +8,18 @@ import importlib.util
 import os
 import time
 from collections.abc import Iterator
+from functools import cache
 from typing import Any, Final, Literal
 
 import numpy as np
 import torch
-from torch import nn
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.attention import (
+    activate_flash_attention_impl,
+    current_flash_attention_impl,
+    restore_flash_attention_impl,
+)
 
 from albert_cli import console, machine
 from albert_cli.counting.costs import training_flops
@@ -21,7 +28,7 @@ from albert_cli.errors import ConfigError
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.encoder import Encoder
 from albert_cli.model.packing import pack
-from albert_cli.ranks import local_rank
+from albert_cli.ranks import local_rank, world_size
 from albert_cli.training.settings import TrainSettings
 
 _WORKSPACE: Final = "CUBLAS_WORKSPACE_CONFIG"
@@ -44,7 +51,18 @@ def choose_device(name: str) -> torch.device:
         raise ConfigError(
             f"--device {name}: this machine has none that torch can use", "`albert doctor` shows what there is"
         )
+    if name == "cuda" and local_rank() >= (count := torch.cuda.device_count()):
+        raise ConfigError(
+            f"LOCAL_RANK is {local_rank()}, and this process sees {count} GPU{'s' if count > 1 else ''}",
+            f"start at most {count} processes here (--nproc, --nproc-per-node), and let each see all GPUs",
+        )
     return torch.device(name, local_rank()) if name == "cuda" else torch.device(name)
+
+
+def note_idle_gpus(device: torch.device) -> None:
+    """Say how to use the GPUs that a single process leaves idle."""
+    if device.type == "cuda" and world_size() == 1 and (count := torch.cuda.device_count()) > 1:
+        console.note(f"1 of {count} GPUs is used; --nproc {count} uses all, for the same result")
 
 
 def resolve_auto(
@@ -57,14 +75,19 @@ def resolve_auto(
     at most those that torch has. Raises `ConfigError` where compilation is demanded and impossible.
     """
     precision, compile_, threads = settings.precision, settings.compile, settings.threads
+    why_not = _cannot_compile(device) if compile_ == "on" or (compile_ == "auto" and device.type == "cuda") else None
+    if compile_ == "on" and why_not:
+        raise ConfigError(f'train.compile is "on", but {why_not}', 'repair that, or set train.compile = "off"')
     if compile_ == "auto":
-        compile_ = "on" if device.type == "cuda" and _lacks_for_compiling(device) is None else "off"
-    elif compile_ == "on" and (lack := _lacks_for_compiling(device)):
-        raise ConfigError(f'train.compile is "on", but {lack}', 'install it, or set train.compile = "off"')
+        compile_ = "on" if device.type == "cuda" and why_not is None else "off"
+        if why_not:
+            console.warn(f"not compiled, which is slower: {why_not}")
     if precision == "auto" and device.type == "cpu":
         precision = "bf16" if bf16_gain(config, sequences, length) >= _GAIN else "fp32"
     elif precision == "auto":
-        precision = "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
+        # Cards before Ampere emulate bf16, slower than fp32.
+        in_hardware = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+        precision = "bf16" if in_hardware else "fp32"
     if threads == "auto" and device.type == "cpu":
         layer = sequences * length * training_flops(_one_layer(config), length) / 3
         threads = min(torch.get_num_threads(), max(1, round(layer / _FLOPS_A_THREAD)))
@@ -126,11 +149,23 @@ def use_threads(count: int | Literal["auto"]) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _lacks_for_compiling(device: torch.device) -> str | None:
-    """What `torch.compile` needs on this device and does not find."""
-    if device.type == "cuda":
-        return None if importlib.util.find_spec("triton") else "Triton is not installed"
-    return None if machine.compiler() else "no C++ compiler was found"
+@cache
+def _cannot_compile(device: torch.device) -> str | None:
+    """Why `torch.compile` does not work on this device, found by trying: it needs Triton, a compiler, headers."""
+    x = torch.ones(64, device=device, requires_grad=True)
+    try:
+        total: Tensor = torch.compile(lambda x: F.gelu(x).sum())(x)
+        total.backward()  # type: ignore[no-untyped-call]
+    except Exception as error:  # whatever a compiler may raise
+        return compilation_error(error)
+    return None
+
+
+def compilation_error(error: BaseException) -> str:
+    """What went wrong in a compilation, in one line."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    telling = [line for line in lines if "Error" in line or "error:" in line]
+    return f"compiling fails: {next(iter([*telling, *filter(None, lines)]), type(error).__name__)}"
 
 
 def place(model: nn.Module, settings: TrainSettings, device: torch.device) -> None:
@@ -138,13 +173,24 @@ def place(model: nn.Module, settings: TrainSettings, device: torch.device) -> No
     encoder = model.encoder
     assert isinstance(encoder, Encoder)
     encoder.checkpointing = settings.checkpoint_activations
+    _choose_flash(encoder.config.attention_probs_dropout_prob, device)
     if settings.compile == "on":
-        torch._dynamo.config.suppress_errors = True  # where the compiled form fails, the plain one runs, with a warning
         encoder.compile()
         console.note("compiling the block; the first steps take a minute longer")
     if device.type == "cpu":
         machine.keep_freed_memory()
     model.to(device)
+
+
+def _choose_flash(dropout: float, device: torch.device) -> None:
+    """Attend by flash attention 3 where its package is installed and applies: on Hopper, without dropout."""
+    if device.type != "cuda" or importlib.util.find_spec("flash_attn_interface") is None:
+        return
+    if current_flash_attention_impl() is not None:
+        restore_flash_attention_impl()
+    if not dropout and torch.cuda.get_device_capability(device) == (9, 0):
+        activate_flash_attention_impl("FA3")
+        console.note("attention: flash attention 3")
 
 
 @contextlib.contextmanager

@@ -19,6 +19,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, NoReturn
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -26,6 +27,7 @@ from torch.optim import Optimizer
 from albert_cli import config, console, machine, store
 from albert_cli.data.prefetch import prefetch
 from albert_cli.errors import DivergedError, Interrupted
+from albert_cli.model.packing import put
 from albert_cli.ranks import Group, handled
 from albert_cli.training import checkpoint
 from albert_cli.training.checkpoint import TrainState
@@ -33,6 +35,7 @@ from albert_cli.training.device import autocast, reproducible
 from albert_cli.training.hints import Hints
 from albert_cli.training.log import RunLog, Window, beside_the_bar
 from albert_cli.training.optimizers import clip, make_optimizer, update
+from albert_cli.training.reduction import reduce_gradients, summed_gradients
 from albert_cli.training.settings import ScheduleSettings
 
 DIVERGED: Final = "diverged.json"
@@ -224,8 +227,8 @@ class Loop:
         """
         _, seconds = self.job.settings.train.save_interval()
         is_time = self.group.rank == 0 and 0 < seconds <= time.monotonic() - self._last_save
-        wishes = torch.tensor([float(self._is_asked), float(is_time)])
-        own = torch.cat([torch.stack(list(means.values())), wishes.to(norm.device, non_blocking=True)])
+        wishes = put([np.array([self._is_asked, is_time], np.float32)], norm.device)
+        own = torch.cat([torch.stack(list(means.values())), *wishes])
         *values, stop, save, last = torch.cat([self.group.sum(own), norm[None]]).tolist()
         self.must_stop, self._save_is_due = stop > 0, save > 0
         return {**dict(zip(means, values, strict=True)), "grad_norm": last}
@@ -304,29 +307,23 @@ def accumulate(job: Job, parts: Sequence[MicroBatch], step: int, group: Group) -
     gradients are summed locally and reduced once. Nothing here waits for the device.
     """
     names, device, train = job.loss_names, job.device, job.settings.train  # a rank without micro-batches needs them too
-    own = torch.tensor([float(sum(p.counts[n] for p in parts)) for n in names]).to(device, non_blocking=True)
+    (own,) = put([np.array([sum(p.counts[n] for p in parts) for n in names], np.float32)], device)
     counts = dict(zip(names, group.sum(own).clamp(min=1.0), strict=True))
     counts |= {name: counts[loss] for name, loss in job.extra_metrics.items()}
     means = {name: torch.zeros((), device=device) for name in counts}
+    sent_in = torch.bfloat16 if train.communication == "bf16" else torch.float32
     for part in parts:
         checkpoint.seed_for(train.seed, step, part.number)
         with autocast(train.precision, device):
             sums = job.loss_sums(part.data)
-        torch.stack([sums[name] / counts[name] for name in names]).sum().backward()  # type: ignore[no-untyped-call]
+        loss = torch.stack([sums[name] / counts[name] for name in names]).sum()
+        with summed_gradients(job.model, group if part is parts[-1] else Group(), sent_in):
+            loss.backward()  # type: ignore[no-untyped-call]
         for name, count in counts.items():
             means[name] += sums[name].detach() / count
-    if group.world_size > 1:
-        reduce_gradients(job.model, group)
+    if not parts:
+        reduce_gradients(job.model, group, sent_in)
     return means
-
-
-def reduce_gradients(model: nn.Module, group: Group) -> None:
-    """Sum the gradients over the ranks in one collective; a rank without micro-batches adds zeros."""
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    flat = torch.cat([(p.grad if p.grad is not None else torch.zeros_like(p)).flatten() for p in parameters])
-    group.sum(flat)
-    for parameter, part in zip(parameters, torch.split(flat, [p.numel() for p in parameters]), strict=True):
-        parameter.grad = part.view_as(parameter)
 
 
 def not_finite(model: nn.Module) -> set[str]:
@@ -365,13 +362,16 @@ def measure(job: Job, group: Group, *, steps: int, seconds: float) -> float:
     with TemporaryDirectory(prefix="albert-") as out:
         optimizer, forever = make_optimizer(job.model, tiny), ScheduleSettings(total_steps=10**9)
         loop = Loop(job, optimizer, forever, Path(out), group, label="measuring")
-        ends = [time.monotonic()]
+        begin, warm, done = time.monotonic(), 0, 0.0
         with contextlib.closing(loop.steps(None)) as taken:
-            for _ in taken:
-                ends.append(time.monotonic())
+            for count, _ in enumerate(taken, start=1):
                 if loop.must_stop:
                     raise Interrupted("stopped while the speed was measured", "nothing was trained yet")
-                if len(ends) > steps and group.agree(ends[-1] - ends[0]) >= seconds:
-                    break
-    half = (len(ends) - 1) // 2
-    return group.agree((ends[-1] - ends[half]) / (len(ends) - 1 - half))
+                passed = group.agree(time.monotonic() - begin)
+                if warm and count >= steps and passed >= seconds:
+                    machine.synchronize(job.device)  # the clock is read when the work is done, not when it is queued
+                    return group.agree((time.monotonic() - done) / (count - warm))
+                if not warm and count >= steps / 2 and passed >= seconds / 2:
+                    machine.synchronize(job.device)
+                    warm, done = count, time.monotonic()
+    raise AssertionError("the loop has no end of its own")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Literal
 
@@ -11,13 +12,14 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._dynamo import maybe_mark_dynamic
 
 from albert_cli.counting import costs
 from albert_cli.data.batches import PackedBatch, PairSettings, batch, lengths
 from albert_cli.data.shards import TokenCorpus
 from albert_cli.model import card, hub
 from albert_cli.model.heads import PretrainingModel
-from albert_cli.model.packing import pack
+from albert_cli.model.packing import PackedTokens, pack, put
 from albert_cli.random import Integers
 from albert_cli.ranks import Group
 from albert_cli.text.vocabulary import Vocabulary
@@ -43,6 +45,16 @@ class PretrainingText:
     vocabulary: Vocabulary
     unigram_entropy: float | None = None
     others: Mapping[str, TokenCorpus] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class DrawnBatch:
+    """A micro-batch as it was drawn and, on the device, its tokens, masked labels [M] and order labels [N], int64."""
+
+    drawn: PackedBatch
+    tokens: PackedTokens
+    labels: Tensor
+    order: Tensor
 
 
 @dataclass
@@ -72,7 +84,7 @@ class PretrainingJob(Job):
     def draw(self, step: int, group: Group) -> list[MicroBatch]:
         s = self.settings
         index, seed = s.batches.indices(step), s.train.seed
-        if budget := s.batch.micro_tokens:
+        if budget := s.batch.tokens:
             # Every rank needs all lengths, which takes a small part of the time of drawing.
             groups = cut_by_tokens(lengths(self.text.train, s.data, seed, index), budget)
             own = [(n, index[group_]) for n, group_ in enumerate(groups) if n % group.world_size == group.rank]
@@ -93,22 +105,23 @@ class PretrainingJob(Job):
         if self.settings.data.sentence_loss != "none":
             counts["order_loss"] = int(np.count_nonzero(drawn.order_labels != IGNORE))
         flops = costs.batch_flops(self.model.config, np.diff(drawn.offsets), len(drawn.masked_index))
-        return MicroBatch(number, drawn, counts, len(drawn.ids), flops)
+        # On the device from here on: drawing goes on beside the computation, so that nothing waits for the copy.
+        labels = put([drawn.masked_labels.astype(np.int64), drawn.order_labels.astype(np.int64)], self.device)
+        data = DrawnBatch(drawn, pack(drawn, self.device, drawn.masked_index), *labels)
+        return MicroBatch(number, data, counts, len(drawn.ids), flops)
 
-    def loss_sums(self, data: PackedBatch) -> dict[str, Tensor]:
+    def loss_sums(self, data: DrawnBatch) -> dict[str, Tensor]:
         """Summed cross-entropy at the masked positions, and over the sequences that have an order; what is right."""
-        tokens = pack(data, self.device, data.masked_index)
-        labels = torch.from_numpy(data.masked_labels.astype(np.int64)).to(self.device, non_blocking=True)
-        order = torch.from_numpy(data.order_labels.astype(np.int64)).to(self.device, non_blocking=True)
-        logits = self.model(tokens)
-        sums = {  # softmax in fp32, whatever the precision of the products
-            "mlm_loss": F.cross_entropy(logits.masked.float(), labels, reduction="sum"),
-            "order_loss": F.cross_entropy(logits.sentence_order.float(), order, ignore_index=IGNORE, reduction="sum"),
-            "mlm_accuracy": right(logits.masked.detach(), labels),
-            "order_accuracy": right(logits.sentence_order.detach(), order),
-        }
+        logits = self.model(data.tokens)
+        given = (logits.masked, logits.sentence_order, data.labels, data.order)
+        if self.settings.train.compile == "on":
+            for tensor in given:  # whose first sizes differ from batch to batch
+                maybe_mark_dynamic(tensor, 0)
+            sums = dict(_fused()(*given))
+        else:
+            sums = _sums(*given)
         if self.teacher:
-            sums["distill_loss"] = self.teacher.loss(logits.masked, tokens)
+            sums["distill_loss"] = self.teacher.loss(logits.masked, data.tokens)
         return sums
 
     def evaluate(self, group: Group) -> dict[str, float]:
@@ -167,6 +180,22 @@ class PretrainingJob(Job):
         shape, sentence_loss = self.model.config, self.settings.data.sentence_loss
         self.text.vocabulary.copy_to(directory, shape.max_position_embeddings)
         card.write(directory, card.pretrained(shape, sentence_loss, self.last_metrics, self.recipe))
+
+
+def _sums(masked_MV: Tensor, order_NC: Tensor, labels_M: Tensor, labels_N: Tensor) -> dict[str, Tensor]:
+    """Both losses summed, softmax in fp32 whatever the precision of the products, and how many are right."""
+    return {
+        "mlm_loss": F.cross_entropy(masked_MV.float(), labels_M, reduction="sum"),
+        "order_loss": F.cross_entropy(order_NC.float(), labels_N, ignore_index=IGNORE, reduction="sum"),
+        "mlm_accuracy": right(masked_MV.detach(), labels_M),
+        "order_accuracy": right(order_NC.detach(), labels_N),
+    }
+
+
+@cache
+def _fused() -> Callable[..., dict[str, Tensor]]:
+    """The same, compiled: a vocabulary wide, logits are read and written in few passes."""
+    return torch.compile(_sums)
 
 
 def right(logits: Tensor, labels: Tensor) -> Tensor:

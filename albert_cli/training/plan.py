@@ -22,6 +22,7 @@ from albert_cli.training.loop import evaluate, measure
 from albert_cli.training.objectives import PretrainingJob
 from albert_cli.training.pretrain_recipe import PretrainRecipe
 
+_ENOUGH_TOKENS = 131_072  # of a micro-batch: a launch then takes no time beside its kernel
 _MEASURED = 2.0  # seconds of a step that a dry run measures
 _RESERVE = 0.03  # share of a time budget kept for a machine that slows down
 _SAVING = (0.1, 2e8)  # seconds of a checkpoint, and bytes written, hashed and synced a second: a slow disk's
@@ -55,6 +56,25 @@ def fits(recipe: PretrainRecipe, device: torch.device, sequences: int) -> bool:
     """Whether a micro-batch of so many sequences fits into memory, by arithmetic; True where that is unknown."""
     free = free_memory(device)
     return not free or memory_needed(recipe, device, sequences)["memory_bytes_estimated"] <= free
+
+
+def micro_tokens(recipe: PretrainRecipe, device: torch.device, group: Group) -> int:
+    """What `batch.micro_tokens = "auto"` stands for: 0 on a CPU, else as many tokens as the free memory holds.
+
+    At most as many as keep all matrix products at their full rate, and as a rank's share of the batch has.
+    """
+    if device.type != "cuda":
+        return 0
+    train, model, length = recipe.train, recipe.model, recipe.data.max_seq_length
+    setup = costs.Setup("cuda", "bf16" if train.precision == "bf16" else "fp32")
+    held = costs.largest_batch(model, length, free_memory(device), setup, checkpointed=train.checkpoint_activations)
+    share = -(-train.batch_size // group.world_size)
+    return length * max(1, min(held, share, _ENOUGH_TOKENS // length))
+
+
+def sent_bytes(recipe: PretrainRecipe, group: Group) -> int:
+    """Bytes of gradients that each process sends a step, around a ring."""
+    return costs.gradient_bytes(recipe.model, group.world_size) // (2 if recipe.train.communication == "bf16" else 1)
 
 
 def warn_of_memory(recipe: PretrainRecipe, device: torch.device) -> None:
@@ -160,6 +180,7 @@ def arithmetic(
         "sequences_per_step": train.batch_size,
         **(growth if recipe.batch.warmup_steps else {}),
         "sequences_per_micro_batch": recipe.micro_batch,
+        **({"tokens_per_micro_batch_at_most": recipe.batch.tokens} if recipe.batch.tokens else {}),
         "tokens_per_step_at_most": train.batch_size * length,
         "corpus_tokens": corpus_tokens,
         "passes_over_corpus": round(sequences * length / max(corpus_tokens, 1), 2),
@@ -173,6 +194,7 @@ def arithmetic(
         "compiled": train.compile == "on",
         "threads": train.threads,
         "processes": group.world_size,
+        **({"sent_bytes_per_step": sent} if (sent := sent_bytes(recipe, group)) else {}),
     }
 
 

@@ -24,7 +24,7 @@ from albert_cli.ranks import Group, is_main, process_group
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training import checkpoint, plan, run
 from albert_cli.training.checkpoint import TrainState
-from albert_cli.training.device import choose_device, place, resolve_auto, use_threads
+from albert_cli.training.device import choose_device, note_idle_gpus, place, resolve_auto, use_threads
 from albert_cli.training.distill import Teacher
 from albert_cli.training.hints import Hints
 from albert_cli.training.initial import RunBefore, carry_over, read_parent
@@ -55,6 +55,7 @@ def pretrain(
     resolved = resolve(recipe, overrides, vocabulary.size)
     budget = parse_duration(max_time, "--max-time") if max_time else None
     target = choose_device(device)
+    note_idle_gpus(target)
     with process_group(target.type) as group:
         entropy = store.read_json(data / "data.json")["unigram_entropy_nats"]
         others = _open_others(resolved.evaluation, vocabulary, corpus.vocabulary_dir)
@@ -257,12 +258,17 @@ class Pretraining:
 
     def _resolve_auto(self, old: Mapping[str, Any] | None) -> None:
         """Put what "auto" stands for into the recipe: what it stood for at the first start, or what rank 0 finds."""
-        recipe = self.recipe
+        recipe, batch = self.recipe, self.recipe.batch
         train = resolve_auto(
             run.keep_auto(recipe.train, old), recipe.model, self.device,
             sequences=recipe.micro_batch, length=recipe.data.max_seq_length,
         )  # fmt: skip
-        self.recipe = replace(recipe, train=self.group.agree(train))
+        if batch.micro_tokens == "auto":
+            kept = old.get("batch", {}).get("micro_tokens", 0) if old else None
+            own = plan.micro_tokens(replace(recipe, train=train), self.device, self.group) if kept is None else kept
+            batch = replace(batch, micro_tokens=own)
+        train, batch = self.group.agree((train, batch))
+        self.recipe = replace(recipe, train=train, batch=batch)
 
     def _name_changes(self) -> None:
         """Put into the recipe, and print, what a continued run changes.

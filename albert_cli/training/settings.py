@@ -114,7 +114,8 @@ class TrainSettings:
     What "auto" stands for is found at the first start, see `training/device.py`, and kept in the run's recipe.
     `checkpoint_activations`: keep only each block's input and compute the block again in the backward pass, a third
     slower and the same numbers. `deterministic`: on a GPU take only kernels that give the same bits every time, so that
-    a run that was resumed ends in the bytes of one that was not; a CPU does so anyway.
+    a run that was resumed ends in the bytes of one that was not; a CPU does so anyway. `communication`: in what
+    precision several processes send each other gradients; bf16 is half the bytes, and rounds.
     """
 
     seed: Annotated[int, Ge(0), Lt(2**62)] = 0  # larger ones draw the held-out examples
@@ -130,6 +131,7 @@ class TrainSettings:
     threads: Positive | Literal["auto"] = "auto"
     checkpoint_activations: bool = False
     deterministic: bool = False
+    communication: Literal["fp32", "bf16"] = "fp32"
 
     def __post_init__(self) -> None:
         self.save_interval()

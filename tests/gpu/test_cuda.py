@@ -3,25 +3,37 @@
 from __future__ import annotations
 
 import json
+import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
-from albert_cli.bench import correctness
+from albert_cli.bench import correctness, kernels
 from albert_cli.bench.step import pretraining_loss
 from albert_cli.data.batches import PackedBatch
-from albert_cli.model import block, hub
+from albert_cli.model import encoder, hub
+from albert_cli.model.block import attend
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import PretrainingModel
+from albert_cli.model.packing import pack
+from albert_cli.ranks import Group
 from albert_cli.training.device import autocast, place, reproducible, resolve_auto
+from albert_cli.training.optimizers import clip, make_optimizer, update
 from albert_cli.training.pretrain import pretrain
-from albert_cli.training.settings import TrainSettings
+from albert_cli.training.reduction import summed_gradients
+from albert_cli.training.settings import OptimizerSettings, TrainSettings
 from tests.command import albert
+from tests.gpu.test_without import SHAPE as SMALL
+from tests.gpu.test_without import Operations, losses
 from tests.model.shapes import random_batch
+from tests.training.test_loop import MakeJob, make_job, make_loop
 
+__all__ = ["make_job"]
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -39,6 +51,7 @@ SHAPES = {
     "not shared": replace(SHAPE, sharing="none"),
     "attention shared": replace(SHAPE, sharing="attention"),
     "head of 32": replace(SHAPE, num_attention_heads=8),
+    "head of 128": replace(SHAPE, num_attention_heads=2),
 }
 PLAIN = TrainSettings(precision="fp32", compile="off")
 
@@ -79,24 +92,26 @@ def test_losses_and_gradients_are_those_of_the_cpu(
 def test_variable_length_attention_is_used_and_equals_the_padded_form(monkeypatch: pytest.MonkeyPatch) -> None:
     batch = random_batch((128, 5, 77, 64), SHAPE)
     settings = replace(PLAIN, precision="bf16")
-    calls: list[int] = []
-    kernel = block.varlen_attn
-
-    def counted(*arguments: object, **options: object) -> object:
-        calls.append(1)
-        return kernel(*arguments, **options)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(block, "varlen_attn", counted)
-    packed = computed(SHAPE, batch, settings, CUDA)
-    assert len(calls) == SHAPE.num_hidden_layers
-    monkeypatch.setattr(block, "has_varlen", lambda x, dropout: False)
+    with Operations() as operations:
+        packed = computed(SHAPE, batch, settings, CUDA)
+    assert "_flash_attention_forward" in operations.names and "_flash_attention_backward" in operations.names
+    monkeypatch.setattr(encoder, "has_varlen", lambda device, dtype, head_size: False)
     assert_alike(packed, computed(SHAPE, batch, settings, CUDA), 1e-2)
 
 
-def test_attention_dropout_takes_the_padded_form() -> None:
+def test_dropout_in_the_kernel_keeps_the_mean_of_the_padded_form() -> None:
+    """The kernel draws other numbers than the padded form, so many draws are compared."""
+    tokens = pack(random_batch((128, 5, 77, 64)), CUDA)
+    qkv = torch.randn(len(tokens.ids), 3, 4, 64, device=CUDA, dtype=torch.bfloat16)
+    plain = attend([(tokens.grid, qkv)], 0.0, varlen=True).float()
+    for varlen in (True, False):
+        many = torch.stack([attend([(tokens.grid, qkv)], 0.1, varlen=varlen).float() for _ in range(400)])
+        spread = many.std(0).mean()
+        assert float((many.mean(0) - plain).abs().mean()) < 0.2 * float(spread)
     config = replace(SHAPE, attention_probs_dropout_prob=0.1)
-    loss, gradients = computed(config, random_batch((128, 5), config), replace(PLAIN, precision="bf16"), CUDA)
-    assert torch.isfinite(loss) and torch.isfinite(gradients).all()
+    settings = replace(PLAIN, precision="bf16")
+    first, again = (computed(config, random_batch((128, 5), config), settings, CUDA) for _ in range(2))
+    assert_alike(first, again, 1e-3)  # of one seed
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
@@ -168,3 +183,93 @@ def test_a_run_with_a_start_begins_from_the_weights_that_a_cpu_makes(tiny_data: 
         pretrain("mini/docs", tiny_data, tmp_path / device, short, device=device)
     cpu, cuda = (hub.read(tmp_path / device / "start").tensors for device in ("cpu", "cuda"))
     assert all(torch.allclose(tensor, cuda[name], atol=1e-5) for name, tensor in cpu.items())
+
+
+def on_both(make: Callable[[torch.device], Tensor]) -> tuple[Tensor, Tensor]:
+    return make(CPU), make(CUDA).cpu()
+
+
+@pytest.mark.parametrize("name", ["lamb", "nvlamb", "adamw"])
+def test_an_update_and_its_clipping_are_those_of_the_cpu(name: str) -> None:
+    def trained(device: torch.device) -> Tensor:
+        torch.manual_seed(0)
+        model = PretrainingModel(SHAPE).to(device)
+        settings = OptimizerSettings(name=name, lr=1e-2, clip_norm=0.5)  # type: ignore[arg-type]
+        optimizer = make_optimizer(model, settings)
+        for step in range(3):
+            rng = torch.Generator().manual_seed(step)
+            for parameter in model.parameters():
+                parameter.grad = torch.randn(parameter.shape, generator=rng).to(device)
+            clip(model, settings.clip_norm)
+            update(optimizer, settings.peak)
+        return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+    cpu, cuda = on_both(trained)
+    assert float((cpu - cuda).norm()) < 1e-5 * float(cpu.norm())
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("name", list(losses(SMALL, CPU)))
+def test_every_head_computes_what_the_cpu_does(name: str, deterministic: bool) -> None:
+    def computed_on(device: torch.device) -> Tensor:
+        torch.manual_seed(0)
+        with reproducible(deterministic):
+            loss = losses(SMALL, device)[name]()
+            loss.backward()
+        return loss.detach()
+
+    cpu, cuda = on_both(computed_on)
+    assert float(cpu) == pytest.approx(float(cuda), rel=1e-4)
+
+
+def test_the_compiled_block_recomputes_its_activations() -> None:
+    batch = random_batch((128, 5, 77), SHAPE)
+    settings = replace(PLAIN, precision="bf16", compile="on")
+    again = computed(SHAPE, batch, replace(settings, checkpoint_activations=True), CUDA)
+    assert_alike(again, computed(SHAPE, batch, settings, CUDA), 1e-2)
+
+
+RUN = ["schedule.total_steps=12", "train.eval_sequences=8", "train.save_every=6", "train.deterministic=true"]
+
+
+def test_a_run_resumes_to_the_same_bytes(tiny_data: Path, tmp_path: Path) -> None:
+    whole = pretrain("mini/docs", tiny_data, tmp_path / "whole", RUN, device="cuda")
+    again = pretrain("mini/docs", tiny_data, tmp_path / "again", RUN, device="cuda")
+    assert again["model_sha256"] == whole["model_sha256"]
+    shutil.rmtree(tmp_path / "again" / "step-00000012")
+    assert (
+        pretrain("mini/docs", tiny_data, tmp_path / "again", RUN, device="cuda")["model_sha256"]
+        == (whole["model_sha256"])
+    )
+
+
+def test_a_step_waits_once_and_compiles_nothing_again(make_job: MakeJob, recipe: Path, tmp_path: Path) -> None:
+    """200 steps of text of all lengths; the last five under the profiler."""
+    changes = ["train.compile=on", "train.precision=bf16", "train.save_every=0", "schedule.total_steps=300"]
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    job = make_job()
+    place(job.model, replace(PLAIN, compile="on"), CUDA)
+    taken, graphs = make_loop(job, tmp_path / "run", recipe, *changes).steps(None), []
+    for _ in range(200):
+        next(taken)
+        graphs.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
+    assert graphs[10] == graphs[-1] <= 3
+    found = kernels.profile(lambda: float(next(taken) is None), CUDA)
+    taken.close()
+    assert found["waits"] == 1 and found["pageable_copies"] == 0, found  # the finite check
+
+
+def test_one_rank_of_nccl_is_one_process(tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("RANK", "0"), ("WORLD_SIZE", "1"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "29555")):
+        monkeypatch.setenv(name, value)
+    dist.init_process_group("nccl", device_id=torch.device("cuda", 0))
+    try:
+        group, model = Group(0, 2), torch.nn.Linear(300, 300).to(CUDA)  # sums over the one that there is
+        with summed_gradients(model, group, torch.bfloat16):
+            model(torch.ones(4, 300, device=CUDA)).sum().backward()
+        assert model.weight.grad is not None and torch.equal(model.weight.grad, torch.full((300, 300), 4.0).to(CUDA))
+        assert group.agree(1.5) == 1.5
+        group.barrier()
+    finally:
+        dist.destroy_process_group()

@@ -63,7 +63,7 @@ def test_micro_batches_of_tokens_give_the_same_gradient(override: str, make_job:
     budget = int(override.split("=")[1])
     job.settings = replace(job.settings, batch=BatchSettings(micro_tokens=budget))
     parts = job.draw(3, Group())
-    assert all(len(part.data.ids) <= budget for part in parts)
+    assert all(len(part.data.drawn.ids) <= budget for part in parts)
     losses, found = gradients(job)
     assert losses == pytest.approx(plain_losses, rel=1e-5)
     for name, gradient in plain.items():
@@ -77,7 +77,7 @@ def test_lengths_are_known_before_the_text_is_read(make_job: MakeJob) -> None:  
         index = job.settings.batches.indices(5)
         (part,) = make_job(data__sentence_loss=loss, train__micro_batch_size=100).draw(5, Group())
         known = lengths(job.text.train, job.settings.data, job.settings.train.seed, index)
-        assert known.tolist() == np.diff(part.data.offsets).tolist()
+        assert known.tolist() == np.diff(part.data.drawn.offsets).tolist()
 
 
 @pytest.mark.parametrize("world_size", [2, 3, 5])
@@ -86,9 +86,9 @@ def test_membership_does_not_depend_on_the_number_of_ranks(world_size: int, make
     growing = BatchSettings(warmup_steps=9, warmup_from=3, micro_tokens=70)
     job.settings = replace(job.settings, batch=growing)
     for step in (0, 5, 20):
-        alone = {part.number: part.data.ids.tolist() for part in job.draw(step, Group())}
+        alone = {part.number: part.data.drawn.ids.tolist() for part in job.draw(step, Group())}
         ranks = [job.draw(step, Group(rank, world_size)) for rank in range(world_size)]
-        together = {part.number: part.data.ids.tolist() for parts in ranks for part in parts}
+        together = {part.number: part.data.drawn.ids.tolist() for parts in ranks for part in parts}
         assert together == alone and sum(map(len, ranks)) == len(alone)
 
 

@@ -73,7 +73,7 @@ def test_losses_are_means_over_the_whole_batch(make_job: MakeJob) -> None:
     parts = job.draw(3, Group())
     sums = [{name: value.detach() for name, value in job.loss_sums(part.data).items()} for part in parts]
     masked, ordered = (sum(part.counts[name] for part in parts) for name in ("mlm_loss", "order_loss"))
-    assert masked == sum(len(p.data.masked_index) for p in parts)
+    assert masked == sum(len(p.data.drawn.masked_index) for p in parts)
     assert losses["mlm_loss"] == pytest.approx(sum(float(s["mlm_loss"]) for s in sums) / masked, rel=1e-5)
     assert losses["order_loss"] == pytest.approx(sum(float(s["order_loss"]) for s in sums) / ordered, rel=1e-5)
     assert 5 < losses["mlm_loss"] < 6.5  # near log 300 at the start
@@ -83,12 +83,12 @@ def test_losses_are_means_over_the_whole_batch(make_job: MakeJob) -> None:
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4, 9])
 def test_the_ranks_draw_the_same_samples_between_them(world_size: int, make_job: MakeJob) -> None:
     job = make_job(train__micro_batch_size=3)
-    alone = {part.number: part.data for part in job.draw(5, Group())}
+    alone = {part.number: part.data.drawn for part in job.draw(5, Group())}
     together = {}
     for rank in range(world_size):
         for part in job.draw(5, Group(rank, world_size)):
             assert part.number not in together
-            together[part.number] = part.data
+            together[part.number] = part.data.drawn
     assert together.keys() == alone.keys() == {0, 1, 2}
     for number, data in alone.items():
         for field in dataclasses.fields(data):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -193,7 +195,8 @@ def test_when_one_rank_fails_the_other_ends_too(
     codes = end(ranks)  # waits for a bounded time
     assert codes[rank] == (-9 if kind == "killed" else 1) and codes[1 - rank] == 1
     said = ranks[1 - rank].said()
-    assert f"rank {1 - rank}: lost the connection to another rank" in said and "the same command goes on" in said
+    assert f"rank {1 - rank}: lost the connection to another rank; no sign of life from rank {rank}" in said
+    assert "the same command goes on" in said
     assert "bug in albert" not in "".join(r.said() for r in ranks)
     if kind == "error":
         assert "out of memory: CUDA out of memory" in ranks[rank].said()
@@ -202,3 +205,86 @@ def test_when_one_rank_fails_the_other_ends_too(
         again = start_ranks(tmp_path / "log", 2, *command, "--out", run)
         assert end(again) == [0, 0] and "going on from step 5" in again[0].said()
         assert_close(run, finished)
+
+
+# ---------------------------------------------------------------- what they send each other
+
+
+ONE_OF_EACH = """
+import sys, torch, torch.distributed as dist
+from albert_cli.ranks import process_group
+from albert_cli.training import reduction
+
+reduction.BUCKET = 40 * 4
+sent, plain = [], dist.all_reduce
+
+def counted(tensor, **options):
+    sent.append(tensor.nbytes)
+    return plain(tensor, **options)
+
+dist.all_reduce = counted
+with process_group("cpu") as group:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(*(torch.nn.Linear(5, 5) for _ in range(4)), torch.nn.Linear(5, 5).requires_grad_(False))
+    x = torch.full((1, 5), 1.0 + group.rank)
+    during = []
+    with reduction.summed_gradients(model, group, getattr(torch, sys.argv[1])):
+        if group.rank < 2:  # the third has nothing to compute
+            model(x).square().sum().backward()
+            during.append(len(sent))
+    assert during in ([], [4]) and sum(sent) == 4 * 30 * (2 if sys.argv[1] == "bfloat16" else 4), (during, sent)
+    found = torch.cat([p.grad.flatten() for p in model.parameters() if p.requires_grad])
+    model.zero_grad()
+    sum(model(torch.full((1, 5), 1.0 + r)).square().sum() for r in range(2)).backward()
+    expected = torch.cat([p.grad.flatten() for p in model.parameters() if p.requires_grad])
+    off = float((found - expected).norm() / expected.norm())
+    assert found.dtype == torch.float32 and (1e-4 < off < 1e-2 if sys.argv[1] == "bfloat16" else off < 1e-6), off
+    print("summed")
+"""
+
+
+def launched(tmp_path: Path, script: str, ranks: int, *more: object, launcher: Sequence[str] = ()) -> tuple[int, str]:
+    """A script under torchrun: the exit code, and all that was printed."""
+    (tmp_path / "script.py").write_text(script)
+    call = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", *launcher]
+    call += [str(tmp_path / "script.py"), *map(str, more)]
+    done = subprocess.run(call, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=300, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_gradients_are_sent_once_while_the_backward_pass_goes_on(dtype: str, tmp_path: Path) -> None:
+    code, said = launched(tmp_path, ONE_OF_EACH, 3, dtype)
+    assert code == 0 and said.count("summed") == 3, said
+
+
+KILLED_ONCE = """
+import os, signal, sys
+from albert_cli.cli import main
+from albert_cli.training.loop import Loop
+
+step = Loop._step
+
+def once(self, parts):
+    if self.state.step == 7 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and os.environ["RANK"] == sys.argv[1]:
+        os.kill(os.getpid(), signal.SIGKILL)
+    step(self, parts)
+
+Loop._step = once
+sys.argv = ["albert", *sys.argv[2:]]
+main()
+"""
+
+
+def test_a_rank_that_is_killed_is_started_again_and_the_run_ends_in_the_same_bytes(
+    command: Sequence[object], tmp_path: Path
+) -> None:
+    arguments = (*command, "-s", "schedule.total_steps=12", "--out")
+    whole, run = tmp_path / "whole", tmp_path / "run"
+    assert end(start_ranks(tmp_path / "log", 2, *arguments, whole)) == [0, 0]
+    code, said = launched(tmp_path, KILLED_ONCE, 2, 1, *arguments, run, launcher=["--max-restarts=1"])
+    assert code == 0 and "going on from step 5" in said, said
+    names = [path.relative_to(whole) for path in whole.glob("step-00000012/*.safetensors")]
+    assert len(names) == 2
+    for name in names:
+        assert store.sha256_file(run / name) == store.sha256_file(whole / name), name

@@ -21,7 +21,7 @@ from albert_cli.data.arrays import ranges
 from albert_cli.data.batches import PackedBatch
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.encoder import Encoder, initialize
-from albert_cli.model.packing import PackedTokens, pack
+from albert_cli.model.packing import PackedTokens, pack, put
 from albert_cli.tasks.base import evaluation_batches
 from albert_cli.tasks.features import Int64
 from albert_cli.tasks.squad.answers import WindowSpans
@@ -103,7 +103,7 @@ class _Layout:
         sequence = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
         context = batch.segment_ids == 1
         context[offsets[1:] - 1] = False  # the last [SEP]
-        return cls(*(torch.from_numpy(a).to(device) for a in (sequence, offsets[:-1], context)))
+        return cls(*put([sequence, offsets[:-1], context], device))
 
     @property
     def allowed(self) -> Tensor:
@@ -116,14 +116,16 @@ def span_loss(model: nn.Module, batch: PackedBatch, answers: Int64, device: torc
 
     `answers` [N, 2] are the first and last token, 0, 0 for none.
     """
-    answer_N2 = torch.from_numpy(answers).to(device)
+    (answer_N2,) = put([answers], device)
     tokens = pack(batch, device)
     if isinstance(model, BeamQuestionAnswering):
         return _beam_loss(model, tokens, _Layout.of(batch, device), answer_N2)
     logits_NS2 = tokens.grid.spread(model(tokens).float())
     is_token_NS = tokens.grid.spread(torch.ones_like(tokens.ids, dtype=torch.bool))
     logits_NS2 = logits_NS2.masked_fill(~is_token_NS[..., None], _NEVER)
-    return F.cross_entropy(logits_NS2, answer_N2, reduction="sum") / 2
+    # As rows: over two dimensions of labels CUDA has no kernel that repeats its bits.
+    logits_2NS = logits_NS2.transpose(1, 2).flatten(0, 1)
+    return F.cross_entropy(logits_2NS, answer_N2.flatten(), reduction="sum") / 2
 
 
 def _beam_loss(model: BeamQuestionAnswering, tokens: PackedTokens, layout: _Layout, answer_N2: Tensor) -> Tensor:
@@ -165,13 +167,15 @@ def window_spans(model: nn.Module, features: SpanFeatures, device: torch.device)
             begins = np.zeros(len(batch.ids), dtype=bool)
             inside = batch.offsets[:-1].astype(np.int64) + features.context_start(index)
             begins[ranges(inside, features.length[index])] = features.is_best_window(index)
-            may_start_NS = tokens.grid.spread(torch.from_numpy(begins).to(device))
+            may_start_NS = tokens.grid.spread(*put([begins], device))
             *found, null = decode(model, tokens, _Layout.of(batch, device), may_start_NS, features.settings)
             first, last, start, end = (values.flatten(1) for values in found)
             scores, best = (start + end).topk(min(kept, start.shape[1]), dim=1)
             first, last, start, end = (values.gather(1, best) for values in (first, last, start, end))
-            terms = torch.stack([start, end], dim=2).double().masked_fill(scores[..., None] < _NEVER / 2, -torch.inf)
-        yield index, WindowSpans(*(t.cpu().numpy() for t in (first, last, terms, null.double())))
+            terms = torch.stack([start, end], dim=2).masked_fill(scores[..., None] < _NEVER / 2, -torch.inf)
+            on_host = [t.cpu().numpy() for t in (first, last, terms, null)]
+        firsts, lasts, *scored = on_host
+        yield index, WindowSpans(firsts, lasts, *(a.astype(np.float64) for a in scored))  # Apple's GPUs have no float64
 
 
 def _decode_linear(

@@ -1,0 +1,399 @@
+"""What can be known of the GPU path without a GPU: its branches, run on a CPU or read by what torch is asked for."""
+
+from __future__ import annotations
+
+import importlib.util
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from albert_cli import machine, ranks
+from albert_cli.bench import memory
+from albert_cli.cli.app import _known
+from albert_cli.errors import ConfigError
+from albert_cli.model import packing
+from albert_cli.model.block import gelu_new, has_varlen
+from albert_cli.model.config import ModelConfig
+from albert_cli.model.heads import MultipleChoice, PretrainingModel, QuestionAnswering, SequenceClassifier
+from albert_cli.model.packing import as_one, pack
+from albert_cli.ranks import Group
+from albert_cli.tasks.squad.head import BeamQuestionAnswering, span_loss
+from albert_cli.training import device, loop, objectives, plan
+from albert_cli.training.batching import BatchSettings
+from albert_cli.training.device import place
+from albert_cli.training.loop import Loop, measure
+from albert_cli.training.settings import TrainSettings
+from tests.gpu import flash
+from tests.model.shapes import TINY, random_batch
+from tests.training.test_loop import MakeJob, make_job, make_loop
+
+__all__ = ["make_job"]
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
+SHAPE = replace(TINY, hidden_size=32, num_attention_heads=2, intermediate_size=96, num_hidden_layers=3)
+LENGTHS = (20, 3, 11, 7)
+
+
+def gradients(model: PretrainingModel, lengths: tuple[int, ...] = LENGTHS, seed: int = 0) -> Tensor:
+    """All gradients of a loss in a row."""
+    batch = random_batch(lengths, seed=seed)
+    model.zero_grad()
+    torch.manual_seed(5)
+    logits = model(pack(batch, CPU, batch.masked_index))
+    (logits.masked.logsumexp(-1).sum() + logits.sentence_order.square().sum()).backward()
+    return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+
+
+# ---------------------------------------------------------------- attention by offsets
+
+
+@pytest.mark.parametrize("lengths", [LENGTHS, (9, 9), (2,)], ids=["ragged", "equal", "one sequence"])
+def test_attention_by_offsets_gives_the_gradients_of_the_padded_form(lengths: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    model = PretrainingModel(SHAPE)
+    padded = gradients(model, lengths)
+    with flash.taken() as calls:
+        packed = gradients(model, lengths)
+    assert calls == [0.0] * SHAPE.num_hidden_layers
+    assert float((packed - padded).norm()) <= 1e-5 * float(padded.norm())
+
+
+def test_attention_by_offsets_drops_too() -> None:
+    model = PretrainingModel(replace(SHAPE, attention_probs_dropout_prob=0.1)).train()
+    with flash.taken() as calls:
+        first, again = gradients(model), gradients(model)
+    assert calls == [0.1] * 2 * SHAPE.num_hidden_layers
+    assert torch.equal(first, again)  # the same seed
+    with flash.taken():
+        assert not torch.equal(first, gradients(model.eval()))
+
+
+def test_where_the_kernel_applies(monkeypatch: pytest.MonkeyPatch) -> None:
+    for capability, expected in (((9, 0), True), ((8, 0), True), ((7, 5), False)):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, found=capability: found)
+        assert has_varlen(CUDA, torch.bfloat16, 64) is expected
+        assert not has_varlen(CUDA, None, 64) and not has_varlen(CUDA, torch.bfloat16, 20)
+    assert not has_varlen(CPU, torch.bfloat16, 64)
+
+
+def test_gelu_is_the_same_function_in_both_forms() -> None:
+    x = torch.linspace(-9, 9, 4001, dtype=torch.float64)
+    assert torch.equal(gelu_new(x), F.gelu(x, approximate="tanh"))
+    written = x * torch.sigmoid(2 * (2 / torch.pi) ** 0.5 * (x + 0.044715 * x * x * x))
+    assert torch.allclose(written, gelu_new(x), atol=1e-12)
+
+
+# ---------------------------------------------------------------- compiled
+
+
+class Sizes:
+    """A compiler that compiles nothing, and keeps which sizes of weights it was given as symbols."""
+
+    def __init__(self) -> None:
+        self.graphs, self.symbolic = 0, list[tuple[Any, ...]]()
+
+    def __call__(self, module: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+        self.graphs += 1
+        for node in module.graph.find_nodes(op="placeholder"):
+            value = node.meta.get("example_value")
+            if isinstance(value, Tensor) and value.dim() > 0:
+                # Tokens, rows and sequences are the first dimension of what they have; no other size may vary.
+                first = 1 if node.name.startswith(("l_x", "l_grid", "l_rows")) else 0
+                if any(isinstance(size, torch.SymInt) for size in value.shape[first:]):
+                    self.symbolic.append((node.name, tuple(value.shape)))
+        return module.forward
+
+
+def test_weights_keep_their_sizes_and_nothing_is_compiled_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch._dynamo.reset()
+    seen, plain = Sizes(), torch.compile
+    monkeypatch.setattr(torch, "compile", lambda function, **options: plain(function, backend=seen, **options))
+    model = PretrainingModel(SHAPE)
+    place(model, TrainSettings(compile="on"), CPU)
+    rng = np.random.default_rng(0)
+    with flash.taken():
+        for step in range(30):
+            lengths = tuple(map(int, rng.integers(2, 20, rng.integers(2, 7))))
+            gradients(model, lengths, seed=step)
+    torch._dynamo.reset()
+    assert seen.symbolic == []
+    assert seen.graphs == 2  # all tokens, and the rows of the last layer
+
+
+def raising(function: Any, **options: Any) -> Any:
+    def fail(*given: Any) -> Any:
+        raise torch._dynamo.exc.InternalTorchDynamoError("fatal error: Python.h: No such file or directory")
+
+    return fail
+
+
+def test_what_cannot_be_compiled_is_said_with_its_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    device._cannot_compile.cache_clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "compile", raising)
+        given = {"config": TINY, "device": CPU, "sequences": 1, "length": 8}
+        asked = TrainSettings(precision="fp32", compile="on")
+        with pytest.raises(ConfigError, match=r"train\.compile .* Python\.h"):
+            device.resolve_auto(asked, **given)  # type: ignore[arg-type]
+    device._cannot_compile.cache_clear()
+
+
+def test_a_compilation_that_fails_later_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also after a run whose compiler was chosen by "auto"."""
+
+    def broken(module: Any, inputs: Any) -> Any:
+        raise RuntimeError("ptxas failed")
+
+    plain = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda function, **options: plain(function, backend=broken, **options))
+    for _ in range(2):
+        torch._dynamo.reset()
+        model = PretrainingModel(SHAPE)
+        place(model, TrainSettings(compile="on"), CPU)
+        with pytest.raises(torch._dynamo.exc.TorchDynamoException) as raised:
+            gradients(model)
+    known = _known(raised.value)
+    assert known is not None and "ptxas failed" in known.message and "train.compile=off" in str(known.hint)
+    torch._dynamo.reset()
+
+
+# ---------------------------------------------------------------- copies and waits
+
+
+class Asked(TorchFunctionMode):
+    """Notes what waits for a device: copies to it that block, and values that are read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.moves, self.waits = 0, list[str]()
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(function, "__name__", "")
+        if name in ("item", "tolist", "nonzero", "__bool__", "__int__", "__float__", "__index__", "cpu"):
+            self.waits.append(name)
+        target = next((a for a in (*args[1:], kwargs.get("device")) if isinstance(a, torch.device)), None)
+        if name in ("to", "tensor", "as_tensor", "cuda") and target is not None:
+            self.moves += 1
+            if not kwargs.get("non_blocking"):
+                self.waits.append(f"{name} that blocks")
+        return function(*args, **kwargs)
+
+
+@contextmanager
+def as_on_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Arrays are moved as they are to CUDA, without its pinned memory; gives the threads that moved some."""
+    threads = list[str]()
+
+    def put(arrays: Any, target: torch.device) -> list[Tensor]:
+        threads.append(threading.current_thread().name)
+        return as_one(arrays, lambda size: torch.empty(size, dtype=torch.uint8), target)
+
+    with monkeypatch.context() as patch:
+        for module in (packing, loop, objectives):
+            patch.setattr(module, "put", put)
+        yield threads
+
+
+def test_a_step_waits_once_and_copies_nothing_that_blocks(
+    make_job: MakeJob, recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = make_job()
+    steps = make_loop(job, tmp_path / "run", recipe, "train.save_every=0", "schedule.total_steps=3")
+    asked, plain = Asked(), Loop._step
+
+    def watched(self: Loop, parts: Any) -> None:
+        with asked:
+            plain(self, parts)
+
+    with as_on_cuda(monkeypatch) as threads, monkeypatch.context() as patch:
+        patch.setattr(Loop, "_step", watched)
+        for _ in steps.steps(None):
+            assert asked.waits == ["tolist"], "the finite check alone"
+            asked.waits.clear()
+    own = [name for name in threads if not name.startswith("prefetch")]
+    assert len(threads) - len(own) == 2 * 3 * len(job.draw(0, Group())), "batches move beside the computation"
+    assert len(own) == 2 * 3  # counts, and wishes to stop
+    assert asked.moves == len(own)
+
+
+def test_one_buffer_holds_arrays_of_every_type() -> None:
+    arrays = [np.arange(5), np.array([[True], [False]]), np.array([1.5], np.float32), np.arange(3, dtype=np.int32)]
+    found = as_one(arrays, lambda size: torch.empty(size, dtype=torch.uint8), CPU)
+    for array, tensor in zip(arrays, found, strict=True):
+        assert np.array_equal(tensor.numpy(), array) and tensor.numpy().dtype == array.dtype
+        assert tensor.storage_offset() * tensor.element_size() % 64 == 0
+
+
+def test_a_measured_time_ends_when_the_device_has(make_job: MakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock stands still until the device is waited for: without the waits the time would be nothing."""
+    now, queued = [0.0], [0.0]
+    plain = Loop._step
+
+    def step(self: Loop, parts: Any) -> None:
+        plain(self, parts)
+        queued[0] += 2.0
+
+    def synchronize(device: torch.device) -> None:
+        now[0] += queued[0]
+        queued[0] = 0.0
+
+    monkeypatch.setattr(Loop, "_step", step)
+    monkeypatch.setattr(machine, "matmul_peak", lambda *a, **k: 1.0)
+    monkeypatch.setattr(machine, "synchronize", synchronize)
+    monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    job = make_job()
+    assert measure(job, Group(), steps=6, seconds=0.0) == pytest.approx(2.0)
+
+
+# ---------------------------------------------------------------- kernels that repeat their bits
+
+
+# What torch's `use_deterministic_algorithms` refuses on CUDA, of what a model like this might use.
+REFUSED = (
+    "nll_loss2d", "put_", "histc", "bincount", "kthvalue", "median", "_ctc_loss", "cumsum", "scatter_reduce",
+    "_embedding_bag", "max_unpool", "adaptive_", "upsample", "grid_sampler", "reflection_pad", "replication_pad",
+)  # fmt: skip
+
+
+class Operations(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.names, self.types = set[str](), set[torch.dtype]()
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.add(str(function).removeprefix("aten.").partition(".")[0])
+        found = function(*args, **(kwargs or {}))
+        self.types |= {x.dtype for x in (found if isinstance(found, tuple) else (found,)) if isinstance(x, Tensor)}
+        return found
+
+
+def losses(shape: ModelConfig = SHAPE, device: torch.device = CPU) -> dict[str, Callable[[], Tensor]]:
+    """A loss of every head, over the same sequences."""
+    batch = random_batch((12, 7, 9, 12))
+    answers = np.array([[3, 4], [0, 0], [2, 2], [5, 7]])
+    labels = torch.tensor([0, 1, 1, 0], device=device)
+    classifier, choice = SequenceClassifier(shape, 2).to(device), MultipleChoice(shape, 2).to(device)
+    spans: list[torch.nn.Module] = [QuestionAnswering(shape).to(device), BeamQuestionAnswering(shape).to(device)]
+    model = PretrainingModel(shape).to(device)
+
+    def pretraining() -> Tensor:
+        logits = model(pack(batch, device, batch.masked_index))
+        masked = F.cross_entropy(logits.masked, torch.from_numpy(batch.masked_labels).long().to(device))
+        return masked + F.cross_entropy(logits.sentence_order, labels, ignore_index=-1)
+
+    return {
+        "pretraining": pretraining,
+        "classifier": lambda: F.cross_entropy(classifier(pack(batch, device)), labels),
+        "choice": lambda: F.cross_entropy(choice(pack(batch, device)), labels[:2]),
+        "squad, linear": lambda: span_loss(spans[0], batch, answers, device),
+        "squad, beam": lambda: span_loss(spans[1], batch, answers, device),
+    }
+
+
+@pytest.mark.parametrize("name", list(losses()))
+def test_no_loss_needs_a_kernel_that_cannot_repeat_its_bits(name: str) -> None:
+    with Operations() as operations, flash.taken():
+        losses()[name]().backward()
+    assert not [found for found in operations.names if found.startswith(REFUSED)]
+    assert torch.float64 not in operations.types  # which Apple's GPUs lack
+
+
+# ---------------------------------------------------------------- what the machine has
+
+
+def test_cards_that_emulate_bf16_compute_in_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation)
+    asked = TrainSettings(compile="off")
+    assert device.resolve_auto(asked, TINY, CUDA, sequences=1, length=8).precision == "fp32"
+
+
+@pytest.mark.parametrize(
+    ("capability", "dropout", "expected"), [((9, 0), 0.0, "FA3"), ((9, 0), 0.1, None), ((8, 0), 0.0, None)]
+)
+def test_flash_attention_3_is_taken_where_it_applies(
+    capability: tuple[int, int], dropout: float, expected: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    active: list[str | None] = ["FA3"]  # by a model before
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    monkeypatch.setattr(device, "current_flash_attention_impl", lambda: active[-1])
+    monkeypatch.setattr(device, "activate_flash_attention_impl", active.append)
+    monkeypatch.setattr(device, "restore_flash_attention_impl", lambda: active.append(None))
+    device._choose_flash(dropout, CUDA)
+    assert active == ["FA3"], "its package is not installed"
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    device._choose_flash(dropout, CPU)
+    assert active == ["FA3"]
+    device._choose_flash(dropout, CUDA)
+    assert active[-1] == expected
+
+
+def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+
+
+def test_a_rank_without_a_gpu_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    two_gpus(monkeypatch)
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert device.choose_device("cuda") == torch.device("cuda", 1)
+    monkeypatch.setenv("LOCAL_RANK", "2")
+    with pytest.raises(ConfigError, match="LOCAL_RANK is 2, and this process sees 2 GPUs"):
+        device.choose_device("auto")
+
+
+def test_idle_gpus_are_mentioned(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    two_gpus(monkeypatch)
+    device.note_idle_gpus(CPU)
+    assert not capsys.readouterr().err
+    device.note_idle_gpus(CUDA)
+    assert "--nproc 2" in capsys.readouterr().err
+
+
+def test_a_process_group_knows_its_device_and_waits_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, Any] = {}
+    monkeypatch.setattr(torch.distributed, "init_process_group", lambda kind, **given: asked.update(given, kind=kind))
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    for name, value in (("WORLD_SIZE", "2"), ("RANK", "1"), ("LOCAL_RANK", "1")):
+        monkeypatch.setenv(name, value)
+    with ranks.process_group("cuda") as group:
+        assert group == Group(1, 2)
+    assert asked["kind"] == "nccl" and asked["device_id"] == torch.device("cuda", 1)
+    assert asked["timeout"].total_seconds() >= 3600
+
+
+def test_micro_batches_are_as_large_as_the_memory(monkeypatch: pytest.MonkeyPatch, make_job: MakeJob) -> None:
+    recipe = make_job(train__precision="bf16", train__batch_size=4096).settings
+    free = {"small": 10**7, "large": 10**11}
+    found = {}
+    for name, size in free.items():
+        monkeypatch.setattr(plan, "free_memory", lambda device, size=size: size)
+        found[name] = plan.micro_tokens(recipe, CUDA, Group())
+    length = recipe.data.max_seq_length
+    assert length <= found["small"] < found["large"] == 131_072 // length * length
+    assert plan.micro_tokens(recipe, CUDA, Group(0, 512)) == 8 * length  # a rank's share of the batch
+    assert plan.micro_tokens(recipe, CPU, Group()) == 0
+    auto = BatchSettings(micro_tokens="auto")
+    assert auto.sequences(recipe.train, length) == recipe.train.micro_batch_size
+
+
+def test_times_are_kept_where_the_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    def short(*given: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory.\nTried")
+
+    monkeypatch.setattr(memory, "_measured", short)
+    found = memory.measure(TINY, random_batch((5,)), TrainSettings(precision="fp32"), CPU)
+    assert [row["failed"] for row in found.values()] == ["CUDA out of memory."] * 2
+    assert "CUDA out of memory" in memory.text(found)
