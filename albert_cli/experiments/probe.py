@@ -158,7 +158,7 @@ def layer_steps(encoder: Encoder, batches: Iterable[PackedTokens]) -> dict[str, 
         inputs[:] = [x_TH]
         return y_TH
 
-    encoder.block = listen  # type: ignore[assignment]
+    encoder.block = listen
     try:
         for batch_ in batches:
             steps, inputs = list[Tensor](), list[Tensor]()
