@@ -17,6 +17,8 @@ from torch import Tensor
 from torch.nn.attention.varlen import varlen_attn
 
 from albert_cli.model.packing import Grid, Rows
+from albert_cli.model.sparse import attend as attend_near
+from albert_cli.model.sparse import attend_flex
 
 # The released weights were trained with the tanh approximation of GELU, which Hugging Face calls gelu_new.
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -92,12 +94,17 @@ def _attention(x_TH: Tensor, a: AttentionWeights, grid: Grid, rows: Rows | None,
 
 
 def attend(parts: list[tuple[Grid, Tensor]], dropout: float) -> Tensor:
-    """softmax(q k' / sqrt(d)) v over the tokens of each sequence, [R, A * d].
+    """softmax(q k' / sqrt(d)) v over the tokens of each sequence, or over those near (`model.sparse`): [R, A * d].
 
     `parts`: queries, keys and values [T, 3, A, d] of one grid; or queries [R, 1, A, d] of theirs and keys and values
     [T, 2, A, d]. Variable-length on CUDA; elsewhere sequences are padded to a rectangle for this product alone.
     """
     asked, given = parts[0][0], parts[-1][0]
+    if asked.near is not None:
+        q_RAd, k_TAd, v_TAd = (x for _, part in parts for x in part.unbind(1))
+        if asked.near.flex is not None and not dropout:
+            return attend_flex(asked.near.flex, q_RAd, k_TAd, v_TAd)
+        return attend_near(asked.near, given, q_RAd, k_TAd, v_TAd, partial(_rectangle, dropout=dropout))
     if has_varlen(parts[0][1], dropout):
         q_RAd, k_TAd, v_TAd = (x for _, part in parts for x in part.unbind(1))
         context = varlen_attn(q_RAd, k_TAd, v_TAd, asked.offsets, given.offsets, asked.width, given.width)
@@ -109,7 +116,7 @@ def attend(parts: list[tuple[Grid, Tensor]], dropout: float) -> Tensor:
 
 
 def _rectangle(q_NARd: Tensor, k_NASd: Tensor, v_NASd: Tensor, mask: Tensor | None, dropout: float) -> Tensor:
-    """Attention over padded sequences, [N, A, R, d]; `mask` [N, 1, 1, S] is True where a token lies."""
+    """Attention over padded sequences, [N, A, R, d]; `mask` [N, 1, 1 or R, S] is True where a token is seen."""
     if q_NARd.device.type == "cpu" and q_NARd.dtype == torch.bfloat16:
         # torch's fused kernel has no use for the bf16 units of a CPU: its backward pass is seven times slower.
         scores = (q_NARd * q_NARd.shape[-1] ** -0.5) @ k_NASd.transpose(-1, -2)

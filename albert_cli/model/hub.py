@@ -81,6 +81,8 @@ _REDUNDANT = re.compile(r"(predictions\.decoder\.(weight|bias)|embeddings\.posit
 
 def model_type(config: ModelConfig) -> str:
     """Which Hugging Face architecture expresses the shape: `albert`, `bert`, or our own type for neither."""
+    if config.is_sparse:
+        return OWN_MODEL_TYPE
     if config.has_projection and config.sharing in ("all", "none"):
         return "albert"  # not shared is as many groups as layers
     if not config.has_projection and config.sharing == "none":
@@ -144,6 +146,9 @@ def config_to_json(config: ModelConfig, architecture: str, labels: tuple[str, ..
     """
     kind = written_type(config, architecture)
     values = {**asdict(config), "initializer_range": config.initial_std}
+    if config.attention == "full":
+        for key in ("attention", "attention_window", "attention_block", "attention_global"):
+            del values[key]
     if kind != OWN_MODEL_TYPE:
         for key in ("sharing", "always_project"):
             del values[key]

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -19,13 +18,16 @@ from torch import Tensor
 
 from albert_cli.data.batches import PackedBatch
 
+if TYPE_CHECKING:
+    from albert_cli.model.sparse import Near
+
 
 @dataclass(frozen=True)
 class Grid:
     """Where rows of N sequences lie in a padded [N, S] rectangle.
 
     `offsets` [N + 1] int32 is where each sequence begins among the rows; `slots` [rows] int64 is n * S + s of each
-    row, None when the rows fill the rectangle in order.
+    row, None when the rows fill the rectangle in order. `near` says how they attend sparsely; None: to all of theirs.
     """
 
     sequences: int
@@ -33,6 +35,7 @@ class Grid:
     offsets: Tensor
     slots: Tensor | None
     mask: Tensor | None  # [N, 1, 1, S] bool, True where a row lies; None when all are full
+    near: Near | None = None
 
     def spread(self, rows: Tensor) -> Tensor:
         """[rows, …] to [N, S, …], zeros where no row lies."""
@@ -75,6 +78,20 @@ class Rows:
 
 
 @dataclass(frozen=True)
+class HostTokens:
+    """What the host knows of a batch's layout: offsets [N + 1], segment ids [T] and the rows [R] that a head reads."""
+
+    offsets: NDArray[np.int64]
+    segment_ids: NDArray[np.int32]
+    rows: NDArray[np.int64]
+
+    @property
+    def sequence(self) -> NDArray[np.int64]:
+        """The sequence that each token is in, int64 [T]."""
+        return np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))
+
+
+@dataclass(frozen=True)
 class PackedTokens:
     """A batch on the device: token, segment and position ids [T] int64, and how attention lays them out."""
 
@@ -83,6 +100,7 @@ class PackedTokens:
     position_ids: Tensor
     grid: Grid
     rows: Rows
+    host: HostTokens
 
     def rounded(self) -> PackedTokens:
         """The same batch in one of a few shapes, with filler behind the tokens and behind the rows that are read.
@@ -98,7 +116,7 @@ class PackedTokens:
             index=F.pad(index, (0, round_up(len(index)) - len(index))),
             grid=self.rows.grid.rounded(len(index)),
         )
-        return PackedTokens(ids, segment_ids, position_ids, self.grid.rounded(tokens), rows)
+        return PackedTokens(ids, segment_ids, position_ids, self.grid.rounded(tokens), rows, self.host)
 
 
 def round_up(count: int) -> int:
@@ -117,24 +135,26 @@ def pack(batch: PackedBatch, device: torch.device, masked_index: NDArray[np.int3
     masked = np.zeros(0, np.int64) if masked_index is None else masked_index.astype(np.int64)
     # [CLS] is never masked, so the union has no duplicates.
     wanted = np.sort(np.concatenate([offsets[:-1], masked]))
-    put = partial(_put, device=device)
+    put = put_on(device)
     rows = Rows(
         put(wanted),
-        _grid(wanted, offsets, put),
+        grid_of(wanted, offsets, put),
         put(np.searchsorted(wanted, offsets[:-1])),
         put(np.searchsorted(wanted, masked)),
     )
     ids, segment_ids, position_ids = (
         put(a.astype(np.int64)) for a in (batch.ids, batch.segment_ids, batch.position_ids)
     )
-    return PackedTokens(ids, segment_ids, position_ids, _grid(np.arange(offsets[-1]), offsets, put), rows)
+    host = HostTokens(offsets, batch.segment_ids, wanted)
+    return PackedTokens(ids, segment_ids, position_ids, grid_of(np.arange(offsets[-1]), offsets, put), rows, host)
 
 
-def _put(array: NDArray[Any], device: torch.device) -> Tensor:
-    return torch.from_numpy(array).to(device, non_blocking=True)
+def put_on(device: torch.device) -> Callable[[NDArray[Any]], Tensor]:
+    """A function that moves an array to the device."""
+    return lambda array: torch.from_numpy(array).to(device, non_blocking=True)
 
 
-def _grid(tokens: NDArray[np.int64], offsets: NDArray[np.int64], put: Callable[[NDArray[Any]], Tensor]) -> Grid:
+def grid_of(tokens: NDArray[np.int64], offsets: NDArray[np.int64], put: Callable[[NDArray[Any]], Tensor]) -> Grid:
     """The grid of these tokens (ascending) of sequences that begin at `offsets`."""
     sequence, count = np.searchsorted(offsets, tokens, side="right") - 1, len(offsets) - 1
     lengths = np.bincount(sequence, minlength=count)
