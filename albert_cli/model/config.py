@@ -54,8 +54,8 @@ class ModelConfig:
     trained with one. ``initializer_range`` is the standard deviation of the initial weights; ``auto`` has it
     grow as the width shrinks, which small models need. Raises ConfigError on a shape that cannot be built.
 
-    ``attention``: whether a token sees all of its sequence, ``attention_window`` tokens to either side, or its own block
-    of ``attention_block`` tokens and the two beside it. With both go global tokens, which see all and are seen by all:
+    ``attention``: a token sees all of its sequence, ``attention_window`` tokens to either side, or its own block of
+    ``attention_block`` tokens and the two beside it. With both go global tokens, which see all and are seen by all:
     ``attention_global`` is [CLS], or also each [SEP], or also a pair's question (`model/sparse.py`).
     """
 

@@ -1,4 +1,4 @@
-"""Attention to a neighbourhood and to a few global tokens, so that time and memory grow with the length, not its square.
+"""Attention to a neighbourhood and a few global tokens: time and memory grow with the length, not with its square.
 
 `window`: a token sees `attention_window` tokens to either side (Longformer: Beltagy et al., 2020, arXiv 2004.05150).
 `block`: it sees its own block of `attention_block` tokens and the two beside it (Big Bird: Zaheer et al., 2020, arXiv
@@ -125,9 +125,8 @@ def neighbours(host: HostTokens, rows: NDArray[np.int64], config: ModelConfig, d
     rank = np.arange(len(local)) - np.searchsorted(row_chunk, row_chunk)
     width = round_up(int(rank.max(initial=0)) + 1)
     slots = row_chunk * width + rank
-    place_CQ = np.full(total * width, -1)
-    place_CQ[slots] = row_place
-    place_CQ = place_CQ.reshape(total, width)
+    place_CQ = np.full((total, width), -1)
+    place_CQ.flat[slots] = row_place
     key_place = np.arange((2 * reach + 1) * chunk) - reach * chunk  # from the first token of the queries' chunk
     inside = sees(config, np.arange(chunk)[:, None], key_place)  # [c, K]
     mask = np.concatenate(
@@ -204,7 +203,8 @@ def _flex_mask(
         return near & (sequence_T[token] == sequence_T[key])
 
     made: Any = create_block_mask if device.type == "cpu" else _compiled(create_block_mask)
-    return made(seen, None, None, len(rows), len(position), device)  # type: ignore[no-any-return]
+    mask: BlockMask = made(seen, None, None, len(rows), len(position), device)
+    return mask
 
 
 @cache
@@ -214,6 +214,6 @@ def _compiled(function: Any) -> Any:
 
 def attend_flex(mask: BlockMask, q_RAd: Tensor, k_TAd: Tensor, v_TAd: Tensor) -> Tensor:
     """The same as `attend` by one kernel, [R, A * d]."""
-    kernel = flex_attention if q_RAd.device.type == "cpu" else _compiled(flex_attention)
-    context = kernel(*(x.transpose(0, 1)[None] for x in (q_RAd, k_TAd, v_TAd)), block_mask=mask)
+    kernel: Any = flex_attention if q_RAd.device.type == "cpu" else _compiled(flex_attention)
+    context: Tensor = kernel(*(x.transpose(0, 1)[None] for x in (q_RAd, k_TAd, v_TAd)), block_mask=mask)
     return context[0].transpose(0, 1).flatten(1)

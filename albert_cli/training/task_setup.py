@@ -333,6 +333,7 @@ def prepare(
     recipe = resolve(task, overrides, recipes)
     directory = (hub.find_start if recipe.model.initial == "start" else hub.find)(checkpoint)
     is_same = like is not None and like.checkpoint.directory == directory
+    is_same = is_same and like is not None and like.recipe.model.shape == recipe.model.shape
     found = like.checkpoint if like is not None and is_same else hub.read(directory)
     vocabulary = like.vocabulary if like is not None and is_same else hub.vocabulary_of(found)
     opened = open_table(recipe.table, data, found.labels) if recipe.task == "table" else find_task(recipe.task)
@@ -352,8 +353,8 @@ def prepared_by(
     for_scoring: bool = False,
     like: Prepared | None = None,
 ) -> Prepared:
-    """A task by its recipe; inputs are never longer than the checkpoint has positions."""
-    task = task.by_recipe(recipe)
+    """A task by its recipe; inputs are never longer than the model has positions."""
+    task, checkpoint = task.by_recipe(recipe), recipe.model.shaped(checkpoint)
     limit = checkpoint.config.max_position_embeddings
     if recipe.data.max_seq_length > limit:
         # The paper's 512 is a ceiling, not a wish: a small model simply sees less of a long input.

@@ -54,19 +54,21 @@ def plain_mask(batch: PackedBatch, config: ModelConfig) -> NDArray[np.bool_]:
             or (config.attention_global == "question" and asked)
         )
     i, j = batch.position_ids[:, None].astype(int), batch.position_ids[None, :].astype(int)
-    near = {
+    near: NDArray[np.bool_] = {
         "window": np.abs(i - j) <= size,
         "block": np.abs(i // block - j // block) <= 1,
         "full": np.ones((total, total), bool),
     }[config.attention]
-    return (near | everywhere[:, None] | everywhere) & (sequence[:, None] == sequence)
+    seen: NDArray[np.bool_] = (near | everywhere[:, None] | everywhere) & (sequence[:, None] == sequence)
+    return seen
 
 
 def by_the_mask(qkv: Tensor, mask: NDArray[np.bool_]) -> Tensor:
     """softmax(q k' / sqrt(d)) v where the mask allows it: [T, 3, A, d] to [T, A * d]."""
     q, k, v = qkv.permute(1, 2, 0, 3)
     scores = (q @ k.transpose(-1, -2) / SIZE**0.5).masked_fill(~torch.from_numpy(mask), -torch.inf)
-    return (torch.softmax(scores, -1) @ v).transpose(0, 1).flatten(1)
+    context: Tensor = (torch.softmax(scores, -1) @ v).transpose(0, 1).flatten(1)
+    return context
 
 
 def forced(tokens: PackedTokens, config: ModelConfig) -> tuple[Grid, Grid]:
@@ -207,7 +209,7 @@ def test_the_mask_for_cuda_is_the_plain_one(config: ModelConfig, lengths: Sequen
     mask = plain_mask(batch, config)
     made = _flex_mask(tokens.host, tokens.host.rows, global_tokens(tokens.host, config), config, CPU)
     row, key = torch.arange(len(tokens.host.rows))[:, None], torch.arange(len(batch.ids))[None]
-    assert torch.equal(made.mask_mod(None, None, row, key), torch.from_numpy(mask[tokens.host.rows]))
+    assert torch.equal(made.mask_mod(row, row, row, key), torch.from_numpy(mask[tokens.host.rows]))
 
 
 @BOTH
