@@ -43,6 +43,7 @@ class TextEncoder:
     device: torch.device
     pooling: Pooling
     truncated: int = 0
+    longest: int = 0  # input so far, in tokens
 
     @classmethod
     def load(cls, checkpoint: str, pooling: Pooling = "mean", device: str = "cpu") -> TextEncoder:
@@ -59,6 +60,7 @@ class TextEncoder:
         """The vectors [N, H] float32 of N texts or pairs, in their order; what is too long is cut, and counted."""
         features = encode(examples, self.vocabulary, self.model.config.max_position_embeddings)
         self.truncated += features.truncated
+        self.longest = max(self.longest, int(features.lengths.max(initial=0)))
         found = np.empty((len(features), self.model.config.hidden_size), np.float32)
         for index in features.eval_batches(_TOKENS):
             packed, _ = features.batch(index)
@@ -110,6 +112,7 @@ def encode_file(
         console.note(f"{encoder.truncated:,} of {count:,} lines are longer than {limit} tokens and were cut")
     if out is None:
         return None
+    console.note(f"read: up to {encoder.longest:,} tokens of each of {count:,} lines")
     hidden = encoder.model.config.hidden_size
     if as_tensor:
         _write_tensor(out, np.concatenate(rows) if rows else np.empty((0, hidden), np.float32), pooling)
@@ -120,6 +123,7 @@ def encode_file(
         "dimensions": hidden,
         "pooling": pooling,
         "truncated": encoder.truncated,
+        "longest": encoder.longest,
         "seconds": round(seconds, 3),
         "lines_per_second": round(count / seconds, 1),
     }

@@ -31,24 +31,26 @@ def predict(
     length = min(length, found.finetuned_for.max_seq_length) if found.finetuned_for else length
     document = task.examples_of_document(Path(input_file)) if input_file.endswith(".json") else None
     groups = read_chunks(input_file, on_bad_bytes, task.example) if document is None else chunks(document)
-    started, count, cut = time.monotonic(), 0, 0
+    started, count, cut, longest = time.monotonic(), 0, 0, 0
     with ExitStack() as stack:
         stream = sys.stdout if out is None else stack.enter_context(store.text_writer(out))
         for examples in groups:
-            lines, more = task.answer(model, examples, vocabulary, length, target)
+            lines, more, most = task.answer(model, examples, vocabulary, length, target)
             stream.writelines(lines)
             stream.flush()  # whoever reads them need not wait for more
-            count, cut = count + len(lines), cut + more
+            count, cut, longest = count + len(lines), cut + more, max(longest, most)
     if cut:
         limit = task.limit(length)
         console.note(f"{cut:,} of {count:,} {task.noun} are longer than {limit} tokens; they were cut")
     if out is None:
         return None
+    console.note(f"read: up to {longest:,} tokens at a time, of {length:,} that the model was made for")
     seconds = time.monotonic() - started
     return {
         "out": str(out),
         "lines": count,
         "truncated": cut,
+        "longest": longest,
         "seconds": round(seconds, 3),
         "lines_per_second": round(count / seconds, 1),
     }

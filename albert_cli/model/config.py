@@ -188,6 +188,17 @@ class ModelConfig:
         return length <= covered.get(self.attention, length)
 
     @property
+    def attention_words(self) -> str:
+        """What a token sees, in words."""
+        if self.attention == "full":
+            return "full"
+        size = f"{self.attention_window} tokens to either side"
+        if self.attention == "block":
+            size = f"its block of {self.attention_block} tokens and the two beside it"
+        seen = {"cls": "[CLS]", "sep": "[CLS] and [SEP]", "question": "[CLS], [SEP] and the question"}
+        return f"{size}, {seen[self.attention_global]} all"
+
+    @property
     def is_sparse(self) -> bool:
         """Whether the longest sequences are beyond what a token sees: then no other library computes this model."""
         return not self.sees_all(self.max_position_embeddings)

@@ -146,8 +146,9 @@ def config_to_json(config: ModelConfig, architecture: str, labels: tuple[str, ..
     """
     kind = written_type(config, architecture)
     values = {**asdict(config), "initializer_range": config.initial_std}
-    if config.attention == "full":
-        for key in ("attention", "attention_window", "attention_block", "attention_global"):
+    unused = {"full": ("attention_window", "attention_block", "attention_global", "attention")}
+    for key in unused.get(config.attention, ("attention_window", "attention_block")):
+        if key != f"attention_{config.attention}":
             del values[key]
     if kind != OWN_MODEL_TYPE:
         for key in ("sharing", "always_project"):
