@@ -78,9 +78,9 @@ def forward_flops(config: ModelConfig, length: int, *, pruned: bool = False, mas
     """FLOPs a token of the pretraining model's forward pass, in sequences of `length` tokens.
 
     Matrix products alone, two FLOPs a multiplication: a block has 4 H^2 of them in attention's projections,
-    2 H F in the feed-forward part and 2 S H in scores and contexts, where of a window or of blocks S is what a token
-    sees on average (`seen_tokens`); the masked-word head runs at the share `masked` of the positions. `pruned`: the last block's queries, output and feed-forward part at the rows alone
-    that a head reads (masked positions and [CLS]), as `Encoder` computes it.
+    2 H F in the feed-forward part and 2 S H in scores and contexts, where S is what a token sees (`seen_tokens`); the
+    masked-word head runs at the share `masked` of the positions. `pruned`: the last block's queries, output and
+    feed-forward part at the rows alone that a head reads (masked positions and [CLS]), as `Encoder` computes it.
     """
     e, h, f = config.embedding_size, config.hidden_size, config.intermediate_size
     per_block = 8 * h * h + 4 * h * f + 4 * seen_tokens(config, length) * h

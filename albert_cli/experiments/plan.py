@@ -269,14 +269,22 @@ def _available_tasks(plan: Plan) -> list[str]:
             found.append(name)  # what it would cost; the folder is named when it is run
             continue
         try:
-            if folder is None:
-                raise InputError("--tasks names no folder")
+            if (place := task_data(plan, name)) is None:
+                raise InputError("--text names no text" if task.is_made_of_text else "--tasks names no folder")
             for split in task.splits[: 1 + len(task.dev_splits)]:
-                task.read(split, str(folder))
+                task.read(split, place)
             found.append(name)
         except (ConfigError, InputError) as error:
             plan.left_out[name] = error.message
     return found
+
+
+def task_data(plan: Plan, name: str) -> str | None:
+    """Where a task's data are: the folder of tasks, or the first source of text for one that is made of any text."""
+    if not find_task(name).is_made_of_text:
+        return None if plan.request.tasks is None else str(plan.request.tasks)
+    text = plan.request.text or (() if plan.request.data else plan.scale.text)
+    return text[0] if text else None
 
 
 # ---------------------------------------------------------------- stages
@@ -318,15 +326,16 @@ class _Builder:
     def _run(self, name: str, seed: int) -> Run:
         plan, variant = self.plan, self.plan.experiment.variants[name]
         base, values = self._settings(name, seed)
+        own_initial = values.pop("initial", {})  # how, of a parent that is known below
         data, needs, directory = self._data(variant.text)
         facts: dict[str, Any] = {"data": data}
         done, initial = 0, {}
         if variant.after:
             before = self.run(variant.after, seed)
             parent, how = before.pretrain, "continues" if variant.continues else "checkpoint"
-            facts["initial"] = {how: parent} if variant.continues else parent
+            facts["initial"] = {how: parent, **own_initial} if variant.continues or own_initial else parent
             needs = (*needs, parent)
-            initial = {"initial": {how: str(plan.directory(parent))}}
+            initial = {"initial": {how: str(plan.directory(parent)), **own_initial}}
             if variant.continues and before.recipe is not None:
                 done = before.recipe.schedule.total_steps
         recipe = self._validated(name, values)
@@ -346,12 +355,15 @@ class _Builder:
         data, _, directory = self._data("usual")
         own = config.merge(config.read_recipe(scale.base), scale.changes).get("data", {})
         pairs = config.as_dict(config.validate(PairSettings, own, plan.experiment.name))  # whatever a run's are
+        if run.recipe is not None:  # but no longer than it can read
+            pairs["max_seq_length"] = min(pairs["max_seq_length"], run.recipe.model.max_position_embeddings)
         facts: dict[str, Any] = {"pairs": pairs, "sequences": scale.probe_sequences, "data": data}
         argv = ["probe", str(checkpoint), "--data", directory, "--sequences", str(scale.probe_sequences)]
         argv += [*_options({}, {"data": pairs}), *self._ending()]
         probe = self.stage("probe", f"{of}: intrinsic scores", facts, (run.pretrain,), argv)
-        tasks, folder, runs = {}, str(plan.request.tasks or "TASKS"), scale.task_runs
-        for name in self.tasks:
+        tasks, runs = {}, scale.task_runs
+        for name in self.tasks if plan.experiment.variants[run.variant].has_tasks else ():
+            folder = task_data(plan, name) or "TASKS"
             facts = {"task": name, "changes": scale.task_changes, "runs": runs, "data": folder}
             argv = ["eval", name, "--checkpoint", str(checkpoint), "--data", folder, "--out", _OUT, "--runs", str(runs)]
             argv += [*_options({}, scale.task_changes), *self._ending()]

@@ -67,6 +67,7 @@ class Task(ABC, Generic[E, F, O]):
     dev_splits: tuple[str, ...] = ("dev",)
     test_splits: tuple[str, ...] = ("test",)
     classifier_of: str | None = None
+    is_made_of_text: bool = False  # its source takes any text, as `albert data` does, in the place of labelled files
 
     noun: ClassVar[str] = "inputs"  # what may be cut
 
