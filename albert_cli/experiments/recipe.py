@@ -104,8 +104,8 @@ class Variant:
     another base recipe. `after` starts from the end of another variant's run with the same seed: from its weights, or
     with `continues` also from its moments and step, so that the steps count from that run's beginning. `time_of` trains
     as long as another variant does: seconds a step of both are measured before, and the steps frozen. `text = "extra"`
-    trains on the additional text too. Without `has_tasks` it is not fine-tuned. `shape` is only counted, as `albert params` takes it. `is_prefix`: a run that
-    others start from, and no row of the table.
+    trains on the additional text too. `shape` is only counted, as `albert params` takes it. `is_prefix`: a run that
+    others start from, and no row of the table. Without `has_tasks` it is not fine-tuned.
     """
 
     title: str

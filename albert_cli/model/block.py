@@ -14,6 +14,7 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask
 from torch.nn.attention.varlen import varlen_attn
 
 from albert_cli.model.packing import Grid, Rows
@@ -102,8 +103,8 @@ def attend(parts: list[tuple[Grid, Tensor]], dropout: float) -> Tensor:
     asked, given = parts[0][0], parts[-1][0]
     if asked.near is not None:
         q_RAd, k_TAd, v_TAd = (x for _, part in parts for x in part.unbind(1))
-        if asked.near.flex is not None and not dropout:
-            return attend_flex(asked.near.flex, q_RAd, k_TAd, v_TAd)
+        if isinstance(asked.near, BlockMask):
+            return attend_flex(asked.near, q_RAd, k_TAd, v_TAd)
         return attend_near(asked.near, given, q_RAd, k_TAd, v_TAd, partial(_rectangle, dropout=dropout))
     if has_varlen(parts[0][1], dropout):
         q_RAd, k_TAd, v_TAd = (x for _, part in parts for x in part.unbind(1))

@@ -117,7 +117,7 @@ class Encoder(nn.Module):
         if device.type == "cpu" and dtype == torch.bfloat16:
             # oneDNN generates code for every new shape of a product, which takes longer than a small product itself.
             tokens = tokens.rounded()
-        tokens = lay_out(tokens, self.config)
+        tokens = lay_out(tokens, self.config, settings.attention_dropout)
         x_TH: Tensor = self.embeddings(tokens)
         if self.projection is not None:
             x_TH = self.projection(x_TH)

@@ -19,6 +19,8 @@ from torch import Tensor
 from albert_cli.data.batches import PackedBatch
 
 if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import BlockMask
+
     from albert_cli.model.sparse import Near
 
 
@@ -35,7 +37,7 @@ class Grid:
     offsets: Tensor
     slots: Tensor | None
     mask: Tensor | None  # [N, 1, 1, S] bool, True where a row lies; None when all are full
-    near: Near | None = None
+    near: Near | BlockMask | None = None
 
     def spread(self, rows: Tensor) -> Tensor:
         """[rows, …] to [N, S, …], zeros where no row lies."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
+from importlib.util import find_spec
 from typing import Any, Final
 
 import numpy as np
@@ -32,7 +33,7 @@ Flags = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Near:
-    """How the rows of a `Grid` attend sparsely to the tokens of theirs: as chunks, or on CUDA by a `flex` mask.
+    """How the rows of a `Grid` attend sparsely to the tokens of theirs, as chunks.
 
     `chunks` lays tokens out as [C, c]; a chunk's keys are its own tokens, those of `reach` chunks to either side, and
     the global tokens of its sequence (`global_index` into the tokens, `globals` [N, G], `sequence` [C]). `local` rows
@@ -41,7 +42,6 @@ class Near:
     """
 
     tokens: int
-    flex: BlockMask | None
     chunks: Grid
     reach: int
     mask: Tensor
@@ -54,14 +54,19 @@ class Near:
     broad_grid: Grid
 
 
-def lay_out(tokens: PackedTokens, config: ModelConfig) -> PackedTokens:
-    """The same batch with sparse attention, unless every token of it sees its whole sequence anyway."""
+def lay_out(tokens: PackedTokens, config: ModelConfig, dropout: float) -> PackedTokens:
+    """The same batch with sparse attention, unless every token of it sees its whole sequence anyway.
+
+    On CUDA by `flex_attention`, which has no dropout and needs Triton; else in chunks.
+    """
     host = tokens.host
     if config.sees_all(int(np.diff(host.offsets).max())):
         return tokens
     device, everything = tokens.ids.device, np.arange(host.offsets[-1])
-    grid = replace(tokens.grid, near=neighbours(host, everything, config, device))
-    rows = replace(tokens.rows.grid, near=neighbours(host, host.rows, config, device))
+    has_flex = device.type == "cuda" and not dropout and find_spec("triton") is not None
+    how: Callable[..., Near | BlockMask] = flex_mask if has_flex else neighbours
+    grid = replace(tokens.grid, near=how(host, everything, config, device))
+    rows = replace(tokens.rows.grid, near=how(host, host.rows, config, device))
     return replace(tokens, grid=grid, rows=replace(tokens.rows, grid=rows))
 
 
@@ -137,7 +142,6 @@ def neighbours(host: HostTokens, rows: NDArray[np.int64], config: ModelConfig, d
 
     return Near(
         tokens=len(everything),
-        flex=_flex_mask(host, rows, is_global, config, device) if device.type == "cuda" else None,
         chunks=Grid(total, chunk, put(host.offsets.astype(np.int32)), put(cell), None),
         reach=reach,
         mask=put(mask[:, None]),
@@ -189,13 +193,11 @@ def _at_width(grid: Grid, width: int) -> Grid:
 # ---------------------------------------------------------------- CUDA
 
 
-def _flex_mask(
-    host: HostTokens, rows: NDArray[np.int64], is_global: Flags, config: ModelConfig, device: torch.device
-) -> BlockMask:
+def flex_mask(host: HostTokens, rows: NDArray[np.int64], config: ModelConfig, device: torch.device) -> BlockMask:
     """What each of the `rows` sees of the packed tokens, for `flex_attention`, which skips blocks that nothing sees."""
     put = put_on(device)
     position = np.arange(host.offsets[-1]) - host.offsets[host.sequence]
-    sequence_T, position_T, global_T, row_R = map(put, (host.sequence, position, is_global, rows))
+    sequence_T, position_T, global_T, row_R = map(put, (host.sequence, position, global_tokens(host, config), rows))
 
     def seen(batch: Tensor, head: Tensor, row: Tensor, key: Tensor) -> Tensor:
         token = row_R[row]

@@ -19,7 +19,7 @@ from albert_cli.model.config import ModelConfig
 from albert_cli.model.encoder import Encoder
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.model.packing import Grid, PackedTokens, pack
-from albert_cli.model.sparse import QUESTION, _flex_mask, attend_flex, global_tokens, neighbours
+from albert_cli.model.sparse import QUESTION, attend_flex, flex_mask, neighbours
 from tests.model.shapes import TINY, random_batch, shake
 
 CPU = torch.device("cpu")
@@ -207,7 +207,7 @@ def test_the_mask_for_cuda_is_the_plain_one(config: ModelConfig, lengths: Sequen
     batch = random_batch(lengths, config, seed)
     tokens = pack(batch, CPU, batch.masked_index)
     mask = plain_mask(batch, config)
-    made = _flex_mask(tokens.host, tokens.host.rows, global_tokens(tokens.host, config), config, CPU)
+    made = flex_mask(tokens.host, tokens.host.rows, config, CPU)
     row, key = torch.arange(len(tokens.host.rows))[:, None], torch.arange(len(batch.ids))[None]
     assert torch.equal(made.mask_mod(row, row, row, key), torch.from_numpy(mask[tokens.host.rows]))
 
@@ -217,5 +217,5 @@ def test_flex_attention_computes_the_same(config: ModelConfig) -> None:
     tokens = pack(random_batch((100, 3, 140), config), CPU)
     grid = forced(tokens, config)[0]
     qkv = torch.randn(243, 3, HEADS, SIZE)
-    made = _flex_mask(tokens.host, np.arange(243), global_tokens(tokens.host, config), config, CPU)
+    made = flex_mask(tokens.host, np.arange(243), config, CPU)
     assert torch.allclose(attend_flex(made, *qkv.unbind(1)), attend([(grid, qkv)], 0.0), atol=1e-5)

@@ -132,7 +132,6 @@ def test_a_model_of_another_program_without_heads(
         ("num_attention_heads", {"num_attention_heads": 2}),
         ("intermediate_size", {"intermediate_size": 32}),
         ("hidden_act", {"hidden_act": "relu"}),
-        ("max_position_embeddings", {"max_position_embeddings": 64}),
         ("type_vocab_size", {"type_vocab_size": 3}),
         ("layer_norm_eps", {"layer_norm_eps": 1e-6}),
         ("inner_group_num", {"inner_group_num": 2}),
