@@ -93,7 +93,7 @@ def _measured(config: ModelConfig, form: str, length: int, options: Options, thr
         begin = time.perf_counter()
         with autocast(options.precision, device):
             found = states(tokens)
-        found.backward(torch.ones_like(found))
+        found.backward(torch.ones_like(found))  # type: ignore[no-untyped-call]
         synchronize(device)
         return time.perf_counter() - begin
 

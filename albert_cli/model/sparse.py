@@ -201,7 +201,7 @@ def flex_mask(host: HostTokens, rows: NDArray[np.int64], config: ModelConfig, de
 
     def seen(batch: Tensor, head: Tensor, row: Tensor, key: Tensor) -> Tensor:
         token = row_R[row]
-        near = sees(config, position_T[token], position_T[key]) | global_T[token] | global_T[key]
+        near: Tensor = sees(config, position_T[token], position_T[key]) | global_T[token] | global_T[key]
         return near & (sequence_T[token] == sequence_T[key])
 
     made: Any = create_block_mask if device.type == "cpu" else _compiled(create_block_mask)
