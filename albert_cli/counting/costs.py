@@ -226,11 +226,7 @@ def _block(config: ModelConfig, tokens: int, rows: int, setup: Setup) -> int:
     row += 2 * (h * setup.norm_item + 2 * 4)  # the input of both LayerNorms, its mean and deviation
     keys = tokens
     if not config.sees_all(tokens) and setup.device == "cpu":
-        # A chunk has copies of its keys and values, and a mask (`model/sparse.py`); queries lie in chunks too.
-        size = min(128, max(8, config.attention_window)) if config.attention == "window" else config.attention_block
-        reach = -(-config.attention_window // size) if config.attention == "window" else 1
-        keys = (2 * reach + 1) * size + 8
-        kept += tokens * 2 * keys // size * h * item + rows * (keys + 2 * h * item)
+        keys = 0  # scores and shares are computed again (`model/sparse.py`)
     if setup.device == "cpu" and setup.precision == "bf16":
         row += heads * keys * item  # no fused kernel there: probabilities
     else:

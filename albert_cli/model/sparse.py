@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from importlib.util import find_spec
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
+from torch.utils.checkpoint import checkpoint
 
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.packing import Grid, HostTokens, PackedTokens, grid_of, put_on, round_up
@@ -159,20 +160,28 @@ def attend(near: Near, given: Grid, q_RAd: Tensor, k_TAd: Tensor, v_TAd: Tensor,
     """softmax(q k' / sqrt(d)) v over what each row sees, [R, A * d]; `given` is the grid of the keys.
 
     `product` is attention over rectangles: [n, A, Q, d], [n, A, K, d] twice and a mask to [n, A, Q, d]. Rows and tokens
-    behind those of the batch are filler.
+    behind those of the batch are filler. The chunks' copies of keys and values, and their shares, are made again for
+    the backward pass: kept, they would be several times what attention reads.
     """
     found = q_RAd.new_zeros(len(q_RAd), q_RAd.shape[1] * q_RAd.shape[2])
     if len(near.local):
-        q_CAQd = near.queries.spread(q_RAd.index_select(0, near.local)).transpose(1, 2)
-        k_CAKd, v_CAKd = (_keys(near, x[: near.tokens]) for x in (k_TAd, v_TAd))
-        context = product(q_CAQd, k_CAKd, v_CAKd, near.mask)
-        found = found.index_copy(0, near.local, near.queries.gather(context.transpose(1, 2).flatten(2)))
+        given_qkv = (q_RAd, k_TAd, v_TAd)
+        is_trained = torch.is_grad_enabled() and any(x.requires_grad for x in given_qkv)
+        again = partial(checkpoint, _in_chunks, use_reentrant=False) if is_trained else _in_chunks
+        found = found.index_copy(0, near.local, again(near, product, *given_qkv))
     if len(near.broad):
         q_NAGd = near.broad_grid.spread(q_RAd.index_select(0, near.broad)).transpose(1, 2)
         k_NASd, v_NASd = (given.spread(x).transpose(1, 2) for x in (k_TAd, v_TAd))
         context = product(q_NAGd, k_NASd, v_NASd, given.mask)
         found = found.index_copy(0, near.broad, near.broad_grid.gather(context.transpose(1, 2).flatten(2)))
     return found
+
+
+def _in_chunks(near: Near, product: Product, q_RAd: Tensor, k_TAd: Tensor, v_TAd: Tensor) -> Tensor:
+    """What the local rows see, [local rows, A * d]."""
+    q_CAQd = near.queries.spread(q_RAd.index_select(0, near.local)).transpose(1, 2)
+    k_CAKd, v_CAKd = (_keys(near, x[: near.tokens]) for x in (k_TAd, v_TAd))
+    return near.queries.gather(product(q_CAQd, k_CAKd, v_CAKd, near.mask).transpose(1, 2).flatten(2))
 
 
 def _keys(near: Near, x_TAd: Tensor) -> Tensor:
