@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache
 from importlib.util import find_spec
 from typing import Any, Final
 
@@ -160,28 +160,29 @@ def attend(near: Near, given: Grid, q_RAd: Tensor, k_TAd: Tensor, v_TAd: Tensor,
     """softmax(q k' / sqrt(d)) v over what each row sees, [R, A * d]; `given` is the grid of the keys.
 
     `product` is attention over rectangles: [n, A, Q, d], [n, A, K, d] twice and a mask to [n, A, Q, d]. Rows and tokens
-    behind those of the batch are filler. The chunks' copies of keys and values, and their shares, are made again for
-    the backward pass: kept, they would be several times what attention reads.
+    behind those of the batch are filler. What is laid out here is laid out again for the backward pass: kept, it would
+    be several times what attention reads.
     """
+    arguments = (near, given, product, q_RAd, k_TAd, v_TAd)
+    if torch.is_grad_enabled() and k_TAd.requires_grad:
+        again: Tensor = checkpoint(_attend, *arguments, use_reentrant=False)
+        return again
+    return _attend(*arguments)
+
+
+def _attend(near: Near, given: Grid, product: Product, q_RAd: Tensor, k_TAd: Tensor, v_TAd: Tensor) -> Tensor:
     found = q_RAd.new_zeros(len(q_RAd), q_RAd.shape[1] * q_RAd.shape[2])
     if len(near.local):
-        given_qkv = (q_RAd, k_TAd, v_TAd)
-        is_trained = torch.is_grad_enabled() and any(x.requires_grad for x in given_qkv)
-        again = partial(checkpoint, _in_chunks, use_reentrant=False) if is_trained else _in_chunks
-        found = found.index_copy(0, near.local, again(near, product, *given_qkv))
+        q_CAQd = near.queries.spread(q_RAd.index_select(0, near.local)).transpose(1, 2)
+        k_CAKd, v_CAKd = (_keys(near, x[: near.tokens]) for x in (k_TAd, v_TAd))
+        context = product(q_CAQd, k_CAKd, v_CAKd, near.mask)
+        found = found.index_copy(0, near.local, near.queries.gather(context.transpose(1, 2).flatten(2)))
     if len(near.broad):
         q_NAGd = near.broad_grid.spread(q_RAd.index_select(0, near.broad)).transpose(1, 2)
         k_NASd, v_NASd = (given.spread(x).transpose(1, 2) for x in (k_TAd, v_TAd))
         context = product(q_NAGd, k_NASd, v_NASd, given.mask)
         found = found.index_copy(0, near.broad, near.broad_grid.gather(context.transpose(1, 2).flatten(2)))
     return found
-
-
-def _in_chunks(near: Near, product: Product, q_RAd: Tensor, k_TAd: Tensor, v_TAd: Tensor) -> Tensor:
-    """What the local rows see, [local rows, A * d]."""
-    q_CAQd = near.queries.spread(q_RAd.index_select(0, near.local)).transpose(1, 2)
-    k_CAKd, v_CAKd = (_keys(near, x[: near.tokens]) for x in (k_TAd, v_TAd))
-    return near.queries.gather(product(q_CAQd, k_CAKd, v_CAKd, near.mask).transpose(1, 2).flatten(2))
 
 
 def _keys(near: Near, x_TAd: Tensor) -> Tensor:
