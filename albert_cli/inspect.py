@@ -23,7 +23,10 @@ _KINDS = {
     "request.json": "unfinished vocabulary",
 }
 _RESULT = ("task", "metric", "score", "median", "spread", "majority", "seeds")
-_MODEL = ("model_type", "hidden_size", "embedding_size", "num_hidden_layers", "vocab_size")
+_MODEL = (
+    "model_type", "hidden_size", "embedding_size", "num_hidden_layers", "vocab_size", "max_position_embeddings",
+    "attention", "attention_window", "attention_block", "attention_global",
+)  # fmt: skip
 
 
 def describe(

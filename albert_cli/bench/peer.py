@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from albert_cli.bench.step import full_batch
 from albert_cli.data.batches import PackedBatch
 from albert_cli.errors import ConfigError
 from albert_cli.model import hub
+from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import PretrainingModel, SequenceClassifier
+
+_BLOCK: Final = 64  # tokens of Big Bird's; it has three random blocks beside
 
 
 def twin(model: PretrainingModel | SequenceClassifier) -> torch.nn.Module:
@@ -68,3 +73,39 @@ def pretraining_inputs(model: PretrainingModel, batch: PackedBatch, device: torc
     sop = np.where(batch.order_labels < 0, -100, batch.order_labels).astype(np.int64)
     name = "sentence_order_label" if hub.model_type(model.config) == "albert" else "next_sentence_label"
     return given | {"labels": torch.from_numpy(labels).to(device), name: torch.from_numpy(sop).to(device)}
+
+
+def sparse(config: ModelConfig, form: str, length: int, device: torch.device) -> Callable[[int], Tensor]:
+    """The last states of Longformer with the same window and a global [CLS], or of Big Bird with its own blocks.
+
+    A function of the number of tokens of one sequence, [1, T, H].
+    """
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    shape = {
+        "hidden_size": config.hidden_size, "num_hidden_layers": config.num_hidden_layers,
+        "num_attention_heads": config.num_attention_heads, "intermediate_size": config.intermediate_size,
+        "vocab_size": config.vocab_size, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
+    }  # fmt: skip
+    model: Any
+    if form == "longformer":
+        window = 2 * config.attention_window
+        given: dict[str, Any] = {"attention_window": window, "max_position_embeddings": length + window + 2}
+        model = transformers.LongformerModel(transformers.LongformerConfig(**shape, **given), add_pooling_layer=False)
+    else:
+        given = {
+            "attention_type": "block_sparse",
+            "block_size": _BLOCK,
+            "max_position_embeddings": length + _BLOCK,
+        }
+        model = transformers.BigBirdModel(transformers.BigBirdConfig(**shape, **given), add_pooling_layer=False)
+    model.to(device).train()
+
+    def states(tokens: int) -> Tensor:
+        ids = torch.from_numpy(full_batch(1, tokens, config.vocab_size).ids.astype(np.int64))[None].to(device)
+        more = {"global_attention_mask": (torch.arange(tokens) == 0).long()[None].to(device)}
+        found: Tensor = model(ids, **(more if form == "longformer" else {})).last_hidden_state
+        return found
+
+    return states

@@ -40,6 +40,31 @@ def bench_step(
     console.emit(result, step.text(result))
 
 
+@verb(bench_app, name="lengths")
+def bench_lengths(
+    model: Annotated[str, typer.Argument(help="A preset or a pretraining recipe: its shape.")] = "albert-base",
+    length: Annotated[
+        list[int] | None, typer.Option(min=2, help="Tokens of the input; default: 512, doubled up to 8,192.")
+    ] = None,
+    form: Annotated[
+        list[str] | None, typer.Option(help="full, window, block, longformer, 'big bird'; default: all of them.")
+    ] = None,
+    layers: Annotated[int, typer.Option(min=0, help="Layers; 0: the model's. All cost the same.")] = 0,
+    rounds: Annotated[int, typer.Option(min=1, help="Timed passes of each; the fastest counts.")] = 1,
+    precision: Annotated[Literal["fp32", "bf16"], typer.Option(help="Of the matrix products.")] = "fp32",
+    device: Device = "auto",
+) -> None:
+    """Time full, window and block attention by length, with their memory, against Longformer and Big Bird.
+
+    Example: albert bench lengths albert-base --layers 4 --length 512 --length 1024
+    """
+    from albert_cli.bench import lengths
+
+    options = lengths.Options(length or lengths.LENGTHS, form or lengths.FORMS, layers, rounds, precision, device)
+    result = lengths.run(model, options)
+    console.emit(result, lengths.text(result))
+
+
 @verb(bench_app, name="pretrain")
 def bench_pretrain(
     recipe: Annotated[str, typer.Argument(help="A pretraining recipe's name or file.")],

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MASKED: Final = 0.15  # share of the positions that the masked-word head sees (§4.1)
-LENGTHS: Final = (64, 128, 256, 320, 384, 512)  # of BERT's table of batches that fit into a GPU's memory
+# Of BERT's table of batches that fit into a GPU's memory, and beyond it for models with more positions.
+LENGTHS: Final = (64, 128, 256, 320, 384, 512, 1024, 2048, 4096, 8192)
 DEVICES: Final = (2, 8, 64, 512)  # the paper trained on 64 to 512
 USABLE: Final = 0.9  # of a memory; the rest is for the device's context, work space and fragments
 
@@ -95,12 +96,12 @@ def forward_flops(config: ModelConfig, length: int, *, pruned: bool = False, mas
     """FLOPs a token of the pretraining model's forward pass, in sequences of `length` tokens.
 
     Matrix products alone, two FLOPs a multiplication: a block has 4 H^2 of them in attention's projections,
-    2 H F in the feed-forward part and 2 S H in scores and contexts; the masked-word head runs at the share
-    `masked` of the positions. `pruned`: the last block's queries, output and feed-forward part at the rows alone
-    that a head reads (masked positions and [CLS]), as `Encoder` computes it.
+    2 H F in the feed-forward part and 2 S H in scores and contexts, where S is what a token sees (`seen_tokens`); the
+    masked-word head runs at the share `masked` of the positions. `pruned`: the last block's queries, output and
+    feed-forward part at the rows alone that a head reads (masked positions and [CLS]), as `Encoder` computes it.
     """
     e, h, f = config.embedding_size, config.hidden_size, config.intermediate_size
-    per_block = 8 * h * h + 4 * h * f + 4 * length * h
+    per_block = 8 * h * h + 4 * h * f + 4 * seen_tokens(config, length) * h
     flops = len(config.blocks()) * per_block + masked * (2 * h * e + 2 * e * config.vocab_size)
     if config.has_projection:
         flops += 2 * e * h
@@ -108,6 +109,22 @@ def forward_flops(config: ModelConfig, length: int, *, pruned: bool = False, mas
         keys_and_values = 4 * h * h  # which every token needs
         flops -= (1 - _rows(length) / length) * (per_block - keys_and_values)
     return flops
+
+
+def seen_tokens(config: ModelConfig, length: int) -> float:
+    """How many tokens of a sequence one of its tokens sees on average; of the global tokens [CLS] alone is counted."""
+    if length == 0 or config.sees_all(length):
+        return length
+    if config.attention == "window":
+        near, reach = length * (2 * config.attention_window + 1), config.attention_window
+        near -= reach * (reach + 1)  # at both ends
+        from_cls = length - 1 - reach
+    else:
+        size, blocks = config.attention_block, -(-length // config.attention_block)
+        last = length - (blocks - 1) * size
+        near = (3 * (blocks - 1) - 2) * size * size + 2 * size * last + last * last
+        from_cls = length - 2 * size
+    return (near + 2 * from_cls) / length
 
 
 def training_flops(config: ModelConfig, length: int, *, pruned: bool = False, masked: float = MASKED) -> float:
@@ -120,10 +137,10 @@ def batch_flops(config: ModelConfig, lengths: NDArray[np.integer[Any]], masked: 
 
     The full model's: what pruning the last block saves is not taken off.
     """
-    tokens, squares = float(lengths.sum()), float((lengths.astype("f8") ** 2).sum())
+    tokens, pairs = float(lengths.sum()), sum(int(n) * seen_tokens(config, int(n)) for n in lengths)
     a_token = training_flops(config, 0, masked=masked / max(tokens, 1.0))
-    # The rest grows with the length of the sequence that a token stands in.
-    return tokens * a_token + squares * 12 * config.hidden_size * len(config.blocks())
+    # The rest grows with what a token sees of the sequence that it stands in.
+    return tokens * a_token + pairs * 12 * config.hidden_size * len(config.blocks())
 
 
 def _masked(length: int) -> int:
@@ -225,14 +242,17 @@ def _block(config: ModelConfig, tokens: int, rows: int, setup: Setup) -> int:
     wide = f if config.hidden_act == "relu" else 2 * f
     row = (3 * h + wide) * item
     row += 2 * (h * setup.norm_item + 2 * 4)  # the input of both LayerNorms, its mean and deviation
+    keys = tokens
+    if not config.sees_all(tokens) and setup.device == "cpu":
+        keys = 0  # scores and shares are computed again (`model/sparse.py`)
     if setup.device == "cpu" and setup.precision == "bf16":
-        row += heads * tokens * item  # no fused kernel there: probabilities
+        row += heads * keys * item  # no fused kernel there: probabilities
     else:
         row += 4 * heads  # the logarithm of softmax's denominators
     if config.hidden_dropout_prob:
         row += 2 * h * setup.mask_item
     if config.attention_probs_dropout_prob and setup.device == "cpu":
-        row += 3 * heads * tokens * item  # no fused kernel there: probabilities, their mask, their product
+        row += 3 * heads * keys * item  # no fused kernel there: probabilities, their mask, their product
     return kept + rows * row
 
 

@@ -42,6 +42,7 @@ class TextEncoder:
     device: torch.device
     pooling: Pooling
     truncated: int = 0
+    longest: int = 0  # input so far, in tokens
 
     @classmethod
     def load(cls, checkpoint: str, pooling: Pooling = "mean", device: str = "cpu") -> TextEncoder:
@@ -58,6 +59,7 @@ class TextEncoder:
         """The vectors [N, H] float32 of N texts or pairs, in their order; what is too long is cut, and counted."""
         features = encode(examples, self.vocabulary, self.model.config.max_position_embeddings)
         self.truncated += features.truncated
+        self.longest = max(self.longest, int(features.lengths.max(initial=0)))
         found = np.empty((len(features), self.model.config.hidden_size), np.float32)
         for index in features.eval_batches(EVALUATION_TOKENS):
             packed, _ = features.batch(index)
@@ -110,12 +112,13 @@ def encode_file(
         )
     if out is None:
         return None
+    console.note(f"read: up to {encoder.longest:,} tokens of each of {summary['lines']:,} lines")
     if as_tensor:
         out.parent.mkdir(parents=True, exist_ok=True)
         vectors = np.concatenate(rows) if rows else np.empty((0, shape.hidden_size), np.float32)
         store.write_bytes(out, save({"vectors": vectors}, metadata={"pooling": pooling}))
-    about = {"dimensions": shape.hidden_size, "pooling": pooling, "truncated": encoder.truncated}
-    return {"out": str(out), **summary, **about}
+    about = {"dimensions": shape.hidden_size, "pooling": pooling}
+    return {"out": str(out), **summary, **about, "truncated": encoder.truncated, "longest": encoder.longest}
 
 
 def _lines(examples: Sequence[Example], vectors: Vectors) -> Iterator[str]:

@@ -29,16 +29,19 @@ def predict(
     length = min(length, found.finetuned_for.max_seq_length) if found.finetuned_for else length
     document = task.examples_of_document(Path(input_file)) if input_file.endswith(".json") else None
     groups = read_chunks(input_file, on_bad_bytes, task.example) if document is None else chunks(document)
-    cut = 0
+    cut, longest = 0, 0
 
     def answer(examples: Sequence[Any]) -> Sequence[str]:
-        nonlocal cut
-        lines, more = task.answer(model, examples, vocabulary, length, target)
-        cut += more
+        nonlocal cut, longest
+        lines, more, most = task.answer(model, examples, vocabulary, length, target)
+        cut, longest = cut + more, max(longest, most)
         return lines
 
     summary = write_answers(groups, answer, out)
     if cut:
         limit = task.limit(length)
         console.note(f"{cut:,} of {summary['lines']:,} {task.noun} are longer than {limit} tokens; they were cut")
-    return {"out": str(out), **summary, "truncated": cut} if out else None
+    if out is None:
+        return None
+    console.note(f"read: up to {longest:,} tokens at a time, of {length:,} that the model was made for")
+    return {"out": str(out), **summary, "truncated": cut, "longest": longest}

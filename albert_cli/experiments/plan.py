@@ -279,14 +279,22 @@ def _available_tasks(plan: Plan) -> list[str]:
             found.append(name)  # what it would cost; the folder is named when it is run
             continue
         try:
-            if folder is None:
-                raise InputError("--tasks names no folder")
+            if (place := task_data(plan, name)) is None:
+                raise InputError("--text names no text" if task.is_made_of_text else "--tasks names no folder")
             for split in task.splits[: 1 + len(task.dev_splits)]:
-                task.read(split, data_of(name, str(folder)))
+                task.read(split, place)
             found.append(name)
         except (ConfigError, InputError) as error:
             plan.left_out[name] = error.message
     return found
+
+
+def task_data(plan: Plan, name: str) -> str | None:
+    """Where a task's data are: the folder of tasks, or the first source of text for one that is made of any text."""
+    if not find_task(name).is_made_of_text:
+        return None if plan.request.tasks is None else data_of(name, str(plan.request.tasks))
+    text = plan.request.text or (() if plan.request.data else plan.scale.text)
+    return text[0] if text else None
 
 
 # ---------------------------------------------------------------- stages
@@ -329,16 +337,17 @@ class _Builder:
     def _run(self, name: str, seed: int) -> Run:
         plan, variant = self.plan, self.plan.experiment.variants[name]
         base, values = self._settings(name, seed)
+        own_initial = values.pop("initial", {})  # how, of a parent that is known below
         data, needs, directory = self._data(variant.text)
         facts: dict[str, Any] = {"data": data}
         done, others = 0, dict[str, Any]()
         if variant.after:
             before = self.run(variant.after, seed)
             parent, how = before.pretrain, "continues" if variant.continues else "checkpoint"
-            stacked = {"stack": True} if variant.stacked else {}
-            facts["initial"] = {how: parent, **stacked} if variant.continues or stacked else parent
+            how_else = {**own_initial, **({"stack": True} if variant.stacked else {})}
+            facts["initial"] = {how: parent, **how_else} if variant.continues or how_else else parent
             needs = (*needs, parent)
-            others["initial"] = {how: str(plan.directory(parent)), **stacked}
+            others["initial"] = {how: str(plan.directory(parent)), **how_else}
             if variant.continues and before.recipe is not None:
                 done = before.recipe.schedule.total_steps
         if variant.teacher:
@@ -363,13 +372,15 @@ class _Builder:
         data, needs, directory = self._probed()
         own = config.merge(config.read_recipe(scale.base), scale.changes).get("data", {})
         pairs = config.as_dict(config.validate(PairSettings, own, plan.experiment.name))  # whatever a run's are
+        if run.recipe is not None:  # but no longer than it can read
+            pairs["max_seq_length"] = min(pairs["max_seq_length"], run.recipe.model.max_position_embeddings)
         facts: dict[str, Any] = {"pairs": pairs, "sequences": scale.probe_sequences, "data": data}
         argv = ["probe", str(checkpoint), "--data", directory, "--sequences", str(scale.probe_sequences)]
         argv += [*_options({}, {"data": pairs}), *self._ending()]
         probe = self.stage("probe", f"{of}: intrinsic scores", facts, (run.pretrain, *needs), argv)
         tasks, runs = {}, scale.task_runs
-        for name in self.tasks:
-            folder = self._folder(name)
+        for name in self.tasks if plan.experiment.variants[run.variant].has_tasks else ():
+            folder = task_data(plan, name) or "TASKS"
             facts = {"task": name, "changes": scale.task_changes, "runs": runs, "data": folder}
             argv = ["eval", name, "--checkpoint", str(checkpoint), "--data", folder, "--out", _OUT, "--runs", str(runs)]
             argv += [*_options({}, scale.task_changes), *self._ending()]
@@ -385,15 +396,10 @@ class _Builder:
         for task in self.tasks:
             needs = [member.tasks[task] for member in members]
             argv = ["ensemble", task, *(str(self.plan.directory(need)) for need in needs)]
-            argv += ["--data", self._folder(task), "--out", _OUT, *self._ending()]
+            argv += ["--data", task_data(self.plan, task) or "TASKS", "--out", _OUT, *self._ending()]
             title = f"{variant.title}, seed {seed}: {task}"
             tasks[task] = self.stage("task", title, {"together": task}, needs, argv)
         return Run(name, seed, None, "", None, tasks)
-
-    def _folder(self, task: str) -> str:
-        """Where a task's files are."""
-        folder = self.plan.request.tasks
-        return str(data_of(task, str(folder))) if folder else "TASKS"
 
     def _probed(self) -> tuple[str, tuple[str, ...], str]:
         """The data of intrinsic scores: of the scale's own text for them where that is there, else the usual data."""

@@ -120,8 +120,8 @@ class Variant:
     `stacked` with its layers repeated. `teacher` names a variant to learn from beside the text. `time_of` trains
     as long as another variant does: seconds a step of both are measured before, and the steps frozen. `text = "extra"`
     trains on the additional text too. `shape` is only counted, as `albert params` takes it. `is_prefix`: a run that
-    others start from, and no row of the table. `members` are variants whose fine-tuned models of the same pretraining
-    seed answer together (`albert ensemble`), each of which is a run of its own.
+    others start from, and no row of the table. Without `has_tasks` it is not fine-tuned. `members` are variants whose
+    fine-tuned models of the same pretraining seed answer together (`albert ensemble`), each a run of its own.
     """
 
     title: str
@@ -139,6 +139,7 @@ class Variant:
     text: Literal["usual", "extra"] = "usual"
     shape: str | None = None
     is_prefix: bool = False
+    has_tasks: bool = True
 
 
 @dataclass(frozen=True)

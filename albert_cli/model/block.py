@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, NamedTuple
 
 import torch
@@ -16,6 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from albert_cli.model.packing import Grid, Rows
+from albert_cli.model.sparse import Near, attend_flex
+from albert_cli.model.sparse import attend as attend_near
 
 _TWICE_ROOT: Final = 2 * math.sqrt(2 / math.pi)
 
@@ -104,13 +107,18 @@ def _attention(x_TH: Tensor, a: AttentionWeights, grid: Grid, rows: Rows | None,
 
 
 def attend(parts: list[tuple[Grid, Tensor]], dropout: float, *, varlen: bool = False) -> Tensor:
-    """softmax(q k' / sqrt(d)) v over the tokens of each sequence, [R, A * d].
+    """softmax(q k' / sqrt(d)) v over the tokens of each sequence, or over those near (`model.sparse`): [R, A * d].
 
     `parts`: queries, keys and values [T, 3, A, d] of one grid; or queries [R, 1, A, d] of theirs and keys and values
     [T, 2, A, d]. `varlen`: by one kernel that knows where sequences begin; else they are padded to a rectangle for this
     product alone.
     """
     asked, given = parts[0][0], parts[-1][0]
+    if (near := asked.near) is not None:
+        q_RAd, k_TAd, v_TAd = (x for _, part in parts for x in part.unbind(1))
+        if isinstance(near, Near):
+            return attend_near(near, given, q_RAd, k_TAd, v_TAd, partial(_rectangle, dropout=dropout))
+        return attend_flex(near, q_RAd, k_TAd, v_TAd)
     if varlen:
         q_RAd, k_TAd, v_TAd = (x for _, part in parts for x in part.unbind(1))
         # What `torch.nn.attention.varlen` calls, which leaves out the kernel's dropout.
@@ -124,19 +132,8 @@ def attend(parts: list[tuple[Grid, Tensor]], dropout: float, *, varlen: bool = F
     return asked.gather(context.transpose(1, 2).flatten(2))
 
 
-def varlen_attn(
-    query: Tensor, key: Tensor, value: Tensor, offsets: Tensor, offsets_of_keys: Tensor, width: int, width_of_keys: int
-) -> Tensor:
-    """torch's kernel. Importing it imports the compiler, which takes as long as torch: it waits for a GPU's need."""
-    from torch.nn.attention.varlen import varlen_attn as kernel
-
-    found = kernel(query, key, value, offsets, offsets_of_keys, width, width_of_keys)
-    assert isinstance(found, Tensor)
-    return found
-
-
 def _rectangle(q_NARd: Tensor, k_NASd: Tensor, v_NASd: Tensor, mask: Tensor | None, dropout: float) -> Tensor:
-    """Attention over padded sequences, [N, A, R, d]; `mask` [N, 1, 1, S] is True where a token lies."""
+    """Attention over padded sequences, [N, A, R, d]; `mask` [N, 1, 1 or R, S] is True where a token is seen."""
     if q_NARd.device.type == "cpu" and q_NARd.dtype == torch.bfloat16:
         # torch's fused kernel has no use for the bf16 units of a CPU: its backward pass is seven times slower.
         scores = (q_NARd * q_NARd.shape[-1] ** -0.5) @ k_NASd.transpose(-1, -2)

@@ -56,9 +56,10 @@ def finetuned(config: ModelConfig, task: str, metrics: Mapping[str, float], reci
 
 def _shape(config: ModelConfig) -> str:
     parameters = count(config).with_pooler
+    sees = f", each token seeing {config.attention_words}, of up to {config.max_position_embeddings:,} tokens"
     return (
         f"transformer encoder of {config.num_hidden_layers} layers, hidden size {config.hidden_size}, "
-        f"embedding size {config.embedding_size}, {parameters:,} parameters"
+        f"embedding size {config.embedding_size}, {parameters:,} parameters{sees if config.is_sparse else ''}"
     )
 
 

@@ -16,6 +16,8 @@ from albert_cli.errors import CheckpointError, ConfigError
 
 Sharing = Literal["all", "attention", "ffn", "none"]
 Activation = Literal["gelu_new", "gelu", "relu"]
+AttentionForm = Literal["full", "window", "block"]
+GlobalTokens = Literal["cls", "sep", "question"]
 
 OWN_MODEL_TYPE: Final = "albert_cli"  # `model_type` of shapes that neither of HF's two architectures expresses
 # The tanh GELU has several names; the first is the one that ALBERT's own files use.
@@ -32,7 +34,11 @@ _COMPUTED_OTHERWISE: Final = {"position_embedding_type": "absolute", "is_decoder
 _POSITIVE: Final = (
     "vocab_size", "embedding_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
     "max_position_embeddings", "type_vocab_size", "num_hidden_groups", "inner_group_num",
+    "attention_window", "attention_block",
 )  # fmt: skip
+_CHOICES: Final = {
+    "hidden_act": Activation, "sharing": Sharing, "attention": AttentionForm, "attention_global": GlobalTokens,
+}  # fmt: skip
 _MOST_BLOCKS: Final = 10_000  # in depth: every one is listed when a shape is counted
 _PROBABILITIES: Final = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout_prob")
 
@@ -49,6 +55,10 @@ class ModelConfig:
     ``order_labels`` are the answers about two sentences: the third, which three-way pretraining has, is "from another
     document". ``initializer_range`` is the standard deviation of the initial weights; ``auto`` has it grow as the width
     shrinks, which small models need. Raises ConfigError on a shape that cannot be built.
+
+    ``attention``: a token sees all of its sequence, ``attention_window`` tokens to either side, or its own block of
+    ``attention_block`` tokens and the two beside it. With both go global tokens, which see all and are seen by all:
+    ``attention_global`` is [CLS], or also each [SEP], or also a pair's question (`model/sparse.py`).
     """
 
     vocab_size: int = 30000
@@ -71,6 +81,10 @@ class ModelConfig:
     always_project: bool = False
     group_sizes: tuple[int, ...] = ()
     order_labels: int = 2
+    attention: AttentionForm = "full"
+    attention_window: int = 128
+    attention_block: int = 64
+    attention_global: GlobalTokens = "cls"
 
     def __post_init__(self) -> None:
         self._check_ranges()
@@ -86,7 +100,8 @@ class ModelConfig:
         for name, value in (("initializer_range", self.initial_std), ("layer_norm_eps", self.layer_norm_eps)):
             if not value > 0.0:
                 raise ConfigError(f"model.{name} is {value}", "it must be greater than 0")
-        for name, choices in (("hidden_act", get_args(Activation)), ("sharing", get_args(Sharing))):
+        for name, kind in _CHOICES.items():
+            choices = get_args(kind)
             if getattr(self, name) not in choices:
                 hint = f"choose one of {', '.join(choices)}"
                 raise ConfigError(f"model.{name} is {getattr(self, name)!r}", hint)
@@ -179,6 +194,27 @@ class ModelConfig:
         if isinstance(self.initializer_range, str):
             return 0.55 / math.sqrt(self.hidden_size)
         return self.initializer_range
+
+    def sees_all(self, length: int) -> bool:
+        """Whether every token of a sequence of this length sees all of it, so that attention is full in any form."""
+        covered = {"window": self.attention_window + 1, "block": 2 * self.attention_block}
+        return length <= covered.get(self.attention, length)
+
+    @property
+    def attention_words(self) -> str:
+        """What a token sees, in words."""
+        if self.attention == "full":
+            return "full"
+        size = f"{self.attention_window} tokens to either side"
+        if self.attention == "block":
+            size = f"its block of {self.attention_block} tokens and the two beside it"
+        seen = {"cls": "[CLS]", "sep": "[CLS] and [SEP]", "question": "[CLS], [SEP] and the question"}
+        return f"{size}, {seen[self.attention_global]} all"
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether the longest sequences are beyond what a token sees: then no other library computes this model."""
+        return not self.sees_all(self.max_position_embeddings)
 
     @property
     def head_size(self) -> int:

@@ -20,6 +20,7 @@ from albert_cli.model.block import AttentionWeights, BlockSettings, FeedForwardW
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.packing import Grid, PackedTokens, Rows
 from albert_cli.model.precision import cast_once, work_dtype
+from albert_cli.model.sparse import lay_out
 
 _FORMS: Final = 64  # of the compiled block
 
@@ -136,6 +137,7 @@ class Encoder(nn.Module):
         if device.type == "cpu" and dtype == torch.bfloat16:
             # oneDNN generates code for every new shape of a product, which takes longer than a small product itself.
             tokens = tokens.rounded()
+        tokens = lay_out(tokens, self.config, settings.attention_dropout)
         x_TH: Tensor = self.embeddings(tokens)
         if self.projection is not None:
             x_TH = self.projection(x_TH)

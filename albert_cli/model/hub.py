@@ -81,7 +81,7 @@ _REDUNDANT = re.compile(r"(predictions\.decoder\.(weight|bias)|embeddings\.posit
 
 def model_type(config: ModelConfig) -> str:
     """Which Hugging Face architecture expresses the shape: `albert`, `bert`, or our own type for neither."""
-    if config.group_sizes:
+    if config.group_sizes or config.is_sparse:
         return OWN_MODEL_TYPE
     if config.has_projection and config.sharing in ("all", "none"):
         return "albert"  # not shared is as many groups as layers
@@ -147,6 +147,10 @@ def config_to_json(config: ModelConfig, architecture: str, labels: tuple[str, ..
     """
     kind = written_type(config, architecture)
     values = {**asdict(config), "initializer_range": config.initial_std}
+    unused = {"full": ("attention_window", "attention_block", "attention_global", "attention")}
+    for key in unused.get(config.attention, ("attention_window", "attention_block")):
+        if key != f"attention_{config.attention}":
+            del values[key]
     if kind != OWN_MODEL_TYPE:
         for key in ("sharing", "always_project", "group_sizes", "order_labels"):
             del values[key]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
@@ -17,6 +17,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from albert_cli.data.batches import PackedBatch
+
+if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import BlockMask
+
+    from albert_cli.model.sparse import Near
 
 _TILE: Final = 128  # rows that a kernel of variable-length attention takes at a time
 
@@ -27,7 +32,8 @@ class Grid:
 
     `offsets` [N + 1] int32 is where each sequence begins among the rows; `slots` [rows] int64 is n * S + s of each
     row, None when the rows fill the rectangle in order. `reach` is the width rounded up to what attention's kernel
-    takes at a time: a number that hardly ever changes, so that nothing is compiled again for it.
+    takes at a time: a number that hardly ever changes, so that nothing is compiled again for it. `near` says how the
+    rows attend sparsely; None: to all of theirs.
     """
 
     sequences: int
@@ -36,6 +42,7 @@ class Grid:
     slots: Tensor | None
     mask: Tensor | None  # [N, 1, 1, S] bool, True where a row lies; None when all are full
     reach: int = 0
+    near: Near | BlockMask | None = None
 
     def spread(self, rows: Tensor) -> Tensor:
         """[rows, …] to [N, S, …], zeros where no row lies."""
@@ -78,6 +85,20 @@ class Rows:
 
 
 @dataclass(frozen=True)
+class HostTokens:
+    """What the host knows of a batch's layout: offsets [N + 1], segment ids [T] and the rows [R] that a head reads."""
+
+    offsets: NDArray[np.int64]
+    segment_ids: NDArray[np.int32]
+    rows: NDArray[np.int64]
+
+    @property
+    def sequence(self) -> NDArray[np.int64]:
+        """The sequence that each token is in, int64 [T]."""
+        return np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))
+
+
+@dataclass(frozen=True)
 class PackedTokens:
     """A batch on the device: token, segment and position ids [T] int64, and how attention lays them out."""
 
@@ -86,6 +107,7 @@ class PackedTokens:
     position_ids: Tensor
     grid: Grid
     rows: Rows
+    host: HostTokens
 
     def rounded(self) -> PackedTokens:
         """The same batch in one of a few shapes, with filler behind the tokens and behind the rows that are read.
@@ -101,7 +123,7 @@ class PackedTokens:
             index=F.pad(index, (0, round_up(len(index)) - len(index))),
             grid=self.rows.grid.rounded(len(index)),
         )
-        return PackedTokens(ids, segment_ids, position_ids, self.grid.rounded(tokens), rows)
+        return PackedTokens(ids, segment_ids, position_ids, self.grid.rounded(tokens), rows, self.host)
 
 
 def round_up(count: int) -> int:
@@ -125,11 +147,9 @@ def pack(batch: PackedBatch, device: torch.device, masked_index: NDArray[np.int3
     cells = [_cells(np.arange(offsets[-1]), offsets), _cells(wanted, offsets)]
     moved = iter(put([*arrays, *(a for _, parts in cells for a in parts)], device))
     ids, segment_ids, position_ids, index, first, masked_rows = (next(moved) for _ in arrays)
-    grids = []
-    for width, parts in cells:
-        begins, slots, mask = [next(moved) for _ in parts] if len(parts) > 1 else (next(moved), None, None)
-        grids.append(Grid(len(offsets) - 1, width, begins, slots, mask, reach=-(-width // _TILE) * _TILE))
-    return PackedTokens(ids, segment_ids, position_ids, grids[0], Rows(index, grids[1], first, masked_rows))
+    grid, of_rows = (_grid(len(offsets) - 1, width, [next(moved) for _ in parts]) for width, parts in cells)
+    host = HostTokens(offsets, batch.segment_ids, wanted)
+    return PackedTokens(ids, segment_ids, position_ids, grid, Rows(index, of_rows, first, masked_rows), host)
 
 
 def put(arrays: Sequence[NDArray[Any]], device: torch.device) -> list[Tensor]:
@@ -153,6 +173,18 @@ def as_one(arrays: Sequence[NDArray[Any]], new: Callable[[int], Tensor], device:
         moved[start : start + a.nbytes].view(dtype).view(a.shape)
         for start, a, dtype in zip(starts, arrays, types, strict=True)
     ]
+
+
+def grid_of(tokens: NDArray[np.int64], offsets: NDArray[np.int64], device: torch.device) -> Grid:
+    """The grid of these tokens (ascending) of sequences that begin at `offsets`."""
+    width, parts = _cells(tokens, offsets)
+    return _grid(len(offsets) - 1, width, put(parts, device))
+
+
+def _grid(sequences: int, width: int, parts: Sequence[Tensor]) -> Grid:
+    """Of what `_cells` found, on the device."""
+    begins, slots, mask = parts if len(parts) > 1 else (parts[0], None, None)
+    return Grid(sequences, width, begins, slots, mask, reach=-(-width // _TILE) * _TILE)
 
 
 def _cells(tokens: NDArray[np.int64], offsets: NDArray[np.int64]) -> tuple[int, list[NDArray[Any]]]:

@@ -11,13 +11,16 @@ Shapes: V vocabulary, E embedding, K of its dimensions for positions, H hidden, 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+from albert_cli import console
 from albert_cli.errors import ConfigError
+from albert_cli.model import hub
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.encoder import Attention, Embeddings
 from albert_cli.model.heads import PretrainingModel
@@ -29,6 +32,33 @@ _FREQUENCIES: Final = (0.05, 2.6)  # radians a position, of the sinusoids: from 
 _NEIGHBOUR_SCORE: Final = 7.0  # before softmax, of the position that a head looks at: two thirds of the attention
 _QUIET: Final = 0.3  # scale of what else positions, segments and unseen tokens have: words prevail
 _EVEN: Final = 0.5  # exponent of the norms of word vectors: frequent words would drown the others
+
+PositionGrowth = Literal["tile", "interpolate"]
+
+
+@torch.no_grad()
+def with_positions(found: hub.Checkpoint, positions: int, how: PositionGrowth) -> hub.Checkpoint:
+    """The checkpoint with more positions than it was trained with; as it is where it has that many.
+
+    `tile` repeats their vectors, so that neighbours differ as they did (Longformer, arXiv 2004.05150, section 5);
+    `interpolate` stretches them, so that early and late stay what they were. Raises `ConfigError` for fewer positions.
+    """
+    has, name = found.config.max_position_embeddings, "encoder.embeddings.position.weight"
+    if positions < has:
+        raise ConfigError(
+            f"{found.directory}: has {has:,} positions, model.max_position_embeddings is {positions:,}",
+            "they can grow but not shrink: shorter inputs need no fewer positions",
+        )
+    if positions == has or name not in found.tensors:
+        return found
+    table_PE = found.tensors[name].float()
+    if how == "tile":
+        table_PE = table_PE.repeat(-(-positions // has), 1)[:positions]
+    else:
+        table_PE = F.interpolate(table_PE.T[None], positions, mode="linear", align_corners=True)[0].T.contiguous()
+    console.note(f"{found.directory}: {how}s {has:,} positions to {positions:,}")
+    config = replace(found.config, max_position_embeddings=positions)
+    return replace(found, config=config, tensors={**found.tensors, name: table_PE})
 
 
 @dataclass(frozen=True)

@@ -65,6 +65,8 @@ def _facts(run: Pretraining) -> dict[str, str]:
             config = ModelConfig.from_values(values, run.name)
             sizes = f"H {config.hidden_size}, E {config.embedding_size}, {config.num_attention_heads} heads"
             found["shape"] = f"{config.num_hidden_layers} layers, {sizes}"
+            if config.is_sparse:
+                found["a token sees"] = config.attention_words
             found["layers share"] = {"ffn": "feed-forward"}.get(config.sharing, config.sharing)
             found["parameters"] = f"{count(config).total:,}"
     losses = [*run.training.get("loss", []), *run.heldout.get("mlm_loss", [])]

@@ -67,6 +67,7 @@ class Task(ABC, Generic[E, F, O]):
     dev_splits: tuple[str, ...] = ("dev",)
     test_splits: tuple[str, ...] = ("test",)
     classifier_of: str | None = None
+    is_made_of_text: bool = False  # its source takes any text, as `albert data` does, in the place of labelled files
 
     noun: ClassVar[str] = "inputs"  # what may be cut
 
@@ -192,11 +193,11 @@ class Task(ABC, Generic[E, F, O]):
 
     def answer(
         self, model: nn.Module, examples: Sequence[E], vocabulary: Vocabulary, max_seq_length: int, device: torch.device
-    ) -> tuple[list[str], int]:
-        """A JSON line for each example, and how many of them were cut."""
+    ) -> tuple[list[str], int, int]:
+        """A JSON line for each example, how many of them were cut, and the tokens of the longest sequence."""
         features = self.encode(examples, vocabulary, max_seq_length)
         lines = self.prediction_lines(examples, self.predict(model, features, device), scored=False)
-        return lines, features.truncated
+        return lines, features.truncated, int(features.lengths.max(initial=0))
 
 
 def evaluation_batches(features: Features, device: torch.device) -> Iterator[tuple[Int64, PackedBatch, Any]]:

@@ -149,15 +149,15 @@ class Choice(LogitsTask[ChoiceExample]):
         vocabulary: Vocabulary,
         max_seq_length: int,
         device: torch.device,
-    ) -> tuple[list[str], int]:
+    ) -> tuple[list[str], int, int]:
         assert isinstance(model, MultipleChoice)
         lines: list[str] = []
-        cut = 0
+        cut = longest = 0
         for count, group in groupby(examples, key=lambda example: len(example.options)):
             model.choices = count
-            found, more = super().answer(model, list(group), vocabulary, max_seq_length, device)
-            lines, cut = lines + found, cut + more
-        return lines, cut
+            found, more, most = super().answer(model, list(group), vocabulary, max_seq_length, device)
+            lines, cut, longest = lines + found, cut + more, max(longest, most)
+        return lines, cut, longest
 
     def write_model(self, model: nn.Module, directory: Path, made_for: hub.FinetunedFor) -> None:
         """The encoder and its head, as `transformers` has them; the options have no names there."""

@@ -10,11 +10,12 @@ from albert_cli.model import hub
 from albert_cli.tasks.base import Task
 from albert_cli.tasks.glue import GLUE, SCORED
 from albert_cli.tasks.race import RACE
+from albert_cli.tasks.recall import RECALL
 from albert_cli.tasks.squad.task import SQUAD
 
 __all__ = ["KINDS", "SCORED", "TASKS", "find_task", "task_of_checkpoint"]
 
-TASKS: dict[str, Task[Any, Any, Any]] = {**GLUE, **SQUAD, **RACE}
+TASKS: dict[str, Task[Any, Any, Any]] = {**GLUE, **SQUAD, **RACE, RECALL.name: RECALL}
 KINDS = tuple(dict.fromkeys(type(task) for task in TASKS.values()))
 
 

@@ -19,6 +19,7 @@ from albert_cli.errors import CheckpointError, ConfigError
 from albert_cli.model import hub
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import PretrainingModel
+from albert_cli.model.starts import PositionGrowth, with_positions
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training import checkpoint
 from albert_cli.training.settings import HARMLESS, ScheduleSettings
@@ -26,7 +27,7 @@ from albert_cli.training.settings import HARMLESS, ScheduleSettings
 # What must be alike, because tensors have its size or compute something else with another value.
 _ALIKE = (
     "vocab_size", "embedding_size", "hidden_size", "num_attention_heads", "intermediate_size", "hidden_act",
-    "max_position_embeddings", "type_vocab_size", "layer_norm_eps", "inner_group_num", "has_projection",
+    "type_vocab_size", "layer_norm_eps", "inner_group_num", "has_projection",
 )  # fmt: skip
 
 
@@ -38,7 +39,8 @@ class InitialSettings:
     With `stack` a deeper model repeats the other's layers from the bottom, which grows layers that share nothing.
     `continues`, a run or one of its steps: its moments and its step as well. The rate follows `[schedule]`, whose steps
     count from the first run's beginning, and does not warm up again; with the data, seed and batch of that run the
-    examples go on where it ended.
+    examples go on where it ended. Where the model has more positions than the checkpoint, `positions` says how they are
+    made of its own (`model.starts.with_positions`).
 
     The first start fills in the rest: `fingerprint`, with which a recipe is refused any other checkpoint; and of a run
     that continues the `step` at which it begins, and its `changes` to the recipe and the data of the run before.
@@ -48,6 +50,7 @@ class InitialSettings:
     fingerprint: str | None = None
     continues: str | None = None
     stack: bool = False
+    positions: PositionGrowth = "tile"
     step: int | None = None
     changes: tuple[str, ...] | None = None
 
@@ -135,6 +138,13 @@ def read_parent(initial: InitialSettings, model: ModelConfig, vocabulary: Vocabu
             "make the data with this one: albert data … --vocab " + str(parent.directory),
         )
     source_blocks(model, parent.config, initial.stack)
+    if initial.continues is not None and parent.config.max_position_embeddings < model.max_position_embeddings:
+        raise ConfigError(
+            f"{parent.directory}: the moments of {parent.config.max_position_embeddings} positions do not fit "
+            f"{model.max_position_embeddings}",
+            "initial.checkpoint starts from the weights alone",
+        )
+    parent = with_positions(parent, model.max_position_embeddings, initial.positions)
     if initial.continues is not None and _counts(parent.config) != _counts(model):
         has, needs = _blocks(_counts(parent.config)), _blocks(_counts(model))
         raise ConfigError(

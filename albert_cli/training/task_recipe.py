@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Lt
 
 from albert_cli import config
 from albert_cli.config import Fraction, NotNegative, Positive
 from albert_cli.errors import ConfigError
+from albert_cli.model.config import AttentionForm, GlobalTokens
+from albert_cli.model.hub import Checkpoint
+from albert_cli.model.starts import PositionGrowth, with_positions
 from albert_cli.tasks.spec import SCORED, find_task
 from albert_cli.tasks.squad.data import SpanSettings
 from albert_cli.tasks.table import TableSettings
@@ -73,6 +76,9 @@ class TaskModel:
     `head`: "new" trains a new head, "checkpoint" goes on with the checkpoint's own, of this task or of one with the
     same head (SQuAD 1.1's is that of 2.0 under `span.head = "linear"`). "auto" is "new", but that `eval` scores a
     checkpoint that has the task's head as it is, and asks where its classes have no names.
+
+    For texts longer than the checkpoint's: `max_position_embeddings`, made of its own as `positions` says, and another
+    `attention`, with its `attention_window`, `attention_block` and `attention_global`; else they are the checkpoint's.
     """
 
     dropout: Fraction = 0.0
@@ -82,6 +88,24 @@ class TaskModel:
     classifier_bias: Literal["zero", "labels"] = "zero"
     spreading_heads: int = 0
     head: Literal["auto", "new", "checkpoint"] = "auto"
+    max_position_embeddings: int | None = None
+    positions: PositionGrowth = "tile"
+    attention: AttentionForm | None = None
+    attention_window: int | None = None
+    attention_block: int | None = None
+    attention_global: GlobalTokens | None = None
+
+    @property
+    def shape(self) -> dict[str, Any]:
+        """What is asked of the model's shape: its attention and its positions."""
+        names = ("attention", "attention_window", "attention_block", "attention_global", "max_position_embeddings")
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
+
+    def shaped(self, found: Checkpoint) -> Checkpoint:
+        """The checkpoint in that shape."""
+        asked = self.shape
+        positions = asked.pop("max_position_embeddings", found.config.max_position_embeddings)
+        return with_positions(replace(found, config=replace(found.config, **asked)), positions, self.positions)
 
     def __post_init__(self) -> None:
         if self.spreading_heads and not self.count_heads:

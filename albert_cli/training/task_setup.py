@@ -350,8 +350,8 @@ def prepared_by(
     *,
     for_scoring: bool = False,
 ) -> Prepared:
-    """A task by its recipe; inputs are never longer than the checkpoint has positions."""
-    task = task.by_recipe(recipe)
+    """A task by its recipe; inputs are never longer than the model has positions."""
+    task, checkpoint = task.by_recipe(recipe), recipe.model.shaped(checkpoint)
     limit = checkpoint.config.max_position_embeddings
     if recipe.data.max_seq_length > limit:
         # The paper's 512 is a ceiling, not a wish: a small model simply sees less of a long input.

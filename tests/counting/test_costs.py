@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from albert_cli.counting import costs
-from albert_cli.counting.costs import GPU, LENGTHS, Setup, count
+from albert_cli.counting.costs import GPU, LENGTHS, Precision, Setup, count
 from albert_cli.data.batches import PackedBatch
-from albert_cli.model.config import PRESETS, ModelConfig
+from albert_cli.model.config import PRESETS, AttentionForm, ModelConfig
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.model.packing import pack
+from albert_cli.model.sparse import sees
 from albert_cli.training.optimizers import make_optimizer, state_tensors
 from albert_cli.training.settings import OptimizerSettings
 
@@ -87,6 +88,17 @@ def test_forward_flops_are_those_that_torch_counts(name: str) -> None:
     assert counter.get_total_flops() == pytest.approx(expected, rel=1e-3)
 
 
+@given(st.integers(2, 300), st.integers(1, 90), st.sampled_from(["window", "block"]))
+def test_seen_tokens_are_those_under_the_mask(length: int, size: int, form: AttentionForm) -> None:
+    config = replace(SMALL, attention=form, attention_window=size, attention_block=size)
+    i, j = np.arange(length)[:, None], np.arange(length)
+    seen = sees(config, i, j) | (i == 0) | (j == 0)
+    assert costs.seen_tokens(config, length) * length == pytest.approx(seen.sum())
+    lengths = np.array([length, 2 * length, 7])
+    total = sum(int(n) * costs.training_flops(config, int(n), masked=0.0) for n in lengths)
+    assert costs.batch_flops(config, lengths, 0) == pytest.approx(total)
+
+
 # ---------------------------------------------------------------- activations
 
 
@@ -146,6 +158,20 @@ def test_activations_are_what_autograd_keeps(name: str, length: int) -> None:
 def test_activations_in_bf16_are_what_autograd_keeps() -> None:
     one, three = (kept_bytes(SMALL, n, 128, "bf16") for n in (1, 3))
     assert costs.activation_bytes(SMALL, 128, Setup("cpu", "bf16")) == pytest.approx((three - one) / 2, rel=0.1)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("form", ["window", "block"])
+def test_activations_of_windows_and_blocks_are_what_autograd_keeps(form: AttentionForm, precision: Precision) -> None:
+    config = replace(
+        SMALL, max_position_embeddings=2048, attention=form, attention_window=64, attention_block=64,
+        num_hidden_layers=4,
+    )  # fmt: skip
+    one, three = (kept_bytes(config, n, 1024, precision) for n in (1, 3))
+    estimated = costs.activation_bytes(config, 1024, Setup("cpu", precision))
+    assert estimated == pytest.approx((three - one) / 2, rel=0.15)
+    longer = costs.activation_bytes(config, 2048, Setup("cpu", precision))
+    assert longer == pytest.approx(2 * estimated, rel=0.02)
 
 
 def test_sharing_does_not_shrink_activations() -> None:

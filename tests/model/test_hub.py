@@ -65,6 +65,20 @@ def test_shapes_without_a_class_are_refused_by_transformers_and_read_by_us(name:
     assert hub.read(directory).config == OWN[name]
 
 
+@pytest.mark.parametrize("name", ["one group", "BERT"])
+def test_a_window_has_a_class_only_where_it_covers_all_positions(name: str, tmp_path: Path) -> None:
+    batch = random_batch((20, 3, 11))
+    for window, kind in ((18, OWN_MODEL_TYPE), (19, hub.model_type(SHARED[name]))):
+        config = replace(SHARED[name], attention="window", attention_window=window)
+        model = HEADS["pretraining"].make(config)
+        shake(model)
+        directory = saved(model, tmp_path / str(window), "ForPreTraining")
+        assert json.loads((directory / "config.json").read_text())["model_type"] == kind
+        assert hub.read(directory).config == config
+    theirs = transformers.AutoModelForPreTraining.from_pretrained(directory)
+    assert_same_outputs(HEADS["pretraining"], model, theirs, batch)
+
+
 # ---------------------------------------------------------------- theirs read by us
 
 

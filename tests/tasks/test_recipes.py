@@ -48,7 +48,7 @@ def test_table_14(name: str) -> None:
 
 def test_every_task_with_training_data_has_a_recipe() -> None:
     levels = {f"race_{level}" for level in ("middle", "high")}
-    assert set(TABLE_14) == {name for name, task in TASKS.items() if task.train_split} - levels
+    assert set(TABLE_14) == {name for name, task in TASKS.items() if task.train_split} - levels - {"recall"}
     for name in levels:
         assert read_recipe(f"finetune/{name}") == read_recipe("finetune/race") | {"task": name}
 

@@ -148,7 +148,6 @@ def test_a_model_of_another_program_without_heads(
         ("num_attention_heads", {"num_attention_heads": 2}),
         ("intermediate_size", {"intermediate_size": 32}),
         ("hidden_act", {"hidden_act": "relu"}),
-        ("max_position_embeddings", {"max_position_embeddings": 64}),
         ("type_vocab_size", {"type_vocab_size": 3}),
         ("layer_norm_eps", {"layer_norm_eps": 1e-6}),
         ("inner_group_num", {"inner_group_num": 2}),
@@ -227,7 +226,7 @@ def deep(tmp_path_factory: pytest.TempPathFactory, recipe: Path, tiny_data: Path
 def test_the_run_records_what_it_started_from(deep: Path, finished: Path) -> None:
     mark = store.fingerprint(finished / LAST)
     written = tomllib.loads((deep / "recipe.toml").read_text())["initial"]
-    assert written == {"checkpoint": str(finished), "fingerprint": mark}
+    assert written == {"checkpoint": str(finished), "fingerprint": mark, "positions": "tile", "stack": False}
     for step in deep.glob("step-*"):
         manifest = store.verify(step, "checkpoint")
         assert manifest.parents["initial"] == mark
@@ -335,6 +334,7 @@ def test_a_run_in_two_parts_ends_in_the_bytes_of_one(
     parent = half / "step-00000015"
     assert recorded(tmp_path / "run") == {
         "continues": str(half), "fingerprint": store.fingerprint(parent), "step": 15,
+        "positions": "tile", "stack": False,
         "changes": ["schedule.decay_steps: 30 -> None", "schedule.total_steps: 15 -> 30"],
     }  # fmt: skip
 

@@ -44,6 +44,8 @@ OVERRIDES = (
     "train.eval_sequences=8", "train.log_every=1",
 )  # fmt: skip
 
+SPARSE = (*OVERRIDES, "model.attention=window", "model.attention_window=3")
+
 
 class Board:
     """In which phases a process is (a byte each), and how long each took when it was last through (a double each)."""
@@ -130,11 +132,12 @@ class Attack:
     world_size: int
     arguments: Sequence[object]
     rng: random.Random
+    overrides: Sequence[str] = OVERRIDES
     tally: Tally = field(default_factory=Tally)
 
     def start(self, run: Path, aim: str, count: int) -> list[Run]:
         before = partial(watch, self.folder, aim, count)
-        arguments = (*self.arguments, "--out", run, *(word for o in OVERRIDES for word in ("-s", o)))
+        arguments = (*self.arguments, "--out", run, *(word for o in self.overrides for word in ("-s", o)))
         return start_ranks(self.folder / "log", self.world_size, *arguments, before=before)
 
     def through(self, run: Path) -> None:
@@ -202,11 +205,14 @@ def kept(run: Path) -> dict[str, object]:
 
 
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("world_size", [1, 2])
+@pytest.mark.parametrize(
+    ("world_size", "overrides"), [(1, OVERRIDES), (2, OVERRIDES), (1, SPARSE), (2, SPARSE)],
+    ids=["1", "2", "1, with a window", "2, with a window"],
+)  # fmt: skip
 def test_killed_at_any_moment_a_run_ends_in_the_same_bytes(
-    world_size: int, command: Sequence[object], tmp_path: Path
+    world_size: int, overrides: Sequence[str], command: Sequence[object], tmp_path: Path
 ) -> None:
-    attack = Attack(tmp_path, world_size, command, random.Random(world_size))
+    attack = Attack(tmp_path, world_size, command, random.Random(world_size), overrides)
     expected = tmp_path / "through"
     attack.through(expected)
     tally, finished = attack.tally, 0

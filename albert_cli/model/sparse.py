@@ -1,0 +1,241 @@
+"""Attention to a neighbourhood and a few global tokens: time and memory grow with the length, not with its square.
+
+`window`: a token sees `attention_window` tokens to either side (Longformer: Beltagy et al., 2020, arXiv 2004.05150).
+`block`: it sees its own block of `attention_block` tokens and the two beside it (Big Bird: Zaheer et al., 2020, arXiv
+2007.14062, without its random blocks). Global tokens see their whole sequence and are seen by all of it; they have the
+same weights as the others. Shapes: T packed tokens, R rows that a head reads, N sequences, A heads of width d; C chunks
+of c tokens, which begin with their sequences; Q queries and K keys of a chunk, G global tokens of a sequence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from albert_cli.model.config import ModelConfig
+from albert_cli.model.packing import Grid, HostTokens, PackedTokens, grid_of, put, round_up
+
+if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import BlockMask
+
+QUESTION: Final = 128  # tokens; a longer text of a pair is no question
+_CHUNK: Final = 128  # tokens of a window's chunk at most: smaller ones waste less, larger ones make faster products
+Product = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]  # queries, keys, values, mask to contexts
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Near:
+    """How the rows of a `Grid` attend sparsely to the tokens of theirs, as chunks.
+
+    `chunks` lays tokens out as [C, c]; a chunk's keys are its own tokens, those of `reach` chunks to either side, and
+    the global tokens of its sequence (`global_index` into the tokens, `globals` [N, G], `sequence` [C]). `local` rows
+    are laid out by `queries` as [C, Q], with `mask` [C, 1, Q, K]; `broad` rows are global: `broad_grid` lays them out
+    as [N, G].
+    """
+
+    tokens: int
+    chunks: Grid
+    reach: int
+    mask: Tensor
+    local: Tensor
+    queries: Grid
+    global_index: Tensor
+    globals: Grid
+    sequence: Tensor
+    broad: Tensor
+    broad_grid: Grid
+
+
+def lay_out(tokens: PackedTokens, config: ModelConfig, dropout: float) -> PackedTokens:
+    """The same batch with sparse attention, unless every token of it sees its whole sequence anyway.
+
+    On CUDA by `flex_attention`, which has no dropout and needs Triton; else in chunks.
+    """
+    host = tokens.host
+    if config.sees_all(int(np.diff(host.offsets).max())):
+        return tokens
+    device, everything = tokens.ids.device, np.arange(host.offsets[-1])
+    has_flex = device.type == "cuda" and not dropout and find_spec("triton") is not None
+    how: Callable[..., Near | BlockMask] = flex_mask if has_flex else neighbours
+    grid = replace(tokens.grid, near=how(host, everything, config, device))
+    rows = replace(tokens.rows.grid, near=how(host, host.rows, config, device))
+    return replace(tokens, grid=grid, rows=replace(tokens.rows, grid=rows))
+
+
+def global_tokens(host: HostTokens, config: ModelConfig) -> Flags:
+    """Which tokens see all and are seen by all, bool [T], by `attention_global`, which names more and more of them.
+
+    `cls`: the first of each sequence. `sep`: the last of each segment too. `question`: also all of a pair's shorter
+    text, where it has at most `QUESTION` tokens: the question beside its passage.
+    """
+    starts, segment = host.offsets[:-1], host.segment_ids
+    found = np.zeros(len(segment), bool)
+    found[starts] = True
+    if config.attention_global in ("sep", "question"):
+        found[host.offsets[1:] - 1] = True
+        found[:-1] |= segment[:-1] < segment[1:]
+    if config.attention_global == "question":
+        second = np.add.reduceat(segment, starts)
+        first = np.diff(host.offsets) - second
+        is_question = np.stack([(first <= second), (second < first)], 1) & (np.stack([first, second], 1) <= QUESTION)
+        found |= (is_question & (second > 0)[:, None])[host.sequence, segment]
+    return found
+
+
+def sees(config: ModelConfig, query: Any, key: Any) -> Any:
+    """Whether a token at one position of a sequence has one at another in its neighbourhood."""
+    if config.attention == "window":
+        return abs(query - key) <= config.attention_window
+    return abs(query // config.attention_block - key // config.attention_block) <= 1
+
+
+def neighbours(host: HostTokens, rows: NDArray[np.int64], config: ModelConfig, device: torch.device) -> Near:
+    """How the tokens `rows` (ascending) of a batch attend to it."""
+    if config.attention == "window":
+        chunk = min(_CHUNK, max(8, config.attention_window))
+        reach = -(-config.attention_window // chunk)
+    else:
+        chunk, reach = config.attention_block, 1
+    lengths, everything = np.diff(host.offsets), np.arange(host.offsets[-1])
+    counts = -(-lengths // chunk)
+    first_chunk = np.cumsum(counts) - counts
+    total = round_up(int(counts.sum()))
+    sequence = np.full(total, -1)
+    sequence[: counts.sum()] = np.repeat(np.arange(len(lengths)), counts)
+    position = everything - host.offsets[host.sequence]
+    cell = first_chunk[host.sequence] * chunk + position  # of each token among the chunks'
+
+    is_global = global_tokens(host, config)
+    is_key = np.zeros(total * chunk, bool)
+    is_key[cell] = ~is_global
+    beside = np.arange(total)[:, None] + np.arange(-reach, reach + 1)  # the chunks that each one sees [C, 2 reach + 1]
+    there = np.clip(beside, 0, total - 1)
+    same = (there == beside) & (sequence[there] == sequence[:, None])
+    near_CK = (same[..., None] & is_key.reshape(total, chunk)[there]).reshape(total, -1)
+    of_sequence = np.bincount(host.sequence[is_global])
+    global_CG = np.arange(round_up(int(of_sequence.max()))) < of_sequence[sequence][:, None]
+
+    is_local = ~is_global[rows]
+    local, broad = np.flatnonzero(is_local), np.flatnonzero(~is_local)
+    row_chunk, row_place = np.divmod(cell[rows[local]], chunk)
+    rank = np.arange(len(local)) - np.searchsorted(row_chunk, row_chunk)
+    width = round_up(int(rank.max(initial=0)) + 1)
+    slots = row_chunk * width + rank
+    place_CQ = np.full((total, width), -1)
+    place_CQ.flat[slots] = row_place
+    key_place = np.arange((2 * reach + 1) * chunk) - reach * chunk  # from the first token of the queries' chunk
+    inside = sees(config, np.arange(chunk)[:, None], key_place)  # [c, K]
+    mask = np.concatenate(
+        [inside[place_CQ] & near_CK[:, None], np.broadcast_to(global_CG[:, None], (total, width, global_CG.shape[1]))],
+        2,
+    )
+    mask[place_CQ < 0] = True  # filler, which nothing reads; without a key its softmax would not be a number
+
+    # No offsets here: what reads them is a kernel for whole sequences.
+    global_index, of_chunk = np.flatnonzero(is_global), np.maximum(sequence, 0)
+    places, asked, seen, of_local, of_global, chunks_of, of_broad, nothing = put(
+        [cell, slots, mask[:, None], local, global_index, of_chunk, broad, lengths[:0]], device
+    )
+    return Near(
+        tokens=len(everything),
+        chunks=Grid(total, chunk, nothing, places, None),
+        reach=reach,
+        mask=seen,
+        local=of_local,
+        queries=Grid(total, width, nothing, asked, None),
+        global_index=of_global,
+        globals=_at_width(grid_of(global_index, host.offsets, device), global_CG.shape[1]),
+        sequence=chunks_of,
+        broad=of_broad,
+        broad_grid=grid_of(rows[broad], host.offsets, device),
+    )
+
+
+def attend(near: Near, given: Grid, q_RAd: Tensor, k_TAd: Tensor, v_TAd: Tensor, product: Product) -> Tensor:
+    """softmax(q k' / sqrt(d)) v over what each row sees, [R, A * d]; `given` is the grid of the keys.
+
+    `product` is attention over rectangles: [n, A, Q, d], [n, A, K, d] twice and a mask to [n, A, Q, d]. Rows and tokens
+    behind those of the batch are filler. What is laid out here is laid out again for the backward pass: kept, it would
+    be several times what attention reads.
+    """
+    arguments = (near, given, product, q_RAd, k_TAd, v_TAd)
+    if torch.is_grad_enabled() and k_TAd.requires_grad:
+        again: Tensor = checkpoint(_attend, *arguments, use_reentrant=False)
+        return again
+    return _attend(*arguments)
+
+
+def _attend(near: Near, given: Grid, product: Product, q_RAd: Tensor, k_TAd: Tensor, v_TAd: Tensor) -> Tensor:
+    found = q_RAd.new_zeros(len(q_RAd), q_RAd.shape[1] * q_RAd.shape[2])
+    if len(near.local):
+        q_CAQd = near.queries.spread(q_RAd.index_select(0, near.local)).transpose(1, 2)
+        k_CAKd, v_CAKd = (_keys(near, x[: near.tokens]) for x in (k_TAd, v_TAd))
+        context = product(q_CAQd, k_CAKd, v_CAKd, near.mask)
+        found = found.index_copy(0, near.local, near.queries.gather(context.transpose(1, 2).flatten(2)))
+    if len(near.broad):
+        q_NAGd = near.broad_grid.spread(q_RAd.index_select(0, near.broad)).transpose(1, 2)
+        k_NASd, v_NASd = (given.spread(x).transpose(1, 2) for x in (k_TAd, v_TAd))
+        context = product(q_NAGd, k_NASd, v_NASd, given.mask)
+        found = found.index_copy(0, near.broad, near.broad_grid.gather(context.transpose(1, 2).flatten(2)))
+    return found
+
+
+def _keys(near: Near, x_TAd: Tensor) -> Tensor:
+    """The keys (or values) of each chunk: those of the chunks around it, and the global ones, [C, A, K, d]."""
+    x_CAcd = near.chunks.spread(x_TAd).transpose(1, 2)
+    padded, reach = F.pad(x_CAcd, (0, 0, 0, 0, 0, 0, near.reach, near.reach)), near.reach
+    around = [padded[i : i + len(x_CAcd)] for i in range(2 * reach + 1)]
+    of_all = near.globals.spread(x_TAd.index_select(0, near.global_index)).transpose(1, 2)
+    return torch.cat([*around, of_all.index_select(0, near.sequence)], 2)
+
+
+def _at_width(grid: Grid, width: int) -> Grid:
+    """The same cells in a wider rectangle."""
+    slots = torch.arange(grid.sequences * grid.width, device=grid.offsets.device) if grid.slots is None else grid.slots
+    return replace(grid, width=width, slots=slots // grid.width * width + slots % grid.width, mask=None)
+
+
+# ---------------------------------------------------------------- CUDA
+
+
+def flex_mask(host: HostTokens, rows: NDArray[np.int64], config: ModelConfig, device: torch.device) -> BlockMask:
+    """What each of the `rows` sees of the packed tokens, for `flex_attention`, which skips blocks that nothing sees."""
+    from torch.nn.attention.flex_attention import create_block_mask  # which imports the compiler
+
+    position = np.arange(host.offsets[-1]) - host.offsets[host.sequence]
+    arrays = [host.sequence, position, global_tokens(host, config), rows]
+    sequence_T, position_T, global_T, row_R = put(arrays, device)
+
+    def seen(batch: Tensor, head: Tensor, row: Tensor, key: Tensor) -> Tensor:
+        token = row_R[row]
+        near: Tensor = sees(config, position_T[token], position_T[key]) | global_T[token] | global_T[key]
+        return near & (sequence_T[token] == sequence_T[key])
+
+    made: Any = create_block_mask if device.type == "cpu" else _compiled(create_block_mask)
+    mask: BlockMask = made(seen, None, None, len(rows), len(position), device)
+    return mask
+
+
+@cache
+def _compiled(function: Any) -> Any:
+    return torch.compile(function, dynamic=True)
+
+
+def attend_flex(mask: BlockMask, q_RAd: Tensor, k_TAd: Tensor, v_TAd: Tensor) -> Tensor:
+    """The same as `attend` by one kernel, [R, A * d]."""
+    from torch.nn.attention.flex_attention import flex_attention
+
+    kernel: Any = flex_attention if q_RAd.device.type == "cpu" else _compiled(flex_attention)
+    context: Tensor = kernel(*(x.transpose(0, 1)[None] for x in (q_RAd, k_TAd, v_TAd)), block_mask=mask)
+    return context[0].transpose(0, 1).flatten(1)

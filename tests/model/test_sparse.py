@@ -1,0 +1,221 @@
+"""Attention to a neighbourhood and global tokens: the same numbers as full attention under a plain mask."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from torch import Tensor
+
+from albert_cli.data.batches import PackedBatch
+from albert_cli.model.block import attend
+from albert_cli.model.config import ModelConfig
+from albert_cli.model.encoder import Encoder
+from albert_cli.model.heads import PretrainingModel
+from albert_cli.model.packing import Grid, PackedTokens, pack
+from albert_cli.model.sparse import QUESTION, attend_flex, flex_mask, neighbours
+from tests.model.shapes import TINY, random_batch, shake
+
+CPU = torch.device("cpu")
+HEADS, SIZE = 2, 4
+LONG = replace(TINY, max_position_embeddings=400)
+FORMS = st.one_of(
+    st.builds(lambda w, g: replace(LONG, attention="window", attention_window=w, attention_global=g),
+              st.integers(1, 200), st.sampled_from(["cls", "sep", "question"])),
+    st.builds(lambda b, g: replace(LONG, attention="block", attention_block=b, attention_global=g),
+              st.integers(1, 80), st.sampled_from(["cls", "sep", "question"])),
+)  # fmt: skip
+LENGTHS = st.lists(st.integers(2, 300), min_size=1, max_size=4)
+WINDOW = replace(LONG, attention="window", attention_window=5)
+BLOCK = replace(LONG, attention="block", attention_block=4)
+BOTH = pytest.mark.parametrize("config", [WINDOW, BLOCK], ids=["window", "block"])
+
+
+def plain_mask(batch: PackedBatch, config: ModelConfig) -> NDArray[np.bool_]:
+    """Which token sees which, bool [T, T], from the definitions, a pair at a time."""
+    total, size, block = len(batch.ids), config.attention_window, config.attention_block
+    sequence = np.searchsorted(batch.offsets, np.arange(total), side="right") - 1
+    ends = set(batch.offsets[1:].tolist())
+    everywhere = np.zeros(total, bool)
+    for token, (place, segment) in enumerate(zip(batch.position_ids, batch.segment_ids, strict=True)):
+        is_last = token + 1 in ends or batch.segment_ids[token + 1] != segment
+        of_segment = [int((batch.segment_ids[sequence == sequence[token]] == s).sum()) for s in (0, 1)]
+        shorter = 0 if of_segment[0] <= of_segment[1] else 1
+        asked = min(of_segment) > 0 and segment == shorter and of_segment[shorter] <= QUESTION
+        everywhere[token] = (
+            place == 0
+            or (config.attention_global != "cls" and is_last)
+            or (config.attention_global == "question" and asked)
+        )
+    i, j = batch.position_ids[:, None].astype(int), batch.position_ids[None, :].astype(int)
+    near: NDArray[np.bool_] = {
+        "window": np.abs(i - j) <= size,
+        "block": np.abs(i // block - j // block) <= 1,
+        "full": np.ones((total, total), bool),
+    }[config.attention]
+    seen: NDArray[np.bool_] = (near | everywhere[:, None] | everywhere) & (sequence[:, None] == sequence)
+    return seen
+
+
+def by_the_mask(qkv: Tensor, mask: NDArray[np.bool_]) -> Tensor:
+    """softmax(q k' / sqrt(d)) v where the mask allows it: [T, 3, A, d] to [T, A * d]."""
+    q, k, v = qkv.permute(1, 2, 0, 3)
+    scores = (q @ k.transpose(-1, -2) / SIZE**0.5).masked_fill(~torch.from_numpy(mask), -torch.inf)
+    context: Tensor = (torch.softmax(scores, -1) @ v).transpose(0, 1).flatten(1)
+    return context
+
+
+def forced(tokens: PackedTokens, config: ModelConfig) -> tuple[Grid, Grid]:
+    """The grids of tokens and of rows with the sparse form, even where it sees everything."""
+    everything = np.arange(len(tokens.ids))
+    return (
+        replace(tokens.grid, near=neighbours(tokens.host, everything, config, CPU)),
+        replace(tokens.rows.grid, near=neighbours(tokens.host, tokens.host.rows, config, CPU)),
+    )
+
+
+@given(FORMS, LENGTHS, st.integers(0, 99))
+def test_sparse_attention_is_full_attention_under_a_plain_mask(
+    config: ModelConfig, lengths: Sequence[int], seed: int
+) -> None:
+    """All tokens and the rows that a head reads, values to 1e-6 and gradients to 1e-5 in fp32."""
+    batch = random_batch(lengths, config, seed)
+    tokens = pack(batch, CPU, batch.masked_index)
+    mask = plain_mask(batch, config)
+    torch.manual_seed(seed)
+    drawn = torch.randn(len(batch.ids), 3, HEADS, SIZE)
+    grid, rows_grid = forced(tokens, config)
+    index = tokens.rows.index
+    ours, theirs = drawn.clone().requires_grad_(), drawn.clone().requires_grad_()
+    at_rows = [(rows_grid, ours.index_select(0, index)[:, :1]), (grid, ours[:, 1:])]
+    found = torch.cat([attend([(grid, ours)], 0.0), attend(at_rows, 0.0)])
+    expected = by_the_mask(theirs, mask)
+    expected = torch.cat([expected, expected.index_select(0, index)])
+    assert torch.allclose(found, expected, atol=1e-6, rtol=1e-6)
+    weights = torch.randn(expected.shape)
+    for x in (found, expected):
+        (x * weights).sum().backward()
+    assert ours.grad is not None and theirs.grad is not None
+    assert torch.allclose(ours.grad, theirs.grad, atol=1e-5, rtol=1e-5)
+
+
+@given(st.lists(st.integers(4, 300), min_size=1, max_size=4), st.integers(0, 99))
+def test_in_a_window_that_covers_the_longest_sequence_all_see_all(lengths: Sequence[int], seed: int) -> None:
+    config = replace(LONG, attention="window", attention_window=max(lengths) - 1)
+    tokens = pack(random_batch(lengths, config, seed), CPU)
+    torch.manual_seed(seed)
+    qkv = torch.randn(len(tokens.ids), 3, HEADS, SIZE)
+    assert torch.allclose(attend([(forced(tokens, config)[0], qkv)], 0.0), attend([(tokens.grid, qkv)], 0.0), atol=1e-6)
+
+
+@BOTH
+def test_a_model_computes_as_the_full_one_where_all_see_all(config: ModelConfig) -> None:
+    torch.manual_seed(0)
+    model = PretrainingModel(replace(config, attention="full"))
+    batch = random_batch((20, 3, 30, 8))
+    wide = replace(config, attention_window=29, attention_block=15)
+    outputs, gradients = [], []
+    for shape in (model.config, wide, config):
+        model.encoder.config = shape
+        model.zero_grad()
+        logits = model(pack(batch, CPU, batch.masked_index))
+        (logits.masked.square().mean() + logits.sentence_order.sum()).backward()
+        outputs.append(logits.masked)
+        gradients.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
+    assert torch.equal(outputs[0], outputs[1]) and torch.equal(gradients[0], gradients[1])
+    assert not torch.allclose(outputs[0], outputs[2], atol=1e-3)
+
+
+@BOTH
+def test_packed_equals_one_by_one_and_rows_equal_all(config: ModelConfig) -> None:
+    encoder = Encoder(config).double()
+    shake(encoder)
+    lengths = (40, 3, 130, 17, 40)
+    batch = random_batch(lengths, config)
+    tokens = pack(batch, CPU, batch.masked_index)
+    everything = encoder(tokens, all_rows=True)
+    assert torch.allclose(encoder(tokens), everything.index_select(0, tokens.rows.index), atol=1e-12)
+    assert torch.allclose(encoder(tokens.rounded(), all_rows=True)[: sum(lengths)], everything, atol=1e-12)
+    alone = []
+    for start, stop in zip(batch.offsets[:-1], batch.offsets[1:], strict=True):
+        ids, segments, positions = (x[start:stop] for x in (batch.ids, batch.segment_ids, batch.position_ids))
+        offsets, none = np.array([0, stop - start], np.int32), np.zeros(0, np.int32)
+        part = pack(PackedBatch(ids, segments, positions, offsets, none, none, none), CPU)
+        alone.append(encoder(part, all_rows=True))
+    assert torch.allclose(torch.cat(alone), everything, atol=1e-12)
+
+
+@BOTH
+def test_half_precision_is_close_to_full_precision(config: ModelConfig) -> None:
+    encoder = Encoder(replace(config, initializer_range=0.1))
+    batch = random_batch((120, 3, 211))
+    tokens = pack(batch, CPU, batch.masked_index)
+    outputs, gradients = [], []
+    for enabled in (False, True):
+        encoder.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            x = encoder(tokens)
+        x.float().square().sum().backward()
+        outputs.append(x.float().flatten())
+        gradients.append(torch.cat([p.grad.flatten() for p in encoder.parameters() if p.grad is not None]))
+    assert torch.cosine_similarity(outputs[0], outputs[1], dim=0) > 0.9995
+    assert torch.cosine_similarity(gradients[0], gradients[1], dim=0) > 0.995
+
+
+@BOTH
+def test_attention_drops_shares(config: ModelConfig) -> None:
+    tokens = pack(random_batch((40, 30), config), CPU)
+    grid, qkv = forced(tokens, config)[0], torch.randn(70, 3, HEADS, SIZE)
+    many = torch.stack([attend([(grid, qkv)], 0.5) for _ in range(800)]).mean(0)
+    plain = attend([(grid, qkv)], 0.0)
+    assert not torch.allclose(plain, attend([(grid, qkv)], 0.5))
+    assert (many - plain).abs().mean() < 0.1
+
+
+@BOTH
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_is_kept_for_the_backward_pass_grows_with_the_length(config: ModelConfig, dtype: torch.dtype) -> None:
+    def kept(length: int, shape: ModelConfig) -> int:
+        tokens = pack(random_batch((length,), shape), CPU)
+        grid = tokens.grid if shape.attention == "full" else forced(tokens, shape)[0]
+        held: dict[int, int] = {}
+
+        def keep(tensor: Tensor) -> Tensor:
+            held[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+            return tensor
+
+        qkv = torch.randn(length, 3, HEADS, SIZE, dtype=dtype, requires_grad=True)
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            attend([(grid, qkv)], 0.0)
+        return sum(held.values())
+
+    assert kept(4096, config) < 2.2 * kept(2048, config)
+    if dtype == torch.bfloat16:
+        full = replace(config, attention="full")
+        assert kept(4096, full) > 3.5 * kept(2048, full)
+
+
+@given(FORMS, st.lists(st.integers(2, 60), min_size=1, max_size=3), st.integers(0, 99))
+def test_the_mask_for_cuda_is_the_plain_one(config: ModelConfig, lengths: Sequence[int], seed: int) -> None:
+    """As far as a CPU can tell: the predicate on all pairs."""
+    batch = random_batch(lengths, config, seed)
+    tokens = pack(batch, CPU, batch.masked_index)
+    mask = plain_mask(batch, config)
+    made = flex_mask(tokens.host, tokens.host.rows, config, CPU)
+    row, key = torch.arange(len(tokens.host.rows))[:, None], torch.arange(len(batch.ids))[None]
+    assert torch.equal(made.mask_mod(row, row, row, key), torch.from_numpy(mask[tokens.host.rows]))
+
+
+@BOTH
+def test_flex_attention_computes_the_same(config: ModelConfig) -> None:
+    tokens = pack(random_batch((100, 3, 140), config), CPU)
+    grid = forced(tokens, config)[0]
+    qkv = torch.randn(243, 3, HEADS, SIZE)
+    made = flex_mask(tokens.host, np.arange(243), config, CPU)
+    assert torch.allclose(attend_flex(made, *qkv.unbind(1)), attend([(grid, qkv)], 0.0), atol=1e-5)

@@ -1,0 +1,236 @@
+"""Inputs of a thousand tokens and more: positions that grow, sparse runs that resume and share, tasks in one pass."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from albert_cli import store
+from albert_cli.data.batches import batch, step_indices
+from albert_cli.data.pairs import PairSettings
+from albert_cli.data.shards import TokenCorpus
+from albert_cli.errors import ConfigError
+from albert_cli.model import hub
+from albert_cli.model.config import OWN_MODEL_TYPE
+from albert_cli.model.starts import PositionGrowth, with_positions
+from albert_cli.tasks import recall
+from albert_cli.tasks.choice import ChoiceExample
+from albert_cli.tasks.race import RACE
+from albert_cli.tasks.recall import ANSWERS, BEFORE, RECALL
+from albert_cli.tasks.squad.windows import encode_spans
+from albert_cli.text.vocabulary import Vocabulary
+from albert_cli.training.pretrain import pretrain
+from tests.command import QUICK, albert
+from tests.processes import end, start_ranks
+
+LENGTH = 1024
+SPARSE = ("model.attention=window", "model.attention_window=16")
+LONGER = (f"model.max_position_embeddings={LENGTH}", f"data.max_seq_length={LENGTH}")
+STEPS = ("schedule.total_steps=6", "schedule.warmup_steps=2", "train.batch_size=4", "train.micro_batch_size=2",
+         "train.save_every=2", "train.eval_every=6", "train.eval_sequences=4", "train.log_every=1")  # fmt: skip
+LAST = "step-00000006"
+
+
+def options(*overrides: str) -> list[str]:
+    return [word for override in overrides for word in ("-s", override)]
+
+
+@pytest.fixture(scope="module")
+def long_text(tmp_path_factory: pytest.TempPathFactory, documents: list[str]) -> Path:
+    """Sixty documents of some thousand tokens."""
+    path = tmp_path_factory.mktemp("long") / "text.txt"
+    path.write_text("\n\n".join("\n".join(documents[10 * i : 10 * i + 100]) for i in range(50)), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def long_data(tmp_path_factory: pytest.TempPathFactory, long_text: Path, tiny_vocabulary: Path) -> Path:
+    out = tmp_path_factory.mktemp("long-data") / "out"
+    albert("data", long_text, "--vocab", tiny_vocabulary, "--out", out, "--holdout", "0.1", "--workers", "1")
+    return out
+
+
+@pytest.fixture(scope="module")
+def long_command(recipe: Path, long_data: Path, finished: Path) -> Sequence[object]:
+    """`albert pretrain` that grows the short run to 1,024 positions and a window; but for --out."""
+    start = options(f"initial.checkpoint={finished}", *LONGER, *SPARSE, *STEPS)
+    return ("pretrain", recipe, "--data", long_data, "--device", "cpu", *start)
+
+
+@pytest.fixture(scope="module")
+def long_run(tmp_path_factory: pytest.TempPathFactory, long_command: Sequence[object]) -> Path:
+    out = tmp_path_factory.mktemp("long-run") / "out"
+    albert(*long_command, "--out", out)
+    return out
+
+
+# ---------------------------------------------------------------- data
+
+
+@pytest.mark.parametrize("length", [1024, 2048, 4096, 8192])
+def test_the_same_shards_give_sequences_of_any_length(length: int, long_data: Path, tiny_vocabulary: Path) -> None:
+    corpus, vocabulary = TokenCorpus.open(long_data, "train"), Vocabulary.load(tiny_vocabulary)
+    settings = PairSettings(max_seq_length=length)
+    drawn = batch(corpus, vocabulary, settings, 0, step_indices(0, 64))
+    lengths = np.diff(drawn.offsets)
+    longest = int(np.diff(corpus.shards[0].sentences[corpus.shards[0].documents]).max()) + 3
+    assert lengths.max() == min(length, longest) and drawn.position_ids.max() == lengths.max() - 1
+    assert {0, 1} <= set(drawn.order_labels.tolist())
+    second = np.add.reduceat(drawn.segment_ids, drawn.offsets[:-1])
+    assert second.max() > 256 and (lengths - second).max() > 256  # both segments of sentence order are long
+
+
+# ---------------------------------------------------------------- positions
+
+
+def test_positions_grow_by_tiling_or_by_stretching(finished: Path) -> None:
+    found = hub.read(hub.find(str(finished)))
+    own = found.tensors["encoder.embeddings.position.weight"]
+    assert with_positions(found, len(own), "tile") is found
+    tiled = with_positions(found, 100, "tile")
+    table = tiled.tensors["encoder.embeddings.position.weight"]
+    assert tiled.config == replace(found.config, max_position_embeddings=100)
+    assert torch.equal(table, torch.stack([own[i % len(own)] for i in range(100)]))
+    stretched = with_positions(found, 95, "interpolate").tensors["encoder.embeddings.position.weight"]
+    assert len(stretched) == 95 and torch.allclose(stretched[::2], own, atol=1e-6)
+    assert torch.allclose(stretched[1], (own[0] + own[1]) / 2, atol=1e-6)
+    with pytest.raises(ConfigError, match=r"has 48 positions, model\.max_position_embeddings is 20"):
+        with_positions(found, 20, "tile")
+
+
+@pytest.mark.parametrize("how", ["tile", "interpolate"])
+def test_a_run_starts_from_a_checkpoint_of_fewer_positions(
+    how: PositionGrowth, recipe: Path, long_data: Path, finished: Path, tmp_path: Path
+) -> None:
+    """A rate of zero leaves the weights as growing made them."""
+    overrides = [f"initial.checkpoint={finished}", f"initial.positions={how}", *LONGER, *SPARSE, *STEPS]
+    overrides += ["schedule.total_steps=1", "schedule.warmup_steps=1"]
+    pretrain(str(recipe), long_data, tmp_path / "it", overrides, device="cpu")
+    grown, before = hub.read(hub.find(str(tmp_path / "it"))), hub.read(hub.find(str(finished)))
+    expected = with_positions(before, LENGTH, how)
+    assert grown.config.attention == "window" and grown.config.max_position_embeddings == LENGTH
+    for name, tensor in expected.tensors.items():
+        assert torch.equal(grown.tensors[name], tensor), name
+
+
+def test_moments_do_not_grow(recipe: Path, tiny_data: Path, finished: Path, tmp_path: Path) -> None:
+    overrides = [f"initial.continues={finished}", "model.max_position_embeddings=100", "schedule.total_steps=40"]
+    with pytest.raises(ConfigError, match="the moments of 48 positions do not fit 100"):
+        pretrain(str(recipe), tiny_data, tmp_path / "it", overrides, device="cpu")
+
+
+# ---------------------------------------------------------------- runs
+
+
+def test_two_processes_give_the_weights_of_one(long_command: Sequence[object], long_run: Path, tmp_path: Path) -> None:
+    ranks = start_ranks(tmp_path / "log", 2, *long_command, "--out", tmp_path / "run")
+    assert end(ranks) == [0, 0], "\n".join(r.said() for r in ranks)
+    one, two = (hub.read(run / LAST).tensors for run in (long_run, tmp_path / "run"))
+    for name, tensor in one.items():
+        assert float((tensor - two[name]).norm()) <= 1e-5 * float(tensor.norm()) + 1e-7, name
+
+
+def test_a_run_that_lost_its_last_step_ends_in_the_same_bytes(
+    long_command: Sequence[object], long_run: Path, tmp_path: Path
+) -> None:
+    """Kills at random moments are in test_kills."""
+    out = tmp_path / "run"
+    albert(*long_command, "--out", out)
+    store.remove_directory(out / LAST)
+    albert(*long_command, "--out", out)
+    for name in (hub.WEIGHTS, "optimizer.safetensors", "config.json"):
+        assert store.sha256_file(out / LAST / name) == store.sha256_file(long_run / LAST / name)
+
+
+def test_what_it_is_is_said(long_run: Path, tmp_path: Path) -> None:
+    step = long_run / LAST
+    values = store.read_json(step / "config.json")
+    assert values["model_type"] == OWN_MODEL_TYPE and values["attention"] == "window"
+    assert "attention_block" not in values
+    assert "seeing 16 tokens to either side, [CLS] all, of up to 1,024 tokens" in (step / "README.md").read_text()
+    shown = albert("inspect", step).out
+    assert "window" in shown and "1024" in shown
+    albert("report", long_run, "--out", tmp_path / "report.html")
+    assert "16 tokens to either side, [CLS] all" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    facts = json.loads(albert("params", step, "--sequence-length", "1024", "--json").out)["models"][0]
+    full = json.loads(albert("params", f"{step}:attention=full", "--sequence-length", "1024", "--json").out)
+    assert facts["flops_per_token"]["forward"] < full["models"][0]["flops_per_token"]["forward"]
+
+
+# ---------------------------------------------------------------- tasks
+
+
+def test_an_example_of_recall_says_its_fact_once_beyond_512_words_and_asks_at_the_end(
+    long_text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recall, "_SIZES", {"train": 40, "dev": 20})
+    splits = {split: RECALL.read(split, str(long_text)) for split in ("train", "dev")}
+    assert splits == {split: RECALL.read(split, str(long_text)) for split in ("train", "dev")}
+    for examples in splits.values():
+        assert len({e.label for e in examples}) == len(ANSWERS)
+        for example in examples:
+            assert example.text_b is None and example.text_a.endswith(" What is the secret word?")
+            words = example.text_a.split()
+            told = [i for i, word in enumerate(words) if word.strip(".") in ANSWERS]
+            assert len(told) == 1 and told[0] > BEFORE[0] >= 512
+            assert words[told[0]].strip(".") == ANSWERS[int(example.label or 0)]
+    texts = [{e.text_a for e in examples} for examples in splits.values()]
+    assert not texts[0] & texts[1]
+
+
+def test_recall_is_fine_tuned_and_predicted_with_a_longer_window(
+    long_text: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recall, "_SIZES", {"train": 8, "dev": 4})
+    shape = options("model.max_position_embeddings=4096", "model.attention=block", "model.attention_block=32")
+    arguments = ("--checkpoint", finished, "--data", long_text, "--out", tmp_path / "run", *QUICK)
+    albert("finetune", "recall", *arguments, *shape)
+    found = hub.read(tmp_path / "run")
+    assert (found.config.attention, found.config.attention_block) == ("block", 32)
+    assert found.config.max_position_embeddings == 4096 and found.type == OWN_MODEL_TYPE
+    example = RECALL.read("dev", str(long_text))[0]
+    (tmp_path / "in.txt").write_text(example.text_a + "\n", encoding="utf-8")
+    for verb in ("predict", "encode"):
+        call = [verb, tmp_path / "run", "--input", tmp_path / "in.txt", "--out", tmp_path / f"{verb}.jsonl"]
+        ended = albert(*call, "--json")
+        said: dict[str, Any] = json.loads(ended.out)
+        assert said["longest"] > 512 and said["truncated"] == 0 and f"up to {said['longest']:,} tokens" in ended.err
+
+
+def test_squad_reads_a_long_context_in_one_pass(
+    documents: list[str], finished: Path, tiny_vocabulary: Path, tmp_path: Path
+) -> None:
+    context = " ".join(documents[:25])
+    asked = [{"id": f"q{i}", "question": "Ba de fi?", "answers": [{"text": word, "answer_start": context.rindex(word)}]}
+             for i, word in enumerate(context.split()[-4:])]  # fmt: skip
+    file = {"version": "1.1", "data": [{"title": "long", "paragraphs": [{"context": context, "qas": asked}]}]}
+    for split in ("train", "dev"):
+        (tmp_path / f"{split}-v1.1.json").write_text(json.dumps(file), encoding="utf-8")
+    shape = ("model.max_position_embeddings=4096", "model.attention=window", "model.attention_window=16",
+             "model.attention_global=question", "data.max_seq_length=4096")  # fmt: skip
+    albert("finetune", "squad1", "--checkpoint", finished, "--data", tmp_path, "--out", tmp_path / "run", *QUICK,
+           *options(*shape, "train.batch_size=2"))  # fmt: skip
+    lines = [json.loads(line) for line in (tmp_path / "run" / "predictions.dev.jsonl").read_text().splitlines()]
+    assert [line["id"] for line in lines] == ["q0", "q1", "q2", "q3"]
+    task = hub.read(tmp_path / "run")
+    assert task.config.attention_global == "question"
+    from albert_cli.tasks.squad.task import SQUAD
+
+    questions = SQUAD["squad1"].read("dev", str(tmp_path))
+    features = encode_spans(questions, Vocabulary.load(tiny_vocabulary), 4096, SQUAD["squad1"].settings)
+    assert len(features) == 4 and features.answer.min() > 512 and features.is_answered.all()
+
+
+def test_race_reads_a_long_passage_without_cutting(documents: list[str], tiny_vocabulary: Path) -> None:
+    passage = " ".join(documents[:60])
+    example = ChoiceExample("1", passage, "Ba de _?", ("fi", "go", "lu", "ma"), 0)
+    vocabulary = Vocabulary.load(tiny_vocabulary)
+    short, long = (RACE["race"].encode([example], vocabulary, n) for n in (512, 8192))
+    assert (short.truncated, long.truncated) == (1, 0) and long.lengths[0] > 1000
