@@ -321,6 +321,8 @@ class Prepared:
 def prepare(task: str, request: Request) -> Prepared:
     """Resolve the recipe, verify the checkpoint, and open the task; nothing is trained or written."""
     recipe = resolve(task, request.overrides, request.recipes)
+    if task in config.shipped_recipes():  # the task that it starts from is of the same folder
+        request = dataclasses.replace(request, recipes=task.partition("/")[0])
     directory = (hub.find_start if recipe.model.initial == "start" else hub.find)(request.checkpoint)
     found, vocabulary = open_checkpoint(directory)
     opened = open_table(recipe.table, request.data, found.labels) if recipe.task == "table" else find_task(recipe.task)

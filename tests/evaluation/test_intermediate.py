@@ -20,8 +20,9 @@ from albert_cli.model import hub
 from albert_cli.results import Result
 from albert_cli.tasks.glue import GLUE
 from albert_cli.tasks.spec import find_task
-from albert_cli.training.intermediate import from_intermediate
-from albert_cli.training.task_setup import Request
+from albert_cli.training.intermediate import from_intermediate, prepare_intermediate
+from albert_cli.training.task_recipe import resolve
+from albert_cli.training.task_setup import Request, prepare
 from tests.command import albert
 from tests.glue import QUICK, as_text, evaluate, write
 
@@ -108,6 +109,13 @@ def test_a_control_starts_from_its_own_model_of_the_other_task(suite: Suite, tmp
     first, other = (tmp_path / "mnli" / of / "run-7" for of in ("", "controls/random"))
     assert pretrained["start"] == store.fingerprint(first) != control["start"] == store.fingerprint(other)
     assert store.read_json(other / "results.json")["initial"] == control["initial"] == "random"
+
+
+def test_the_other_task_s_recipe_is_of_the_same_folder(suite: Suite) -> None:
+    request = Request(str(suite.encoder), str(suite.data), 1, ("start_from=mnli",), "cpu")
+    for name, folder in (("mini/rte", "mini"), ("rte", "finetune")):
+        other = prepare_intermediate(prepare(name, request))
+        assert other.recipe.optimizer == resolve("mnli", (), folder).optimizer
 
 
 def test_a_wrong_start_is_refused(suite: Suite, tmp_path: Path) -> None:
