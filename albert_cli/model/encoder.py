@@ -106,7 +106,7 @@ class Encoder(nn.Module):
         """
         limits = torch._dynamo.config
         limits.recompile_limit = max(limits.recompile_limit, _FORMS)
-        fused = torch.compile(block)
+        by_offsets, padded = torch.compile(block), torch.compile(block, dynamic=True)
 
         def compiled(
             x: Tensor,
@@ -116,11 +116,12 @@ class Encoder(nn.Module):
             rows: Rows | None,
             settings: BlockSettings,
         ) -> Tensor:
+            if not settings.varlen:
+                return padded(x, a, f, grid, rows, settings)
             # Lengths differ from batch to batch, widths never do: kernels for any width would be slower.
-            for tensor in (x, grid.offsets, grid.slots, *((rows.index, rows.grid.offsets) if rows else ())):
-                if tensor is not None:
-                    maybe_mark_dynamic(tensor, 0)
-            return fused(x, a, f, grid, rows, settings)
+            for tensor in (x, grid.offsets, *((rows.index, rows.grid.offsets) if rows else ())):
+                maybe_mark_dynamic(tensor, 0)
+            return by_offsets(x, a, f, grid, rows, settings)
 
         self.block = compiled
 

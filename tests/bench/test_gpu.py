@@ -22,7 +22,7 @@ TINY = [*FEW, *(word for value in (*SMALL, "vocab_size=200") for word in ("-s", 
 
 
 # One part of each kind, and two variants: the others differ in a recipe's values.
-KINDS = ("correctness", "base-s128", "variants-base-s512")
+KINDS = ("correctness", "base-s128", "variants-base-s512", "sweep-base-s512", "profile-base-s512", "attention")
 FEW_VARIANTS = (gpu.AS_TRAINED, "padded attention")
 
 
@@ -49,7 +49,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
         first = json.loads(albert("bench", "gpu", "--out", out, *two, *TINY, "--json").out)
         assert list(first["parts"]) == ["correctness", "base-s128"]
         said = albert("bench", "gpu", "--out", out, *TINY).err
-    assert "part 3 of 3: variants-base-s512" in said and "base-s128" not in said
+    assert "part 3 of 6: variants-base-s512" in said and "base-s128" not in said
     return out, json.loads((out / "bench.json").read_text())
 
 
@@ -81,10 +81,23 @@ def test_every_part_is_measured_and_kept(measured: tuple[Path, dict[str, Any]]) 
 def test_the_table_has_a_row_for_everything(measured: tuple[Path, dict[str, Any]]) -> None:
     lines = (measured[0] / "bench.md").read_text().splitlines()
     speeds = [line for line in lines if line.startswith("| base | s")]
-    assert len(speeds) == 4
-    assert [line.count("%") for line in speeds] == [2, 1, 2, 2]  # of the peak, and ours of the goal
+    assert len(speeds) == 8
+    assert [line.count("%") for line in speeds] == [2, 1, *[2] * 6]  # of the peak, and ours of the goal
     assert any(line.startswith("| bf16, padded attention |") and line.endswith("| yes |") for line in lines)
     assert not any("failed" in line for line in lines)
+    assert any(line.startswith("profile-base-s512, a step: ms ") and "waits 0.0" in line for line in lines)
+    assert any(line.startswith("| 12 heads of 64 |") for line in lines)
+
+
+def test_a_profile_counts_what_a_step_asks_for(measured: tuple[Path, dict[str, Any]]) -> None:
+    """On a CPU torch's own operations stand for kernels."""
+    found = measured[1]["parts"]["profile-base-s512"]["profile"]
+    assert found["launches"] > 100 and 0 < found["busy"] <= 1 and found["waits"] == found["pageable_copies"] == 0
+    times = list(found["kernels_ms"].values())
+    assert times == sorted(times, reverse=True) and sum(times) < 1.1 * found["ms"]
+    assert any("mm" in name for name in found["kernels_ms"])
+    alone = measured[1]["parts"]["attention"]["attention"]["16 heads of 128"]
+    assert alone["efficient, padded"] is not None and isinstance(alone["flash 3"], str)
 
 
 def test_other_conditions_and_unknown_parts_are_refused(measured: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
@@ -94,7 +107,7 @@ def test_other_conditions_and_unknown_parts_are_refused(measured: tuple[Path, di
         "3 variants-base-s512"
         in albert("bench", "gpu", "--out", tmp_path / "new", "--part", "fp9", *TINY, expect=2).err
     )
-    assert "--part 4" in albert("bench", "gpu", "--out", tmp_path / "new", "--part", 4, *TINY, expect=2).err
+    assert "--part 7" in albert("bench", "gpu", "--out", tmp_path / "new", "--part", 7, *TINY, expect=2).err
     wrong = albert("bench", "gpu", "--out", tmp_path / "new", *TINY, "-s", "model.hiden_size=3", expect=2).err
     assert "hiden_size" in wrong and not (tmp_path / "new").exists()
 

@@ -132,6 +132,24 @@ def test_weights_keep_their_sizes_and_nothing_is_compiled_again(monkeypatch: pyt
     assert seen.graphs == 2  # all tokens, and the rows of the last layer
 
 
+def test_the_losses_are_compiled_once_for_batches_of_all_sizes(
+    make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch._dynamo.reset()
+    objectives._fused.cache_clear()
+    seen, plain, job = Sizes(), torch.compile, make_job(train__micro_batch_size=3)
+    parts = [part for step in range(6) for part in job.draw(step, Group())]
+    expected = [job.loss_sums(part.data) for part in parts]
+    monkeypatch.setattr(torch, "compile", lambda function, **options: plain(function, backend=seen, **options))
+    job.settings = replace(job.settings, train=replace(job.settings.train, compile="on"))
+    for part, sums in zip(parts, expected, strict=True):
+        found = job.loss_sums(part.data)
+        assert found.keys() == sums.keys() and all(torch.equal(found[name], sums[name]) for name in sums)
+    assert seen.graphs == 1
+    objectives._fused.cache_clear()
+    torch._dynamo.reset()
+
+
 def raising(function: Any, **options: Any) -> Any:
     def fail(*given: Any) -> Any:
         raise torch._dynamo.exc.InternalTorchDynamoError("fatal error: Python.h: No such file or directory")

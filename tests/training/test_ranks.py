@@ -263,10 +263,10 @@ import os, signal, sys
 from albert_cli.cli import main
 from albert_cli.training.loop import Loop
 
-step = Loop._step
+step, victim = Loop._step, sys.argv[1]
 
 def once(self, parts):
-    if self.state.step == 7 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and os.environ["RANK"] == sys.argv[1]:
+    if self.state.step == 7 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and os.environ["RANK"] == victim:
         os.kill(os.getpid(), signal.SIGKILL)
     step(self, parts)
 
