@@ -73,7 +73,10 @@ def measure(config: ModelConfig, device: torch.device) -> dict[str, Any]:
     for name, form in FORMS.items():
         if not form.compiled or usual.compile == "on":
             with console.progress(f"correctness: {name}", None):
-                forms[name] = _compared(computed(config, drawn, form, device), expected, TOLERANCES[form.precision])
+                before = _graphs()
+                found = _compared(computed(config, drawn, form, device), expected, TOLERANCES[form.precision])
+                found["is_right"] &= not form.compiled or _graphs() > before  # it really was compiled
+                forms[name] = found
     return {
         "sequences": _SEQUENCES,
         "tokens": len(drawn.ids),
@@ -81,6 +84,10 @@ def measure(config: ModelConfig, device: torch.device) -> dict[str, Any]:
         "forms": forms,
         "is_right": all(found["is_right"] for found in forms.values()),
     }
+
+
+def _graphs() -> int:
+    return int(torch._dynamo.utils.counters["stats"]["unique_graphs"])
 
 
 def computed(config: ModelConfig, drawn: PackedBatch, form: Form, device: torch.device) -> tuple[Tensor, Tensor]:

@@ -13,7 +13,6 @@ from typing import Final
 
 import torch
 from torch import Tensor, nn
-from torch._dynamo import maybe_mark_dynamic
 from torch.utils.checkpoint import checkpoint
 
 from albert_cli.model.block import AttentionWeights, BlockSettings, FeedForwardWeights, block, has_varlen
@@ -104,6 +103,8 @@ class Encoder(nn.Module):
         It has a form each for all tokens and for a head's rows, for training and evaluation, for lengths that differ
         and that are the same, for one sequence and for several: more than torch would make before it gave up.
         """
+        from torch._dynamo import maybe_mark_dynamic  # the compiler: it takes as long to import as torch
+
         limits = torch._dynamo.config
         limits.recompile_limit = max(limits.recompile_limit, _FORMS)
         by_offsets, padded = torch.compile(block), torch.compile(block, dynamic=True)

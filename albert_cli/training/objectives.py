@@ -12,7 +12,6 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch._dynamo import maybe_mark_dynamic
 
 from albert_cli.counting import costs
 from albert_cli.data.batches import PackedBatch, PairSettings, batch, lengths
@@ -114,12 +113,7 @@ class PretrainingJob(Job):
         """Summed cross-entropy at the masked positions, and over the sequences that have an order; what is right."""
         logits = self.model(data.tokens)
         given = (logits.masked, logits.sentence_order, data.labels, data.order)
-        if self.settings.train.compile == "on":
-            for tensor in given:  # whose first sizes differ from batch to batch
-                maybe_mark_dynamic(tensor, 0)
-            sums = dict(_fused()(*given))
-        else:
-            sums = _sums(*given)
+        sums = dict(_fused()(*given)) if self.settings.train.compile == "on" else _sums(*given)
         if self.teacher:
             sums["distill_loss"] = self.teacher.loss(logits.masked, data.tokens)
         return sums
@@ -195,7 +189,16 @@ def _sums(masked_MV: Tensor, order_NC: Tensor, labels_M: Tensor, labels_N: Tenso
 @cache
 def _fused() -> Callable[..., dict[str, Tensor]]:
     """The same, compiled: a vocabulary wide, logits are read and written in few passes."""
-    return torch.compile(_sums)
+    from torch._dynamo import maybe_mark_dynamic
+
+    compiled = torch.compile(_sums)
+
+    def sums(*given: Tensor) -> dict[str, Tensor]:
+        for tensor in given:  # their first sizes differ from batch to batch
+            maybe_mark_dynamic(tensor, 0)
+        return compiled(*given)
+
+    return sums
 
 
 def right(logits: Tensor, labels: Tensor) -> Tensor:
