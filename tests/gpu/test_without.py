@@ -22,6 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from albert_cli import machine, ranks
 from albert_cli.bench import memory
 from albert_cli.cli.app import _known
+from albert_cli.counting import costs
 from albert_cli.errors import ConfigError
 from albert_cli.model import packing
 from albert_cli.model.block import gelu_new, has_varlen
@@ -405,6 +406,15 @@ def test_micro_batches_are_as_large_as_the_memory(monkeypatch: pytest.MonkeyPatc
     assert plan.micro_tokens(recipe, CPU, Group()) == 0
     auto = BatchSettings(micro_tokens="auto")
     assert auto.sequences(recipe.train, length) == recipe.train.micro_batch_size
+
+
+def test_the_plan_says_what_is_sent(make_job: MakeJob) -> None:
+    recipe = make_job().settings
+    parameters = costs.count(recipe.model).total
+    assert plan.sent_bytes(recipe, Group()) == 0
+    assert plan.sent_bytes(recipe, Group(0, 4)) == 2 * 4 * parameters * 3 // 4
+    halved = replace(recipe, train=replace(recipe.train, communication="bf16"))
+    assert plan.sent_bytes(halved, Group(0, 4)) == 2 * 2 * parameters * 3 // 4
 
 
 def test_times_are_kept_where_the_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
