@@ -163,13 +163,12 @@ def test_the_compiled_block_is_one_function_for_every_layer(monkeypatch: pytest.
     plain = [gradients(model, seed) for seed in batches]
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
-    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 1)
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
-    device.place(model, replace(TrainSettings(), compile="on"), CPU)
-    for seed in batches:
-        for name, found in gradients(model, seed).items():
-            assert torch.allclose(found, plain[seed][name], rtol=1e-4, atol=1e-5), name
+    with torch._dynamo.config.patch(recompile_limit=1):  # monkeypatch would leave it deleted
+        device.place(model, replace(TrainSettings(), compile="on"), CPU)
+        for seed in batches:
+            for name, found in gradients(model, seed).items():
+                assert torch.allclose(found, plain[seed][name], rtol=1e-4, atol=1e-5), name
     # Two forms of it, for six layers' applications a pass: all tokens, and the last layer's rows.
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 2
-    monkeypatch.undo()
     torch._dynamo.reset()
