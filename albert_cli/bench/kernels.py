@@ -13,6 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.profiler import ProfilerActivity
 
 from albert_cli.bench.harness import Step, alternate
+from albert_cli.errors import AlbertError
 from albert_cli.machine import synchronize
 
 _Type: Any = vars(torch.autograd)["DeviceType"]
@@ -37,6 +38,8 @@ def profile(step: Step, device: torch.device, steps: int = 5) -> dict[str, Any]:
         synchronize(device)
     events: Any = found.events()
     kernels = [e for e in events if e.device_type == (_Type.CUDA if is_cuda else _Type.CPU)]
+    if not kernels:
+        raise AlbertError("torch's profiler saw no kernel run", "see whether this user may profile the GPU (CUPTI)")
     ran = sorted((e.time_range.start, e.time_range.end) for e in kernels)
     busy, until = 0.0, ran[0][0]
     for start, end in ran:

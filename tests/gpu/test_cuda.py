@@ -254,7 +254,7 @@ def test_a_step_waits_once_and_compiles_nothing_again(make_job: MakeJob, recipe:
     for _ in range(200):
         next(taken)
         graphs.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
-    assert graphs[10] == graphs[-1] <= 3
+    assert graphs[10] == graphs[-1] <= 4  # three of the block, and the losses
     found = kernels.profile(lambda: float(next(taken) is None), CUDA)
     taken.close()
     assert found["waits"] == 1 and found["pageable_copies"] == 0, found  # the finite check
