@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from albert_cli.bench.step import full_batch
 from albert_cli.data.batches import PackedBatch
 from albert_cli.errors import ConfigError
 from albert_cli.model import hub
@@ -100,6 +99,8 @@ def sparse(config: ModelConfig, form: str, length: int, device: torch.device) ->
             "max_position_embeddings": length + _BLOCK,
         }
         model = transformers.BigBirdModel(transformers.BigBirdConfig(**shape, **given), add_pooling_layer=False)
+    from albert_cli.bench.step import full_batch  # which imports this module
+
     model.to(device).train()
 
     def states(tokens: int) -> Tensor:

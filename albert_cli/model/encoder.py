@@ -117,7 +117,7 @@ class Encoder(nn.Module):
             rows: Rows | None,
             settings: BlockSettings,
         ) -> Tensor:
-            if not settings.varlen:
+            if not settings.varlen or grid.near is not None:
                 return padded(x, a, f, grid, rows, settings)
             # Lengths differ from batch to batch, widths never do: kernels for any width would be slower.
             for tensor in (x, grid.offsets, *((rows.index, rows.grid.offsets) if rows else ())):
