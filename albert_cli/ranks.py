@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from albert_cli.errors import AlbertError
 
@@ -131,7 +131,10 @@ def process_group(device_type: str) -> Iterator[Group]:
         _end_after(_launcher_is_gone)
     try:
         # With its device known NCCL connects at once, and what is wrong is said here and not at the first sum.
-        dist.init_process_group("nccl" if device is not None else "gloo", timeout=_TIMEOUT, device_id=device)
+        backend = "nccl" if device is not None else "gloo"
+        dist.init_process_group(
+            backend, store=_new_store(), rank=rank(), world_size=world_size(), timeout=_TIMEOUT, device_id=device
+        )
         yield Group(rank(), world_size())
     except RuntimeError as error:
         # gloo's errors (closed, reset, timed out) are known by the file that they name alone.
@@ -146,6 +149,17 @@ def process_group(device_type: str) -> Iterator[Group]:
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
+
+
+def _new_store() -> Any:
+    """The group's store, under a name of this attempt: `torchrun` keeps one store when it starts the ranks again.
+
+    A rank would read there where its peer of the attempt before listened, and both could wait for the other to connect.
+    """
+    import torch.distributed as dist
+
+    store, _, _ = next(dist.rendezvous("env://", timeout=_TIMEOUT))
+    return dist.PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
 
 
 def _without_a_sign() -> str:

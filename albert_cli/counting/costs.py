@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MASKED: Final = 0.15  # share of the positions that the masked-word head sees (§4.1)
-# Of BERT's table of batches that fit into a GPU's memory, and beyond it for models with more positions.
-LENGTHS: Final = (64, 128, 256, 320, 384, 512, 1024, 2048, 4096, 8192)
+LENGTHS: Final = (64, 128, 256, 320, 384, 512)  # of BERT's table of batches that fit into a GPU's memory
+LONGER: Final = (1024, 2048, 4096, 8192)  # for models with more positions
 DEVICES: Final = (2, 8, 64, 512)  # the paper trained on 64 to 512
 USABLE: Final = 0.9  # of a memory; the rest is for the device's context, work space and fragments
 

@@ -45,7 +45,7 @@ class Question:
 
     def lengths(self, shape: Shape) -> list[int]:
         """The sequence lengths at which a model's memory is estimated."""
-        usual = (n for n in costs.LENGTHS if n <= shape.config.max_position_embeddings)
+        usual = (n for n in (*costs.LENGTHS, *costs.LONGER) if n <= shape.config.max_position_embeddings)
         return sorted({*usual, self.length(shape)})
 
 
