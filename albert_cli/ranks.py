@@ -156,10 +156,11 @@ def _new_store() -> Any:
 
     A rank would read there where its peer of the attempt before listened, and both could wait for the other to connect.
     """
-    import torch.distributed as dist
+    from torch.distributed.distributed_c10d import PrefixStore
+    from torch.distributed.rendezvous import rendezvous
 
-    store, _, _ = next(dist.rendezvous("env://", timeout=_TIMEOUT))
-    return dist.PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
+    store, _, _ = next(rendezvous("env://", timeout=_TIMEOUT))
+    return PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
 
 
 def _without_a_sign() -> str:
