@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -385,10 +386,20 @@ def test_a_process_group_knows_its_device_and_waits_an_hour(monkeypatch: pytest.
     asked: dict[str, Any] = {}
     monkeypatch.setattr(torch.distributed, "init_process_group", lambda kind, **given: asked.update(given, kind=kind))
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    launcher = torch.distributed.HashStore()  # type: ignore[attr-defined]
+    monkeypatch.setattr(
+        sys.modules["torch.distributed.rendezvous"], "rendezvous", lambda *_, **__: iter([(launcher, 1, 2)])
+    )
     for name, value in (("WORLD_SIZE", "2"), ("RANK", "1"), ("LOCAL_RANK", "1")):
         monkeypatch.setenv(name, value)
-    with ranks.process_group("cuda") as group:
-        assert group == Group(1, 2)
+    stores = []
+    for attempt in ("0", "1"):  # what one attempt leaves in the launcher's store the next one does not find
+        monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", attempt)
+        with ranks.process_group("cuda") as group:
+            assert group == Group(1, 2)
+        stores.append(asked["store"])
+    stores[0].set("address", "old")
+    assert stores[0].check(["address"]) and not stores[1].check(["address"])
     assert asked["kind"] == "nccl" and asked["device_id"] == torch.device("cuda", 1)
     assert asked["timeout"].total_seconds() >= 3600
 
