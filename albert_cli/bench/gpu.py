@@ -86,13 +86,8 @@ def run(out: Path, wanted: Sequence[str], options: Options) -> Found:
         **asdict(replace(options, device=device.type)),
         "overrides": list(options.overrides),
     }
-    found: Found = {"conditions": conditions, "parts": {}}
     with store.lock(out):
-        if (out / JSON).exists():
-            found = store.read_json(out / JSON)
-            if found["conditions"] != conditions:
-                lines = "; ".join(config.differences(found["conditions"], conditions))
-                raise ConfigError(f"{out}: was measured under other conditions: {lines}", "choose another --out")
+        found: Found = harness.found_before(out / JSON, conditions) or {"conditions": conditions, "parts": {}}
         parts = found["parts"]
         for name in names or [name for name in PARTS if parts.get(name, {"failed": ""}).get("failed") is not None]:
             console.note(f"part {list(PARTS).index(name) + 1} of {len(PARTS)}: {name}")

@@ -6,13 +6,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import fmean, median
 from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
 
-from albert_cli import console
+from albert_cli import config, console, store
+from albert_cli.errors import ConfigError
 from albert_cli.machine import matmul, matmul_peak, synchronize
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.ranks import Group
@@ -42,6 +44,20 @@ class Timing:
     def minimum(self) -> float:
         """The least of the seconds: what the machine does when nothing disturbs it."""
         return min(self.seconds)
+
+
+def found_before(file: Path, conditions: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What a bench that goes on has written so far, if anything.
+
+    Raises `ConfigError` where it was measured under other conditions.
+    """
+    if not file.exists():
+        return None
+    found: dict[str, Any] = store.read_json(file)
+    if found["conditions"] != conditions:
+        lines = "; ".join(config.differences(found["conditions"], conditions))
+        raise ConfigError(f"{file.parent}: was measured under other conditions: {lines}", "choose another --out")
+    return found
 
 
 def alternate(variants: Mapping[str, Step], rounds: int, device: torch.device, label: str) -> dict[str, Timing]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from albert_cli import __version__, config, store
+from albert_cli import __version__, store
 from albert_cli.bench import harness
 from albert_cli.bench.speedup import buffer, cut_model, inference, training
 from albert_cli.errors import ConfigError
@@ -36,13 +36,8 @@ def run(models: Sequence[str], out: Path, tokens: int, rounds: int, precision: s
     device = choose_device(device_)
     most = tokens or (2048 if device.type == "cpu" else 65_536)
     conditions = {**harness.conditions(device, precision), "models": list(models), "rounds": rounds}
-    found: dict[str, Any] = {"conditions": conditions, "cells": {}}
     with store.lock(out):
-        if (out / JSON).exists():
-            found = store.read_json(out / JSON)
-            if found["conditions"] != conditions:
-                lines = "; ".join(config.differences(found["conditions"], conditions))
-                raise ConfigError(f"{out}: was measured under other conditions: {lines}", "choose another --out")
+        found: dict[str, Any] = harness.found_before(out / JSON, conditions) or {"conditions": conditions, "cells": {}}
         weights = buffer(models, device)
         made = {name: cut_model(name, weights) for name in models}
         for what, length, batch in ((w, n, b) for w in WHAT for n in LENGTHS for b in BATCHES if n * b <= most):
