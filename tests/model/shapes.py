@@ -12,6 +12,7 @@ from torch import nn
 
 from albert_cli.data.batches import PackedBatch
 from albert_cli.model.config import ModelConfig
+from albert_cli.model.packing import pack
 
 TINY = ModelConfig(
     vocab_size=60,
@@ -86,3 +87,18 @@ def shake(model: nn.Module, seed: int = 0) -> None:
         for parameter in model.parameters():
             if parameter.ndim == 1:
                 parameter.add_(0.3 * torch.randn(parameter.shape, generator=generator))
+
+
+def assert_half_is_close(encoder: nn.Module, batch: PackedBatch) -> None:
+    """The states of an encoder, and the gradients of their squares' sum, point the same way in bf16 and in fp32."""
+    tokens = pack(batch, torch.device("cpu"), batch.masked_index)
+    outputs, gradients = [], []
+    for enabled in (False, True):
+        encoder.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            x = encoder(tokens)
+        x.float().square().sum().backward()
+        outputs.append(x.float().flatten())
+        gradients.append(torch.cat([p.grad.flatten() for p in encoder.parameters() if p.grad is not None]))
+    assert torch.cosine_similarity(outputs[0], outputs[1], dim=0) > 0.9995
+    assert torch.cosine_similarity(gradients[0], gradients[1], dim=0) > 0.995
