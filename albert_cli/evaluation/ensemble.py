@@ -46,7 +46,7 @@ def evaluate_ensemble(request: Request, task: str, names: Sequence[str], out: Pa
         members += [_member(directory, _prepared(request, task, directory), first) for directory in directories[1:]]
         chosen = _greedy(first, members)
         outputs = _average(first, [members[i] for i in chosen])
-        first.task.write_predictions(out, first.dev_examples, outputs)
+        first.task.write_predictions(out, first.inputs.dev_examples, outputs)
         result = _record(first, members, chosen, outputs, started)
         result.write(out / RESULTS)
     return result
@@ -81,7 +81,7 @@ def _member(directory: Path, prepared: Prepared, first: Prepared) -> _Member:
             "an ensemble is of models of the same task",
         )
     model = first.task.load(prepared.checkpoint).to(first.device).eval()
-    dev = first.dev if prepared is first else prepared.inputs.encode(first.dev_examples)
+    dev = first.inputs.dev if prepared is first else prepared.inputs.encode(first.inputs.dev_examples)
     outputs = first.task.predict(model, dev, first.device)
     score = _scores(first, outputs)[first.task.metrics[0]]
     console.note(f"{directory}: {first.task.title} {first.task.metrics[0]} {percent(score)}")
@@ -89,7 +89,7 @@ def _member(directory: Path, prepared: Prepared, first: Prepared) -> _Member:
 
 
 def _scores(first: Prepared, outputs: Any) -> dict[str, float]:
-    found = first.task.evaluation(outputs, first.dev, first.dev_examples)
+    found = first.task.evaluation(outputs, first.inputs.dev, first.inputs.dev_examples)
     return {name: found[name] for name in first.task.metrics}
 
 

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from albert_cli import config, console
-from albert_cli.errors import ConfigError, MissingData
+from albert_cli.errors import ConfigError
 from albert_cli.evaluation import parallel
 from albert_cli.evaluation.parallel import Job
 from albert_cli.evaluation.single import NoneEnded, evaluate_task, prepare_task, refuse_foreign
 from albert_cli.evaluation.suite import GLUE
 from albert_cli.results import RESULTS, Point, Search
-from albert_cli.training.intermediate import (
-    from_intermediate,
-    intermediate_task,
-    prepare_intermediate,
-    train_intermediate,
-    without_intermediate,
-)
-from albert_cli.training.task_setup import Prepared, Request
+from albert_cli.tasks.spec import find_task
+from albert_cli.training.intermediate import intermediate_task, with_intermediate
+from albert_cli.training.task_setup import Request
 
 # What people search, by the names that they use.
 SHORT = {
@@ -76,19 +71,10 @@ def search(request: Request, task: str, lists: Sequence[str], out: Path) -> Sear
     points = parse(lists)
     refuse_foreign(out, RESULTS, *map(_folder, points), "start-*")
     found = [_combination(request, task, point, out) for point in points]
-    starts: dict[str, Prepared] = {}
+    budget = _budget(found, request)
     for i, job in enumerate(found):
-        name = intermediate_task(job.prepared)
-        if name is not None and name not in starts:
-            try:
-                starts[name] = prepare_intermediate(job.prepared, request.overrides)
-            except MissingData as error:
-                found[i] = replace(job, prepared=without_intermediate(job.prepared, error.message))
-    budget = _budget(found, starts, request)
-    made = {n: train_intermediate(found[0].prepared, other, out / f"start-{n}") for n, other in starts.items()}
-    for i, job in enumerate(found):
-        if (name := intermediate_task(job.prepared)) is not None:
-            found[i] = replace(job, prepared=from_intermediate(job.prepared, made[name]))
+        folder = out / f"start-{job.prepared.recipe.start_from}"
+        found[i] = replace(job, prepared=with_intermediate(job.prepared, folder, request.overrides))
     parallel.train(found, request.nproc)
     result = _results(points, found, request.runs, budget)
     result.write(out / RESULTS)
@@ -106,16 +92,16 @@ def _combination(request: Request, task: str, point: Combination, out: Path) -> 
     if prepared.for_scoring:
         hint = "search from a pretrained checkpoint"
         raise ConfigError(f"{request.checkpoint}: is fine-tuned for {prepared.task.title} already", hint)
-    _ = prepared.examples  # what is wrong with them is found out before anything is trained
+    _ = prepared.inputs.examples  # what is wrong with them is found out before anything is trained
     return Job(request, task, prepared, out / _folder(point))
 
 
-def _budget(found: Sequence[Job], starts: Mapping[str, Prepared], request: Request) -> dict[str, int]:
-    """Runs and steps, finished ones included; it is printed."""
-    runs = len(found) * request.runs + len(starts)
-    steps = sum(c.prepared.schedule.total_steps for c in found) * request.runs
-    steps += sum(other.schedule.total_steps for other in starts.values())
-    first = "".join(f", and {other.task.title} before them" for other in starts.values())
+def _budget(found: Sequence[Job], request: Request) -> dict[str, int]:
+    """Runs and steps, finished ones included and those of a task to start from left out; it is printed."""
+    runs = len(found) * request.runs
+    steps = sum(job.prepared.schedule.total_steps for job in found) * request.runs
+    starts = dict.fromkeys(find_task(name).title for job in found if (name := intermediate_task(job.prepared)))
+    first = "".join(f", and {title} before them" for title in starts)
     console.note(
         f"{len(found)} combinations, {request.runs} seed{'s' if request.runs != 1 else ''} each{first}: {runs} runs, "
         f"{steps:,} steps, finished runs included"

@@ -45,7 +45,9 @@ def prepare_task(request: Request, task: str) -> Prepared:
     recipe, made_for = prepared.recipe, prepared.checkpoint.finetuned_for
     if made_for is not None:  # inputs are made as in its fine-tuning
         recipe = resolve(task, [*prepared.task.as_trained(made_for), *request.overrides], request.recipes)
-    return prepared_by(recipe, request, prepared.task, prepared.checkpoint, prepared.vocabulary, for_scoring=True)
+    return prepared_by(
+        recipe, request, prepared.task, prepared.checkpoint, prepared.inputs.vocabulary, for_scoring=True
+    )
 
 
 def _is_scored(prepared: Prepared) -> bool:
@@ -141,7 +143,7 @@ def _baselines(prepared: Prepared, runs: Sequence[Result]) -> dict[str, dict[str
         p = prepared.for_seed(run_.seed or 0)
         key = (p.task.name, p.provenance["data"])
         if key not in _seen:
-            _seen[key] = baselines(p.task, p.examples[str(p.task.train_split)], p.dev_examples)
+            _seen[key] = baselines(p.task, p.inputs.train_examples, p.inputs.dev_examples)
         each.append(_seen[key])
     return {
         name: {metric: statistics.median(found[name][metric] for found in each) for metric in of_first}
@@ -202,7 +204,7 @@ def _score(prepared: Prepared, out: Path) -> Result:
     refuse_foreign(out, *SCORING)
     with store.lock(out):
         try:
-            _ = prepared.examples
+            _ = prepared.inputs.examples
         except MissingData:
             if prepared.task.train_split is not None:
                 raise
@@ -218,7 +220,7 @@ def _score(prepared: Prepared, out: Path) -> Result:
         result, outputs = prepared.results(model)
         seconds = round(time.monotonic() - started, 2)
         result = result.model_copy(update={"initial": "task checkpoint", "seconds": seconds})
-        prepared.task.write_predictions(out, prepared.dev_examples, outputs)
+        prepared.task.write_predictions(out, prepared.inputs.dev_examples, outputs)
         result.write(out / RESULTS)
     return result
 

@@ -103,7 +103,7 @@ def _with_data(request: Request) -> tuple[dict[str, Prepared], dict[str, str]]:
     for name in SCORED:
         try:
             prepared = prepare_task(request, name)
-            _ = prepared.examples
+            _ = prepared.inputs.examples
         except MissingData as error:
             left_out[name] = error.message
             console.warn(f"{TASKS[name].title} is left out: {error.message}")

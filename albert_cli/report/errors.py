@@ -97,7 +97,8 @@ def _worst(found: Sequence[Predicted]) -> list[Block]:
     if not rows:
         return []
     texts = [name for name in _TEXTS if any(j.example.get(name) for j in rows)] or ["id"]
-    kind = _error_name(rows[0])
+    first = rows[0].example
+    kind = "F1" if "f1" in first else "its probability, %" if isinstance(first.get("label"), str) else "off by"
     cells = [[*(_text(j.example.get(name)) for name in texts), _gold(j), _predicted(j), _error(j, kind)] for j in rows]
     headers = [*(name.replace("_", " ") for name in texts), "is", "predicted", kind]
     summary = f"The {len(rows)} worst of {len(found):,} examples" if len(rows) > 1 else "The one error"
@@ -125,12 +126,6 @@ def _predicted(found: Predicted) -> str:
     if len(times) == 1:
         return times[0][0]
     return ", ".join(f"{prediction} ({n} of {len(found.lines)})" for prediction, n in times)
-
-
-def _error_name(found: Predicted) -> str:
-    if "f1" in found.example:
-        return "F1"
-    return "its probability, %" if isinstance(found.example.get("label"), str) else "off by"
 
 
 def _error(found: Predicted, kind: str) -> str:

@@ -56,7 +56,6 @@ class Evaluation:
     model: str
     record: Result
     curves: Mapping[str, Points]  # seed -> (step, score on dev)
-    protocol: Mapping[str, str]
     path: Path
     folders: Sequence[Path] = ()  # of its runs, a seed each
 
@@ -88,6 +87,15 @@ class Evaluation:
         found = {MAJORITY: record.majority} if record.majority is not None else {}
         found |= {CLASSICAL: record.classical[1]} if record.classical else {}
         return found | numbers(record.baselines)
+
+    @property
+    def protocol(self) -> dict[str, str]:
+        """Steps, batch, rate and sizes: what a score must never be shown without."""
+        record = self.record
+        counts = {"steps": record.steps, "batch": record.batch_size}
+        counts |= {split: record.examples.get(split) for split in ("train", "dev")}
+        found = {name: f"{count:,}" for name, count in counts.items() if count is not None}
+        return found | ({"learning rate": f"{record.lr:g}"} if record.lr else {})
 
     @property
     def part(self) -> int:
@@ -153,7 +161,8 @@ def collect(directories: Sequence[Path]) -> Found:
         if not directory.is_dir():
             raise InputError(f"{directory}: no such directory", "name the directories that the other verbs wrote")
     paths = list(_walk(directories))
-    runs, data = [p for p in paths if _is_pretraining(p)], [p for p in paths if _is_data(p)]
+    runs = [p for p in paths if not (p / RESULTS).exists() and any("mlm_loss" in of for of in curves(p))]
+    data = [p for p in paths if _is_data(p)]
     names, facts = short_names([*runs, *data]), {p: _DataFacts.read(p / "data.json") for p in paths}
     pretraining = [_read_pretraining(path, names[path]) for path in runs]
     known = {mark: f"{run.name}, {step}" for run in pretraining for mark, step in run.checkpoints.items()}
@@ -214,10 +223,6 @@ def _is_data(path: Path) -> bool:
     return manifest is not None and manifest.kind == "data"
 
 
-def _is_pretraining(path: Path) -> bool:
-    return not (path / RESULTS).exists() and any("mlm_loss" in found for found in curves(path))
-
-
 def _read_pretraining(path: Path, name: str) -> Pretraining:
     training, heldout = curves(path)
     checkpoints: dict[str, str] = {}
@@ -258,7 +263,6 @@ def _read_evaluation(path: Path, record: Result, checkpoints: Mapping[str, str])
         model=_model_name(record, checkpoints),
         record=record,
         curves={seed: curve for seed, curve in drawn.items() if len(curve) > 1},
-        protocol=_protocol(record, next(iter(folders.values()), path)),
         path=path,
         folders=[folder for seed, folder in folders.items() if seed in record.by_seed],
     )
@@ -274,24 +278,6 @@ def _model_name(record: Result, checkpoints: Mapping[str, str]) -> str:
         if name in (record.initial, mark):
             return control
     return checkpoints.get(mark) or (f"checkpoint {mark[-16:][:8]}" if mark else "model")
-
-
-def _protocol(record: Result, run: Path) -> dict[str, str]:
-    """Steps, batch, rate and sizes: what a score must never be shown without."""
-    single, recipe = Result.read(run / RESULTS), _toml(run / "recipe.toml")
-    examples = record.examples or single.examples
-    values = {
-        "steps": record.steps or single.steps or setting(recipe, "schedule", "total_steps"),
-        "batch": record.batch_size or setting(recipe, "train", "batch_size"),
-        "learning rate": record.lr or setting(recipe, "optimizer", "lr"),
-        "train": examples.get("train"),
-        "dev": examples.get("dev"),
-    }
-    return {
-        key: f"{value:g}" if key == "learning rate" else f"{value:,.0f}"
-        for key, value in values.items()
-        if value is not None
-    }
 
 
 def setting(recipe: Recipe, section: str, key: str) -> float | None:

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from albert_cli.errors import ConfigError, InputError
+from albert_cli.errors import InputError
 from albert_cli.model import hub
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import MultipleChoice
@@ -83,10 +83,8 @@ class Choice(LogitsTask[ChoiceExample]):
         """A sequence for each option, the passage first; all questions have the same number of options.
 
         Question and option keep their last 128 tokens (and at most half of a shorter limit), the passage what room is
-        left, from its beginning. Raises `ConfigError` where the limit leaves no token of either.
+        left, from its beginning.
         """
-        if max_seq_length < SPECIAL_IN_PAIR + 2:
-            raise ConfigError(f"data.max_seq_length = {max_seq_length} leaves no room for two texts", "5 or more")
         size, choices = len(examples), len(examples[0].options) if examples else 1
         assert all(len(e.options) == choices for e in examples), "a task has one number of options"
         texts = TokenizedTexts([e.passage for e in examples] + [a for e in examples for a in e.answers], vocabulary)

@@ -18,13 +18,13 @@ from torch import Tensor, nn
 from albert_cli import console
 from albert_cli.data.arrays import truncated_lengths
 from albert_cli.data.batches import PackedBatch
-from albert_cli.errors import ConfigError, InputError
+from albert_cli.errors import InputError
 from albert_cli.model import hub
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import SequenceClassifier
 from albert_cli.model.packing import pack, put
 from albert_cli.tasks.base import Array, Task, evaluation_batches
-from albert_cli.tasks.features import SPECIAL_IN_PAIR, PairFeatures, Stretches, TokenizedTexts
+from albert_cli.tasks.features import PairFeatures, Stretches, TokenizedTexts
 from albert_cli.tasks.metrics import scores
 from albert_cli.tasks.rows import Line
 from albert_cli.text.vocabulary import Vocabulary
@@ -259,11 +259,8 @@ def text_example(line: Line, inputs: int = 0) -> Example:
 def encode(examples: Sequence[Example], vocabulary: Vocabulary, max_seq_length: int) -> PairFeatures:
     """`[CLS] A [SEP]`, and for pairs `B [SEP]`, cut to `max_seq_length` tokens.
 
-    The longer of two texts loses its last token first, text B on a tie, as in the reference. Raises `ConfigError` where
-    the limit leaves no token of either text.
+    The longer of two texts loses its last token first, text B on a tie, as in the reference.
     """
-    if max_seq_length < SPECIAL_IN_PAIR + 2:
-        raise ConfigError(f"data.max_seq_length = {max_seq_length} leaves no room for two texts", "5 or more")
     texts = TokenizedTexts([e.text_a for e in examples] + [e.text_b or "" for e in examples], vocabulary)
     size = len(examples)
     is_pair = np.fromiter((e.text_b is not None for e in examples), dtype=bool, count=size)

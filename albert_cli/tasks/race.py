@@ -10,7 +10,8 @@ from pydantic import BaseModel
 
 from albert_cli.errors import InputError, MissingData
 from albert_cli.tasks.choice import Choice, ChoiceExample
-from albert_cli.tasks.rows import check_folder, is_hub, parse_as, parse_json, read_hub, read_lines, read_text
+from albert_cli.tasks.rows import check_folder, is_hub, parse_as, read_hub, read_lines, read_text
+from albert_cli.text.records import parse_json
 
 HUB = "hf:ehovy/race"
 LETTERS = ("A", "B", "C", "D")

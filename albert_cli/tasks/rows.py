@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,6 +12,9 @@ from pydantic import BaseModel, ValidationError
 
 from albert_cli import network
 from albert_cli.errors import InputError, MissingData
+from albert_cli.text.lines import Part
+from albert_cli.text.records import json_objects, parquet_rows, parse_json, parse_object, quoted_rows
+from albert_cli.text.sources import Source
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -128,17 +129,6 @@ def read_lines(path: Path) -> list[str]:
     return [line.removesuffix("\r") for line in lines]
 
 
-def parse_json(text: str, where: str, hint: str) -> Any:
-    """The value of a JSON document; raises `InputError` beginning with `where`."""
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        where = f"{where}:{error.lineno}" if "\n" in text else where
-        raise InputError(f"{where}: not valid JSON: {error}", hint) from None
-    except RecursionError:
-        raise InputError(f"{where}: not valid JSON: nested too deeply", hint) from None
-
-
 def parse_as(schema: type[M], text: str, where: str, hint: str) -> M:
     """A JSON document by a schema; raises `InputError` with the path of what does not fit, as `data[0].title`."""
     try:
@@ -149,21 +139,13 @@ def parse_as(schema: type[M], text: str, where: str, hint: str) -> M:
         raise InputError(f"{where}: {path or 'the document'}: {first['msg']}", hint) from None
 
 
-def parse_object(text: str, where: str, hint: str) -> dict[str, Any]:
-    """The values of a JSON object; raises `InputError` beginning with `where` for anything else."""
-    value = parse_json(text, where, hint)
-    if not isinstance(value, dict):
-        raise InputError(f"{where}: not a JSON object", hint)
-    return value
-
-
 def read_delimited(path: Path, delimiter: str = "\t", *, quoting: bool = False, header: bool = True) -> Rows:
     """A delimited file; without quoting every line is a row and every quote a character, as in GLUE."""
-    if quoting:
-        cells, lines = _read_quoted(path, delimiter)
-    else:
-        cells = [line.split(delimiter) for line in read_lines(path)]
-        lines = list(range(1, len(cells) + 1))
+    found = enumerate(read_lines(path), start=1)
+    where = f"{path}:{{}}".format
+    rows = quoted_rows(found, where, delimiter) if quoting else ((n, line.split(delimiter)) for n, line in found)
+    numbered = list(rows)
+    lines, cells = [number for number, _ in numbered], [row for _, row in numbered]
     if not header:
         return Rows(str(path), (), cells, lines)
     if not cells:
@@ -171,32 +153,12 @@ def read_delimited(path: Path, delimiter: str = "\t", *, quoting: bool = False, 
     return Rows(str(path), tuple(cells[0]), cells[1:], lines[1:])
 
 
-def _read_quoted(path: Path, delimiter: str) -> tuple[list[list[str]], list[int]]:
-    csv.field_size_limit(2**31 - 1)  # the module refuses fields of more than 128 KiB otherwise
-    reader = csv.reader(io.StringIO(read_text(path), newline=""), delimiter=delimiter, strict=True)
-    cells: list[list[str]] = []
-    lines: list[int] = []
-    start = 1
-    try:
-        for row in reader:
-            if row:  # the module gives [] for a blank line
-                cells.append(row)
-                lines.append(start)
-            start = reader.line_num + 1
-    except csv.Error as error:
-        raise InputError(f"{path}:{start}: {error}", "a quote that is not closed or not doubled") from None
-    return cells, lines
-
-
 def read_jsonl(path: Path) -> Rows:
     """One JSON object a line; its keys are the columns, those of the first line being required of all."""
     columns: tuple[str, ...] = ()
     cells: list[list[str]] = []
     lines: list[int] = []
-    for number, line in enumerate(read_lines(path), start=1):
-        if not line.strip():
-            continue
-        values = parse_object(line, f"{path}:{number}", "one JSON object a line")
+    for number, values in json_objects(enumerate(read_lines(path), start=1), f"{path}:{{}}".format):
         columns = columns or tuple(values)
         if missing := [name for name in columns if name not in values]:
             hint = "write null where there is nothing"
@@ -208,17 +170,8 @@ def read_jsonl(path: Path) -> Rows:
 
 def read_parquet(path: Path) -> Rows:
     """A Parquet file; its rows count from 1 in messages."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        table = pq.read_table(path)
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file") from None
-    except (pa.ArrowException, OSError) as error:
-        reason = str(error).partition("\n")[0]
-        raise InputError(f"{path}: not a readable Parquet file ({reason})", "copy it again") from None
-    return _by_column(str(path), {name: table[name].to_pylist() for name in table.column_names})
+    rows = [row for _, row in parquet_rows(Part(Source(str(path), "parquet")))]
+    return _by_column(str(path), {name: [row[name] for row in rows] for name in rows[0]} if rows else {})
 
 
 def _by_column(origin: str, columns: Mapping[str, Sequence[object]]) -> Rows:

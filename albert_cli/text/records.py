@@ -1,6 +1,6 @@
 """Files of records, read row by row: JSON lines, CSV and TSV, Parquet, the Hub; and SQuAD's and RACE's texts.
 
-`json_lines`, `delimited` and `parquet_rows` serve corpora and labelled tables alike.
+`json_objects`, `quoted_rows` and `parquet_rows` serve corpora and labelled tables alike.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import csv
 import json
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import accumulate, groupby
 from operator import itemgetter
 from typing import Any
@@ -33,55 +34,60 @@ Numbered = Iterator[tuple[int, str]]  # line (row, file) number from 1 in the pa
 _ROWS = 64  # rows of a Parquet file decoded at a time
 
 
-def parse_json(text: str | bytes, where: str | Callable[[], str], hint: str) -> Any:
+def parse_json(text: str, where: str | Callable[[], str], hint: str) -> Any:
     """The value of a JSON text; raises `InputError` with `where` it stands (asked for only then) and the hint."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         place = where if isinstance(where, str) else where()
-        raise InputError(f"{place}: not valid JSON ({error})", hint) from None
+        if isinstance(error, RecursionError):
+            raise InputError(f"{place}: not valid JSON (nested too deeply)", hint) from None
+        line = f":{error.lineno}" if isinstance(error, json.JSONDecodeError) and "\n" in text else ""
+        raise InputError(f"{place}{line}: not valid JSON ({error})", hint) from None
+
+
+def parse_object(text: str, where: str | Callable[[], str], hint: str) -> dict[str, Any]:
+    """The same of a JSON object; raises `InputError` for any other value."""
+    value = parse_json(text, where, hint)
+    if not isinstance(value, dict):
+        raise InputError(f"{where if isinstance(where, str) else where()}: not a JSON object", hint)
+    return value
 
 
 # ---------------------------------------------------------------- rows
 
 
-def json_lines(part: Part, settings: ReadSettings, tally: Tally) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(line, object) of a file with a JSON object a line; blank lines are allowed."""
-    for number, line in text_lines(part, settings, tally):
-        if not line or line.isspace():
-            continue
-        record = parse_json(line, lambda number=number: part.at(number), "one JSON object a line")  # type: ignore[misc]
-        if not isinstance(record, dict):
-            raise InputError(f"{part.at(number)}: not a JSON object", "one JSON object a line")
-        yield number, record
+def json_objects(lines: Numbered, at: Callable[[int], str]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(line, object) of lines with a JSON object each; blank ones are allowed. `at` says where a line stands."""
+    for number, line in lines:
+        if line and not line.isspace():
+            yield number, parse_object(line, partial(at, number), "one JSON object a line")
 
 
-def delimited(part: Part, settings: ReadSettings, tally: Tally) -> Iterator[tuple[int, list[str]]]:
-    """(first line, cells) of every row of a table that is not blank, its header included.
+def quoted_rows(
+    lines: Numbered, at: Callable[[int], str], delimiter: str = ",", longest: int = 2**31 - 1
+) -> Iterator[tuple[int, list[str]]]:
+    """(first line, cells) of every row that is not blank, quoted as RFC 4180 says: a quoted cell may hold line ends.
 
-    `.csv` has commas and quotes as RFC 4180 says, a quoted cell may hold line ends; in `.tsv` every line is a row,
-    every tab a border and every quote a character.
+    Only a line feed ends a row; a carriage return within a cell must be quoted. `longest`: characters of a cell.
     """
-    if part.source.kind == "tsv":
-        yield from ((n, line.split("\t")) for n, line in text_lines(part, settings, tally) if line.strip())
-        return
     start = following = 1
 
-    def lines() -> Iterator[str]:
+    def ended() -> Iterator[str]:
         nonlocal following
-        for number, line in text_lines(part, settings, tally):
+        for number, line in lines:
             following = number + 1
             yield line + "\n"
 
-    csv.field_size_limit(settings.max_line)
+    csv.field_size_limit(longest)  # 128 KiB by itself
     try:
-        for cells in csv.reader(lines(), strict=True):
+        for cells in csv.reader(ended(), delimiter=delimiter, strict=True):
             if cells:
                 yield start, cells
             start = following
     except csv.Error as error:
         hint = "a quote that is not closed or not doubled, or --max-line is too small"
-        raise InputError(f"{part.at(start)}: {error}", hint) from None
+        raise InputError(f"{at(start)}: {error}", hint) from None
 
 
 def parquet_rows(part: Part, columns: Sequence[str] | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -121,7 +127,7 @@ def no_field(where: str, name: str, known: Sequence[str]) -> InputError:
 
 def read_json_texts(part: Part, settings: ReadSettings, tally: Tally) -> Numbered:
     """The text field of each JSON object."""
-    for number, record in json_lines(part, settings, tally):
+    for number, record in json_objects(text_lines(part, settings, tally), part.at):
         text = record.get(settings.text_field)
         if not isinstance(text, str):
             raise no_field(part.at(number), settings.text_field, list(record))
@@ -129,8 +135,13 @@ def read_json_texts(part: Part, settings: ReadSettings, tally: Tally) -> Numbere
 
 
 def read_table(part: Part, settings: ReadSettings, tally: Tally) -> Numbered:
-    """The text column of a table with a header."""
-    rows = delimited(part, settings, tally)
+    """The text column of a table with a header; in `.tsv` every line is a row and every quote a character."""
+    lines = text_lines(part, settings, tally)
+    rows: Iterator[tuple[int, list[str]]]
+    if part.source.kind == "csv":
+        rows = quoted_rows(lines, part.at, longest=settings.max_line)
+    else:
+        rows = ((number, line.split("\t")) for number, line in lines if line.strip())
     line, header = next(rows, (1, None))
     if header is None:
         return
@@ -178,7 +189,7 @@ def read_task(part: Part, settings: ReadSettings, tally: Tally) -> Numbered:
         return
     name, kind = part.source.name, part.source.kind
     task, hint = "RACE" if kind == "race" else "SQuAD", "JSON lines end in .jsonl"
-    value = parse_json(data, f"{name}: not a file of {task}'s format", hint)
+    value = parse_json(data, name, f"it is read as a file of {task}'s format; {hint}")
     try:
         if kind == "race":
             texts = [value["article"]]

@@ -52,7 +52,7 @@ class TaskJob(Job):
         return self.model.config  # type: ignore[return-value]
 
     def draw(self, step: int, group: Group) -> list[MicroBatch]:
-        settings, train = self.settings.train, self.prepared.train
+        settings, train = self.settings.train, self.prepared.inputs.train
         index = train.batch_index(settings.seed, step, settings.batch_size)
         parts = []
         for number, start, stop in micro_batches(settings.batch_size, settings.micro_batch_size, group):
@@ -66,8 +66,8 @@ class TaskJob(Job):
 
     def evaluate(self, group: Group) -> dict[str, float]:
         p = self.prepared
-        self.outputs = p.task.predict(self.model, p.dev, p.device)
-        return p.task.evaluation(self.outputs, p.dev, p.dev_examples)
+        self.outputs = p.task.predict(self.model, p.inputs.dev, p.device)
+        return p.task.evaluation(self.outputs, p.inputs.dev, p.inputs.dev_examples)
 
     def score(self, metrics: Mapping[str, float]) -> float:
         """The task's first metric chooses the checkpoint (§4.2: early stopping on dev)."""
@@ -83,7 +83,7 @@ class TaskJob(Job):
             named = str(store.read_json(staging / "config.json")["architectures"][0])
             architecture = f"For{named.partition('For')[2]}"
             card.write(staging, card.finetuned(self.config, p.task.title, metrics, self.recipe, architecture))
-            p.task.write_predictions(staging, p.dev_examples, self.outputs)
+            p.task.write_predictions(staging, p.inputs.dev_examples, self.outputs)
         needed = {directory, *(_best(self.out, _best_step(saved)) for saved in store.saved_steps(self.out))}
         for old in set(self.out.glob("best-*")) - needed:
             store.remove_directory(old)
@@ -92,7 +92,7 @@ class TaskJob(Job):
         task = self.prepared.task
         made_for = hub.FinetunedFor(task.name, task.inputs, self.settings.data.max_seq_length)
         task.write_model(self.model, directory, made_for)
-        self.prepared.vocabulary.copy_to(directory, self.config.max_position_embeddings)
+        self.prepared.inputs.vocabulary.copy_to(directory, self.config.max_position_embeddings)
 
 
 def finetune(
@@ -103,14 +103,11 @@ def finetune(
     Returns its result. A finished run with the same recipe is verified and not repeated. One that diverged goes
     on from its last checkpoint, or, unless `again`, is not repeated either: it raises what it raised then.
     """
-    if seed is not None:
-        prepared = prepared.for_seed(seed)
+    train = prepared.recipe.train if seed is None else dataclasses.replace(prepared.recipe.train, seed=seed)
+    prepared = prepared.for_seed(train.seed)
     s = prepared.schedule
-    recipe = dataclasses.replace(
-        prepared.recipe, schedule=TaskSchedule(s.total_steps, None, s.warmup_steps, s.warmup_ratio)
-    )
-    if seed is not None:
-        recipe = dataclasses.replace(recipe, train=dataclasses.replace(recipe.train, seed=seed))
+    schedule = TaskSchedule(s.total_steps, None, s.warmup_steps, s.warmup_ratio)
+    recipe = dataclasses.replace(prepared.recipe, schedule=schedule, train=train)
     with run.reported(out) as status:
         old = run.saved_recipe(out, resume)
         recipe = dataclasses.replace(recipe, train=run.keep_auto(recipe.train, old))
@@ -155,8 +152,7 @@ def _train(prepared: Prepared, recipe: FinetuneRecipe, out: Path, status: run.St
                 store.write_bytes(staging / path.name, path.read_bytes())
     hub.load_into(model, hub.read(out), "all")
     result, outputs = p.results(model, recipe.train.precision)
-    train = p.examples[str(p.task.train_split)]
-    collapsed = collapse_reason(p.task, outputs, p.dev, train, out / "metrics.jsonl", result)
+    collapsed = collapse_reason(p.task, outputs, p.inputs.dev, p.inputs.train_examples, out / "metrics.jsonl", result)
     if collapsed:
         console.warn(f"{p.task.title} seed {seed} collapsed: {collapsed}; {_REMEDY}")
     of_run = {"seed": seed, "best_step": state.best_step, "collapsed": collapsed, "seconds": round(state.seconds, 2)}
@@ -167,12 +163,7 @@ def _train(prepared: Prepared, recipe: FinetuneRecipe, out: Path, status: run.St
 
 
 def collapse_reason(
-    task: Task[Any, Any, Any],
-    outputs: Any,
-    dev: Any,
-    train: Sequence[Any],
-    journal: Path,
-    result: Result,
+    task: Task[Any, Any, Any], outputs: Any, dev: Any, train: Sequence[Any], journal: Path, result: Result
 ) -> str | None:
     """Why a run counts as collapsed, in a few words: constant predictions, or a loss at chance. None for any other.
 

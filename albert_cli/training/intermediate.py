@@ -24,13 +24,10 @@ def intermediate_task(prepared: Prepared) -> str | None:
     return None if find_task(name).has_head(prepared.checkpoint) else name
 
 
-def prepare_intermediate(prepared: Prepared, overrides: Sequence[str] | None = None) -> Prepared:
-    """The task to start from, made ready with the same overrides or others; raises `MissingData` without its data."""
-    request = prepared.request
-    others = tuple(text for text in (request.overrides if overrides is None else overrides) if not _is_start(text))
-    other = prepare(prepared.recipe.start_from, dataclasses.replace(request, overrides=others))
-    _ = other.examples
-    return other
+def prepare_intermediate(prepared: Prepared, overrides: Sequence[str]) -> Prepared:
+    """The task to start from, made ready with these overrides."""
+    kept = tuple(text for text in overrides if not _is_start(text))
+    return prepare(prepared.recipe.start_from, dataclasses.replace(prepared.request, overrides=kept))
 
 
 def from_intermediate(prepared: Prepared, directory: Path) -> Prepared:
@@ -57,21 +54,20 @@ def _is_start(override: str) -> bool:
     return override.partition("=")[0].strip() == _KEY
 
 
-def with_intermediate(prepared: Prepared, folder: Path) -> Prepared:
-    """Ready to be trained from what the recipe starts from, which is fine-tuned below `folder` if it is not there."""
+def with_intermediate(prepared: Prepared, folder: Path, overrides: Sequence[str] | None = None) -> Prepared:
+    """Ready to be trained from what the recipe starts from, which is fine-tuned below `folder` if it is not there.
+
+    By the same overrides, or by others. From the checkpoint itself, with a warning, where the other task has no data.
+    """
     if intermediate_task(prepared) is None:
         return prepared
-    _ = prepared.examples  # what is wrong with them is found before the other task is trained
+    _ = prepared.inputs.examples  # what is wrong with them is found before the other task is trained
     try:
-        other = prepare_intermediate(prepared)
+        other = prepare_intermediate(prepared, prepared.request.overrides if overrides is None else overrides)
+        _ = other.inputs.examples
     except MissingData as error:
         return without_intermediate(prepared, error.message)
-    return from_intermediate(prepared, train_intermediate(prepared, other, folder))
-
-
-def train_intermediate(prepared: Prepared, other: Prepared, folder: Path) -> Path:
-    """The run below `folder` that a task starts from, fine-tuned if it is not there."""
     out = folder / f"run-{other.recipe.train.seed}"
     console.note(f"{prepared.task.title} starts from {other.task.title}: {out} (-s {_KEY}={PRETRAINED} leaves it out)")
     finetune(other, out, again=False)
-    return out
+    return from_intermediate(prepared, out)

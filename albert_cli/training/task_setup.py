@@ -75,13 +75,33 @@ class Inputs:
 
     @property
     def examples(self) -> dict[str, list[Any]]:
-        """The examples of each split."""
+        """The examples of each split: the training split unless a model is only scored, then every dev split."""
         return _examples(self)
 
     @property
     def features(self) -> dict[str, Features]:
         """The same as tokens."""
         return _features(self)
+
+    @property
+    def train(self) -> Features:
+        """The training split as tokens."""
+        return self.features[str(self.task.train_split)]
+
+    @property
+    def train_examples(self) -> list[Any]:
+        """The training split."""
+        return self.examples[str(self.task.train_split)]
+
+    @property
+    def dev(self) -> Features:
+        """The dev split that chooses the checkpoint, as tokens."""
+        return self.features[self.task.dev_splits[0]]
+
+    @property
+    def dev_examples(self) -> list[Any]:
+        """The dev split that chooses the checkpoint."""
+        return self.examples[self.task.dev_splits[0]]
 
     def encode(self, examples: Sequence[Any]) -> Features:
         """Examples as tokens; a note says how many had to be cut."""
@@ -143,42 +163,11 @@ class Prepared:
         """What is trained or scored."""
         return self.inputs.task
 
-    @property
-    def vocabulary(self) -> Vocabulary:
-        """The checkpoint's."""
-        return self.inputs.vocabulary
-
     def for_seed(self, seed: int) -> Prepared:
         """What a run with this seed takes: the same, or another part of the training examples."""
-        if not self.recipe.data.train_examples or seed == self.recipe.train.seed:
+        if not self.inputs.part or seed == self.inputs.seed:
             return self
-        recipe = dataclasses.replace(self.recipe, train=dataclasses.replace(self.recipe.train, seed=seed))
-        return dataclasses.replace(self, recipe=recipe, inputs=dataclasses.replace(self.inputs, seed=seed))
-
-    @property
-    def examples(self) -> dict[str, list[Any]]:
-        """Every dev split, and the training split before them unless a model is only scored."""
-        return self.inputs.examples
-
-    @property
-    def features(self) -> dict[str, Features]:
-        """The same splits as tokens."""
-        return self.inputs.features
-
-    @property
-    def train(self) -> Features:
-        """The training split."""
-        return self.features[str(self.task.train_split)]
-
-    @property
-    def dev(self) -> Features:
-        """The dev split that chooses the checkpoint."""
-        return self.features[self.task.dev_splits[0]]
-
-    @property
-    def dev_examples(self) -> list[Any]:
-        """The same as examples."""
-        return self.examples[self.task.dev_splits[0]]
+        return dataclasses.replace(self, inputs=dataclasses.replace(self.inputs, seed=seed))
 
     def new_model(self, seed: int, train: TrainSettings | None = None) -> Any:
         """The encoder from the checkpoint (or of step 0, or anew, by `model.initial`) with a new head or the file's."""
@@ -202,21 +191,21 @@ class Prepared:
         check_count_heads(settings.count_heads, settings.spreading_heads, shape)
         assert isinstance(model.encoder, Encoder)
         if self.start is None:  # a start was made with the same settings
-            word_ids = torch.arange(self.vocabulary.first_ordinary_id, shape.vocab_size)
+            word_ids = torch.arange(self.inputs.vocabulary.first_ordinary_id, shape.vocab_size)
             places = self.recipe.data.max_seq_length if settings.spreading_heads else PLACES
             count_words(
-                model.encoder, settings.count_heads, seed=seed, cls_id=self.vocabulary.cls_id, word_ids=word_ids,
+                model.encoder, settings.count_heads, seed=seed, cls_id=self.inputs.vocabulary.cls_id, word_ids=word_ids,
                 places=places, spreading=settings.spreading_heads,
             )  # fmt: skip
         if settings.classifier_bias == "labels":
-            self.task.start_at_labels(model, self.examples[str(self.task.train_split)])
+            self.task.start_at_labels(model, self.inputs.train_examples)
         place(model, train or self.train_settings, self.device)
         return model
 
     @cached_property
     def train_settings(self) -> TrainSettings:
         """The recipe's `[train]` with what "auto" stands for here, for inputs of this length."""
-        items = self.dev if self.for_scoring else self.train
+        items = self.inputs.dev if self.for_scoring else self.inputs.train
         packed, _ = items.batch(np.arange(min(len(items), self.recipe.train.micro_batch_size)))
         lengths = np.diff(packed.offsets)
         return resolve_auto(
@@ -228,7 +217,7 @@ class Prepared:
     def schedule(self) -> ScheduleSettings:
         """The recipe's `[schedule]` in steps; epochs are of the items of training, such as a text's windows."""
         s = self.recipe.schedule
-        return s.in_steps(len(self.train) if s.epochs is not None else 1, self.recipe.train.batch_size)
+        return s.in_steps(len(self.inputs.train) if s.epochs is not None else 1, self.recipe.train.batch_size)
 
     @cached_property
     def majority(self) -> float | None:
@@ -237,10 +226,10 @@ class Prepared:
         if split is None:
             return None
         try:
-            train = self.examples[split] if split in self.examples else self.task.read(split, self.request.data)
+            train = self.inputs.examples.get(split) or self.task.read(split, self.request.data)
         except MissingData:
             return None
-        return self.task.baseline(train, self.dev_examples)
+        return self.task.baseline(train, self.inputs.dev_examples)
 
     # ---------------------------------------------------------------- results.json
 
@@ -258,15 +247,15 @@ class Prepared:
         outputs: dict[str, Any] = {}
         for split in task.dev_splits:
             with autocast(precision, self.device):
-                outputs[split] = task.predict(model, self.features[split], self.device)
-            metrics = task.evaluation(outputs[split], self.features[split], self.examples[split])
+                outputs[split] = task.predict(model, self.inputs.features[split], self.device)
+            metrics = task.evaluation(outputs[split], self.inputs.features[split], self.inputs.examples[split])
             further = "" if split == task.dev_splits[0] else split.removeprefix("dev_") + "_"
             scores |= {f"{further}{name}": metrics[name] for name in task.metrics if name in metrics}
             thresholds |= {name: metrics[name] for name in ("best_threshold",) if name in metrics}
         how_long: dict[str, Any] = {"steps": 0}
         if not self.for_scoring:
             steps = self.schedule.total_steps
-            passes = float(f"{steps * self.recipe.train.batch_size / len(self.train):.3g}")
+            passes = float(f"{steps * self.recipe.train.batch_size / len(self.inputs.train):.3g}")
             how_long = {"steps": steps, "epochs": passes, "warmup_steps": self.schedule.warmup}
         record = Result(
             kind="run",
@@ -309,7 +298,7 @@ class Prepared:
             "spreading_heads": recipe.model.spreading_heads,
             "eval_every": recipe.train.eval_every,
             "device": self.device.type,
-            "examples": {split: len(e) for split, e in self.examples.items()},
+            "examples": {split: len(e) for split, e in self.inputs.examples.items()},
         }
 
     @property

@@ -114,7 +114,7 @@ def test_a_control_starts_from_its_own_model_of_the_other_task(suite: Suite, tmp
 def test_the_other_task_s_recipe_is_of_the_same_folder(suite: Suite) -> None:
     request = Request(str(suite.encoder), str(suite.data), 1, ("start_from=mnli",), "cpu")
     for name, folder in (("mini/rte", "mini"), ("rte", "finetune")):
-        other = prepare_intermediate(prepare(name, request))
+        other = prepare_intermediate(prepare(name, request), request.overrides)
         assert other.recipe.optimizer == resolve("mnli", (), folder).optimizer
 
 

@@ -146,12 +146,12 @@ def test_the_bias_may_begin_at_the_labels(prepared: Prepared, tmp_path: Path) ->
         bias: torch.Tensor = begun.classifier.bias.detach()
         return bias
 
-    labels = [example.label for example in prepared.examples["train"]]
+    labels = [example.label for example in prepared.inputs.examples["train"]]
     share = (labels.count(0) + 1) / (len(labels) + 2)
     assert first(prepared).exp().tolist() == pytest.approx([share, 1 - share])
     (tmp_path / "train.tsv").write_text("text\tlabel\nkra\t1.5\nwi\t2.5\nne\t3.5\n")
     values = prepare("table", str(prepared.checkpoint.directory), str(tmp_path), (), "cpu")
-    mean = sum(example.label for example in values.examples["train"]) / len(values.examples["train"])
+    mean = sum(example.label for example in values.inputs.examples["train"]) / len(values.inputs.examples["train"])
     assert first(values).tolist() == pytest.approx([mean])
 
 
@@ -161,10 +161,10 @@ def test_a_part_of_the_training_examples_is_drawn_by_the_seed(prepared: Prepared
     def part(seed: int, count: int) -> list[str]:
         overrides = (*OVERRIDES, f"data.train_examples={count}")
         drawn = prepare("table", asked.checkpoint, asked.data, overrides, "cpu").for_seed(seed)
-        assert drawn.examples["dev"] == prepared.examples["dev"]
-        return [example.id for example in drawn.examples["train"]]
+        assert drawn.inputs.examples["dev"] == prepared.inputs.examples["dev"]
+        return [example.id for example in drawn.inputs.examples["train"]]
 
-    everything = [example.id for example in prepared.examples["train"]]
+    everything = [example.id for example in prepared.inputs.examples["train"]]
     assert len(set(part(1, 10))) == 10 and set(part(1, 10)) < set(part(1, 20)) < set(everything)
     assert part(1, 10) == part(1, 10) != part(2, 10)
     assert sorted(part(3, 1000)) == sorted(everything) and part(3, 0) == everything

@@ -6,7 +6,6 @@ import re
 import string
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -56,18 +55,10 @@ def _f1(found: list[str], gold: list[str], version: Version) -> float:
     return 2 * precision * recall / (precision + recall)
 
 
-@dataclass(frozen=True)
-class BestThreshold:
-    """The threshold on the null odds that scores best, and that score."""
-
-    threshold: float
-    score: float
-
-
 def best_threshold(
     scores: Float64, answered: Sequence[bool], has_answer: Sequence[bool], odds: Float64
-) -> BestThreshold:
-    """The threshold that maximises the mean score when questions with higher null odds are left unanswered.
+) -> tuple[float, float]:
+    """The threshold that maximises the mean score when questions with higher null odds stay unanswered; that score.
 
     scores [N] of the predictions as they are, answered [N] whether those are answers, has_answer [N] whether the
     gold does, odds [N] of being unanswerable. As published, thresholds are those odds in ascending order (0 stands
@@ -79,7 +70,7 @@ def best_threshold(
     # Added up one after the other from there, so that equal totals are equal as they are for the published loop.
     totals = np.cumsum(np.concatenate([[float(np.count_nonzero(~possible))], gains]))
     best = int(totals.argmax())
-    return BestThreshold(float(odds[order[best - 1]]) if best else 0.0, float(totals[best]) / len(scores))
+    return float(odds[order[best - 1]]) if best else 0.0, float(totals[best]) / len(scores)
 
 
 def evaluate(
@@ -111,8 +102,8 @@ def evaluate(
             result |= {f"{name}_f1": float(final[part, 1].mean()), f"{name}_em": float(final[part, 0].mean())}
     if null_odds is not None:
         answered = [bool(p) for p in predictions]
-        best = {
-            name: best_threshold(raw[:, i], answered, possible.tolist(), odds) for i, name in enumerate(("em", "f1"))
-        }
-        result |= {"best_f1": best["f1"].score, "best_em": best["em"].score, "best_threshold": best["f1"].threshold}
+        (_, best_em), (threshold, best_f1) = (
+            best_threshold(raw[:, i], answered, possible.tolist(), odds) for i in range(2)
+        )
+        result |= {"best_f1": best_f1, "best_em": best_em, "best_threshold": threshold}
     return result
