@@ -8,10 +8,8 @@ as controls, from those that pretraining started from and from random ones.
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import hashlib
-import io
 import json
 import re
 import shlex
@@ -26,7 +24,7 @@ from typing import Any
 import typer
 
 from albert_cli import console, machine, store
-from albert_cli.cli.app import app
+from albert_cli.cli.app import invoke
 from albert_cli.errors import BusyError
 from albert_cli.random import text_share
 from albert_cli.text.corpus import Document, read_documents
@@ -118,18 +116,12 @@ def run(out: Path, *, smoke: bool = False, device: str = "auto") -> dict[str, An
 
 def _albert(*arguments: object) -> dict[str, Any]:
     """Run a command of this program, show it, and return what its `--json` prints; ends as it does where it fails."""
-    words, ours = [str(argument) for argument in arguments], vars(console.settings).copy()
+    words = [str(argument) for argument in arguments]
     console.note(f"$ albert {textwrap.shorten(shlex.join(words), 240)}")
-    flags = [f"--{name}" for name in ("quiet", "debug") if ours[name]]
-    printed = io.StringIO()
-    try:
-        with contextlib.redirect_stdout(printed):
-            code = app([*words, "--json", *flags], standalone_mode=False)
-    finally:
-        console.configure(**ours)
+    code, printed = invoke([*words, "--json"])
     if code:
         raise typer.Exit(code)
-    found: dict[str, Any] = json.loads(printed.getvalue())
+    found: dict[str, Any] = json.loads(printed)
     return found
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import errno
 import functools
 import inspect
+import os
 import re
 import sys
+import tempfile
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -126,3 +130,24 @@ def _known(error: BaseException) -> AlbertError | None:
 
         return AlbertError(compilation_error(error), "-s train.compile=off computes the same without, slower")
     return None
+
+
+def invoke(arguments: Sequence[str]) -> tuple[int, str]:
+    """An `albert` command in this process: its exit code, and what it and the ranks that it starts print on stdout."""
+    before, argv, code, stdout = dataclasses.replace(console.settings), sys.argv, 0, os.dup(1)
+    more = [flag for flag, wanted in (("--quiet", before.quiet), ("--debug", before.debug)) if wanted]
+    sys.argv = ["albert", *arguments, *more]  # what ranks are started with
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as printed:
+        try:
+            os.dup2(printed.fileno(), 1)
+            with contextlib.redirect_stdout(printed):
+                app(sys.argv[1:])
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        finally:
+            os.dup2(stdout, 1)
+            os.close(stdout)
+            sys.argv = argv
+            console.configure(**dataclasses.asdict(before))
+        printed.seek(0)
+        return code, printed.read()

@@ -2,57 +2,54 @@
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
-import os
-import sys
-import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
 from albert_cli import console
-from albert_cli.cli.app import app, verb
+from albert_cli.cli.app import app, invoke, verb
 from albert_cli.cli.options import Device, Overrides
 from albert_cli.errors import ConfigError
+
+_Scale = Annotated[
+    Literal["smoke", "mini", "h200", "paper"],
+    typer.Option(
+        help="smoke: seconds; mini: 20 minutes on two cores; h200: 25 minutes on one H200; paper: the paper's own."
+    ),
+]
+_Text = Annotated[
+    list[str] | None,
+    typer.Option(metavar="SOURCE", help="Text to pretrain on, as for data; default: docs: (what is installed)."),
+]
+_ExtraText = Annotated[list[str] | None, typer.Option(metavar="SOURCE", help="What extra-data and curves add to it.")]
+_Tasks = Annotated[
+    Path | None, typer.Option(help="Folder with the tasks' files (GLUE's layout); without: intrinsic scores alone.")
+]
+_MaxTime = Annotated[str | None, typer.Option(help="Stop after this time, saved; the same command goes on, e.g. 9m.")]
+_Speeds = Annotated[
+    list[str] | None,
+    typer.Option(metavar="[VARIANT=]N", help="Measured TFLOP/s of a device, for the hours of --dry-run."),
+]
 
 
 @verb(app)
 def reproduce(
     experiment: Annotated[str | None, typer.Argument(help="An experiment's name; --list names them.")] = None,
-    scale: Annotated[
-        Literal["smoke", "mini", "h200", "paper"],
-        typer.Option(
-            help="smoke: seconds; mini: 20 minutes on two cores; h200: 25 minutes on one H200; paper: the paper's own."
-        ),
-    ] = "mini",
+    scale: _Scale = "mini",
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Directory to write; experiments in one share what they can.")
     ] = None,
-    text: Annotated[
-        list[str] | None,
-        typer.Option(metavar="SOURCE", help="Text to pretrain on, as for data; default: docs: (what is installed)."),
-    ] = None,
-    extra_text: Annotated[
-        list[str] | None, typer.Option(metavar="SOURCE", help="What extra-data and curves add to it.")
-    ] = None,
+    text: _Text = None,
+    extra_text: _ExtraText = None,
     data: Annotated[Path | None, typer.Option(help="A data directory instead of text, with its vocabulary.")] = None,
-    tasks: Annotated[
-        Path | None, typer.Option(help="Folder with the tasks' files (GLUE's layout); without: intrinsic scores alone.")
-    ] = None,
+    tasks: _Tasks = None,
     seeds: Annotated[int | None, typer.Option(help="Pretraining seeds a variant; default: the scale's.")] = None,
     overrides: Overrides = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Stages at once; default: one a GPU, else one.")] = None,
     nproc: Annotated[int, typer.Option(min=1, help="Processes of each pretraining run, as for pretrain.")] = 1,
-    max_time: Annotated[
-        str | None, typer.Option(help="Stop after this time, saved; the same command goes on, e.g. 9m.")
-    ] = None,
-    tflops: Annotated[
-        list[str] | None,
-        typer.Option(metavar="[VARIANT=]N", help="Measured TFLOP/s of a device, for the hours of --dry-run."),
-    ] = None,
+    max_time: _MaxTime = None,
+    tflops: _Speeds = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print runs, tokens, FLOPs, hours and disk.")] = False,
     commands: Annotated[bool, typer.Option("--commands", help="Print every command, in order.")] = False,
     list_: Annotated[bool, typer.Option("--list", help="Name the experiments, a line each.")] = False,
@@ -80,28 +77,7 @@ def reproduce(
         return console.emit(plan, "\n".join(plan["commands"]) if commands else text_)
     if out is None:
         raise ConfigError("--out is required", "name a directory; experiments in one share what they can")
-    return console.emit(*verb_module.reproduce(experiment, request, _invoke, jobs=jobs, max_time=max_time))
-
-
-def _invoke(arguments: Sequence[str]) -> tuple[int, str]:
-    """An `albert` command in this process: its exit code, and what it and the ranks that it starts print on stdout."""
-    before, argv, code, stdout = dataclasses.replace(console.settings), sys.argv, 0, os.dup(1)
-    more = [flag for flag, wanted in (("--quiet", before.quiet), ("--debug", before.debug)) if wanted]
-    sys.argv = ["albert", *arguments, *more]  # what ranks are started with
-    with tempfile.TemporaryFile("w+", encoding="utf-8") as printed:
-        try:
-            os.dup2(printed.fileno(), 1)
-            with contextlib.redirect_stdout(printed):
-                app(sys.argv[1:])
-        except SystemExit as end:
-            code = end.code if isinstance(end.code, int) else int(end.code is not None)
-        finally:
-            os.dup2(stdout, 1)
-            os.close(stdout)
-            sys.argv = argv
-            console.configure(**dataclasses.asdict(before))
-        printed.seek(0)
-        return code, printed.read()
+    return console.emit(*verb_module.reproduce(experiment, request, invoke, jobs=jobs, max_time=max_time))
 
 
 @verb(app)

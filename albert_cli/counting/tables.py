@@ -5,7 +5,7 @@ Up to four models stand beside each other in full; more of them are a line each.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Final
 
@@ -67,11 +67,14 @@ def describe(
         tables = [markdown(headers, lines)] if as_markdown else list(_side_by_side(headers, lines))
     else:
         show = markdown if as_markdown else table
-        tables = [show(("", *_IN_SHORT), [(m["name"], *(cell(m) for cell in _IN_SHORT.values())) for m in models])]
+        headers = ("", *_in_short(models[0]))
+        tables = [show(headers, [(model["name"], *_in_short(model).values()) for model in models])]
         if "largest_batch" in models[0]:
-            lengths = _lengths(models, "largest_batch")
-            fits = [(m["name"], *(_kept(m["largest_batch"].get(n)) for n in lengths)) for m in models]
-            tables.append(show(("largest batch of", *lengths), fits))
+            lengths, rows = _lengths(models, "largest_batch"), []
+            for model in models:
+                batches = [model["largest_batch"].get(n) for n in lengths]
+                rows.append((model["name"], *("–" if b is None else f"{b['kept']:,}" for b in batches)))
+            tables.append(show(("largest batch of", *lengths), rows))
     notes = _notes(models, question)
     return {"models": models}, "\n\n".join([*tables, *(notes if as_markdown else [wrapped(notes)])])
 
@@ -123,78 +126,59 @@ def _facts(shape: Shape, question: Question) -> Facts:
 # ---------------------------------------------------------------- the cells of a table
 
 
-def _number(*path: str) -> Callable[[Facts], str]:
-    return lambda model: f"{_at(model, path):,}"
+def _in_short(model: Facts) -> dict[str, str]:
+    """A model's cells where it is a line, by the heading of the column."""
+    kept = model["activation_bytes_per_sequence"][str(model["sequence_length"])]["kept"]
+    return {
+        "paper's count": f"{model['paper_count']:,}",
+        "paper": figure_in_words(model["paper"]),
+        "length": str(model["sequence_length"]),
+        "GFLOP/token": costs.three_digits(model["flops_per_token"]["training"] / 1e9),
+        "state": size_in_words(model["state_bytes"]["total"]),
+        "activations": size_in_words(kept),
+    }
 
 
-def _bytes(key: str) -> Callable[[Facts], str]:
-    return lambda model: size_in_words(model["state_bytes"][key])
-
-
-def _giga(key: str) -> Callable[[Facts], str]:
-    return lambda model: costs.three_digits(model["flops_per_token"][key] / 1e9)
-
-
-def _at(model: Mapping[str, Any], path: Sequence[str]) -> Any:
-    return model[path[0]] if len(path) == 1 else _at(model[path[0]], path[1:])
-
-
-def _sent(devices: str) -> Callable[[Facts], str]:
-    keys = ("gradient_bytes_sent", "gradient_bytes_sent_unshared")
-    return lambda model: "{} / {}".format(*(size_in_words(model[key][devices]) for key in keys))
-
-
-def _distinct(model: Facts) -> str:
+def _in_detail(model: Facts) -> dict[str, str]:
+    """A model's cells where it is a column, by what begins the line."""
+    parts, state = model["parts"], {name: size_in_words(size) for name, size in model["state_bytes"].items()}
+    flops = {name: costs.three_digits(number / 1e9) for name, number in model["flops_per_token"].items()}
+    sent, unshared = model["gradient_bytes_sent"], model["gradient_bytes_sent_unshared"]
     attention, feed_forward = model["distinct_blocks"].values()
-    return str(attention) if attention == feed_forward else f"{attention} attn, {feed_forward} FFN"
-
-
-def _kept(batch: Mapping[str, int] | None) -> str:
-    return "–" if batch is None else f"{batch['kept']:,}"
-
-
-# A line a model: what heads each column, and its cell.
-_IN_SHORT: Final[dict[str, Callable[[Facts], str]]] = {
-    "paper's count": _number("paper_count"),
-    "paper": lambda m: figure_in_words(m["paper"]),
-    "length": lambda m: str(m["sequence_length"]),
-    "GFLOP/token": _giga("training"),
-    "state": _bytes("total"),
-    "activations": lambda m: size_in_words(m["activation_bytes_per_sequence"][str(m["sequence_length"])]["kept"]),
-}
-# A column a model: what begins each line, and its cell.
-_IN_DETAIL: Final[dict[str, Callable[[Facts], str]]] = {
-    "embeddings": _number("parts", "embeddings"),
-    "projection from E to H": _number("parts", "projection"),
-    "attention": _number("parts", "attention"),
-    "feed-forward": _number("parts", "feed_forward"),
-    "pooler": _number("parts", "pooler"),
-    "masked-word head": _number("parts", "mlm_head"),
-    "sentence-order head": _number("parts", "sentence_order_head"),
-    "all that pretraining trains": _number("total"),
-    "as the paper counts": _number("paper_count"),
-    "the paper says": lambda m: figure_in_words(m["paper"]),
-    "blocks computed": lambda m: str(m["block_applications"]),
-    "sets of block weights": _distinct,
-    "parameters applied": _number("applied"),
-    "sequence length": lambda m: str(m["sequence_length"]),
-    "GFLOP a token, forward": _giga("forward"),
-    "GFLOP a token, training": _giga("training"),
-    "  last layer pruned": _giga("training_with_last_layer_pruned"),
-    "weights, fp32": _bytes("weights"),
-    "gradients, fp32": _bytes("gradients"),
-    "LAMB's moments, fp32": _bytes("moments"),
-    "copy of the weights, bf16": _bytes("copy"),
-    "all of these": _bytes("total"),
-    "gradient a device sends a step": lambda m: "shared / unshared",
-    **{f"  of {n} devices": _sent(str(n)) for n in costs.DEVICES},
-}
+    return {
+        "embeddings": f"{parts['embeddings']:,}",
+        "projection from E to H": f"{parts['projection']:,}",
+        "attention": f"{parts['attention']:,}",
+        "feed-forward": f"{parts['feed_forward']:,}",
+        "pooler": f"{parts['pooler']:,}",
+        "masked-word head": f"{parts['mlm_head']:,}",
+        "sentence-order head": f"{parts['sentence_order_head']:,}",
+        "all that pretraining trains": f"{model['total']:,}",
+        "as the paper counts": f"{model['paper_count']:,}",
+        "the paper says": figure_in_words(model["paper"]),
+        "blocks computed": str(model["block_applications"]),
+        "sets of block weights": f"{attention}"
+        if attention == feed_forward
+        else f"{attention} attn, {feed_forward} FFN",
+        "parameters applied": f"{model['applied']:,}",
+        "sequence length": str(model["sequence_length"]),
+        "GFLOP a token, forward": flops["forward"],
+        "GFLOP a token, training": flops["training"],
+        "  last layer pruned": flops["training_with_last_layer_pruned"],
+        "weights, fp32": state["weights"],
+        "gradients, fp32": state["gradients"],
+        "LAMB's moments, fp32": state["moments"],
+        "copy of the weights, bf16": state["copy"],
+        "all of these": state["total"],
+        "gradient a device sends a step": "shared / unshared",
+        **{f"  of {n} devices": f"{size_in_words(sent[n])} / {size_in_words(unshared[n])}" for n in sent},
+    }
 
 
 def _lines(models: Sequence[Facts]) -> Iterator[Line]:
     """Every fact a line; those by length with all activations kept, and with activation checkpointing."""
-    for label, cell in _IN_DETAIL.items():
-        yield (label, *(cell(model) for model in models))
+    details = list(map(_in_detail, models))
+    yield from ((label, *(cells[label] for cells in details)) for label in details[0])
     for key, label, words in (
         ("activation_bytes_per_sequence", "activations of a sequence", size_in_words),
         ("largest_batch", "largest batch", "{:,}".format),

@@ -131,7 +131,7 @@ def decision(plan: Plan, claim: Claim) -> Decision:
     if tasks & plan.left_out.keys() or (tasks and not any(run.tasks for run in plan.runs)):
         why = "its tasks have no files here; --tasks names their folder"
     elif seeds < 2:
-        why = "one seed has one seed gives no spread; --seeds 2 or more"
+        why = "one seed gives no spread; --seeds 2 or more"
     return Decision(claim.says, why, hours / seeds * 2)
 
 

@@ -4,7 +4,7 @@ A claim's conditions compare values that were measured once a seed. Of each the 
 one-sided confidence bound on either side; only where the bound too lies on one side of what the claim asks for is there
 a verdict. The bound has two parts: the spread of the seeds (Student's t), and what the seeds share and so does not show
 in their spread: of shares of right answers the sampling error of the examples, of seconds the clock's and the pace's
-within a run. A single seed has one seed gives no spread, so that it never decides. Counts are exact.
+within a run. A single seed gives no spread, so that it never decides. Counts are exact.
 """
 
 from __future__ import annotations

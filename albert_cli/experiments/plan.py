@@ -1,4 +1,4 @@
-"""An experiment resolved at a scale: stages that each make one directory from others, and what they cost.
+"""An experiment resolved at a scale: stages that each make one directory from others, and where their results lie.
 
 A stage is one `albert` command. Its name is a hash of everything that decides its result, so that experiments in one
 directory share what they have in common: the vocabulary, the data, and every run that two of them need.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,19 +18,13 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from albert_cli import config, store
-from albert_cli.counting import costs
-from albert_cli.data.pairs import PairSettings
-from albert_cli.data.shards import TokenCorpus
-from albert_cli.errors import ConfigError, InputError
-from albert_cli.evaluation.verify import data_of
-from albert_cli.experiments.recipe import Claim, Experiment, Scale, ScaleName, Settings
+from albert_cli import store
+from albert_cli.experiments.recipe import Claim, Experiment, Scale, ScaleName
 from albert_cli.results import Number, Numbers, Record, Result
-from albert_cli.tasks.spec import find_task
 from albert_cli.training.pretrain_recipe import PretrainRecipe
 
 Kind = Literal["count", "vocabulary", "data", "speed", "pretrain", "probe", "task"]
-_ROUNDS = 15  # timed steps of a variant that is to train as long as another
+OUT = "{OUT}"  # in the words of a command: the stage's own directory, which is named after its facts
 
 
 @dataclass(frozen=True)
@@ -238,76 +231,16 @@ class Plan:
         """What a stage's result file says; nothing where it is not done."""
         return StageRecord.read(self.result(stage)) if stage else StageRecord()
 
+    @property
+    def text(self) -> tuple[str, ...]:
+        """The sources of the usual text: those that were asked for, or the scale's."""
+        return self.request.text or self.scale.text
 
-def make(experiment: Experiment, request: Request) -> Plan:
-    """Resolve an experiment; raises `ConfigError` where a recipe or an option cannot be."""
-    plan = Plan(experiment, request)
-    builder = _Builder(plan)
-    if experiment.is_counted:
-        for name, variant in experiment.variants.items():
-            argv = ("params", str(variant.shape), "--json")
-            facts = {"shape": str(variant.shape)}
-            plan.runs.append(
-                Run(name, 0, None, builder.stage("count", f"{variant.title}: parameters", facts, (), argv))
-            )
-        return plan
-    seeds = request.seeds if request.seeds is not None else plan.scale.seeds
-    if seeds < 1:
-        raise ConfigError(f"--seeds {seeds}: at least one is needed")
-    builder.tasks = _available_tasks(plan)
-    for name in plan.chosen:
-        for seed in range(seeds):
-            if experiment.variants[name].members:
-                plan.runs.append(builder.ensemble(name, seed))
-                continue
-            run = builder.run(name, seed)
-            if experiment.variants[name].is_prefix:
-                plan.prefixes.append(run)
-            else:
-                plan.runs.append(builder.measured(run))
-    return plan
-
-
-def _available_tasks(plan: Plan) -> list[str]:
-    """The scale's tasks whose files are there, in a dry run without a folder all; the others are noted, with why."""
-    folder, found = plan.request.tasks, []
-    if folder is not None and not folder.is_dir():
-        raise InputError(f"--tasks {folder}: no such folder", "name the one with the tasks' folders, such as RTE")
-    for name in plan.scale.tasks:
-        task = find_task(name)
-        if plan.request.dry_run and folder is None:
-            found.append(name)  # what it would cost; the folder is named when it is run
-            continue
-        try:
-            if (place := task_data(plan, name)) is None:
-                raise InputError("--text names no text" if task.is_made_of_text else "--tasks names no folder")
-            for split in task.splits[: 1 + len(task.dev_splits)]:
-                task.read(split, place)
-            found.append(name)
-        except (ConfigError, InputError) as error:
-            plan.left_out[name] = error.message
-    return found
-
-
-def task_data(plan: Plan, name: str) -> str | None:
-    """Where a task's data are: the folder of tasks, or the first source of text for one that is made of any text."""
-    if not find_task(name).is_made_of_text:
-        return None if plan.request.tasks is None else data_of(name, str(plan.request.tasks))
-    text = plan.request.text or (() if plan.request.data else plan.scale.text)
-    return text[0] if text else None
-
-
-# ---------------------------------------------------------------- stages
-
-_OUT = "{OUT}"  # in the words of a command: the stage's own directory, which is named after its facts
-
-
-@dataclass
-class _Builder:
-    plan: Plan
-    tasks: Sequence[str] = ()
-    _made: dict[tuple[str, int], Run | None] = field(default_factory=dict)
-    _measured: dict[tuple[str, int], Run] = field(default_factory=dict)
+    @cached_property
+    def vocab_size(self) -> int:
+        """Of the finished data that were asked for, or of the vocabulary that will be made."""
+        data = self.request.data
+        return int(store.read_json(data / "data.json")["vocab_size"]) if data else self.scale.vocabulary
 
     def stage(
         self,
@@ -318,245 +251,9 @@ class _Builder:
         argv: Sequence[str],
         cost: Cost | None = None,
     ) -> str:
-        """Take a stage into the plan, once; its name."""
+        """Take a stage into the plan, once; its name. `OUT` in its command stands for its own directory."""
         stage = Stage(kind, title, facts, tuple(needs), (), cost)
-        where = str(self.plan.directory(stage.id))
-        words = tuple(where if word == _OUT else word for word in argv)
-        self.plan.stages.setdefault(stage.id, dataclasses.replace(stage, argv=words))
+        where = str(self.directory(stage.id))
+        words = tuple(where if word == OUT else word for word in argv)
+        self.stages.setdefault(stage.id, dataclasses.replace(stage, argv=words))
         return stage.id
-
-    def run(self, name: str, seed: int) -> Run:
-        """The pretraining of a variant with a seed, after whatever it starts from."""
-        if (name, seed) not in self._made:
-            self._made[name, seed] = None
-            self._made[name, seed] = self._run(name, seed)
-        if (made := self._made[name, seed]) is None:
-            raise ConfigError(f"{self.plan.experiment.name}: the variant {name} starts from itself")
-        return made
-
-    def _run(self, name: str, seed: int) -> Run:
-        plan, variant = self.plan, self.plan.experiment.variants[name]
-        base, values = self._settings(name, seed)
-        own_initial = values.pop("initial", {})  # how, of a parent that is known below
-        data, needs, directory = self._data(variant.text)
-        facts: dict[str, Any] = {"data": data}
-        done, others = 0, dict[str, Any]()
-        if variant.after:
-            before = self.run(variant.after, seed)
-            parent, how = before.pretrain, "continues" if variant.continues else "checkpoint"
-            how_else = {**own_initial, **({"stack": True} if variant.stacked else {})}
-            facts["initial"] = {how: parent, **how_else} if variant.continues or how_else else parent
-            needs = (*needs, parent)
-            others["initial"] = {how: str(plan.directory(parent)), **how_else}
-            if variant.continues and before.recipe is not None:
-                done = before.recipe.schedule.total_steps
-        if variant.teacher:
-            facts["teacher"] = teacher = self.run(variant.teacher, seed).pretrain
-            needs = (*needs, teacher)
-            others["distill"] = {"teacher": str(plan.directory(teacher))}
-        recipe = self._validated(name, values)
-        facts["recipe"] = config.as_dict(recipe)  # without what it starts from, which says where the files lie
-        changes = _options(config.read_recipe(base), config.merge(values, others))
-        argv = ["pretrain", base, "--data", directory, "--out", _OUT, *changes, *self._ranks(), *self._ending()]
-        recipe = self._with_vocabulary(recipe)
-        title, cost = f"{variant.title}, seed {seed}: pretraining", pretraining_cost(recipe, done)
-        if variant.teacher and (taught := self.run(variant.teacher, seed).recipe):
-            forward = costs.forward_flops(taught.model, recipe.data.max_seq_length)
-            cost = dataclasses.replace(cost, flops=cost.flops + cost.tokens * forward)
-        return Run(name, seed, recipe, self.stage("pretrain", title, facts, needs, argv, cost))
-
-    def measured(self, run: Run) -> Run:
-        """The run with its probe, on the usual text and the scale's own masks, and its tasks."""
-        plan, scale = self.plan, self.plan.scale
-        of, checkpoint = f"{plan.experiment.variants[run.variant].title}, seed {run.seed}", plan.directory(run.pretrain)
-        data, needs, directory = self._probed()
-        own = config.merge(config.read_recipe(scale.base), scale.changes).get("data", {})
-        pairs = config.as_dict(config.validate(PairSettings, own, plan.experiment.name))  # whatever a run's are
-        if run.recipe is not None:  # but no longer than it can read
-            pairs["max_seq_length"] = min(pairs["max_seq_length"], run.recipe.model.max_position_embeddings)
-        facts: dict[str, Any] = {"pairs": pairs, "sequences": scale.probe_sequences, "data": data}
-        argv = ["probe", str(checkpoint), "--data", directory, "--sequences", str(scale.probe_sequences)]
-        argv += [*_options({}, {"data": pairs}), *self._ending()]
-        probe = self.stage("probe", f"{of}: intrinsic scores", facts, (run.pretrain, *needs), argv)
-        tasks, runs = {}, scale.task_runs
-        for name in self.tasks if plan.experiment.variants[run.variant].has_tasks else ():
-            folder = task_data(plan, name) or "TASKS"
-            facts = {"task": name, "changes": scale.task_changes, "runs": runs, "data": folder}
-            argv = ["eval", name, "--checkpoint", str(checkpoint), "--data", folder, "--out", _OUT, "--runs", str(runs)]
-            argv += [*_options({}, scale.task_changes), *self._ending()]
-            cost = fine_tuning_cost(name, run, scale)
-            tasks[name] = self.stage("task", f"{of}: {name}", facts, (run.pretrain,), argv, cost)
-        made = self._measured[run.variant, run.seed] = dataclasses.replace(run, probe=probe, tasks=tasks)
-        return made
-
-    def ensemble(self, name: str, seed: int) -> Run:
-        """The fine-tuned models of a variant's members together, by task."""
-        variant, tasks = self.plan.experiment.variants[name], {}
-        members = [self._measured[member, seed] for member in variant.members if (member, seed) in self._measured]
-        for task in self.tasks:
-            needs = [member.tasks[task] for member in members]
-            argv = ["ensemble", task, *(str(self.plan.directory(need)) for need in needs)]
-            argv += ["--data", task_data(self.plan, task) or "TASKS", "--out", _OUT, *self._ending()]
-            title = f"{variant.title}, seed {seed}: {task}"
-            tasks[task] = self.stage("task", title, {"together": task}, needs, argv)
-        return Run(name, seed, None, "", None, tasks)
-
-    def _probed(self) -> tuple[str, tuple[str, ...], str]:
-        """The data of intrinsic scores: of the scale's own text for them where that is there, else the usual data."""
-        plan, tasks = self.plan, self.plan.request.tasks
-        usual = self._data("usual")
-        sources = [source.replace("TASKS", str(tasks or "TASKS")) for source in plan.scale.probe_text]
-        there = [s for s in sources if tasks is None or Path(s.partition(":")[2]).exists()]
-        there = there if tasks is not None or plan.request.dry_run else []
-        plan.left_out |= {s: "is not there, and no intrinsic score is of it" for s in sources if s not in there}
-        if not there:
-            return usual[0], (), usual[2]
-        where = str(TokenCorpus.open(plan.request.data).vocabulary_dir) if plan.request.data else self._vocabulary()[1]
-        argv = ["data", *there, "--vocab", where, "--holdout", "0", "--out", _OUT, "--json"]
-        needs = () if plan.request.data else (self._vocabulary()[0],)
-        made = self.stage("data", "token shards for intrinsic scores", {"text": there, "vocab": usual[0]}, needs, argv)
-        return made, (made,), str(plan.directory(made))
-
-    def _data(self, text: str) -> tuple[str, tuple[str, ...], str]:
-        """The data of a variant's text: a stage or a fingerprint, the stages to wait for, and the directory."""
-        plan, scale, request = self.plan, self.plan.scale, self.plan.request
-        if request.data is not None:
-            if text == "extra":
-                hint = "give --text and --extra-text instead"
-                raise ConfigError("--data: this experiment compares two corpora", hint)
-            return store.fingerprint(request.data), (), str(request.data)
-        usual = request.text or scale.text
-        extra = request.extra_text or (() if request.text else scale.extra_text)
-        if text == "extra" and not extra:
-            raise ConfigError("there is no additional text", "name some with --extra-text")
-        if "-" in (*usual, *extra):
-            raise ConfigError("--text -: standard input can be read only once", "write it to a file, and name that")
-        vocabulary, where = self._vocabulary()
-        sources, title = usual, "token shards"
-        options = ["--vocab", where, "--holdout", str(scale.holdout), "--out", _OUT]
-        if text == "extra":
-            sources, title = (*usual, *extra), "token shards with the additional text"
-            options.append("--dedup")  # the two may overlap
-        facts: dict[str, Any] = {"text": sources, "holdout": scale.holdout}
-        data = self.stage("data", title, facts, (vocabulary,), ["data", *sources, *options, "--json"])
-        return data, (data,), str(plan.directory(data))
-
-    def _vocabulary(self) -> tuple[str, str]:
-        """The stage of the usual text's vocabulary, and its directory."""
-        scale, text = self.plan.scale, self.plan.request.text or self.plan.scale.text
-        facts: dict[str, Any] = {"text": text, "size": scale.vocabulary, "sample": scale.sample}
-        options = ["--size", str(scale.vocabulary), "--sample-size", str(scale.sample), "--out", _OUT]
-        title = f"vocabulary of {scale.vocabulary:,} tokens"
-        made = self.stage("vocabulary", title, facts, (), ["vocab", *text, *options, "--json"])
-        return made, str(self.plan.directory(made))
-
-    def _ranks(self) -> list[str]:
-        return ["--nproc", str(self.plan.request.nproc)] if self.plan.request.nproc > 1 else []
-
-    def _ending(self) -> tuple[str, ...]:
-        return ("--device", self.plan.request.device, "--json")
-
-    # ------------------------------------------------------------ recipes
-
-    def _settings(self, name: str, seed: int) -> tuple[str, Settings]:
-        """The base recipe of a variant, and its values with every change on them."""
-        scale, other = self.plan.scale, self.plan.experiment.variants[name].time_of
-        base, values = self._before_steps(name)
-        schedule = values.get("schedule", {})
-        steps = schedule.get("total_steps", PretrainRecipe().schedule.total_steps) * scale.step_share
-        if other is not None:
-            steps = self._as_long(name, other, seed).steps
-        own = {"total_steps": max(2, round(steps))}
-        if decay := schedule.get("decay_steps"):
-            own["decay_steps"] = max(2, round(decay * scale.step_share))
-        values = config.merge(values, {"train": {"seed": seed}, "schedule": own})
-        return base, config.override(values, self.plan.request.changes)
-
-    def _before_steps(self, name: str) -> tuple[str, Settings]:
-        """The same before seed and steps are known."""
-        scale, variant = self.plan.scale, self.plan.experiment.variants[name]
-        at: Settings = dict(getattr(variant, scale.borrow or self.plan.request.scale))
-        base = str(at.pop("extends", scale.base))
-        values = config.read_recipe(base)
-        for changes in (scale.changes, variant.changes, at):
-            values = config.merge(values, changes)
-        if self.plan.request.data is not None or "vocab_size" in values.get("model", {}):
-            values = config.merge(values, {"model": {"vocab_size": self._vocabulary_size}})
-        return base, values
-
-    def _as_long(self, name: str, other: str, seed: int) -> EqualTime:
-        """In how many steps a variant takes as long as another's whole run."""
-        theirs = self.run(other, seed).recipe
-        assert theirs is not None
-        recipe = self._with_vocabulary(self._validated(name, self._before_steps(name)[1]))
-        flops = [pretraining_cost(r).flops / r.schedule.total_steps for r in (recipe, theirs)]
-        steps = theirs.schedule.total_steps
-        seconds = [self._seconds_a_step(one) for one in (name, other)]
-        known = (seconds[0], seconds[1]) if seconds[0] and seconds[1] else None
-        found = EqualTime(other, steps, max(2, round(steps * flops[1] / flops[0])), known)
-        self.plan.equal_time[name] = found
-        return found
-
-    def _seconds_a_step(self, name: str) -> float:
-        """As measured here by `albert bench pretrain`, a stage of its own; 0 before that."""
-        plan, variant = self.plan, self.plan.experiment.variants[name]
-        base, values = self._before_steps(name)
-        values = config.override(values, plan.request.changes)
-        data, needs, directory = self._data(variant.text)
-        facts = {"recipe": config.as_dict(self._validated(name, values)), "data": data, "processes": plan.request.nproc}
-        argv = ["bench", "pretrain", base, "--data", directory, "--rounds", str(_ROUNDS)]
-        argv += [*_options(config.read_recipe(base), values), *self._ranks(), *self._ending()]
-        stage = self.stage("speed", f"{variant.title}: seconds a step", facts, needs, argv)
-        return plan.record(stage).printed.recipe_step.get("seconds", 0.0)
-
-    def _validated(self, name: str, values: Settings) -> PretrainRecipe:
-        return config.validate(PretrainRecipe, values, f"{self.plan.experiment.name}, {name}")
-
-    def _with_vocabulary(self, recipe: PretrainRecipe) -> PretrainRecipe:
-        """The recipe with the vocabulary that its run will find in the data: what it costs depends on it."""
-        return dataclasses.replace(recipe, model=dataclasses.replace(recipe.model, vocab_size=self._vocabulary_size))
-
-    @cached_property
-    def _vocabulary_size(self) -> int:
-        data = self.plan.request.data
-        return int(store.read_json(data / "data.json")["vocab_size"]) if data else self.plan.scale.vocabulary
-
-
-def _options(base: Mapping[str, Any], values: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """`-s section.key=value` for all in `values` that `base` has not, or has otherwise."""
-    found = []
-    for key, value in values.items():
-        old = base.get(key)
-        if isinstance(value, Mapping):
-            found += _options(old if isinstance(old, Mapping) else {}, value, f"{prefix}{key}.")
-        elif value != old:
-            bare = isinstance(value, str) and re.fullmatch(r"[a-z][a-z_]*", value)
-            written = value if bare else config.dump_toml({"v": value}).strip().removeprefix("v = ")
-            found += ["-s", f"{prefix}{key}={written}"]
-    return found
-
-
-# ---------------------------------------------------------------- what it costs
-
-
-def pretraining_cost(recipe: PretrainRecipe, done: int = 0) -> Cost:
-    """Of a run after the steps `done`: sequences at full length, the model's FLOPs in full, two checkpoints at once."""
-    length, steps = recipe.data.max_seq_length, recipe.schedule.total_steps - done
-    tokens = recipe.train.batch_size * length * steps
-    flops = tokens * costs.training_flops(recipe.model, length)
-    parameters = costs.count(recipe.model).total
-    return Cost(parameters, steps, tokens, flops, costs.checkpoint_bytes(recipe.model) * (recipe.train.keep + 1))
-
-
-def fine_tuning_cost(task: str, run: Run, scale: Scale) -> Cost | None:
-    """Of all seeds of a task: inputs at their greatest length; None where no recipe says how it is trained."""
-    name = f"finetune/{task}"
-    if run.recipe is None or name not in config.shipped_recipes():
-        return None
-    values, model = config.merge(config.read_recipe(name), scale.task_changes), run.recipe.model
-    length = min(values["data"]["max_seq_length"], model.max_position_embeddings)
-    steps = values["schedule"]["total_steps"] * scale.task_runs
-    tokens = steps * values["train"]["batch_size"] * length
-    parameters = costs.count(model).with_pooler
-    flops = tokens * costs.training_flops(model, length, masked=0.0)
-    return Cost(parameters, steps, tokens, flops, 4 * parameters * scale.task_runs)

@@ -1,20 +1,35 @@
-"""`albert reproduce`: an experiment of the paper at a chosen scale, from its recipe to its report."""
+"""`albert reproduce`: an experiment of the paper at a chosen scale, from its recipe to its report.
+
+Stages run one at a time or several side by side, each once, whatever ended the attempt before. A stage is done when its
+result file is there; it is written last, in one rename. So a killed run repeats nothing that was finished, and a stage
+that was under way goes on from its own newest checkpoint, as its verb does by itself.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import io
+import json
+import os
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
-from albert_cli import console, store
-from albert_cli.errors import ConfigError, InputError
+from albert_cli import console, pool, store
+from albert_cli.errors import AlbertError, BusyError, ConfigError, DivergedError, InputError, Interrupted
 from albert_cli.experiments import outcome, pages, recipe
 from albert_cli.experiments.budget import decision, describe, in_words
-from albert_cli.experiments.plan import Plan, Request, make
-from albert_cli.experiments.runner import Invoke, run_plan
+from albert_cli.experiments.plan import Plan, Request, StageRecord
+from albert_cli.experiments.stages import make
 from albert_cli.text.corpus import check_readable
 from albert_cli.training.device import choose_device
 from albert_cli.training.settings import parse_duration
+
+Invoke = Callable[[Sequence[str]], tuple[int, str]]  # an `albert` command here: its exit code and what it printed
+_Ended = tuple[int, str, float]  # the same with its seconds
+_PATIENCE = 600.0  # seconds to wait for what a killed run left behind and is still writing
 
 
 def parse_speeds(options: Sequence[str]) -> dict[str, float]:
@@ -104,3 +119,108 @@ def reproduce(
         lines.append(f"{judgement.verdict.upper()}: {judgement.claim.says}")
         lines += [f"    {pages.finding_in_words(finding)}" for finding in judgement.findings]
     return result | {"wall_seconds": round(time.monotonic() - started, 1)}, "\n".join([*lines, "", str(written)])
+
+
+# ---------------------------------------------------------------- the stages
+
+
+class StageError(AlbertError):
+    """A stage's command ended with an error; the exit code is the command's."""
+
+    def __init__(self, title: str, command: str, code: int) -> None:
+        super().__init__(f"{title}: ended with {code}: {command}", "see its error message above")
+        self.exit_code = code
+
+
+def run_plan(plan: Plan, invoke: Invoke, jobs: int = 1, gpus: int = 0, max_time: float | None = None) -> int:
+    """Do all stages that are left; the number of those that were done now.
+
+    One at a time in this process, or `jobs` of them side by side as processes of their own, as are those that start
+    ranks. Raises `Interrupted` when it was asked to stop or its time is up, and `StageError` for a stage that failed.
+    """
+    left = [stage for stage in plan.stages.values() if not plan.result(stage.id).is_file()]
+    total, ranks = len(plan.stages), plan.request.nproc
+    ended = total - len(left)
+    if ended:
+        console.note(f"{ended} of {total} stages were finished before")
+    here = jobs == 1 and ranks == 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+    threads = int(os.environ.get("OMP_NUM_THREADS", max(1, cores // (jobs * ranks))))
+    places = pool.Places(jobs, threads, gpus, ranks, fresh=True, here=here)
+
+    def keep(job: pool.Job[_Ended], outcome: _Ended | BaseException) -> None:
+        nonlocal ended
+        if isinstance(outcome, BaseException):
+            raise outcome
+        ended += 1
+        _keep(plan, job.name, *outcome)
+        console.note(f"[{ended}/{total}] {plan.stages[job.name].title}: {outcome[2]:.0f} s")
+
+    stages = []
+    for stage in left:
+        needs = tuple(map(plan.result, stage.needs))
+        arguments = (invoke, stage.argv, "" if here else stage.title, plan.directory(stage.id), needs)
+        stages.append(pool.Job(stage.id, _carry_out, arguments, frozenset(stage.needs)))
+    try:
+        pool.run(stages, places, keep, max_time)
+    except Interrupted:
+        if not all(plan.result(stage.id).is_file() for stage in left):
+            raise Interrupted(f"{plan.request.out}: stopped", "run the same command again to resume") from None
+    return len(left)
+
+
+def _carry_out(invoke: Invoke, argv: Sequence[str], title: str, directory: Path, needs: Sequence[Path]) -> _Ended:
+    """Run a stage's command once no other process writes where it will; its messages begin with the title."""
+    if any(StageRecord.read(need).diverged for need in needs):
+        return DivergedError.exit_code, "", 0.0
+    _wait_until_free(directory)
+    started = time.monotonic()
+    with contextlib.redirect_stderr(_Titled(title, sys.stderr)) if title else contextlib.nullcontext():
+        code, printed = invoke(argv)
+    return code, printed, time.monotonic() - started
+
+
+class _Titled(io.TextIOBase):
+    """A stream whose lines begin with a title."""
+
+    def __init__(self, title: str, stream: Any) -> None:
+        self._title, self._stream, self._line = title, stream, ""
+
+    def write(self, text: str) -> int:
+        *lines, self._line = (self._line + text).split("\n")
+        self._stream.write("".join(f"{self._title} | {line}\n" for line in lines))
+        return len(text)
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+
+def _wait_until_free(directory: Path) -> None:
+    """Wait while a process that a killed run left behind still writes into the stage's directory."""
+    started = time.monotonic()
+    while (directory / ".lock").is_file():
+        try:
+            with store.lock(directory):
+                return
+        except BusyError:
+            if time.monotonic() - started > _PATIENCE or pool.is_stopping():
+                raise
+            console.note(f"{directory}: another process is still writing here; waiting for it")
+            time.sleep(5)
+
+
+def _keep(plan: Plan, name: str, code: int, printed: str, seconds: float) -> None:
+    """Note that a stage is done, with what it printed; raise for one that failed."""
+    stage = plan.stages[name]
+    outcome: dict[str, object] = {"diverged": True}
+    if code == DivergedError.exit_code:
+        console.warn(f"{stage.title}: diverged, or starts from a run that did; the other stages go on")
+    elif code == 0:
+        outcome = {"result": json.loads(printed)}
+    elif code == Interrupted.exit_code or pool.is_stopping():
+        raise Interrupted("stopped")
+    else:
+        raise StageError(stage.title, stage.command, code)
+    record = {"stage": name, "title": stage.title, "command": stage.command, "seconds": round(seconds, 1)}
+    with store.text_writer(plan.result(name)) as stream:  # makes the folder too
+        stream.write(json.dumps(record | outcome, indent=2, ensure_ascii=False) + "\n")

@@ -8,7 +8,7 @@ from pathlib import Path
 from albert_cli import __version__, store
 from albert_cli.counting.costs import count
 from albert_cli.model.config import OWN_MODEL_TYPE, ModelConfig
-from albert_cli.model.hub import written_type
+from albert_cli.model.hub import model_type
 
 _PIPELINES = {
     "ForMultipleChoice": "multiple-choice",
@@ -64,7 +64,7 @@ def _shape(config: ModelConfig) -> str:
 
 
 def _loading(config: ModelConfig, cls: str) -> str:
-    if written_type(config, cls.removeprefix("AutoModel")) == OWN_MODEL_TYPE:
+    if model_type(config, cls.removeprefix("AutoModel")) == OWN_MODEL_TYPE:
         return "No class of Hugging Face has this shape or head; `albert` reads it.\n"
     return (
         "```python\n"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -67,6 +67,12 @@ _BERT = {
     "classifier": "classifier",
     "span": "qa_outputs",
 }
+# What `config.json` says of attention, for each form of it.
+_OF_ATTENTION = {
+    "full": (),
+    "window": ("attention", "attention_window", "attention_global"),
+    "block": ("attention", "attention_block", "attention_global"),
+}
 _CLASSES = {"albert": "Albert", "bert": "Bert", OWN_MODEL_TYPE: "AlbertCli"}  # what names of classes begin with
 # The bare encoder's class; its files leave out the prefix `albert.` or `bert.` that every other file has.
 _BARE = "Model"
@@ -79,21 +85,19 @@ _OLD_LEAVES = {"gamma": "weight", "beta": "bias"}
 _REDUNDANT = re.compile(r"(predictions\.decoder\.(weight|bias)|embeddings\.position_ids)$")
 
 
-def model_type(config: ModelConfig) -> str:
-    """Which Hugging Face architecture expresses the shape: `albert`, `bert`, or our own type for neither."""
-    if config.group_sizes or config.is_sparse:
+def model_type(config: ModelConfig, architecture: str = "") -> str:
+    """Which Hugging Face architecture expresses the shape: `albert`, `bert`, or our own type for neither.
+
+    Our own too for heads (`architecture`) that Hugging Face lacks, so that nothing loads a file half.
+    """
+    has_own_head = architecture in OWN_HEADS or (architecture == "ForPreTraining" and config.order_labels != 2)
+    if has_own_head or config.group_sizes or config.is_sparse:
         return OWN_MODEL_TYPE
     if config.has_projection and config.sharing in ("all", "none"):
         return "albert"  # not shared is as many groups as layers
     if not config.has_projection and config.sharing == "none":
         return "bert"
     return OWN_MODEL_TYPE
-
-
-def written_type(config: ModelConfig, architecture: str) -> str:
-    """`model_type` of a file: our own too for heads that Hugging Face lacks, so that nothing loads it half."""
-    has_own = architecture in OWN_HEADS or (architecture == "ForPreTraining" and config.order_labels != 2)
-    return OWN_MODEL_TYPE if has_own else model_type(config)
 
 
 def name_map(config: ModelConfig, kind: str | None = None) -> dict[str, str]:
@@ -145,11 +149,10 @@ def config_to_json(config: ModelConfig, architecture: str, labels: tuple[str, ..
 
     `labels` name a classifier's outputs; a single one makes it a regression.
     """
-    kind = written_type(config, architecture)
+    kind = model_type(config, architecture)
     values = {**asdict(config), "initializer_range": config.initial_std}
-    unused = {"full": ("attention_window", "attention_block", "attention_global", "attention")}
-    for key in unused.get(config.attention, ("attention_window", "attention_block")):
-        if key != f"attention_{config.attention}":
+    for key in ("attention", "attention_window", "attention_block", "attention_global"):
+        if key not in _OF_ATTENTION[config.attention]:
             del values[key]
     if kind != OWN_MODEL_TYPE:
         for key in ("sharing", "always_project", "group_sizes", "order_labels"):
@@ -184,7 +187,7 @@ class Checkpoint:
     @property
     def type(self) -> str:
         """Whose names the file's tensors have: `albert`, `bert`, or our own type."""
-        return _type_of(self.values, self.config)
+        return OWN_MODEL_TYPE if self.values.get("model_type") == OWN_MODEL_TYPE else model_type(self.config)
 
     @property
     def architecture(self) -> str | None:
@@ -271,11 +274,8 @@ def read(directory: Path) -> Checkpoint:
         stored = load_file(path)
     except (SafetensorError, FileNotFoundError) as error:
         raise CheckpointError(f"{path}: cannot be read ({error})", "the weights must be in safetensors form") from None
-    return Checkpoint(directory, config, values, _our_names(stored, config, _type_of(values, config)))
-
-
-def _type_of(values: Mapping[str, Any], config: ModelConfig) -> str:
-    return OWN_MODEL_TYPE if values.get("model_type") == OWN_MODEL_TYPE else model_type(config)
+    found = Checkpoint(directory, config, values, stored)
+    return replace(found, tensors=_our_names(stored, config, found.type))
 
 
 def _our_names(stored: Mapping[str, Tensor], config: ModelConfig, kind: str) -> dict[str, Tensor]:
@@ -368,7 +368,7 @@ def write(
     weights are stored once.
     """
     config: ModelConfig = model.config  # type: ignore[assignment]
-    names = name_map(config, written_type(config, architecture))
+    names = name_map(config, model_type(config, architecture))
     tensors = {translate(n, names): t.detach().float().cpu().contiguous() for n, t in model.state_dict().items()}
     if architecture == _BARE:
         tensors = {name.removeprefix(f"{model_type(config)}."): tensor for name, tensor in tensors.items()}

@@ -9,7 +9,7 @@ of c tokens, which begin with their sequences; Q queries and K keys of a chunk, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.util import find_spec
@@ -65,12 +65,12 @@ def lay_out(tokens: PackedTokens, config: ModelConfig, dropout: float) -> Packed
     host = tokens.host
     if config.sees_all(int(np.diff(host.offsets).max())):
         return tokens
-    device, everything = tokens.ids.device, np.arange(host.offsets[-1])
+    device = tokens.ids.device
     has_flex = device.type == "cuda" and not dropout and find_spec("triton") is not None
-    how: Callable[..., Near | BlockMask] = flex_mask if has_flex else neighbours
-    grid = replace(tokens.grid, near=how(host, everything, config, device))
-    rows = replace(tokens.rows.grid, near=how(host, host.rows, config, device))
-    return replace(tokens, grid=grid, rows=replace(tokens.rows, grid=rows))
+    how: Callable[..., Sequence[Near | BlockMask]] = flex_masks if has_flex else neighbours
+    of_all, of_rows = how(host, (np.arange(host.offsets[-1]), host.rows), config, device)
+    rows = replace(tokens.rows, grid=replace(tokens.rows.grid, near=of_rows))
+    return replace(tokens, grid=replace(tokens.grid, near=of_all), rows=rows)
 
 
 def global_tokens(host: HostTokens, config: ModelConfig) -> Flags:
@@ -100,8 +100,10 @@ def sees(config: ModelConfig, query: Any, key: Any) -> Any:
     return abs(query // config.attention_block - key // config.attention_block) <= 1
 
 
-def neighbours(host: HostTokens, rows: NDArray[np.int64], config: ModelConfig, device: torch.device) -> Near:
-    """How the tokens `rows` (ascending) of a batch attend to it."""
+def neighbours(
+    host: HostTokens, asked: Sequence[NDArray[np.int64]], config: ModelConfig, device: torch.device
+) -> list[Near]:
+    """How tokens of a batch attend to it, for each of several choices of them (ascending)."""
     if config.attention == "window":
         chunk = min(_CHUNK, max(8, config.attention_window))
         reach = -(-config.attention_window // chunk)
@@ -126,40 +128,44 @@ def neighbours(host: HostTokens, rows: NDArray[np.int64], config: ModelConfig, d
     of_sequence = np.bincount(host.sequence[is_global])
     global_CG = np.arange(round_up(int(of_sequence.max()))) < of_sequence[sequence][:, None]
 
-    is_local = ~is_global[rows]
-    local, broad = np.flatnonzero(is_local), np.flatnonzero(~is_local)
-    row_chunk, row_place = np.divmod(cell[rows[local]], chunk)
-    rank = np.arange(len(local)) - np.searchsorted(row_chunk, row_chunk)
-    width = round_up(int(rank.max(initial=0)) + 1)
-    slots = row_chunk * width + rank
-    place_CQ = np.full((total, width), -1)
-    place_CQ.flat[slots] = row_place
     key_place = np.arange((2 * reach + 1) * chunk) - reach * chunk  # from the first token of the queries' chunk
-    inside = sees(config, np.arange(chunk)[:, None], key_place)  # [c, K]
-    mask = np.concatenate(
-        [inside[place_CQ] & near_CK[:, None], np.broadcast_to(global_CG[:, None], (total, width, global_CG.shape[1]))],
-        2,
-    )
-    mask[place_CQ < 0] = True  # filler, which nothing reads; without a key its softmax would not be a number
-
+    inside_cK = sees(config, np.arange(chunk)[:, None], key_place)
     # No offsets here: what reads them is a kernel for whole sequences.
     global_index, of_chunk = np.flatnonzero(is_global), np.maximum(sequence, 0)
-    places, asked, seen, of_local, of_global, chunks_of, of_broad, nothing = put(
-        [cell, slots, mask[:, None], local, global_index, of_chunk, broad, lengths[:0]], device
-    )
-    return Near(
-        tokens=len(everything),
-        chunks=Grid(total, chunk, nothing, places, None),
-        reach=reach,
-        mask=seen,
-        local=of_local,
-        queries=Grid(total, width, nothing, asked, None),
-        global_index=of_global,
-        globals=_at_width(grid_of(global_index, host.offsets, device), global_CG.shape[1]),
-        sequence=chunks_of,
-        broad=of_broad,
-        broad_grid=grid_of(rows[broad], host.offsets, device),
-    )
+    places, of_global, chunks_of, nothing = put([cell, global_index, of_chunk, lengths[:0]], device)
+    chunks = Grid(total, chunk, nothing, places, None)
+    globals_ = _at_width(grid_of(global_index, host.offsets, device), global_CG.shape[1])
+
+    found = []
+    for rows in asked:
+        is_local = ~is_global[rows]
+        local, broad = np.flatnonzero(is_local), np.flatnonzero(~is_local)
+        row_chunk, row_place = np.divmod(cell[rows[local]], chunk)
+        rank = np.arange(len(local)) - np.searchsorted(row_chunk, row_chunk)
+        width = round_up(int(rank.max(initial=0)) + 1)
+        slots = row_chunk * width + rank
+        place_CQ = np.full((total, width), -1)
+        place_CQ.flat[slots] = row_place
+        of_globals = np.broadcast_to(global_CG[:, None], (total, width, global_CG.shape[1]))
+        mask = np.concatenate([inside_cK[place_CQ] & near_CK[:, None], of_globals], 2)
+        mask[place_CQ < 0] = True  # filler, which nothing reads; without a key its softmax would not be a number
+        queries, seen, of_local, of_broad = put([slots, mask[:, None], local, broad], device)
+        found.append(
+            Near(
+                tokens=len(everything),
+                chunks=chunks,
+                reach=reach,
+                mask=seen,
+                local=of_local,
+                queries=Grid(total, width, nothing, queries, None),
+                global_index=of_global,
+                globals=globals_,
+                sequence=chunks_of,
+                broad=of_broad,
+                broad_grid=grid_of(rows[broad], host.offsets, device),
+            )
+        )
+    return found
 
 
 def attend(near: Near, given: Grid, q_RAd: Tensor, k_TAd: Tensor, v_TAd: Tensor, product: Product) -> Tensor:
@@ -209,22 +215,27 @@ def _at_width(grid: Grid, width: int) -> Grid:
 # ---------------------------------------------------------------- CUDA
 
 
-def flex_mask(host: HostTokens, rows: NDArray[np.int64], config: ModelConfig, device: torch.device) -> BlockMask:
-    """What each of the `rows` sees of the packed tokens, for `flex_attention`, which skips blocks that nothing sees."""
+def flex_masks(
+    host: HostTokens, asked: Sequence[NDArray[np.int64]], config: ModelConfig, device: torch.device
+) -> list[BlockMask]:
+    """What tokens see of a batch, for each of several choices: for `flex_attention`, which skips blocks unseen."""
     from torch.nn.attention.flex_attention import create_block_mask  # which imports the compiler
 
     position = np.arange(host.offsets[-1]) - host.offsets[host.sequence]
-    arrays = [host.sequence, position, global_tokens(host, config), rows]
-    sequence_T, position_T, global_T, row_R = put(arrays, device)
+    arrays = [host.sequence, position, global_tokens(host, config), *asked]
+    sequence_T, position_T, global_T, *rows = put(arrays, device)
+    make: Any = create_block_mask if device.type == "cpu" else _compiled(create_block_mask)
 
-    def seen(batch: Tensor, head: Tensor, row: Tensor, key: Tensor) -> Tensor:
-        token = row_R[row]
-        near: Tensor = sees(config, position_T[token], position_T[key]) | global_T[token] | global_T[key]
-        return near & (sequence_T[token] == sequence_T[key])
+    def mask_of(row_R: Tensor) -> BlockMask:
+        def seen(batch: Tensor, head: Tensor, row: Tensor, key: Tensor) -> Tensor:
+            token = row_R[row]
+            near: Tensor = sees(config, position_T[token], position_T[key]) | global_T[token] | global_T[key]
+            return near & (sequence_T[token] == sequence_T[key])
 
-    made: Any = create_block_mask if device.type == "cpu" else _compiled(create_block_mask)
-    mask: BlockMask = made(seen, None, None, len(rows), len(position), device)
-    return mask
+        mask: BlockMask = make(seen, None, None, len(row_R), len(position), device)
+        return mask
+
+    return list(map(mask_of, rows))
 
 
 @cache

@@ -12,7 +12,8 @@ from albert_cli.counting.paper import paper_count, paper_note
 from albert_cli.evaluation.average import published_metrics
 from albert_cli.experiments import outcome, pages, recipe
 from albert_cli.experiments.claims import HOLDS, NOISY
-from albert_cli.experiments.plan import Plan, Request, make
+from albert_cli.experiments.plan import Plan, Request
+from albert_cli.experiments.stages import make
 
 TASKS = {"SQuAD1.1": "squad1", "SQuAD2.0": "squad2", "MNLI": "mnli", "SST-2": "sst2", "RACE": "race"}
 TASKS |= {name: name.lower().replace("-", "") for name in ("QNLI", "QQP", "RTE", "MRPC", "CoLA", "STS-B")}

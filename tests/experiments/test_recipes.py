@@ -14,7 +14,8 @@ from albert_cli.errors import ConfigError
 from albert_cli.experiments import recipe
 from albert_cli.experiments.budget import Decision, decision, describe
 from albert_cli.experiments.claims import HOLDS, judge
-from albert_cli.experiments.plan import Request, make
+from albert_cli.experiments.plan import Request
+from albert_cli.experiments.stages import make
 from tests.command import albert
 
 PLANNED = [(name, scale) for name in recipe.names() for scale in recipe.SCALES]

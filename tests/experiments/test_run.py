@@ -17,12 +17,13 @@ from typing import Any
 import pytest
 
 from albert_cli import store
-from albert_cli.cli import reproduce as verb
+from albert_cli.cli.app import invoke
 from albert_cli.errors import BusyError, Interrupted
 from albert_cli.experiments import outcome, pages, recipe
-from albert_cli.experiments.plan import Plan, Request, make
+from albert_cli.experiments.plan import Plan, Request
 from albert_cli.experiments.probe import behaviour
-from albert_cli.experiments.runner import run_plan
+from albert_cli.experiments.stages import make
+from albert_cli.experiments.verb import run_plan
 from tests.command import albert, snapshot
 from tests.processes import start
 
@@ -250,8 +251,10 @@ def elsewhere(arguments: Sequence[str]) -> tuple[int, str]:
 def test_what_ranks_print_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are processes that write where this one's descriptor leads, not where `sys.stdout` does."""
     command = [sys.executable, "-c", "import sys; print(sys.argv[1])"]
-    monkeypatch.setattr(verb, "app", lambda arguments: subprocess.run([*command, *arguments], check=True))
-    assert verb._invoke(["a"]) == (0, "a\n")
+    monkeypatch.setattr(
+        sys.modules[invoke.__module__], "app", lambda arguments: subprocess.run([*command, *arguments], check=True)
+    )
+    assert invoke(["a"]) == (0, "a\n")
 
 
 def test_time_that_is_up_while_a_stage_ends_well_is_not_forgotten(tmp_path: Path) -> None:

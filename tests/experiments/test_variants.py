@@ -24,7 +24,8 @@ from albert_cli.data.batches import PackedBatch, batch, original_ids
 from albert_cli.data.shards import TokenCorpus
 from albert_cli.experiments import recipe
 from albert_cli.experiments.claims import HOLDS
-from albert_cli.experiments.plan import Plan, Request, Run, make
+from albert_cli.experiments.plan import Plan, Request, Run
+from albert_cli.experiments.stages import make
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.pretrain_recipe import PretrainRecipe
 from tests.command import albert

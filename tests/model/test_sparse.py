@@ -19,7 +19,7 @@ from albert_cli.model.config import ModelConfig
 from albert_cli.model.encoder import Encoder
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.model.packing import Grid, PackedTokens, pack
-from albert_cli.model.sparse import QUESTION, attend_flex, flex_mask, neighbours
+from albert_cli.model.sparse import QUESTION, attend_flex, flex_masks, neighbours
 from tests.model.shapes import TINY, assert_half_is_close, random_batch, shake
 
 CPU = torch.device("cpu")
@@ -73,11 +73,8 @@ def by_the_mask(qkv: Tensor, mask: NDArray[np.bool_]) -> Tensor:
 
 def forced(tokens: PackedTokens, config: ModelConfig) -> tuple[Grid, Grid]:
     """The grids of tokens and of rows with the sparse form, even where it sees everything."""
-    everything = np.arange(len(tokens.ids))
-    return (
-        replace(tokens.grid, near=neighbours(tokens.host, everything, config, CPU)),
-        replace(tokens.rows.grid, near=neighbours(tokens.host, tokens.host.rows, config, CPU)),
-    )
+    of_all, of_rows = neighbours(tokens.host, [np.arange(len(tokens.ids)), tokens.host.rows], config, CPU)
+    return replace(tokens.grid, near=of_all), replace(tokens.rows.grid, near=of_rows)
 
 
 @given(FORMS, LENGTHS, st.integers(0, 99))
@@ -195,7 +192,7 @@ def test_the_mask_for_cuda_is_the_plain_one(config: ModelConfig, lengths: Sequen
     batch = random_batch(lengths, config, seed)
     tokens = pack(batch, CPU, batch.masked_index)
     mask = plain_mask(batch, config)
-    made = flex_mask(tokens.host, tokens.host.rows, config, CPU)
+    (made,) = flex_masks(tokens.host, [tokens.host.rows], config, CPU)
     row, key = torch.arange(len(tokens.host.rows))[:, None], torch.arange(len(batch.ids))[None]
     assert torch.equal(made.mask_mod(row, row, row, key), torch.from_numpy(mask[tokens.host.rows]))
 
@@ -205,5 +202,5 @@ def test_flex_attention_computes_the_same(config: ModelConfig) -> None:
     tokens = pack(random_batch((100, 3, 140), config), CPU)
     grid = forced(tokens, config)[0]
     qkv = torch.randn(243, 3, HEADS, SIZE)
-    made = flex_mask(tokens.host, np.arange(243), config, CPU)
+    (made,) = flex_masks(tokens.host, [np.arange(243)], config, CPU)
     assert torch.allclose(attend_flex(made, *qkv.unbind(1)), attend([(grid, qkv)], 0.0), atol=1e-5)
