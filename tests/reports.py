@@ -73,11 +73,10 @@ def write_eval(directory: Path, scores: list[float], **more: Any) -> None:
         "scores_by_seed": by_seed,
         "majority": 0.527,
     }
-    store.write_json(directory / "results.json", record | {"steps": 800} | more)
+    store.write_json(directory / "results.json", record | {"steps": 800, "batch_size": 32, "lr": 3e-5} | more)
     for seed, score in by_seed.items():
         run = directory / f"run-{seed}"
         run.mkdir()
         store.write_json(run / "results.json", {"kind": "run", "task": "rte", "score": score, "seed": int(seed)})
-        (run / "recipe.toml").write_text("[train]\nbatch_size = 32\n[optimizer]\nlr = 3e-5\n")
         lines = [{"step": step, "eval": {"accuracy": score - 0.1 / step}} for step in (1, 2, 3)]
         (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))

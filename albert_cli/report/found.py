@@ -91,11 +91,12 @@ class Evaluation:
     @property
     def protocol(self) -> dict[str, str]:
         """Steps, batch, rate and sizes: what a score must never be shown without."""
-        record = self.record
-        counts = {"steps": record.steps, "batch": record.batch_size}
-        counts |= {split: record.examples.get(split) for split in ("train", "dev")}
-        found = {name: f"{count:,}" for name, count in counts.items() if count is not None}
-        return found | ({"learning rate": f"{record.lr:g}"} if record.lr else {})
+        r = self.record
+        values = {"steps": r.steps, "batch": r.batch_size, "learning rate": r.lr}
+        values |= {split: r.examples.get(split) for split in ("train", "dev")}
+        return {
+            name: f"{value:g}" if name == "learning rate" else f"{value:,}" for name, value in values.items() if value
+        }
 
     @property
     def part(self) -> int:

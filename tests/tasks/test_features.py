@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from albert_cli.data.arrays import truncated_lengths
-from albert_cli.errors import ConfigError
 from albert_cli.random import epoch_order
 from albert_cli.tasks.classification import Example, encode
 from albert_cli.tasks.features import PairFeatures
@@ -107,11 +106,6 @@ def test_encoding_equals_the_plain_way(pairs: list[tuple[str, str | None]], limi
         tail = "" if b is None else "".join(second) + "|"
         assert spelled(features, i) == "[" + "".join(first) + "|" + tail
         assert segments(features, i) == [0] * (len(first) + 2) + [1] * len(tail)
-
-
-def test_too_small_a_limit() -> None:
-    with pytest.raises(ConfigError, match="max_seq_length = 4"):
-        encode([example("a", "b")], letters(), 4)
 
 
 def test_labels() -> None:
