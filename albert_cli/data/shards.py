@@ -151,6 +151,12 @@ class TokenCorpus:
         assert self.directory is not None, "a corpus in memory has none"
         return np.fromfile(self.directory / "unigram.counts", dtype="<i8").astype(np.int64)
 
+    def unigram_entropy(self) -> float:
+        """Entropy of the tokens of the train split, nats a token."""
+        counts = self.unigram_counts()
+        shares = counts[counts > 0] / counts.sum()
+        return float(-(shares * np.log(shares)).sum())
+
     def shard_of(self, position: Integers) -> Integers:
         """The number of the shard that holds each global position. Shape of `position`."""
         return np.searchsorted(self.starts, position, "right") - 1

@@ -82,7 +82,8 @@ def probe(
     hub.load_into(model, found)
     model.to(target).eval()
     settings = TrainSettings(eval_sequences=sequences, micro_batch_size=_MICRO_BATCH)
-    entropy = store.read_json(data / "data.json")["unigram_entropy_nats"] if heldout.tokens else _entropy(corpus)
+    facts = store.read_json(data / "data.json")
+    entropy = facts["unigram_entropy_nats"] if heldout.tokens else corpus.unigram_entropy()
     measured = PretrainRecipe(model=found.config, data=pairs, train=settings)
     job = PretrainingJob(model, measured, PretrainingText(corpus, corpus, vocabulary, entropy))
     sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
@@ -99,13 +100,6 @@ def probe(
         **_layers(job),
         **({"depths": _depths(job, layers)} if layers else {}),
     }
-
-
-def _entropy(corpus: TokenCorpus) -> float:
-    """Unigram entropy of a whole corpus that holds nothing out, in nats."""
-    counts = corpus.unigram_counts()
-    shares = counts[counts > 0] / counts.sum()
-    return float(-(shares * np.log(shares)).sum())
 
 
 @torch.inference_mode()

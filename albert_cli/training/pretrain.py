@@ -124,9 +124,7 @@ class Pretraining:
             )  # fmt: skip
             run.running(out, status, state.step, recipe.schedule.total_steps)
             job.last_metrics = _last_evaluation(out, state.step)
-            counts = self.text.train.unigram_counts()
-            shares = counts[counts > 0] / counts.sum()
-            hints = Hints(float(-(shares * np.log(shares)).sum()), recipe.schedule.warmup)
+            hints = Hints(self.text.train.unigram_entropy(), recipe.schedule.warmup)
             loop = Loop(job, optimizer, recipe.schedule, out, self.group, "pretrain", parents, state, hints)
             loop.run()
             loop.save()

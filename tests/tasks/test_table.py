@@ -12,7 +12,8 @@ from albert_cli.config import validate
 from albert_cli.errors import ConfigError, InputError
 from albert_cli.tasks.choice import Choice, ChoiceExample
 from albert_cli.tasks.classification import Classification, Example
-from albert_cli.tasks.table import TableSettings, open_table
+from albert_cli.tasks.columns import TableSettings
+from albert_cli.tasks.table import open_table
 
 
 def write(path: Path, text: str) -> str:
