@@ -21,6 +21,7 @@ _KINDS = {
     "config.json": "Hugging Face model",
     "plan.json": "unfinished data",
     "request.json": "unfinished vocabulary",
+    "samples/request.json": "unfinished vocabulary",
 }
 _RESULT = ("task", "metric", "score", "median", "spread", "majority", "seeds")
 _MODEL = (

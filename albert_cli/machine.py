@@ -7,7 +7,8 @@ import os
 import platform
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -46,21 +47,60 @@ def cores() -> int:
 
 
 def memory() -> dict[str, int]:
-    """Total and available memory in bytes, within the container's limit; empty where unknown."""
+    """Total and available memory in bytes, within the limits of the container and of this process; empty if unknown."""
     found: dict[str, int] = {}
     try:
         for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines():
             key, _, value = line.partition(":")
             if key in ("MemTotal", "MemAvailable"):
                 found[{"MemTotal": "total", "MemAvailable": "available"}[key]] = int(value.split()[0]) * 1024
-        limit = Path("/sys/fs/cgroup/memory.max").read_text(encoding="utf-8").strip()
-        if limit.isdecimal():
-            used = int(Path("/sys/fs/cgroup/memory.current").read_text(encoding="utf-8"))
-            found["total"] = min(found["total"], int(limit))
-            found["available"] = min(found["available"], int(limit) - used)
-    except (OSError, KeyError, ValueError, IndexError):
-        pass
+    except (OSError, ValueError, IndexError):
+        return {}
+    for limit, used in (*_container_limits(), *_process_limits()):
+        found["total"] = min(found["total"], limit)
+        found["available"] = max(0, min(found["available"], limit - used))
     return found
+
+
+def _container_limits() -> Iterator[tuple[int, int]]:
+    """(limit, in use) of the control groups that this process is in, from its own up to the root: v2, then v1."""
+    for folder in _control_groups():
+        for limit, used in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
+            with suppress(OSError, ValueError):  # "max" is no number
+                yield int((folder / limit).read_text()), int((folder / used).read_text())
+
+
+def _control_groups() -> list[Path]:
+    root, found = Path("/sys/fs/cgroup"), list[Path]()
+    with suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines():
+            _, controllers, place = line.split(":", 2)
+            if controllers in ("", "memory"):
+                own = root / controllers / place.strip("/")
+                found += [p for p in (own, *own.parents) if p.is_relative_to(root / controllers)]
+    return found
+
+
+def _process_limits() -> Iterator[tuple[int, int]]:
+    """(limit, in use) of what `ulimit -v` and `ulimit -d` allow."""
+    with suppress(ImportError, OSError, ValueError, IndexError):
+        import resource
+
+        pages = [int(n) for n in Path("/proc/self/statm").read_text().split()]
+        for which, used in ((resource.RLIMIT_AS, pages[0]), (resource.RLIMIT_DATA, pages[5])):
+            limit, _ = resource.getrlimit(which)
+            if limit != resource.RLIM_INFINITY:
+                yield limit, used * resource.getpagesize()
+
+
+def killed_for_memory() -> int:
+    """How many processes of this machine, or of this container, the system has killed because memory ran out."""
+    killed = 0
+    for path in (Path("/proc/vmstat"), *(folder / "memory.events" for folder in _control_groups())):
+        with suppress(OSError):
+            counts = dict(line.split(maxsplit=1) for line in path.read_text(encoding="utf-8").splitlines())
+            killed = max(killed, int(counts.get("oom_kill", 0)))
+    return killed
 
 
 def keep_freed_memory() -> None:

@@ -9,15 +9,17 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from multiprocessing.context import BaseContext
+from multiprocessing.process import BaseProcess
 from typing import Any, Generic, TypeVar
 
-from albert_cli import console, ranks
+from albert_cli import console, machine, ranks
 from albert_cli.errors import AlbertError, Interrupted
 
 T = TypeVar("T")
@@ -86,6 +88,7 @@ def _run_apart(jobs: Sequence[Job[T]], places: Places, keep: Callable[[Job[T], T
     context = _context({job.call.__module__ for job in jobs})
     quiet, debug, environment = console.settings.quiet or places.quiet, console.settings.debug, dict(os.environ)
     waiting, running = list(jobs), dict[Future[T], tuple[Job[T], int]]()
+    watched = Watched()
     free, pools = list(range(places.count)), dict[int, ProcessPoolExecutor]()
     try:
         while running or (waiting and not is_stopping()):
@@ -98,6 +101,7 @@ def _run_apart(jobs: Sequence[Job[T]], places: Places, keep: Callable[[Job[T], T
                     given = (place, places, quiet, debug, environment)
                     pools[place] = ProcessPoolExecutor(1, context, _begin, given)
                 running[pools[place].submit(_work, job.call, job.arguments)] = job, place
+                watched.look()
             for future in wait(running, timeout=0.5, return_when=FIRST_COMPLETED).done:
                 job, place = running.pop(future)
                 free.append(place)
@@ -105,8 +109,7 @@ def _run_apart(jobs: Sequence[Job[T]], places: Places, keep: Callable[[Job[T], T
                 if places.fresh or isinstance(error, BrokenProcessPool):
                     pools.pop(place).shutdown()
                 if isinstance(error, BrokenProcessPool):
-                    why = f"{job.name}: its process was killed, probably out of memory"
-                    error = AlbertError(why, "the same command goes on")
+                    error = AlbertError(f"{job.name}: its process {watched.death()}", "the same command goes on")
                 if error is None or not is_stopping():
                     keep(job, future.result() if error is None else error)
     except BaseException:
@@ -115,6 +118,64 @@ def _run_apart(jobs: Sequence[Job[T]], places: Places, keep: Callable[[Job[T], T
     finally:
         for pool in pools.values():
             pool.shutdown(cancel_futures=True)
+
+
+# ---------------------------------------------------------------- one call for many items
+
+
+def spread(
+    call: Callable[..., T], items: Iterable[tuple[Any, ...]], workers: int, remedy: str
+) -> Generator[tuple[tuple[Any, ...], T], None, None]:
+    """(item, `call(*item)`) as they are done, by so many processes; an item is taken when its turn comes near.
+
+    With fewer than two workers in this very process. Raises what the call raises, and where a process died an
+    `AlbertError` that says of what, with the remedy as its hint.
+    """
+    if workers < 2:
+        for item in items:
+            yield item, call(*item)
+        return
+    # Spawned, which is the same on every platform, and safe with threads.
+    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), ranks.end_with_parent)
+    left, running, watched = iter(items), dict[Future[T], tuple[Any, ...]](), Watched()
+    try:
+        while True:
+            for item in islice(left, 2 * workers - len(running)):
+                running[pool.submit(call, *item)] = item
+                watched.look()
+            if not running:
+                return
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                yield running.pop(future), future.result()
+    except BrokenProcessPool:
+        raise AlbertError(f"a worker process {watched.death()}", remedy) from None
+    finally:
+        pool.shutdown(cancel_futures=True)  # on an error, what has not begun is dropped
+
+
+class Watched:
+    """The processes that were started, to tell of what one of them has died."""
+
+    def __init__(self) -> None:
+        self._processes = set[BaseProcess]()
+        self._killed_before = machine.killed_for_memory()
+
+    def look(self) -> None:
+        """Note the processes that there are now."""
+        self._processes |= set(multiprocessing.active_children())
+
+    def death(self) -> str:
+        """Why the first of them ended that did not end well."""
+        for process in self._processes:
+            process.join(5)
+        # The executor ends the others by SIGTERM.
+        codes = {process.exitcode for process in self._processes} - {None, 0, -signal.SIGTERM}
+        if machine.killed_for_memory() > self._killed_before:
+            return "was killed because the memory ran out"
+        if -signal.SIGKILL in codes:
+            return "was killed, probably out of memory"
+        code = min((code for code in codes if code is not None), default=0)
+        return f"crashed ({signal.Signals(-code).name})" if code < 0 else f"ended with exit code {code}"
 
 
 # ---------------------------------------------------------------- a place's process

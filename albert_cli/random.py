@@ -43,6 +43,7 @@ class Stream(IntEnum):
     SPANS = 11
     REPLACEMENT = 12
     STATISTICS = 15
+    SENTENCE = 16
 
 
 def _mix(state: Keys) -> Keys:

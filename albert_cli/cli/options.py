@@ -35,6 +35,15 @@ MaxLine = Annotated[str, typer.Option(help="The longest line (record, cell) that
 LongLine = Annotated[
     Literal["refuse", "skip"], typer.Option(help="Longer lines: stop and say where, or leave them out.")
 ]
+Workers = Annotated[int, typer.Option(min=0, help="Processes; 0: one a core.")]
+ShareOption = Annotated[
+    str | None,
+    typer.Option(
+        "--task",
+        metavar="I/N|auto|merge",
+        help="Do the I-th of N shares, counted from 0 (auto: as SLURM or Kubernetes says), and merge them last.",
+    ),
+]
 Language = Annotated[str, typer.Option(help="Language code for splitting sentences.")]
 Resume = Annotated[Literal["auto", "must", "never"], typer.Option(help="Whether to go on with what is in --out.")]
 Ranks = Annotated[int, typer.Option(min=1, help="Start this many processes here through torchrun.")]

@@ -9,7 +9,7 @@ import typer
 
 from albert_cli import console
 from albert_cli.cli.app import app, verb
-from albert_cli.cli.options import BadBytes, Language, LongLine, MaxLine, Out, Sources, TextField
+from albert_cli.cli.options import BadBytes, Language, LongLine, MaxLine, Out, ShareOption, Sources, TextField, Workers
 
 
 @verb(app)
@@ -34,22 +34,27 @@ def vocab(
     max_line: MaxLine = "64MiB",
     on_long_line: LongLine = "refuse",
     on_bad_bytes: BadBytes = "refuse",
+    workers: Workers = 0,
+    task: ShareOption = None,
     seed: Annotated[int, typer.Option(help="Seed of the sample.")] = 0,
 ) -> None:
     """Build a SentencePiece vocabulary.
 
     Example: albert vocab wiki.jsonl books/ --size 30000 --out vocabulary
     """
+    import os
+
     from albert_cli.text import build_vocabulary
     from albert_cli.text.clean import Cleaning
     from albert_cli.text.lines import ReadSettings, parse_size
+    from albert_cli.text.parts import parse_share
 
     cleaning = Cleaning(lowercase, strip_accents, normal_form)
     read = ReadSettings(on_bad_bytes, text_field, parse_size(max_line), on_long_line)
     settings = build_vocabulary.VocabularySettings(
         size, cleaning, sample_size, character_coverage, seed, language, read
     )
-    report = build_vocabulary.build(sources, out, settings)
+    report = build_vocabulary.build(sources, out, settings, workers, parse_share(task, os.environ))
     console.emit(report, build_vocabulary.summary(report))
 
 
@@ -60,14 +65,8 @@ def data(
     out: Out,
     holdout: Annotated[float, typer.Option(help="Share of the documents held out for evaluation.")] = 0.01,
     dedup: Annotated[bool, typer.Option("--dedup", help="Keep one of documents with equal text.")] = False,
-    workers: Annotated[int, typer.Option(min=0, help="Processes; 0: one a core.")] = 0,
-    task: Annotated[
-        str | None,
-        typer.Option(
-            metavar="I/N|auto|merge",
-            help="Do the I-th of N shares, counted from 0 (auto: as SLURM or Kubernetes says), and merge them last.",
-        ),
-    ] = None,
+    workers: Workers = 0,
+    task: ShareOption = None,
     language: Language = "en",
     text_field: TextField = "text",
     max_line: MaxLine = "64MiB",
@@ -80,11 +79,12 @@ def data(
     """
     import os
 
-    from albert_cli.data import build, merge, plan
+    from albert_cli.data import build, merge
     from albert_cli.data.tokenise import BuildSettings
     from albert_cli.text.lines import ReadSettings, parse_size
+    from albert_cli.text.parts import parse_share
 
-    share = plan.parse_share(task, os.environ)
+    share = parse_share(task, os.environ)
     read = ReadSettings(on_bad_bytes, text_field, parse_size(max_line), on_long_line)
     settings = BuildSettings(holdout=holdout, language=language, read=read, dedup=dedup)
     facts = build.build(sources, vocab, out, settings, workers, share)

@@ -33,6 +33,9 @@ def pretrain(
     nproc: Ranks = 1,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything and print the plan.")] = False,
     show_config: Annotated[bool, typer.Option("--show-config", help="Print the resolved recipe.")] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Re-hash all data, also what has not changed since it was verified.")
+    ] = False,
     device: Device = "auto",
 ) -> None:
     """Pretrain an encoder; the same command again resumes.
@@ -54,8 +57,9 @@ def pretrain(
         console.emit(*resolved)
         return
     result = verb_module.pretrain(
-        recipe, data, out, settings, resume=resume, max_time=max_time, dry_run=dry_run, device=device
-    )
+        recipe, data, out, settings,
+        resume=resume, max_time=max_time, dry_run=dry_run, device=device, verify=verify,
+    )  # fmt: skip
     console.emit(result, plan.speed_text(result) if dry_run else verb_module.summary_text(result))
 
 

@@ -7,23 +7,21 @@ number of workers, processes and machines, and a task that a killed run had fini
 
 from __future__ import annotations
 
-import multiprocessing
 import shutil
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from albert_cli import console, ranks, store
+from albert_cli import console, pool, store
 from albert_cli.data.merge import complete, publish
-from albert_cli.data.plan import Share, plan, request, share_of
-from albert_cli.data.shards import verify_data
+from albert_cli.data.plan import plan, request
+from albert_cli.data.shards import remember_verified, stamps_below, verify_data
 from albert_cli.data.tokenise import FORMAT, BuildSettings, Count, Task, TaskFacts, is_same_text, kept, run_task
-from albert_cli.errors import AlbertError, BusyError, CheckpointError, ConfigError
+from albert_cli.errors import BusyError, CheckpointError, ConfigError
 from albert_cli.machine import cores
+from albert_cli.text.parts import Share, share_of
 from albert_cli.text.vocabulary import Vocabulary
 
 _PLAN, _LOCKS = "plan.json", ".tasks"
@@ -63,6 +61,7 @@ def build(
             facts = publish(out, tasks, results, vocabulary)
             shutil.rmtree(out / _LOCKS, ignore_errors=True)
             (out / _PLAN).unlink()
+            remember_verified(out, stamps_below(out))  # all of it has just been hashed
     return {"out": str(out), "up_to_date": False, "seconds": round(time.monotonic() - begin, 3), **facts}
 
 
@@ -167,25 +166,15 @@ def _run_all(tasks: Sequence[Task], workers: int, may_run: bool = True) -> list[
             progress.update(disk, f"{text / 1e6:.1f} MB of text, {rate:.1f} MB/s")
 
         results = {task.name: run_or_keep(task, may_run, count) for task in here}
-        if elsewhere:
-            pool = ProcessPoolExecutor(
-                min(workers, len(elsewhere)),
-                mp_context=multiprocessing.get_context("spawn"),  # the same on every platform, and safe with threads
-                initializer=ranks.end_with_parent,
-            )
-            stack.callback(pool.shutdown, cancel_futures=True)  # on an error, what has not begun is dropped
-            futures = {pool.submit(run_or_keep, task, may_run): task for task in elsewhere}
-            try:
-                for future in as_completed(futures):
-                    task, facts = futures[future], future.result()
-                    results[task.name] = facts
-                    if facts is not None and task.name not in finished:
-                        count(task.size, facts.bytes)
-            except BrokenProcessPool:
-                raise AlbertError(
-                    "a worker process was killed, probably out of memory",
-                    "run the same command again with fewer --workers; finished files are kept",
-                ) from None
+        finished_ones = pool.spread(
+            run_or_keep, ((task, may_run) for task in elsewhere), min(workers, len(elsewhere)),
+            "run the same command again with fewer --workers; finished files are kept",
+        )  # fmt: skip
+        stack.enter_context(closing(finished_ones))
+        for (task, _), facts in finished_ones:
+            results[task.name] = facts
+            if facts is not None and task.name not in finished:
+                count(task.size, facts.bytes)
     missing = sorted(name for name, facts in results.items() if facts is None)
     if missing:
         raise CheckpointError(

@@ -8,7 +8,9 @@ it), offsets uint32.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -26,6 +28,7 @@ Split: TypeAlias = Literal["train", "heldout"]
 Offsets: TypeAlias = NDArray[np.uint32]
 
 SUFFIXES = (".ids", ".sentences", ".documents")
+_VERIFIED = ".verified.json"  # a hint that saves hashing, and no part of the artefact
 _MAPS = 60_000  # files kept mapped at most; Linux lets a process have 65,530 maps
 MAX_SHARD_TOKENS = 64 << 20  # 128 MB of ids: a merge that counts or rewrites a shard holds some 0.7 GB
 
@@ -176,13 +179,50 @@ class TokenCorpus:
         return ids
 
 
-def verify_data(directory: Path) -> None:
-    """Re-hash a data directory and its shards; raises `CheckpointError` naming the first damaged file."""
+def verify_data(directory: Path, everything: bool = False) -> None:
+    """Re-hash a data directory and its shards; raises `CheckpointError` naming the first damaged file.
+
+    Unless `everything` is asked for, not where each file still has the size, the time and the inode that it had when
+    its hash was right: a terabyte takes a quarter of an hour to hash.
+    """
+    stamps = stamps_below(directory)
+    if not everything and _verified(directory) == stamps:
+        return
     store.verify(directory, "data")
     for name, fingerprint in store.read_json(directory / "data.json")["fingerprints"].items():
         shard = directory / "shards" / name
         if store.verify(shard, "shard").fingerprint() != fingerprint:
             raise CheckpointError(f"{shard}: not the shard that {directory / 'data.json'} names")
+    remember_verified(directory, stamps)
+
+
+def stamps_below(directory: Path) -> dict[str, list[int]]:
+    """Size, time of the last change (ns) and inode of every file that is not hidden."""
+    found, folders = dict[str, list[int]](), [str(directory)]
+    while folders:
+        with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folders.pop()) as entries:
+            for entry in entries:
+                if entry.name.startswith("."):
+                    continue
+                if entry.is_dir():
+                    folders.append(entry.path)
+                    continue
+                status = os.stat(entry.path)  # noqa: PTH116  (of tens of thousands of files)
+                found[os.path.relpath(entry.path, directory)] = [status.st_size, status.st_mtime_ns, status.st_ino]
+    return found
+
+
+def remember_verified(directory: Path, stamps: dict[str, list[int]]) -> None:
+    """Note what the files looked like when all hashes were right; in a directory that cannot be written, nowhere."""
+    with suppress(OSError):
+        store.write_json(directory / _VERIFIED, {"stamps": stamps})
+
+
+def _verified(directory: Path) -> Any:
+    try:
+        return store.read_json(directory / _VERIFIED).get("stamps")
+    except CheckpointError:
+        return None
 
 
 class ShardWriter:

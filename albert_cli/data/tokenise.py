@@ -21,8 +21,9 @@ from albert_cli.data.shards import MAX_SHARD_TOKENS, ShardWriter, Split, id_type
 from albert_cli.errors import CheckpointError, ConfigError
 from albert_cli.random import Integers, copies
 from albert_cli.text.clean import Cleaning, clean
-from albert_cli.text.corpus import hash_part, hash_words, read_part
-from albert_cli.text.lines import Part, ReadSettings, Tally, stamp
+from albert_cli.text.corpus import hash_words
+from albert_cli.text.lines import ReadSettings, Tally, stamp
+from albert_cli.text.parts import SIZE, Portion
 from albert_cli.text.sentences import paragraphs, split_paragraphs
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class BuildSettings:
     language: str = "en"
     read: ReadSettings = field(default_factory=ReadSettings)
     dedup: bool = False
-    split_bytes: int = 32 << 20
+    split_bytes: int = SIZE
     max_shard_tokens: int = MAX_SHARD_TOKENS
 
     def __post_init__(self) -> None:
@@ -63,50 +64,19 @@ class BuildSettings:
 
 
 @dataclass(frozen=True)
-class Task:
-    """Parts of sources of one weight: `directory` receives their shards."""
+class Task(Portion):
+    """A portion of the sources; `directory` receives its shards."""
 
     name: str
     directory: Path
     vocabulary_dir: Path
-    parts: tuple[Part, ...]
     vocabulary: str
     settings: BuildSettings
-
-    @property
-    def weight(self) -> float:
-        """How often the text is used in a pass."""
-        return self.parts[0].source.weight
-
-    @property
-    def size(self) -> int:
-        """Bytes of the sources as they lie on the disk; 0 where that is not known."""
-        known = ((part, part.stamp[0]) for part in self.parts if part.stamp is not None)
-        return sum((size if part.end is None else part.end) - part.start for part, size in known)
-
-    @property
-    def is_stream(self) -> bool:
-        """Whether the text comes from stdin, which can be read once only and by this process only."""
-        return any(part.source.kind == "stdin" for part in self.parts)
 
     @property
     def is_finished(self) -> bool:
         """Whether its shards are there."""
         return (self.directory / store.MANIFEST).is_file()
-
-    @property
-    def sources(self) -> dict[str, Any]:
-        """The parts as data.json names them, without their hash."""
-        described: list[dict[str, Any]] = []
-        for part in self.parts:
-            described.append({"source": part.source.name})
-            if part.source.kind == "squad-answers":  # squad: reads other text out of the same file
-                described[-1]["kind"] = part.source.kind
-            if part.stamp and part.source.can_be_split and (part.start or part.end is not None):
-                described[-1] |= {"start": part.start, "end": part.end or part.stamp[0]}
-            if part.stamp:
-                described[-1]["bytes"] = part.stamp[0]
-        return {"parts": described, "weight": self.weight}
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -166,8 +136,7 @@ def run_task(task: Task, count: Count | None = None) -> TaskFacts:
         store.commit_directory(task.directory, "shard") as staging,
         GroupWriter(staging, vocabulary.size, settings.max_shard_tokens) as writer,
     ):
-        documents = chain.from_iterable(read_part(part, settings.read, tally) for part in task.parts)
-        for chunk in _chunks(documents):
+        for chunk in _chunks(task.documents(settings.read, tally)):
             ids, lengths, sizes, hashes = tokenise(chunk, vocabulary, settings.language)
             writer.add(groups_of(hashes, task), ids, lengths, sizes, hashes)
             pieces += ids.size
@@ -302,15 +271,9 @@ def is_same_text(task: Task, sha256: str) -> bool:
     stamps, seen = stamps_of(task), task.directory / _SEEN
     if len(stamps) == len(task.parts) and seen.is_file() and store.read_json(seen).get("stamps") == stamps:
         return True
-    tally = Tally()
-    for part in task.parts:
-        if part.source.kind == "hub":
-            return True  # known by name only
-        hash_part(part, tally)
-    is_same = bool(sha256 == tally.sha256.hexdigest())
-    if is_same:
+    if (found := task.sha256()) == sha256:
         remember(task, stamps)
-    return is_same
+    return found in (sha256, None)
 
 
 def kept(task: Task) -> TaskFacts | None:

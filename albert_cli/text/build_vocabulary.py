@@ -10,17 +10,19 @@ from typing import Any
 
 from albert_cli import console, store
 from albert_cli.errors import BusyError, ConfigError, InputError
-from albert_cli.text import statistics
+from albert_cli.text import jobs, statistics
 from albert_cli.text.clean import Cleaning
-from albert_cli.text.corpus import describe_sources, read_documents
-from albert_cli.text.lines import ReadSettings
-from albert_cli.text.sampling import clean_in_place, draw, loss_of_accents, warn_of_losses
-from albert_cli.text.unigram import CONTROL_SYMBOLS, USER_DEFINED_SYMBOLS, announce, is_too_long, train
+from albert_cli.text.lines import ReadSettings, Tally
+from albert_cli.text.parts import Portion, Share, cut
+from albert_cli.text.sampling import Sample, clean_in_place, loss_of_accents, warn_of_losses
+from albert_cli.text.sentences import split_sentences
+from albert_cli.text.unigram import CONTROL_SYMBOLS, USER_DEFINED_SYMBOLS, announce, is_too_long, train, utf8_size
 from albert_cli.text.vocabulary import CONFIG, MODEL, TOKENIZER, Vocabulary
 
 REPORT = "vocabulary.json"
 _REQUEST = "request.json"  # in a directory that is being made: what was asked for
 _ENOUGH_TO_HOLD_BACK = 10_000  # sentences
+_ENOUGH_TO_FORESEE = 1_000_000  # bytes
 _SMALLEST = 2 + len(CONTROL_SYMBOLS) + len(USER_DEFINED_SYMBOLS)
 
 
@@ -52,34 +54,71 @@ class VocabularySettings:
             raise ConfigError(f"the character coverage must lie between 0.9 and 1, not {self.character_coverage}")
 
 
-def build(sources: Sequence[str], out: Path | str, settings: VocabularySettings | None = None) -> dict[str, Any]:
+def build(
+    sources: Sequence[str],
+    out: Path | str,
+    settings: VocabularySettings | None = None,
+    workers: int = 0,
+    share: Share = None,
+) -> dict[str, Any]:
     """Train a vocabulary on the sources' text and write its directory; returns the report.
 
-    When `out` holds the result of the same call already, its report is returned with `"up_to_date": True`. Raises
-    `InputError` for unreadable or empty sources and for text that does not allow the size, `BusyError` when `out`
-    holds something else.
+    workers: processes that read; 0 means one a core. share: (i, n) draws the sentences of the i-th of n shares of the
+    text, for another job to merge; "merge" trains on what all have drawn. The vocabulary is the same for any number
+    of both. When `out` holds the result of the same call already, its report is returned with `"up_to_date": True`.
+    Raises `InputError` for unreadable or empty sources and for text that does not allow the size, `BusyError` when
+    `out` holds something else, `CheckpointError` where a job's sentences are not there.
     """
     out, settings = Path(out), settings or VocabularySettings()
-    manifest = store.finished(out, "vocabulary", _REQUEST)
+    portions = cut(sources)
     request = asdict(settings)
-    request |= {**request.pop("read"), "sources": describe_sources(sources)}
+    request |= {**request.pop("read"), "sources": [portion.sources for portion in portions]}
+    manifest = store.finished(out, "vocabulary", _REQUEST, jobs.FOLDER)
     if manifest is not None:
+        report = _same(out, request, portions, workers)
         console.note(f"{out}: up to date")
-        return {"directory": str(out), "fingerprint": manifest.fingerprint(), "up_to_date": True, **_same(out, request)}
-    with _making(out, request):
-        vocabulary, report = _train(sources, settings, request)
+        return {"directory": str(out), "fingerprint": manifest.fingerprint(), "up_to_date": True, **report}
+    if isinstance(share, tuple):
+        return jobs.do_share(out, portions, settings, request, workers, share)
+    with _making(out, request, is_merge=share == "merge"):
+        if share == "merge":
+            sample, hashes = jobs.merged(out, settings, request)
+        else:
+            _announce_before(portions, settings)
+            sample, hashes = jobs.draw_all(portions, settings, workers)
+        sample.finish()
+        for source, digest in zip(request["sources"], hashes, strict=True):
+            source["sha256"] = digest
+        vocabulary, report = _train(sample, settings, request, sources)
         with store.publish(out, "vocabulary") as staging:
             vocabulary.copy_to(staging)
             store.write_json(staging / REPORT, report)
+        jobs.clear(out)
     return {"directory": str(out), "fingerprint": store.fingerprint(out), "up_to_date": False, **report}
 
 
+def _announce_before(portions: Sequence[Portion], settings: VocabularySettings) -> None:
+    """Say before a long reading what the training after it is going to take, by the length of the first sentences."""
+    files = [portion for portion in portions if portion.size]
+    if len(files) < 2:
+        return  # there is little to wait for
+    sentences, size = 0, 1
+    for document in files[0].documents(settings.read, Tally()):
+        found = split_sentences(document.text, settings.language)
+        sentences, size = sentences + len(found), size + utf8_size(found)
+        if size > _ENOUGH_TO_FORESEE:
+            break
+    whole = sum(portion.text_size * portion.weight for portion in files)
+    number = min(settings.sample_size, int(whole * sentences / size))
+    announce(number, number * size // max(sentences, 1), "about ")
+
+
 def _train(
-    sources: Sequence[str], settings: VocabularySettings, request: Mapping[str, Any]
+    sample: Sample, settings: VocabularySettings, request: Mapping[str, Any], sources: Sequence[str]
 ) -> tuple[Vocabulary, dict[str, Any]]:
-    documents = read_documents(sources, settings.read)
-    sample = draw(documents, settings.sample_size, settings.seed, settings.language, announce)
     sentences = sample.sentences
+    if sentences:
+        announce(len(sentences), utf8_size(sentences))
     lost = loss_of_accents(sentences, settings.cleaning)
     warn_of_losses(lost, sentences, settings.cleaning)
     clean_in_place(sentences, settings.cleaning)
@@ -108,6 +147,9 @@ def _train(
 
 def summary(report: Mapping[str, Any]) -> str:
     """A report of `build` in a few lines for a person."""
+    if "job" in report:
+        done = f"{report['jobs_finished']} of them are finished"
+        return f"{report['directory']}: job {report['job']}, {report['sentences_read']:,} sentences read; {done}"
     size, counts = report["request"]["size"], report["sentences"]
     head = (
         f"{report['directory']}: {size:,} tokens from {counts['training']:,} of {counts['read']:,} sentences"
@@ -138,9 +180,14 @@ def describe_vocabulary(directory: Path) -> tuple[dict[str, Any], list[str]]:
 
 
 @contextmanager
-def _making(out: Path, request: Mapping[str, Any]) -> Iterator[None]:
-    """Hold `out`, marked as unfinished, while the block runs; after a failure nothing of it is left."""
+def _making(out: Path, request: Mapping[str, Any], is_merge: bool) -> Iterator[None]:
+    """Hold `out`, marked as unfinished, while the block runs; after a failure nothing is left but what jobs have drawn.
+
+    Raises `BusyError` where jobs have begun and this is no merge of theirs.
+    """
     with store.lock(out):
+        if not is_merge and (out / jobs.FOLDER).exists():
+            raise BusyError(f"{out}: jobs draw sentences for a vocabulary here", "--task merge makes it, or remove it")
         store.remove_leftovers(out)
         store.write_json(out / _REQUEST, request)
         try:
@@ -152,21 +199,18 @@ def _making(out: Path, request: Mapping[str, Any]) -> Iterator[None]:
         (out / _REQUEST).unlink()
 
 
-def _same(out: Path, request: Mapping[str, Any]) -> dict[str, Any]:
+def _same(out: Path, request: Mapping[str, Any], portions: Sequence[Portion], workers: int) -> dict[str, Any]:
     """The report of a finished directory when the same request made it; `BusyError` when another one did."""
     (out / _REQUEST).unlink(missing_ok=True)  # there only if the process was killed after its last write
+    jobs.clear(out)
     store.verify(out, "vocabulary")
     report = store.read_json(out / REPORT)
     made = report["request"]
     different = [key for key in request if key != "sources" and request[key] != made.get(key)]
-    if _identities(request["sources"]) != _identities(made["sources"]):
+    if jobs.hashes_of(portions, workers) != [source.get("sha256") for source in made["sources"]]:
         different.append("sources")
     if different:
         raise BusyError(
             f"{out}: holds a vocabulary made with another {', '.join(different)}", "choose another --out or remove it"
         )
     return report
-
-
-def _identities(described: Sequence[Mapping[str, Any]]) -> list[str]:
-    return [str(source.get("sha256", source["source"])) for source in described]

@@ -39,9 +39,12 @@ def read_documents(sources: Sequence[str], settings: ReadSettings | None = None)
     """
     for source in resolve(sources):
         for document in read_part(Part(source), settings or ReadSettings(), Tally()):
-            times = 1 if source.weight == 1 else copies(source.weight, document_hash(document.text))
-            for _ in range(times):
-                yield document
+            yield from (document for _ in range(times_used(document, source.weight)))
+
+
+def times_used(document: Document, weight: float) -> int:
+    """How often a pass over a source of this weight uses the document."""
+    return 1 if weight == 1 else copies(weight, document_hash(document.text))
 
 
 def check_readable(source: str) -> None:
@@ -137,24 +140,3 @@ def document_hash(text: str) -> int:
 def hash_words(text: str) -> int:
     """`document_hash` of a text that has only single spaces already."""
     return int.from_bytes(blake2b(text.encode("utf-8", "replace"), digest_size=8).digest(), "big")
-
-
-def describe_sources(sources: Sequence[str]) -> list[dict[str, object]]:
-    """What the text is, to recognise it again: files, bytes and SHA-256 of each source given.
-
-    Files are hashed as they lie on the disk, `docs:` over its text; what is streamed is named only.
-    """
-    described: list[dict[str, object]] = []
-    for given in sources:
-        tally, found = Tally(), resolve([given])
-        if any(source.kind in ("hub", "stdin") for source in found):
-            described.append({"source": given})
-            continue
-        for source in found:
-            hash_part(Part(source), tally)
-            if source.kind == "squad-answers":  # other text than that of squad: out of the same bytes
-                tally.sha256.update(source.kind.encode())
-        described.append(
-            {"source": given, "files": len(found), "bytes": tally.size, "sha256": tally.sha256.hexdigest()}
-        )
-    return described

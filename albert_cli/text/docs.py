@@ -10,16 +10,13 @@ from __future__ import annotations
 import ast
 import gc
 import importlib.util
-import multiprocessing
 import sysconfig
 import warnings
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 
-from albert_cli import machine, ranks
+from albert_cli import machine, pool
 from albert_cli.text.prose import prose
 
 _PACKAGES = """
@@ -36,6 +33,7 @@ _LEFT_OUT = """
 """
 _FOLDERS_LEFT_OUT = frozenset(_LEFT_OUT.split())
 _ADDED_LATER = ("add_docstr", "add_newdoc", "add_newdoc_for_scalar_type")  # how torch and numpy document C code
+_CHUNK = 32  # files
 
 _finished: dict[bool, list[tuple[str, str]]] = {}
 
@@ -53,8 +51,8 @@ def read_docs(stdlib_only: bool = False) -> Iterator[tuple[str, str]]:
     collected: list[tuple[str, str]] = []
     # Parsing takes half a minute on one core; the standard library alone is not worth starting processes for.
     workers = 0 if stdlib_only else machine.cores()
-    with _mapping(workers) as mapped:
-        for (_, name), paragraphs in zip(modules, mapped(_paragraphs, [path for path, _ in modules]), strict=True):
+    with closing(_paragraphs_of_each([path for path, _ in modules], workers)) as found:
+        for (_, name), paragraphs in zip(modules, found, strict=True):
             if new := [paragraph for paragraph in dict.fromkeys(paragraphs) if paragraph not in seen]:
                 seen.update(new)
                 collected.append((name, "\n".join(new)))
@@ -62,22 +60,25 @@ def read_docs(stdlib_only: bool = False) -> Iterator[tuple[str, str]]:
     _finished[stdlib_only] = collected
 
 
-@contextmanager
-def _mapping(workers: int) -> Iterator[Callable[[Callable[[Path], list[str]], list[Path]], Iterable[list[str]]]]:
-    """`map` in this process (fewer than two workers), or over processes."""
+def _paragraphs_of_each(paths: Sequence[Path], workers: int) -> Generator[list[str], None, None]:
+    """Of each file in its turn, read in this process or by several."""
     if workers < 2:
-        yield map
+        yield from map(_paragraphs, paths)
         return
-    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _begin)
-    try:
-        yield partial(pool.map, chunksize=32)
-    finally:
-        pool.shutdown(cancel_futures=True)
+    done = dict[int, list[list[str]]]()
+    chunks = ((start, paths[start : start + _CHUNK]) for start in range(0, len(paths), _CHUNK))
+    place = 0
+    with closing(pool.spread(_paragraphs_of_chunk, chunks, workers, "docs:stdlib takes less")) as found:
+        for (start, _), paragraphs in found:
+            done[start] = paragraphs
+            while place in done:
+                yield from done.pop(place)
+                place += _CHUNK
 
 
-def _begin() -> None:
+def _paragraphs_of_chunk(start: int, paths: Sequence[Path]) -> list[list[str]]:
     gc.disable()  # the cyclic collector looks in vain through each new tree, a quarter of the time
-    ranks.end_with_parent()
+    return [_paragraphs(path) for path in paths]
 
 
 def _paragraphs(path: Path) -> list[str]:

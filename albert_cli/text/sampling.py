@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import compress
 from unicodedata import normalize
 
+import numpy as np
+
 from albert_cli import console
+from albert_cli.random import Integers, Keys, Stream, keys
 from albert_cli.text.clean import Cleaning, clean
-from albert_cli.text.corpus import Document
+from albert_cli.text.corpus import times_used
+from albert_cli.text.lines import ReadSettings, Tally
+from albert_cli.text.parts import Portion
 from albert_cli.text.sentences import split_sentences
 
+_PLACES = 40  # bits of a sentence's place in its portion
+_TOGETHER = 1 << 12  # sentences that are added at a time
 _STUDIED = 50_000  # sentences that the losses are measured on
 _NOTABLE = 0.01  # share of the words: English of Wikipedia loses 0.3 % to accents, German 7 %
 _DOTLESS = 0.001  # share of the letters that are a dotless i: none in English, 4 % in Turkish
@@ -20,43 +27,78 @@ _DOTLESS = 0.001  # share of the letters that are a dotless i: none in English, 
 
 @dataclass
 class Sample:
-    """Sentences drawn from the text, and how much text there was: documents, sentences, characters."""
+    """At most `size` sentences of a text, each of the text's equally likely to be among them, and how much there was.
 
-    sentences: list[str]
+    Those with the smallest keys stay; a key is a hash of the seed and of the sentence's place. So the samples of a
+    text's portions make the sample of the whole, whoever drew them (bottom-k sampling; Cohen and Kaplan, PODC 2007).
+    limit: a key above it cannot be among the smallest; memory is bounded by the size.
+    """
+
+    size: int
+    seed: int
+    limit: int = 2**64 - 1
+    sentences: list[str] = field(default_factory=list)
+    places: Integers = field(default_factory=lambda: np.zeros(0, np.int64))
     documents: int = 0
     read: int = 0
     characters: int = 0
 
+    def add(self, places: Integers, sentences: Sequence[str]) -> None:
+        """Take in sentences with their places, in the order of the text."""
+        chosen = np.flatnonzero(self._keys(places) <= np.uint64(self.limit))
+        self.sentences += sentences if chosen.size == places.size else [sentences[i] for i in chosen.tolist()]
+        self.places = np.concatenate([self.places, places[chosen]])
+        if len(self.sentences) > self.size + self.size // 4:
+            self._drop()
+
+    def merge(self, other: Sample) -> None:
+        """Take in the sample of another portion."""
+        self.documents += other.documents
+        self.read += other.read
+        self.characters += other.characters
+        self.add(other.places, other.sentences)
+
+    def finish(self) -> None:
+        """Leave what is the sample, in the order of the text."""
+        self._drop()
+        order = np.argsort(self.places)
+        self.places, self.sentences = self.places[order], [self.sentences[i] for i in order.tolist()]
+
+    def _drop(self) -> None:
+        found = self._keys(self.places)
+        if found.size > self.size:
+            self.limit = int(np.partition(found, self.size - 1)[self.size - 1])
+            kept = found <= np.uint64(self.limit)
+            self.places = self.places[kept]
+            self.sentences = list(compress(self.sentences, kept.tolist()))
+
+    def _keys(self, places: Integers) -> Keys:
+        return keys(self.seed, Stream.SENTENCE, places)
+
 
 def draw(
-    documents: Iterable[Document], size: int, seed: int, language: str, when_filled: Callable[[list[str]], None]
-) -> Sample:
-    """At most `size` sentences, each of the text's equally likely to be among them.
+    portion: Portion, read: ReadSettings, language: str, size: int, seed: int, limit: int
+) -> tuple[Sample, str | None]:
+    """The sample of a portion, as `Sample` has it, and the `sha256` of its text."""
+    sample, tally = Sample(size, seed, limit), Tally()
+    waiting: list[str] = []
 
-    Reservoir sampling (Vitter 1985, algorithm R), so that memory is bounded by the sample. The same text in the
-    same order and the same seed give the same sample. `when_filled` gets the first `size` sentences, or all that
-    there are, as soon as they are known: long before the end of a large corpus.
-    """
-    choose = random.Random(seed).random  # noqa: S311  (a sample, not a secret)
-    sample = Sample([])
-    kept, seen = sample.sentences, 0
-    with console.progress("reading") as progress:
-        for document in documents:
+    def add() -> None:
+        first = (portion.number << _PLACES) + sample.read
+        sample.add(np.arange(first, first + len(waiting)), waiting)
+        sample.read += len(waiting)
+        waiting.clear()
+
+    for document in portion.documents(read, tally):
+        for _ in range(times_used(document, portion.weight)):
             sample.documents += 1
             sample.characters += len(document.text)
-            for sentence in split_sentences(document.text, language):
-                seen += 1
-                if seen <= size:
-                    kept.append(sentence)
-                    if seen == size:
-                        when_filled(kept)
-                elif (place := int(choose() * seen)) < size:
-                    kept[place] = sentence
-            progress.update(seen, f"{seen:,} sentences, {sample.characters / 1e6:.0f} M characters")
-    sample.read = seen
-    if 0 < seen < size:
-        when_filled(kept)
-    return sample
+            waiting += split_sentences(document.text, language)
+        if len(waiting) >= _TOGETHER:
+            add()
+    add()
+    sample.finish()
+    return sample, None if portion.is_by_name else str(tally.sha256.hexdigest())
 
 
 def clean_in_place(sentences: list[str], cleaning: Cleaning) -> None:

@@ -28,24 +28,24 @@ _SCORES_A_NAT = 1024
 _LARGE = 2_000_000_000  # bytes that 32-bit suffix arrays hold; SentencePiece's 64-bit ones take twice the memory
 
 
-def announce(sentences: Sequence[str]) -> None:
-    """Say what training on these sentences takes, and warn when that is more memory than there is."""
-    size = _size(sentences)
+def announce(sentences: int, size: int, about: str = "") -> None:
+    """Say what training on so many sentences and bytes takes, and warn when that is more memory than there is."""
     needed = size * _MEMORY_A_BYTE * (2 if size > _LARGE else 1)
     console.note(
-        f"training on {len(sentences):,} sentences, {size / 1e6:.1f} MB: takes about {max(needed / 1e9, 0.1):.1f} GB"
+        f"training on {about}{sentences:,} sentences, {size / 1e6:.1f} MB: takes about {max(needed / 1e9, 0.1):.1f} GB"
         f" of memory and {console.duration(max(size * _SECONDS_A_BYTE, 1))} on a core of 2.5 GHz"
     )
     available = memory().get("available", needed)
     if needed > available:
-        fitting = int(0.9 * len(sentences) * available / needed)
+        fitting = int(0.9 * sentences * available / needed)
         console.warn(
             f"only {available / 1e9:.1f} GB of memory are free, so that training may be killed:"
             f" --sample-size {fitting} would fit"
         )
 
 
-def _size(sentences: Sequence[str]) -> int:
+def utf8_size(sentences: Sequence[str]) -> int:
+    """Bytes of the sentences."""
     return sum(len(sentence) if sentence.isascii() else len(sentence.encode()) for sentence in sentences)
 
 
@@ -69,7 +69,7 @@ def train(sentences: list[str], size: int, character_coverage: float, seed: int)
             input_sentence_size=max(10_000_000, len(sentences)),  # all of them: they are a sample already
             shuffle_input_sentence=True,
             max_sentence_length=_LONGEST_SENTENCE,
-            train_extremely_large_corpus=_size(sentences) > _LARGE,
+            train_extremely_large_corpus=utf8_size(sentences) > _LARGE,
             pad_id=0,
             unk_id=1,
             bos_id=-1,

@@ -46,11 +46,12 @@ def pretrain(
     max_time: str | None = None,
     dry_run: bool = False,
     device: str = "auto",
+    verify: bool = False,
 ) -> dict[str, Any]:
     """Pretrain and return what `--json` prints; see `albert pretrain --help`."""
     corpus, heldout = TokenCorpus.open(data, "train"), TokenCorpus.open(data, "heldout")
     if is_main():
-        verify_data(data)
+        verify_data(data, everything=verify)
     vocabulary = Vocabulary.load(corpus.vocabulary_dir)
     resolved = resolve(recipe, overrides, vocabulary.size)
     budget = parse_duration(max_time, "--max-time") if max_time else None

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,7 +25,11 @@ TENTH = BuildSettings(holdout=0.1, split_bytes=30_000)
 
 def contents(directory: Path) -> dict[str, bytes]:
     """Every file but the lock and the notes on the sources' stamps, by name."""
-    files = (p for p in sorted(directory.rglob("*")) if p.is_file() and p.name not in (".lock", ".seen.json"))
+    files = (
+        p
+        for p in sorted(directory.rglob("*"))
+        if p.is_file() and p.name not in (".lock", ".seen.json", ".verified.json")
+    )
     return {p.relative_to(directory).as_posix(): p.read_bytes() for p in files}
 
 
@@ -212,3 +218,36 @@ def test_a_shard_swapped_for_another_is_found(small_vocabulary: Path, write_file
     (out / "kept").rename(second)
     with pytest.raises(CheckpointError, match=re.escape(first.name)):
         verify_data(out)
+
+
+def test_data_that_were_verified_are_hashed_again_only_where_a_file_changed(
+    small_vocabulary: Path, write_files: Files, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build(write_files(2), small_vocabulary, out, TENTH, workers=1)
+    hashed: list[Path] = []
+    of_file = store.sha256_file
+    monkeypatch.setattr(store, "sha256_file", lambda path: hashed.append(path) or of_file(path))
+    verify_data(out)
+    assert not hashed, "the build has hashed what it wrote"
+    verify_data(out, everything=True)
+    assert len(hashed) > 20
+    ids = next(out.glob("shards/*/*.ids"))
+    before, content = ids.stat(), ids.read_bytes()
+    ids.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(CheckpointError, match=re.escape(ids.name)):
+        verify_data(out)
+    with pytest.raises(CheckpointError, match=re.escape(ids.name)):
+        verify_data(out)
+    ids.write_bytes(content)
+    verify_data(out)
+    hashed.clear()
+    verify_data(out)
+    assert not hashed
+    copy = shutil.copytree(out, out.with_name("copy"))  # with the note of what was verified
+    verify_data(copy)
+    assert hashed
+    os.utime(ids, ns=(before.st_atime_ns, before.st_mtime_ns))
+    (ids.parent / "more").touch()
+    hashed.clear()
+    verify_data(out)
+    assert hashed

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from albert_cli.errors import InputError
-from albert_cli.text.corpus import Document, describe_sources, read_documents
+from albert_cli.text.corpus import Document, read_documents
 from albert_cli.text.lines import ReadSettings
+from albert_cli.text.parts import cut
 from albert_cli.text.sources import resolve
 
 
@@ -160,11 +161,13 @@ def test_text_files_keep_every_line(tmp_path_factory: pytest.TempPathFactory, li
 def test_a_description_changes_with_the_text(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("one")
-    (first,) = describe_sources([str(path)])
+    (first,) = cut([str(path)])
+    before = first.sha256()
     path.write_text("two")
-    (second,) = describe_sources([str(path)])
-    assert first["bytes"] == second["bytes"] == 3
-    assert first["sha256"] != second["sha256"]
+    (second,) = cut([str(path)])
+    assert first.sources == second.sources
+    assert first.size == second.size == 3
+    assert before != second.sha256()
 
 
 def test_rows_of_the_hub_are_joined_to_documents(tmp_path: Path) -> None:

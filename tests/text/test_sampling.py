@@ -1,46 +1,104 @@
 from __future__ import annotations
 
+import gzip
+import random
+from functools import partial
+from pathlib import Path
+
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from albert_cli.errors import BusyError, CheckpointError
+from albert_cli.inspect import describe
+from albert_cli.text.build_vocabulary import VocabularySettings, build
 from albert_cli.text.clean import Cleaning, clean
-from albert_cli.text.corpus import Document
-from albert_cli.text.sampling import Sample, clean_in_place, draw, loss_of_accents, warn_of_losses
+from albert_cli.text.parts import Share, cut
+from albert_cli.text.sampling import Sample, clean_in_place, loss_of_accents, warn_of_losses
 from tests.text.languages import sentences
 
 
-def documents(sizes: list[int]) -> list[Document]:
-    """Documents of so many sentences, which are numbered through."""
-    numbers = iter(range(sum(sizes)))
-    return [Document("\n".join(f"Number {next(numbers)}." for _ in range(n)), "made", 1) for n in sizes]
-
-
-def drawn(sizes: list[int], size: int, seed: int = 0) -> tuple[Sample, list[int]]:
-    filled: list[int] = []
-    sample = draw(documents(sizes), size, seed, "en", lambda kept: filled.append(len(kept)))
-    return sample, filled
+def drawn(size: int, *texts: int, seed: int = 0) -> Sample:
+    """A sample of texts of so many numbered sentences each, added in some order."""
+    whole, first = Sample(size, seed), 0
+    parts = []
+    for number, length in enumerate(texts):
+        part = Sample(size, seed)
+        part.add((number << 40) + np.arange(length), [f"Number {first + i}." for i in range(length)])
+        part.read += length
+        parts.append(part)
+        first += length
+    for part in random.Random(size).sample(parts, len(parts)):
+        whole.merge(part)
+    whole.finish()
+    return whole
 
 
 @given(st.lists(st.integers(1, 30), max_size=20), st.integers(1, 100))
 def test_a_sample_has_the_size_asked_for_and_no_sentence_twice(sizes: list[int], size: int) -> None:
-    sample, filled = drawn(sizes, size)
-    expected = min(size, sum(sizes))
-    assert (sample.documents, sample.read) == (len(sizes), sum(sizes))
-    assert len(set(sample.sentences)) == len(sample.sentences) == expected
-    assert filled == ([expected] if sizes else [])
-    assert sample == drawn(sizes, size)[0]
+    sample = drawn(size, *sizes)
+    assert sample.read == sum(sizes)
+    assert len(set(sample.sentences)) == len(sample.sentences) == min(size, sum(sizes))
+    numbers = [int(sentence[7:-1]) for sentence in sample.sentences]
+    assert numbers == sorted(numbers), "in the order of the text"
 
 
 def test_every_place_is_drawn_equally_often() -> None:
     """Chi-square over ten parts of the text, 400 samples of 50 out of 1,000: the 0.1 % point at 9 degrees is 27.9."""
     parts = [0] * 10
-    text = documents([1] * 10 + [90, 400, 500])
     for seed in range(400):
-        for sentence in draw(text, 50, seed, "en", lambda kept: None).sentences:
+        for sentence in drawn(50, *[1] * 10, 90, 400, 500, seed=seed).sentences:
             parts[int(sentence[7:-1]) // 100] += 1
     assert sum(parts) == 400 * 50
     assert sum((n - 2000) ** 2 / 2000 for n in parts) < 27.9
+
+
+@pytest.fixture
+def in_parts(monkeypatch: pytest.MonkeyPatch, documents_file: Path) -> list[str]:
+    """A plain file that is cut into some twenty portions, and a compressed one of some weight."""
+    monkeypatch.setattr("albert_cli.text.build_vocabulary.cut", partial(cut, size=documents_file.stat().st_size // 20))
+    packed = documents_file.with_suffix(".txt.gz")
+    packed.write_bytes(gzip.compress(documents_file.read_bytes(), mtime=0))
+    return [str(documents_file), f"{packed}@1.5"]
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in directory.iterdir() if p.name != ".lock"}
+
+
+def test_the_vocabulary_is_the_same_for_any_number_of_workers_and_jobs(tmp_path: Path, in_parts: list[str]) -> None:
+    settings = VocabularySettings(300, sample_size=1000)
+    first = build(in_parts, tmp_path / "one", settings, workers=1)
+    assert first["sentences"]["read"] > 1000 and len(first["request"]["sources"]) > 15
+    build(in_parts, tmp_path / "two", settings, workers=2)
+    shared = tmp_path / "shared"
+    for index in (2, 0, 1):
+        with pytest.raises(CheckpointError, match=r"jobs are not finished|no job has drawn"):
+            build(in_parts, shared, settings, share="merge")
+        build(in_parts, shared, settings, workers=1, share=(index, 3))
+    assert "unfinished vocabulary" in describe(shared)[1]
+    larger = VocabularySettings(301)
+    refused: list[tuple[Share, VocabularySettings]] = [(None, settings), ((0, 2), settings), ((0, 3), larger)]
+    for share, other in [*refused, ("merge", larger)]:
+        with pytest.raises(BusyError, match="jobs"):
+            build(in_parts, shared, other, share=share)
+    again = build(in_parts, shared, settings, workers=1, share=(1, 3))
+    assert again["jobs_finished"] == 3
+    build(in_parts, shared, settings, share="merge")
+    assert contents(tmp_path / "one") == contents(tmp_path / "two") == contents(shared)
+
+
+def test_a_job_whose_text_has_changed_draws_again(tmp_path: Path) -> None:
+    source, out, settings = tmp_path / "a.txt", tmp_path / "out", VocabularySettings(60)
+    source.write_text("First some words.\n" * 99)
+    build([str(source)], out, settings, share=(0, 1))
+    source.write_text("Other such words.\n" * 99)
+    build([str(source)], out, settings, share=(0, 1))
+    assert "First" not in (out / "samples" / "00000" / "sentences.txt").read_text()
+    (out / "samples" / "00000" / "sentences.txt").write_text("Damaged.\n")
+    with pytest.raises(CheckpointError, match=r"sentences\.txt"):
+        build([str(source)], out, settings, share="merge")
 
 
 def test_cleaning_in_place_is_cleaning_each() -> None:

@@ -242,12 +242,12 @@ def test_too_little_memory_is_said_with_a_sample_that_fits(
     from albert_cli.text import unigram
 
     monkeypatch.setattr(unigram, "memory", lambda: {"available": 1_000_000, "total": 2_000_000})
-    unigram.announce(["x" * 100] * 1000)
+    unigram.announce(1000, 100_000)
     said = capsys.readouterr().err
     assert "warning: only 0.0 GB of memory are free" in said
     assert "--sample-size 391 would fit" in said  # 23 bytes for each of 100,000 are 2.3 MB
     monkeypatch.setattr(unigram, "memory", dict)  # unknown
-    unigram.announce(["x" * 100] * 1000)
+    unigram.announce(1000, 100_000)
     assert "warning" not in capsys.readouterr().err
 
 

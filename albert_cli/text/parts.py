@@ -1,0 +1,163 @@
+"""Sources to portions of work, and which of them a job of an array does: the same on every machine."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, Literal, TypeAlias, TypeVar
+
+from albert_cli.errors import ConfigError
+from albert_cli.text.corpus import Document, hash_part, read_part
+from albert_cli.text.lines import Part, ReadSettings, Stamp, Tally, stamp
+from albert_cli.text.sources import Source, resolve
+
+Share: TypeAlias = tuple[int, int] | Literal["merge"] | None
+SIZE = 32 << 20  # bytes
+_MOST = 8192  # portions, of six files each once they are shards; Linux lets a process map 65,530
+_INFLATION = 4  # text is about so much larger than its compressed file
+
+
+@dataclass(frozen=True)
+class Portion:
+    """Parts of sources of one weight, read one after the other; number: its place in the order of the text."""
+
+    parts: tuple[Part, ...]
+    number: int
+
+    @property
+    def weight(self) -> float:
+        """How often the text is used in a pass."""
+        return self.parts[0].source.weight
+
+    @property
+    def size(self) -> int:
+        """Bytes of the sources as they lie on the disk; 0 where that is not known."""
+        known = ((part, part.stamp[0]) for part in self.parts if part.stamp is not None)
+        return sum((size if part.end is None else part.end) - part.start for part, size in known)
+
+    @property
+    def text_size(self) -> int:
+        """About how many bytes of text that is."""
+        return self.size * (_INFLATION if self.parts[0].source.compression else 1)
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether the text comes from stdin, which can be read once only and by this process only."""
+        return any(part.source.kind == "stdin" for part in self.parts)
+
+    @property
+    def is_by_name(self) -> bool:
+        """Whether it holds a data set of the Hub, whose bytes nobody hashes."""
+        return any(part.source.kind == "hub" for part in self.parts)
+
+    @property
+    def sources(self) -> dict[str, Any]:
+        """The parts as a report names them, without their hash."""
+        described: list[dict[str, Any]] = []
+        for part in self.parts:
+            described.append({"source": part.source.name})
+            if part.source.kind == "squad-answers":  # squad: reads other text out of the same file
+                described[-1]["kind"] = part.source.kind
+            if part.stamp and part.source.can_be_split and (part.start or part.end is not None):
+                described[-1] |= {"start": part.start, "end": part.end or part.stamp[0]}
+            if part.stamp:
+                described[-1]["bytes"] = part.stamp[0]
+        return {"parts": described, "weight": self.weight}
+
+    def documents(self, settings: ReadSettings, tally: Tally) -> Iterator[Document]:
+        """The documents, each once."""
+        return chain.from_iterable(read_part(part, settings, tally) for part in self.parts)
+
+    def sha256(self) -> str | None:
+        """The hash of the text as it lies on the disk; None for a data set of the Hub, which goes by its name."""
+        if self.is_by_name:
+            return None
+        tally = Tally()
+        for part in self.parts:
+            hash_part(part, tally)
+        return str(tally.sha256.hexdigest())
+
+
+def cut(sources: Sequence[str], size: int = SIZE) -> list[Portion]:
+    """The portions, in the order of the sources.
+
+    A plain `.txt` or `.jsonl` file is read in parts of `size` bytes, which begin and end between documents; any other
+    large file is a portion; small files that follow one another are put together. The parts of a very large corpus are
+    twice, four times... as large. Nothing is opened.
+    """
+    found = resolve(sources)
+    stamps = [None if source.path is None else stamp(source.path) for source in found]
+    total = sum(now[0] for now in stamps if now)
+    while total > _MOST * size:
+        size *= 2
+    return [Portion(parts, number) for number, parts in enumerate(_groups(found, stamps, size))]
+
+
+def _groups(sources: Sequence[Source], stamps: Sequence[Stamp | None], size: int) -> list[tuple[Part, ...]]:
+    groups: list[tuple[Part, ...]] = []
+    together: list[Part] = []
+    filled = 0
+    for source, now in zip(sources, stamps, strict=True):
+        length = (now[0] if now else size) * (_INFLATION if source.compression else 1)
+        is_small = now is not None and length < size
+        if together and (not is_small or filled + length > size or together[0].source.weight != source.weight):
+            groups.append(tuple(together))
+            together, filled = [], 0
+        if is_small:
+            together.append(Part(source, stamp=now))
+            filled += length
+        elif source.can_be_split and now is not None:
+            starts = range(0, now[0], size)
+            groups += [(Part(source, s, s + size if s + size < now[0] else None, now),) for s in starts]
+        else:
+            groups.append((Part(source, stamp=now),))
+    return [*groups, tuple(together)] if together else groups
+
+
+# ---------------------------------------------------------------- arrays of jobs
+
+
+P = TypeVar("P", bound=Portion)
+
+
+def parse_share(text: str | None, environment: Mapping[str, str]) -> Share:
+    """What `--task` says: `I/N` (the I-th of N jobs, from 0), `auto` (from SLURM or Kubernetes), or `merge`.
+
+    Raises `ConfigError` for anything else, and where `auto` finds no array.
+    """
+    if text is None:
+        return None
+    if text == "merge":
+        return "merge"
+    match = re.fullmatch(r"(\d+)/(\d+)", text)
+    if match is None and text != "auto":
+        raise ConfigError(f"--task {text}: not of the form I/N", "for example 0/8 to 7/8, or auto, or merge")
+    index, count = (int(match[1]), int(match[2])) if match else _from_environment(environment)
+    if not 0 <= index < count:
+        hint = "jobs count from 0; --task I/N names one"
+        raise ConfigError(f"--task {text}: job {index} of {count} does not exist", hint)
+    return index, count
+
+
+def _from_environment(environment: Mapping[str, str]) -> tuple[int, int]:
+    """The number of this job in its array, from 0, and how many there are."""
+    try:
+        if "SLURM_ARRAY_TASK_ID" in environment:
+            first = int(environment.get("SLURM_ARRAY_TASK_MIN", 0))
+            step = int(environment.get("SLURM_ARRAY_TASK_STEP", 1))
+            index = (int(environment["SLURM_ARRAY_TASK_ID"]) - first) // step
+            return index, int(environment["SLURM_ARRAY_TASK_COUNT"])
+        if "JOB_COMPLETION_INDEX" in environment:
+            return int(environment["JOB_COMPLETION_INDEX"]), int(environment["JOB_COMPLETIONS"])
+    except (KeyError, ValueError) as error:
+        reason = f"{error.args[0]} is not set" if isinstance(error, KeyError) else str(error)
+        raise ConfigError(f"--task auto: {reason}", "set it, or name the share: --task 0/8") from None
+    hint = "it reads SLURM_ARRAY_TASK_ID and _COUNT, or JOB_COMPLETION_INDEX and JOB_COMPLETIONS; or --task 0/8"
+    raise ConfigError("--task auto: this is no job of an array", hint)
+
+
+def share_of(portions: Sequence[P], index: int, count: int) -> list[P]:
+    """Those of one job: large ones are dealt out first, so that the jobs take about equally long."""
+    return sorted(portions, key=lambda portion: -portion.size)[index::count]
