@@ -226,7 +226,12 @@ def test_data_that_were_verified_are_hashed_again_only_where_a_file_changed(
     build(write_files(2), small_vocabulary, out, TENTH, workers=1)
     hashed: list[Path] = []
     of_file = store.sha256_file
-    monkeypatch.setattr(store, "sha256_file", lambda path: hashed.append(path) or of_file(path))
+
+    def hash_and_note(path: Path) -> str:
+        hashed.append(path)
+        return of_file(path)
+
+    monkeypatch.setattr(store, "sha256_file", hash_and_note)
     verify_data(out)
     assert not hashed, "the build has hashed what it wrote"
     verify_data(out, everything=True)
