@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import torch
 import torch.nn.functional as F
+from annotated_types import Gt, Lt
 from torch import Tensor
 
 from albert_cli import store
@@ -27,14 +29,9 @@ class DistillSettings:
     """
 
     teacher: str
-    weight: float = 1.0
-    temperature: float = 2.0
+    weight: Annotated[float, Gt(0), Lt(math.inf)] = 1.0
+    temperature: Annotated[float, Gt(0), Lt(math.inf)] = 2.0
     fingerprint: str | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("weight", "temperature"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ConfigError(f"distill.{name} is {getattr(self, name)}", "it must be greater than 0")
 
     def resolved(self) -> DistillSettings:
         """The same with the teacher's fingerprint; raises `ConfigError` where it names another."""
