@@ -47,7 +47,7 @@ class DistillSettings:
 
 @dataclass(frozen=True)
 class Teacher:
-    """A model that is not trained, and how its word counts."""
+    """A model that is not trained, and what weight its distribution has."""
 
     model: MaskedLanguageModel
     settings: DistillSettings
@@ -71,9 +71,9 @@ class Teacher:
         return cls(model.to(device).eval().requires_grad_(False), settings)
 
     def loss(self, student_MV: Tensor, tokens: PackedTokens) -> Tensor:
-        """The student's divergence from what the teacher says, summed over the masked positions."""
+        """The student's divergence from the teacher's distribution, summed over the masked positions."""
         with torch.no_grad():
-            said_MV = self.model(tokens)
+            teacher_MV = self.model(tokens)
         t = self.settings.temperature
-        ours, theirs = (F.log_softmax(x.float() / t, -1) for x in (student_MV, said_MV))
+        ours, theirs = (F.log_softmax(x.float() / t, -1) for x in (student_MV, teacher_MV))
         return self.settings.weight * t * t * F.kl_div(ours, theirs, reduction="sum", log_target=True)
