@@ -28,20 +28,42 @@ EXTRAS = {
 def describe() -> tuple[dict[str, Any], str]:
     """Everything found, as data and as text; imports torch, and nothing else that is heavy."""
     versions, extras, needed = _versions()
+    torch, of_torch = _torch()
+    cpu, memory, compiler, disk = machine.cpu(), machine.memory(), machine.compiler(), shutil.disk_usage(Path.cwd())
     data: dict[str, Any] = {
         "albert": __version__,
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "cpu": machine.cpu(),
-        "torch": _torch(),
-        "compiler": machine.compiler(),
-        "memory_bytes": machine.memory(),
-        "disk_free_bytes": shutil.disk_usage(Path.cwd()).free,
+        "cpu": cpu,
+        "torch": torch,
+        "compiler": compiler,
+        "memory_bytes": memory,
+        "disk_free_bytes": disk.free,
         "versions": versions,
         "missing_requirements": needed,
         "missing_extras": extras,
     }
-    return data, _text(data)
+    units = ", ".join(cpu["bf16_units"])
+    bf16 = f"bf16 units: {units}" if units else "no bf16 units, so fp32 is the fast format here"
+    free = f"{_gib(memory['available'])} free of {_gib(memory['total'])}" if len(memory) == 2 else "unknown"
+    no_compiler = "none found: install g++ or clang++; without one nothing is compiled, and all else works"
+    installed = ", ".join(f"{name} {version}" for name, version in versions.items())
+    lines = [
+        ("albert", f"{__version__}, Python {data['python']}, {data['platform']}"),
+        ("python", sys.executable),
+        ("cpu", f"{cpu['model']}, {cpu['cores']} core{'s' if cpu['cores'] != 1 else ''}, {bf16}"),
+        ("memory", free),
+        ("disk", f"{_gib(disk.free)} free in the current directory"),
+        *of_torch,
+        ("compiler", f"{compiler}, for torch.compile" if compiler else no_compiler),
+        ("versions", installed or f"unknown: {PACKAGE} is not installed, only run from its folder"),
+        *(("missing", f"{name}, which albert needs: pip install --upgrade {PACKAGE}") for name in needed),
+    ]
+    for extra, names in extras.items():
+        lacks = f"{extra} lacks {', '.join(names)}"
+        lines.append(("extra", f"{lacks}; pip install '{PACKAGE}[{extra}]' brings {EXTRAS[extra]}"))
+    width = max(len(name) for name, _ in lines)
+    return data, "\n".join(f"{name.ljust(width)}  {value}" for name, value in lines)
 
 
 def _versions() -> tuple[dict[str, str], dict[str, list[str]], list[str]]:
@@ -63,74 +85,28 @@ def _versions() -> tuple[dict[str, str], dict[str, list[str]], list[str]]:
     return versions, lacking, needed
 
 
-def _torch() -> dict[str, Any]:
+def _torch() -> tuple[dict[str, Any], list[tuple[str, str]]]:
+    """torch and its devices, as data and as lines."""
     try:
         import torch
     except (ImportError, OSError) as error:
-        return {"error": f"{type(error).__name__}: {error}"}
-    devices: list[dict[str, Any]] = []
+        why = f"{type(error).__name__}: {error}"
+        return {"error": why}, [("torch", f"cannot be imported ({why}); reinstall {PACKAGE}")]
+    threads, devices = torch.get_num_threads(), list[dict[str, Any]]()
+    lines = [("torch", f"{torch.__version__}, CUDA {torch.version.cuda or 'not built in'}, {threads} threads")]
     for i in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
         card = torch.cuda.get_device_properties(i)
-        devices.append(
-            {
-                "name": f"cuda:{i}",
-                "model": card.name,
-                "memory_bytes": card.total_memory,
-                "capability": f"{card.major}.{card.minor}",
-                "bf16": card.major >= 8,  # tensor cores multiply bf16 from Ampere on
-            }
-        )
+        about = {"model": card.name, "memory_bytes": card.total_memory, "capability": f"{card.major}.{card.minor}"}
+        devices.append({"name": f"cuda:{i}", **about, "bf16": card.major >= 8})  # its tensor cores, from Ampere on
     if torch.backends.mps.is_available():
         devices.append({"name": "mps", "model": "Apple GPU", "bf16": False})
-    return {
-        "version": str(torch.__version__),
-        "cuda": torch.version.cuda,
-        "threads": torch.get_num_threads(),
-        "devices": devices,
-        "triton": importlib.util.find_spec("triton") is not None,
-    }
-
-
-# ---------------------------------------------------------------- as text
-
-
-def _text(data: dict[str, Any]) -> str:
-    cpu, memory = data["cpu"], data["memory_bytes"]
-    units = ", ".join(cpu["bf16_units"])
-    bf16 = f"bf16 units: {units}" if units else "no bf16 units, so fp32 is the fast format here"
-    free = f"{_gib(memory['available'])} free of {_gib(memory['total'])}" if len(memory) == 2 else "unknown"
-    versions = ", ".join(f"{name} {version}" for name, version in data["versions"].items())
-    lines = [
-        ("albert", f"{data['albert']}, Python {data['python']}, {data['platform']}"),
-        ("python", sys.executable),
-        ("cpu", f"{cpu['model']}, {cpu['cores']} core{'s' if cpu['cores'] != 1 else ''}, {bf16}"),
-        ("memory", free),
-        ("disk", f"{_gib(data['disk_free_bytes'])} free in the current directory"),
-        *_torch_lines(data["torch"], data["compiler"]),
-        ("versions", versions or f"unknown: {PACKAGE} is not installed, only run from its folder"),
-    ]
-    for name in data["missing_requirements"]:
-        lines.append(("missing", f"{name}, which albert needs: pip install --upgrade {PACKAGE}"))
-    for extra, names in data["missing_extras"].items():
-        lacks = f"{extra} lacks {', '.join(names)}"
-        lines.append(("extra", f"{lacks}; pip install '{PACKAGE}[{extra}]' brings {EXTRAS[extra]}"))
-    width = max(len(name) for name, _ in lines)
-    return "\n".join(f"{name.ljust(width)}  {value}" for name, value in lines)
-
-
-def _torch_lines(torch: dict[str, Any], compiler: str | None) -> list[tuple[str, str]]:
-    if "error" in torch:
-        return [("torch", f"cannot be imported ({torch['error']}); reinstall {PACKAGE}")]
-    lines = [("torch", f"{torch['version']}, CUDA {torch['cuda'] or 'not built in'}, {torch['threads']} threads")]
-    for device in torch["devices"]:
+    for device in devices:
         memory = f", {_gib(device['memory_bytes'])}" if "memory_bytes" in device else ""
-        formats = "bf16" if device["bf16"] else "no bf16, so fp32"
-        lines.append((device["name"], f"{device['model']}{memory}, {formats}"))
-    if not torch["devices"]:
+        lines.append((device["name"], f"{device['model']}{memory}, {'bf16' if device['bf16'] else 'no bf16, so fp32'}"))
+    if not devices:
         lines.append(("gpu", "none that torch can use; training runs on the CPU"))
-    missing = "none found: install g++ or clang++; without one nothing is compiled, and all else works"
-    lines.append(("compiler", f"{compiler}, for torch.compile" if compiler else missing))
-    return lines
+    found = {"version": str(torch.__version__), "cuda": torch.version.cuda, "threads": threads, "devices": devices}
+    return found | {"triton": importlib.util.find_spec("triton") is not None}, lines
 
 
 def _gib(count: int) -> str:

@@ -27,6 +27,7 @@ from albert_cli import console, machine, store
 from albert_cli.cli.app import invoke
 from albert_cli.errors import BusyError
 from albert_cli.random import text_share
+from albert_cli.results import listed
 from albert_cli.text.corpus import Document, read_documents
 from albert_cli.text.sentences import split_sentences
 from albert_cli.text.vocabulary import Vocabulary
@@ -267,7 +268,6 @@ def text(result: Mapping[str, Any]) -> str:
     for count, of in task.items():
         below = ", ".join(name for key, name in _NAMES.items() if of[key].get("every_seed_above")) or "none of them"
         verdicts[below].append(f"{int(count):,}")
-    counted = {below: " and ".join(", ".join(counts).rsplit(", ", 1)) for below, counts in verdicts.items()}
     return "\n".join(
         [
             f"held-out masked-word loss {p['mlm_loss']:.3f} nats, unigram entropy {p['unigram_entropy']:.3f} "
@@ -275,7 +275,10 @@ def text(result: Mapping[str, Any]) -> str:
             "",
             "which package is a sentence from? accuracy, the median and every seed",
             console.table(headers, rows),
-            *(f"with {n} sentences every pretrained seed is above: {below}" for below, n in counted.items()),
+            *(
+                f"with {listed(counts)} sentences every pretrained seed is above: {below}"
+                for below, counts in verdicts.items()
+            ),
             "",
             "masked words in sentences that pretraining did not see:",
             *(f"  {r['sentence']}\n    {r['word']}: {r['guesses']}" for r in result["examples"][:4]),

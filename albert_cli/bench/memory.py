@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -35,7 +35,7 @@ def measure(config: ModelConfig, batch: PackedBatch, train: TrainSettings, devic
     peak: the device's own measure of forward and backward pass, weights and gradients included, where it has one;
     state_estimated: weights, gradients, moments and the copy in bf16.
     """
-    setup = costs.Setup("cuda" if device.type == "cuda" else "cpu", cast(costs.Precision, train.precision))
+    setup = costs.Setup.of(device.type, train.precision)
     found = {}
     for rate in (0.0, DROPOUT):
         shape = replace(config, hidden_dropout_prob=rate, attention_probs_dropout_prob=rate)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -10,7 +9,7 @@ import typer
 
 from albert_cli import console
 from albert_cli.cli.app import bench_app, verb
-from albert_cli.cli.options import Device, Language, Out, Overrides, Sources, TaskData, TextField
+from albert_cli.cli.options import Device, Language, Out, Overrides, Ranks, Sources, TaskData, TextField, start_ranks
 
 
 @verb(bench_app, name="step")
@@ -84,18 +83,14 @@ def bench_pretrain(
         bool, typer.Option("--speedup", help="Time the paper's seven models too, for its speedup columns.")
     ] = False,
     overrides: Overrides = None,
-    nproc: Annotated[int, typer.Option(min=1, help="Start this many processes here through torchrun.")] = 1,
+    nproc: Ranks = 1,
     device: Device = "auto",
 ) -> None:
     """Time a recipe's step, where the time goes, and how long its run would take here.
 
     Example: albert bench pretrain pretrain/albert-base --data data --against transformers
     """
-    from albert_cli import ranks
-    from albert_cli.launch import launch
-
-    if nproc > 1 and ranks.world_size() == 1:
-        raise typer.Exit(launch(nproc, sys.argv[1:]))
+    start_ranks(nproc)
     from albert_cli.bench import pretrain
 
     options = pretrain.Options(data, tuple(overrides or ()), sequences, rounds, against, compiled, speedup, device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -51,6 +52,15 @@ CheckpointName = Annotated[
     str, typer.Option("--checkpoint", help="A checkpoint directory, a run (its newest step), or a Hub id.")
 ]
 TaskData = Annotated[str | None, typer.Option("--data", help="Folder with the task's files, or hf:NAME.")]
+
+
+def start_ranks(nproc: int) -> None:
+    """Under `--nproc`, start this very command as so many ranks, and end with their exit code."""
+    from albert_cli import ranks
+    from albert_cli.launch import launch
+
+    if nproc > 1 and ranks.world_size() == 1:
+        raise typer.Exit(launch(nproc, sys.argv[1:]))
 
 
 def file_to_write(path: Path | None, option: str = "--out") -> Path | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +9,7 @@ import typer
 
 from albert_cli import console
 from albert_cli.cli.app import app, verb
-from albert_cli.cli.options import CheckpointName, Device, Out, Overrides, Ranks, Resume, TaskData
+from albert_cli.cli.options import CheckpointName, Device, Out, Overrides, Ranks, Resume, TaskData, start_ranks
 
 
 @verb(app)
@@ -42,11 +41,7 @@ def pretrain(
 
     Example: albert pretrain mini/wiki --data data --out run --max-time 10m
     """
-    from albert_cli import ranks
-    from albert_cli.launch import launch
-
-    if nproc > 1 and ranks.world_size() == 1:
-        raise typer.Exit(launch(nproc, sys.argv[1:]))
+    start_ranks(nproc)
     from albert_cli.training import plan
     from albert_cli.training import pretrain as verb_module
 

@@ -163,6 +163,11 @@ class Setup:
     device: Device = "cuda"
     precision: Precision = "bf16"
 
+    @classmethod
+    def of(cls, device: str, precision: str) -> Setup:
+        """That of a device's type, of which all but CUDA count as a CPU, and of a recipe's precision."""
+        return cls("cuda" if device == "cuda" else "cpu", "bf16" if precision == "bf16" else "fp32")
+
     @property
     def item(self) -> int:
         """Bytes of a number in matrix products."""

@@ -19,8 +19,7 @@ from albert_cli.errors import CheckpointError, ConfigError
 from albert_cli.evaluation.inputs import read_chunks, write_answers
 from albert_cli.model import hub
 from albert_cli.model.heads import BareEncoder, EncoderStates
-from albert_cli.model.packing import pack
-from albert_cli.tasks.base import EVALUATION_TOKENS
+from albert_cli.tasks.base import evaluation_batches
 from albert_cli.tasks.classification import Example, encode, text_example
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.device import choose_device
@@ -61,10 +60,9 @@ class TextEncoder:
         self.truncated += features.truncated
         self.longest = max(self.longest, int(features.lengths.max(initial=0)))
         found = np.empty((len(features), self.model.config.hidden_size), np.float32)
-        for index in features.eval_batches(EVALUATION_TOKENS):
-            packed, _ = features.batch(index)
-            states: EncoderStates = self.model(pack(packed, self.device))
-            found[index] = self._pool(states, torch.from_numpy(features.lengths[index])).float().cpu().numpy()
+        for index, _, tokens in evaluation_batches(features, self.device):
+            lengths = torch.from_numpy(features.lengths[index])
+            found[index] = self._pool(self.model(tokens), lengths).float().cpu().numpy()
         return found
 
     def _pool(self, states: EncoderStates, lengths: Tensor) -> Tensor:

@@ -226,8 +226,7 @@ def _depths(job: PretrainingJob, layers: int) -> dict[str, Any]:
                 for n in sorted(at, reverse=True):
                     encoder.config = at[n]
                     began = time.perf_counter()
-                    said = job.model(tokens).masked
-                    right_[n] += int(right(said, labels))  # waits for the device
+                    right_[n] += int(right(job.model(tokens).masked, labels))  # waits for the device
                     seconds[n] += time.perf_counter() - began
     finally:
         encoder.config = own
@@ -290,6 +289,6 @@ def text(result: Mapping[str, Any]) -> str:
             for i, (l2, back, accuracy, speed) in enumerate(zip(*columns, strict=True), start=1)
         ]
         headers = ("run to layer", "its step", "from two back", "masked words right", "speed")
-        said = f"Run to {found['layers']} blocks, the stack of {found['trained']} {found['behaviour']}."
-        parts += [console.table(headers, deep), said]
+        parts.append(console.table(headers, deep))
+        parts.append(f"Run to {found['layers']} blocks, the stack of {found['trained']} {found['behaviour']}.")
     return "\n\n".join(parts)

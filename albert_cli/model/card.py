@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -9,12 +10,6 @@ from albert_cli import __version__, store
 from albert_cli.counting.costs import count
 from albert_cli.model.config import OWN_MODEL_TYPE, ModelConfig
 from albert_cli.model.hub import model_type
-
-_PIPELINES = {
-    "ForMultipleChoice": "multiple-choice",
-    "ForQuestionAnswering": "question-answering",
-    "ForBeamQuestionAnswering": "question-answering",
-}
 
 
 def write(directory: Path, text: str) -> None:
@@ -45,8 +40,9 @@ def _measure(name: str) -> str:
 def finetuned(config: ModelConfig, task: str, metrics: Mapping[str, float], recipe: str, architecture: str) -> str:
     """The card of a task checkpoint; `architecture` is the class that reads its head, without `Albert` or `Bert`."""
     scores = "\n".join(f"| dev {name} | {value:.4f} |" for name, value in metrics.items())
+    head = re.findall("[A-Z][a-z]+", architecture.removeprefix("For").removeprefix("Beam"))  # question, answering
     return _card(
-        _PIPELINES.get(architecture, "text-classification"),
+        "-".join(head).lower().replace("sequence", "text"),
         f"A {_shape(config)} fine-tuned on {task}.",
         f"| measure | value |\n| --- | ---: |\n{scores}\n",
         _loading(config, f"AutoModel{architecture}"),

@@ -35,24 +35,41 @@ Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class Near:
-    """How the rows of a `Grid` attend sparsely to the tokens of theirs, as chunks.
+class Keys:
+    """The `tokens` of a batch as chunks: `chunks` lays them out as [C, c].
 
-    `chunks` lays tokens out as [C, c]; a chunk's keys are its own tokens, those of `reach` chunks to either side, and
-    the global tokens of its sequence (`global_index` into the tokens, `globals` [N, G], `sequence` [C]). `local` rows
-    are laid out by `queries` as [C, Q], with `mask` [C, 1, Q, K]; `broad` rows are global: `broad_grid` lays them out
-    as [N, G].
+    A chunk's keys are its own tokens, those of `reach` chunks to either side, and the global tokens of its sequence:
+    `global_index` into the tokens, `globals` lays them out as [N, G], `sequence` [C].
     """
 
     tokens: int
     chunks: Grid
     reach: int
-    mask: Tensor
-    local: Tensor
-    queries: Grid
     global_index: Tensor
     globals: Grid
     sequence: Tensor
+
+    def of_chunks(self, x_TAd: Tensor) -> Tensor:
+        """The keys (or values) of each chunk: those of the chunks around it, and the global ones, [C, A, K, d]."""
+        x_CAcd = self.chunks.spread(x_TAd[: self.tokens]).transpose(1, 2)
+        padded, reach = F.pad(x_CAcd, (0, 0, 0, 0, 0, 0, self.reach, self.reach)), self.reach
+        around = [padded[i : i + len(x_CAcd)] for i in range(2 * reach + 1)]
+        of_all = self.globals.spread(x_TAd.index_select(0, self.global_index)).transpose(1, 2)
+        return torch.cat([*around, of_all.index_select(0, self.sequence)], 2)
+
+
+@dataclass(frozen=True)
+class Near:
+    """How the rows of a `Grid` attend sparsely to the tokens of theirs, laid out as `keys`.
+
+    `local` rows are laid out by `queries` as [C, Q], with `mask` [C, 1, Q, K]; `broad` rows are global: `broad_grid`
+    lays them out as [N, G].
+    """
+
+    keys: Keys
+    mask: Tensor
+    local: Tensor
+    queries: Grid
     broad: Tensor
     broad_grid: Grid
 
@@ -104,6 +121,30 @@ def neighbours(
     host: HostTokens, asked: Sequence[NDArray[np.int64]], config: ModelConfig, device: torch.device
 ) -> list[Near]:
     """How tokens of a batch attend to it, for each of several choices of them (ascending)."""
+    is_global = global_tokens(host, config)
+    keys, cell, seen_CcK = _lay_keys(host, is_global, config, device)
+    total, chunk = seen_CcK.shape[:2]
+    found = []
+    for rows in asked:
+        local, broad = np.flatnonzero(~is_global[rows]), np.flatnonzero(is_global[rows])
+        row_chunk, row_place = np.divmod(cell[rows[local]], chunk)
+        rank = np.arange(len(local)) - np.searchsorted(row_chunk, row_chunk)
+        width = round_up(int(rank.max(initial=0)) + 1)
+        slots = row_chunk * width + rank
+        place_CQ = np.full((total, width), -1)
+        place_CQ.flat[slots] = row_place
+        mask_CQK = seen_CcK[np.arange(total)[:, None], place_CQ]
+        mask_CQK[place_CQ < 0] = True  # filler, which nothing reads; without a key its softmax would not be a number
+        places, mask, of_local, of_broad = put([slots, mask_CQK[:, None], local, broad], device)
+        queries = Grid(total, width, keys.chunks.offsets, places, None)
+        found.append(Near(keys, mask, of_local, queries, of_broad, grid_of(rows[broad], host.offsets, device)))
+    return found
+
+
+def _lay_keys(
+    host: HostTokens, is_global: Flags, config: ModelConfig, device: torch.device
+) -> tuple[Keys, NDArray[np.int64], Flags]:
+    """A batch as chunks, the cell of each token among the chunks' [T], and which keys each cell sees [C, c, K]."""
     if config.attention == "window":
         chunk = min(_CHUNK, max(8, config.attention_window))
         reach = -(-config.attention_window // chunk)
@@ -115,57 +156,26 @@ def neighbours(
     total = round_up(int(counts.sum()))
     sequence = np.full(total, -1)
     sequence[: counts.sum()] = np.repeat(np.arange(len(lengths)), counts)
-    position = everything - host.offsets[host.sequence]
-    cell = first_chunk[host.sequence] * chunk + position  # of each token among the chunks'
+    cell = first_chunk[host.sequence] * chunk + everything - host.offsets[host.sequence]
 
-    is_global = global_tokens(host, config)
     is_key = np.zeros(total * chunk, bool)
     is_key[cell] = ~is_global
     beside = np.arange(total)[:, None] + np.arange(-reach, reach + 1)  # the chunks that each one sees [C, 2 reach + 1]
     there = np.clip(beside, 0, total - 1)
     same = (there == beside) & (sequence[there] == sequence[:, None])
     near_CK = (same[..., None] & is_key.reshape(total, chunk)[there]).reshape(total, -1)
-    of_sequence = np.bincount(host.sequence[is_global])
-    global_CG = np.arange(round_up(int(of_sequence.max()))) < of_sequence[sequence][:, None]
-
     key_place = np.arange((2 * reach + 1) * chunk) - reach * chunk  # from the first token of the queries' chunk
     inside_cK = sees(config, np.arange(chunk)[:, None], key_place)
+    of_sequence = np.bincount(host.sequence[is_global])
+    global_CG = np.arange(round_up(int(of_sequence.max()))) < of_sequence[sequence][:, None]
+    of_globals = np.broadcast_to(global_CG[:, None], (total, chunk, global_CG.shape[1]))
+
     # No offsets here: what reads them is a kernel for whole sequences.
     global_index, of_chunk = np.flatnonzero(is_global), np.maximum(sequence, 0)
-    places, of_global, chunks_of, nothing = put([cell, global_index, of_chunk, lengths[:0]], device)
-    chunks = Grid(total, chunk, nothing, places, None)
+    cells, of_global, chunks_of, nothing = put([cell, global_index, of_chunk, lengths[:0]], device)
     globals_ = _at_width(grid_of(global_index, host.offsets, device), global_CG.shape[1])
-
-    found = []
-    for rows in asked:
-        is_local = ~is_global[rows]
-        local, broad = np.flatnonzero(is_local), np.flatnonzero(~is_local)
-        row_chunk, row_place = np.divmod(cell[rows[local]], chunk)
-        rank = np.arange(len(local)) - np.searchsorted(row_chunk, row_chunk)
-        width = round_up(int(rank.max(initial=0)) + 1)
-        slots = row_chunk * width + rank
-        place_CQ = np.full((total, width), -1)
-        place_CQ.flat[slots] = row_place
-        of_globals = np.broadcast_to(global_CG[:, None], (total, width, global_CG.shape[1]))
-        mask = np.concatenate([inside_cK[place_CQ] & near_CK[:, None], of_globals], 2)
-        mask[place_CQ < 0] = True  # filler, which nothing reads; without a key its softmax would not be a number
-        queries, seen, of_local, of_broad = put([slots, mask[:, None], local, broad], device)
-        found.append(
-            Near(
-                tokens=len(everything),
-                chunks=chunks,
-                reach=reach,
-                mask=seen,
-                local=of_local,
-                queries=Grid(total, width, nothing, queries, None),
-                global_index=of_global,
-                globals=globals_,
-                sequence=chunks_of,
-                broad=of_broad,
-                broad_grid=grid_of(rows[broad], host.offsets, device),
-            )
-        )
-    return found
+    keys = Keys(len(everything), Grid(total, chunk, nothing, cells, None), reach, of_global, globals_, chunks_of)
+    return keys, cell, np.concatenate([inside_cK & near_CK[:, None], of_globals], 2)
 
 
 def attend(near: Near, given: Grid, q_RAd: Tensor, k_TAd: Tensor, v_TAd: Tensor, product: Product) -> Tensor:
@@ -186,7 +196,7 @@ def _attend(near: Near, given: Grid, product: Product, q_RAd: Tensor, k_TAd: Ten
     found = q_RAd.new_zeros(len(q_RAd), q_RAd.shape[1] * q_RAd.shape[2])
     if len(near.local):
         q_CAQd = near.queries.spread(q_RAd.index_select(0, near.local)).transpose(1, 2)
-        k_CAKd, v_CAKd = (_keys(near, x[: near.tokens]) for x in (k_TAd, v_TAd))
+        k_CAKd, v_CAKd = map(near.keys.of_chunks, (k_TAd, v_TAd))
         context = product(q_CAQd, k_CAKd, v_CAKd, near.mask)
         found = found.index_copy(0, near.local, near.queries.gather(context.transpose(1, 2).flatten(2)))
     if len(near.broad):
@@ -195,15 +205,6 @@ def _attend(near: Near, given: Grid, product: Product, q_RAd: Tensor, k_TAd: Ten
         context = product(q_NAGd, k_NASd, v_NASd, given.mask)
         found = found.index_copy(0, near.broad, near.broad_grid.gather(context.transpose(1, 2).flatten(2)))
     return found
-
-
-def _keys(near: Near, x_TAd: Tensor) -> Tensor:
-    """The keys (or values) of each chunk: those of the chunks around it, and the global ones, [C, A, K, d]."""
-    x_CAcd = near.chunks.spread(x_TAd).transpose(1, 2)
-    padded, reach = F.pad(x_CAcd, (0, 0, 0, 0, 0, 0, near.reach, near.reach)), near.reach
-    around = [padded[i : i + len(x_CAcd)] for i in range(2 * reach + 1)]
-    of_all = near.globals.spread(x_TAd.index_select(0, near.global_index)).transpose(1, 2)
-    return torch.cat([*around, of_all.index_select(0, near.sequence)], 2)
 
 
 def _at_width(grid: Grid, width: int) -> Grid:

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 import torch
 import torch.nn.functional as F
+from annotated_types import Ge, Le
 from torch import Tensor, nn
 
 from albert_cli import console
@@ -75,12 +76,8 @@ class StartSettings:
 
     words: Literal["random", "cooccurrence"] = "random"
     neighbours: tuple[int, ...] = ()
-    copying: float = 0.0
+    copying: Annotated[float, Ge(0), Le(10)] = 0.0
     matching_heads: int = 0
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.copying <= 10:
-            raise ConfigError(f"start.copying is {self.copying}", "it is a gain between 0 (off) and 10, such as 0.9")
 
     def check(self, config: ModelConfig) -> None:
         """Raise `ConfigError` where a model of this shape lacks the heads or the room."""

@@ -144,7 +144,7 @@ def curves(
         axes.set_xlabel(x_label)
         _plain_ticks(axes)
 
-    return _draw(draw, (5.4, 3.1), {"left": 0.115, "right": 0.985, "top": 0.97, "bottom": 0.15}, describes)
+    return _draw(draw, describes)
 
 
 def bars(labels: Sequence[str], shares: Sequence[float], expected: Sequence[float] = (), *, describes: str) -> Drawing:
@@ -164,8 +164,7 @@ def bars(labels: Sequence[str], shares: Sequence[float], expected: Sequence[floa
         axes.set_xticks(places, labels, size=9 if len(labels) > 6 else 11)  # else neighbours would touch
         axes.margins(y=0.14)
 
-    bottom = 0.17 if any("\n" in label for label in labels) else 0.11
-    return _draw(draw, (5.4, 3.1), {"left": 0.1, "right": 0.985, "top": 0.97, "bottom": bottom}, describes)
+    return _draw(draw, describes, bottom=0.17 if any("\n" in label for label in labels) else 0.11)
 
 
 def scatter(points: Sequence[tuple[float, float]], series: int, *, describes: str) -> Drawing:
@@ -180,7 +179,7 @@ def scatter(points: Sequence[tuple[float, float]], series: int, *, describes: st
         axes.set_xlabel("what it is")
         _plain_ticks(axes)
 
-    return _draw(draw, (5.4, 3.1), {"left": 0.1, "right": 0.985, "top": 0.97, "bottom": 0.15}, describes)
+    return _draw(draw, describes)
 
 
 def dots(rows: Sequence[Row], *, describes: str) -> Drawing:
@@ -210,17 +209,16 @@ def dots(rows: Sequence[Row], *, describes: str) -> Drawing:
         axes.set_xlim(middle - reach, middle + reach)  # at least a point wide: less is no difference
         axes.grid(axis="x")
         axes.spines["left"].set_visible(False)
-        _plain_ticks(axes, x_only=True)
+        _plain_ticks(axes, "x")
 
-    edges = {"left": left, "right": 0.97, "top": 0.985, "bottom": foot / height}
-    return _draw(draw, (width, height), edges, describes)
+    return _draw(draw, describes, (width, height), left=left, right=0.97, top=0.985, bottom=foot / height)
 
 
 def marked(marks: Sequence[Mark], *, describes: str, x_label: str) -> Drawing:
     """A dot for each mark with its label beside it, over a logarithmic x."""
 
     def draw(axes: Axes) -> None:
-        from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+        from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
         # Labels of neighbours stand above and below by turns, so that they do not hide each other.
         for place, mark in enumerate(sorted(marks, key=lambda mark: mark.x)):
@@ -235,10 +233,10 @@ def marked(marks: Sequence[Mark], *, describes: str, x_label: str) -> Drawing:
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / 1e6:,.3g} M"))
         axes.xaxis.set_minor_formatter(NullFormatter())
-        axes.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
+        _plain_ticks(axes, "y")
         axes.set_xlabel(x_label)
 
-    return _draw(draw, (5.4, 3.1), {"left": 0.115, "right": 0.985, "top": 0.97, "bottom": 0.15}, describes)
+    return _draw(draw, describes)
 
 
 def trends(found: Sequence[Trend], *, describes: str, x_label: str) -> Drawing:
@@ -246,7 +244,7 @@ def trends(found: Sequence[Trend], *, describes: str, x_label: str) -> Drawing:
     size, edges = (9.6, 4.3), {"left": 0.045, "right": 0.76, "top": 0.98, "bottom": 0.115}
 
     def draw(axes: Axes) -> None:
-        from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
+        from matplotlib.ticker import NullLocator
 
         ends = []
         for trend in found:
@@ -265,13 +263,12 @@ def trends(found: Sequence[Trend], *, describes: str, x_label: str) -> Drawing:
         counts = sorted({count for trend in found for count in trend.scores})
         axes.set_xticks(counts, [f"{count:,.0f}" for count in counts])
         axes.xaxis.set_minor_locator(NullLocator())
-        axes.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        _plain_ticks(axes, "y")
         axes.margins(x=0.03, y=0.06)
         axes.set_xlabel(x_label)
         _name_ends(axes, sorted(ends), 72 * size[1] * (edges["top"] - edges["bottom"]))
 
-    return _draw(draw, size, edges, describes)
+    return _draw(draw, describes, size, **edges)
 
 
 def _name_ends(axes: Axes, ends: Sequence[tuple[float, float, str, str]], height: float) -> None:
@@ -292,13 +289,13 @@ def _name_ends(axes: Axes, ends: Sequence[tuple[float, float, str, str]], height
 # ---------------------------------------------------------------- how
 
 
-def _draw(draw: Any, size: tuple[float, float], edges: Mapping[str, float], describes: str) -> Drawing:
+def _draw(draw: Any, describes: str, size: tuple[float, float] = (5.4, 3.1), **edges: float) -> Drawing:
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     with rc_context(_STYLE):
         figure = Figure(size)
-        figure.subplots_adjust(**edges)
+        figure.subplots_adjust(**{"left": 0.115, "right": 0.985, "top": 0.97, "bottom": 0.15} | edges)
         draw(figure.add_subplot())
         buffer = io.StringIO()
         nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
@@ -349,7 +346,7 @@ def _shortened(label: str, most: int = 24) -> str:
     return label if len(label) <= most else label[: most - 1] + "…"
 
 
-def _plain_ticks(axes: Axes, x_only: bool = False) -> None:
+def _plain_ticks(axes: Axes, which: Literal["x", "y", "xy"] = "xy") -> None:
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     def write(value: float, _: object) -> str:
@@ -357,8 +354,7 @@ def _plain_ticks(axes: Axes, x_only: bool = False) -> None:
             return f"{value / 1000:,.4g}k"
         return f"{value:,.0f}" if value == round(value) else f"{value:.4g}"
 
-    axes.xaxis.set_major_locator(MaxNLocator(6, integer=not x_only, steps=[1, 2, 5, 10]))
-    axes.xaxis.set_major_formatter(FuncFormatter(write))
-    if not x_only:
-        axes.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
-        axes.yaxis.set_major_formatter(FuncFormatter(write))
+    for name in which:
+        axis, most = (axes.xaxis, 6) if name == "x" else (axes.yaxis, 5)
+        axis.set_major_locator(MaxNLocator(most, integer=which == "xy" and name == "x", steps=[1, 2, 5, 10]))
+        axis.set_major_formatter(FuncFormatter(write))

@@ -61,29 +61,29 @@ def worst(predicted: Sequence[Predicted], most: int) -> list[Predicted]:
     """
 
     def sureness(j: Predicted) -> float:
-        said = [number(line.get("probability")) or 0.0 for line in j.lines if line.get("prediction")]
-        return statistics.fmean(said) if said else 0.0
+        sure = [number(line.get("probability")) or 0.0 for line in j.lines if line.get("prediction")]
+        return statistics.fmean(sure) if sure else 0.0
 
     wrong = [j for j in predicted if any(_is_wrong(line) for line in j.lines)]
     return sorted(wrong, key=lambda j: (-j.error, -sureness(j)))[:most]
 
 
 def confusion(predicted: Sequence[Predicted]) -> tuple[list[str], Counter[tuple[str, str]]]:
-    """Classes, and how often (gold, said) occurs over all runs; no classes for values and spans."""
+    """Classes, and how often (gold, predicted) occurs over all runs; no classes for values and spans."""
     pairs = [(line.get("label"), line.get("prediction")) for j in predicted for line in j.lines if _is_class(line)]
-    counts = Counter((str(gold), str(said)) for gold, said in pairs)
+    counts = Counter((str(gold), str(guess)) for gold, guess in pairs)
     order = [str(name) for j in predicted for name in _mapping(j.example.get("probabilities"))]
     return list(dict.fromkeys([*order, *(name for pair in counts for name in pair)])) if counts else [], counts
 
 
 def values(predicted: Sequence[Predicted]) -> list[tuple[float, float]]:
-    """(gold, mean over the runs of what was said) of a regression."""
+    """(gold, mean prediction over the runs) of a regression."""
     found = []
     for j in predicted:
         gold = number(j.example.get("label"))
-        said = [value for line in j.lines if (value := number(line.get("prediction"))) is not None]
-        if gold is not None and said:
-            found.append((gold, statistics.fmean(said)))
+        guesses = [value for line in j.lines if (value := number(line.get("prediction"))) is not None]
+        if gold is not None and guesses:
+            found.append((gold, statistics.fmean(guesses)))
     return found
 
 
@@ -157,11 +157,11 @@ def _error(line: Record) -> float | None:
     """How wrong a line is: 1 less the gold label's probability, 1 less F1, or the distance from the value."""
     if (f1 := number(line.get("f1"))) is not None:
         return 1 - f1
-    gold, said = line.get("label"), line.get("prediction")
+    gold, predicted = line.get("label"), line.get("prediction")
     if isinstance(gold, str):
         probability = number(_mapping(line.get("probabilities")).get(gold))
-        return float(gold != said) if probability is None else 1 - probability
-    value, guess = number(gold), number(said)
+        return float(gold != predicted) if probability is None else 1 - probability
+    value, guess = number(gold), number(predicted)
     return None if value is None or guess is None else abs(value - guess)
 
 

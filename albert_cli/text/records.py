@@ -31,6 +31,7 @@ from albert_cli.text.sentences import split_sentences
 from albert_cli.text.sources import HubRows
 
 Numbered = Iterator[tuple[int, str]]  # line (row, file) number from 1 in the part, and text
+_ANY_LENGTH = 2**31 - 1  # of a cell, in characters
 _ROWS = 64  # rows of a Parquet file decoded at a time
 
 
@@ -65,7 +66,7 @@ def json_objects(lines: Numbered, at: Callable[[int], str]) -> Iterator[tuple[in
 
 
 def quoted_rows(
-    lines: Numbered, at: Callable[[int], str], delimiter: str = ",", longest: int = 2**31 - 1
+    lines: Numbered, at: Callable[[int], str], delimiter: str = ",", longest: int = _ANY_LENGTH
 ) -> Iterator[tuple[int, list[str]]]:
     """(first line, cells) of every row that is not blank, quoted as RFC 4180 says: a quoted cell may hold line ends.
 
@@ -86,7 +87,8 @@ def quoted_rows(
                 yield start, cells
             start = following
     except csv.Error as error:
-        hint = "a quote that is not closed or not doubled, or --max-line is too small"
+        hint = "a quote that is not closed or not doubled"
+        hint += ", or --max-line is too small" if longest < _ANY_LENGTH else ""
         raise InputError(f"{at(start)}: {error}", hint) from None
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import torch
 import torch.nn.functional as F
+from annotated_types import Gt, Lt
 from torch import Tensor
 
 from albert_cli import store
@@ -27,14 +29,9 @@ class DistillSettings:
     """
 
     teacher: str
-    weight: float = 1.0
-    temperature: float = 2.0
+    weight: Annotated[float, Gt(0), Lt(math.inf)] = 1.0
+    temperature: Annotated[float, Gt(0), Lt(math.inf)] = 2.0
     fingerprint: str | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("weight", "temperature"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ConfigError(f"distill.{name} is {getattr(self, name)}", "it must be greater than 0")
 
     def resolved(self) -> DistillSettings:
         """The same with the teacher's fingerprint; raises `ConfigError` where it names another."""
@@ -50,7 +47,7 @@ class DistillSettings:
 
 @dataclass(frozen=True)
 class Teacher:
-    """A model that is not trained, and how its word counts."""
+    """A model that is not trained, and what weight its distribution has."""
 
     model: MaskedLanguageModel
     settings: DistillSettings
@@ -74,9 +71,9 @@ class Teacher:
         return cls(model.to(device).eval().requires_grad_(False), settings)
 
     def loss(self, student_MV: Tensor, tokens: PackedTokens) -> Tensor:
-        """The student's divergence from what the teacher says, summed over the masked positions."""
+        """The student's divergence from the teacher's distribution, summed over the masked positions."""
         with torch.no_grad():
-            said_MV = self.model(tokens)
+            teacher_MV = self.model(tokens)
         t = self.settings.temperature
-        ours, theirs = (F.log_softmax(x.float() / t, -1) for x in (student_MV, said_MV))
+        ours, theirs = (F.log_softmax(x.float() / t, -1) for x in (student_MV, teacher_MV))
         return self.settings.weight * t * t * F.kl_div(ours, theirs, reduction="sum", log_target=True)

@@ -34,7 +34,7 @@ _SAVING = (0.1, 2e8)  # seconds of a checkpoint, and bytes written, hashed and s
 def memory_needed(recipe: PretrainRecipe, device: torch.device, sequences: int) -> dict[str, int]:
     """Bytes that a process needs by `costs`: for its state, and for a micro-batch of so many full sequences."""
     train, model, length = recipe.train, recipe.model, recipe.data.max_seq_length
-    setup = costs.Setup("cuda" if device.type == "cuda" else "cpu", "bf16" if train.precision == "bf16" else "fp32")
+    setup = costs.Setup.of(device.type, train.precision)
     state = costs.state_bytes(model, setup)
     kept = sequences * costs.activation_bytes(model, length, setup, checkpointed=train.checkpoint_activations)
     working = sequences * costs.working_bytes(model, length, setup)
@@ -66,7 +66,7 @@ def micro_tokens(recipe: PretrainRecipe, device: torch.device, group: Group) -> 
     if device.type != "cuda":
         return 0
     train, model, length = recipe.train, recipe.model, recipe.data.max_seq_length
-    setup = costs.Setup("cuda", "bf16" if train.precision == "bf16" else "fp32")
+    setup = costs.Setup.of("cuda", train.precision)
     held = costs.largest_batch(model, length, free_memory(device), setup, checkpointed=train.checkpoint_activations)
     share = -(-train.batch_size // group.world_size)
     return length * max(1, min(held, share, _ENOUGH_TOKENS // length))
@@ -116,8 +116,7 @@ def within(budget: float, begun: float, recipe: PretrainRecipe, job: Pretraining
     save = _SAVING[0] + costs.checkpoint_bytes(recipe.model) / _SAVING[1]
     every, interval = train.save_interval()
     if total > done:
-        sequences = recipe.batches.first(total) - recipe.batches.first(done)
-        step *= sequences / ((total - done) * train.batch_size)
+        step *= recipe.sequences / ((total - done) * train.batch_size)
     saves = save / every if every else save * step / interval if interval else 0.0
     evaluations = evaluation / train.eval_every if train.eval_every else 0.0
     left = (1 - _RESERVE) * (budget - (time.monotonic() - begun)) - evaluation - save
@@ -170,7 +169,6 @@ def arithmetic(
     """What a run would do: shapes, tokens, memory and disk."""
     train, total = recipe.train, recipe.schedule.total_steps
     length, kept = recipe.data.max_seq_length, costs.checkpoint_bytes(recipe.model)
-    sequences = recipe.batches.first(total) - recipe.batches.first(recipe.first_step)
     growth = {"sequences_in_first_step": recipe.batches.size(0), "batch_warmup_steps": recipe.batch.warmup_steps}
     return {
         "parameters": costs.count(recipe.model).total,
@@ -183,7 +181,7 @@ def arithmetic(
         **({"tokens_per_micro_batch_at_most": recipe.batch.tokens} if recipe.batch.tokens else {}),
         "tokens_per_step_at_most": train.batch_size * length,
         "corpus_tokens": corpus_tokens,
-        "passes_over_corpus": round(sequences * length / max(corpus_tokens, 1), 2),
+        "passes_over_corpus": round(recipe.sequences * length / max(corpus_tokens, 1), 2),
         **memory_needed(recipe, device, recipe.micro_batch),
         "memory_bytes_free": free_memory(device),
         "checkpoint_bytes": kept,
@@ -203,7 +201,6 @@ def speed(
 ) -> dict[str, Any]:
     """The time that a run takes, measured on as many sequences as fit into memory and into some seconds."""
     train, length, few = recipe.train, recipe.data.max_seq_length, recipe.micro_batch
-    sequences = recipe.batches.first(recipe.schedule.total_steps) - recipe.batches.first(recipe.first_step)
     with use_threads(train.threads):
         peak = machine.matmul_peak(train.precision, device, seconds=0.1)
         few = min(few, max(1, int(_MEASURED * peak / (length * costs.training_flops(recipe.model, length)))))
@@ -213,7 +210,7 @@ def speed(
             return {"estimated_seconds": None, "measured_on_sequences": 0}
         size = few * group.world_size
         part = _full_sized(new_job(), batch_size=size, micro_batch_size=few)
-        seconds = measure(part, group, steps=2, seconds=0.5) * sequences / size
+        seconds = measure(part, group, steps=2, seconds=0.5) * recipe.sequences / size
     return {"estimated_seconds": round(seconds, 1), "measured_on_sequences": few}
 
 

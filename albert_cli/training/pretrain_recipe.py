@@ -60,6 +60,11 @@ class PretrainRecipe:
         return self.batch.sequences(self.train, self.data.max_seq_length)
 
     @property
+    def sequences(self) -> int:
+        """How many the whole run takes, from its first step on."""
+        return self.batches.first(self.schedule.total_steps) - self.batches.first(self.first_step)
+
+    @property
     def first_step(self) -> int:
         """The number of steps that were done before this run, by one that it continues."""
         return (self.initial.step or 0) if self.initial else 0

@@ -32,8 +32,8 @@ class OptimizerSettings:
     bias_correction: bool = False
 
     def __post_init__(self) -> None:
-        if self.lr == "auto" and self.name == "adamw":
-            raise ConfigError("optimizer.lr is auto", "it must be a number with adamw: the rule is LAMB's")
+        if self.lr == "auto" and not self.name.endswith("lamb"):
+            raise ConfigError("optimizer.lr is auto", f"it must be a number with {self.name}: the rule is LAMB's")
 
     @property
     def peak(self) -> float:

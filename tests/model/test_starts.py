@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from albert_cli import config
 from albert_cli.errors import ConfigError
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.encoder import Attention
@@ -161,5 +162,5 @@ def test_shapes_without_room_are_refused(settings: StartSettings, changes: dict[
 
 
 def test_an_odd_gain_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"start\.copying is -1"):
-        StartSettings(copying=-1.0)
+    with pytest.raises(ConfigError, match=r"copying: .*greater than or equal to 0 \(got -1\.0\)"):
+        config.validate(StartSettings, {"copying": -1.0}, "recipe")

@@ -42,6 +42,17 @@ def test_csv_quotes_commas_and_line_breaks(tmp_path: Path) -> None:
     assert examples == [Example('a, "b"\nc', "d", 1, "q1"), Example("", "e\u2028f", 0, "q2")]
 
 
+def test_only_a_line_feed_ends_a_row_of_a_quoted_table(tmp_path: Path) -> None:
+    rows = b'text,label\r\n"a\rb",x\r\nc,y\r\n'
+    (tmp_path / "a.csv").write_bytes(rows)
+    task = open_table(settings(), str(tmp_path / "a.csv"))
+    assert {example.text_a for split in ("train", "dev") for example in task.read(split)} == {"a\rb", "c"}
+    (tmp_path / "b.csv").write_bytes(rows.replace(b'"', b""))
+    with pytest.raises(InputError, match=r"b\.csv:2: ") as caught:
+        open_table(settings(), str(tmp_path / "b.csv"))
+    assert "max-line" not in str(caught.value.hint)
+
+
 def test_jsonl(tmp_path: Path) -> None:
     rows = [
         {"text": "a\u2028\n\t", "label": 10},
