@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import json
 import tomllib
 import typing
@@ -40,7 +41,8 @@ _ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {}  # made once for each schema, 
 # ---------------------------------------------------------------- finding and reading
 
 
-def shipped_recipes() -> dict[str, Path]:
+@functools.cache
+def shipped_recipes() -> Mapping[str, Path]:
     """All recipes that come with the program: `mini/docs`, `pretrain/albert-base`, … to their files."""
     return {p.relative_to(RECIPES).with_suffix("").as_posix(): p for p in sorted(RECIPES.rglob("*.toml"))}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import platform
 import shutil
@@ -151,8 +152,9 @@ def matmul(precision: str, device: torch.device) -> tuple[Callable[[], float], i
     return product, 2 * size**3
 
 
+@functools.cache
 def matmul_peak(precision: str, device: torch.device, *, seconds: float = 1.0) -> float:
-    """FLOP/s of the best of some matrix products: what this machine can really do, measured now.
+    """FLOP/s of the best of some matrix products: what this machine can really do, measured once a process.
 
     At least two products are tried, and more until `seconds` have gone by.
     """

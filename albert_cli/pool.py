@@ -85,7 +85,7 @@ def run(
 
 
 def _run_apart(jobs: Sequence[Job[T]], places: Places, keep: Callable[[Job[T], T | BaseException], None]) -> None:
-    context = _context({job.call.__module__ for job in jobs})
+    context = forking({job.call.__module__ for job in jobs})
     quiet, debug, environment = console.settings.quiet or places.quiet, console.settings.debug, dict(os.environ)
     waiting, running = list(jobs), dict[Future[T], tuple[Job[T], int]]()
     watched = Watched()
@@ -181,7 +181,7 @@ class Watched:
 # ---------------------------------------------------------------- a place's process
 
 
-def _context(modules: set[str]) -> BaseContext:
+def forking(modules: set[str]) -> BaseContext:
     """How processes are made: forked from one that has imported torch and nothing else, where the system can fork.
 
     So no process waits for its imports, and none inherits threads or CUDA.

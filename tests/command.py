@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,16 +27,25 @@ class Ended:
     err: str
 
 
+@functools.cache
+def _command_line() -> Callable[[list[str]], object]:
+    """The command line, built once: a thousand calls would each take some hundredths of a second for it."""
+    from typer.main import get_command
+
+    from albert_cli.cli import app
+
+    return get_command(app)
+
+
 def albert(*arguments: object, expect: int | None = 0) -> Ended:
     """Run `albert ARGUMENTS` here; it must end with the code `expect` (None: any)."""
     from albert_cli import console
-    from albert_cli.cli import app
 
     out, err = io.StringIO(), io.StringIO()
     code: object = 0
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
-            app([str(a) for a in arguments])
+            _command_line()([str(a) for a in arguments])
         except SystemExit as end:
             code = end.code or 0
         finally:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
+PATIENCE = 1800  # seconds; what hangs ends, and a machine may be as busy as it likes
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
     [f"albert_cli.{name}" for name in ("cli", "training.pretrain", "training.finetune")]
@@ -27,7 +28,7 @@ class Run:
     process: ForkServerProcess
     log: Path
 
-    def wait(self, timeout: float = 200) -> int:
+    def wait(self, timeout: float = PATIENCE) -> int:
         """The exit code, negative for a signal."""
         self.process.join(timeout)
         assert self.process.exitcode is not None, f"still running:\n{self.said()}"
@@ -46,7 +47,7 @@ class Run:
         """All that was printed."""
         return self.log.read_text(encoding="utf-8")
 
-    def reaches(self, condition: Callable[[], bool], timeout: float = 200) -> bool:
+    def reaches(self, condition: Callable[[], bool], timeout: float = PATIENCE) -> bool:
         """Wait until the condition holds; False when the command ended before."""
         deadline = time.monotonic() + timeout
         while not condition():
@@ -56,7 +57,7 @@ class Run:
             time.sleep(0.002)
         return True
 
-    def wait_until(self, condition: Callable[[], bool], timeout: float = 200) -> None:
+    def wait_until(self, condition: Callable[[], bool], timeout: float = PATIENCE) -> None:
         """Wait until the condition holds; the command must still be running then."""
         assert self.reaches(condition, timeout), f"ended with {self.process.exitcode}:\n{self.said()}"
 

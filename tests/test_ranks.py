@@ -14,7 +14,7 @@ import torch
 
 from albert_cli import ranks
 from albert_cli.ranks import Group, process_group
-from tests.processes import Run, albert, end, start, start_ranks
+from tests.processes import PATIENCE, Run, albert, end, start, start_ranks
 
 RECIPE = """
 extends = "mini/docs"
@@ -94,7 +94,7 @@ def process_of(launcher: int, rank: int) -> int:
 
 
 def wait_until_gone(processes: list[int]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE
     while any(map(is_running, processes)):
         assert time.monotonic() < deadline, "still running"
         time.sleep(0.1)

@@ -11,14 +11,13 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Final, Literal
 
 import torch
 from torch import Tensor
 
-from albert_cli import console
+from albert_cli import console, pool
 from albert_cli.bench import harness, peer
 from albert_cli.bench.step import full_batch
 from albert_cli.counting import shapes
@@ -65,9 +64,10 @@ def run(name: str, options: Options) -> dict[str, Any]:
     )  # fmt: skip
     threads, work = torch.get_num_threads(), [(n, form) for n in sorted(options.lengths) for form in options.forms]
     found: dict[str, dict[str, Any]] = {form: {} for form in options.forms}
+    fresh = pool.forking({__name__} | ({"transformers.modeling_utils"} if {*PEERS} & {*options.forms} else set()))
     with console.progress("lengths", len(work)) as progress:
         for done, (length, form) in enumerate(work, start=1):
-            with ProcessPoolExecutor(1, get_context("spawn")) as alone:
+            with ProcessPoolExecutor(1, fresh) as alone:
                 asked = alone.submit(_measured, config, form, length, options, threads)
                 try:
                     found[form][str(length)] = asked.result()

@@ -10,9 +10,10 @@ elsewhere (see `unigram`); characters newer than the Unicode tables of one side.
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 from unicodedata import category, combining
 
@@ -95,9 +96,10 @@ def _normalizer(charsmap: bytes, cleaning: Cleaning) -> Any:
     before, after = cleaning.steps
     precompiled = normalizers.Precompiled(charsmap)
     # The classes are Python's own: the engine's \s and \p{M} differ in some characters.
-    steps: list[Any] = [normalizers.Replace(Regex(f"[{_ranges(str.isspace)}]+"), " "), forms[before]()]
-    marks = _ranges(lambda c: combining(c) > 0) if cleaning.strip_accents else ""
-    dropped = _ranges(lambda c: category(c) == "Cc" and not precompiled.normalize_str(c))
+    steps: list[Any] = [normalizers.Replace(Regex(f"[{_all(str.isspace)}]+"), " "), forms[before]()]
+    marks = _all(combining) if cleaning.strip_accents else ""
+    latin1 = map(chr, range(0x100))  # has all characters of category Cc that Unicode will ever have
+    dropped = _ranges(c for c in latin1 if category(c) == "Cc" and not precompiled.normalize_str(c))
     # The word mark is put only where a text begins at its first character: keep something in that place.
     steps.append(normalizers.Replace(Regex(rf"\A[{marks}{dropped}]+"), " "))
     if marks:
@@ -118,13 +120,18 @@ def _normalizer(charsmap: bytes, cleaning: Cleaning) -> Any:
     return normalizers.Sequence(steps)
 
 
-def _ranges(belongs: Callable[[str], bool]) -> str:
-    """The characters for which `belongs` is true, as the inside of a regular expression's class."""
+@functools.cache  # a pass over all of Unicode
+def _all(belongs: Callable[[str], object]) -> str:
+    """The characters for which `belongs` is true, as `_ranges` writes them."""
+    return _ranges(filter(belongs, map(chr, range(sys.maxunicode + 1))))
+
+
+def _ranges(characters: Iterable[str]) -> str:
+    """Ascending characters as the inside of a regular expression's class."""
     ranges: list[list[int]] = []
-    for code in range(sys.maxunicode + 1):
-        if belongs(chr(code)):
-            if ranges and ranges[-1][1] == code - 1:
-                ranges[-1][1] = code
-            else:
-                ranges.append([code, code])
+    for code in map(ord, characters):
+        if ranges and ranges[-1][1] == code - 1:
+            ranges[-1][1] = code
+        else:
+            ranges.append([code, code])
     return "".join(f"\\x{{{a:X}}}" if a == b else f"\\x{{{a:X}}}-\\x{{{b:X}}}" for a, b in ranges)

@@ -15,7 +15,6 @@ def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str
         env=ours | environment,
         capture_output=True,
         text=True,
-        timeout=60,
         check=True,
     )
 

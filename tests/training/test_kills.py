@@ -30,7 +30,7 @@ from albert_cli.model import hub
 from albert_cli.training import checkpoint
 from albert_cli.training.objectives import PretrainingJob
 from albert_cli.training.optimizers import Lamb
-from tests.processes import Run, start_ranks
+from tests.processes import PATIENCE, Run, start_ranks
 
 KILLS = int(os.environ.get("ALBERT_TEST_KILLS", "4"))
 LAST = "step-00000020"
@@ -143,7 +143,7 @@ class Attack:
     def through(self, run: Path) -> None:
         """Run the command to its end."""
         ranks = self.start(run, "any", 1)
-        assert [rank.wait(900) for rank in ranks] == [0] * self.world_size, ranks[0].said()
+        assert [rank.wait() for rank in ranks] == [0] * self.world_size, ranks[0].said()
         self.tally.runs += 1
 
     def kill_once(self, run: Path) -> bool:
@@ -162,7 +162,7 @@ class Attack:
             time.sleep(self.rng.uniform(0, 1.5))
             there = True
         else:
-            select.select([notice, ranks[watched].process.sentinel], [], [], 300)
+            select.select([notice, ranks[watched].process.sentinel], [], [], PATIENCE)
             there = ranks[watched].process.is_alive()
             time.sleep(self.rng.uniform(0, 0.8 * Board(self.folder / f"board-{watched}").seconds(aim)))
         for victim in victims:
@@ -204,10 +204,9 @@ def kept(run: Path) -> dict[str, object]:
     }
 
 
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(0)  # a hundred kills take an hour
 @pytest.mark.parametrize(
-    ("world_size", "overrides"), [(1, OVERRIDES), (2, OVERRIDES), (1, SPARSE), (2, SPARSE)],
-    ids=["1", "2", "1, with a window", "2, with a window"],
+    ("world_size", "overrides"), [(1, OVERRIDES), (2, OVERRIDES), (2, SPARSE)], ids=["1", "2", "2, with a window"],
 )  # fmt: skip
 def test_killed_at_any_moment_a_run_ends_in_the_same_bytes(
     world_size: int, overrides: Sequence[str], command: Sequence[object], tmp_path: Path
