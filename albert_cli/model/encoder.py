@@ -134,7 +134,7 @@ class Encoder(nn.Module):
         pass and is computed again there: less memory, one more forward pass.
         """
         device, count = tokens.ids.device, len(tokens.ids if all_rows else tokens.rows.index)
-        dtype = work_dtype(device)
+        dtype = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else None  # of products
         settings = replace(self.settings(), varlen=has_varlen(device, dtype, self.config.head_size))
         if device.type == "cpu" and dtype == torch.bfloat16:
             # oneDNN generates code for every new shape of a product, which takes longer than a small product itself.
@@ -181,11 +181,6 @@ def initialize(module: nn.Module, std: float) -> None:
 
 
 # ---------------------------------------------------------------- shared weights in the precision of the products
-
-
-def work_dtype(device: torch.device) -> torch.dtype | None:
-    """The type that autocast wants products to have on this device; None outside of autocast."""
-    return torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else None
 
 
 def cast_once(weights: Weights, dtype: torch.dtype | None) -> Callable[[], Weights]:
