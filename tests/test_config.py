@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from albert_cli import config
+from albert_cli.cli.recipes import validate
 from albert_cli.errors import BusyError, ConfigError
 from albert_cli.training.pretrain_recipe import PretrainRecipe
-from albert_cli.training.recipes import validate
 from albert_cli.training.settings import ScheduleSettings
 from albert_cli.training.task_recipe import FinetuneRecipe
 

@@ -17,6 +17,7 @@ from albert_cli.errors import AlbertError
 from albert_cli.machine import synchronize
 
 _Type: Any = vars(torch.autograd)["DeviceType"]
+_STEPS: Final = 5  # profiled
 _SHOWN: Final = 15  # kernels
 _WAITS: Final = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize")
 # Heads and their width: of base, of large and xxlarge, of xlarge.
@@ -24,7 +25,7 @@ _HEADS: Final = ((12, 64), (16, 64), (16, 128))
 _LENGTH: Final = 512
 
 
-def profile(step: Step, device: torch.device, steps: int = 5) -> dict[str, Any]:
+def profile(step: Step, device: torch.device) -> dict[str, Any]:
     """What some steps, warm already, ask of the device, each: launches, waits, copies, milliseconds, top kernels.
 
     `busy`: the share of the time in which a kernel runs. On a CPU torch's own operations stand for kernels.
@@ -33,7 +34,7 @@ def profile(step: Step, device: torch.device, steps: int = 5) -> dict[str, Any]:
     asked = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if is_cuda else [])]
     synchronize(device)
     with torch.profiler.profile(activities=asked) as found:
-        for _ in range(steps):
+        for _ in range(_STEPS):
             step()
         synchronize(device)
     events: Any = found.events()
@@ -50,12 +51,12 @@ def profile(step: Step, device: torch.device, steps: int = 5) -> dict[str, Any]:
     pageable = sum(count for name, count in names.items() if "Pageable -> Device" in name)
     waits = sum(names[name] for name in _WAITS) - is_cuda  # the last one is ours
     return {
-        "ms": round((until - ran[0][0]) / steps / 1e3, 3),
+        "ms": round((until - ran[0][0]) / _STEPS / 1e3, 3),
         "busy": round(busy / (until - ran[0][0]), 3),
-        "launches": round(sum("Memcpy" not in e.name and "Memset" not in e.name for e in kernels) / steps, 1),
-        "waits": round(waits / steps, 1),
-        "pageable_copies": round(pageable / steps, 1),
-        "kernels_ms": {name[:90]: round(time / steps / 1e3, 3) for name, time in spent.most_common(_SHOWN)},
+        "launches": round(sum("Memcpy" not in e.name and "Memset" not in e.name for e in kernels) / _STEPS, 1),
+        "waits": round(waits / _STEPS, 1),
+        "pageable_copies": round(pageable / _STEPS, 1),
+        "kernels_ms": {name[:90]: round(time / _STEPS / 1e3, 3) for name, time in spent.most_common(_SHOWN)},
     }
 
 

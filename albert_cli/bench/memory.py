@@ -87,18 +87,18 @@ def _measured(
 # ---------------------------------------------------------------- what fits, by trying
 
 
-def by_trying(device: torch.device, memory: int = MEMORY) -> dict[str, Any]:
-    """The largest batch of a whole step with LAMB that `memory` bytes hold, by model, precision and length.
+def by_trying(device: torch.device) -> dict[str, Any]:
+    """The largest batch of a whole step with LAMB that 12 GB hold, by model, precision and length.
 
     The process may take so much of the GPU and no more, half a gigabyte of it for the device's own context.
     """
     found: dict[str, Any] = {}
     if device.type != "cuda":
         return {"batches": found}
-    torch.cuda.set_per_process_memory_fraction((memory - 2**29) / torch.cuda.mem_get_info(device)[1], device)
+    torch.cuda.set_per_process_memory_fraction((MEMORY - 2**29) / torch.cuda.mem_get_info(device)[1], device)
     try:
         for name, precision, length in itertools.product(_TRIED, PRECISIONS, costs.LENGTHS):
-            guess = costs.largest_batch(PRESETS[name], length, memory, costs.Setup("cuda", precision))
+            guess = costs.largest_batch(PRESETS[name], length, MEMORY, costs.Setup("cuda", precision))
             fits = partial(_fits, PRESETS[name], length, precision, device)
             row = found.setdefault(f"{name}, {precision}", {"measured": [], "by arithmetic": []})
             row["measured"].append(largest(fits, guess))

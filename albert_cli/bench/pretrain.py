@@ -141,9 +141,6 @@ class _Bench:
         data: DrawnBatch = self.batches[round_][0].data
         return data.drawn
 
-    def _all_packed(self) -> list[PackedBatch]:
-        return [self._packed(round_) for round_ in range(len(self.batches))]
-
     # ------------------------------------------------------------ everyone's step
 
     def _variants(self) -> tuple[dict[str, Step], dict[str, float]]:
@@ -159,8 +156,9 @@ class _Bench:
             called: dict[str, Any] = {"transformers": twin}
             if self.options.compiled:
                 called["transformers, compiled"] = torch.compile(twin)
+            packed = [self._packed(round_) for round_ in range(len(self.batches))]
             for name, function in called.items():
-                in_turn = map(partial(self._peer_loss, function), cycle(self._all_packed()))
+                in_turn = map(partial(self._peer_loss, function), cycle(packed))
                 variants[name] = harness.plain_step(twin, partial(next, in_turn), precision)
         return variants, {name: losses[name.removesuffix(", compiled")] for name in variants}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -56,11 +56,26 @@ def recipes_validate(file: Annotated[str, typer.Argument(metavar="FILE", help="A
 
     Example: albert recipes validate mine.toml
     """
+    console.emit(*validate(file))
+
+
+def validate(name: str) -> tuple[dict[str, Any], str]:
+    """The resolved recipe as values and as TOML; raises `ConfigError` naming the first thing that is wrong.
+
+    One of `variants` is an experiment, one that names a `task` is for fine-tuning, one with `expected` scores to
+    verify, any other for pretraining.
+    """
     from albert_cli import config
 
-    if "variants" in config.read_recipe(file):
-        from albert_cli.experiments.recipe import validate
-    else:
-        from albert_cli.training.recipes import validate
+    values = config.read_recipe(name)
+    if "variants" in values:
+        from albert_cli.experiments import recipe
 
-    console.emit(*validate(file))
+        return recipe.validate(name)
+    from albert_cli.evaluation.verify import VerifyRecipe
+    from albert_cli.training.pretrain_recipe import PretrainRecipe
+    from albert_cli.training.task_recipe import FinetuneRecipe
+
+    schema: type[Any] = FinetuneRecipe if "task" in values else VerifyRecipe if "expected" in values else PretrainRecipe
+    resolved = config.load(schema, name)
+    return config.as_dict(resolved), config.dump_toml(resolved).rstrip()

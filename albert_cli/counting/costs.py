@@ -178,11 +178,6 @@ class Setup:
         """Bytes of a number that LayerNorm keeps: CUDA's autocast normalises in fp32, the CPU's does not."""
         return 2 if self.precision == "bf16" and self.device == "cpu" else 4
 
-    @property
-    def mask_item(self) -> int:
-        """Bytes a number of a dropout mask: bools on CUDA, the numbers' own type on a CPU."""
-        return 1 if self.device == "cuda" else self.item
-
 
 GPU: Final = Setup()
 
@@ -255,7 +250,7 @@ def _block(config: ModelConfig, tokens: int, rows: int, setup: Setup) -> int:
     else:
         row += 4 * heads  # the logarithm of softmax's denominators
     if config.hidden_dropout_prob:
-        row += 2 * h * setup.mask_item
+        row += 2 * h * (1 if setup.device == "cuda" else item)  # the masks: bools on CUDA, else the numbers' own type
     if config.attention_probs_dropout_prob and setup.device == "cpu":
         row += 3 * heads * keys * item  # no fused kernel there: probabilities, their mask, their product
     return kept + rows * row

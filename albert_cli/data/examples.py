@@ -24,6 +24,7 @@ LABELS = {
     "three-way": ("in order", "swapped", "from another document"),
     "none": ("", ""),
 }
+_MASK = "[MASK]"
 LEGEND = "[…]: to predict; seen as [MASK], or as what follows the |, with _ for [MASK]"
 
 
@@ -52,7 +53,7 @@ def decode(packed: PackedBatch, pieces: Sequence[str], index: Sequence[int]) -> 
     return decoded
 
 
-def show(example: dict[str, Any], settings: PairSettings, mask: str = "[MASK]") -> list[str]:
+def show(example: dict[str, Any], settings: PairSettings) -> list[str]:
     """One decoded example for a person, wrapped where stdout is a terminal, coloured where that has colours."""
     from rich.text import Text
 
@@ -74,8 +75,8 @@ def show(example: dict[str, Any], settings: PairSettings, mask: str = "[MASK]") 
                 text.append(" " * token.startswith(" ")).append("[", "yellow").append(
                     token.lstrip(" "), "black on yellow"
                 )
-                if seen.replace(mask, ""):
-                    text.append("|" + " ".join(seen.replace(mask, " _ ").split()), "yellow")
+                if seen.replace(_MASK, ""):
+                    text.append("|" + " ".join(seen.replace(_MASK, " _ ").split()), "yellow")
                 text.append("]", "yellow")
             text = text[len(text.plain) - len(text.plain.lstrip()) :]
             text.rstrip()

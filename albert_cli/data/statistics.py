@@ -24,7 +24,6 @@ def sample_statistics(
     vocabulary: Vocabulary,
     settings: PairSettings,
     seed: int,
-    sequences: int = SEQUENCES,
 ) -> dict[str, Any]:
     """How the first sequences of a run with this seed come out; shares lie in 0..1.
 
@@ -34,7 +33,7 @@ def sample_statistics(
     of 1, 2, … words among those chosen, ngram_expected: p(n), from which their lengths are drawn (long spans
     are left out more often, because they touch others).
     """
-    index = np.arange(sequences, dtype=np.int64)
+    index = np.arange(SEQUENCES, dtype=np.int64)
     pairs = draw_pairs(corpus, index, settings, seed)
     ids, special, _, offsets = pack(corpus, pairs, vocabulary.cls_id, vocabulary.sep_id)
     spans = select_spans(ids, special, offsets, vocabulary, settings, seed, index)
@@ -43,7 +42,7 @@ def sample_statistics(
     length = np.diff(offsets)
     bins = np.histogram(length, LENGTH_BINS, (0, settings.max_seq_length))[0]
     return {
-        "sequences": sequences,
+        "sequences": SEQUENCES,
         "max_seq_length": settings.max_seq_length,
         "examples_per_pass": examples_per_pass(corpus.tokens, settings.max_seq_length),
         "fill": round(float(length.mean()) / settings.max_seq_length, 4),

@@ -4,25 +4,75 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from annotated_types import Ge, Le
 
 from albert_cli import config, console, store
-from albert_cli.errors import CheckpointError, DivergedError, MissingData, NotReached, Skipped
+from albert_cli.errors import CheckpointError, ConfigError, DivergedError, MissingData, NotReached, Skipped
 from albert_cli.evaluation.average import as_published, average, published_metrics
 from albert_cli.evaluation.single import refuse_foreign
 from albert_cli.evaluation.suite import evaluate
 from albert_cli.model import hub
 from albert_cli.results import RESULTS, Result
 from albert_cli.training.task_setup import Request
-from albert_cli.training.verify_recipe import VerifyRecipe, is_verify
+
+Points = Annotated[float, Ge(-100), Le(100)]
+
+
+@dataclass(frozen=True)
+class Expected:
+    """A score on dev as it was published, times 100; `tolerance` in points, 0 for the recipe's own.
+
+    Of SQuAD `score` is F1 and `exact_match` may stand beside it, of 2.0 both at the best threshold.
+    """
+
+    score: Points
+    exact_match: Points | None = None
+    tolerance: Annotated[float, Ge(0)] = 0.0
+
+    @property
+    def scores(self) -> tuple[float, ...]:
+        """The published numbers, one or two."""
+        return (self.score,) if self.exact_match is None else (self.score, self.exact_match)
+
+
+@dataclass(frozen=True)
+class VerifyRecipe:
+    """What `albert eval verify/NAME` repeats: every task of `expected` from `checkpoint`, by its own recipe.
+
+    `source` says where the scores were published, `runs` how many seeds are fine-tuned (the median counts),
+    `overrides` are laid on every task's recipe. A task passes when none of its scores is more than
+    `tolerance` points below.
+    """
+
+    checkpoint: str
+    source: str
+    expected: dict[str, Expected] = field(default_factory=dict)
+    tolerance: Annotated[float, Ge(0)] = 1.0
+    runs: config.Positive = 1
+    overrides: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.expected:
+            raise ConfigError("a recipe to verify names no task", "[expected.sst2] with score = 92.9")
+        for task, expected in self.expected.items():
+            if expected.exact_match is not None and not task.startswith("squad"):
+                raise ConfigError(f"expected.{task}.exact_match: only SQuAD is published with it")
+
+    def tolerance_of(self, task: str) -> float:
+        """How many points below its published score a task may end."""
+        return self.expected[task].tolerance or self.tolerance
+
 
 _OWN_KEYS = tuple(field.name for field in dataclasses.fields(VerifyRecipe))
 
 
 def is_recipe(name: str) -> bool:
     """Whether `eval`'s argument names a recipe to verify."""
-    return (name.endswith(".toml") or name in config.shipped_recipes()) and is_verify(config.read_recipe(name))
+    return (name.endswith(".toml") or name in config.shipped_recipes()) and "expected" in config.read_recipe(name)
 
 
 def verify(

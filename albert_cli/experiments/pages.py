@@ -163,10 +163,6 @@ def gap(pairs: Sequence[tuple[float, float]] | None) -> str:
     return ours and f"{ours} ({'/'.join(f'{own - theirs:+.1f}' for own, theirs in pairs or ())})"
 
 
-def _with_ours(cell: str, pairs: Sequence[tuple[float, float]] | None) -> Text:
-    return (cell, Span(gap(pairs))) if pairs else cell
-
-
 def _tables(found: Outcome) -> list[Block]:
     """Ours with every seed, and the paper's in each version that is kept."""
     plan, heads, counted = found.plan, columns(found), found.plan.experiment.is_counted
@@ -196,10 +192,11 @@ def _tables(found: Outcome) -> list[Block]:
     blocks += [Paragraph(in_words(plan, name)) for name in plan.equal_time]
     for printed in plan.experiment.tables:
         known = found.beside(printed)
-        lines = [
-            [plan.title(row), *map(_with_ours, cells, (known.get(row, {}).get(column) for column in printed.columns))]
-            for row, cells in printed.rows.items()
-        ]
+        lines: list[list[Text]] = []
+        for name, cells in printed.rows.items():
+            pairs = [known.get(name, {}).get(column) for column in printed.columns]
+            shown = [(cell, Span(gap(own))) if own else cell for cell, own in zip(cells, pairs, strict=True)]
+            lines.append([plan.title(name), *shown])
         caption = f"The paper, {printed.title}, {printed.version}." + (f" {printed.note}" if printed.note else "")
         if known:
             caption += " Below a figure: ours, and by how much it is above or below."

@@ -23,7 +23,6 @@ _ROUNDS = 15  # timed steps of a variant that is to train as long as another
 def make(experiment: Experiment, request: Request) -> Plan:
     """An experiment as stages; raises `ConfigError` where a recipe or an option cannot be."""
     plan = Plan(experiment, request)
-    builder = _Builder(plan)
     if experiment.is_counted:
         for name, variant in experiment.variants.items():
             argv = ("params", str(variant.shape), "--json")
@@ -33,7 +32,7 @@ def make(experiment: Experiment, request: Request) -> Plan:
     seeds = request.seeds if request.seeds is not None else plan.scale.seeds
     if seeds < 1:
         raise ConfigError(f"--seeds {seeds}: at least one is needed")
-    builder.tasks = inputs.available_tasks(plan)
+    builder = _Builder(plan, inputs.available_tasks(plan))
     for name in plan.chosen:
         for seed in range(seeds):
             if experiment.variants[name].members:
@@ -49,8 +48,10 @@ def make(experiment: Experiment, request: Request) -> Plan:
 
 @dataclass
 class _Builder:
+    """Takes the stages of a variant into the plan, each once: `tasks` are those to fine-tune on."""
+
     plan: Plan
-    tasks: Sequence[str] = ()
+    tasks: Sequence[str]
     _made: dict[tuple[str, int], Run | None] = field(default_factory=dict)
     _measured: dict[tuple[str, int], Run] = field(default_factory=dict)
 

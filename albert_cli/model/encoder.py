@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Any, Final, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -18,10 +18,10 @@ from torch.utils.checkpoint import checkpoint
 from albert_cli.model.block import AttentionWeights, BlockSettings, FeedForwardWeights, block, has_varlen
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.packing import Grid, PackedTokens, Rows
-from albert_cli.model.precision import cast_once, work_dtype
 from albert_cli.model.sparse import lay_out
 
 _FORMS: Final = 64  # of the compiled block
+Weights = TypeVar("Weights", AttentionWeights, FeedForwardWeights)
 
 
 class Embeddings(nn.Module):
@@ -134,7 +134,7 @@ class Encoder(nn.Module):
         pass and is computed again there: less memory, one more forward pass.
         """
         device, count = tokens.ids.device, len(tokens.ids if all_rows else tokens.rows.index)
-        dtype = work_dtype(device)
+        dtype = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else None  # of products
         settings = replace(self.settings(), varlen=has_varlen(device, dtype, self.config.head_size))
         if device.type == "cpu" and dtype == torch.bfloat16:
             # oneDNN generates code for every new shape of a product, which takes longer than a small product itself.
@@ -178,3 +178,39 @@ def initialize(module: nn.Module, std: float) -> None:
         nn.init.trunc_normal_(module.weight, std=std, a=-2 * std, b=2 * std)
     if isinstance(module, nn.Linear) and module.bias is not None:
         nn.init.zeros_(module.bias)
+
+
+# ---------------------------------------------------------------- shared weights in the precision of the products
+
+
+def cast_once(weights: Weights, dtype: torch.dtype | None) -> Callable[[], Weights]:
+    """A function that gives one layer the weights in `dtype` (None: as they are); they are cast here, once.
+
+    Left to autocast, twelve layers' gradients of a shared matrix would be summed in bf16, where the last of them
+    hardly count. LayerNorm's own parameters stay as they are, because it computes in fp32.
+    """
+    named: Any = weights
+    copies = [
+        None if name.startswith("norm") or dtype in (None, weight.dtype) else weight.detach().to(dtype)
+        for name, weight in named._asdict().items()
+    ]
+
+    def for_a_layer() -> Weights:
+        pairs = zip(weights, copies, strict=True)
+        given = (w if c is None else _Copy.apply(w, c) for w, c in pairs)  # type: ignore[no-untyped-call]
+        return cast(Weights, named._make(given))
+
+    return for_a_layer
+
+
+class _Copy(torch.autograd.Function):
+    """A weight's copy in another precision, which hands its gradient on to the weight in the weight's own."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, copy: Tensor) -> Tensor:
+        ctx.dtype = weight.dtype
+        return copy.view_as(copy)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient.to(ctx.dtype), None

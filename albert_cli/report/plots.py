@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 POINTS = 500  # of a scatter; more make the page large and show no more
+_OF_A_CURVE, _OF_A_LABEL = 300, 24  # points and characters that are drawn at most
 # matplotlib wants fixed colours; these stand for the page's variables and are replaced in its output.
 _INK, _MUTED, _RULE = "#010101", "#020202", "#030303"
 _VARIABLES = {_INK: "--ink", _MUTED: "--muted", _RULE: "--rule"} | {
@@ -322,11 +323,11 @@ def _inline(svg: str, describes: str) -> Drawing:
     return Drawing(opening + re.sub(r"\n\s*", "\n", inner).strip(), describes)
 
 
-def _thinned(points: Sequence[tuple[float, float]], most: int = 300) -> list[tuple[float, float]]:
-    """At most `most` points: neighbours are averaged, so that a long run is a line and not a cloud."""
-    if len(points) <= most:
-        return list(points)
-    edges = [i * len(points) // most for i in range(most + 1)]
+def _thinned(points: Sequence[tuple[float, float]]) -> Sequence[tuple[float, float]]:
+    """At most `_OF_A_CURVE` points: neighbours are averaged, so that a long run is a line and not a cloud."""
+    if len(points) <= _OF_A_CURVE:
+        return points
+    edges = [i * len(points) // _OF_A_CURVE for i in range(_OF_A_CURVE + 1)]
     groups = [points[a:b] for a, b in itertools.pairwise(edges)]
     return [(sum(x for x, _ in g) / len(g), sum(y for _, y in g) / len(g)) for g in groups]
 
@@ -341,9 +342,9 @@ def _beside(place: int, scores: Sequence[float]) -> list[float]:
     return heights
 
 
-def _shortened(label: str, most: int = 24) -> str:
+def _shortened(label: str) -> str:
     label = clean(label)
-    return label if len(label) <= most else label[: most - 1] + "…"
+    return label if len(label) <= _OF_A_LABEL else label[: _OF_A_LABEL - 1] + "…"
 
 
 def _plain_ticks(axes: Axes, which: Literal["x", "y", "xy"] = "xy") -> None:

@@ -70,8 +70,8 @@ def worst(predicted: Sequence[Predicted], most: int) -> list[Predicted]:
 
 def confusion(predicted: Sequence[Predicted]) -> tuple[list[str], Counter[tuple[str, str]]]:
     """Classes, and how often (gold, predicted) occurs over all runs; no classes for values and spans."""
-    pairs = [(line.get("label"), line.get("prediction")) for j in predicted for line in j.lines if _is_class(line)]
-    counts = Counter((str(gold), str(guess)) for gold, guess in pairs)
+    pairs = [(line.get("label"), line.get("prediction")) for j in predicted for line in j.lines]
+    counts = Counter((gold, guess) for gold, guess in pairs if isinstance(gold, str) and isinstance(guess, str))
     order = [str(name) for j in predicted for name in _mapping(j.example.get("probabilities"))]
     return list(dict.fromkeys([*order, *(name for pair in counts for name in pair)])) if counts else [], counts
 
@@ -141,10 +141,6 @@ def _question_group(predicted: Predicted) -> str:
 
 def _is_span(predicted: Predicted) -> bool:
     return number(predicted.example.get("f1")) is not None
-
-
-def _is_class(line: Record) -> bool:
-    return isinstance(line.get("label"), str) and isinstance(line.get("prediction"), str)
 
 
 def _is_wrong(line: Record) -> bool:

@@ -13,11 +13,11 @@ import pytest
 from albert_cli import config, store
 from albert_cli.errors import BusyError, CheckpointError, ConfigError, InputError, NotReached, Skipped
 from albert_cli.evaluation import verify
+from albert_cli.evaluation.verify import Expected, VerifyRecipe
 from albert_cli.model.config import ModelConfig
 from albert_cli.report.published import PUBLISHED
 from albert_cli.results import Result
 from albert_cli.training.finetune import TaskJob
-from albert_cli.training.verify_recipe import Expected, VerifyRecipe
 from tests.checkpoints import untrained
 from tests.command import albert
 
@@ -173,5 +173,5 @@ def test_the_shipped_recipe_has_the_published_scores() -> None:
         VerifyRecipe("x", "y", {})
     with pytest.raises(ConfigError, match=r"expected\.sst2\.exact_match"):
         VerifyRecipe("x", "y", {"sst2": Expected(90.0, exact_match=80.0)})
-    with pytest.raises(ConfigError, match="runs = 0"):
-        VerifyRecipe("x", "y", {"sst2": Expected(90.0)}, runs=0)
+    with pytest.raises(ConfigError, match=r"runs: .*greater than or equal to 1 \(got 0\)"):
+        config.validate(VerifyRecipe, {"checkpoint": "x", "source": "y", "runs": 0}, "recipe")

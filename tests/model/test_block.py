@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from albert_cli.model.block import attend
-from albert_cli.model.encoder import Encoder
+from albert_cli.model.encoder import Encoder, cast_once
 from albert_cli.model.packing import PackedTokens, pack
-from albert_cli.model.precision import cast_once
 from tests.model.shapes import TINY, assert_half_is_close, random_batch
 
 CPU = torch.device("cpu")
