@@ -35,6 +35,9 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 DOCS = {path.name: path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md"))}
 CI = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
 
+SHORT = ["-s", "schedule.total_steps=20", "-s", "schedule.warmup_steps=2", "-s", "train.log_every=10"]
+# Which precision is faster is measured, and may come out otherwise the next time.
+SMALL = "-s train.batch_size=4 -s train.eval_sequences=32 -s train.precision=fp32"
 # What would take minutes, a network or many processors -> what stands for it here.
 SUBSTITUTES = {
     "albert quickstart": "albert quickstart --smoke",
@@ -44,7 +47,13 @@ SUBSTITUTES = {
     "-s schedule.total_steps=200": "-s schedule.total_steps=2 -s train.eval_sequences=4",
     "-s schedule.total_steps=50": "-s schedule.total_steps=6 -s train.batch_size=4 -s train.eval_sequences=32",
     "-s schedule.total_steps=60": "-s schedule.total_steps=60 -s train.batch_size=8 -s train.eval_sequences=32",
-    "--work glue --rounds 3": "--work glue --rounds 1",
+    "--work glue --rounds 3": "--work glue --rounds 1 --tokens 500",
+    "--against transformers --rounds 3": "--against transformers --rounds 1",
+    "-s train.precision=fp32 -s train.threads=1": "-s train.precision=fp32 -s train.threads=1 --rounds 1",
+    "mini/wiki --rounds 5": "mini/wiki --rounds 1",
+    "-s schedule.total_steps=12000": f"-s schedule.total_steps=12000 {SMALL}",
+    "--out taught": f"--out taught {SMALL}",
+    "--nproc-per-node 2": "--nproc-per-node 1",
     "--runs 3": "--runs 3 -s schedule.total_steps=20 -s schedule.warmup_steps=2",
     "--runs 5": "--runs 1 -s schedule.total_steps=2 -s schedule.warmup_steps=1 -s train.batch_size=2",
     "--out packages": "--out packages -s schedule.total_steps=20 -s schedule.warmup_steps=2",
@@ -53,7 +62,6 @@ SUBSTITUTES = {
     "--out spans": "--out spans -s schedule.total_steps=2 -s schedule.warmup_steps=1 -s train.batch_size=2",
     "--out paraphrases": "--out paraphrases -s schedule.total_steps=2 -s schedule.warmup_steps=1",
 }
-SHORT = ["-s", "schedule.total_steps=20", "-s", "schedule.warmup_steps=2", "-s", "train.log_every=10"]
 INSTALLS = ("pip ", "pytest")  # these are run by .ci/run, on a fresh machine
 
 
@@ -254,7 +262,7 @@ def walked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with contextlib.chdir(folder):
         albert("vocab", "docs:stdlib", "--size", 2000, "--out", "vocabulary")
         albert("data", "docs:stdlib", "--vocab", "vocabulary", "--out", "data", "--holdout", 0.05)
-        albert("pretrain", "mini/wiki", "--data", "data", "--out", "run", *SHORT)
+        albert("pretrain", "mini/wiki", "--data", "data", "--out", "run", *SHORT, *SMALL.split())
         table = write_table(folder / "quickstart" / "task")
         albert("finetune", "mini/table", "--checkpoint", "run", "--data", table, "--out", "packages", *SHORT)
         lines = [json.dumps({"text": f"Open file number {i} and read a line."}) + "\n" for i in range(40)]

@@ -142,7 +142,7 @@ def test_probe_asks_as_the_run_was_trained(ran: tuple[Path, dict[str, Any]], tin
     """Its own length and masks, which an experiment names for all of its runs."""
     plan_says = next(ran[0].glob("stages/probe-*.json"))
     expected = json.loads(plan_says.read_text())["result"]
-    own = json.loads(albert("probe", expected["checkpoint"], "--data", tiny_data, "--sequences", 64, "--json").out)
+    own = json.loads(albert("probe", expected["checkpoint"], "--data", tiny_data, "--sequences", 32, "--json").out)
     assert own == expected and (own["data"]["max_seq_length"], own["data"]["ngram"]) == (32, 1)
     assert "at most 32 tokens" in albert("probe", expected["checkpoint"], "--data", tiny_data, "--sequences", 8).out
     other = albert("probe", expected["checkpoint"], "--data", tiny_data, "-s", "data.ngram=3", "--json").out
@@ -151,7 +151,7 @@ def test_probe_asks_as_the_run_was_trained(ran: tuple[Path, dict[str, Any]], tin
 
 def test_probe_runs_the_layers_to_other_depths(ran: tuple[Path, dict[str, Any]], tiny_data: Path) -> None:
     run = next(p.parent for p in (ran[0] / "stages").glob("pretrain-*/step-*"))
-    asked = ("probe", run, "--data", tiny_data, "--sequences", 64)
+    asked = ("probe", run, "--data", tiny_data, "--sequences", 32)
     found = json.loads(albert(*asked, "--layers", 9, "--json").out)
     deep, own = found["depths"], found["layers"]
     assert (deep["layers"], deep["trained"], own) == (9, 4, 4)
