@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -56,8 +56,8 @@ def build(
     else:
         is_merge = share == "merge"
         with store.lock(out), _nothing_left_behind(out, is_merge):
-            _begin(out, tasks, may_delete=not is_merge)
-            results = complete(tasks, _run_all(tasks, workers, may_run=not is_merge))
+            _begin(out, tasks)
+            results = complete(tasks, _run_all(tasks, workers, may_run=not is_merge), workers)
             facts = publish(out, tasks, results, vocabulary)
             shutil.rmtree(out / _LOCKS, ignore_errors=True)
             (out / _PLAN).unlink()
@@ -70,7 +70,7 @@ def _do_share(out: Path, tasks: Sequence[Task], workers: int, index: int, count:
     if any(task.is_stream for task in tasks):
         raise ConfigError("stdin cannot be shared by several jobs", "write it to a file first, or omit --task")
     out.mkdir(parents=True, exist_ok=True)
-    _begin(out, tasks, may_delete=False)
+    _begin(out, tasks)
     results = _run_all(share_of(tasks, index, count), workers)
     return {
         "job": f"{index}/{count}",
@@ -119,19 +119,25 @@ def _nothing_left_behind(out: Path, is_merge: bool) -> Iterator[None]:
         raise
 
 
-def _begin(out: Path, tasks: Sequence[Task], may_delete: bool) -> None:
-    """Write the plan; what an unfinished build of other text or settings left is deleted, or a `BusyError`."""
+def _begin(out: Path, tasks: Sequence[Task]) -> None:
+    """Write the plan, or raise `BusyError` where an unfinished build holds tasks that this one would delete.
+
+    Files that have changed since are no reason: their tasks alone are made again.
+    """
     wanted = {**request(tasks), "names": [task.name for task in tasks]}
     path = out / _PLAN
-    if path.is_file() and store.read_json(path) == wanted:
-        return
-    if path.is_file() and not may_delete:
+    before = store.read_json(path) if path.is_file() else wanted
+    is_same = all(before.get(name) == wanted[name] for name in ("vocabulary", "settings"))
+    if not is_same or not _files(before).items() <= _files(wanted).items():
         what = "holds an unfinished build of other text, another vocabulary or other settings"
-        raise BusyError(f"{out}: {what}", "remove it, or name the sources as the other jobs do")
-    for directory in sorted((out / "shards").glob("[!.]*")):
-        if directory.name not in wanted["names"]:
-            shutil.rmtree(directory)
+        raise BusyError(f"{out}: {what}", "name sources and settings as it does to go on, or remove it")
     store.write_json(path, wanted)
+
+
+def _files(plan: Mapping[str, Any]) -> dict[str, list[str]]:
+    """The files of each task."""
+    files = ([part["source"] for part in source["parts"]] for source in plan["sources"])
+    return dict(zip(plan["names"], files, strict=True))
 
 
 # ---------------------------------------------------------------- tasks in processes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from albert_cli import console, store
+from albert_cli import console, pool, store
 from albert_cli.data.plan import request
 from albert_cli.data.shards import Shard, id_type
 from albert_cli.data.tokenise import (
@@ -37,21 +38,18 @@ _HASHES_AT_A_TIME = 8 << 20  # in memory while duplicates are found, with what s
 Facts = dict[str, Any]
 
 
-def complete(tasks: Sequence[Task], results: Sequence[TaskFacts]) -> list[TaskFacts]:
+def complete(tasks: Sequence[Task], results: Sequence[TaskFacts], workers: int = 1) -> list[TaskFacts]:
     """Drop duplicates where that is asked, and hold out the document with the smallest hash where the share
     takes none of a small corpus; what a finished task has too much is taken out of its shards.
 
     Raises `InputError` when there is no text, or none left to train on.
     """
-    kept = _first_copies(tasks) if tasks[0].settings.dedup else None
-    heldout = _forced_holdout(tasks)
-    completed = []
-    place = 0
-    for task, facts in zip(tasks, results, strict=True):
-        size = sum(hashes.size for _, hashes in _hashes(task))
-        mask = np.ones(size, np.bool_) if kept is None else kept[place : place + size]
-        place += size
-        completed.append(_changed(task, facts, mask, heldout))
+    completed = list(results)
+    workers = min(workers, len(tasks)) if tasks[0].settings.dedup else 1
+    calls = _changes(tasks, results)
+    with closing(pool.spread(_change, calls, workers, "run the same command again with fewer --workers")) as done:
+        for (number, *_), facts in done:
+            completed[number] = facts
     totals = totals_of(tasks, completed)
     if totals["train"]["tokens"] == 0:
         for task in tasks:
@@ -106,17 +104,32 @@ def _forced_holdout(tasks: Sequence[Task]) -> int | None:
     return smallest
 
 
-def _changed(task: Task, facts: TaskFacts, kept: NDArray[np.bool_], heldout: int | None) -> TaskFacts:
-    if heldout is not None and not any((hashes == np.uint64(heldout)).any() for _, hashes in _hashes(task)):
-        heldout = None
-    dropped = int((~kept).sum())
-    wanted = {"dropped": dropped, "held_out": heldout} if dropped or heldout is not None else None
-    if facts.changed == wanted:
-        return facts
+def _changes(
+    tasks: Sequence[Task], results: Sequence[TaskFacts]
+) -> Iterator[tuple[int, Task, TaskFacts, dict[str, Any] | None, NDArray[np.bool_]]]:
+    """Of each task whose shards are not what they have to be: its number, what has to change, which documents stay."""
+    kept = _first_copies(tasks) if tasks[0].settings.dedup else None
+    smallest = _forced_holdout(tasks)
+    place = 0
+    for number, (task, facts) in enumerate(zip(tasks, results, strict=True)):
+        found = [hashes for _, hashes in _hashes(task)]
+        size = sum(hashes.size for hashes in found)
+        mask = np.ones(size, np.bool_) if kept is None else kept[place : place + size]
+        place += size
+        is_here = smallest is not None and any((hashes == np.uint64(smallest)).any() for hashes in found)
+        wanted = {"dropped": int((~mask).sum()), "held_out": smallest if is_here else None}
+        change = wanted if is_here or wanted["dropped"] else None
+        if facts.changed != change:
+            yield number, task, facts, change, mask
+
+
+def _change(
+    number: int, task: Task, facts: TaskFacts, wanted: dict[str, Any] | None, kept: NDArray[np.bool_]
+) -> TaskFacts:
     if facts.changed is not None:  # by a build that was killed, beside other tasks: begin with its text again
         store.remove_directory(task.directory)
         facts = run_task(task)
-    return facts if wanted is None else _rewrite(task, replace(facts, changed=wanted), kept, heldout)
+    return facts if wanted is None else _rewrite(task, replace(facts, changed=wanted), kept, wanted["held_out"])
 
 
 def _rewrite(task: Task, facts: TaskFacts, kept: NDArray[np.bool_], heldout: int | None) -> TaskFacts:

@@ -29,7 +29,7 @@ from albert_cli.errors import BusyError, CheckpointError, ConfigError
 from albert_cli.text.clean import Cleaning, clean
 from albert_cli.text.parts import parse_share, share_of
 from albert_cli.text.sentences import split_sentences
-from tests.data.test_build import TENTH, Files, contents, texts
+from tests.data.test_build import TENTH, Files, contents, texts, write_plan
 
 Pieces = tuple[tuple[int, ...], ...]
 
@@ -308,6 +308,31 @@ def test_data_of_another_format_is_to_be_made_again(small_vocabulary: Path, writ
         build(sources, small_vocabulary, out, TENTH)
 
 
+def test_an_unfinished_build_is_never_deleted_unasked(
+    small_vocabulary: Path, write_files: Files, out: Path, tmp_path: Path
+) -> None:
+    first, second, third = write_files(3)
+    build([first, second], small_vocabulary, out, TENTH, workers=1)
+    (out / store.MANIFEST).unlink()
+    write_plan(out)
+    before = contents(out)
+    (tmp_path / "elsewhere").mkdir()
+    moved = shutil.copy(second, tmp_path / "elsewhere")
+    for sources, settings in (
+        ([first, second], BuildSettings(holdout=0.3, split_bytes=30_000)),
+        ([first, third], TENTH),
+        ([first, str(moved)], TENTH),
+        ([first], TENTH),
+    ):
+        with pytest.raises(BusyError, match="unfinished build of other"):
+            build(sources, small_vocabulary, out, settings, workers=1)
+        assert contents(out) == before
+    build([first, second, third], small_vocabulary, out, TENTH, workers=1)
+    assert before.items() - contents(out).items() == {("plan.json", before["plan.json"])} | {
+        (name, before[name]) for name in ("data.json", "unigram.counts")
+    }
+
+
 def test_documentation_that_changed_is_other_text(
     small_vocabulary: Path, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -324,7 +349,7 @@ def test_only_the_part_that_changed_is_made_again(small_vocabulary: Path, write_
     (path,) = write_files(1)
     build([path], small_vocabulary, out, TENTH, workers=1)
     (out / store.MANIFEST).unlink()
-    store.write_json(out / "plan.json", {})
+    write_plan(out)
     times = {p.parent.name: p.stat().st_mtime_ns for p in out.glob("shards/*/shard.json")}
     change(path)
     build([path], small_vocabulary, out, TENTH, workers=1)
