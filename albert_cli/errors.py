@@ -3,28 +3,37 @@
 Every error is one line that names the file, the line or the key, and a hint that names the remedy.
 """
 
+from __future__ import annotations
+
+import errno
+import os
+import re
+
 
 class AlbertError(Exception):
     """An error with a message for a person; raised anywhere, printed once by the command line."""
 
     exit_code = 1
+    remedy: str | None = None  # the hint of one that has none of its own
 
     def __init__(self, message: str, hint: str | None = None) -> None:
         super().__init__(message)
         self.message = message
-        self.hint = hint
+        self.hint = hint or self.remedy
 
 
 class ConfigError(AlbertError):
     """Wrong usage: an unknown recipe key, an impossible shape, a verb's argument (exit code 2)."""
 
     exit_code = 2
+    remedy = "`albert recipes show NAME` and `--help` say what may stand there"
 
 
 class InputError(AlbertError):
     """Bad input data: a missing file, invalid UTF-8, a table without its columns (exit code 3)."""
 
     exit_code = 3
+    remedy = "correct it there, or leave it out"
 
 
 class MissingData(InputError):  # noqa: N818  (many can do without)
@@ -35,6 +44,7 @@ class CheckpointError(AlbertError):
     """A checkpoint or artefact that is incomplete, damaged or does not fit, or a full disk (exit code 4)."""
 
     exit_code = 4
+    remedy = "restore it from where it came, or make it again"
 
 
 class DivergedError(AlbertError):
@@ -65,3 +75,31 @@ class Interrupted(AlbertError):  # noqa: N818  (it is a normal end, not an error
     """Asked to stop; the current step is saved and the same command goes on (exit code 75, EX_TEMPFAIL)."""
 
     exit_code = 75
+
+
+# The disk, or a limit of this process, rather than the path that was named.
+_FAILED = (errno.EIO, errno.EINTR, errno.EMFILE, errno.ENFILE, errno.ESTALE, errno.ENODEV, errno.ENXIO, errno.ETIMEDOUT)
+FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+def number_of(error: BaseException) -> int | None:
+    """The system's number of an error; safetensors passes it on as text only."""
+    if type(error).__name__ == "SafetensorError":
+        told = re.search(r"os error (\d+)", str(error))
+        return int(told[1]) if told else None
+    return error.errno if isinstance(error, OSError) and not isinstance(error, ConnectionError) else None
+
+
+def refused(error: BaseException, path: object = None) -> AlbertError | None:
+    """What the system refuses, in our words, where the error names the file or `path` does; None for a bug."""
+    number, path = number_of(error), getattr(error, "filename", None) or path
+    if number is None or path is None:
+        return None
+    what = f"{path}: {os.strerror(number)}"
+    if number in FULL:
+        return CheckpointError(what, "free some space and run the same command again; what was complete is intact")
+    if number in (errno.EMFILE, errno.ENFILE):
+        return CheckpointError(what, "ulimit -n allows more; the same command goes on")
+    if number in _FAILED:
+        return CheckpointError(what, "see whether the disk is well; the same command goes on from what was complete")
+    return InputError(what, "check the path and its permissions")

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import typer
+from typing_extensions import TypedDict
 
 from albert_cli import console, machine, store
 from albert_cli.cli.app import invoke
@@ -65,6 +66,10 @@ FULL = Scale("docs:", 4000, 40_000, "mini/docs", "80s", 8, 0.25, 2_000, {"125": 
 SMOKE = Scale("docs:stdlib", 1500, 10_000, "mini/docs", "10s", 5, 0.5, 1_000, {"125": 4, "500": 2}, runs=2)
 
 
+class _Done(TypedDict):
+    seconds: float
+
+
 def run(out: Path, *, smoke: bool = False, device: str = "auto") -> dict[str, Any]:
     """Walk the road into `out`; finished stages are not repeated. Returns what `--json` prints."""
     scale, started = SMOKE if smoke else FULL, time.monotonic()
@@ -98,7 +103,9 @@ def run(out: Path, *, smoke: bool = False, device: str = "auto") -> dict[str, An
         _albert("report", out, "--out", report)
         scores = {count: _compared(evaluation) for count, evaluation in evaluations.items()}
         before = out / "quickstart.json"  # a repetition finds everything done; the first run's time is the time
-        seconds = store.read_json(before)["seconds"] if before.is_file() else round(time.monotonic() - started, 1)
+        seconds = (
+            store.read_record(before, _Done)["seconds"] if before.is_file() else round(time.monotonic() - started, 1)
+        )
         result = {
             "corpus": facts,
             "pretraining": pretrained,

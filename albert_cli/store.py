@@ -13,16 +13,21 @@ import hashlib
 import json
 import os
 import shutil
+import tomllib
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Required, TypeVar, cast
+
+from typing_extensions import TypedDict  # pydantic takes the standard library's from Python 3.12 on
 
 from albert_cli import __version__
-from albert_cli.errors import BusyError, CheckpointError
+from albert_cli.errors import FULL, BusyError, CheckpointError, number_of, refused
 
+T = TypeVar("T")
 MANIFEST = "manifest.json"
 _UNSEALED = (MANIFEST, "README.md")  # a model card may be edited without breaking anything
 _MODEL = ("config.json", "model.safetensors", "spiece.model", "tokenizer_config.json")
@@ -32,16 +37,16 @@ _MODEL = ("config.json", "model.safetensors", "spiece.model", "tokenizer_config.
 
 
 @contextmanager
-def _explain_disk_full(path: Path, needed: int | None = None) -> Iterator[None]:
-    """Turn "no space left" into one line that names how much is free, and how much is `needed` where that is known."""
+def _explain(path: Path, needed: int | None = None) -> Iterator[None]:
+    """Turn what the system refuses into one line; of a full disk how much is free, and `needed` where that is known."""
     try:
         yield
     except Exception as error:
-        numbers = (errno.ENOSPC, errno.EDQUOT)
-        # safetensors passes the system's error on as text only.
-        told = type(error).__name__ == "SafetensorError" and any(f"os error {n})" in str(error) for n in numbers)
-        if not told and not (isinstance(error, OSError) and error.errno in numbers):
+        said = refused(error, path)
+        if said is None:
             raise
+        if number_of(error) not in FULL:
+            raise said from error
         wanted = "" if needed is None else f"{needed / 1e6:.1f} MB needed, "
         raise CheckpointError(
             f"{path}: the disk is full ({wanted}{free_bytes(path) / 1e6:.1f} MB free)",
@@ -75,7 +80,7 @@ def _temporary(path: Path) -> Path:
 def _replacing(path: Path) -> Iterator[Path]:
     """A hidden sibling to write, which becomes the file on a clean exit: readers see the old content or the new."""
     temporary = _temporary(path)
-    with _explain_disk_full(path):
+    with _explain(path):
         try:
             yield temporary
             _sync(temporary)
@@ -110,17 +115,90 @@ def write_json(path: Path, value: object) -> None:
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object; a damaged file is a `CheckpointError` that names it."""
+def read_bytes(path: Path) -> bytes:
+    """A file of an artefact; `CheckpointError` where it cannot be read or is not what a manifest beside it says."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise CheckpointError(f"{path}: no such file") from None
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise CheckpointError(f"{path}: not valid JSON ({error})", "restore the file from where it came") from None
-    if not isinstance(value, dict):
-        raise CheckpointError(f"{path}: expected a JSON object")
-    return value
+        data = path.read_bytes()
+    except OSError as error:
+        reason = "no such file" if isinstance(error, FileNotFoundError) else f"cannot be read ({error.strerror})"
+        raise CheckpointError(f"{path}: {reason}") from None
+    for directory in () if path.name == MANIFEST else path.parents[:2]:  # a data directory's covers its vocabulary too
+        manifest = read_manifest(directory)
+        entry = manifest.files.get(path.relative_to(directory).as_posix()) if manifest else None
+        if entry is not None and hashlib.sha256(data).hexdigest() != entry["sha256"]:
+            raise _damaged(path)
+    return data
+
+
+def read_record(path: Path, kind: type[T]) -> T:
+    """A JSON file as a record of this type: a dataclass, a TypedDict, a mapping.
+
+    Raises `CheckpointError` that names the file, and what in it is missing or of another type.
+    """
+    from pydantic import ValidationError
+
+    try:
+        return cast(T, _adapter(cast(Hashable, kind)).validate_json(read_bytes(path), strict=True))
+    except ValidationError as error:
+        raise _misfit(path, error) from None
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Any JSON object; a damaged file is a `CheckpointError` that names it."""
+    return read_record(path, dict[str, Any])
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The recipe that was saved in an artefact; a damaged file is a `CheckpointError` that names it."""
+    try:
+        return tomllib.loads(read_bytes(path).decode())
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path}: not valid TOML ({error})") from None
+
+
+@cache
+def _adapter(kind: Hashable) -> Any:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(cast(Any, kind))
+
+
+def _misfit(path: Path, error: Any) -> CheckpointError:
+    """What pydantic found first, in one line."""
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"])[:100]
+    if first["type"] == "json_invalid":
+        what = f"not valid JSON ({first['ctx']['error']})"
+    else:
+        got = "" if first["type"] == "missing" else f", not {repr(first['input'])[:40]}"
+        what = f"{where}: {first['msg']}{got}" if where else f"{first['msg']}{got}"
+    return CheckpointError(f"{path}: {what}")
+
+
+def _damaged(path: Path) -> CheckpointError:
+    return CheckpointError(f"{path}: damaged, its SHA-256 is not the manifest's")
+
+
+def with_keys(*names: str) -> Callable[[dict[str, T]], dict[str, T]]:
+    """For a record's field, a mapping: that it has these keys."""
+
+    def check(value: dict[str, T]) -> dict[str, T]:
+        if missing := [name for name in names if name not in value]:
+            raise ValueError(f"no key {missing[0]!r}")
+        return value
+
+    return check
+
+
+def inside(name: str) -> str:
+    """For a record's field: that it names a file or folder below the record's directory."""
+    if not _is_inside(name):
+        raise ValueError("not a name inside this directory")
+    return name
+
+
+def _is_inside(name: str) -> bool:
+    return bool(name) and not Path(name).is_absolute() and ".." not in Path(name).parts and "\0" not in name
 
 
 def sha256_file(path: Path) -> str:
@@ -132,12 +210,19 @@ def sha256_file(path: Path) -> str:
 # ---------------------------------------------------------------- manifests
 
 
+class Entry(TypedDict):
+    """A file as a manifest knows it."""
+
+    size: int
+    sha256: str
+
+
 @dataclass(frozen=True)
 class Manifest:
-    """What a directory holds: `files` maps relative names to size and SHA-256, `parents` names its inputs."""
+    """What a directory holds: `files` by their names in it, `parents` names its inputs."""
 
     kind: str
-    files: Mapping[str, Mapping[str, Any]]
+    files: Mapping[str, Entry]
     parents: Mapping[str, str] = field(default_factory=dict)
     created_by: str = f"albert {__version__}"
 
@@ -155,7 +240,7 @@ def seal(
     It covers `names`, or else all files but the model card. Its last entry is a hash of the others.
     """
     found = [p.relative_to(directory).as_posix() for p in directory.rglob("*") if p.is_file()]
-    files = {}
+    files: dict[str, Entry] = {}
     for name in sorted(found if names is None else names):
         path = directory / name
         path.chmod(path.stat().st_mode | 0o444)  # safetensors makes its files private; artefacts are to be shared
@@ -175,21 +260,20 @@ def _hash_of(entries: Mapping[str, Any]) -> str:
 def read_manifest(directory: Path) -> Manifest | None:
     """The manifest of a directory, or None where there is none; a damaged one is a `CheckpointError`."""
     path = directory / MANIFEST
-    if not path.is_file():
+    if not os.path.lexists(path):
         return None
     value = read_json(path)
     seal_of_rest = value.pop("sha256", None)
-    files, parents = value.get("files"), value.get("parents")
-    if not (isinstance(value.get("kind"), str) and isinstance(files, dict) and isinstance(parents, dict)):
-        raise CheckpointError(f"{path}: not a manifest of this program")
+    try:
+        manifest: Manifest = _adapter(Manifest).validate_python(value)
+    except ValueError:
+        raise CheckpointError(f"{path}: not a manifest of this program") from None
+    for name in manifest.files:
+        if not _is_inside(name):
+            raise CheckpointError(f"{path}: entry {name!r} is not allowed")
     if seal_of_rest != _hash_of(value):
         raise CheckpointError(f"{path}: damaged, its entries do not have the SHA-256 that it says")
-    for name, entry in files.items():
-        # A manifest names plain files inside its own directory and nothing else.
-        is_plain = not Path(name).is_absolute() and ".." not in Path(name).parts
-        if not (is_plain and isinstance(entry, dict) and {"size", "sha256"} <= set(entry)):
-            raise CheckpointError(f"{path}: entry {name!r} is not allowed")
-    return Manifest(value["kind"], files, parents, str(value.get("created_by", "")))
+    return manifest
 
 
 def verify(directory: Path, kind: str | None = None) -> Manifest:
@@ -199,14 +283,14 @@ def verify(directory: Path, kind: str | None = None) -> Manifest:
     arrays load a flipped bit silently, which is why readers call this before use.
     """
     if not directory.is_dir():
-        raise CheckpointError(f"{directory}: no such directory")
+        raise CheckpointError(f"{directory}: no such directory", "check the path")
     manifest = read_manifest(directory)
     if manifest is None:
         raise CheckpointError(
             f"{directory}: no {MANIFEST}, so the directory is incomplete", "run the verb that makes it again"
         )
     if kind is not None and manifest.kind != kind:
-        raise CheckpointError(f"{directory}: holds a {manifest.kind}, not a {kind}")
+        raise CheckpointError(f"{directory}: holds a {manifest.kind}, not a {kind}", "check the path")
     for name, entry in manifest.files.items():
         path = directory / name
         if not path.is_file():
@@ -214,7 +298,7 @@ def verify(directory: Path, kind: str | None = None) -> Manifest:
         if path.stat().st_size != entry["size"]:
             raise CheckpointError(f"{path}: {path.stat().st_size} bytes, the manifest says {entry['size']}")
         if sha256_file(path) != entry["sha256"]:
-            raise CheckpointError(f"{path}: damaged, its SHA-256 is not the manifest's")
+            raise _damaged(path)
     return manifest
 
 
@@ -254,7 +338,7 @@ def fingerprint(directory: Path) -> str:
 @contextmanager
 def _staging(beside: Path, needed: int | None = None) -> Iterator[Path]:
     """A hidden temporary directory beside `beside`, removed at the end (before an error tells what is free)."""
-    with _explain_disk_full(beside, needed):
+    with _explain(beside, needed):
         beside.parent.mkdir(parents=True, exist_ok=True)
         staging = _temporary(beside)
         staging.mkdir()
@@ -332,7 +416,7 @@ def lock(directory: Path) -> Iterator[None]:
     from filelock import FileLock, Timeout
 
     made = [p for p in (directory, *directory.parents) if not p.exists()]
-    with _explain_disk_full(directory):
+    with _explain(directory):
         try:
             directory.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError):
@@ -360,6 +444,20 @@ def lock(directory: Path) -> Iterator[None]:
 # ---------------------------------------------------------------- append-only records
 
 
+class Line(TypedDict, total=False):
+    """A line of a run's journal: figures of the steps since the last one, or of an evaluation, or a hint."""
+
+    __pydantic_config__ = {"extra": "allow"}  # type: ignore[misc]  # noqa: RUF012
+    step: Required[int]
+    loss: float
+    mlm_loss: float
+    grad_norm: float
+    seconds: float
+    tokens_per_second: float
+    eval: dict[str, float]
+    hint: str
+
+
 class Journal:
     """A file of JSON lines that is only appended to, and cut back to the resumed step after a crash."""
 
@@ -369,7 +467,7 @@ class Journal:
 
     def append(self, record: Mapping[str, object]) -> None:
         """Add one line and hand it to the operating system."""
-        with _explain_disk_full(self.path):
+        with _explain(self.path):
             if self._stream is None:
                 self._stream = self.path.open("a", encoding="utf-8")
             self._stream.write(json.dumps(record) + "\n")
@@ -389,12 +487,14 @@ class Journal:
             self._stream = None
 
 
-def read_journal(path: Path) -> list[dict[str, Any]]:
-    """The records of a journal; a torn last line is left out, and so is any other that is no JSON."""
-    records = []
-    for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
-        with suppress(json.JSONDecodeError):
-            records.append(json.loads(line))
+def read_journal(path: Path, kind: Any = Line) -> list[dict[str, Any]]:
+    """The records of a journal; a torn last line is left out, and so is any other that is no such record."""
+    from pydantic import ValidationError
+
+    records: list[dict[str, Any]] = []
+    for line in path.read_bytes().split(b"\n"):
+        with suppress(ValidationError):
+            records.append(_adapter(kind).validate_json(line, strict=True))
     return records
 
 

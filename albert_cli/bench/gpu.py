@@ -87,7 +87,7 @@ def run(out: Path, wanted: Sequence[str], options: Options) -> Found:
         "overrides": list(options.overrides),
     }
     with store.lock(out):
-        found: Found = harness.found_before(out / JSON, conditions) or {"conditions": conditions, "parts": {}}
+        found: Found = {"conditions": conditions, "parts": {}} | harness.found_before(out / JSON, conditions)
         parts = found["parts"]
         for name in names or [name for name in PARTS if parts.get(name, {"failed": ""}).get("failed") is not None]:
             console.note(f"part {list(PARTS).index(name) + 1} of {len(PARTS)}: {name}")

@@ -8,10 +8,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any, Final
+from typing import Any, Final, NotRequired
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import TypedDict
 
 from albert_cli import config, console, store
 from albert_cli.errors import ConfigError
@@ -46,18 +47,24 @@ class Timing:
         return min(self.seconds)
 
 
-def found_before(file: Path, conditions: Mapping[str, Any]) -> dict[str, Any] | None:
+class _Measured(TypedDict):
+    conditions: dict[str, Any]
+    parts: NotRequired[dict[str, dict[str, Any]]]
+    cells: NotRequired[dict[str, tuple[float, float]]]
+
+
+def found_before(file: Path, conditions: Mapping[str, Any]) -> dict[str, Any]:
     """What a bench that goes on has written so far, if anything.
 
     Raises `ConfigError` where it was measured under other conditions.
     """
     if not file.exists():
-        return None
-    found: dict[str, Any] = store.read_json(file)
+        return {}
+    found = store.read_record(file, _Measured)
     if found["conditions"] != conditions:
         lines = "; ".join(config.differences(found["conditions"], conditions))
         raise ConfigError(f"{file.parent}: was measured under other conditions: {lines}", "choose another --out")
-    return found
+    return dict(found)
 
 
 def alternate(variants: Mapping[str, Step], rounds: int, device: torch.device, label: str) -> dict[str, Timing]:

@@ -37,7 +37,7 @@ def run(models: Sequence[str], out: Path, tokens: int, rounds: int, precision: s
     most = tokens or (2048 if device.type == "cpu" else 65_536)
     conditions = {**harness.conditions(device, precision), "models": list(models), "rounds": rounds}
     with store.lock(out):
-        found: dict[str, Any] = harness.found_before(out / JSON, conditions) or {"conditions": conditions, "cells": {}}
+        found: dict[str, Any] = {"conditions": conditions, "cells": {}} | harness.found_before(out / JSON, conditions)
         weights = buffer(models, device)
         made = {name: cut_model(name, weights) for name in models}
         for what, length, batch in ((w, n, b) for w in WHAT for n in LENGTHS for b in BATCHES if n * b <= most):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import errno
 import functools
 import inspect
 import os
@@ -18,12 +17,13 @@ from typing import Annotated, Any
 import typer
 
 from albert_cli import __version__, console, ranks
-from albert_cli.errors import AlbertError, InputError, Interrupted
+from albert_cli.errors import AlbertError, Interrupted, refused
 
 EPILOGUE = (
     "Exit codes: 0 done, 1 bug, 2 usage or configuration, 3 bad input, 4 checkpoint or integrity, "
     "5 diverged, 6 output directory in use, 75 interrupted and saved."
 )
+_LONGEST = 800  # characters of an error
 app = typer.Typer(
     name="albert",
     help="From raw text to a scored, shareable ALBERT encoder.",
@@ -41,8 +41,6 @@ _COMMON: dict[str, tuple[str, str]] = {
     "quiet": ("--quiet", "No progress and no notes."),
     "debug": ("--debug", "Show the traceback of an error."),
 }
-# The system refuses a path that was named: no bug of ours.
-_REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG)
 
 
 def _version(wanted: bool) -> None:
@@ -109,6 +107,8 @@ def report(error: BaseException) -> int:
         message, code = f"{type(error).__name__}: {error}", 1
     if ranks.another_prints(message, and_ends_us=not isinstance(error, Interrupted)):
         return code
+    if len(message) > _LONGEST:  # it quotes what is wrong, which may be anything
+        message = f"{message[: _LONGEST // 2]} … {message[-_LONGEST // 4 :]}"
     print(f"error: {message}", file=sys.stderr)
     if hint:
         print(f"hint: {hint}", file=sys.stderr)
@@ -119,8 +119,8 @@ def _known(error: BaseException) -> AlbertError | None:
     """An error of ours, or what the system or torch refuses in our words; None for a bug."""
     if isinstance(error, AlbertError):
         return error
-    if isinstance(error, OSError) and error.errno in _REFUSED and error.filename:
-        return InputError(f"{error.filename}: {error.strerror}", "check the path and its permissions")
+    if (said := refused(error)) is not None:
+        return said
     if isinstance(error, MemoryError) or re.search("out of memory|can't allocate memory", str(error)):
         reason = str(error).strip().partition("\n")[0] or "nothing is left"
         hint = "a smaller -s train.micro_batch_size needs less and computes the same"

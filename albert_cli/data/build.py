@@ -17,7 +17,7 @@ from typing import Any
 from albert_cli import console, pool, store
 from albert_cli.data.merge import complete, publish
 from albert_cli.data.plan import plan, request
-from albert_cli.data.shards import remember_verified, stamps_below, verify_data
+from albert_cli.data.shards import read_facts, remember_verified, stamps_below, verify_data
 from albert_cli.data.tokenise import FORMAT, BuildSettings, Count, Task, TaskFacts, is_same_text, kept, run_task
 from albert_cli.errors import BusyError, CheckpointError, ConfigError
 from albert_cli.machine import cores
@@ -88,8 +88,8 @@ def _finished(out: Path, tasks: Sequence[Task]) -> Facts | None:
     """
     if store.finished(out, "data", _PLAN, _LOCKS) is None:
         return None
-    facts = store.read_json(out / "data.json")
-    if facts.get("format") != FORMAT:
+    facts = read_facts(out)
+    if facts["format"] != FORMAT:
         raise BusyError(f"{out}: data of another version of albert", f"make it again, or {_REMEDY}")
     asked, made = request(tasks), facts["sources"]
     is_same = all(facts.get(name) == asked[name] for name in ("vocabulary", "settings"))
@@ -100,7 +100,7 @@ def _finished(out: Path, tasks: Sequence[Task]) -> Facts | None:
         raise BusyError(f"{out}: holds data from other text, another vocabulary or other settings", _REMEDY)
     verify_data(out)
     (out / _PLAN).unlink(missing_ok=True)  # there only if the build was killed after its last write
-    return facts
+    return dict(facts)
 
 
 @contextmanager

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from albert_cli import console, store
+from albert_cli import console
 from albert_cli.data.batches import batch
 from albert_cli.data.examples import LABELS, LEGEND, decode, show
 from albert_cli.data.pairs import PairSettings
-from albert_cli.data.shards import TokenCorpus
+from albert_cli.data.shards import TokenCorpus, read_facts
 from albert_cli.data.statistics import LENGTH_BINS, length_statistics, sample_statistics
 from albert_cli.text.vocabulary import Vocabulary
 
@@ -34,7 +34,7 @@ class Place:
 def describe_data(directory: Path, place: Place, examples: int) -> tuple[dict[str, Any], list[str]]:
     """What the directory holds, as a mapping and as lines."""
     settings, seed = place.settings, place.seed
-    data = store.read_json(directory / "data.json")
+    data: Mapping[str, Any] = read_facts(directory)
     vocabulary = Vocabulary.load(directory / "vocabulary")
     corpus = TokenCorpus.open(directory, "train")
     facts: dict[str, Any] = {name: data[name] for name in _FACTS}

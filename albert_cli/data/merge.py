@@ -14,12 +14,11 @@ from numpy.typing import NDArray
 
 from albert_cli import console, pool, store
 from albert_cli.data.plan import request
-from albert_cli.data.shards import Shard, id_type
+from albert_cli.data.shards import UNITS, Shard, id_type
 from albert_cli.data.tokenise import (
     FORMAT,
     GROUPS,
     SPLITS,
-    UNITS,
     GroupWriter,
     Task,
     TaskFacts,
@@ -157,7 +156,7 @@ def _rewrite(task: Task, facts: TaskFacts, kept: NDArray[np.bool_], heldout: int
         for group in GROUPS:
             (staging / f"{group}.hashes").unlink(missing_ok=True)
         for group, hashes in _hashes(task):
-            hashes.astype("<u8").tofile(staging / f"{group}.hashes")
+            (staging / f"{group}.hashes").write_bytes(hashes.astype("<u8").tobytes())
         facts.write(staging)
         stamps = stamps_of(task)
     remember(task, stamps)
@@ -214,7 +213,7 @@ def publish(out: Path, tasks: Sequence[Task], results: Sequence[TaskFacts], voca
     with store.publish(out, "data", {"vocabulary": tasks[0].vocabulary}) as staging:
         (staging / "vocabulary").mkdir()
         vocabulary.copy_to(staging / "vocabulary")
-        counts["train"].astype("<i8").tofile(staging / "unigram.counts")
+        (staging / "unigram.counts").write_bytes(counts["train"].astype("<i8").tobytes())
         store.write_json(staging / "data.json", facts)
     return facts
 

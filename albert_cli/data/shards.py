@@ -14,10 +14,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import IO, Any, Literal, TypeAlias
+from typing import IO, Annotated, Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import AfterValidator
+from typing_extensions import TypedDict
 
 from albert_cli import store
 from albert_cli.data.arrays import Ids, ranges
@@ -27,10 +29,45 @@ from albert_cli.random import Integers
 Split: TypeAlias = Literal["train", "heldout"]
 Offsets: TypeAlias = NDArray[np.uint32]
 
+UNITS = ("documents", "sentences", "tokens")
 SUFFIXES = (".ids", ".sentences", ".documents")
 _VERIFIED = ".verified.json"  # a hint that saves hashing, and no part of the artefact
 _MAPS = 60_000  # files kept mapped at most; Linux lets a process have 65,530 maps
 MAX_SHARD_TOKENS = 64 << 20  # 128 MB of ids: a merge that counts or rewrites a shard holds some 0.7 GB
+
+
+# A name below `shards/`.
+Name = Annotated[str, AfterValidator(store.inside)]
+_OfSplits = AfterValidator(store.with_keys("train", "heldout"))
+Counts = Annotated[dict[str, int], AfterValidator(store.with_keys(*UNITS))]  # by unit
+
+
+class DataFacts(TypedDict):
+    """`data.json`: how a data directory was made, and what is in it."""
+
+    __pydantic_config__ = {"extra": "allow"}  # type: ignore[misc]  # noqa: RUF012
+    format: int
+    dtype: Literal["uint16", "uint32"]
+    vocabulary: str
+    settings: dict[str, Any]
+    sources: list[dict[str, Any]]
+    vocab_size: int
+    bytes_read: int
+    pieces_read: int
+    skipped_lines: int
+    duplicates_dropped: int
+    totals: Annotated[dict[str, Counts], _OfSplits]
+    bytes_per_piece_on_disk: float
+    unknown_rate: float
+    unigram_entropy_nats: float | None
+    heldout_own_entropy_nats: float | None
+    shards: Annotated[dict[str, list[Name]], _OfSplits]
+    fingerprints: dict[Name, str]
+
+
+def read_facts(directory: Path) -> DataFacts:
+    """The `data.json` of a data directory; raises `CheckpointError` for a damaged one."""
+    return store.read_record(directory / "data.json", DataFacts)
 
 
 def id_type(vocab_size: int) -> str:
@@ -139,7 +176,7 @@ class TokenCorpus:
         if manifest is None or manifest.kind != "data":
             what = "no such directory" if not directory.is_dir() else "not a complete data directory"
             raise CheckpointError(f"{directory}: {what}", f"albert data SOURCE --vocab DIR --out {directory}")
-        facts = store.read_json(directory / "data.json")
+        facts = read_facts(directory)
         names = facts["shards"][split]
         return cls(MappedShards([directory / "shards" / name for name in names], facts["dtype"]), directory)
 
@@ -189,7 +226,7 @@ def verify_data(directory: Path, everything: bool = False) -> None:
     if not everything and _verified(directory) == stamps:
         return
     store.verify(directory, "data")
-    for name, fingerprint in store.read_json(directory / "data.json")["fingerprints"].items():
+    for name, fingerprint in read_facts(directory)["fingerprints"].items():
         shard = directory / "shards" / name
         if store.verify(shard, "shard").fingerprint() != fingerprint:
             raise CheckpointError(f"{shard}: not the shard that {directory / 'data.json'} names")
@@ -283,7 +320,8 @@ class ShardWriter:
             self._ids.close()
             self._ids = None
             for suffix, offsets in ((".sentences", self._sentences), (".documents", self._documents)):
-                np.concatenate(offsets).astype("<u4").tofile(self.directory / f"{self.names[-1]}{suffix}")
+                path = self.directory / f"{self.names[-1]}{suffix}"
+                path.write_bytes(np.concatenate(offsets).astype("<u4").tobytes())
 
     def close(self) -> None:
         """Write what is left."""

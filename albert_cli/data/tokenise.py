@@ -11,13 +11,14 @@ from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import AfterValidator
 
 from albert_cli import console, store
-from albert_cli.data.shards import MAX_SHARD_TOKENS, ShardWriter, Split, id_type
+from albert_cli.data.shards import MAX_SHARD_TOKENS, UNITS, Counts, Name, ShardWriter, Split, id_type
 from albert_cli.errors import CheckpointError, ConfigError
 from albert_cli.random import Integers, copies
 from albert_cli.text.clean import Cleaning, clean
@@ -34,7 +35,7 @@ FORMAT = 2
 SPLITS: tuple[Split, ...] = ("train", "heldout")
 # Of a source whose weight has a fraction, some documents are used once more in a pass than the others.
 GROUPS = ("train", "train-more", "heldout")
-UNITS = ("documents", "sentences", "tokens")
+_OfGroups = AfterValidator(store.with_keys(*GROUPS))
 _DROPPED, _MORE, _HELDOUT = -1, 1, 2
 _CHUNK = 1 << 20  # characters tokenised at a time: enough to amortise the calls, little enough to hold
 _SEEN = ".seen.json"
@@ -109,8 +110,8 @@ class TaskFacts:
     bytes: int
     pieces: int
     skipped_lines: int
-    shards: dict[str, list[str]]
-    totals: dict[str, dict[str, int]]
+    shards: Annotated[dict[str, list[Name]], _OfGroups]
+    totals: Annotated[dict[str, Counts], _OfGroups]
     changed: dict[str, Any] | None = None
 
     def write(self, directory: Path) -> None:
@@ -198,7 +199,7 @@ class GroupWriter:
         self.__exit__()
         for name, counts in self._counts.items():
             kind = "<u4" if counts.max(initial=0) < 2**32 else "<u8"
-            counts.astype(kind).tofile(self._staging / f"{name}.counts")
+            (self._staging / f"{name}.counts").write_bytes(counts.astype(kind).tobytes())
         return {name: {unit: getattr(w, unit) for unit in UNITS} for name, w in self._writers.items()}
 
 
@@ -283,9 +284,9 @@ def kept(task: Task) -> TaskFacts | None:
     store.remove_leftovers(task.directory)
     try:
         store.verify(task.directory, "shard")
-        facts = store.read_json(task.directory / "shard.json")
-        if facts["task"] == task.identity and not task.is_stream and is_same_text(task, facts["sha256"]):
-            return TaskFacts(**facts)
+        facts = store.read_record(task.directory / "shard.json", TaskFacts)
+        if facts.task == task.identity and not task.is_stream and is_same_text(task, facts.sha256):
+            return facts
     except CheckpointError as error:
         console.note(f"{error.message}; making it again")
     store.remove_directory(task.directory)

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from albert_cli import store
+from albert_cli.data.shards import read_facts
 from albert_cli.experiments.recipe import Claim, Experiment, Scale, ScaleName
 from albert_cli.results import Number, Numbers, Record, Result
 from albert_cli.training.pretrain_recipe import PretrainRecipe
@@ -240,7 +240,7 @@ class Plan:
     def vocab_size(self) -> int:
         """Of the finished data that were asked for, or of the vocabulary that will be made."""
         data = self.request.data
-        return int(store.read_json(data / "data.json")["vocab_size"]) if data else self.scale.vocabulary
+        return read_facts(data)["vocab_size"] if data else self.scale.vocabulary
 
     def stage(
         self,

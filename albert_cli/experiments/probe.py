@@ -23,7 +23,7 @@ from torch import Tensor
 
 from albert_cli import config, console, store
 from albert_cli.data.batches import PackedBatch, PairSettings, batch, original_ids
-from albert_cli.data.shards import TokenCorpus, verify_data
+from albert_cli.data.shards import TokenCorpus, read_facts, verify_data
 from albert_cli.errors import ConfigError, InputError
 from albert_cli.model import hub
 from albert_cli.model.config import ModelConfig
@@ -82,8 +82,7 @@ def probe(
     hub.load_into(model, found)
     model.to(target).eval()
     settings = TrainSettings(eval_sequences=sequences, micro_batch_size=_MICRO_BATCH)
-    facts = store.read_json(data / "data.json")
-    entropy = facts["unigram_entropy_nats"] if heldout.tokens else corpus.unigram_entropy()
+    entropy = read_facts(data)["unigram_entropy_nats"] if heldout.tokens else corpus.unigram_entropy()
     measured = PretrainRecipe(model=found.config, data=pairs, train=settings)
     job = PretrainingJob(model, measured, PretrainingText(corpus, corpus, vocabulary, entropy))
     sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}

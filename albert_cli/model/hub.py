@@ -272,7 +272,7 @@ def read(directory: Path) -> Checkpoint:
     path = directory / WEIGHTS
     try:
         stored = load_file(path)
-    except (SafetensorError, FileNotFoundError) as error:
+    except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{path}: cannot be read ({error})", "the weights must be in safetensors form") from None
     found = Checkpoint(directory, config, values, stored)
     return replace(found, tensors=_our_names(stored, config, found.type))

@@ -8,7 +8,7 @@ from contextlib import suppress
 from albert_cli.config import validate
 from albert_cli.data.batches import PairSettings
 from albert_cli.data.examples import LABELS
-from albert_cli.data.shards import TokenCorpus
+from albert_cli.data.shards import TokenCorpus, verify_data
 from albert_cli.data.statistics import LENGTH_BINS, length_statistics, sample_statistics
 from albert_cli.errors import AlbertError
 from albert_cli.report import plots
@@ -37,6 +37,7 @@ def _sequences(data: Data, runs: Sequence[Pretraining]) -> list[Block]:
         with suppress(AlbertError):  # a recipe of another version is no reason to leave the data out of the report
             settings = validate(PairSettings, run.recipe.get("data", {}), run.name)
         seed = int(setting(run.recipe, "train", "seed") or 0)
+    verify_data(data.path)
     corpus, vocabulary = TokenCorpus.open(data.path, "train"), Vocabulary.load(data.path / "vocabulary")
     drawn, lengths = sample_statistics(corpus, vocabulary, settings, seed), length_statistics(corpus, seed)
     edges = [f"{settings.max_seq_length * (n + 1) // LENGTH_BINS:,}" for n in range(LENGTH_BINS)]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import statistics
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -288,9 +287,4 @@ def setting(recipe: Recipe, section: str, key: str) -> float | None:
 
 
 def _toml(path: Path) -> Recipe:
-    if not path.is_file():
-        return {}
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: not valid TOML: {error}", "restore the file or leave its directory out") from None
+    return store.read_toml(path) if path.is_file() else {}

@@ -43,7 +43,7 @@ def read(folders: Sequence[Path]) -> list[Predicted]:
     by_id: dict[str, list[Record]] = {}
     for folder in folders:
         path = folder / PREDICTIONS
-        for line in store.read_journal(path) if path.is_file() else []:
+        for line in store.read_journal(path, dict[str, Any]) if path.is_file() else []:
             if isinstance(line, dict) and "prediction" in line:
                 by_id.setdefault(str(line.get("id")), []).append(line)
     predicted = []

@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from typing_extensions import TypedDict
+
 from albert_cli import console, store
 from albert_cli.errors import BusyError, ConfigError, InputError
 from albert_cli.text import jobs, statistics
@@ -24,6 +26,20 @@ _REQUEST = "request.json"  # in a directory that is being made: what was asked f
 _ENOUGH_TO_HOLD_BACK = 10_000  # sentences
 _ENOUGH_TO_FORESEE = 1_000_000  # bytes
 _SMALLEST = 2 + len(CONTROL_SYMBOLS) + len(USER_DEFINED_SYMBOLS)
+
+
+class _Asked(TypedDict):
+    __pydantic_config__ = {"extra": "allow"}  # type: ignore[misc]  # noqa: RUF012
+    size: int
+    sources: list[dict[str, Any]]
+
+
+class Report(statistics.Figures):
+    """`vocabulary.json`: what was asked for, how much text that was, and what the vocabulary is worth."""
+
+    request: _Asked
+    documents: int
+    characters: int
 
 
 @dataclass(frozen=True)
@@ -174,8 +190,8 @@ def describe_vocabulary(directory: Path) -> tuple[dict[str, Any], list[str]]:
     }
     lines = console.named_values(facts)
     if (directory / REPORT).is_file():
-        facts["report"] = report = store.read_json(directory / REPORT)
-        lines += statistics.lines(report) if "fewer_pieces" in report else []
+        facts["report"] = report = store.read_record(directory / REPORT, Report)
+        lines += statistics.lines(report)
     return facts, lines
 
 
@@ -204,7 +220,7 @@ def _same(out: Path, request: Mapping[str, Any], portions: Sequence[Portion], wo
     (out / _REQUEST).unlink(missing_ok=True)  # there only if the process was killed after its last write
     jobs.clear(out)
     store.verify(out, "vocabulary")
-    report = store.read_json(out / REPORT)
+    report = store.read_record(out / REPORT, Report)
     made = report["request"]
     different = [key for key in request if key != "sources" and request[key] != made.get(key)]
     if jobs.hashes_of(portions, workers) != [source.get("sha256") for source in made["sources"]]:
@@ -213,4 +229,4 @@ def _same(out: Path, request: Mapping[str, Any], portions: Sequence[Portion], wo
         raise BusyError(
             f"{out}: holds a vocabulary made with another {', '.join(different)}", "choose another --out or remove it"
         )
-    return report
+    return dict(report)

@@ -8,10 +8,9 @@ switches are stored with each vocabulary. The quote replacement of XLNet is not 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 from unicodedata import combining, normalize
 
 from albert_cli.errors import ConfigError
@@ -50,17 +49,22 @@ class Cleaning:
             return composed, composed  # twice: small letters may compose where capitals do not
         return "NFKD" if compatible else "NFD", None if self.normal_form == "NFKD" else composed
 
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Cleaning:
-        """Read the switches from a tokenizer_config.json.
 
-        A directory made elsewhere lacks our key: then Hugging Face's `do_lower_case` (default true) and
-        `keep_accents` (default false) say what its vocabulary expects.
-        """
-        own = value.get("albert_cleaning")
-        if own is None:
-            return cls(bool(value.get("do_lower_case", True)), not value.get("keep_accents", False))
-        return cls(bool(own["lowercase"]), bool(own["strip_accents"]), own["normal_form"])
+@dataclass(frozen=True)
+class TokenizerConfig:
+    """What a `tokenizer_config.json` says of the cleaning.
+
+    A directory made elsewhere lacks our key: then Hugging Face's two switches say what its vocabulary expects.
+    """
+
+    albert_cleaning: Cleaning | None = None
+    do_lower_case: bool | None = True
+    keep_accents: bool | None = False
+
+    @property
+    def cleaning(self) -> Cleaning:
+        """What to do to a text before it is cut into tokens."""
+        return self.albert_cleaning or Cleaning(bool(self.do_lower_case), not self.keep_accents)
 
 
 def clean(text: str, cleaning: Cleaning) -> str:

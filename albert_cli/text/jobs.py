@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
+from typing_extensions import TypedDict
 
 from albert_cli import console, machine, pool, store
 from albert_cli.errors import BusyError, CheckpointError, ConfigError
@@ -63,6 +64,11 @@ def _over(
 
 
 # ---------------------------------------------------------------- jobs of an array
+
+
+class _Asked(TypedDict):
+    __pydantic_config__ = {"extra": "allow"}  # type: ignore[misc]  # noqa: RUF012
+    jobs: int
 
 
 @dataclass(frozen=True)
@@ -121,7 +127,7 @@ def _kept(directory: Path, mine: Sequence[Portion], workers: int) -> _Drawn | No
         return None
     try:
         store.verify(directory, "sample")
-        drawn = _Drawn(**store.read_json(directory / "sample.json"))
+        drawn = store.read_record(directory / "sample.json", _Drawn)
     except CheckpointError as error:
         console.note(f"{error.message}; drawing it again")
         return None
@@ -133,9 +139,9 @@ def merged(out: Path, settings: VocabularySettings, request: Mapping[str, Any]) 
     place = out / FOLDER
     if not (place / _REQUEST).is_file():
         raise CheckpointError(f"{out}: no job has drawn sentences here", "--task 0/8 to 7/8 do, or omit --task")
-    wanted = store.read_json(place / _REQUEST)
-    count = wanted.pop("jobs")
-    if wanted != request:
+    wanted = store.read_record(place / _REQUEST, _Asked)
+    count = wanted["jobs"]
+    if wanted != {**request, "jobs": count}:
         raise BusyError(f"{out}: its jobs have other sources or options", "name them as the jobs do")
     missing = [n for n in range(count) if not (place / f"{n:05d}" / store.MANIFEST).is_file()]
     if missing:
@@ -146,7 +152,7 @@ def merged(out: Path, settings: VocabularySettings, request: Mapping[str, Any]) 
     sample, hashes = Sample(settings.sample_size, settings.seed), dict[int, str | None]()
     for directory in (place / f"{n:05d}" for n in range(count)):
         store.verify(directory, "sample")
-        drawn = _Drawn(**store.read_json(directory / "sample.json"))
+        drawn = store.read_record(directory / "sample.json", _Drawn)
         sentences = (directory / "sentences.txt").read_text(encoding="utf-8").split("\n")[:-1]
         places = np.fromfile(directory / "places", "<i8").astype(np.int64)
         own = Sample(sample.size, sample.seed, sample.limit, sentences, places)

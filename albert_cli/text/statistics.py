@@ -4,15 +4,41 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 from unicodedata import normalize
 
-from albert_cli import console
+from pydantic import AfterValidator
+from typing_extensions import TypedDict
+
+from albert_cli import console, store
 from albert_cli.text.unigram import cut
 from albert_cli.text.vocabulary import Vocabulary
 
 _STUDIED = 20_000  # sentences: tokens a word to about 0.2 %
 _SHARES = (1, 1 / 2, 1 / 4)  # of the tokens
+
+
+class _Rates(TypedDict):
+    pieces_per_word: float
+    characters_per_piece: float
+    bytes_per_piece: float
+    unknown_rate: float
+
+
+class _OfSize(_Rates):
+    size: int
+
+
+class Figures(_Rates):
+    """What `measure` finds, and how many sentences there were."""
+
+    __pydantic_config__ = {"extra": "allow"}  # type: ignore[misc]  # noqa: RUF012
+    sentences: Annotated[dict[str, int], AfterValidator(store.with_keys("read", "training", "held_back"))]
+    character_coverage_achieved: float
+    commonest_without_piece: list[str]
+    longest_pieces: list[str]
+    commonest_pieces: list[str]
+    fewer_pieces: list[_OfSize]
 
 
 def measure(vocabulary: Vocabulary, sentences: Sequence[str]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import string
 from collections.abc import Iterable, Sequence
 from functools import cached_property
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from albert_cli import store
 from albert_cli.errors import CheckpointError
-from albert_cli.text.clean import Cleaning, clean
+from albert_cli.text.clean import Cleaning, TokenizerConfig, clean
 from albert_cli.text.tokenizer_json import (
     SPECIAL_TOKENS,
     penalise_digit_comma,
@@ -73,8 +74,9 @@ class Vocabulary:
         if not (directory / MODEL).is_file():
             reason = f"no {MODEL} in it" if directory.is_dir() else "no such directory"
             raise CheckpointError(f"{directory}: {reason}", "give a directory made by `albert vocab`, or a model's")
-        config = store.read_json(directory / CONFIG) if (directory / CONFIG).is_file() else {}
-        return cls((directory / MODEL).read_bytes(), Cleaning.from_json(config), directory)
+        config = directory / CONFIG
+        written = store.read_record(config, TokenizerConfig) if os.path.lexists(config) else TokenizerConfig()
+        return cls(store.read_bytes(directory / MODEL), written.cleaning, directory)
 
     @cached_property
     def fingerprint(self) -> str:

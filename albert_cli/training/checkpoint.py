@@ -33,6 +33,11 @@ class TrainState:
     best_step: int = 0
 
 
+def read_state(directory: Path) -> TrainState:
+    """Where the run of a step's directory stood; raises `CheckpointError` where nothing says so."""
+    return store.read_record(directory / "state.json", TrainState)
+
+
 def step_directory(out: Path, step: int) -> Path:
     """The directory of a step."""
     return out / f"step-{step:08d}"
@@ -92,7 +97,7 @@ def newest_valid(out: Path) -> Path | None:
 def restore(directory: Path, optimizer: Optimizer) -> TrainState:
     """Load a verified checkpoint's moments into the optimizer and return where the run stood."""
     try:
-        state = TrainState(**store.read_json(directory / "state.json"))
+        state = read_state(directory)
         load_state(optimizer, load_file(directory / OPTIMIZER), state.step)
         return state
     except (KeyError, TypeError, RuntimeError, OSError, SafetensorError) as error:

@@ -20,7 +20,7 @@ from albert_cli.model.config import ModelConfig
 from albert_cli.ranks import Group
 from albert_cli.results import RESULTS, Result
 from albert_cli.tasks.base import Array, Task
-from albert_cli.training import run
+from albert_cli.training import checkpoint, run
 from albert_cli.training.checkpoint import TrainState
 from albert_cli.training.device import use_threads
 from albert_cli.training.loop import DIVERGED, Job, Loop, MicroBatch, micro_batches
@@ -95,6 +95,14 @@ class TaskJob(Job):
         self.prepared.inputs.vocabulary.copy_to(directory, self.config.max_position_embeddings)
 
 
+@dataclass(frozen=True)
+class Ended:
+    """`diverged.json`: why a run has no score, and what it was made from."""
+
+    message: str
+    parents: dict[str, str]
+
+
 def finetune(
     prepared: Prepared, out: Path, seed: int | None = None, resume: run.Resume = "auto", *, again: bool = True
 ) -> Result:
@@ -119,10 +127,10 @@ def finetune(
                 store.verify(out, "task")
                 _remove_steps(out)
                 return done
-            ended = store.read_json(out / DIVERGED) if not again and (out / DIVERGED).is_file() else {}
-            if "message" in ended:
-                run.check_parents(out, ended["parents"], prepared.parents)
-                raise DivergedError(ended["message"])
+            if not again and (out / DIVERGED).is_file():
+                ended = store.read_record(out / DIVERGED, Ended)
+                run.check_parents(out, ended.parents, prepared.parents)
+                raise DivergedError(ended.message)
         found = {k: getattr(prepared.train_settings, k) for k in AUTO if getattr(recipe.train, k) == "auto"}
         recipe = dataclasses.replace(recipe, train=dataclasses.replace(recipe.train, **found))
         try:
@@ -191,7 +199,7 @@ def _best(out: Path, step: int) -> Path:
 
 def _best_step(directory: Path) -> int:
     """The best evaluation as a saved state knows it; 0 before the first."""
-    return int(store.read_json(directory / "state.json").get("best_step", 0))
+    return checkpoint.read_state(directory).best_step
 
 
 def _drop_states_without_their_best(out: Path) -> None:

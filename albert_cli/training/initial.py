@@ -8,7 +8,6 @@ group 0, as the reference code does. Training longer, on other text or without d
 from __future__ import annotations
 
 import dataclasses
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,7 +77,7 @@ class RunBefore:
         """The run of a step; raises `CheckpointError` where it is no step of pretraining."""
         found = None
         if all((directory / name).is_file() for name in (checkpoint.OPTIMIZER, "state.json", "recipe.toml")):
-            found = tomllib.loads((directory / "recipe.toml").read_text(encoding="utf-8"))
+            found = store.read_toml(directory / "recipe.toml")
         manifest = store.read_manifest(directory)
         if found is None or manifest is None or "task" in found:
             raise CheckpointError(
@@ -86,7 +85,7 @@ class RunBefore:
                 "be continued",
                 "initial.checkpoint starts from the weights alone",
             )
-        step = int(store.read_json(directory / "state.json")["step"])
+        step = checkpoint.read_state(directory).step
         recipe = config.without_retired(config.merge(defaults, found))
         return RunBefore(directory, step, recipe, manifest.parents.get("data"))
 

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 
 from albert_cli import config, console, store
 from albert_cli.data.cooccurrence import word_vectors
-from albert_cli.data.shards import TokenCorpus, verify_data
+from albert_cli.data.shards import TokenCorpus, read_facts, verify_data
 from albert_cli.errors import ConfigError
 from albert_cli.model import hub
 from albert_cli.model.heads import PretrainingModel
@@ -58,7 +58,7 @@ def pretrain(
     target = choose_device(device)
     note_idle_gpus(target)
     with process_group(target.type) as group:
-        entropy = store.read_json(data / "data.json")["unigram_entropy_nats"]
+        entropy = read_facts(data)["unigram_entropy_nats"]
         others = _open_others(resolved.evaluation, vocabulary, corpus.vocabulary_dir)
         text = PretrainingText(corpus, heldout, vocabulary, entropy, others)
         pretraining = Pretraining(resolved, text, store.fingerprint(data), target, group)
@@ -295,11 +295,11 @@ class Pretraining:
         metrics = _last_evaluation(out, self.recipe.schedule.total_steps)
         if "mlm_loss" in metrics:
             metrics["below_unigram_entropy"] = round(metrics["unigram_entropy"] - metrics["mlm_loss"], 4)
-        state = store.read_json(final / "state.json")
+        state = checkpoint.read_state(final)
         return {
             "checkpoint": str(final),
-            "steps": state["step"],
-            "seconds": round(state["seconds"], 1),
+            "steps": state.step,
+            "seconds": round(state.seconds, 1),
             "tokens_per_second": next((r["tokens_per_second"] for r in reversed(records) if "loss" in r), None),
             **metrics,
             "model_sha256": store.sha256_file(final / hub.WEIGHTS),

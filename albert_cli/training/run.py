@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -13,7 +12,7 @@ from typing import Any, Literal
 from torch.optim import Optimizer
 
 from albert_cli import __version__, config, console, store
-from albert_cli.errors import AlbertError, BusyError, CheckpointError, ConfigError
+from albert_cli.errors import AlbertError, BusyError, ConfigError
 from albert_cli.ranks import Group, is_main
 from albert_cli.training import checkpoint
 from albert_cli.training.checkpoint import TrainState
@@ -41,10 +40,7 @@ def saved_recipe(out: Path, resume: Resume) -> dict[str, Any] | None:
     if resume == "never" and holds:
         raise BusyError(f"{out}: is not empty", "choose another --out, or --resume auto to go on with what is there")
     if path.is_file():
-        try:
-            return tomllib.loads(path.read_text(encoding="utf-8"))
-        except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise CheckpointError(f"{path}: damaged ({error})", "restore it from a step's recipe.toml") from None
+        return store.read_toml(path)
     if resume == "must":
         raise ConfigError(f"{out}: nothing to resume here", "leave out --resume must to start")
     if any(not p.name.startswith(".") for p in holds):

@@ -304,6 +304,9 @@ def test_data_of_another_format_is_to_be_made_again(small_vocabulary: Path, writ
     build(sources, small_vocabulary, out, TENTH, workers=1)
     facts = store.read_json(out / "data.json")
     store.write_json(out / "data.json", {**facts, "format": 1})
+    manifest = store.read_manifest(out)
+    assert manifest is not None
+    store.seal(out, "data", manifest.parents, manifest.files)
     with pytest.raises(BusyError, match="data of another version of albert"):
         build(sources, small_vocabulary, out, TENTH)
 

@@ -1,12 +1,15 @@
 import sys
+from pathlib import Path
+from typing import Any
 from unicodedata import combining, normalize
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from albert_cli.errors import ConfigError
-from albert_cli.text.clean import Cleaning, clean
+from albert_cli import store
+from albert_cli.errors import CheckpointError, ConfigError
+from albert_cli.text.clean import Cleaning, TokenizerConfig, clean
 
 FORMS = ["NFKD", "NFKC", "NFC", "none"]
 CLEANINGS = st.builds(Cleaning, st.booleans(), st.booleans(), st.sampled_from(FORMS))
@@ -83,11 +86,19 @@ def test_every_combining_character_is_dropped() -> None:
     assert clean("".join(f"x{c}" for c in characters), Cleaning()) == "x" * len(characters)
 
 
-def test_switches_come_from_our_key_or_from_hugging_face() -> None:
+def cleaning_of(folder: Path, values: dict[str, Any]) -> Cleaning:
+    store.write_json(folder / "tokenizer_config.json", values)
+    return store.read_record(folder / "tokenizer_config.json", TokenizerConfig).cleaning
+
+
+def test_switches_come_from_our_key_or_from_hugging_face(tmp_path: Path) -> None:
     own = {"albert_cleaning": {"lowercase": False, "strip_accents": False, "normal_form": "NFC"}}
-    assert Cleaning.from_json(own) == Cleaning(False, False, "NFC")
-    assert Cleaning.from_json({}) == Cleaning()
-    assert Cleaning.from_json({"do_lower_case": False, "keep_accents": True}) == Cleaning(False, False, "NFKD")
+    assert cleaning_of(tmp_path, own) == Cleaning(False, False, "NFC")
+    assert cleaning_of(tmp_path, {}) == Cleaning()
+    assert cleaning_of(tmp_path, {"do_lower_case": False, "keep_accents": True}) == Cleaning(False, False, "NFKD")
+    for wrong in ({"lowercase": True}, 3, {"lowercase": True, "strip_accents": True, "normal_form": "NFX"}):
+        with pytest.raises(CheckpointError, match=r"tokenizer_config\.json: albert_cleaning"):
+            cleaning_of(tmp_path, {"albert_cleaning": wrong})
 
 
 def test_an_unknown_form_is_refused() -> None:

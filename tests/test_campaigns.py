@@ -1,0 +1,31 @@
+"""The campaigns in short: some damaged files, some failing calls, some kills. Each goes on for hours by its command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.campaigns import calls, damage, faults, kills, world
+
+pytestmark = pytest.mark.skipif(not calls.is_possible(), reason="this kernel does not hand system calls over")
+
+
+def test_damaged_files(tmp_path: Path) -> None:
+    wanted = {"data", "pretrain, resumed", "inspect --examples", "encode"}
+    by_name = {command.name: command for command in world.commands() if command.name in wanted}
+    tally = damage.run(damage.Campaign(tmp_path, 3, list(by_name.values())), range(60))
+    assert not tally.faulty, tally.faulty[0]
+    assert tally.codes[0] < 20 and len(tally.codes) > 2
+
+
+def test_failing_calls(tmp_path: Path) -> None:
+    said: list[str] = []
+    campaign = faults.Campaign(tmp_path, ["pretrain, resumed"], tasks=[])
+    assert faults.table(campaign, 1, ["ENOSPC", "EIO", "power"], 1, said.append) == 0, "\n".join(said)
+
+
+def test_kills(tmp_path: Path) -> None:
+    found = kills.campaign(tmp_path, ["pretrain"], 6, 1, tasks=[])
+    assert not found["pretrain"].faults
+    assert found["pretrain"].kills == 6
