@@ -200,6 +200,9 @@ class Task(ABC, Generic[E, F, O]):
         return lines, features.truncated, int(features.lengths.max(initial=0))
 
 
+AnyTask = Task[Any, Any, Any]
+
+
 def evaluation_batches(features: Features, device: torch.device) -> Iterator[tuple[Int64, PackedBatch, Any]]:
     """Every item once, without gradients: its place in the features [B], the batch, and the same on the device."""
     for index in features.eval_batches(EVALUATION_TOKENS):

@@ -19,7 +19,7 @@ from albert_cli.model import card, hub
 from albert_cli.model.config import ModelConfig
 from albert_cli.ranks import Group
 from albert_cli.results import RESULTS, Result
-from albert_cli.tasks.base import Array, Task
+from albert_cli.tasks.base import AnyTask, Array
 from albert_cli.training import run
 from albert_cli.training.checkpoint import TrainState
 from albert_cli.training.device import use_threads
@@ -163,7 +163,7 @@ def _train(prepared: Prepared, recipe: FinetuneRecipe, out: Path, status: run.St
 
 
 def collapse_reason(
-    task: Task[Any, Any, Any], outputs: Any, dev: Any, train: Sequence[Any], journal: Path, result: Result
+    task: AnyTask, outputs: Any, dev: Any, train: Sequence[Any], journal: Path, result: Result
 ) -> str | None:
     """Why a run counts as collapsed, in a few words: constant predictions, or a loss at chance. None for any other.
 
