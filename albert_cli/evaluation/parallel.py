@@ -25,7 +25,6 @@ from albert_cli.training.task_setup import Prepared, Request
 class Job:
     """A task to be fine-tuned with every seed: as the user names it, made ready, and where its runs go."""
 
-    request: Request
     task: str
     prepared: Prepared
     out: Path
@@ -57,7 +56,7 @@ def train(jobs: Sequence[Job], nproc: int) -> None:
 
 
 def _runs(job: Job) -> list[pool.Job[float | None]]:
-    prepared, request = job.prepared, job.request
+    prepared, request = job.prepared, job.prepared.request
     start = prepared.start.directory if prepared.start else None
     if prepared.start_note:
         request = replace(request, overrides=(*request.overrides, f"start_from={PRETRAINED}"))

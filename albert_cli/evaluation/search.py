@@ -93,7 +93,7 @@ def _combination(request: Request, task: str, point: Combination, out: Path) -> 
         hint = "search from a pretrained checkpoint"
         raise ConfigError(f"{request.checkpoint}: is fine-tuned for {prepared.task.title} already", hint)
     _ = prepared.inputs.examples  # what is wrong with them is found out before anything is trained
-    return Job(request, task, prepared, out / _folder(point))
+    return Job(task, prepared, out / _folder(point))
 
 
 def _budget(found: Sequence[Job], request: Request) -> dict[str, int]:
