@@ -49,22 +49,20 @@ def jobs(task: str, prepared: Prepared, out: Path, others: Path) -> list[Job]:
     return found
 
 
-def evaluate_beside(prepared: Prepared, out: Path, runs: int, controls: Sequence[Job]) -> Result:
+def evaluate_beside(prepared: Prepared, out: Path, controls: Sequence[Job]) -> Result:
     """The task's result with those of its controls in it; `every_seed_above` says whether all seeds are apart."""
-    result = evaluate_task(prepared, out, runs)
+    result = evaluate_task(prepared, out)
     if controls:
         lowest = min(result.scores_by_seed.values())
-        result = result.model_copy(
-            update={"controls": {job.out.name: _evaluated(job, runs, lowest) for job in controls}}
-        )
+        result = result.model_copy(update={"controls": {job.out.name: _evaluated(job, lowest) for job in controls}})
         result.write(out / RESULTS)
     return result
 
 
-def _evaluated(job: Job, runs: int, lowest: float) -> Result:
+def _evaluated(job: Job, lowest: float) -> Result:
     """What is kept of a control's result; that every seed of it diverged is a result too."""
     try:
-        found = evaluate_task(job.prepared, job.out, runs)
+        found = evaluate_task(job.prepared, job.out)
     except NoneEnded as error:
         console.warn(f"{CONTROLS[job.out.name]}: {error.message}")
         return Result(median=None, scores_by_seed={}, diverged=error.seeds, every_seed_above=None)

@@ -65,7 +65,7 @@ def _runs(job: Job) -> list[pool.Job[float | None]]:
             f"{run_directory(job.out, seed)}: {job.task} seed {seed}", _fine_tuned,
             (request, job.task, start, prepared.start_note, run_directory(job.out, seed), seed),
         )
-        for seed in seeds(prepared, request.runs)
+        for seed in seeds(prepared)
     ]  # fmt: skip
 
 

@@ -62,7 +62,7 @@ def evaluate(request: Request, task: str, out: Path, submission_file: Path | Non
     beside = controls.jobs(task, prepared, out, out)
     prepared = with_intermediate(prepared, out / prepared.recipe.start_from)
     parallel.train([parallel.Job(task, prepared, out), *beside], request.nproc)
-    return controls.evaluate_beside(prepared, out, request.runs, beside)
+    return controls.evaluate_beside(prepared, out, beside)
 
 
 def evaluate_suite(request: Request, out: Path) -> Suite:
@@ -135,7 +135,7 @@ def _evaluate(
     results = {}
     for name, prepared in tasks.items():
         try:
-            results[name] = controls.evaluate_beside(prepared, out / name, request.runs, beside[name])
+            results[name] = controls.evaluate_beside(prepared, out / name, beside[name])
         except NoneEnded as error:
             console.warn(error.message)
             failed[name] = error
@@ -148,7 +148,7 @@ def _diagnostics(request: Request, out: Path, tasks: Mapping[str, Result]) -> Re
     if (mnli := model_of(str(TASKS[name].classifier_of), request, out, tasks)) is None:
         return None
     try:
-        return evaluate_task(prepare_task(answering(request, mnli), name), out / name, 1)
+        return evaluate_task(prepare_task(answering(request, mnli), name), out / name)
     except MissingData as error:
         console.note(f"{TASKS[name].title} is left out: {error.message}")
         return None
