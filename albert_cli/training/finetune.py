@@ -142,7 +142,7 @@ def _train(prepared: Prepared, recipe: FinetuneRecipe, out: Path, status: run.St
     store.write_text(out / "recipe.toml", text)
     group = Group()
     _drop_states_without_their_best(out)
-    state = run.resume_state(out, optimizer, lambda d: hub.load_into(model, hub.read(d), "all"), group, p.parents)
+    state = run.resume_state(out, model, optimizer, group, p.parents)
     run.running(out, status, state.step, p.schedule.total_steps)
     Loop(job, optimizer, p.schedule, out, group, f"{p.task.title} seed {seed}", p.parents, state).run()
     best = _best(out, state.best_step)
