@@ -48,13 +48,7 @@ class SpanAnswering(Task[Question, SpanFeatures, Spans]):
 
     def example(self, line: Line) -> Question:
         """A JSON object with `question` and `context` (or `text`), perhaps `id`; else the two with a tab between."""
-        if line.file.endswith(".jsonl"):
-            value = line.values()
-            question, context = value.get("question"), value.get("context", value.get("text"))
-            identifier = str(value.get("id", line.number))
-        else:
-            question, tab, rest = line.text.partition("\t")
-            context, identifier = rest if tab else None, str(line.number)
+        question, context, identifier = line.fields(("question",), ("context", "text"))
         if not isinstance(question, str) or not isinstance(context, str):
             wanted = 'each line: {"question": "…", "context": "…"}, or with a tab'
             raise InputError(f"{line.where}: needs a question and its context", wanted)
