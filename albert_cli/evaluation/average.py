@@ -8,14 +8,11 @@ from collections.abc import Mapping, Sequence
 from albert_cli.results import Result
 from albert_cli.tasks.spec import find_task
 
-# Published of SQuAD are F1 and exact match: of 2.0 both at the threshold that is best on the dev set itself, as its
-# published evaluation and the reference's score them. Of other tasks the main metric (MNLI: matched alone, §4.2.2).
-_PUBLISHED = {"squad1": ("f1", "em"), "squad2": ("best_f1", "best_em")}
-
 
 def published_metrics(task: str) -> Sequence[str]:
     """The metrics under which a task's scores stand in the paper's tables."""
-    return _PUBLISHED.get(task) or find_task(task).metrics[:1]
+    found = find_task(task)
+    return found.published or found.metrics[:1]
 
 
 def as_published(task: str, result: Result) -> dict[str, float]:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from albert_cli.tasks.base import Task
+from albert_cli.tasks.base import AnyTask
 from albert_cli.tasks.classification import Classification, Example
 from albert_cli.tasks.metrics import scores
 
@@ -24,7 +24,7 @@ _WORD, _WORD_OR_SIGN = r"\w+", r"\w+|[^\w\s]"
 _MOST_FEATURES = 2**18  # the commonest words and bigrams: all of them for a hundred thousand sentences
 
 
-def baselines(task: Task[Any, Any, Any], train: Sequence[Any], dev: Sequence[Any]) -> dict[str, dict[str, float]]:
+def baselines(task: AnyTask, train: Sequence[Any], dev: Sequence[Any]) -> dict[str, dict[str, float]]:
     """Every metric of the task on dev, for each linear model that learns from `train`; none for choices and spans.
 
     `words` is logistic regression (ridge regression for values) on TF-IDF weights of words and bigrams, of each text by

@@ -16,7 +16,7 @@ from albert_cli.evaluation.parallel import Job
 from albert_cli.evaluation.single import FOLDER, NoneEnded, evaluate_task, prepare_task
 from albert_cli.results import CONTROLS, RESULTS, Result
 from albert_cli.training.intermediate import with_intermediate
-from albert_cli.training.task_setup import Prepared, Request
+from albert_cli.training.task_setup import Prepared
 
 _KEPT = {"median", "spread", "stdev", "standard_error", "scores_by_seed", "diverged", "collapsed"}
 
@@ -29,13 +29,14 @@ def parse(text: str | None) -> tuple[str, ...]:
     return names
 
 
-def jobs(request: Request, task: str, prepared: Prepared, out: Path, others: Path) -> list[Job]:
+def jobs(task: str, prepared: Prepared, out: Path, others: Path) -> list[Job]:
     """Each control as runs of its own below `out`.
 
     Where the recipe starts from another task's model, a control starts from its own, which stands (or is fine-tuned)
     beside the models of that task below `others`. Raises `ConfigError` where nothing is trained, and where there are no
     weights of step 0.
     """
+    request = prepared.request
     if request.controls and prepared.for_scoring:
         hint = "give --checkpoint a pretrained model"
         raise ConfigError(f"--controls: {prepared.task.title} is only scored here, so nothing is compared", hint)
@@ -44,26 +45,24 @@ def jobs(request: Request, task: str, prepared: Prepared, out: Path, others: Pat
         asked = replace(request, overrides=(*request.overrides, f"model.initial={name}"), controls=())
         of_control = prepare_task(asked, task)
         folder = others / of_control.recipe.start_from / FOLDER / name
-        found.append(Job(asked, task, with_intermediate(of_control, folder), out / FOLDER / name))
+        found.append(Job(task, with_intermediate(of_control, folder), out / FOLDER / name))
     return found
 
 
-def evaluate_beside(prepared: Prepared, out: Path, runs: int, controls: Sequence[Job]) -> Result:
+def evaluate_beside(prepared: Prepared, out: Path, controls: Sequence[Job]) -> Result:
     """The task's result with those of its controls in it; `every_seed_above` says whether all seeds are apart."""
-    result = evaluate_task(prepared, out, runs)
+    result = evaluate_task(prepared, out)
     if controls:
         lowest = min(result.scores_by_seed.values())
-        result = result.model_copy(
-            update={"controls": {job.out.name: _evaluated(job, runs, lowest) for job in controls}}
-        )
+        result = result.model_copy(update={"controls": {job.out.name: _evaluated(job, lowest) for job in controls}})
         result.write(out / RESULTS)
     return result
 
 
-def _evaluated(job: Job, runs: int, lowest: float) -> Result:
+def _evaluated(job: Job, lowest: float) -> Result:
     """What is kept of a control's result; that every seed of it diverged is a result too."""
     try:
-        found = evaluate_task(job.prepared, job.out, runs)
+        found = evaluate_task(job.prepared, job.out)
     except NoneEnded as error:
         console.warn(f"{CONTROLS[job.out.name]}: {error.message}")
         return Result(median=None, scores_by_seed={}, diverged=error.seeds, every_seed_above=None)

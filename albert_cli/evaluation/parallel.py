@@ -25,7 +25,6 @@ from albert_cli.training.task_setup import Prepared, Request
 class Job:
     """A task to be fine-tuned with every seed: as the user names it, made ready, and where its runs go."""
 
-    request: Request
     task: str
     prepared: Prepared
     out: Path
@@ -57,7 +56,7 @@ def train(jobs: Sequence[Job], nproc: int) -> None:
 
 
 def _runs(job: Job) -> list[pool.Job[float | None]]:
-    prepared, request = job.prepared, job.request
+    prepared, request = job.prepared, job.prepared.request
     start = prepared.start.directory if prepared.start else None
     if prepared.start_note:
         request = replace(request, overrides=(*request.overrides, f"start_from={PRETRAINED}"))
@@ -66,7 +65,7 @@ def _runs(job: Job) -> list[pool.Job[float | None]]:
             f"{run_directory(job.out, seed)}: {job.task} seed {seed}", _fine_tuned,
             (request, job.task, start, prepared.start_note, run_directory(job.out, seed), seed),
         )
-        for seed in seeds(prepared, request.runs)
+        for seed in seeds(prepared)
     ]  # fmt: skip
 
 

@@ -76,7 +76,7 @@ def search(request: Request, task: str, lists: Sequence[str], out: Path) -> Sear
         folder = out / f"start-{job.prepared.recipe.start_from}"
         found[i] = replace(job, prepared=with_intermediate(job.prepared, folder, request.overrides))
     parallel.train(found, request.nproc)
-    result = _results(points, found, request.runs, budget)
+    result = _results(points, found, budget)
     result.write(out / RESULTS)
     return result
 
@@ -93,7 +93,7 @@ def _combination(request: Request, task: str, point: Combination, out: Path) -> 
         hint = "search from a pretrained checkpoint"
         raise ConfigError(f"{request.checkpoint}: is fine-tuned for {prepared.task.title} already", hint)
     _ = prepared.inputs.examples  # what is wrong with them is found out before anything is trained
-    return Job(request, task, prepared, out / _folder(point))
+    return Job(task, prepared, out / _folder(point))
 
 
 def _budget(found: Sequence[Job], request: Request) -> dict[str, int]:
@@ -109,13 +109,13 @@ def _budget(found: Sequence[Job], request: Request) -> dict[str, int]:
     return {"combinations": len(found), "runs": runs, "steps": steps}
 
 
-def _results(search: Sequence[Combination], found: Sequence[Job], runs: int, budget: dict[str, int]) -> Search:
+def _results(search: Sequence[Combination], found: Sequence[Job], budget: dict[str, int]) -> Search:
     """Every combination, and the best of those with a score; that every seed of one diverges is a result too."""
     points, ended, failed = [], [], []
     for combination, job in zip(search, found, strict=True):
         values, directory = dict(combination), _folder(combination)
         try:
-            result = evaluate_task(job.prepared, job.out, runs)
+            result = evaluate_task(job.prepared, job.out)
         except NoneEnded as error:
             console.warn(error.message)
             failed.append(error)

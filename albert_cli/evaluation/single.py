@@ -63,7 +63,7 @@ def _is_scored(prepared: Prepared) -> bool:
     return True
 
 
-def evaluate_task(prepared: Prepared, out: Path, runs: int) -> Result:
+def evaluate_task(prepared: Prepared, out: Path) -> Result:
     """The task's result, which is written below `out` with all that leads to it.
 
     Raises `NoneEnded` where every seed diverged.
@@ -77,7 +77,7 @@ def evaluate_task(prepared: Prepared, out: Path, runs: int) -> Result:
             f"{found.directory}: was fine-tuned for {what} ({', '.join(found.labels)}); "
             f"{prepared.task.title} is trained from its encoder"
         )
-    return _median_of_runs(prepared, out, runs)
+    return _median_of_runs(prepared, out)
 
 
 def refuse_foreign(out: Path, *own: str) -> None:
@@ -90,10 +90,10 @@ def refuse_foreign(out: Path, *own: str) -> None:
 # ---------------------------------------------------------------- a checkpoint to start from
 
 
-def seeds(prepared: Prepared, runs: int) -> range:
-    """The seeds of k runs: from the recipe's own on."""
+def seeds(prepared: Prepared) -> range:
+    """The seeds of the runs that were asked for: from the recipe's own on."""
     first = prepared.recipe.train.seed
-    return range(first, first + runs)
+    return range(first, first + prepared.request.runs)
 
 
 def run_directory(out: Path, seed: int) -> Path:
@@ -120,10 +120,10 @@ def model_of(name: str, request: Request, out: Path, tasks: Mapping[str, Result]
     return str(best_run(out / name, tasks[name])) if tasks[name].kind == "eval" else request.checkpoint
 
 
-def _median_of_runs(prepared: Prepared, out: Path, runs: int) -> Result:
+def _median_of_runs(prepared: Prepared, out: Path) -> Result:
     refuse_foreign(out, RESULTS, "run-*", FOLDER, prepared.recipe.start_from)
     results = []
-    for seed in seeds(prepared, runs):
+    for seed in seeds(prepared):
         results.append(found := run_seed(prepared, run_directory(out, seed), seed))
         if found.diverged:
             what, there = f"{prepared.task.title} seed {seed}", run_directory(out, seed)

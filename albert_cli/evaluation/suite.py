@@ -59,10 +59,10 @@ def evaluate(request: Request, task: str, out: Path, submission_file: Path | Non
     prepared = prepare_task(request, task)
     if not prepared.for_scoring:
         refuse_foreign(out, RESULTS, "run-*", FOLDER, prepared.recipe.start_from)  # before hours of MNLI
-    beside = controls.jobs(request, task, prepared, out, out)
+    beside = controls.jobs(task, prepared, out, out)
     prepared = with_intermediate(prepared, out / prepared.recipe.start_from)
-    parallel.train([parallel.Job(request, task, prepared, out), *beside], request.nproc)
-    return controls.evaluate_beside(prepared, out, request.runs, beside)
+    parallel.train([parallel.Job(task, prepared, out), *beside], request.nproc)
+    return controls.evaluate_beside(prepared, out, beside)
 
 
 def evaluate_suite(request: Request, out: Path) -> Suite:
@@ -82,7 +82,7 @@ def evaluate_suite(request: Request, out: Path) -> Suite:
     results = _evaluate(request, first, out, failed)
     if started := [failed[name] for name in map(intermediate_task, ready.values()) if name in failed]:
         raise started[0]
-    others = {name: _started(ready[name], request, out, results, left_out) for name in ready if name not in first}
+    others = {name: _started(ready[name], out, results, left_out) for name in ready if name not in first}
     results |= _evaluate(request, others, out, failed)
     for error in failed.values():
         raise error
@@ -116,9 +116,8 @@ def _with_data(request: Request) -> tuple[dict[str, Prepared], dict[str, str]]:
     return ready, left_out
 
 
-def _started(
-    prepared: Prepared, request: Request, out: Path, results: Mapping[str, Result], left_out: dict[str, str]
-) -> Prepared:
+def _started(prepared: Prepared, out: Path, results: Mapping[str, Result], left_out: Mapping[str, str]) -> Prepared:
+    """The task with the encoder of the best run of the one that it starts from."""
     name = intermediate_task(prepared)
     assert name is not None
     if name not in results:
@@ -130,13 +129,13 @@ def _evaluate(
     request: Request, tasks: Mapping[str, Prepared], out: Path, failed: dict[str, NoneEnded]
 ) -> dict[str, Result]:
     """The results of those tasks of which a seed ended; the others' errors go into `failed`."""
-    beside = {name: controls.jobs(request, name, prepared, out / name, out) for name, prepared in tasks.items()}
-    jobs = [[parallel.Job(request, name, prepared, out / name), *beside[name]] for name, prepared in tasks.items()]
+    beside = {name: controls.jobs(name, prepared, out / name, out) for name, prepared in tasks.items()}
+    jobs = [[parallel.Job(name, prepared, out / name), *beside[name]] for name, prepared in tasks.items()]
     parallel.train(list(chain.from_iterable(jobs)), request.nproc)
     results = {}
     for name, prepared in tasks.items():
         try:
-            results[name] = controls.evaluate_beside(prepared, out / name, request.runs, beside[name])
+            results[name] = controls.evaluate_beside(prepared, out / name, beside[name])
         except NoneEnded as error:
             console.warn(error.message)
             failed[name] = error
@@ -149,7 +148,7 @@ def _diagnostics(request: Request, out: Path, tasks: Mapping[str, Result]) -> Re
     if (mnli := model_of(str(TASKS[name].classifier_of), request, out, tasks)) is None:
         return None
     try:
-        return evaluate_task(prepare_task(answering(request, mnli), name), out / name, 1)
+        return evaluate_task(prepare_task(answering(request, mnli), name), out / name)
     except MissingData as error:
         console.note(f"{TASKS[name].title} is left out: {error.message}")
         return None

@@ -30,9 +30,8 @@ class _Row:
     def to_json(self) -> dict[str, object]:
         """For `--json`."""
         found = {"variant": self.variant, "seed": self.seed, "task": self.task, "stage": self.stage}
-        if self.cost is not None:
-            found |= {**asdict(self.cost), "device_hours": self.hours, "disk_bytes": self.cost.disk}
-        return {key: value for key, value in found.items() if value is not None and key != "disk"}
+        cost = {**asdict(self.cost), "device_hours": self.hours} if self.cost else {}
+        return {key: value for key, value in (found | cost).items() if value is not None}
 
 
 def describe(plan: Plan) -> tuple[dict[str, Any], str]:
@@ -91,15 +90,15 @@ class Decision:
     `device_hours` are of the runs that the claim compares, with what they start from and their tasks, two seeds each.
     """
 
-    says: str
     why: str
     device_hours: float
 
     def to_json(self, claim: Claim) -> dict[str, object]:
         """For `--json`."""
-        conditions = [str(condition) for condition in claim.all_conditions]
-        about = {"says": claim.says, "conditions": conditions, "margin": claim.margin}
-        return about | {
+        return {
+            "says": claim.says,
+            "conditions": [str(condition) for condition in claim.all_conditions],
+            "margin": claim.margin,
             "can_be_decided": not self.why,
             "why_not": self.why,
             "device_hours_to_decide": self.device_hours,
@@ -118,7 +117,7 @@ def decision(plan: Plan, claim: Claim) -> Decision:
     references = [name.partition(".") for condition in claim.all_conditions for name in condition.references]
     names, metrics = {name for name, _, _ in references}, {metric for _, _, metric in references}
     if metrics <= EXACT:
-        return Decision(claim.says, "", 0.0)
+        return Decision("", 0.0)
     rests_on = {name: {v.after, v.teacher, *v.members} for name, v in plan.experiment.variants.items()}
     while more := {other for name in names for other in rests_on[name] if other} - names:
         names |= more  # with all that they start from
@@ -132,7 +131,7 @@ def decision(plan: Plan, claim: Claim) -> Decision:
         why = "its tasks have no files here; --tasks names their folder"
     elif seeds < 2:
         why = "one seed gives no spread; --seeds 2 or more"
-    return Decision(claim.says, why, hours / seeds * 2)
+    return Decision(why, hours / seeds * 2)
 
 
 # ---------------------------------------------------------------- in words
@@ -166,7 +165,7 @@ def _sums(rows: Sequence[_Row]) -> tuple[int, float, float, int]:
     """Tokens, FLOPs, device-hours, and bytes of disk."""
     costs = [row.cost for row in rows if row.cost]
     hours = sum(row.hours for row in rows if row.cost)
-    return sum(c.tokens for c in costs), sum(c.flops for c in costs), hours, sum(c.disk for c in costs)
+    return sum(c.tokens for c in costs), sum(c.flops for c in costs), hours, sum(c.disk_bytes for c in costs)
 
 
 def _kind(plan: Plan) -> str:

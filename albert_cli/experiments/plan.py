@@ -58,7 +58,7 @@ class Cost:
     steps: int
     tokens: int
     flops: float
-    disk: int
+    disk_bytes: int
 
 
 @dataclass(frozen=True)

@@ -59,32 +59,15 @@ def probe(
     vocabulary.
     """
     found = hub.read(hub.find(checkpoint))
-    vocabulary, positions = hub.vocabulary_of(found), found.config.max_position_embeddings
-    verify_data(data)
-    heldout = TokenCorpus.open(data, "heldout")
-    corpus = heldout if heldout.tokens else TokenCorpus.open(data, "train")
-    if corpus.tokens == 0:
-        raise InputError(f"{data}: holds no text to score on")
-    if Vocabulary.load(corpus.vocabulary_dir).fingerprint != vocabulary.fingerprint:
-        raise ConfigError(f"{data}: has another vocabulary than {checkpoint}", "make the data with the checkpoint's")
-    recipe, known = found.directory / "recipe.toml", {field.name for field in dataclasses.fields(PairSettings)}
-    own = config.read_recipe(str(recipe)).get("data", {}) if recipe.is_file() else {}
-    trained = {"max_seq_length": min(512, positions)} | {key: value for key, value in own.items() if key in known}
-    pairs = config.load(ProbeRecipe, {"data": trained}, overrides).data
-    if pairs.max_seq_length > positions:
-        raise ConfigError(
-            f"data.max_seq_length is {pairs.max_seq_length}, but the model has only {positions} positions",
-            f"-s data.max_seq_length={positions}",
-        )
+    asked, pairs = _text(data, hub.vocabulary_of(found), checkpoint), _pairs(found, overrides)
     target = choose_device(device)
     torch.manual_seed(0)  # a head that the checkpoint lacks is drawn the same way every time
     model = PretrainingModel(found.config)
     hub.load_into(model, found)
     model.to(target).eval()
     settings = TrainSettings(eval_sequences=sequences, micro_batch_size=_MICRO_BATCH)
-    entropy = read_facts(data)["unigram_entropy_nats"] if heldout.tokens else corpus.unigram_entropy()
     measured = PretrainRecipe(model=found.config, data=pairs, train=settings)
-    job = PretrainingJob(model, measured, PretrainingText(corpus, corpus, vocabulary, entropy))
+    job = PretrainingJob(model, measured, asked)
     sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
     of_blocks = ("encoder.attention.", "encoder.feed_forward.")  # LayerNorms included
     return {
@@ -99,6 +82,34 @@ def probe(
         **_layers(job),
         **({"depths": _depths(job, layers)} if layers else {}),
     }
+
+
+def _text(data: Path, vocabulary: Vocabulary, checkpoint: str) -> PretrainingText:
+    """What is asked: the held-out text of a data directory, all of it where nothing is held out."""
+    verify_data(data)
+    heldout = TokenCorpus.open(data, "heldout")
+    corpus = heldout if heldout.tokens else TokenCorpus.open(data, "train")
+    if corpus.tokens == 0:
+        raise InputError(f"{data}: holds no text to score on")
+    if Vocabulary.load(corpus.vocabulary_dir).fingerprint != vocabulary.fingerprint:
+        raise ConfigError(f"{data}: has another vocabulary than {checkpoint}", "make the data with the checkpoint's")
+    entropy = read_facts(data)["unigram_entropy_nats"] if heldout.tokens else corpus.unigram_entropy()
+    return PretrainingText(corpus, corpus, vocabulary, entropy)
+
+
+def _pairs(found: hub.Checkpoint, overrides: Sequence[str]) -> PairSettings:
+    """How examples are drawn: as for the checkpoint's own run, below the overrides."""
+    recipe, known = found.directory / "recipe.toml", {field.name for field in dataclasses.fields(PairSettings)}
+    own = config.read_recipe(str(recipe)).get("data", {}) if recipe.is_file() else {}
+    positions = found.config.max_position_embeddings
+    trained = {"max_seq_length": min(512, positions)} | {key: value for key, value in own.items() if key in known}
+    pairs = config.load(ProbeRecipe, {"data": trained}, overrides).data
+    if pairs.max_seq_length > positions:
+        raise ConfigError(
+            f"data.max_seq_length is {pairs.max_seq_length}, but the model has only {positions} positions",
+            f"-s data.max_seq_length={positions}",
+        )
+    return pairs
 
 
 @torch.inference_mode()

@@ -89,9 +89,9 @@ def reproduce(
         raise InputError(why, _other_text(plan))
     for task, why in plan.left_out.items():
         console.warn(f"{task} is left out: {why}")
-    for expected in (decision(plan, claim) for claim in plan.claims):
-        if expected.why:
-            console.warn(f"this run cannot decide: {expected.says} {expected.why}")
+    for claim in plan.claims:
+        if why := decision(plan, claim).why:
+            console.warn(f"this run cannot decide: {claim.says} {why}")
     places = jobs if jobs is not None else max(1, gpus // request.nproc)
     with store.lock(request.out):
         # One at a time, with the cores or the GPU that a run has: what stood beside it would be measured too.

@@ -51,7 +51,8 @@ class Source(Protocol):
 class Task(ABC, Generic[E, F, O]):
     """A task of examples E, encoded as features F, answered by outputs O (of all examples, in their order).
 
-    `labels` name the classes in the order of the logits; the first of `metrics` selects the best checkpoint;
+    `labels` name the classes in the order of the logits; the first of `metrics` selects the best checkpoint, and stands
+    in the paper's tables (MNLI: matched alone, §4.2.2) unless others are `published` there.
     `dev_splits` and `test_splits` name the further splits after the main one. `classifier_of` names the task whose
     fine-tuned models answer this one too: one without training data of its own, or a part of that task. A task that was
     made of a checkpoint, to predict, has no `source`.
@@ -67,6 +68,7 @@ class Task(ABC, Generic[E, F, O]):
     dev_splits: tuple[str, ...] = ("dev",)
     test_splits: tuple[str, ...] = ("test",)
     classifier_of: str | None = None
+    published: tuple[str, ...] = ()
     is_made_of_text: bool = False  # its source takes any text, as `albert data` does, in the place of labelled files
 
     noun: ClassVar[str] = "inputs"  # what may be cut
@@ -198,6 +200,9 @@ class Task(ABC, Generic[E, F, O]):
         features = self.encode(examples, vocabulary, max_seq_length)
         lines = self.prediction_lines(examples, self.predict(model, features, device), scored=False)
         return lines, features.truncated, int(features.lengths.max(initial=0))
+
+
+AnyTask = Task[Any, Any, Any]
 
 
 def evaluation_batches(features: Features, device: torch.device) -> Iterator[tuple[Int64, PackedBatch, Any]]:

@@ -241,15 +241,10 @@ def text_example(line: Line, inputs: int = 0) -> Example:
     It has `text` (or `text_a`) and perhaps `text_pair` (or `text_b`) and `id`. `inputs` is the number of texts that the
     model was fine-tuned on; 0 takes either. Raises `InputError` naming file and line.
     """
-    if line.file.endswith(".jsonl"):
-        value = line.values()
-        text, pair = value.get("text", value.get("text_a")), value.get("text_pair", value.get("text_b"))
-        if not isinstance(text, str) or not isinstance(pair, str | None):
-            raise InputError(f'{line.where}: needs a string "text"', 'each line: {"text": "…", "text_pair": "…"}')
-        example = Example(text, pair, None, str(value.get("id", line.number)))
-    else:
-        text, tab, rest = line.text.partition("\t")
-        example = Example(text, rest if tab else None, None, str(line.number))
+    text, pair, identifier = line.fields(("text", "text_a"), ("text_pair", "text_b"))
+    if not isinstance(text, str) or not isinstance(pair, str | None):
+        raise InputError(f'{line.where}: needs a string "text"', 'each line: {"text": "…", "text_pair": "…"}')
+    example = Example(text, pair, None, identifier)
     if inputs and inputs != (1 if example.text_b is None else 2):
         got, wanted = ("one text", "two texts")[example.text_b is not None], _INPUTS[inputs - 1]
         raise InputError(f"{line.where}: {got}, but the model was fine-tuned on {wanted}", _REMEDIES[inputs - 1])

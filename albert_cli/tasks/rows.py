@@ -36,6 +36,15 @@ class Line:
         """The line as a JSON object; raises `InputError` for anything else."""
         return parse_object(self.text, self.where, 'each line of .jsonl is one: {"text": "…"}')
 
+    def fields(self, first: Sequence[str], second: Sequence[str]) -> tuple[Any, Any, str]:
+        """Two fields and the id: of `.jsonl` under the first of their names that is there, else around a tab."""
+        if self.file.endswith(".jsonl"):
+            value = self.values()
+            a, b = (next((value[name] for name in names if name in value), None) for names in (first, second))
+            return a, b, str(value.get("id", self.number))
+        text, tab, rest = self.text.partition("\t")
+        return text, rest if tab else None, str(self.number)
+
 
 @dataclass(frozen=True)
 class Rows:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from albert_cli.config import suggestion
 from albert_cli.errors import CheckpointError, ConfigError
 from albert_cli.model import hub
-from albert_cli.tasks.base import Task
+from albert_cli.tasks.base import AnyTask
 from albert_cli.tasks.glue import GLUE, SCORED
 from albert_cli.tasks.race import RACE
 from albert_cli.tasks.recall import RECALL
@@ -15,11 +13,11 @@ from albert_cli.tasks.squad.task import SQUAD
 
 __all__ = ["KINDS", "SCORED", "TASKS", "find_task", "task_of_checkpoint"]
 
-TASKS: dict[str, Task[Any, Any, Any]] = {**GLUE, **SQUAD, **RACE, RECALL.name: RECALL}
+TASKS: dict[str, AnyTask] = {**GLUE, **SQUAD, **RACE, RECALL.name: RECALL}
 KINDS = tuple(dict.fromkeys(type(task) for task in TASKS.values()))
 
 
-def find_task(name: str) -> Task[Any, Any, Any]:
+def find_task(name: str) -> AnyTask:
     """The task of a name of `TASKS`; one's own table is opened by `table.open_table`.
 
     Raises `ConfigError` for an unknown name, with the nearest known one.
@@ -30,7 +28,7 @@ def find_task(name: str) -> Task[Any, Any, Any]:
     raise ConfigError(f"no task is called {name!r}", suggestion(name, known) or f"tasks: {', '.join(known)}")
 
 
-def task_of_checkpoint(found: hub.Checkpoint) -> Task[Any, Any, Any]:
+def task_of_checkpoint(found: hub.Checkpoint) -> AnyTask:
     """The task that a checkpoint's head answers, to predict with it; raises `CheckpointError` where it has no head."""
     for kind in KINDS:
         if (task := kind.of_checkpoint(found)) is not None:

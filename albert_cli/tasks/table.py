@@ -11,7 +11,7 @@ from typing import Any
 from albert_cli import console
 from albert_cli.errors import ConfigError, InputError
 from albert_cli.random import text_share
-from albert_cli.tasks.base import Task
+from albert_cli.tasks.base import AnyTask
 from albert_cli.tasks.choice import Choice, ChoiceExample
 from albert_cli.tasks.classification import Classification, Example
 from albert_cli.tasks.columns import (
@@ -32,7 +32,7 @@ _SUFFIXES = (".tsv", ".csv", ".jsonl", ".parquet")
 _FILE_NAMES = {"train": ("train",), "dev": ("dev", "validation"), "test": ("test",)}
 
 
-def open_table(settings: TableSettings, data: str | None = None, known: tuple[str, ...] = ()) -> Task[Any, Any, Any]:
+def open_table(settings: TableSettings, data: str | None = None, known: tuple[str, ...] = ()) -> AnyTask:
     """The task of one's own table: finds the files, reads train, and decides on columns, kind and classes.
 
     `data` is a folder, a single file (then train) or `hf:NAME[:CONFIG]`; `known` are the outputs of a model, for

@@ -19,7 +19,7 @@ from albert_cli.model import card, hub
 from albert_cli.model.config import ModelConfig
 from albert_cli.ranks import Group
 from albert_cli.results import RESULTS, Result
-from albert_cli.tasks.base import Array, Task
+from albert_cli.tasks.base import AnyTask, Array
 from albert_cli.training import checkpoint, run
 from albert_cli.training.checkpoint import TrainState
 from albert_cli.training.device import use_threads
@@ -150,7 +150,7 @@ def _train(prepared: Prepared, recipe: FinetuneRecipe, out: Path, status: run.St
     store.write_text(out / "recipe.toml", text)
     group = Group()
     _drop_states_without_their_best(out)
-    state = run.resume_state(out, optimizer, lambda d: hub.load_into(model, hub.read(d), "all"), group, p.parents)
+    state = run.resume_state(out, model, optimizer, group, p.parents)
     run.running(out, status, state.step, p.schedule.total_steps)
     Loop(job, optimizer, p.schedule, out, group, f"{p.task.title} seed {seed}", p.parents, state).run()
     best = _best(out, state.best_step)
@@ -171,7 +171,7 @@ def _train(prepared: Prepared, recipe: FinetuneRecipe, out: Path, status: run.St
 
 
 def collapse_reason(
-    task: Task[Any, Any, Any], outputs: Any, dev: Any, train: Sequence[Any], journal: Path, result: Result
+    task: AnyTask, outputs: Any, dev: Any, train: Sequence[Any], journal: Path, result: Result
 ) -> str | None:
     """Why a run counts as collapsed, in a few words: constant predictions, or a loss at chance. None for any other.
 

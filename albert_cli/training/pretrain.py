@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -119,10 +119,8 @@ class Pretraining:
             optimizer = make_optimizer(job.model, recipe.optimizer)
             if self.group.rank == 0:
                 store.write_text(out / "recipe.toml", job.recipe)
-            state = run.resume_state(
-                out, optimizer, lambda d: hub.load_into(job.model, hub.read(d), "all"), self.group, parents,
-                begin=lambda: self.begin(job, optimizer, out),
-            )  # fmt: skip
+            begin = partial(self.begin, job, optimizer, out)
+            state = run.resume_state(out, job.model, optimizer, self.group, parents, begin)
             run.running(out, status, state.step, recipe.schedule.total_steps)
             job.last_metrics = _last_evaluation(out, state.step)
             hints = Hints(self.text.train.unigram_entropy(), recipe.schedule.warmup)

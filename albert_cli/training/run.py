@@ -9,10 +9,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
+from torch import nn
 from torch.optim import Optimizer
 
 from albert_cli import __version__, config, console, store
 from albert_cli.errors import AlbertError, BusyError, ConfigError
+from albert_cli.model import hub
 from albert_cli.ranks import Group, is_main
 from albert_cli.training import checkpoint
 from albert_cli.training.checkpoint import TrainState
@@ -72,8 +74,8 @@ def keep_auto(train: TrainSettings, old: Mapping[str, Any] | None) -> TrainSetti
 
 def resume_state(
     out: Path,
+    model: nn.Module,
     optimizer: Optimizer,
-    load_model: Callable[[Path], object],
     group: Group,
     parents: Mapping[str, str],
     begin: Callable[[], TrainState] = TrainState,
@@ -90,7 +92,7 @@ def resume_state(
     if step < 0:
         return begin()
     directory = checkpoint.step_directory(out, step)
-    load_model(directory)
+    hub.load_into(model, hub.read(directory), "all")
     state = checkpoint.restore(directory, optimizer)
     console.note(f"{out}: going on from step {state.step}")
     return state

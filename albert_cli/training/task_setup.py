@@ -21,7 +21,7 @@ from albert_cli.model.encoder import Encoder
 from albert_cli.model.matching import PLACES, check_count_heads, count_words
 from albert_cli.random import epoch_order
 from albert_cli.results import Result
-from albert_cli.tasks.base import PREDICTIONS, Task, fingerprint
+from albert_cli.tasks.base import PREDICTIONS, AnyTask, fingerprint
 from albert_cli.tasks.features import Features
 from albert_cli.tasks.spec import find_task
 from albert_cli.tasks.table import open_table
@@ -62,7 +62,7 @@ class Inputs:
     first) a `part` may be taken, drawn by `seed`.
     """
 
-    task: Task[Any, Any, Any]
+    task: AnyTask
     data: str | None
     splits: tuple[str | None, ...]  # None: data to train on, which the task does not have
     vocabulary: Vocabulary
@@ -127,7 +127,7 @@ def _examples(inputs: Inputs) -> dict[str, list[Any]]:
     return found
 
 
-def _without_training_data(task: Task[Any, Any, Any]) -> InputError:
+def _without_training_data(task: AnyTask) -> InputError:
     if task.classifier_of:
         hint = f"name one as --checkpoint: albert finetune {task.classifier_of} makes it"
         model = find_task(task.classifier_of).title
@@ -159,7 +159,7 @@ class Prepared:
     start_note: str | None = None  # why the start is another than the recipe asked for
 
     @property
-    def task(self) -> Task[Any, Any, Any]:
+    def task(self) -> AnyTask:
         """What is trained or scored."""
         return self.inputs.task
 
@@ -335,7 +335,7 @@ def _open(directory: Path, files: tuple[tuple[str, int, int], ...]) -> tuple[hub
 def prepared_by(
     recipe: FinetuneRecipe,
     request: Request,
-    task: Task[Any, Any, Any],
+    task: AnyTask,
     checkpoint: hub.Checkpoint,
     vocabulary: Vocabulary,
     *,

@@ -107,10 +107,10 @@ def test_a_control_that_diverges_keeps_nothing_from_being_shown(
 ) -> None:
     from albert_cli.evaluation.single import NoneEnded, evaluate_task
 
-    def failing(prepared: Any, out: Path, runs: int) -> Any:
+    def failing(prepared: Any, out: Path) -> Any:
         if prepared.recipe.model.initial == "random":
             raise NoneEnded("CoLA", {"0": "step 3"})
-        return evaluate_task(prepared, out, runs)
+        return evaluate_task(prepared, out)
 
     monkeypatch.setattr(controls, "evaluate_task", failing)
     result = evaluate("cola", str(run), str(glue), tmp_path / "out", 1, ONCE, "cpu", controlled=["random"])
