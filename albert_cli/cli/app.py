@@ -38,7 +38,12 @@ _COMMON: dict[str, tuple[str, str]] = {
     "debug": ("--debug", "Show the traceback of an error."),
 }
 # The system refuses a path that was named: no bug of ours.
-_REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG)
+_REFUSED = (
+    errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP,
+    errno.ENOENT, errno.ENODEV, errno.EIO, errno.ESTALE,
+)  # fmt: skip
+# How torch's messages begin where an allocation failed; other words than the first may come from a file's name.
+_NO_MEMORY = re.compile(r"\[enforce fail at alloc_cpu|(CUDA|HIP|MPS)( backend| error:)? out of memory|unable to mmap")
 
 
 def _version(wanted: bool) -> None:
@@ -105,9 +110,9 @@ def report(error: BaseException) -> int:
         message, code = f"{type(error).__name__}: {error}", 1
     if ranks.another_prints(message, and_ends_us=not isinstance(error, Interrupted)):
         return code
-    print(f"error: {message}", file=sys.stderr)
+    print(f"error: {console.harmless(message)}", file=sys.stderr)
     if hint:
-        print(f"hint: {hint}", file=sys.stderr)
+        print(f"hint: {console.harmless(hint)}", file=sys.stderr)
     return code
 
 
@@ -117,12 +122,22 @@ def _known(error: BaseException) -> AlbertError | None:
         return error
     if isinstance(error, OSError) and error.errno in _REFUSED and error.filename:
         return InputError(f"{error.filename}: {error.strerror}", "check the path and its permissions")
-    if isinstance(error, MemoryError) or re.search("out of memory|can't allocate memory", str(error)):
+    if _is_for_want_of_memory(error):
         reason = str(error).strip().partition("\n")[0] or "nothing is left"
         hint = "a smaller -s train.micro_batch_size needs less and computes the same"
         return AlbertError(f"out of memory: {reason}", hint)
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        return AlbertError(f"too many files are open ({error.strerror})", "allow more: ulimit -n 4096")
     if type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
         from albert_cli.training.device import compilation_error
 
         return AlbertError(compilation_error(error), "-s train.compile=off computes the same without, slower")
     return None
+
+
+def _is_for_want_of_memory(error: BaseException) -> bool:
+    """Whether the memory was exhausted, by the kind of the error."""
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    torch_says = isinstance(error, RuntimeError) and _NO_MEMORY.match(str(error)) is not None
+    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or torch_says

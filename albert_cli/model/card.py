@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from albert_cli import __version__, store
+from albert_cli import __version__, console, store
 from albert_cli.counting.costs import count
 from albert_cli.model.config import OWN_MODEL_TYPE, ModelConfig
 from albert_cli.model.hub import written_type
@@ -39,7 +39,7 @@ def pretrained(config: ModelConfig, sentence_loss: str, metrics: Mapping[str, fl
 def _measure(name: str) -> str:
     """`mlm_loss` is of the held-out text, `NAME/mlm_loss` of another corpus."""
     corpus, slash, measure = name.rpartition("/")
-    return f"{corpus if slash else 'held-out'} {measure.replace('_', ' ')}"
+    return f"{console.as_markdown(corpus) if slash else 'held-out'} {measure.replace('_', ' ')}"
 
 
 def finetuned(config: ModelConfig, task: str, metrics: Mapping[str, float], recipe: str, architecture: str) -> str:
@@ -47,7 +47,7 @@ def finetuned(config: ModelConfig, task: str, metrics: Mapping[str, float], reci
     scores = "\n".join(f"| dev {name} | {value:.4f} |" for name, value in metrics.items())
     return _card(
         _PIPELINES.get(architecture, "text-classification"),
-        f"A {_shape(config)} fine-tuned on {task}.",
+        f"A {_shape(config)} fine-tuned on {console.as_markdown(task)}.",
         f"| measure | value |\n| --- | ---: |\n{scores}\n",
         _loading(config, f"AutoModel{architecture}"),
         recipe,
