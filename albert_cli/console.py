@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
 import textwrap
@@ -27,6 +28,9 @@ class _Settings:
 
 
 settings = _Settings()
+# Control codes of both ranges, line separators, and what turns the direction of writing around.
+_OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+_COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")
 _SECONDS_BETWEEN_LINES = 15.0
 
 
@@ -49,25 +53,50 @@ def has_colour(stream: object = None) -> bool:
 def note(text: str) -> None:
     """Say something in passing (stderr; silent under `--quiet`)."""
     if is_main() and not settings.quiet:
-        print(text, file=sys.stderr, flush=True)
+        print(harmless(text), file=sys.stderr, flush=True)
 
 
 def warn(text: str) -> None:
     """Say something that the user should know (stderr, also under `--quiet`)."""
     if is_main():
-        print(f"warning: {text}", file=sys.stderr, flush=True)
+        print(f"warning: {harmless(text)}", file=sys.stderr, flush=True)
 
 
-def emit(data: Mapping[str, object], text: str) -> None:
-    """Print the verb's result on stdout: one JSON object under `--json`, the text otherwise."""
+def emit(data: Mapping[str, object], text: str, *, coloured: bool = False) -> None:
+    """Print the verb's result on stdout: one JSON object under `--json`, the text otherwise.
+
+    Where the text is `coloured`, the sequences that do this are obeyed, and no other.
+    """
     if is_main():
-        print(json.dumps(data, ensure_ascii=False) if settings.json else text, flush=True)
+        parts = _COLOUR.split(text) if coloured else [text]
+        shown = "".join(part if _COLOUR.fullmatch(part) else harmless(part) for part in parts)
+        print(harmless_json(json.dumps(data, ensure_ascii=False)) if settings.json else shown, flush=True)
 
 
 def emit_part(text: str) -> None:
     """Print a part of the verb's result before the rest is known; nothing under `--json`."""
     if is_main() and not settings.json:
-        print(text, flush=True)
+        print(harmless(text), flush=True)
+
+
+def harmless(text: str) -> str:
+    """The text with nothing in it that a terminal would obey, or that would show it in another order than it has.
+
+    Tabs and line ends stay; all that is printed passes here, since names, labels and text come from strangers.
+    """
+    return _OBEYED.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+def harmless_json(line: str) -> str:
+    """A line of JSON with what a terminal would obey as escapes: read again, it is the same."""
+    return _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", line)
+
+
+def as_markdown(text: str) -> str:
+    """The text on one line, with a backslash before whatever could be read as markup, of Markdown or of HTML."""
+    escaped = re.sub(r"([\\`*_{}\[\]<>#|~$&!])", r"\\\1", " ".join(harmless(text).split()))
+    # A line of digits and a full stop, or of a hyphen or plus, would begin a list.
+    return re.sub(r"^(\d+)([.)])(?=\s)|^([-+=])(?=\s|=*$)", r"\1\\\2\3", escaped)
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
@@ -140,7 +169,7 @@ class Progress:
         left = ""
         if self._total and done > self._before:
             left = f", {duration((now - self._start) * (self._total - done) / (done - self._before))} left"
-        print(f"{self._label}{share} {text}{left}", file=sys.stderr, flush=True)
+        print(harmless(f"{self._label}{share} {text}{left}"), file=sys.stderr, flush=True)
 
 
 @contextmanager
@@ -156,9 +185,9 @@ def progress(label: str, total: float | None = None, done: float = 0) -> Iterato
     from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as RichProgress
 
-    columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TaskProgressColumn())
-    rest = (TimeRemainingColumn(compact=True), TextColumn("{task.fields[text]}"))
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(bar_width=24), TaskProgressColumn())
+    rest = (TimeRemainingColumn(compact=True), TextColumn("{task.fields[text]}", markup=False))
     with RichProgress(*columns, *rest, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(label, total=total, completed=int(done), text="")
-        shown.draw = lambda done, text: bar.update(task, completed=done, text=text)
+        task = bar.add_task(harmless(label), total=total, completed=int(done), text="")
+        shown.draw = lambda done, text: bar.update(task, completed=done, text=harmless(text))
         yield shown

@@ -106,8 +106,8 @@ def text_writer(path: Path) -> Iterator[IO[str]]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a UTF-8 text file atomically."""
-    write_bytes(path, text.encode())
+    """Write a UTF-8 text file atomically; a lone surrogate, of a name that is no UTF-8, is escaped as in JSON."""
+    write_bytes(path, text.encode(errors="backslashreplace"))
 
 
 def write_json(path: Path, value: object) -> None:
@@ -397,7 +397,7 @@ def remove_leftovers(directory: Path, name: str | None = None) -> None:
     pattern = "*" if name is None else glob.escape(name)
     if directory.is_dir():
         for path in directory.glob(f".{pattern}.{'[0-9a-f]' * 8}.tmp"):
-            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
 
 
 def remove_directory(directory: Path) -> None:

@@ -31,6 +31,7 @@ from albert_cli.errors import ConfigError
 from albert_cli.machine import synchronize
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.ranks import Group, process_group
+from albert_cli.training import capacity
 from albert_cli.training.batching import BatchSettings
 from albert_cli.training.device import autocast, choose_device, place, reproducible, resolve_auto, use_threads
 from albert_cli.training.loop import MicroBatch
@@ -97,6 +98,8 @@ class _Bench:
             sequences=self.sequences,
             length=length,
         )
+        need = capacity.needed(self.recipe.model, self.train, length, self.sequences, device)
+        capacity.warn(need["memory_bytes_estimated"], self.sequences, device)
         torch.manual_seed(0)
         self.model = PretrainingModel(self.recipe.model)
         place(self.model, self.train, device)

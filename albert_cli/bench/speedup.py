@@ -22,8 +22,8 @@ from albert_cli.errors import ConfigError
 from albert_cli.model.config import PRESETS
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.model.packing import pack
+from albert_cli.training import capacity
 from albert_cli.training.device import autocast
-from albert_cli.training.plan import free_memory
 
 # Relative to BERT-large (Table 2), and relative to BERT-xlarge (first version).
 PAPER: Final[dict[str, tuple[float | None, float]]] = {
@@ -74,7 +74,7 @@ def measure(device: torch.device, precision: str, rounds: int, tokens: int = 0, 
 def buffer(names: Sequence[str], device: torch.device) -> torch.Tensor:
     """Random numbers for the weights of the largest of these presets; raises `ConfigError` where memory is short."""
     largest = max(count(PRESETS[name]).total for name in names)
-    if 0 < (free := free_memory(device)) < 9 * largest:
+    if 0 < (free := capacity.free(device)) < 9 * largest:
         raise ConfigError(
             f"{9 * largest / 1e9:.0f} GB of memory are needed, {free / 1e9:.0f} GB are free", "leave it out"
         )

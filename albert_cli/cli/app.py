@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import functools
 import inspect
 import os
@@ -41,6 +42,8 @@ _COMMON: dict[str, tuple[str, str]] = {
     "quiet": ("--quiet", "No progress and no notes."),
     "debug": ("--debug", "Show the traceback of an error."),
 }
+# How torch's messages begin where an allocation failed; other words than the first may come from a file's name.
+_NO_MEMORY = re.compile(r"\[enforce fail at alloc_cpu|(CUDA|HIP|MPS)( backend| error:)? out of memory|unable to mmap")
 
 
 def _version(wanted: bool) -> None:
@@ -109,9 +112,9 @@ def report(error: BaseException) -> int:
         return code
     if len(message) > _LONGEST:  # it quotes what is wrong, which may be anything
         message = f"{message[: _LONGEST // 2]} … {message[-_LONGEST // 4 :]}"
-    print(f"error: {message}", file=sys.stderr)
+    print(f"error: {console.harmless(message)}", file=sys.stderr)
     if hint:
-        print(f"hint: {hint}", file=sys.stderr)
+        print(f"hint: {console.harmless(hint)}", file=sys.stderr)
     return code
 
 
@@ -119,12 +122,14 @@ def _known(error: BaseException) -> AlbertError | None:
     """An error of ours, or what the system or torch refuses in our words; None for a bug."""
     if isinstance(error, AlbertError):
         return error
-    if (said := refused(error)) is not None:
-        return said
-    if isinstance(error, MemoryError) or re.search("out of memory|can't allocate memory", str(error)):
+    if _is_for_want_of_memory(error):
         reason = str(error).strip().partition("\n")[0] or "nothing is left"
         hint = "a smaller -s train.micro_batch_size needs less and computes the same"
         return AlbertError(f"out of memory: {reason}", hint)
+    if (said := refused(error)) is not None:
+        return said
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        return AlbertError(f"too many files are open ({error.strerror})", "allow more: ulimit -n 4096")
     if type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
         from albert_cli.training.device import compilation_error
 
@@ -151,3 +156,11 @@ def invoke(arguments: Sequence[str]) -> tuple[int, str]:
             console.configure(**dataclasses.asdict(before))
         printed.seek(0)
         return code, printed.read()
+
+
+def _is_for_want_of_memory(error: BaseException) -> bool:
+    """Whether the memory was exhausted, by the kind of the error."""
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    torch_says = isinstance(error, RuntimeError) and _NO_MEMORY.match(str(error)) is not None
+    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or torch_says

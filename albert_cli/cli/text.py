@@ -108,4 +108,5 @@ def inspect_directory(
     """
     from albert_cli.inspect import describe
 
-    console.emit(*describe(directory, verify=verify, examples=examples, seed=seed, step=step, recipe=recipe))
+    found = describe(directory, verify=verify, examples=examples, seed=seed, step=step, recipe=recipe)
+    console.emit(*found, coloured=True)

@@ -178,6 +178,8 @@ class TokenCorpus:
             raise CheckpointError(f"{directory}: {what}", f"albert data SOURCE --vocab DIR --out {directory}")
         facts = read_facts(directory)
         names = facts["shards"][split]
+        if any(Path(name).is_absolute() or ".." in Path(name).parts for name in names):
+            raise CheckpointError(f"{directory / 'data.json'}: names a shard outside of shards/")
         return cls(MappedShards([directory / "shards" / name for name in names], facts["dtype"]), directory)
 
     @property

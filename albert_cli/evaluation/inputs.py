@@ -12,7 +12,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from albert_cli import store
+from albert_cli import console, store
 from albert_cli.errors import InputError
 from albert_cli.tasks.rows import Line
 
@@ -76,7 +76,7 @@ def write_answers(
     with ExitStack() as stack:
         stream = sys.stdout if out is None else stack.enter_context(store.text_writer(out))
         for group in groups:
-            stream.writelines(answer(group))
+            stream.writelines(map(console.harmless_json, answer(group)) if out is None else answer(group))
             stream.flush()  # whoever reads them need not wait for more
             count += len(group)
     seconds = time.monotonic() - started

@@ -100,6 +100,8 @@ def _test_set(file: ServerFile, data: str | None) -> list[Example] | None:
             f"{task.title}: the test set has {len(examples):,} examples, GLUE's has {file.rows:,}",
             "the server refuses any other number; leave out --submission, or restore the file",
         )
+    if formula := next((e.id for e in examples if e.id.startswith(("=", "+", "-", "@"))), None):
+        raise InputError(f"{task.title}: the test set has an id that a spreadsheet computes: {formula}", "restore it")
     return examples
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from albert_cli import __version__, store
+from albert_cli import __version__, console, store
 from albert_cli.counting.costs import count
 from albert_cli.model.config import OWN_MODEL_TYPE, ModelConfig
 from albert_cli.model.hub import model_type
@@ -34,7 +34,7 @@ def pretrained(config: ModelConfig, sentence_loss: str, metrics: Mapping[str, fl
 def _measure(name: str) -> str:
     """`mlm_loss` is of the held-out text, `NAME/mlm_loss` of another corpus."""
     corpus, slash, measure = name.rpartition("/")
-    return f"{corpus if slash else 'held-out'} {measure.replace('_', ' ')}"
+    return f"{console.as_markdown(corpus) if slash else 'held-out'} {measure.replace('_', ' ')}"
 
 
 def finetuned(config: ModelConfig, task: str, metrics: Mapping[str, float], recipe: str, architecture: str) -> str:
@@ -43,7 +43,7 @@ def finetuned(config: ModelConfig, task: str, metrics: Mapping[str, float], reci
     head = re.findall("[A-Z][a-z]+", architecture.removeprefix("For").removeprefix("Beam"))  # question, answering
     return _card(
         "-".join(head).lower().replace("sequence", "text"),
-        f"A {_shape(config)} fine-tuned on {task}.",
+        f"A {_shape(config)} fine-tuned on {console.as_markdown(task)}.",
         f"| measure | value |\n| --- | ---: |\n{scores}\n",
         _loading(config, f"AutoModel{architecture}"),
         recipe,

@@ -19,6 +19,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from albert_cli import console, network, store
+from albert_cli.counting.costs import count
 from albert_cli.errors import CheckpointError, ConfigError
 from albert_cli.model.config import OWN_MODEL_TYPE, ModelConfig
 from albert_cli.text.vocabulary import Vocabulary
@@ -270,12 +271,35 @@ def read(directory: Path) -> Checkpoint:
     values = store.read_json(directory / "config.json")
     config = ModelConfig.from_hf(values, str(directory / "config.json"))
     path = directory / WEIGHTS
+    _check_size(directory, config)
     try:
         stored = load_file(path)
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{path}: cannot be read ({error})", "the weights must be in safetensors form") from None
     found = Checkpoint(directory, config, values, stored)
     return replace(found, tensors=_our_names(stored, config, found.type))
+
+
+def shape(directory: Path) -> ModelConfig:
+    """The shape of a checkpoint's model, without its weights."""
+    path = directory / "config.json"
+    return ModelConfig.from_hf(store.read_json(path), str(path))
+
+
+def _check_size(directory: Path, config: ModelConfig) -> None:
+    """Raise `CheckpointError` where the file is far too small for the encoder that config.json asks for.
+
+    A model is made before its weights are looked at: a few bytes of text could ask for a terabyte of memory.
+    """
+    path = directory / WEIGHTS
+    if not path.is_file():
+        return  # said by who reads it
+    wanted, there = count(config).without_pooler, path.stat().st_size
+    if there < wanted:  # a byte for each parameter: no format of weights that is read here has fewer
+        raise CheckpointError(
+            f"{path}: {there:,} bytes cannot hold the {wanted:,} parameters that config.json asks for",
+            "the file and its config.json do not belong together",
+        )
 
 
 def _our_names(stored: Mapping[str, Tensor], config: ModelConfig, kind: str) -> dict[str, Tensor]:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Literal
 
+from albert_cli import console
+
 if TYPE_CHECKING:
     from jinja2 import Environment
 
@@ -170,15 +172,7 @@ def markdown(page: Page) -> str:
 
 def clean(text: str) -> str:
     """Without control characters and lone surrogates, which no HTML or UTF-8 file may hold."""
-    shown = "".join(c if c >= " " or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
-    return shown.encode("utf-8", "replace").decode()
-
-
-def _as_markdown(text: str) -> str:
-    """The text on one line, with a backslash before whatever could be read as markup, of Markdown or of HTML."""
-    escaped = re.sub(r"([\\`*_{}\[\]<>#|~$&!])", r"\\\1", " ".join(clean(text).split()))
-    # A line of digits and a full stop, or of a hyphen or plus, would begin a list.
-    return re.sub(r"^(\d+)([.)])(?=\s)|^([-+=])(?=\s|=*$)", r"\1\\\2\3", escaped)
+    return console.harmless(text).encode("utf-8", "replace").decode()
 
 
 def _parts(text: Text) -> Sequence[Part]:
@@ -201,7 +195,7 @@ def _environment(kind: Literal["html", "markdown"]) -> Environment:
     made = Environment(
         loader=PackageLoader("albert_cli.report"), autoescape=True, trim_blocks=True, lstrip_blocks=True,
         keep_trailing_newline=True, undefined=StrictUndefined,
-        finalize=written((lambda text: escape(clean(text))) if kind == "html" else _as_markdown),
+        finalize=written(lambda text: escape(clean(text)) if kind == "html" else console.as_markdown(clean(text))),
     )  # fmt: skip
     made.filters |= {"parts": _parts, "line": lambda text: " ".join(map(_words, _parts(text)))}
     return made

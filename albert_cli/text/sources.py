@@ -134,6 +134,10 @@ def _existing(name: str, endings: Sequence[str]) -> list[Path]:
         found = [p for p in inside if not any(part.startswith(".") for part in p.relative_to(path).parts)]
         if not found:
             raise InputError(f"{name}: no file in this folder ends in {', '.join(known)}")
+        inside_of = path.resolve()
+        if (away := next((p for p in found if not p.resolve().is_relative_to(inside_of)), None)) is not None:
+            hint = f"who made the folder chose what is read; if that is meant, name the files: '{name}/*{away.suffix}'"
+            raise InputError(f"{away}: is a link to {away.resolve()}, outside of the folder", hint)
         return found
     if not path.exists() and glob.has_magic(name):
         matches = sorted(glob.glob(name, recursive=True))  # noqa: PTH207  (the pattern may be absolute)

@@ -20,7 +20,7 @@ from albert_cli.model.config import ModelConfig
 from albert_cli.ranks import Group
 from albert_cli.results import RESULTS, Result
 from albert_cli.tasks.base import AnyTask, Array
-from albert_cli.training import checkpoint, run
+from albert_cli.training import capacity, checkpoint, run
 from albert_cli.training.checkpoint import TrainState
 from albert_cli.training.device import use_threads
 from albert_cli.training.loop import DIVERGED, Job, Loop, MicroBatch, micro_batches
@@ -144,6 +144,9 @@ def finetune(
 
 def _train(prepared: Prepared, recipe: FinetuneRecipe, out: Path, status: run.Status) -> Result:
     p, seed, text = prepared, recipe.train.seed, config.dump_toml(recipe)
+    length, few = recipe.data.max_seq_length, min(recipe.train.micro_batch_size, recipe.train.batch_size)
+    need = capacity.needed(p.checkpoint.config, recipe.train, length, few, p.device)
+    capacity.warn(need["memory_bytes_estimated"], few, p.device)
     model = p.new_model(seed, recipe.train)
     job = TaskJob(p, recipe, model, out)
     optimizer = make_optimizer(model, recipe.optimizer)

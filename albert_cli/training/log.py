@@ -78,7 +78,7 @@ class RunLog:
         self._journal.append({**record, "seconds": round(state.seconds, 2)})
         if self._board is not None:
             for name, value in values.items():
-                self._board.add_scalar(f"{curves}/{name}", value, state.step)
+                self._board.add_scalar(console.harmless(f"{curves}/{name}"), value, state.step)
 
     def close(self) -> None:
         """Flush and close the files."""

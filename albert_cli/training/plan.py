@@ -16,7 +16,9 @@ import torch
 from albert_cli import console, machine, store
 from albert_cli.counting import costs
 from albert_cli.errors import CheckpointError
+from albert_cli.model import hub
 from albert_cli.ranks import Group
+from albert_cli.training import capacity
 from albert_cli.training.device import use_threads
 from albert_cli.training.loop import evaluate, measure
 from albert_cli.training.objectives import PretrainingJob
@@ -32,29 +34,14 @@ _SAVING = (0.1, 2e8)  # seconds of a checkpoint, and bytes written, hashed and s
 
 
 def memory_needed(recipe: PretrainRecipe, device: torch.device, sequences: int) -> dict[str, int]:
-    """Bytes that a process needs by `costs`: for its state, and for a micro-batch of so many full sequences."""
-    train, model, length = recipe.train, recipe.model, recipe.data.max_seq_length
-    setup = costs.Setup.of(device.type, train.precision)
-    state = costs.state_bytes(model, setup)
-    kept = sequences * costs.activation_bytes(model, length, setup, checkpointed=train.checkpoint_activations)
-    working = sequences * costs.working_bytes(model, length, setup)
-    return {
-        "weights_gradients_moments_bytes": state.weights + state.gradients + state.moments,
-        "activations_bytes": kept,
-        "memory_bytes_estimated": state.total + max(kept + working, state.update),
-    }
-
-
-def free_memory(device: torch.device) -> int:
-    """Bytes that a process may still take on the device; 0 where unknown."""
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    return machine.memory().get("available", 0)
+    """Bytes that a process needs for a micro-batch of so many full sequences, see `capacity.needed`."""
+    teacher = hub.shape(hub.find(recipe.distill.teacher)) if recipe.distill else None
+    return capacity.needed(recipe.model, recipe.train, recipe.data.max_seq_length, sequences, device, teacher)
 
 
 def fits(recipe: PretrainRecipe, device: torch.device, sequences: int) -> bool:
     """Whether a micro-batch of so many sequences fits into memory, by arithmetic; True where that is unknown."""
-    free = free_memory(device)
+    free = capacity.free(device)
     return not free or memory_needed(recipe, device, sequences)["memory_bytes_estimated"] <= free
 
 
@@ -67,7 +54,7 @@ def micro_tokens(recipe: PretrainRecipe, device: torch.device, group: Group) -> 
         return 0
     train, model, length = recipe.train, recipe.model, recipe.data.max_seq_length
     setup = costs.Setup.of("cuda", train.precision)
-    held = costs.largest_batch(model, length, free_memory(device), setup, checkpointed=train.checkpoint_activations)
+    held = costs.largest_batch(model, length, capacity.free(device), setup, checkpointed=train.checkpoint_activations)
     share = -(-train.batch_size // group.world_size)
     return length * max(1, min(held, share, _ENOUGH_TOKENS // length))
 
@@ -79,13 +66,8 @@ def sent_bytes(recipe: PretrainRecipe, group: Group) -> int:
 
 def warn_of_memory(recipe: PretrainRecipe, device: torch.device) -> None:
     """Warn where a micro-batch needs more than there is."""
-    if not fits(recipe, device, recipe.micro_batch):
-        needed = memory_needed(recipe, device, recipe.micro_batch)["memory_bytes_estimated"]
-        console.warn(
-            f"a micro-batch of {recipe.micro_batch} sequences needs {costs.size_in_words(needed)} of memory by "
-            f"arithmetic, and {costs.size_in_words(free_memory(device))} are free: lower train.micro_batch_size, which "
-            "changes no result, or set train.checkpoint_activations=true"
-        )
+    estimated = memory_needed(recipe, device, recipe.micro_batch)["memory_bytes_estimated"]
+    capacity.warn(estimated, recipe.micro_batch, device)
 
 
 def check_disk(recipe: PretrainRecipe, out: Path) -> None:
@@ -183,7 +165,7 @@ def arithmetic(
         "corpus_tokens": corpus_tokens,
         "passes_over_corpus": round(recipe.sequences * length / max(corpus_tokens, 1), 2),
         **memory_needed(recipe, device, recipe.micro_batch),
-        "memory_bytes_free": free_memory(device),
+        "memory_bytes_free": capacity.free(device),
         "checkpoint_bytes": kept,
         "disk_bytes_needed": kept * (train.keep + 1),
         "disk_bytes_free": store.free_bytes(out),

@@ -32,7 +32,7 @@ from albert_cli.model.heads import MultipleChoice, PretrainingModel, QuestionAns
 from albert_cli.model.packing import as_one, pack
 from albert_cli.ranks import Group
 from albert_cli.tasks.squad.head import BeamQuestionAnswering, span_loss
-from albert_cli.training import device, loop, objectives, plan
+from albert_cli.training import capacity, device, loop, objectives, plan
 from albert_cli.training.batching import BatchSettings
 from albert_cli.training.device import place
 from albert_cli.training.loop import Loop, measure
@@ -409,7 +409,7 @@ def test_micro_batches_are_as_large_as_the_memory(monkeypatch: pytest.MonkeyPatc
     free = {"small": 10**7, "large": 10**11}
     found = {}
     for name, size in free.items():
-        monkeypatch.setattr(plan, "free_memory", lambda device, size=size: size)
+        monkeypatch.setattr(capacity, "free", lambda device, size=size: size)
         found[name] = plan.micro_tokens(recipe, CUDA, Group())
     length = recipe.data.max_seq_length
     assert length <= found["small"] < found["large"] == 131_072 // length * length

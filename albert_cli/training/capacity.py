@@ -1,0 +1,61 @@
+"""What a step needs of memory, by arithmetic, and what the device, the container and the process's limits leave."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+
+from albert_cli import console, machine
+from albert_cli.counting import costs
+from albert_cli.model.config import ModelConfig
+from albert_cli.training.settings import TrainSettings
+
+
+def needed(
+    model: ModelConfig,
+    train: TrainSettings,
+    length: int,
+    sequences: int,
+    device: torch.device,
+    teacher: ModelConfig | None = None,
+) -> dict[str, int]:
+    """Bytes that a process needs by `costs`: for its state, and for a micro-batch of so many full sequences.
+
+    A teacher adds its weights and what it computes with; nothing of it is kept for a backward pass.
+    """
+    setup = costs.Setup.of(device.type, train.precision)
+    state = costs.state_bytes(model, setup)
+    kept = sequences * costs.activation_bytes(model, length, setup, checkpointed=train.checkpoint_activations)
+    working = sequences * costs.working_bytes(model, length, setup)
+    beside = 0
+    if teacher is not None:
+        beside = costs.state_bytes(teacher, setup).weights + sequences * costs.working_bytes(teacher, length, setup)
+    return {
+        "weights_gradients_moments_bytes": state.weights + state.gradients + state.moments,
+        "activations_bytes": kept,
+        **({"teacher_bytes": beside} if teacher else {}),
+        "memory_bytes_estimated": state.total + beside + max(kept + working, state.update),
+    }
+
+
+def free(device: torch.device) -> int:
+    """Bytes that a process may still take on the device; 0 where unknown."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    return machine.memory().get("available", 0)
+
+
+def warn(estimated: int, sequences: int, device: torch.device) -> None:
+    """Warn, before anything is computed, where a micro-batch of so many sequences needs more bytes than there are."""
+    if 0 < free(device) < estimated:
+        _warn_once(
+            f"a micro-batch of {sequences} sequences needs {costs.size_in_words(estimated)} of memory by "
+            f"arithmetic, and {costs.size_in_words(free(device))} are free: lower train.micro_batch_size, which "
+            "changes no result, or set train.checkpoint_activations=true"
+        )
+
+
+@cache
+def _warn_once(text: str) -> None:
+    console.warn(text)
