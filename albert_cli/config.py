@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 # What numbers of a recipe may be; pydantic says so in its message.
-Positive = Annotated[int, Ge(1)]
-NotNegative = Annotated[int, Ge(0)]
+Positive = Annotated[int, Ge(1), Lt(2**31)]
+NotNegative = Annotated[int, Ge(0), Lt(2**31)]
 Fraction = Annotated[float, Ge(0), Lt(1)]  # such as a dropout rate
 Share = Annotated[float, Gt(0), Lt(1)]
 _PACKAGE = Path(__file__).parent
@@ -86,7 +86,7 @@ def _read_chain(path: Path, *seen: Path) -> dict[str, Any]:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not valid UTF-8 (byte {error.start})") from None
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
     parent = values.pop("extends", None)
     if parent is None:
@@ -94,7 +94,10 @@ def _read_chain(path: Path, *seen: Path) -> dict[str, Any]:
     if not isinstance(parent, str):
         raise ConfigError(f'{path}: extends must be the name of a recipe, such as extends = "albert-base"')
     beside = path.parent / parent
-    found = beside if parent.endswith(".toml") and beside.is_file() else find_recipe(parent)
+    try:
+        found = beside if parent.endswith(".toml") and beside.is_file() else find_recipe(parent)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: extends: {error.message}", error.hint) from None
     return merge(_read_chain(found, *seen, path.resolve()), values)
 
 
@@ -120,7 +123,7 @@ def parse_override(text: str) -> dict[str, Any]:
         raise ConfigError(f"-s {text}: expected section.key=value", "for example -s optimizer.lr=1e-3")
     try:
         leaf: Any = tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         leaf = value.strip()
     for part in reversed(parts):
         leaf = {part: leaf}
@@ -167,12 +170,11 @@ def validate(schema: type[T], values: Mapping[str, Any], origin: str) -> T:
         adapter = _ADAPTERS.get(schema) or _ADAPTERS.setdefault(schema, TypeAdapter(schema))
         made: T = adapter.validate_json(json.dumps(values, default=str), strict=True)
         return made
+    except ConfigError as error:
+        raise ConfigError(f"{origin}: {error.message}", error.hint) from None
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"][:2])  # what follows names a union's member or an index
-        cause = first.get("ctx", {}).get("error")
-        if isinstance(cause, ConfigError):
-            raise cause from None
         got = "" if first["type"] == "missing" else f" (got {first['input']!r})"
         raise ConfigError(f"{origin}: {key}: {first['msg']}{got}") from None
 

@@ -8,6 +8,7 @@ from typing import Any
 from albert_cli import console, store
 from albert_cli.data.describe import Place, describe_data
 from albert_cli.data.pairs import PairSettings
+from albert_cli.data.shards import verify_data
 from albert_cli.errors import CheckpointError
 from albert_cli.text.build_vocabulary import describe_vocabulary
 from albert_cli.text.vocabulary import Vocabulary
@@ -57,6 +58,8 @@ def describe(
         facts |= {"fingerprint": manifest.fingerprint(), "created_by": manifest.created_by}
         facts |= {"parents": dict(manifest.parents)}
     if verify:  # first: what is damaged cannot be described
+        if kind == "data":
+            verify_data(directory, everything=True)  # a shard may have lost its manifest too
         facts["verified"] = _verify_below(directory)
     text = [f"{directory}: {kind}" + (f" {facts['fingerprint']}" if manifest else ", unverified (no manifest)")]
     if kind == "data":

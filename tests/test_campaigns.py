@@ -21,11 +21,11 @@ def test_damaged_files(tmp_path: Path) -> None:
 
 def test_failing_calls(tmp_path: Path) -> None:
     said: list[str] = []
-    campaign = faults.Campaign(tmp_path, ["pretrain, resumed"], tasks=[])
+    campaign = faults.Campaign(tmp_path, ["data"])
     assert faults.table(campaign, 1, ["ENOSPC", "EIO", "power"], 1, said.append) == 0, "\n".join(said)
 
 
 def test_kills(tmp_path: Path) -> None:
-    found = kills.campaign(tmp_path, ["pretrain"], 6, 1, tasks=[])
+    found = kills.campaign(tmp_path, ["pretrain"], 6, 1)
     assert not found["pretrain"].faults
     assert found["pretrain"].kills == 6

@@ -99,6 +99,7 @@ def _finished(out: Path, tasks: Sequence[Task]) -> Facts | None:
     if not is_same or not all(is_same_text(t, source["sha256"]) for t, source in zip(tasks, made, strict=True)):
         raise BusyError(f"{out}: holds data from other text, another vocabulary or other settings", _REMEDY)
     verify_data(out)
+    store.remove_leftovers(out)
     (out / _PLAN).unlink(missing_ok=True)  # there only if the build was killed after its last write
     return dict(facts)
 

@@ -9,12 +9,12 @@ it), offsets uint32.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, wraps
 from pathlib import Path
-from typing import IO, Annotated, Any, Literal, TypeAlias
+from typing import IO, Annotated, Any, Concatenate, Literal, ParamSpec, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,8 @@ from albert_cli.data.arrays import Ids, ranges
 from albert_cli.errors import CheckpointError
 from albert_cli.random import Integers
 
+P = ParamSpec("P")
+T = TypeVar("T")
 Split: TypeAlias = Literal["train", "heldout"]
 Offsets: TypeAlias = NDArray[np.uint32]
 
@@ -216,6 +218,22 @@ class TokenCorpus:
             source = ranges(start[rows] - self.starts[number], length[rows])
             ids[ranges(target[rows], length[rows])] = self.shards[number].ids[source]
         return ids
+
+
+def of_damaged_shards(function: Callable[Concatenate[TokenCorpus, P], T]) -> Callable[Concatenate[TokenCorpus, P], T]:
+    """Of a function of a corpus: what goes wrong with offsets that cannot be is a `CheckpointError`, and no bug."""
+
+    @wraps(function)
+    def run(corpus: TokenCorpus, /, *arguments: P.args, **options: P.kwargs) -> T:
+        try:
+            return function(corpus, *arguments, **options)
+        except (IndexError, ValueError, OverflowError) as error:
+            if corpus.directory is None:  # in memory nothing is damaged
+                raise
+            hint = f"albert inspect {corpus.directory} --verify names the file"
+            raise CheckpointError(f"{corpus.directory}: its shards are damaged ({error})", hint) from error
+
+    return run
 
 
 def verify_data(directory: Path, everything: bool = False) -> None:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from albert_cli.data.batches import pack
 from albert_cli.data.masking import ngram_probabilities, select_spans
 from albert_cli.data.pairs import PairSettings, draw_pairs, examples_per_pass
-from albert_cli.data.shards import TokenCorpus
+from albert_cli.data.shards import TokenCorpus, of_damaged_shards
 from albert_cli.random import Integers, Stream, below, keys
 from albert_cli.text.vocabulary import Vocabulary
 
@@ -19,6 +19,7 @@ _UNITS = 4096  # sentences and documents whose length is read
 LENGTH_BINS = 8
 
 
+@of_damaged_shards
 def sample_statistics(
     corpus: TokenCorpus,
     vocabulary: Vocabulary,
@@ -67,6 +68,7 @@ def _shares(counts: Integers) -> list[float]:
     return [round(float(n), 4) for n in counts / max(int(counts.sum()), 1)]
 
 
+@of_damaged_shards
 def length_statistics(corpus: TokenCorpus, seed: int = 0) -> dict[str, dict[str, float]]:
     """Tokens a sentence and a document: mean over all, and the 5th, 50th and 95th percentiles of a sample.
 

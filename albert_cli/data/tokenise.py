@@ -7,6 +7,7 @@ at a time.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from itertools import chain
@@ -270,8 +271,9 @@ def remember(task: Task, stamps: list[list[int]]) -> None:
 def is_same_text(task: Task, sha256: str) -> bool:
     """Whether the sources still hold what the finished task has read: by their stamps, or else by their hash."""
     stamps, seen = stamps_of(task), task.directory / _SEEN
-    if len(stamps) == len(task.parts) and seen.is_file() and store.read_json(seen).get("stamps") == stamps:
-        return True
+    with suppress(CheckpointError):
+        if len(stamps) == len(task.parts) and store.read_json(seen).get("stamps") == stamps:
+            return True
     if (found := task.sha256()) == sha256:
         remember(task, stamps)
     return found in (sha256, None)

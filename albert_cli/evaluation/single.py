@@ -11,7 +11,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from albert_cli import console, store
-from albert_cli.errors import BusyError, ConfigError, DivergedError, MissingData
+from albert_cli.errors import BusyError, CheckpointError, ConfigError, DivergedError, MissingData
 from albert_cli.evaluation.baselines import baselines
 from albert_cli.results import RESULTS, Result, standard_error
 from albert_cli.tasks.base import PREDICTIONS
@@ -44,7 +44,10 @@ def prepare_task(request: Request, task: str) -> Prepared:
         return prepared
     recipe, made_for = prepared.recipe, prepared.checkpoint.finetuned_for
     if made_for is not None:  # inputs are made as in its fine-tuning
-        recipe = resolve(task, [*prepared.task.as_trained(made_for), *request.overrides], request.recipes)
+        try:
+            recipe = resolve(task, [*prepared.task.as_trained(made_for), *request.overrides], request.recipes)
+        except ConfigError as error:  # without what the checkpoint says of itself it was resolved before
+            raise CheckpointError(f"{prepared.checkpoint.directory / 'config.json'}: {error.message}") from None
     return prepared_by(
         recipe, request, prepared.task, prepared.checkpoint, prepared.inputs.vocabulary, for_scoring=True
     )

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from typing import Any
 from pydantic import Field
 
 from albert_cli import store
-from albert_cli.errors import AlbertError, InputError
+from albert_cli.errors import InputError
 from albert_cli.results import CONTROLS, RESULTS, Numbers, Record, Result, Words, number, numbers
 from albert_cli.tasks.spec import TASKS
 
@@ -228,11 +227,10 @@ def _read_pretraining(path: Path, name: str) -> Pretraining:
     checkpoints: dict[str, str] = {}
     parents: dict[str, str] = {}
     for step in sorted(path.glob("step-*")):
-        with suppress(AlbertError, OSError):
-            if (manifest := store.read_manifest(step)) is not None:
-                digits = step.name.removeprefix("step-")
-                checkpoints[manifest.fingerprint()] = f"step {int(digits):,}" if digits.isdecimal() else step.name
-                parents |= manifest.parents
+        if (manifest := store.read_manifest(step)) is not None:
+            digits = step.name.removeprefix("step-")
+            checkpoints[manifest.fingerprint()] = f"step {int(digits):,}" if digits.isdecimal() else step.name
+            parents |= manifest.parents
     entropy = next((value for _, value in heldout.get("unigram_entropy", [])), None)
     recipe, data = _toml(path / "recipe.toml"), str(parents.get("data", ""))
     return Pretraining(name, training, heldout, recipe, entropy, checkpoints, data)

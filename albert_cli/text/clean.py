@@ -13,6 +13,8 @@ from functools import cache
 from typing import Literal, get_args
 from unicodedata import combining, normalize
 
+from typing_extensions import TypedDict
+
 from albert_cli.errors import ConfigError
 
 NormalForm = Literal["NFKD", "NFKC", "NFC", "none"]
@@ -50,6 +52,12 @@ class Cleaning:
         return "NFKD" if compatible else "NFD", None if self.normal_form == "NFKD" else composed
 
 
+class _Written(TypedDict):
+    lowercase: bool
+    strip_accents: bool
+    normal_form: NormalForm
+
+
 @dataclass(frozen=True)
 class TokenizerConfig:
     """What a `tokenizer_config.json` says of the cleaning.
@@ -57,14 +65,16 @@ class TokenizerConfig:
     A directory made elsewhere lacks our key: then Hugging Face's two switches say what its vocabulary expects.
     """
 
-    albert_cleaning: Cleaning | None = None
+    albert_cleaning: _Written | None = None
     do_lower_case: bool | None = True
     keep_accents: bool | None = False
 
     @property
     def cleaning(self) -> Cleaning:
         """What to do to a text before it is cut into tokens."""
-        return self.albert_cleaning or Cleaning(bool(self.do_lower_case), not self.keep_accents)
+        if self.albert_cleaning is not None:
+            return Cleaning(**self.albert_cleaning)
+        return Cleaning(bool(self.do_lower_case), not self.keep_accents)
 
 
 def clean(text: str, cleaning: Cleaning) -> str:

@@ -39,7 +39,7 @@ class Vocabulary:
         from google.protobuf.message import DecodeError
         from sentencepiece import SentencePieceProcessor
 
-        where = source / MODEL if source else MODEL
+        self._where = where = source / MODEL if source else Path(MODEL)
         try:
             self.model = read_model(model)
             is_adapted = penalise_digit_comma(self.model)
@@ -159,7 +159,12 @@ class Vocabulary:
 
     @cached_property
     def _tokenizer_json(self) -> str:  # a second of work, and every checkpoint has a copy
-        return tokenizer_json(self.model, self.cleaning)
+        try:
+            return tokenizer_json(self.model, self.cleaning)
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # `tokenizers` raises what it likes, and panics of Rust are no `Exception`
+            raise CheckpointError(f"{self._where}: its normaliser or its pieces are damaged ({error})") from None
 
     def copy_to(self, directory: Path, model_max_length: int = 512) -> None:
         """Write `spiece.model`, `tokenizer.json` and `tokenizer_config.json` into an existing directory.

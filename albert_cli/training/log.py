@@ -80,6 +80,10 @@ class RunLog:
             for name, value in values.items():
                 self._board.add_scalar(console.harmless(f"{curves}/{name}"), value, state.step)
 
+    def sync(self) -> None:
+        """Flush the journal to the disk."""
+        self._journal.sync()
+
     def close(self) -> None:
         """Flush and close the files."""
         self._journal.close()

@@ -287,6 +287,8 @@ class Loop:
 
     def save(self) -> None:
         """Commit a checkpoint of the current step."""
+        if self._log:
+            self._log.sync()
         if self.group.rank == 0:
             checkpoint.save(
                 self.out, self.state, self.optimizer, self.job.write_model, recipe=self.job.recipe,

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
-from annotated_types import Ge, Gt, Lt
+from annotated_types import Ge, Gt, Le, Lt
 
 from albert_cli.config import Fraction, NotNegative, Positive
 from albert_cli.errors import ConfigError
@@ -128,7 +128,7 @@ class TrainSettings:
     keep: Positive = 2
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     compile: Literal["auto", "on", "off"] = "auto"
-    threads: Positive | Literal["auto"] = "auto"
+    threads: Annotated[int, Ge(1), Le(1024)] | Literal["auto"] = "auto"
     checkpoint_activations: bool = False
     deterministic: bool = False
     communication: Literal["fp32", "bf16"] = "fp32"

@@ -121,7 +121,7 @@ def watch(end: socket.socket, folder: Path, decide: Decide) -> None:
     poll.register(listener, select.POLLIN)
     try:
         while True:
-            events = poll.poll()
+            events = poll.poll(300_000)  # milliseconds without a call: it hangs, and `forked.wait` ends it
             if not events or not events[0][1] & select.POLLIN:
                 return
             asked = bytearray(80)

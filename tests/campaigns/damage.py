@@ -34,7 +34,7 @@ from tests.campaigns.forked import Ended
 from tests.campaigns.world import Command
 
 DOCUMENTED = (0, 2, 3, 4, 5, 6, 7, 75, 77)
-MEMORY = 1 << 30
+MEMORY = 2 << 30  # with the half gigabyte that a child shares with this process
 MODES = ("kept",) * 6 + ("sealed anew",) * 3 + ("removed",)
 HEALED = 0.03  # the share of cases after which the file is restored and the command has to succeed
 
@@ -212,11 +212,10 @@ class Campaign:
     """Cases of one seed over one world."""
 
     def __init__(self, folder: Path, seed: int, commands: Sequence[Command] = ()) -> None:
-        tasks = [] if commands else world.TASKS
         self.world, self.folder, self.seed = folder / "world", folder, seed
-        if not self.world.is_dir():
-            world.make(self.world, tasks)
         self.commands = commands or list(world.commands())
+        if not self.world.is_dir():
+            world.make(self.world, world.tasks_for(self.commands))
         self.read = {command: self._files_read(command) for command in self.commands}
         self.commands = [command for command in self.commands if self.read[command]]
         for command in {command.name: command for command in self.commands}.values():
@@ -244,12 +243,13 @@ class Campaign:
         inputs = _snapshot(folder, command.out)
         ended = forked.run(command.words, folder, self.folder / f"log-{number}")
         faults = list(_judge(command, folder, path, ended, inputs))
-        refused = re.search(r"set aside|is not used|making it again", ended.err)  # it was seen, and done without
+        refused = bool(re.search(r"set aside|is not used|making it again", ended.err))  # it was seen, and done without
+        refused = refused or (path.name == store.MANIFEST and not path.exists())  # then it is no step of a run
         # What `inspect` shows of shards is verified by its --verify.
         shown = command.words[0] == "inspect" and "--verify" not in command.words and "shards" in path.parts
         if ended.code == 0 and manifest is not None and mode == "kept" and changed and not refused and not shown:
             faults.append("ACCEPTED, though the manifest covers it")
-        if ended.code != 0 and not faults and rng.random() < HEALED:
+        if ended.code != 0 and not faults and mode != "sealed anew" and rng.random() < HEALED:
             faults += self._heal(command, folder, path, name, manifest)
         shutil.rmtree(folder)
         for end in (".out", ".err"):
@@ -373,6 +373,7 @@ def _judge(command: Command, folder: Path, path: Path, ended: Ended, inputs: dic
 def _names(text: str, path: Path, folder: Path, command: Command) -> bool:
     """Whether an error names the file, or else (of parts of a whole) the directory it lies in or the recipe given."""
     names = [path.name, path.stem, *path.relative_to(folder).parts[:-1]]
+    names += [command.out] if command.goes_on else []  # which was made from the file as it was
     names += [word for word in command.words if path.suffix == ".toml" and word.endswith(".toml")]
     return any(name in text for name in names)
 

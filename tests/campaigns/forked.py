@@ -28,7 +28,7 @@ class Ended:
     out: str
     err: str
     seconds: float  # of processor time
-    memory: int  # bytes at its peak, beyond what this process had
+    memory: int  # bytes at its peak, what it shares with this process included
 
     @property
     def error(self) -> str:
@@ -63,11 +63,7 @@ def wait(child: int, logs: Path) -> Ended:
         time.sleep(0.002)
     code = os.waitstatus_to_exitcode(status)
     out, err = (logs.with_suffix(end).read_text(encoding="utf-8", errors="replace") for end in (".out", ".err"))
-    return Ended(code, out, err, used.ru_utime + used.ru_stime, max(0, used.ru_maxrss * 1024 - _own_memory()))
-
-
-def _own_memory() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+    return Ended(code, out, err, used.ru_utime + used.ru_stime, used.ru_maxrss * 1024)
 
 
 def _become(words: Sequence[str], folder: Path, logs: Path, before: Callable[[], object] | None) -> NoReturn:

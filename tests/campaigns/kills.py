@@ -26,7 +26,7 @@ from functools import partial
 from pathlib import Path
 
 from tests.campaigns import calls, forked, world
-from tests.campaigns.faults import KILL, Fault, Watched, content
+from tests.campaigns.faults import KILL, Fault, Watched, content, unsound
 from tests.campaigns.faults import run as run_watched
 from tests.campaigns.world import CPU, Command
 
@@ -164,6 +164,7 @@ class Attack:
             kept = self.folder.parent / f"kept-{self.tally.runs}-{self.command.name.replace(', ', '-')}"
             shutil.copytree(where, kept, dirs_exist_ok=True)
             self.tally.faults.append(f"after {kills}: {wrong or different}; kept as {kept}")
+        self.tally.faults += unsound(where / self.command.out)
         if left := [p.name for p in where.rglob(".*.tmp")]:
             self.tally.faults.append(f"left half-written: {left}")
         self.tally.runs += 1
@@ -181,21 +182,18 @@ def _has_processes(session: int) -> bool:
 
 
 def campaign(
-    folder: Path,
-    names: Sequence[str],
-    count: int,
-    seed: int,
-    say: Callable[[str], object] = print,
-    tasks: Sequence[str] = world.TASKS,
+    folder: Path, names: Sequence[str], count: int, seed: int, say: Callable[[str], object] = print
 ) -> dict[str, Tally]:
     """`count` kills, shared out over the commands; a line for each command as it ends."""
-    made, found = world.make(folder / "world", tasks), {}
+    made, found = world.make(folder / "world", ()), {}
     for number, name in enumerate(names):
         (beside := folder / f"of-{number}").mkdir()
         attack = Attack(beside, made, commands()[name], random.Random(f"{seed} {name}"))
         wanted = count // len(names) + (number < count % len(names))
         while attack.tally.kills < wanted:
             attack.run_once(wanted - attack.tally.kills)
+            if attack.tally.runs % 10 == 0:
+                say(f"{name}: {attack.tally}")
         found[name] = attack.tally
         say("\n".join([f"{name:18} {attack.tally}", *(f"    {line}" for line in attack.tally.faults)]))
     return found

@@ -9,7 +9,7 @@ import lzma
 import random
 import shlex
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import chdir
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,7 +91,7 @@ def make(folder: Path, tasks: Sequence[str] = TASKS) -> Path:
         _tasks(rng)
         Path("recipe.toml").write_text(RECIPE)
         Path("child.toml").write_text('extends = "recipe.toml"\n[schedule]\ntotal_steps = 2\n')
-        for name in tasks:
+        for name in TASKS:
             span = "[span]\nmax_query_length = 8\ndoc_stride = 4\n" if name == "squad2" else ""
             Path(f"{name}.toml").write_text(_TASK.format(name=name) + span)
         albert("vocab", "text/a.txt", "--size", 70, "--out", "vocabulary")
@@ -104,9 +104,15 @@ def make(folder: Path, tasks: Sequence[str] = TASKS) -> Path:
             albert("finetune", f"{task}.toml", "--checkpoint", "run", "--data", data, "--out", f"tuned-{task}", *CPU)
         if tasks == TASKS:
             albert("eval", "table.toml", "--checkpoint", "run", "--data", "table", "--out", "eval", "--runs", 2, *CPU)
-            shutil.copytree("run", "elsewhere/run")
-            Path("elsewhere/run/step-00000004/manifest.json").unlink()
+        shutil.copytree("run", "elsewhere/run")
+        Path("elsewhere/run/step-00000004/manifest.json").unlink()
     return folder
+
+
+def tasks_for(wanted: Iterable[Command]) -> Sequence[str]:
+    """The tasks whose fine-tuned runs these commands take: all or none."""
+    takes = any(name.startswith(("tuned", "eval")) for command in wanted for name in command.reads)
+    return TASKS if takes else ()
 
 
 def lay_out(world: Path, command: Command, into: Path) -> None:
