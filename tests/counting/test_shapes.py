@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from albert_cli import store
 from albert_cli.counting.shapes import SYMBOLS, find
 from albert_cli.errors import AlbertError, CheckpointError, ConfigError
 from albert_cli.model.config import PRESETS
@@ -93,7 +94,7 @@ def test_a_checkpoint_a_run_and_a_file(tmp_path: Path) -> None:
     for step, layers in (("step-00000001", 2), ("step-00000002", 3)):
         (run / step).mkdir(parents=True)
         (run / step / "config.json").write_text(json.dumps({**CONFIG, "num_hidden_layers": layers}))
-        (run / step / "manifest.json").write_text("{}")
+        store.seal(run / step, "pretraining checkpoint")
     for name in (run, run / "step-00000002", run / "step-00000002" / "config.json"):
         shape = find(str(name))
         assert (shape.config, shape.source) == (replace(BASE, num_hidden_layers=3), "checkpoint")

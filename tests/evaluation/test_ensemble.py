@@ -32,7 +32,7 @@ from tests.labelled import labelled
 def members(logits: list[Any], labels: list[int], task: str = "sst2") -> tuple[Any, list[_Member]]:
     """Examples with these labels, and models that gave these logits on them."""
     dev = labelled(np.array(labels, "float32" if task == "stsb" else "int64"))
-    asked: Any = SimpleNamespace(task=find_task(task), dev=dev, dev_examples=[])
+    asked: Any = SimpleNamespace(task=find_task(task), inputs=SimpleNamespace(dev=dev, dev_examples=[]))
     outputs = [np.array(each, np.float32) for each in logits]
     metric = find_task(task).metrics[0]
     return asked, [_Member(Path(str(i)), o, _scores(asked, o)[metric]) for i, o in enumerate(outputs)]

@@ -235,7 +235,7 @@ def test_foreign_directories_are_said_to_be_unverified(
 def test_weights_that_are_none_are_refused(bad: bytes, tensors: dict[str, Tensor], tmp_path: Path) -> None:
     directory = foreign(tmp_path / "it", tensors)
     (directory / hub.WEIGHTS).write_bytes(bad)
-    with pytest.raises(CheckpointError, match=r"model\.safetensors: cannot be read"):
+    with pytest.raises(CheckpointError, match=r"model\.safetensors: (cannot be read|\d+ bytes cannot hold)"):
         hub.read(directory)
 
 
