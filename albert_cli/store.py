@@ -344,6 +344,11 @@ def lock(directory: Path) -> Iterator[None]:
         guard.acquire()
     except Timeout:
         raise BusyError(f"{directory}: another run is writing here", "wait for it or choose another --out") from None
+    except (NotImplementedError, OSError) as error:
+        if isinstance(error, OSError) and error.errno not in (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP):
+            raise
+        what = "its file system has no locks, which keep two runs apart"
+        raise BusyError(f"{directory}: {what}", "choose an --out on another disk") from None
     try:
         yield
     except BaseException:

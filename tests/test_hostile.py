@@ -6,9 +6,12 @@ import bz2
 import gzip
 import json
 import lzma
+import os
 import pickle
 import shutil
 import struct
+import subprocess
+import sys
 import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -239,3 +242,39 @@ def test_a_model_card_holds_no_markup_of_others() -> None:
     assert "<b>" not in written.replace("\\<b\\>", "")
     assert "\n# corpus" not in written
     assert not OBEYED & set(written)
+
+
+# ---------------------------------------------------------------- where a command is called
+
+
+def started(folder: Path, *arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    """`albert ARGUMENTS` as a process of its own in a folder, with no more of the environment than it needs."""
+    kept = {"PATH": os.environ["PATH"], "PYTHONPATH": str(Path(__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+    call = [sys.executable, "-P", "-m", "albert_cli", *map(str, arguments)]
+    done = subprocess.run(call, cwd=folder, env=kept | environment, capture_output=True, encoding="utf-8", check=False)
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def test_modules_in_the_folder_of_a_command_are_not_imported(tmp_path: Path, documents: list[str]) -> None:
+    for name in ("signal", "struct", "pickle", "numpy", "sentencex"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('owned')\nopen('owned', 'w')\n")
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.txt").write_text("\n\n".join(documents))
+    done = started(tmp_path, "vocab", "a.txt", "b.txt@2", "--size", 300, "--workers", 2, "--out", "v")
+    assert done.returncode == 0, done.stderr
+    assert "owned" not in done.stderr
+
+
+def test_a_locale_without_the_characters_of_a_path(tmp_path: Path, finished: Path) -> None:
+    """Nor is there a home or a folder for temporary files, and few files may be open."""
+    folder = tmp_path / "a päth with späces 日本"
+    folder.mkdir()
+    (folder / "tëxt.txt").write_text("Bade [MASK].\n")
+    shutil.copytree(store.saved_steps(finished)[-1], folder / "mödel")
+    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "HOME": "/proc/none", "TMPDIR": "/proc"}
+    done = started(folder, "encode", "mödel", "--input", "tëxt.txt", "--out", "vëctors.safetensors", **plain)
+    assert done.returncode == 0, done.stderr
+    assert (folder / "vëctors.safetensors").is_file()
+    done = started(folder, "fill-mask", "mödel", "bade [MASK]", "--json", **plain)
+    assert done.returncode == 0 and json.loads(done.stdout)

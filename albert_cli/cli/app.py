@@ -122,6 +122,8 @@ def _known(error: BaseException) -> AlbertError | None:
         return error
     if isinstance(error, OSError) and error.errno in _REFUSED and error.filename:
         return InputError(f"{error.filename}: {error.strerror}", "check the path and its permissions")
+    if isinstance(error, UnicodeEncodeError) and "surrogates" in error.reason:
+        return InputError(f"{error.object}: a name that is no UTF-8", "rename the file or the folder")
     if _is_for_want_of_memory(error):
         reason = str(error).strip().partition("\n")[0] or "nothing is left"
         hint = "a smaller -s train.micro_batch_size needs less and computes the same"
