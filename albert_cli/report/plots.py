@@ -9,6 +9,7 @@ import hashlib
 import html
 import io
 import itertools
+import logging
 import re
 import statistics
 from collections.abc import Mapping, Sequence
@@ -293,6 +294,7 @@ def _name_ends(axes: Axes, ends: Sequence[tuple[float, float, str, str]], height
 
 
 def _draw(draw: Any, size: tuple[float, float], edges: Mapping[str, float], describes: str) -> Drawing:
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it would tell that there is no home to keep fonts in
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
