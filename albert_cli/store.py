@@ -15,6 +15,7 @@ import os
 import shutil
 import tomllib
 import uuid
+import warnings
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -428,9 +429,17 @@ def lock(directory: Path) -> Iterator[None]:
             raise BusyError(f"{directory}: cannot be written ({error.strerror})", "choose another --out") from None
     guard = FileLock(directory / ".lock", timeout=0)
     try:
-        guard.acquire()
+        with warnings.catch_warnings():
+            # Newer releases warn and take a file's presence for a lock, which outlives a process that was killed.
+            warnings.filterwarnings("error", "flock not supported")
+            guard.acquire()
     except Timeout:
         raise BusyError(f"{directory}: another run is writing here", "wait for it or choose another --out") from None
+    except (NotImplementedError, UserWarning, OSError) as error:
+        if isinstance(error, OSError) and error.errno not in (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP):
+            raise
+        what = "its file system has no locks, which keep two runs apart"
+        raise BusyError(f"{directory}: {what}", "choose an --out on another disk") from None
     try:
         yield
     except BaseException:

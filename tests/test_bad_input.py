@@ -332,6 +332,30 @@ def test_an_output_file_that_is_a_directory(run: Path, work: Path) -> None:
     assert "error: --out there: is a directory" in refused(USAGE, "report", run, "--out", "there").err
 
 
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (FileNotFoundError(2, "No such file", "CUDA out of memory/x"), INPUT),
+        (OSError(19, "No such device", "can't allocate memory.txt"), INPUT),
+        (ValueError("out of memory.txt has no column"), 1),
+        (OSError(24, "Too many open files", "x"), 1),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_the_name_of_a_file_is_not_taken_for_the_cause(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, code: int
+) -> None:
+    from albert_cli import doctor
+
+    def fail() -> None:
+        raise error
+
+    monkeypatch.setattr(doctor, "describe", fail)
+    said = refused(code, "doctor")
+    assert "error: out of memory" not in said.err
+    assert ("ulimit -n" in said.err) == (error.args[0] == 24)
+
+
 def test_too_little_memory_is_no_bug(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 

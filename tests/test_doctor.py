@@ -85,3 +85,19 @@ def test_free_space_is_that_of_the_current_directory(monkeypatch: pytest.MonkeyP
     monkeypatch.chdir(tmp_path)
     free = shutil.disk_usage(tmp_path).free
     assert abs(describe()[0]["disk_free_bytes"] - free) < 2**30
+
+
+def test_limits_of_memory_count_as_what_is_free(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A process within 2 GB of address space, in a control group of 1 GB of which 300 MB are used."""
+    from albert_cli import machine
+
+    script = "import resource; resource.setrlimit(resource.RLIMIT_AS, (2 * 10**9, -1)); from albert_cli import machine"
+    script += "; print(machine.memory()['available'], machine.memory()['total'])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    available, total = map(int, done.stdout.split())
+    assert 0 < available < total == 2 * 10**9
+    (tmp_path / "memory.max").write_text("1000000000\n")
+    (tmp_path / "memory.current").write_text("300000000\n")
+    monkeypatch.setattr(machine, "_control_groups", lambda: [tmp_path])
+    found = machine.memory()
+    assert found["total"] == 10**9 and found["available"] <= 7 * 10**8

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 
 import pytest
 
@@ -37,6 +38,30 @@ def test_jobs_wait_for_what_they_need_and_one_that_fails_stops_no_other() -> Non
     assert list(ended) == ["killed", "failed", "last"] and ended["last"] == 2
     assert isinstance(ended["killed"], AlbertError) and "was killed" in str(ended["killed"])
     assert isinstance(ended["failed"], ConfigError)
+
+
+def crash() -> int:
+    os.kill(os.getpid(), signal.SIGSEGV)
+    return 0
+
+
+@pytest.mark.parametrize(("call", "says"), [(killed, "was killed"), (crash, r"crashed \(SIGSEGV\)")])
+def test_a_worker_that_was_killed_is_told_apart_from_one_that_crashed(call: Callable[[], int], says: str) -> None:
+    with pytest.raises(AlbertError, match=f"a worker process {says}"):
+        list(pool.spread(call, [(), ()], 2, "so"))
+
+
+def test_memory_that_ran_out_is_known_by_the_systems_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = iter(range(9))
+    monkeypatch.setattr("albert_cli.machine.killed_for_memory", lambda: next(counts))
+    with pytest.raises(AlbertError, match="because the memory ran out"):
+        list(pool.spread(killed, [()], 2, "so"))
+
+
+def test_results_are_spread_over_processes_and_an_error_is_handed_over() -> None:
+    assert sorted(found for _, found in pool.spread(answer, ((n,) for n in range(9)), 2, "so")) == list(range(9))
+    with pytest.raises(ConfigError, match="no such thing"):
+        list(pool.spread(fail, [()] * 9, 2, "so"))
 
 
 def test_what_is_raised_about_a_job_stops_the_others() -> None:

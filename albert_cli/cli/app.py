@@ -18,7 +18,7 @@ from typing import Annotated, Any
 import typer
 
 from albert_cli import __version__, console, ranks
-from albert_cli.errors import AlbertError, Interrupted, refused
+from albert_cli.errors import AlbertError, InputError, Interrupted, refused
 
 EPILOGUE = (
     "Exit codes: 0 done, 1 bug, 2 usage or configuration, 3 bad input, 4 checkpoint or integrity, "
@@ -122,6 +122,8 @@ def _known(error: BaseException) -> AlbertError | None:
     """An error of ours, or what the system or torch refuses in our words; None for a bug."""
     if isinstance(error, AlbertError):
         return error
+    if isinstance(error, UnicodeEncodeError) and "surrogates" in error.reason:
+        return InputError(f"{error.object}: a name that is no UTF-8", "rename the file or the folder")
     if _is_for_want_of_memory(error):
         reason = str(error).strip().partition("\n")[0] or "nothing is left"
         hint = "a smaller -s train.micro_batch_size needs less and computes the same"

@@ -9,6 +9,7 @@ import hashlib
 import html
 import io
 import itertools
+import logging
 import re
 import statistics
 from collections.abc import Mapping, Sequence
@@ -291,6 +292,7 @@ def _name_ends(axes: Axes, ends: Sequence[tuple[float, float, str, str]], height
 
 
 def _draw(draw: Any, describes: str, size: tuple[float, float] = (5.4, 3.1), **edges: float) -> Drawing:
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it would tell that there is no home to keep fonts in
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
