@@ -311,7 +311,8 @@ def _content(path: Path) -> bytes | str | None:
 
 def _snapshot(folder: Path, but: str) -> dict[str, bytes | str | None]:
     """What everything but the output holds."""
-    found = (p for p in sorted(folder.rglob("*")) if p.name != ".lock" and p.relative_to(folder).parts[0] != but)
+    hints = (".lock", ".verified.json", ".seen.json")  # which belong to no artefact
+    found = (p for p in sorted(folder.rglob("*")) if p.name not in hints and p.relative_to(folder).parts[0] != but)
     return {str(p.relative_to(folder)): _content(p) for p in found}
 
 
