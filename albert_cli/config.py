@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 # What numbers of a recipe may be; pydantic says so in its message.
-Positive = Annotated[int, Ge(1), Lt(2**31)]
-NotNegative = Annotated[int, Ge(0), Lt(2**31)]
+Positive = Annotated[int, Ge(1), Lt(2**62)]
+NotNegative = Annotated[int, Ge(0), Lt(2**62)]
 Fraction = Annotated[float, Ge(0), Lt(1)]  # such as a dropout rate
 Share = Annotated[float, Gt(0), Lt(1)]
 _PACKAGE = Path(__file__).parent

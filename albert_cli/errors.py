@@ -93,9 +93,9 @@ def number_of(error: BaseException) -> int | None:
 def refused(error: BaseException, path: object = None) -> AlbertError | None:
     """What the system refuses, in our words, where the error names the file or `path` does; None for a bug."""
     number, path = number_of(error), getattr(error, "filename", None) or path
-    if number is None or path is None:
+    if number is None or (path is None and number not in (*FULL, *_FAILED)):
         return None
-    what = f"{path}: {os.strerror(number)}"
+    what = f"{path or 'a file'}: {os.strerror(number)}"
     if number in FULL:
         return CheckpointError(what, "free some space and run the same command again; what was complete is intact")
     if number in (errno.EMFILE, errno.ENFILE):

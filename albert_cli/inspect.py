@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +106,7 @@ def _run_or_result(directory: Path) -> dict[str, Any]:
         for name, wanted in (("last_training", "loss"), ("last_evaluation", "eval")):
             facts[name] = next((r for r in reversed(records) if wanted in r), None)
     for key, file, names in (("results", "results.json", _RESULT), ("model", "config.json", _MODEL)):
-        if (directory / file).is_file():
+        if os.path.lexists(directory / file):
             values = store.read_json(directory / file)
             facts[key] = {name: values[name] for name in names if name in values}
     return facts

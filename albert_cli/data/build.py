@@ -14,6 +14,8 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+from typing_extensions import TypedDict
+
 from albert_cli import console, pool, store
 from albert_cli.data.merge import complete, publish
 from albert_cli.data.plan import plan, request
@@ -120,6 +122,24 @@ def _nothing_left_behind(out: Path, is_merge: bool) -> Iterator[None]:
         raise
 
 
+class _Part(TypedDict):
+    __pydantic_config__ = {"extra": "allow"}  # type: ignore[misc]  # noqa: RUF012
+    source: str
+
+
+class _Source(TypedDict):
+    __pydantic_config__ = {"extra": "allow"}  # type: ignore[misc]  # noqa: RUF012
+    parts: list[_Part]
+
+
+class _Plan(TypedDict):
+    __pydantic_config__ = {"extra": "allow"}  # type: ignore[misc]  # noqa: RUF012
+    vocabulary: str
+    settings: dict[str, Any]
+    sources: list[_Source]
+    names: list[str]
+
+
 def _begin(out: Path, tasks: Sequence[Task]) -> None:
     """Write the plan, or raise `BusyError` where an unfinished build holds tasks that this one would delete.
 
@@ -127,7 +147,7 @@ def _begin(out: Path, tasks: Sequence[Task]) -> None:
     """
     wanted = {**request(tasks), "names": [task.name for task in tasks]}
     path = out / _PLAN
-    before = store.read_json(path) if path.is_file() else wanted
+    before: Mapping[str, Any] = store.read_record(path, _Plan) if path.is_file() else wanted
     is_same = all(before.get(name) == wanted[name] for name in ("vocabulary", "settings"))
     if not is_same or not _files(before).items() <= _files(wanted).items():
         what = "holds an unfinished build of other text, another vocabulary or other settings"
@@ -138,7 +158,7 @@ def _begin(out: Path, tasks: Sequence[Task]) -> None:
 def _files(plan: Mapping[str, Any]) -> dict[str, list[str]]:
     """The files of each task."""
     files = ([part["source"] for part in source["parts"]] for source in plan["sources"])
-    return dict(zip(plan["names"], files, strict=True))
+    return dict(zip(plan["names"], files, strict=False))
 
 
 # ---------------------------------------------------------------- tasks in processes

@@ -77,7 +77,7 @@ def save(
 
 def newest_valid(out: Path) -> Path | None:
     """The newest checkpoint whose every byte verifies; a damaged one is named, set aside and passed over."""
-    steps = store.saved_steps(out)
+    steps = sorted(out.glob("step-*"))  # one without its manifest stands in the way of its successor
     for directory in reversed(steps):
         try:
             store.verify(directory, "checkpoint")

@@ -126,6 +126,7 @@ def finetune(
                 run.check_parents(out, done.as_json(), prepared.parents)
                 store.verify(out, "task")
                 _remove_steps(out)
+                status.state, status.total_steps = "done", s.total_steps  # a kill may have left it at "running"
                 return done
             if not again and (out / DIVERGED).is_file():
                 ended = store.read_record(out / DIVERGED, Ended)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import re
 import shutil
@@ -246,7 +247,8 @@ class Campaign:
         refused = bool(re.search(r"set aside|is not used|making it again", ended.err))  # it was seen, and done without
         refused = refused or (path.name == store.MANIFEST and not path.exists())  # then it is no step of a run
         # What `inspect` shows of shards is verified by its --verify.
-        shown = command.words[0] == "inspect" and "--verify" not in command.words and "shards" in path.parts
+        shown = command.words[0] == "inspect" and "--verify" not in command.words
+        shown = shown and ("shards" in path.parts or not os.path.lexists(path))
         if ended.code == 0 and manifest is not None and mode == "kept" and changed and not refused and not shown:
             faults.append("ACCEPTED, though the manifest covers it")
         if ended.code != 0 and not faults and mode != "sealed anew" and rng.random() < HEALED:
@@ -311,7 +313,8 @@ def _content(path: Path) -> bytes | str | None:
 
 def _snapshot(folder: Path, but: str) -> dict[str, bytes | str | None]:
     """What everything but the output holds."""
-    found = (p for p in sorted(folder.rglob("*")) if p.name != ".lock" and p.relative_to(folder).parts[0] != but)
+    hints = (".lock", ".verified.json", ".seen.json")  # which belong to no artefact
+    found = (p for p in sorted(folder.rglob("*")) if p.name not in hints and p.relative_to(folder).parts[0] != but)
     return {str(p.relative_to(folder)): _content(p) for p in found}
 
 

@@ -144,14 +144,18 @@ class Attack:
         victims = children if self.rng.random() < 0.3 else [self.rng.choice(children)]
         for child in victims:
             os.kill(child, signal.SIGKILL)  # not yet waited for, so it is ours
+        if len(victims) < len(children):
+            time.sleep(1)  # the others may end by themselves; if not, they are ended as a launcher ends them
+            for child in children:
+                os.kill(child, signal.SIGKILL)
         ended = [forked.wait(child, self.folder / f"log-{n}") for n, child in enumerate(children)]
         for child, one in zip(children, ended, strict=True):
-            if child not in victims and one.code not in (0, 1):
+            if child not in victims and one.code not in (0, 1, -9):
                 self.tally.faults.append(f"the other rank ended with {one.code}: {one.error}")
             deadline = time.monotonic() + 30
             while _has_processes(child) and time.monotonic() < deadline:  # its workers end with it
                 time.sleep(0.01)
-        return any(one.code == -9 for one in ended)
+        return any(one.code == -9 for child, one in zip(children, ended, strict=True) if child in victims)
 
     def run_once(self, most: int) -> None:
         """Kill a run some times (`most` at most), let it end, and compare."""
