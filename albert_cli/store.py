@@ -173,6 +173,8 @@ def _misfit(path: Path, error: Any) -> CheckpointError:
     where = ".".join(str(part) for part in first["loc"])[:100]
     if first["type"] == "json_invalid":
         what = f"not valid JSON ({first['ctx']['error']})"
+    elif first["type"] == "value_error":  # a check of ours
+        what = f"{where}: {first['ctx']['error']}"
     else:
         got = "" if first["type"] == "missing" else f", not {repr(first['input'])[:40]}"
         what = f"{where}: {first['msg']}{got}" if where else f"{first['msg']}{got}"
@@ -197,7 +199,7 @@ def with_keys(*names: str) -> Callable[[dict[str, T]], dict[str, T]]:
 def inside(name: str) -> str:
     """For a record's field: that it names a file or folder below the record's directory."""
     if not _is_inside(name):
-        raise ValueError("not a name inside this directory")
+        raise ValueError(f"{name}: leads out of this directory")
     return name
 
 

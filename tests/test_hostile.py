@@ -132,7 +132,10 @@ def test_no_manifest_and_no_data_lead_out_of_their_directory(tiny_data: Path, tm
     facts = store.read_json(directory / "data.json")
     store.write_json(directory / "data.json", facts | {"shards": {"train": [name], "heldout": [name]}})
     store.seal(directory, "data", names=[p.name for p in directory.iterdir() if p.is_file() and p.name[0] != "."])
-    assert "outside" in albert("pretrain", "mini/docs", "--data", directory, "--out", tmp_path / "r", expect=4).err
+    assert (
+        f"{name}: leads out of"
+        in albert("pretrain", "mini/docs", "--data", directory, "--out", tmp_path / "r", expect=4).err
+    )
     manifest = json.loads((directory / store.MANIFEST).read_text())
     del manifest["sha256"]
     manifest["files"] = {name: {"size": 1, "sha256": "0"}}

@@ -14,8 +14,7 @@ from albert_cli.evaluation.parallel import Job
 from albert_cli.evaluation.single import NoneEnded, evaluate_task, prepare_task, refuse_foreign
 from albert_cli.evaluation.suite import GLUE
 from albert_cli.results import RESULTS, Point, Search
-from albert_cli.tasks.spec import find_task
-from albert_cli.training.intermediate import intermediate_task, with_intermediate
+from albert_cli.training.intermediate import with_intermediate
 from albert_cli.training.task_setup import Request
 
 # What people search, by the names that they use.
@@ -100,10 +99,8 @@ def _budget(found: Sequence[Job], request: Request) -> dict[str, int]:
     """Runs and steps, finished ones included and those of a task to start from left out; it is printed."""
     runs = len(found) * request.runs
     steps = sum(job.prepared.schedule.total_steps for job in found) * request.runs
-    starts = dict.fromkeys(find_task(name).title for job in found if (name := intermediate_task(job.prepared)))
-    first = "".join(f", and {title} before them" for title in starts)
     console.note(
-        f"{len(found)} combinations, {request.runs} seed{'s' if request.runs != 1 else ''} each{first}: {runs} runs, "
+        f"{len(found)} combinations, {request.runs} seed{'s' if request.runs != 1 else ''} each: {runs} runs, "
         f"{steps:,} steps, finished runs included"
     )
     return {"combinations": len(found), "runs": runs, "steps": steps}

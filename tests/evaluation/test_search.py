@@ -65,7 +65,7 @@ def test_the_budget_counts_what_a_search_starts_from_and_comes_before_it(
     call = ["--checkpoint", encoder, "--data", inference, "--device", "cpu", "--runs", 2, "--out", out]
     call += [word for override in QUICK for word in ("-s", override)]
     said = albert("search", "rte", "start=mnli,pretrained", *call)
-    first = said.err.index("2 combinations, 2 seeds each, and MNLI before them: 4 runs, 24 steps, finished")
+    first = said.err.index("2 combinations, 2 seeds each: 4 runs, 24 steps, finished")
     assert first < said.err.index("MNLI seed 0 step")
     points = json.loads((out / "results.json").read_text())["points"]
     starts = [json.loads((out / p["directory"] / "results.json").read_text()).get("start") for p in points]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from albert_cli import store
+from albert_cli import console, store
 from albert_cli.errors import CheckpointError, InputError
 from albert_cli.report.build import build
 from albert_cli.report.found import collect
@@ -207,7 +207,7 @@ def test_any_text_survives_on_a_page(text: str) -> None:
     footer = Section("", "", [Paragraph(["(", text, Span(text), ")"])])
     page = Page(html(Blocks("title", "heading", [], footer)))
     assert {"script", "img"}.isdisjoint(page.elements)
-    printable = "".join(c if c >= " " or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
+    printable = console.harmless(text)
     assert f"({2 * printable.encode('utf-8', 'replace').decode()})" in page.text
 
 

@@ -202,7 +202,7 @@ def test_a_weight_is_part_of_the_name_but_of_no_file_that_is_there(tmp_path: Pat
     (tmp_path / "b@2" / "c.txt").write_text("y")
     found = resolve([f"{tmp_path}/a.txt@2.5", f"{tmp_path}/b@2", "docs:@0.5"])
     assert [(Path(s.name).name, s.weight) for s in found] == [("a.txt", 2.5), ("c.txt", 1.0), ("docs:", 0.5)]
-    for bad in ("²", "9" * 400, "a.txt@0", "a.txt@101"):
+    for bad in ("a.txt@0", "a.txt@101"):
         with pytest.raises(ConfigError, match="a weight lies above 0"):
             resolve([f"{tmp_path}/{bad}"])
     with pytest.raises(ConfigError, match="named twice"):
