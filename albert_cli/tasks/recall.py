@@ -18,7 +18,7 @@ from albert_cli.tasks.classification import Classification, Example
 from albert_cli.text.corpus import read_documents
 from albert_cli.text.sentences import split_sentences
 
-ANSWERS: Final = ("amber", "copper", "marble", "velvet")
+ANSWERS: Final = ("silver", "summer", "winter", "yellow")  # one token each, in small vocabularies too
 BEFORE: Final = (520, 590)  # words before the sentence, at least and at most: a word is a token or more
 WORDS: Final = 620  # of an example, about
 _SIZES: Final = {"train": 4000, "dev": 400}
@@ -70,12 +70,12 @@ def _example(sentences: Sequence[str], words: Sequence[int], last: int, name: st
     chosen, is_told = [], False
     while count < WORDS and at < len(sentences):
         if count >= before and not is_told:
-            chosen.append(f"The secret word is {ANSWERS[answer]}.")
+            chosen.append(f"The key word is {ANSWERS[answer]}.")
             is_told = True
         chosen.append(sentences[at])
         count, at = count + words[at], at + 1
-    chosen += [] if is_told else [f"The secret word is {ANSWERS[answer]}."]  # behind a very long sentence
-    return Example(" ".join([*chosen, "What is the secret word?"]), None, answer, name)
+    chosen += [] if is_told else [f"The key word is {ANSWERS[answer]}."]  # behind a very long sentence
+    return Example(" ".join([*chosen, "What is the key word?"]), None, answer, name)
 
 
 RECALL: Final = Classification(

@@ -176,7 +176,7 @@ def test_an_example_of_recall_says_its_fact_once_beyond_512_words_and_asks_at_th
     for examples in splits.values():
         assert len({e.label for e in examples}) == len(ANSWERS)
         for example in examples:
-            assert example.text_b is None and example.text_a.endswith(" What is the secret word?")
+            assert example.text_b is None and example.text_a.endswith(" What is the key word?")
             words = example.text_a.split()
             told = [i for i, word in enumerate(words) if word.strip(".") in ANSWERS]
             assert len(told) == 1 and told[0] > BEFORE[0] >= 512
