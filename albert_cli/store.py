@@ -38,7 +38,7 @@ _MODEL = ("config.json", "model.safetensors", "spiece.model", "tokenizer_config.
 
 
 @contextmanager
-def _explain(path: Path, needed: int | None = None) -> Iterator[None]:
+def explain(path: Path, needed: int | None = None) -> Iterator[None]:
     """Turn what the system refuses into one line; of a full disk how much is free, and `needed` where that is known."""
     try:
         yield
@@ -81,7 +81,7 @@ def _temporary(path: Path) -> Path:
 def _replacing(path: Path) -> Iterator[Path]:
     """A hidden sibling to write, which becomes the file on a clean exit: readers see the old content or the new."""
     temporary = _temporary(path)
-    with _explain(path):
+    with explain(path):
         try:
             yield temporary
             _sync(temporary)
@@ -342,7 +342,7 @@ def fingerprint(directory: Path) -> str:
 @contextmanager
 def _staging(beside: Path, needed: int | None = None) -> Iterator[Path]:
     """A hidden temporary directory beside `beside`, removed at the end (before an error tells what is free)."""
-    with _explain(beside, needed):
+    with explain(beside, needed):
         beside.parent.mkdir(parents=True, exist_ok=True)
         staging = _temporary(beside)
         staging.mkdir()
@@ -420,7 +420,7 @@ def lock(directory: Path) -> Iterator[None]:
     from filelock import FileLock, Timeout
 
     made = [p for p in (directory, *directory.parents) if not p.exists()]
-    with _explain(directory):
+    with explain(directory):
         try:
             directory.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError):
@@ -479,7 +479,7 @@ class Journal:
 
     def append(self, record: Mapping[str, object]) -> None:
         """Add one line and hand it to the operating system."""
-        with _explain(self.path):
+        with explain(self.path):
             if self._stream is None:
                 self._stream = self.path.open("a", encoding="utf-8")
             self._stream.write(json.dumps(record) + "\n")
@@ -488,7 +488,7 @@ class Journal:
     def sync(self) -> None:
         """Flush what was appended to the disk: a checkpoint that outlives a loss of power does so with its lines."""
         if self._stream is not None:
-            with _explain(self.path):
+            with explain(self.path):
                 os.fsync(self._stream.fileno())
 
     def cut_back(self, step: int) -> None:
