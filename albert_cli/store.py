@@ -123,15 +123,25 @@ def read_bytes(path: Path) -> bytes:
     except OSError as error:
         reason = "no such file" if isinstance(error, FileNotFoundError) else f"cannot be read ({error.strerror})"
         raise CheckpointError(f"{path}: {reason}") from None
-    if path.name == MANIFEST:
-        return data
-    entries = [manifest.files.get(path.name)] if (manifest := read_manifest(path.parent)) else []
-    with suppress(CheckpointError):  # a data directory's covers its vocabulary too; any other above is somebody else's
-        if path.parent.name == "vocabulary" and (above := read_manifest(path.parent.parent)):
-            entries.append(above.files.get(f"vocabulary/{path.name}"))
-    if any(entry and hashlib.sha256(data).hexdigest() != entry["sha256"] for entry in entries):
+    if any(hashlib.sha256(data).hexdigest() != entry["sha256"] for entry in _entries(path)):
         raise _damaged(path)
     return data
+
+
+def is_there(path: Path) -> bool:
+    """Whether there is such a file, or a manifest says so: then reading it tells that it is missing."""
+    return os.path.lexists(path) or bool(_entries(path))
+
+
+def _entries(path: Path) -> list[Entry]:
+    """What the manifest beside a file says of it, and of a vocabulary's that of the data directory above."""
+    if path.name == MANIFEST:
+        return []
+    entries = [manifest.files.get(path.name)] if (manifest := read_manifest(path.parent)) else []
+    with suppress(CheckpointError):  # any other above is somebody else's
+        if path.parent.name == "vocabulary" and (above := read_manifest(path.parent.parent)):
+            entries.append(above.files.get(f"vocabulary/{path.name}"))
+    return [entry for entry in entries if entry]
 
 
 def read_record(path: Path, kind: type[T]) -> T:

@@ -292,6 +292,9 @@ def test_a_run_goes_on_only_with_the_recipe_it_began_with(run: Path, tiny_data: 
     shutil.copytree(run, "run")
     said = refused(USAGE, "pretrain", "mini/docs", "--data", tiny_data, "--out", "run", *TINY, "-s", "optimizer.lr=0.5")
     assert "optimizer.lr" in said.err
+    Path("run/recipe.toml").write_text("train = 1\n")
+    said = refused(CHECKPOINT, "pretrain", "mini/docs", "--data", tiny_data, "--out", "run", *TINY)
+    assert "run/recipe.toml: no [train]" in said.err
 
 
 def test_never_and_must_mean_what_they_say(run: Path, tiny_data: Path) -> None:
