@@ -321,8 +321,8 @@ def finished(directory: Path, kind: str, *unfinished: str) -> Manifest | None:
 
     unfinished: files or folders, one of which is there while it is made. Raises `BusyError` where anything else is.
     """
-    if not directory.exists() or (directory.is_dir() and not any(p.name != ".lock" for p in directory.iterdir())):
-        return None
+    if not directory.exists() or (directory.is_dir() and all(p.name.startswith(".") for p in directory.iterdir())):
+        return None  # a kill may have left a hidden file
     manifest = read_manifest(directory) if directory.is_dir() else None
     if manifest is None and any((directory / name).exists() for name in unfinished):
         return None
@@ -403,6 +403,7 @@ def publish(directory: Path, kind: str, parents: Mapping[str, str] | None = None
         names = sorted(p.name for p in staging.iterdir())
         for name in [*(n for n in names if n != MANIFEST), MANIFEST]:
             (staging / name).replace(directory / name)
+        staging.rmdir()
         _sync(directory)
 
 
