@@ -83,17 +83,21 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def number_of(error: BaseException) -> int | None:
-    """The system's number of an error; safetensors passes it on as text only."""
-    if type(error).__name__ == "SafetensorError":
-        told = re.search(r"os error (\d+)", str(error))
+    """The system's number of an error; safetensors and torch pass it on as text only."""
+    said = {"SafetensorError": r".*os error (\d+)", "RuntimeError": r"unable to (?:mmap|open|stat) .*>.* \((\d+)\)"}
+    if (form := said.get(type(error).__name__)) is not None:
+        told = re.match(form, str(error))
         return int(told[1]) if told else None
     return error.errno if isinstance(error, OSError) and not isinstance(error, ConnectionError) else None
 
 
 def refused(error: BaseException, path: object = None) -> AlbertError | None:
-    """What the system refuses, in our words, where the error names the file or `path` does; None for a bug."""
+    """What the system refuses, in our words, where the error names the file or `path` does; None for a bug.
+
+    Too little memory is no matter of the file, and None as well.
+    """
     number, path = number_of(error), getattr(error, "filename", None) or path
-    if number is None or (path is None and number not in (*FULL, *_FAILED)):
+    if number is None or number == errno.ENOMEM or (path is None and number not in (*FULL, *_FAILED)):
         return None
     what = f"{path or 'a file'}: {os.strerror(number)}"
     if number in FULL:

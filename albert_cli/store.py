@@ -38,7 +38,7 @@ _MODEL = ("config.json", "model.safetensors", "spiece.model", "tokenizer_config.
 
 
 @contextmanager
-def _explain(path: Path, needed: int | None = None) -> Iterator[None]:
+def explain(path: Path, needed: int | None = None) -> Iterator[None]:
     """Turn what the system refuses into one line; of a full disk how much is free, and `needed` where that is known."""
     try:
         yield
@@ -81,7 +81,7 @@ def _temporary(path: Path) -> Path:
 def _replacing(path: Path) -> Iterator[Path]:
     """A hidden sibling to write, which becomes the file on a clean exit: readers see the old content or the new."""
     temporary = _temporary(path)
-    with _explain(path):
+    with explain(path):
         try:
             yield temporary
             _sync(temporary)
@@ -123,15 +123,25 @@ def read_bytes(path: Path) -> bytes:
     except OSError as error:
         reason = "no such file" if isinstance(error, FileNotFoundError) else f"cannot be read ({error.strerror})"
         raise CheckpointError(f"{path}: {reason}") from None
-    if path.name == MANIFEST:
-        return data
-    entries = [manifest.files.get(path.name)] if (manifest := read_manifest(path.parent)) else []
-    with suppress(CheckpointError):  # a data directory's covers its vocabulary too; any other above is somebody else's
-        if path.parent.name == "vocabulary" and (above := read_manifest(path.parent.parent)):
-            entries.append(above.files.get(f"vocabulary/{path.name}"))
-    if any(entry and hashlib.sha256(data).hexdigest() != entry["sha256"] for entry in entries):
+    if any(hashlib.sha256(data).hexdigest() != entry["sha256"] for entry in _entries(path)):
         raise _damaged(path)
     return data
+
+
+def is_there(path: Path) -> bool:
+    """Whether there is such a file, or a manifest says so: then reading it tells that it is missing."""
+    return os.path.lexists(path) or bool(_entries(path))
+
+
+def _entries(path: Path) -> list[Entry]:
+    """What the manifest beside a file says of it, and of a vocabulary's that of the data directory above."""
+    if path.name == MANIFEST:
+        return []
+    entries = [manifest.files.get(path.name)] if (manifest := read_manifest(path.parent)) else []
+    with suppress(CheckpointError):  # any other above is somebody else's
+        if path.parent.name == "vocabulary" and (above := read_manifest(path.parent.parent)):
+            entries.append(above.files.get(f"vocabulary/{path.name}"))
+    return [entry for entry in entries if entry]
 
 
 def read_record(path: Path, kind: type[T]) -> T:
@@ -313,8 +323,8 @@ def finished(directory: Path, kind: str, *unfinished: str) -> Manifest | None:
 
     unfinished: files or folders, one of which is there while it is made. Raises `BusyError` where anything else is.
     """
-    if not directory.exists() or (directory.is_dir() and not any(p.name != ".lock" for p in directory.iterdir())):
-        return None
+    if not directory.exists() or (directory.is_dir() and all(p.name.startswith(".") for p in directory.iterdir())):
+        return None  # a kill may have left a hidden file
     manifest = read_manifest(directory) if directory.is_dir() else None
     if manifest is None and any((directory / name).exists() for name in unfinished):
         return None
@@ -344,7 +354,7 @@ def fingerprint(directory: Path) -> str:
 @contextmanager
 def _staging(beside: Path, needed: int | None = None) -> Iterator[Path]:
     """A hidden temporary directory beside `beside`, removed at the end (before an error tells what is free)."""
-    with _explain(beside, needed):
+    with explain(beside, needed):
         beside.parent.mkdir(parents=True, exist_ok=True)
         staging = _temporary(beside)
         staging.mkdir()
@@ -395,6 +405,7 @@ def publish(directory: Path, kind: str, parents: Mapping[str, str] | None = None
         names = sorted(p.name for p in staging.iterdir())
         for name in [*(n for n in names if n != MANIFEST), MANIFEST]:
             (staging / name).replace(directory / name)
+        staging.rmdir()
         _sync(directory)
 
 
@@ -422,7 +433,7 @@ def lock(directory: Path) -> Iterator[None]:
     from filelock import FileLock, Timeout
 
     made = [p for p in (directory, *directory.parents) if not p.exists()]
-    with _explain(directory):
+    with explain(directory):
         try:
             directory.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError):
@@ -481,7 +492,7 @@ class Journal:
 
     def append(self, record: Mapping[str, object]) -> None:
         """Add one line and hand it to the operating system."""
-        with _explain(self.path):
+        with explain(self.path):
             if self._stream is None:
                 self._stream = self.path.open("a", encoding="utf-8")
             self._stream.write(json.dumps(record) + "\n")
@@ -490,7 +501,7 @@ class Journal:
     def sync(self) -> None:
         """Flush what was appended to the disk: a checkpoint that outlives a loss of power does so with its lines."""
         if self._stream is not None:
-            with _explain(self.path):
+            with explain(self.path):
                 os.fsync(self._stream.fileno())
 
     def cut_back(self, step: int) -> None:

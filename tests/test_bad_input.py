@@ -292,6 +292,9 @@ def test_a_run_goes_on_only_with_the_recipe_it_began_with(run: Path, tiny_data: 
     shutil.copytree(run, "run")
     said = refused(USAGE, "pretrain", "mini/docs", "--data", tiny_data, "--out", "run", *TINY, "-s", "optimizer.lr=0.5")
     assert "optimizer.lr" in said.err
+    Path("run/recipe.toml").write_text("train = 1\n")
+    said = refused(CHECKPOINT, "pretrain", "mini/docs", "--data", tiny_data, "--out", "run", *TINY)
+    assert "run/recipe.toml: no [train]" in said.err
 
 
 def test_never_and_must_mean_what_they_say(run: Path, tiny_data: Path) -> None:
@@ -339,6 +342,7 @@ def test_an_output_file_that_is_a_directory(run: Path, work: Path) -> None:
         (OSError(19, "No such device", "can't allocate memory.txt"), CHECKPOINT),
         (ValueError("out of memory.txt has no column"), 1),
         (OSError(24, "Too many open files", "x"), CHECKPOINT),
+        (RuntimeError("unable to mmap 8 bytes from file <(12)>: Input/output error (5)"), CHECKPOINT),
     ],
     ids=lambda value: str(value)[:30],
 )
@@ -361,7 +365,11 @@ def test_too_little_memory_is_no_bug(monkeypatch: pytest.MonkeyPatch) -> None:
 
     from albert_cli import doctor
 
-    monkeypatch.setattr(doctor, "describe", lambda: torch.empty(2**50))  # more than can be addressed
-    said = refused(1, "doctor")
-    assert "error: out of memory" in said.err
-    assert "train.micro_batch_size" in said.err
+    def fail() -> None:
+        raise RuntimeError("unable to mmap 8 bytes from file <(5)>: Cannot allocate memory (12)")
+
+    for cause in (lambda: torch.empty(2**50), fail):  # more than can be addressed
+        monkeypatch.setattr(doctor, "describe", cause)
+        said = refused(1, "doctor")
+        assert "error: out of memory" in said.err
+        assert "train.micro_batch_size" in said.err

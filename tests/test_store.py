@@ -386,6 +386,9 @@ def test_leftovers_of_a_killed_process_go(tmp_path: Path) -> None:
     assert {p.name for p in tmp_path.iterdir()} == {"it", ".other.0123abcd.tmp", ".hidden"}
     store.remove_leftovers(tmp_path)
     assert {p.name for p in tmp_path.iterdir()} == {"it", ".hidden"}
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / ".request.json.0123abcd.tmp").write_text("x")  # of the first file of all
+    assert store.finished(tmp_path / "new", "vocabulary", "request.json") is None
 
 
 def test_artefacts_can_be_read_by_others(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import os
 import re
 import sys
 import tempfile
+import threading
 import traceback
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
@@ -18,7 +19,7 @@ from typing import Annotated, Any
 import typer
 
 from albert_cli import __version__, console, ranks
-from albert_cli.errors import AlbertError, InputError, Interrupted, refused
+from albert_cli.errors import AlbertError, InputError, Interrupted, number_of, refused
 
 EPILOGUE = (
     "Exit codes: 0 done, 1 bug, 2 usage or configuration, 3 bad input, 4 checkpoint or integrity, "
@@ -43,7 +44,7 @@ _COMMON: dict[str, tuple[str, str]] = {
     "debug": ("--debug", "Show the traceback of an error."),
 }
 # How torch's messages begin where an allocation failed; other words than the first may come from a file's name.
-_NO_MEMORY = re.compile(r"\[enforce fail at alloc_cpu|(CUDA|HIP|MPS)( backend| error:)? out of memory|unable to mmap")
+_NO_MEMORY = re.compile(r"\[enforce fail at alloc_cpu|(CUDA|HIP|MPS)( backend| error:)? out of memory")
 
 
 def _version(wanted: bool) -> None:
@@ -130,13 +131,20 @@ def _known(error: BaseException) -> AlbertError | None:
         return AlbertError(f"out of memory: {reason}", hint)
     if (said := refused(error)) is not None:
         return said
-    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
-        return AlbertError(f"too many files are open ({error.strerror})", "allow more: ulimit -n 4096")
     if type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
         from albert_cli.training.device import compilation_error
 
         return AlbertError(compilation_error(error), "-s train.compile=off computes the same without, slower")
     return None
+
+
+def _of_a_thread(ended: threading.ExceptHookArgs, show: Callable[[threading.ExceptHookArgs], object]) -> None:
+    """Show the traceback of a thread's bug; what the system refuses is said once, by the call that waits for it."""
+    if console.settings.debug or ended.exc_value is None or _known(ended.exc_value) is None:
+        show(ended)
+
+
+threading.excepthook = functools.partial(_of_a_thread, show=threading.excepthook)
 
 
 def invoke(arguments: Sequence[str]) -> tuple[int, str]:
@@ -162,7 +170,7 @@ def invoke(arguments: Sequence[str]) -> tuple[int, str]:
 
 def _is_for_want_of_memory(error: BaseException) -> bool:
     """Whether the memory was exhausted, by the kind of the error."""
-    if isinstance(error, OSError):
-        return error.errno == errno.ENOMEM
+    if (number := number_of(error)) is not None:
+        return number == errno.ENOMEM
     torch_says = isinstance(error, RuntimeError) and _NO_MEMORY.match(str(error)) is not None
     return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or torch_says

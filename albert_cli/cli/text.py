@@ -109,4 +109,4 @@ def inspect_directory(
     from albert_cli.inspect import describe
 
     found = describe(directory, verify=verify, examples=examples, seed=seed, step=step, recipe=recipe)
-    console.emit(*found, coloured=True)
+    console.emit(*found, coloured=examples > 0)

@@ -186,7 +186,8 @@ class ModelConfig:
         try:
             return cls.from_values(given, origin)
         except ConfigError as error:
-            raise CheckpointError(error.message, error.hint) from None
+            message = error.message if origin in error.message else f"{origin}: {error.message}"
+            raise CheckpointError(message, error.hint) from None
 
     @property
     def initial_std(self) -> float:

@@ -272,10 +272,12 @@ def read(directory: Path) -> Checkpoint:
     config = ModelConfig.from_hf(values, str(directory / "config.json"))
     path = directory / WEIGHTS
     _check_size(directory, config)
-    try:
-        stored = load_file(path)
-    except (SafetensorError, OSError) as error:
-        raise CheckpointError(f"{path}: cannot be read ({error})", "the weights must be in safetensors form") from None
+    with store.explain(path):  # what torch cannot map
+        try:
+            stored = load_file(path)
+        except (SafetensorError, OSError) as error:
+            hint = "the weights must be in safetensors form"
+            raise CheckpointError(f"{path}: cannot be read ({error})", hint) from None
     found = Checkpoint(directory, config, values, stored)
     return replace(found, tensors=_our_names(stored, config, found.type))
 

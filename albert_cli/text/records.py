@@ -111,7 +111,7 @@ def parquet_rows(part: Part, columns: Sequence[str] | None = None) -> Iterator[t
                     for row in batch.to_pylist():
                         number += 1
                         yield number, row
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, ValueError, OverflowError, OSError) as error:  # Python's are of its values
             if isinstance(error, OSError) and error.errno is not None:
                 raise
             reason = str(error).partition("\n")[0]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import string
 from collections.abc import Iterable, Sequence
 from functools import cached_property
@@ -75,7 +74,7 @@ class Vocabulary:
             reason = f"no {MODEL} in it" if directory.is_dir() else "no such directory"
             raise CheckpointError(f"{directory}: {reason}", "give a directory made by `albert vocab`, or a model's")
         config = directory / CONFIG
-        written = store.read_record(config, TokenizerConfig) if os.path.lexists(config) else TokenizerConfig()
+        written = store.read_record(config, TokenizerConfig) if store.is_there(config) else TokenizerConfig()
         return cls(store.read_bytes(directory / MODEL), written.cleaning, directory)
 
     @cached_property

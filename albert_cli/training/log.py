@@ -49,14 +49,15 @@ class RunLog:
     """Rank 0's `metrics.jsonl`, which goes on after `step`, with the same curves for TensorBoard, and hints."""
 
     def __init__(self, out: Path, step: int, hints: Hints | None) -> None:
-        self._journal, self._hints = store.Journal(out / JOURNAL), hints
+        self._journal, self._hints, self._curves = store.Journal(out / JOURNAL), hints, out / "tensorboard"
         self._board: Any = None
         self._journal.cut_back(step)
         if importlib.util.find_spec("tensorboard") is not None:
             from torch.utils.tensorboard import SummaryWriter
 
             # What an interrupted run wrote after the step that it is resumed from is hidden.
-            self._board = SummaryWriter(str(out / "tensorboard"), purge_step=step + 1)
+            with store.explain(self._curves):
+                self._board = SummaryWriter(str(self._curves), purge_step=step + 1)
         if hints is not None and self._journal.path.exists():
             for record in store.read_journal(self._journal.path):
                 hints.after(record)
@@ -77,8 +78,9 @@ class RunLog:
     def _write(self, curves: str, record: dict[str, Any], state: TrainState, values: Mapping[str, float]) -> None:
         self._journal.append({**record, "seconds": round(state.seconds, 2)})
         if self._board is not None:
-            for name, value in values.items():
-                self._board.add_scalar(console.harmless(f"{curves}/{name}"), value, state.step)
+            with store.explain(self._curves):
+                for name, value in values.items():
+                    self._board.add_scalar(console.harmless(f"{curves}/{name}"), value, state.step)
 
     def sync(self) -> None:
         """Flush the journal to the disk."""
@@ -88,7 +90,8 @@ class RunLog:
         """Flush and close the files."""
         self._journal.close()
         if self._board is not None:
-            self._board.close()
+            with store.explain(self._curves):
+                self._board.close()
 
 
 def beside_the_bar(means: Mapping[str, float], speed: Mapping[str, float]) -> str:

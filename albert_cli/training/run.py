@@ -13,7 +13,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from albert_cli import __version__, config, console, store
-from albert_cli.errors import AlbertError, BusyError, ConfigError
+from albert_cli.errors import AlbertError, BusyError, CheckpointError, ConfigError
 from albert_cli.model import hub
 from albert_cli.ranks import Group, is_main
 from albert_cli.training import checkpoint
@@ -42,7 +42,10 @@ def saved_recipe(out: Path, resume: Resume) -> dict[str, Any] | None:
     if resume == "never" and holds:
         raise BusyError(f"{out}: is not empty", "choose another --out, or --resume auto to go on with what is there")
     if path.is_file():
-        return store.read_toml(path)
+        saved = store.read_toml(path)
+        if not isinstance(saved.get("train"), dict):
+            raise CheckpointError(f"{path}: no [train] in it")
+        return saved
     if resume == "must":
         raise ConfigError(f"{out}: nothing to resume here", "leave out --resume must to start")
     if any(not p.name.startswith(".") for p in holds):

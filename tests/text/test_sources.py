@@ -79,6 +79,9 @@ def test_parquet(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"a\.parquet: column 'id' holds no text"):
         texts(path, text_field="id")
     path.write_bytes(path.read_bytes()[:-9])
+    pq.write_table(pa.table({"text": pa.array([b"\xf3x"]).view(pa.string())}), tmp_path / "no UTF-8.parquet")
+    with pytest.raises(InputError, match=r"UTF-8\.parquet: not a readable Parquet file"):
+        texts(tmp_path / "no UTF-8.parquet")
     with pytest.raises(InputError, match="not a readable Parquet file"):
         texts(path)
 

@@ -355,6 +355,10 @@ def test_the_cleaning_comes_from_the_directory(tmp_path: Path) -> None:
     train_elsewhere(tmp_path, **ALBERT_IDS)
     (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": false, "keep_accents": true}')
     assert Vocabulary.load(tmp_path).cleaning == Cleaning(False, False, "NFKD")
+    store.seal(tmp_path, "vocabulary")
+    (tmp_path / "tokenizer_config.json").unlink()  # another cleaning must not take its place
+    with pytest.raises(CheckpointError, match=r"tokenizer_config\.json: no such file"):
+        Vocabulary.load(tmp_path)
 
 
 def test_other_directories_are_refused(tmp_path: Path) -> None:
