@@ -512,8 +512,9 @@ class Journal:
             write_text(self.path, "".join(kept))
 
     def close(self) -> None:
-        """Close the file; a later `append` opens it again."""
+        """Flush it to the disk and close it; a later `append` opens it again."""
         if self._stream is not None:
+            self.sync()
             self._stream.close()
             self._stream = None
 

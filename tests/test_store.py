@@ -447,6 +447,15 @@ def test_a_torn_line_does_not_swallow_the_next(tmp_path: Path) -> None:
     assert [r["step"] for r in store.read_journal(path)] == [1, 2]
 
 
+def test_a_closed_journal_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flushed: list[int] = []
+    monkeypatch.setattr(os, "fsync", flushed.append)
+    journal = store.Journal(tmp_path / "metrics.jsonl")
+    journal.append({"step": 1})
+    journal.close()
+    assert flushed
+
+
 def test_nothing_to_cut_back_is_no_error(tmp_path: Path) -> None:
     store.Journal(tmp_path / "gone").cut_back(0)
     assert not list(tmp_path.iterdir())

@@ -23,7 +23,7 @@ from typing_extensions import TypedDict
 
 from albert_cli import store
 from albert_cli.data.arrays import Ids, ranges
-from albert_cli.errors import CheckpointError
+from albert_cli.errors import AlbertError, CheckpointError
 from albert_cli.random import Integers
 
 P = ParamSpec("P")
@@ -271,7 +271,7 @@ def stamps_below(directory: Path) -> dict[str, list[int]]:
 
 def remember_verified(directory: Path, stamps: dict[str, list[int]]) -> None:
     """Note what the files looked like when all hashes were right; in a directory that cannot be written, nowhere."""
-    with suppress(OSError):
+    with suppress(OSError, AlbertError):
         store.write_json(directory / _VERIFIED, {"stamps": stamps})
 
 

@@ -48,8 +48,8 @@ ERRORS = {
     "mmap": ("EIO", "ENOMEM"),
 }
 COMMANDS = ("vocab", "data", "pretrain", "pretrain, resumed", "finetune", "eval", "predict", "report", "reproduce")
-# What a second run has otherwise.
-_TIMES = ("seconds", "tokens_per_second", "mfu", "lines_per_second", "wall_seconds", "created", "stamps")
+# What a second run has otherwise; a fingerprint of what has times in it too.
+_TIMES = ("seconds", "tokens_per_second", "mfu", "lines_per_second", "wall_seconds", "created", "stamps", "fingerprint")
 
 
 @dataclass(frozen=True)

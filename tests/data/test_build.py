@@ -238,6 +238,9 @@ def test_data_that_were_verified_are_hashed_again_only_where_a_file_changed(
         hashed.append(path)
         return of_file(path)
 
+    def fail(path: Path, data: bytes) -> None:
+        raise CheckpointError(f"{path}: the disk is full")
+
     monkeypatch.setattr(store, "sha256_file", counted)
     verify_data(out)
     assert not hashed, "the build has hashed what it wrote"
@@ -261,5 +264,7 @@ def test_data_that_were_verified_are_hashed_again_only_where_a_file_changed(
     os.utime(ids, ns=(before.st_atime_ns, before.st_mtime_ns))
     (ids.parent / "more").touch()
     hashed.clear()
-    verify_data(out)
+    with monkeypatch.context() as full:
+        full.setattr(store, "write_bytes", fail)
+        verify_data(out)  # where nothing can be noted, data are read all the same
     assert hashed
