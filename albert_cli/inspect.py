@@ -59,9 +59,7 @@ def describe(
         facts |= {"fingerprint": manifest.fingerprint(), "created_by": manifest.created_by}
         facts |= {"parents": dict(manifest.parents)}
     if verify:  # first: what is damaged cannot be described
-        if kind == "data":
-            verify_data(directory, everything=True)  # a shard may have lost its manifest too
-        facts["verified"] = _verify_below(directory)
+        facts["verified"] = verify_data(directory, everything=True) if kind == "data" else _verify_below(directory)
     text = [f"{directory}: {kind}" + (f" {facts['fingerprint']}" if manifest else ", unverified (no manifest)")]
     if kind == "data":
         more, lines = describe_data(directory, _place(directory, recipe, seed, step), examples)

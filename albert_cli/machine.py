@@ -68,7 +68,9 @@ def _container_limits() -> Iterator[tuple[int, int]]:
     for folder in _control_groups():
         for limit, used in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
             with suppress(OSError, ValueError):  # "max" is no number
-                yield int((folder / limit).read_text()), int((folder / used).read_text())
+                counts = dict(line.split(maxsplit=1) for line in (folder / "memory.stat").read_text().splitlines())
+                cache = int(counts.get("total_inactive_file", counts.get("inactive_file", 0)))  # given back when wanted
+                yield int((folder / limit).read_text()), int((folder / used).read_text()) - cache
 
 
 def _control_groups() -> list[Path]:

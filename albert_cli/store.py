@@ -107,8 +107,8 @@ def text_writer(path: Path) -> Iterator[IO[str]]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a UTF-8 text file atomically; a lone surrogate, of a name that is no UTF-8, is escaped as in JSON."""
-    write_bytes(path, text.encode(errors="backslashreplace"))
+    """Write a UTF-8 text file atomically."""
+    write_bytes(path, text.encode())
 
 
 def write_json(path: Path, value: object) -> None:
@@ -121,8 +121,9 @@ def read_bytes(path: Path) -> bytes:
     try:
         data = path.read_bytes()
     except OSError as error:
-        reason = "no such file" if isinstance(error, FileNotFoundError) else f"cannot be read ({error.strerror})"
-        raise CheckpointError(f"{path}: {reason}") from None
+        if isinstance(error, FileNotFoundError):
+            raise CheckpointError(f"{path}: no such file") from None
+        raise refused(error, path) or error from error
     if any(hashlib.sha256(data).hexdigest() != entry["sha256"] for entry in _entries(path)):
         raise _damaged(path)
     return data

@@ -11,6 +11,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from albert_cli.cli import text, training, scoring, using, looking, reproduce, bench, recipes  # noqa: F401 - in the order of --help
@@ -25,8 +26,9 @@ def main() -> None:
     # cores. A short spin costs nothing on a quiet machine. torch's OpenMP reads this when it is loaded.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     # Processes that this one starts must not import what lies in the folder that the command is called in.
-    if Path(__file__).parents[2] != Path.cwd():
-        os.environ.setdefault("PYTHONSAFEPATH", "1")
+    with suppress(OSError):  # the folder may have been removed
+        if Path(__file__).parents[2] != Path.cwd():
+            os.environ.setdefault("PYTHONSAFEPATH", "1")
     # Names of files are UTF-8 to the libraries, whatever the locale; Python has to be started with that.
     if sys.getfilesystemencoding() != "utf-8" and os.environ.get("PYTHONUTF8") != "1":
         os.environ["PYTHONUTF8"] = "1"

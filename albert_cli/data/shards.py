@@ -85,7 +85,9 @@ def _map(path: Path, dtype: str) -> NDArray[Any]:
             return np.zeros(0, little)
         # A plain view: np.memmap's own class slows every later operation down.
         return np.asarray(np.memmap(path, little, mode="r"))
-    except (OSError, ValueError) as error:
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{path}: {error.strerror}", "make the data directory again") from None
+    except ValueError as error:
         raise CheckpointError(f"{path}: cannot be read ({error})", "make the data directory again") from None
 
 
@@ -236,21 +238,26 @@ def of_damaged_shards(function: Callable[Concatenate[TokenCorpus, P], T]) -> Cal
     return run
 
 
-def verify_data(directory: Path, everything: bool = False) -> None:
-    """Re-hash a data directory and its shards; raises `CheckpointError` naming the first damaged file.
+def verify_data(directory: Path, everything: bool = False) -> int:
+    """Re-hash a data directory and its shards, and return how many files that was.
+
+    Raises `CheckpointError` naming the first damaged file.
 
     Unless `everything` is asked for, not where each file still has the size, the time and the inode that it had when
     its hash was right: a terabyte takes a quarter of an hour to hash.
     """
     stamps = stamps_below(directory)
     if not everything and _verified(directory) == stamps:
-        return
-    store.verify(directory, "data")
+        return 0
+    files = len(store.verify(directory, "data").files)
     for name, fingerprint in read_facts(directory)["fingerprints"].items():
         shard = directory / "shards" / name
-        if store.verify(shard, "shard").fingerprint() != fingerprint:
+        found = store.verify(shard, "shard")
+        files += len(found.files)
+        if found.fingerprint() != fingerprint:
             raise CheckpointError(f"{shard}: not the shard that {directory / 'data.json'} names")
     remember_verified(directory, stamps)
+    return files
 
 
 def stamps_below(directory: Path) -> dict[str, list[int]]:
@@ -264,8 +271,12 @@ def stamps_below(directory: Path) -> dict[str, list[int]]:
                 if entry.is_dir():
                     folders.append(entry.path)
                     continue
-                status = os.stat(entry.path)  # noqa: PTH116  (of tens of thousands of files)
-                found[os.path.relpath(entry.path, directory)] = [status.st_size, status.st_mtime_ns, status.st_ino]
+                name = os.path.relpath(entry.path, directory)
+                try:
+                    status = os.stat(entry.path)  # noqa: PTH116  (of tens of thousands of files)
+                    found[name] = [status.st_size, status.st_mtime_ns, status.st_ino]
+                except OSError:  # a link that leads nowhere
+                    found[name] = []
     return found
 
 

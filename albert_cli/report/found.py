@@ -14,8 +14,8 @@ from typing import Any
 
 from pydantic import Field
 
-from albert_cli import store
-from albert_cli.errors import InputError
+from albert_cli import console, store
+from albert_cli.errors import CheckpointError, InputError
 from albert_cli.results import CONTROLS, RESULTS, Numbers, Record, Result, Words, number, numbers
 from albert_cli.tasks.spec import TASKS
 
@@ -227,7 +227,12 @@ def _read_pretraining(path: Path, name: str) -> Pretraining:
     checkpoints: dict[str, str] = {}
     parents: dict[str, str] = {}
     for step in sorted(path.glob("step-*")):
-        if (manifest := store.read_manifest(step)) is not None:
+        try:
+            manifest = store.read_manifest(step)
+        except CheckpointError as error:
+            console.warn(error.message)
+            continue
+        if manifest is not None:
             digits = step.name.removeprefix("step-")
             checkpoints[manifest.fingerprint()] = f"step {int(digits):,}" if digits.isdecimal() else step.name
             parents |= manifest.parents

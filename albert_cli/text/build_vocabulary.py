@@ -109,7 +109,7 @@ def build(
         with store.publish(out, "vocabulary") as staging:
             vocabulary.copy_to(staging)
             store.write_json(staging / REPORT, report)
-        jobs.clear(out)
+    jobs.clear(out)
     return {"directory": str(out), "fingerprint": store.fingerprint(out), "up_to_date": False, **report}
 
 
@@ -209,10 +209,17 @@ def _making(out: Path, request: Mapping[str, Any], is_merge: bool) -> Iterator[N
         try:
             yield
         except BaseException:
-            for name in (MODEL, TOKENIZER, CONFIG, REPORT, _REQUEST):
+            for name in (store.MANIFEST, MODEL, TOKENIZER, CONFIG, REPORT, _REQUEST):
                 (out / name).unlink(missing_ok=True)
             raise
         (out / _REQUEST).unlink()
+
+
+def _identity(source: Mapping[str, Any]) -> dict[str, Any]:
+    parts = source.get("parts", [])
+    if source.get("sha256") is not None:
+        parts = [{key: value for key, value in part.items() if key != "source"} for part in parts]
+    return {**source, "parts": parts}
 
 
 def _same(out: Path, request: Mapping[str, Any], portions: Sequence[Portion], workers: int) -> dict[str, Any]:
@@ -223,7 +230,10 @@ def _same(out: Path, request: Mapping[str, Any], portions: Sequence[Portion], wo
     report = store.read_record(out / REPORT, Report)
     made = report["request"]
     different = [key for key in request if key != "sources" and request[key] != made.get(key)]
-    if jobs.hashes_of(portions, workers) != [source.get("sha256") for source in made["sources"]]:
+    hashes = jobs.hashes_of(portions, workers)
+    # A file may have moved: its text counts, and what of it was read. What has no hash is known by its name.
+    now = [portion.sources | {"sha256": digest} for portion, digest in zip(portions, hashes, strict=True)]
+    if [_identity(source) for source in now] != [_identity(source) for source in made["sources"]]:
         different.append("sources")
     if different:
         raise BusyError(

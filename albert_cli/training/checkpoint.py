@@ -77,7 +77,8 @@ def save(
 
 def newest_valid(out: Path) -> Path | None:
     """The newest checkpoint whose every byte verifies; a damaged one is named, set aside and passed over."""
-    steps = sorted(out.glob("step-*"))  # one without its manifest stands in the way of its successor
+    # One without its manifest stands in the way of its successor; another's file of such a name does not.
+    steps = sorted(p for p in out.glob("step-*") if p.name.removeprefix("step-").isdecimal())
     for directory in reversed(steps):
         try:
             store.verify(directory, "checkpoint")
