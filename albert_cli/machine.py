@@ -67,9 +67,11 @@ def _container_limits() -> Iterator[tuple[int, int]]:
     """(limit, in use) of the control groups that this process is in, from its own up to the root: v2, then v1."""
     for folder in _control_groups():
         for limit, used in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
-            with suppress(OSError, ValueError):  # "max" is no number
+            cache = 0  # of files, which the system gives back when memory is wanted
+            with suppress(OSError, ValueError):
                 counts = dict(line.split(maxsplit=1) for line in (folder / "memory.stat").read_text().splitlines())
-                cache = int(counts.get("total_inactive_file", counts.get("inactive_file", 0)))  # given back when wanted
+                cache = int(counts.get("total_inactive_file", counts.get("inactive_file", 0)))
+            with suppress(OSError, ValueError):  # "max" is no number
                 yield int((folder / limit).read_text()), int((folder / used).read_text()) - cache
 
 

@@ -170,9 +170,10 @@ class Watched:
             process.join(5)
         # The executor ends the others by SIGTERM.
         codes = {process.exitcode for process in self._processes} - {None, 0, -signal.SIGTERM}
+        if machine.killed_for_memory() > self._killed_before and codes <= {-signal.SIGKILL}:
+            return "was killed because the memory ran out"
         if -signal.SIGKILL in codes:
-            ran_out = machine.killed_for_memory() > self._killed_before
-            return "was killed because the memory ran out" if ran_out else "was killed, probably out of memory"
+            return "was killed, probably out of memory"
         code = min((code for code in codes if code is not None), default=0)
         return f"crashed ({signal.Signals(-code).name})" if code < 0 else f"ended with exit code {code}"
 
