@@ -103,7 +103,7 @@ def refused(error: BaseException, path: object = None) -> AlbertError | None:
     if number in FULL:
         return CheckpointError(what, "free some space and run the same command again; what was complete is intact")
     if number in (errno.EMFILE, errno.ENFILE):
-        return CheckpointError(what, "ulimit -n allows more; the same command goes on")
+        return CheckpointError(what, "raise the limit, such as: ulimit -n 4096; then run the same command again")
     if number in _FAILED:
-        return CheckpointError(what, "see whether the disk is well; the same command goes on from what was complete")
+        return CheckpointError(what, "check the disk; the same command goes on from what was complete")
     return InputError(what, "check the path and its permissions")
