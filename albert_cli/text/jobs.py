@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -73,8 +75,9 @@ class _Asked(TypedDict):
 
 @dataclass(frozen=True)
 class _Drawn:
-    """What a job's `sample.json` says: of the text that it has read."""
+    """What a job's `sample.json` says: what it was asked, and of the text that it has read."""
 
+    asked: str
     portions: list[int]
     hashes: list[str | None]
     documents: int
@@ -104,14 +107,14 @@ def do_share(
             f"{out}: its jobs have other sources, options or another number", "remove it, or ask as they do"
         )
     mine = share_of(portions, index, count)
-    directory = place / f"{index:05d}"
+    directory, asked = place / f"{index:05d}", _mark(wanted)
     with store.lock(place / ".locks" / str(index)):
-        drawn = _kept(directory, mine, workers)
+        drawn = _kept(directory, mine, workers, asked)
         if drawn is None:
             sample, hashes = draw_all(mine, settings, workers)
             sample.finish()
             drawn = _Drawn(
-                [portion.number for portion in mine], hashes, sample.documents, sample.read, sample.characters
+                asked, [portion.number for portion in mine], hashes, sample.documents, sample.read, sample.characters
             )
             with store.commit_directory(directory, "sample", replace=True) as staging:
                 store.write_bytes(staging / "places", sample.places.astype("<i8").tobytes())
@@ -121,7 +124,12 @@ def do_share(
     return {"directory": str(out), "job": f"{index}/{count}", "jobs_finished": finished, "sentences_read": drawn.read}
 
 
-def _kept(directory: Path, mine: Sequence[Portion], workers: int) -> _Drawn | None:
+def _mark(request: Mapping[str, Any]) -> str:
+    """A hash of what was asked: jobs that began together may not have seen each other's request."""
+    return hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
+
+
+def _kept(directory: Path, mine: Sequence[Portion], workers: int, asked: str) -> _Drawn | None:
     """What the job has drawn before, where it is whole and the text is still the same."""
     if not directory.exists():
         return None
@@ -131,7 +139,7 @@ def _kept(directory: Path, mine: Sequence[Portion], workers: int) -> _Drawn | No
     except CheckpointError as error:
         console.note(f"{error.message}; drawing it again")
         return None
-    return drawn if hashes_of(mine, workers) == drawn.hashes else None
+    return drawn if drawn.asked == asked and hashes_of(mine, workers) == drawn.hashes else None
 
 
 def merged(out: Path, settings: VocabularySettings, request: Mapping[str, Any]) -> tuple[Sample, list[str | None]]:
@@ -153,6 +161,8 @@ def merged(out: Path, settings: VocabularySettings, request: Mapping[str, Any]) 
     for directory in (place / f"{n:05d}" for n in range(count)):
         store.verify(directory, "sample")
         drawn = store.read_record(directory / "sample.json", _Drawn)
+        if drawn.asked != _mark(wanted):
+            raise BusyError(f"{directory}: was drawn with other sources or options", "run this job again")
         sentences = (directory / "sentences.txt").read_text(encoding="utf-8").split("\n")[:-1]
         places = np.fromfile(directory / "places", "<i8").astype(np.int64)
         own = Sample(sample.size, sample.seed, sample.limit, sentences, places)
