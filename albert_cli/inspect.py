@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from albert_cli import console, store
+from albert_cli import console, journal, store
 from albert_cli.data.describe import Place, describe_data
 from albert_cli.data.pairs import PairSettings
 from albert_cli.data.shards import verify_data
@@ -100,7 +100,7 @@ def _run_or_result(directory: Path) -> dict[str, Any]:
         if (directory / f"{name}.json").is_file():
             facts[name] = store.read_json(directory / f"{name}.json")
     if (directory / "metrics.jsonl").is_file():
-        records = store.read_journal(directory / "metrics.jsonl")
+        records = journal.read(directory / "metrics.jsonl")
         for name, wanted in (("last_training", "loss"), ("last_evaluation", "eval")):
             facts[name] = next((r for r in reversed(records) if wanted in r), None)
     for key, file, names in (("results", "results.json", _RESULT), ("model", "config.json", _MODEL)):

@@ -21,7 +21,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import IO, Any, Required, TypeVar, cast
+from typing import IO, Any, TypeVar, cast
 
 from typing_extensions import TypedDict  # pydantic takes the standard library's from Python 3.12 on
 
@@ -136,7 +136,7 @@ def is_there(path: Path) -> bool:
 
 def _entries(path: Path) -> list[Entry]:
     """What the manifest beside a file says of it, and of a vocabulary's that of the data directory above."""
-    if path.name == MANIFEST:
+    if path.name == MANIFEST or path.name.startswith("."):  # hidden files are in no manifest
         return []
     entries = [manifest.files.get(path.name)] if (manifest := read_manifest(path.parent)) else []
     with suppress(CheckpointError):  # any other above is somebody else's
@@ -153,7 +153,7 @@ def read_record(path: Path, kind: type[T]) -> T:
     from pydantic import ValidationError
 
     try:
-        return cast(T, _adapter(cast(Hashable, kind)).validate_json(read_bytes(path), strict=True))
+        return cast(T, adapter(cast(Hashable, kind)).validate_json(read_bytes(path), strict=True))
     except ValidationError as error:
         raise _misfit(path, error) from None
 
@@ -172,7 +172,8 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 @cache
-def _adapter(kind: Hashable) -> Any:
+def adapter(kind: Hashable) -> Any:
+    """pydantic's reader of a type."""
     from pydantic import TypeAdapter
 
     return TypeAdapter(cast(Any, kind))
@@ -282,7 +283,7 @@ def read_manifest(directory: Path) -> Manifest | None:
     value = read_json(path)
     seal_of_rest = value.pop("sha256", None)
     try:
-        manifest: Manifest = _adapter(Manifest).validate_python(value)
+        manifest: Manifest = adapter(Manifest).validate_python(value)
     except ValueError:
         raise CheckpointError(f"{path}: not a manifest of this program") from None
     for name in manifest.files:
@@ -465,70 +466,6 @@ def lock(directory: Path) -> Iterator[None]:
         raise
     finally:
         guard.release()
-
-
-# ---------------------------------------------------------------- append-only records
-
-
-class Line(TypedDict, total=False):
-    """A line of a run's journal: figures of the steps since the last one, or of an evaluation, or a hint."""
-
-    __pydantic_config__ = {"extra": "allow"}  # type: ignore[misc]  # noqa: RUF012
-    step: Required[int]
-    loss: float
-    mlm_loss: float
-    grad_norm: float
-    seconds: float
-    tokens_per_second: float
-    eval: dict[str, float]
-    hint: str
-
-
-class Journal:
-    """A file of JSON lines that is only appended to, and cut back to the resumed step after a crash."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._stream: IO[str] | None = None
-
-    def append(self, record: Mapping[str, object]) -> None:
-        """Add one line and hand it to the operating system."""
-        with explain(self.path):
-            if self._stream is None:
-                self._stream = self.path.open("a", encoding="utf-8")
-            self._stream.write(json.dumps(record) + "\n")
-            self._stream.flush()
-
-    def sync(self) -> None:
-        """Flush what was appended to the disk: a checkpoint that outlives a loss of power does so with its lines."""
-        if self._stream is not None:
-            with explain(self.path):
-                os.fsync(self._stream.fileno())
-
-    def cut_back(self, step: int) -> None:
-        """Drop the lines after `step`, and a last line that was cut by a crash."""
-        self.close()
-        if self.path.exists():
-            kept = [json.dumps(r) + "\n" for r in read_journal(self.path) if r["step"] <= step]
-            write_text(self.path, "".join(kept))
-
-    def close(self) -> None:
-        """Flush it to the disk and close it; a later `append` opens it again."""
-        if self._stream is not None:
-            self.sync()
-            self._stream.close()
-            self._stream = None
-
-
-def read_journal(path: Path, kind: Any = Line) -> list[dict[str, Any]]:
-    """The records of a journal; a torn last line is left out, and so is any other that is no such record."""
-    from pydantic import ValidationError
-
-    records: list[dict[str, Any]] = []
-    for line in read_bytes(path).split(b"\n"):
-        with suppress(ValidationError):
-            records.append(_adapter(kind).validate_json(line, strict=True))
-    return records
 
 
 # ---------------------------------------------------------------- the steps of a run

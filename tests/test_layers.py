@@ -20,7 +20,7 @@ LAYERS = (
     ("errors",),
     ("random", "ranks"),
     ("console", "store", "config", "network", "machine"),
-    ("launch", "pool", "results"),
+    ("journal", "launch", "pool", "results"),
     ("text",),
     ("data",),
     ("model", "counting"),
@@ -161,6 +161,7 @@ def test_no_text_runs_as_code_nor_through_a_shell() -> None:
 # empty folder for a file that store.py then writes.
 WRITES = {
     ("config.py", "mkdir"): "the folder of a copied recipe",
+    ("journal.py", "open"): "a line at the end of a journal",
     ("launch.py", "TemporaryDirectory"): "where the ranks mark what they have printed",
     ("ranks.py", "mkdir"): "such a mark",
     ("evaluation/encode.py", "mkdir"): "the folder of the vectors' file",

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from albert_cli import store
 from albert_cli.errors import BusyError, CheckpointError
+from albert_cli.journal import Journal, read
 
 CALLS = ("fsync", "replace", "rename", "open", "mkdir", "rmdir", "unlink", "chmod")
 
@@ -195,10 +196,10 @@ def test_a_journal_is_cut_back_whole_or_not_at_all(crash: bool, tmp_path: Path) 
     lines = [json.dumps({"step": n}) + "\n" for n in range(50)]
 
     def check(place: Path) -> None:
-        assert len(store.read_journal(place / "it")) in (11, 50)
+        assert len(read(place / "it")) in (11, 50)
 
     def action(place: Path) -> None:
-        store.Journal(place / "it").cut_back(10)
+        Journal(place / "it").cut_back(10)
 
     sweep(tmp_path, lambda place: store.write_text(place / "it", "".join(lines)), action, check, crash=crash)
 
@@ -419,48 +420,6 @@ def test_one_run_a_directory(tmp_path: Path) -> None:
             raise AssertionError
 
 
-# ---------------------------------------------------------------- journals
-
-
-def test_a_journal_is_appended_and_cut_back(tmp_path: Path) -> None:
-    journal = store.Journal(tmp_path / "metrics.jsonl")
-    for step in (10, 20, 20, 30):
-        journal.append({"step": step, "loss": 1 / 3})
-    assert [r["step"] for r in store.read_journal(journal.path)] == [10, 20, 20, 30]
-    with journal.path.open("a") as stream:
-        stream.write('{"step": 40, "lo')  # torn by a crash
-    assert [r["step"] for r in store.read_journal(journal.path)] == [10, 20, 20, 30]
-    journal.cut_back(20)
-    journal.append({"step": 21, "loss": 1 / 3})
-    journal.close()
-    assert journal.path.read_text().count("\n") == 4
-    assert store.read_journal(journal.path)[-1] == {"step": 21, "loss": 1 / 3}
-
-
-def test_a_torn_line_does_not_swallow_the_next(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.jsonl"
-    path.write_text('{"step": 1}\n{"st')
-    journal = store.Journal(path)
-    journal.cut_back(5)
-    journal.append({"step": 2})
-    journal.close()
-    assert [r["step"] for r in store.read_journal(path)] == [1, 2]
-
-
-def test_a_closed_journal_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    flushed: list[int] = []
-    monkeypatch.setattr(os, "fsync", flushed.append)
-    journal = store.Journal(tmp_path / "metrics.jsonl")
-    journal.append({"step": 1})
-    journal.close()
-    assert flushed
-
-
-def test_nothing_to_cut_back_is_no_error(tmp_path: Path) -> None:
-    store.Journal(tmp_path / "gone").cut_back(0)
-    assert not list(tmp_path.iterdir())
-
-
 # ---------------------------------------------------------------- a full disk
 
 
@@ -474,6 +433,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 from albert_cli import store
+from albert_cli.journal import Journal
 from albert_cli.errors import CheckpointError
 place, big = Path(sys.argv[1]), torch.zeros(100_000)
 with store.commit_directory(place / "small", "checkpoint") as staging:
@@ -483,12 +443,12 @@ def commit():
     with store.commit_directory(place / "it", "checkpoint") as staging:
         save_file({"x": big}, staging / "it.safetensors")
 
-def journal():
-    lines = store.Journal(place / "journal")
+def append():
+    lines = Journal(place / "journal")
     for step in range(10_000):
         lines.append({"step": step, "text": "x" * 100})
 
-for action in (lambda: store.write_bytes(place / "it", b"x" * 300_000), commit, journal):
+for action in (lambda: store.write_bytes(place / "it", b"x" * 300_000), commit, append):
     try:
         action()
         print("went through")

@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import Field
 
-from albert_cli import console, store
+from albert_cli import console, journal, store
 from albert_cli.errors import CheckpointError, InputError
 from albert_cli.results import CONTROLS, RESULTS, Numbers, Record, Result, Words, number, numbers
 from albert_cli.tasks.spec import TASKS
@@ -206,7 +206,7 @@ def curves(path: Path) -> tuple[dict[str, Points], dict[str, Points]]:
     training: dict[str, Points] = {}
     heldout: dict[str, Points] = {}
     file = path / "metrics.jsonl"
-    for row in store.read_journal(file) if file.is_file() else []:
+    for row in journal.read(file) if file.is_file() else []:
         if isinstance(row, dict) and (step := number(row.get("step"))) is not None:
             to, values = (heldout, row["eval"]) if "eval" in row else (training, row)
             for name, value in numbers(values).items():

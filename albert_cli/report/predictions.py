@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from albert_cli import store
+from albert_cli import journal
 from albert_cli.results import number
 
 PREDICTIONS = "predictions.dev.jsonl"
@@ -43,7 +43,7 @@ def read(folders: Sequence[Path]) -> list[Predicted]:
     by_id: dict[str, list[Record]] = {}
     for folder in folders:
         path = folder / PREDICTIONS
-        for line in store.read_journal(path, dict[str, Any]) if path.is_file() else []:
+        for line in journal.read(path, dict[str, Any]) if path.is_file() else []:
             if isinstance(line, dict) and "prediction" in line:
                 by_id.setdefault(str(line.get("id")), []).append(line)
     predicted = []

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from albert_cli import config, console, store
+from albert_cli import config, console, journal, store
 from albert_cli.counting import costs
 from albert_cli.data.batches import PackedBatch
 from albert_cli.errors import CheckpointError, DivergedError
@@ -175,11 +175,11 @@ def _train(prepared: Prepared, recipe: FinetuneRecipe, out: Path, status: run.St
 
 
 def collapse_reason(
-    task: AnyTask, outputs: Any, dev: Any, train: Sequence[Any], journal: Path, result: Result
+    task: AnyTask, outputs: Any, dev: Any, train: Sequence[Any], log: Path, result: Result
 ) -> str | None:
     """Why a run counts as collapsed, in a few words: constant predictions, or a loss at chance. None for any other.
 
-    `outputs` are those of the kept model on the features `dev`, `journal` is the run's `metrics.jsonl`.
+    `outputs` are those of the kept model on the features `dev`, `log` is the run's `metrics.jsonl`.
     Only evaluations are looked at: the training losses of the journal are means since a line or a resumption.
     """
     if same := task.constant_output(outputs, dev):
@@ -187,7 +187,7 @@ def collapse_reason(
     majority, chance = result.majority, task.chance_loss(train)
     if majority is None or result.score is None or result.score > majority or not chance:
         return None
-    losses = [float(row["eval"]["loss"]) for row in store.read_journal(journal) if "loss" in row.get("eval", {})]
+    losses = [float(row["eval"]["loss"]) for row in journal.read(log) if "loss" in row.get("eval", {})]
     if losses and min(losses) >= _AT_CHANCE * chance:
         return f"loss at chance ({min(losses):.3f} at best; the label frequencies alone give {chance:.3f})"
     return None

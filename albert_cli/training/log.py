@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from albert_cli import console, store
+from albert_cli import console, journal, store
 from albert_cli.training.checkpoint import TrainState
 from albert_cli.training.hints import Hints
 
@@ -49,7 +49,7 @@ class RunLog:
     """Rank 0's `metrics.jsonl`, which goes on after `step`, with the same curves for TensorBoard, and hints."""
 
     def __init__(self, out: Path, step: int, hints: Hints | None) -> None:
-        self._journal, self._hints, self._curves = store.Journal(out / JOURNAL), hints, out / "tensorboard"
+        self._journal, self._hints, self._curves = journal.Journal(out / JOURNAL), hints, out / "tensorboard"
         self._board: Any = None
         self._journal.cut_back(step)
         if importlib.util.find_spec("tensorboard") is not None:
@@ -59,7 +59,7 @@ class RunLog:
             with store.explain(self._curves):
                 self._board = SummaryWriter(str(self._curves), purge_step=step + 1)
         if hints is not None and self._journal.path.exists():
-            for record in store.read_journal(self._journal.path):
+            for record in journal.read(self._journal.path):
                 hints.after(record)
 
     def steps(self, state: TrainState, means: Mapping[str, float], speed: Mapping[str, float]) -> None:

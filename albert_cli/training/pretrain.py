@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch.optim import Optimizer
 
-from albert_cli import config, console, store
+from albert_cli import config, console, journal, store
 from albert_cli.data.cooccurrence import word_vectors
 from albert_cli.data.shards import TokenCorpus, read_facts, verify_data
 from albert_cli.errors import ConfigError
@@ -289,7 +289,7 @@ class Pretraining:
 
     def _summary(self, out: Path) -> dict[str, Any]:
         final = store.saved_steps(out)[-1]
-        records = store.read_journal(out / JOURNAL)
+        records = journal.read(out / JOURNAL)
         metrics = _last_evaluation(out, self.recipe.schedule.total_steps)
         if "mlm_loss" in metrics:
             metrics["below_unigram_entropy"] = round(metrics["unigram_entropy"] - metrics["mlm_loss"], 4)
@@ -307,7 +307,7 @@ class Pretraining:
 def _last_evaluation(out: Path, step: int) -> dict[str, float]:
     """The newest evaluation that the journal holds at or before a step."""
     path = out / JOURNAL
-    records = store.read_journal(path) if path.is_file() else []
+    records = journal.read(path) if path.is_file() else []
     return next((r["eval"] for r in reversed(records) if "eval" in r and r["step"] <= step), {})
 
 

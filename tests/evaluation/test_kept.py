@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from albert_cli import store
+from albert_cli import journal, store
 from albert_cli.errors import CheckpointError
 from albert_cli.training import finetune as finetuning
 from albert_cli.training.task_setup import Prepared
@@ -35,7 +35,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory, rising: Prepared) -> Path:
     """That run, uninterrupted; not to be changed."""
     out = tmp_path_factory.mktemp("whole") / "out"
     finetune(rising, out, 0)
-    scores = [r["eval"]["pearson"] for r in store.read_journal(out / "metrics.jsonl") if "eval" in r]
+    scores = [r["eval"]["pearson"] for r in journal.read(out / "metrics.jsonl") if "eval" in r]
     assert scores[:4] == sorted(set(scores[:4])) and max(scores) == scores[3]
     return out
 

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 
-from albert_cli import config, store
+from albert_cli import config, journal, store
 from albert_cli.data.batches import PackedBatch, batch, original_ids
 from albert_cli.data.shards import TokenCorpus
 from albert_cli.experiments import recipe
@@ -241,7 +241,7 @@ def check_prefix(plan: Plan, found: dict[str, Facts], data: Path) -> None:
     assert step.name == "step-00000004"
     for name in ("with", "without"):
         run = plan.directory(next(r.pretrain for r in plan.runs if r.variant == name))
-        rate = next(r["lr"] for r in store.read_journal(run / "metrics.jsonl") if "lr" in r)
+        rate = next(r["lr"] for r in journal.read(run / "metrics.jsonl") if "lr" in r)
         peak = config.read_recipe("mini/experiment")["optimizer"]["lr"]
         assert rate == pytest.approx(peak * (3 / 7 + 2 / 7 + 1 / 7) / 3, rel=1e-4), "it has no second warm-up"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from albert_cli import store
+from albert_cli import journal, store
 from albert_cli.errors import ConfigError
 from albert_cli.model.heads import MaskedLanguageModel
 from albert_cli.model.packing import pack
@@ -47,7 +47,7 @@ def test_all_of_it_at_once_resumes_to_the_same_bytes(
     result = pretrain(*call, device="cpu")
     assert {"order_accuracy", "sop_accuracy", "nsp_accuracy"} < result.keys()
     run, whole = tmp_path / "run", bytes_of(tmp_path / "run", LAST)
-    lines = [r for r in store.read_journal(run / "metrics.jsonl") if "distill_loss" in r]
+    lines = [r for r in journal.read(run / "metrics.jsonl") if "distill_loss" in r]
     assert len(lines) == 6 and lines[-1]["distill_loss"] > 0
     assert store.verify(run / LAST, "checkpoint").parents["teacher"] == store.fingerprint(finished / LAST)
     for step in (20, 25, 30):

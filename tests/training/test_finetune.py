@@ -18,7 +18,7 @@ import pytest
 import torch
 import transformers
 
-from albert_cli import store
+from albert_cli import journal, store
 from albert_cli.errors import BusyError, CheckpointError, ConfigError
 from albert_cli.evaluation.predict import predict
 from albert_cli.model import hub
@@ -99,7 +99,7 @@ def test_a_run_learns_and_says_all_that_decided_it(tuned: Path, prepared: Prepar
 
 def test_the_best_evaluation_is_what_is_kept(tuned: Path) -> None:
     result = store.read_json(tuned / "results.json")
-    records = store.read_journal(tuned / "metrics.jsonl")
+    records = journal.read(tuned / "metrics.jsonl")
     scores = {r["step"]: r["eval"]["accuracy"] for r in records if "eval" in r}
     assert list(scores) == [6, 12, 18, 24, 30]
     assert result["score"] == max(scores.values())
@@ -128,7 +128,7 @@ def test_epochs_become_steps_and_dev_is_looked_at_once(finished: Path, table: Pa
     run = tmp_path / "run"
     result = finetune(prepare("table", str(finished), str(table), overrides, "cpu"), run, 1)
     assert (result["steps"], result["epochs"], result["warmup_steps"], result["best_step"]) == (15, 1.5, 3, 15)
-    assert [r["step"] for r in store.read_journal(run / "metrics.jsonl") if "eval" in r] == [15]
+    assert [r["step"] for r in journal.read(run / "metrics.jsonl") if "eval" in r] == [15]
     schedule = tomllib.loads((run / "recipe.toml").read_text())["schedule"]
     assert schedule == {"total_steps": 15, "warmup_ratio": 0.2}
     again = prepare(str(run / "recipe.toml"), str(finished), str(table), (), "cpu")

@@ -25,7 +25,7 @@ from typing import Any
 import pytest
 import torch
 
-from albert_cli import store
+from albert_cli import journal, store
 from albert_cli.model import hub
 from albert_cli.training import checkpoint
 from albert_cli.training.objectives import PretrainingJob
@@ -196,7 +196,7 @@ class Attack:
 def kept(run: Path) -> dict[str, object]:
     """What must be the same: SHA-256 of weights and moments, and the journal but for its times."""
     times = ("seconds", "tokens_per_second", "mfu")
-    records = store.read_journal(run / "metrics.jsonl")
+    records = journal.read(run / "metrics.jsonl")
     files = (hub.WEIGHTS, checkpoint.OPTIMIZER, "config.json", "recipe.toml")
     return {
         **{name: store.sha256_file(run / LAST / name) for name in files},

@@ -17,7 +17,7 @@ import pytest
 import torch
 import transformers
 
-from albert_cli import machine, store
+from albert_cli import journal, machine, store
 from albert_cli.errors import BusyError, CheckpointError, ConfigError, DivergedError
 from albert_cli.model import hub
 from albert_cli.model.heads import PretrainingModel
@@ -50,7 +50,7 @@ def steps(run: Path) -> list[int]:
 
 def curve(run: Path) -> list[dict[str, Any]]:
     """What was logged, but for the times."""
-    records = store.read_journal(run / "metrics.jsonl")
+    records = journal.read(run / "metrics.jsonl")
     return [{k: v for k, v in r.items() if k not in ("seconds", "tokens_per_second", "mfu")} for r in records]
 
 
@@ -83,7 +83,7 @@ def test_a_run_leaves_what_is_promised(finished: Path) -> None:
     ]
     losses = [r["loss"] for r in curve(finished) if "loss" in r]
     assert losses[-1] < losses[0]
-    rates = [r["lr"] for r in store.read_journal(finished / "metrics.jsonl") if "lr" in r]
+    rates = [r["lr"] for r in journal.read(finished / "metrics.jsonl") if "lr" in r]
     assert max(rates) < 1e-2 and rates[-1] == min(rates)
 
 

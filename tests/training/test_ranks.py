@@ -16,7 +16,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from albert_cli import store
+from albert_cli import journal, store
 from albert_cli.errors import DivergedError
 from albert_cli.model import hub
 from albert_cli.training import objectives
@@ -52,7 +52,7 @@ def test_two_processes_give_the_weights_of_one(command: Sequence[object], finish
 def note(folder: Path, stop_at: int | None) -> None:
     """Write down which examples this rank draws for which step, and each step's loss; ask to stop at a step."""
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    lines = store.Journal(folder / f"drawn-{world_size}-{rank}-{os.getpid()}.jsonl")
+    lines = journal.Journal(folder / f"drawn-{world_size}-{rank}-{os.getpid()}.jsonl")
     draw, batch = PretrainingJob.draw, vars(objectives)["batch"]
     step, exchange = Loop._step, Loop._exchange
     drawing: list[int] = []
@@ -91,7 +91,7 @@ def noted(folder: Path, world_size: int, begin: int, stop: int) -> tuple[dict[in
     drawn: dict[int, list[int]] = {step: [] for step in range(begin, stop)}
     losses: dict[int, set[float]] = {step: set() for step in range(begin, stop)}
     for path in sorted(folder.glob(f"drawn-{world_size}-*.jsonl")):
-        for record in store.read_journal(path):
+        for record in journal.read(path):
             if begin <= record["step"] < stop:  # later ones were drawn ahead, and dropped
                 drawn[record["step"]] += record.get("examples", [])
                 losses[record["step"]] |= {record["loss"]} if "loss" in record else set()
