@@ -293,6 +293,8 @@ def _check(experiment: Experiment) -> None:
         if name is not None and name not in variants:
             raise ConfigError(f"{here}: {key} names no variant: {name}", config.suggestion(name, variants))
     for metric in experiment.metrics:
+        if metric.startswith("task_"):
+            raise ConfigError(f"{here}: {metric} has a column of its own anyway", "leave it out of metrics")
         _check_metric(here, metric)
     for claim in experiment.claims:
         if not claim.conditions:
