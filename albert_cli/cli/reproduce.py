@@ -52,7 +52,7 @@ def reproduce(
     tflops: _Speeds = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print runs, tokens, FLOPs, hours and disk.")] = False,
     commands: Annotated[bool, typer.Option("--commands", help="Print every command, in order.")] = False,
-    list_: Annotated[bool, typer.Option("--list", help="Name the experiments, a line each.")] = False,
+    list_: Annotated[bool, typer.Option("--list", help="Name the experiments; with --out, their verdicts.")] = False,
     device: Device = "auto",
 ) -> None:
     """Repeat an experiment of the paper: its variants, its table beside ours, and whether its claim holds.
@@ -60,6 +60,10 @@ def reproduce(
     Example: albert reproduce sentence-loss --scale mini --out experiments --tasks glue --jobs 2
     """
     if list_:
+        if out is not None:
+            from albert_cli.experiments import pages
+
+            return console.emit(*pages.verdicts(out))
         from albert_cli.experiments import recipe
 
         return console.emit(*recipe.listing())

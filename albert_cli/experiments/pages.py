@@ -6,11 +6,15 @@ One self-contained page; the scale stands at its head and in its title. Everythi
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from typing_extensions import TypedDict
+
 from albert_cli import __version__, console, store
+from albert_cli.errors import InputError
 from albert_cli.experiments.budget import in_words
 from albert_cli.experiments.claims import CONFIDENCE, FAILS, HOLDS, NOISY, Finding, Verdict
 from albert_cli.experiments.outcome import Outcome
@@ -62,6 +66,33 @@ def write(found: Outcome) -> Path:
             stream.write(text)
     store.write_json(folder / RESULTS, found.to_json())
     return folder / "report.html"
+
+
+class _Judged(TypedDict):
+    says: str
+    verdict: str
+
+
+class _Reported(TypedDict):
+    experiment: str
+    scale: str
+    claims: list[_Judged]
+
+
+def verdicts(out: Path) -> tuple[dict[str, dict[str, str]], str]:
+    """The verdict of every claim of the experiments that stand in a directory, as data and as text."""
+    found: dict[str, dict[str, str]] = {}
+    for path in sorted(out.glob(f"*/{RESULTS}")):
+        of = store.read_record(path, _Reported)
+        found[f"{of['experiment']}-{of['scale']}"] = {claim["says"]: claim["verdict"] for claim in of["claims"]}
+    if not found:
+        raise InputError(f"{out}: no finished experiment", "albert reproduce NAME --out DIR makes one")
+    lines = []
+    for name, claims in found.items():
+        lines += [name, *(f"  {verdict}: {says}" for says, verdict in claims.items())]
+    counts = Counter(verdict for claims in found.values() for verdict in claims.values())
+    lines += ["", ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())]
+    return found, "\n".join(lines)
 
 
 def _page(found: Outcome) -> Page:

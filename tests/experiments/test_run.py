@@ -74,6 +74,14 @@ def test_one_seed_alone_is_too_noisy_but_counts_are_not(ran: tuple[Path, dict[st
     assert verdicts(ran[1]) == ["holds", *["too noisy to tell"] * 4]
 
 
+def test_list_prints_the_verdicts_of_a_directory(ran: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    out, result = ran
+    listed = json.loads(albert("reproduce", "--list", "--out", out, "--json").out)
+    assert listed["sharing-smoke"] == {claim["says"]: claim["verdict"] for claim in result["claims"]}
+    assert "  holds: All-shared layers have" in albert("reproduce", "--list", "--out", out).out
+    assert "no finished experiment" in albert("reproduce", "--list", "--out", tmp_path, expect=3).err
+
+
 def test_again_does_nothing_and_says_the_same(
     ran: tuple[Path, dict[str, Any]], sharing: str, tiny_data: Path, tiny_glue: Path
 ) -> None:
