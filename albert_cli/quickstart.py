@@ -62,7 +62,7 @@ class Scale:
     runs: int = 3
 
 
-FULL = Scale("docs:", 4000, 40_000, "mini/docs", "80s", 8, 0.25, 2_000, {"125": 16, "500": 8, "2000": 4})
+FULL = Scale("docs:", 4000, 40_000, "mini/docs", "80s", 8, 0.25, 2_000, {"125": 16, "500": 8, "2000": 2})
 SMOKE = Scale("docs:stdlib", 1500, 10_000, "mini/docs", "10s", 5, 0.5, 1_000, {"125": 4, "500": 2}, runs=2)
 
 
