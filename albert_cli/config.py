@@ -9,7 +9,9 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
+import itertools
 import json
+import re
 import tomllib
 import typing
 from collections.abc import Iterator, Mapping, Sequence
@@ -253,9 +255,9 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = ""
 
 
 def first_comment(path: Path) -> str:
-    """A recipe's first comment line: what it is, in a sentence."""
-    line = path.read_text(encoding="utf-8").split("\n", 1)[0]
-    return line.lstrip("# ").rstrip()
+    """The first sentence of a recipe's first comment: what it is."""
+    lines = itertools.takewhile(lambda line: line.startswith("#"), path.read_text(encoding="utf-8").splitlines())
+    return re.split(r"(?<=\.) +(?=[A-Z])", " ".join(line.strip("# ") for line in lines))[0]
 
 
 def copy_recipe(name: str, out: Path | None) -> Path:

@@ -108,9 +108,9 @@ def encode_file(
             f"{encoder.truncated:,} of {summary['lines']:,} lines are longer than {shape.max_position_embeddings} "
             "tokens and were cut"
         )
+    console.note(f"read: up to {encoder.longest:,} tokens of each of {summary['lines']:,} lines")
     if out is None:
         return None
-    console.note(f"read: up to {encoder.longest:,} tokens of each of {summary['lines']:,} lines")
     if as_tensor:
         out.parent.mkdir(parents=True, exist_ok=True)
         vectors = np.concatenate(rows) if rows else np.empty((0, shape.hidden_size), np.float32)

@@ -41,7 +41,7 @@ def predict(
     if cut:
         limit = task.limit(length)
         console.note(f"{cut:,} of {summary['lines']:,} {task.noun} are longer than {limit} tokens; they were cut")
+    console.note(f"read: up to {longest:,} tokens at a time, of {length:,} that the model was made for")
     if out is None:
         return None
-    console.note(f"read: up to {longest:,} tokens at a time, of {length:,} that the model was made for")
     return {"out": str(out), **summary, "truncated": cut, "longest": longest}

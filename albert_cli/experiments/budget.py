@@ -118,6 +118,8 @@ def decision(plan: Plan, claim: Claim) -> Decision:
     names, metrics = {name for name, _, _ in references}, {metric for _, _, metric in references}
     if metrics <= EXACT:
         return Decision("", 0.0)
+    if "speedup" in metrics and plan.experiment.speed_against:
+        names.add(plan.experiment.speed_against)
     rests_on = {name: {v.after, v.teacher, *v.members} for name, v in plan.experiment.variants.items()}
     while more := {other for name in names for other in rests_on[name] if other} - names:
         names |= more  # with all that they start from

@@ -24,7 +24,7 @@ from torch import Tensor
 from albert_cli import config, console, store
 from albert_cli.data.batches import PackedBatch, PairSettings, batch, original_ids
 from albert_cli.data.shards import TokenCorpus, read_facts, verify_data
-from albert_cli.errors import ConfigError, InputError
+from albert_cli.errors import CheckpointError, ConfigError, InputError
 from albert_cli.model import hub
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.encoder import Encoder
@@ -100,7 +100,9 @@ def _text(data: Path, vocabulary: Vocabulary, checkpoint: str) -> PretrainingTex
 def _pairs(found: hub.Checkpoint, overrides: Sequence[str]) -> PairSettings:
     """How examples are drawn: as for the checkpoint's own run, below the overrides."""
     recipe, known = found.directory / "recipe.toml", {field.name for field in dataclasses.fields(PairSettings)}
-    own = config.read_recipe(str(recipe)).get("data", {}) if recipe.is_file() else {}
+    own = store.read_toml(recipe).get("data", {}) if store.is_there(recipe) else {}
+    if not isinstance(own, dict):
+        raise CheckpointError(f"{recipe}: no [data] in it")
     positions = found.config.max_position_embeddings
     trained = {"max_seq_length": min(512, positions)} | {key: value for key, value in own.items() if key in known}
     pairs = config.load(ProbeRecipe, {"data": trained}, overrides).data

@@ -68,12 +68,6 @@ _BERT = {
     "classifier": "classifier",
     "span": "qa_outputs",
 }
-# What `config.json` says of attention, for each form of it.
-_OF_ATTENTION = {
-    "full": (),
-    "window": ("attention", "attention_window", "attention_global"),
-    "block": ("attention", "attention_block", "attention_global"),
-}
 _CLASSES = {"albert": "Albert", "bert": "Bert", OWN_MODEL_TYPE: "AlbertCli"}  # what names of classes begin with
 # The bare encoder's class; its files leave out the prefix `albert.` or `bert.` that every other file has.
 _BARE = "Model"
@@ -150,20 +144,20 @@ def config_to_json(config: ModelConfig, architecture: str, labels: tuple[str, ..
 
     `labels` name a classifier's outputs; a single one makes it a regression.
     """
-    kind = model_type(config, architecture)
-    values = {**asdict(config), "initializer_range": config.initial_std}
-    for key in ("attention", "attention_window", "attention_block", "attention_global"):
-        if key not in _OF_ATTENTION[config.attention]:
-            del values[key]
+    kind, form = model_type(config, architecture), config.attention
+    left_out = {"attention_window", "attention_block"} - {f"attention_{form}"}
+    if form == "full":
+        left_out |= {"attention", "attention_global"}
     if kind != OWN_MODEL_TYPE:
-        for key in ("sharing", "always_project", "group_sizes", "order_labels"):
-            del values[key]
-    if kind == "albert" and config.sharing == "none":
-        values["num_hidden_groups"] = config.num_hidden_layers
+        left_out |= {"sharing", "always_project", "group_sizes", "order_labels"}
     if kind == "bert":
-        values["classifier_dropout"] = values.pop("classifier_dropout_prob")
-        for key in ("embedding_size", "num_hidden_groups", "inner_group_num"):
-            del values[key]
+        left_out |= {"embedding_size", "num_hidden_groups", "inner_group_num", "classifier_dropout_prob"}
+    values = {key: value for key, value in asdict(config).items() if key not in left_out}
+    values["initializer_range"] = config.initial_std
+    if kind == "bert":
+        values["classifier_dropout"] = config.classifier_dropout_prob
+    elif kind == "albert" and config.sharing == "none":
+        values["num_hidden_groups"] = config.num_hidden_layers
     values |= {"model_type": kind, "architectures": [_CLASSES[kind] + architecture], "tie_word_embeddings": True}
     values |= {"pad_token_id": 0, "dtype": "float32"}
     if labels:

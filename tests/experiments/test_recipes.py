@@ -27,7 +27,7 @@ def test_list_names_every_experiment_with_a_sentence() -> None:
     assert {"sizes", "sentence-loss", "sharing", "similarity"} <= said.keys()
     lines = albert("reproduce", "--list").out.splitlines()
     assert [line.split()[0] for line in lines] == list(said)
-    assert all(len(about) > 20 for about in said.values())
+    assert all(len(about) > 20 and about.endswith(".") for about in said.values())
 
 
 @pytest.mark.parametrize("name", recipe.names())
@@ -108,6 +108,11 @@ def test_a_plan_says_which_claims_its_seeds_can_decide_and_what_deciding_costs(t
     hours = {run["variant"]: run["device_hours"] for run in data["runs"]}
     assert deeper.device_hours == pytest.approx(2 * sum(hours[name] for name in ("l1", "l3", "l6", "l12")))
     assert "cannot be decided: one seed" in text and "decided by counting" in text
+    overall, _ = describe(make(recipe.load("overall"), Request("paper", Path("out"), dry_run=True)))
+    hours = {run["variant"]: run["device_hours"] for run in overall["runs"]}
+    faster = next(claim for claim in overall["claims"] if "trains faster" in claim["says"])
+    compared = ("large", "xxlarge", "bert-large")  # whose speed the others are measured by
+    assert faster["device_hours_to_decide"] == pytest.approx(2 * sum(hours[name] for name in compared))
     assert [claim["can_be_decided"] for claim in data["claims"]] == [True, False, False, False]
 
 

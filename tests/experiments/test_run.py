@@ -6,6 +6,8 @@ import contextlib
 import dataclasses
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,6 +26,7 @@ from albert_cli.experiments.plan import Plan, Request
 from albert_cli.experiments.probe import behaviour
 from albert_cli.experiments.stages import make
 from albert_cli.experiments.verb import run_plan
+from albert_cli.model import hub
 from tests.command import albert, snapshot
 from tests.processes import PATIENCE, start
 
@@ -155,6 +158,19 @@ def test_probe_asks_as_the_run_was_trained(ran: tuple[Path, dict[str, Any]], tin
     assert "at most 32 tokens" in albert("probe", expected["checkpoint"], "--data", tiny_data, "--sequences", 8).out
     other = albert("probe", expected["checkpoint"], "--data", tiny_data, "-s", "data.ngram=3", "--json").out
     assert json.loads(other)["data"]["ngram"] == 3
+
+
+@pytest.mark.parametrize(("written", "said"), [("data = 3", r"no \[data\] in it"), ("data = [", "not valid TOML")])
+def test_probe_refuses_a_saved_recipe_that_is_none(
+    written: str, said: str, ran: tuple[Path, dict[str, Any]], tiny_data: Path, tmp_path: Path
+) -> None:
+    """Of a checkpoint with hashes it is damage that is found before."""
+    run = hub.find(str(next((ran[0] / "stages").glob("pretrain-*/"))))
+    shutil.copytree(run, tmp_path / "it")
+    (tmp_path / "it" / "recipe.toml").write_text(written)
+    assert "the manifest says" in albert("probe", tmp_path / "it", "--data", tiny_data, expect=4).err
+    (tmp_path / "it" / store.MANIFEST).unlink()
+    assert re.search(f"it/recipe.toml: {said}", albert("probe", tmp_path / "it", "--data", tiny_data, expect=4).err)
 
 
 def test_probe_runs_the_layers_to_other_depths(ran: tuple[Path, dict[str, Any]], tiny_data: Path) -> None:

@@ -202,6 +202,7 @@ def test_recall_is_fine_tuned_and_predicted_with_a_longer_window(
         ended = albert(*call, "--json")
         said: dict[str, Any] = json.loads(ended.out)
         assert said["longest"] > 512 and said["truncated"] == 0 and f"up to {said['longest']:,} tokens" in ended.err
+        assert f"up to {said['longest']:,} tokens" in albert(*call[:4]).err, "on stdout too"
 
 
 def test_squad_reads_a_long_context_in_one_pass(

@@ -91,15 +91,15 @@ def evaluate(
         raise ValueError(f"{len(predictions)} predictions for {len(golds)} questions")
     raw = np.array([score(p, g, version) for p, g in zip(predictions, golds, strict=True)], dtype=np.float64)
     if version == "1.1":
-        return {"f1": float(raw[:, 1].mean()), "em": float(raw[:, 0].mean())}
+        return {"f1": _mean(raw[:, 1]), "em": _mean(raw[:, 0])}
     possible = np.array([len(gold) > 0 for gold in golds])
     odds = np.zeros(len(raw)) if null_odds is None else np.asarray(null_odds, dtype=np.float64)
     unanswered = odds > threshold
     final = np.where(unanswered[:, None], (~possible)[:, None].astype(np.float64), raw)
-    result = {"f1": float(final[:, 1].mean()), "em": float(final[:, 0].mean())}
+    result = {"f1": _mean(final[:, 1]), "em": _mean(final[:, 0])}
     for name, part in (("has_answer", possible), ("no_answer", ~possible)):
         if part.any():
-            result |= {f"{name}_f1": float(final[part, 1].mean()), f"{name}_em": float(final[part, 0].mean())}
+            result |= {f"{name}_f1": _mean(final[part, 1]), f"{name}_em": _mean(final[part, 0])}
     if null_odds is not None:
         answered = [bool(p) for p in predictions]
         (_, best_em), (threshold, best_f1) = (
@@ -107,3 +107,8 @@ def evaluate(
         )
         result |= {"best_f1": best_f1, "best_em": best_em, "best_threshold": threshold}
     return result
+
+
+def _mean(scores: Float64) -> float:
+    """Added up one after the other, as the published evaluation does: to its last digit."""
+    return float(sum(scores.tolist()) / len(scores))

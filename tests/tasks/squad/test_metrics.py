@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -115,6 +116,15 @@ TEXTS = st.text(st.sampled_from("aanTHEthe .,-é x\t"), max_size=12)
 @given(TEXTS, st.lists(TEXTS, min_size=1, max_size=3), st.sampled_from(["1.1", "2.0"]))
 def test_any_answer_scores_as_by_the_plain_rules(prediction: str, golds: list[str], version: Version) -> None:
     assert score(prediction, golds, version) == pytest.approx(plain_score(prediction, golds, version))
+
+
+def test_the_mean_is_added_up_as_published() -> None:
+    """To the last digit: one question after the other."""
+    said = ["x " * (1 + n % 7) for n in range(999)]
+    golds = [["x y" + " z" * (n % 5)] for n in range(999)]
+    for version in get_args(Version):
+        f1 = [score(p, g, version).f1 for p, g in zip(said, golds, strict=True)]
+        assert evaluate(said, golds, version)["f1"] == sum(f1) / 999 != float(np.mean(f1))
 
 
 @given(st.data())
