@@ -90,6 +90,8 @@ def _read_chain(path: Path, *seen: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: not valid UTF-8 (byte {error.start})") from None
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
+    if _sets_nothing(values):  # what is left of a file that was cut would train a model of the defaults
+        raise ConfigError(f"{path}: sets nothing", "restore it, or write one: `albert recipes copy NAME`")
     parent = values.pop("extends", None)
     if parent is None:
         return values
@@ -101,6 +103,10 @@ def _read_chain(path: Path, *seen: Path) -> dict[str, Any]:
     except ConfigError as error:
         raise ConfigError(f"{path}: extends: {error.message}", error.hint) from None
     return merge(_read_chain(found, *seen, path.resolve()), values)
+
+
+def _sets_nothing(values: Mapping[str, Any]) -> bool:
+    return all(isinstance(value, Mapping) and _sets_nothing(value) for value in values.values())
 
 
 # Two ways of saying one thing: the key, laid on a recipe, takes the place of the other one that stands there.

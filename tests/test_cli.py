@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 
 from albert_cli import __version__, config
 from albert_cli.cli import EPILOGUE, app
+from albert_cli.cli.app import report
 from tests.command import QUICK, TINY, albert, pretrained, write_table
 
 VERBS = (
@@ -65,6 +67,15 @@ def test_help_names_every_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_version() -> None:
     assert albert("--version").out == f"albert {__version__}\n"
+
+
+def test_of_a_name_that_is_no_utf8_the_name_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = json.dumps({"before": "b" * 500, "path": "texts/caf\udce9.txt", "after": "a" * 500}, ensure_ascii=False)
+    with pytest.raises(UnicodeEncodeError) as raised:
+        text.encode()
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    assert report(raised.value) == 3
+    assert "texts/caf" in (said := sys.stderr.getvalue()) and len(said) < 300  # type: ignore[attr-defined]
 
 
 def test_is_a_module_too() -> None:

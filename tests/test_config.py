@@ -130,6 +130,20 @@ def test_values_out_of_range_are_refused_by_name(kind: str, key: str, value: obj
     assert key.split(".")[-1] in raised.value.message
 
 
+@pytest.mark.parametrize("text", ["", "\n \n", "# A recipe that was cut", "[model]\n", "[train.nothing]"])
+def test_a_recipe_that_sets_nothing_is_no_recipe(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "cut.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=r"cut\.toml: sets nothing") as raised:
+        config.load(PretrainRecipe, str(path))
+    assert raised.value.hint and "restore" in raised.value.hint
+    (tmp_path / "child.toml").write_text('extends = "cut.toml"\n')
+    with pytest.raises(ConfigError, match=r"cut\.toml: sets nothing"):
+        config.read_recipe(str(tmp_path / "child.toml"))
+    path.write_text('extends = "albert-base"')
+    config.load(PretrainRecipe, str(path))
+
+
 def test_a_needed_key_that_is_missing_is_named() -> None:
     with pytest.raises(ConfigError, match=r"recipe\.toml: task: "):
         config.validate(FinetuneRecipe, {}, "recipe.toml")

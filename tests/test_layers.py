@@ -210,3 +210,14 @@ def test_the_writing_rule_sees_what_it_must(tmp_path: Path) -> None:
     lines = ['open(p, "w")', 'p.open("ab")', 'p.open(mode="r+b")', 'p.open("rb")', "open(p)", 'p.write_text("x")']
     (tmp_path / "example.py").write_text("\n".join([*lines, 'store.write_text(p, "x")']))
     assert [line for _, line in writes(tmp_path / "example.py")] == [1, 2, 3, 6]
+
+
+def test_nothing_asks_a_clock_that_may_be_set() -> None:
+    """Durations are measured by clocks that only go forward; times of files are compared for equality alone."""
+    asked = {"time.time", "time.time_ns", "time.localtime", "time.strftime", "datetime.now", "datetime.today"}
+    for path in FILES:
+        assert not {name for name in imports(path) if name in asked}, relative(path)
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.Attribute):
+                named = ".".join(ast.unparse(node).split(".")[-2:])
+                assert named not in asked, f"{relative(path)}:{node.lineno}: {named}"

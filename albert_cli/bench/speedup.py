@@ -74,7 +74,8 @@ def measure(device: torch.device, precision: str, rounds: int, tokens: int = 0, 
 def buffer(names: Sequence[str], device: torch.device) -> torch.Tensor:
     """Random numbers for the weights of the largest of these presets; raises `ConfigError` where memory is short."""
     largest = max(count(PRESETS[name]).total for name in names)
-    if 0 < (free := capacity.free(device)) < 9 * largest:
+    free = capacity.free(device)
+    if free is not None and free < 9 * largest:
         raise ConfigError(
             f"{9 * largest / 1e9:.0f} GB of memory are needed, {free / 1e9:.0f} GB are free", "leave it out"
         )

@@ -124,7 +124,8 @@ def _known(error: BaseException) -> AlbertError | None:
     if isinstance(error, AlbertError):
         return error
     if isinstance(error, UnicodeEncodeError) and "surrogates" in error.reason:
-        return InputError(f"{error.object}: a name that is no UTF-8", "rename the file or the folder")
+        around = error.object[max(0, error.start - 60) : error.end + 60]  # of what may be all that is written
+        return InputError(f"{around}: a name that is no UTF-8", "rename the file or the folder")
     if _is_for_want_of_memory(error):
         reason = str(error).strip().partition("\n")[0] or "nothing is left"
         hint = "a smaller -s train.micro_batch_size needs less and computes the same"

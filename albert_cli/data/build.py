@@ -19,8 +19,8 @@ from typing_extensions import TypedDict
 from albert_cli import console, pool, store
 from albert_cli.data.merge import complete, publish
 from albert_cli.data.plan import plan, request
-from albert_cli.data.shards import read_facts, remember_verified, stamps_below, verify_data
-from albert_cli.data.tokenise import FORMAT, BuildSettings, Count, Task, TaskFacts, is_same_text, kept, run_task
+from albert_cli.data.shards import FORMAT, read_facts, remember_verified, stamps_below, verify_data
+from albert_cli.data.tokenise import BuildSettings, Count, Task, TaskFacts, is_same_text, kept, run_task
 from albert_cli.errors import BusyError, CheckpointError, ConfigError
 from albert_cli.machine import cores
 from albert_cli.text.parts import Share, share_of
@@ -90,9 +90,9 @@ def _finished(out: Path, tasks: Sequence[Task]) -> Facts | None:
     """
     if store.finished(out, "data", _PLAN, _LOCKS) is None:
         return None
-    facts = read_facts(out)
-    if facts["format"] != FORMAT:
+    if store.read_json(out / "data.json").get("format") != FORMAT:
         raise BusyError(f"{out}: data of another version of albert", f"make it again, or {_REMEDY}")
+    facts = read_facts(out)
     asked, made = request(tasks), facts["sources"]
     is_same = all(facts.get(name) == asked[name] for name in ("vocabulary", "settings"))
     is_same = is_same and [{**source, "sha256": None} for source in made] == [

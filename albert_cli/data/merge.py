@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 
 from albert_cli import console, pool, store
 from albert_cli.data.plan import request
-from albert_cli.data.shards import UNITS, Shard, id_type
+from albert_cli.data.shards import FORMAT, UNITS, Shard, id_type
 from albert_cli.data.tokenise import (
-    FORMAT,
     GROUPS,
     SPLITS,
     GroupWriter,

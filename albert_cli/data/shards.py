@@ -31,11 +31,19 @@ T = TypeVar("T")
 Split: TypeAlias = Literal["train", "heldout"]
 Offsets: TypeAlias = NDArray[np.uint32]
 
+FORMAT = 2
 UNITS = ("documents", "sentences", "tokens")
 SUFFIXES = (".ids", ".sentences", ".documents")
 _VERIFIED = ".verified.json"  # a hint that saves hashing, and no part of the artefact
+_verified_here: dict[Path, dict[str, list[int]]] = {}  # the same, while this process lives
 _MAPS = 60_000  # files kept mapped at most; Linux lets a process have 65,530 maps
 MAX_SHARD_TOKENS = 64 << 20  # 128 MB of ids: a merge that counts or rewrites a shard holds some 0.7 GB
+
+
+def _of_this_version(number: int) -> int:
+    if number != FORMAT:
+        raise ValueError("data of another version of albert, which are to be made again")
+    return number
 
 
 # A name below `shards/`.
@@ -48,7 +56,7 @@ class DataFacts(TypedDict):
     """`data.json`: how a data directory was made, and what is in it."""
 
     __pydantic_config__ = {"extra": "allow"}  # type: ignore[misc]  # noqa: RUF012
-    format: int
+    format: Annotated[int, AfterValidator(_of_this_version)]
     dtype: Literal["uint16", "uint32"]
     vocabulary: str
     settings: dict[str, Any]
@@ -116,6 +124,11 @@ class Shard:
             raise CheckpointError(f"{prefix}: ids and offsets do not fit together", "make the data directory again")
         return cls(ids, sentences, documents)
 
+    def is_sound(self, vocab_size: int) -> bool:
+        """Whether both offsets rise from 0, as no text is empty, and every id is one of the vocabulary's; reads all."""
+        rise = all(o[0] == 0 and bool((o[1:] > o[:-1]).all()) for o in (self.sentences, self.documents))
+        return rise and int(self.ids.max()) < vocab_size
+
     @property
     def n_tokens(self) -> int:
         """Number of tokens."""
@@ -182,8 +195,6 @@ class TokenCorpus:
             raise CheckpointError(f"{directory}: {what}", f"albert data SOURCE --vocab DIR --out {directory}")
         facts = read_facts(directory)
         names = facts["shards"][split]
-        if any(Path(name).is_absolute() or ".." in Path(name).parts for name in names):
-            raise CheckpointError(f"{directory / 'data.json'}: names a shard outside of shards/")
         return cls(MappedShards([directory / "shards" / name for name in names], facts["dtype"]), directory)
 
     @property
@@ -223,14 +234,17 @@ class TokenCorpus:
 
 
 def of_damaged_shards(function: Callable[Concatenate[TokenCorpus, P], T]) -> Callable[Concatenate[TokenCorpus, P], T]:
-    """Of a function of a corpus: what goes wrong with offsets that cannot be is a `CheckpointError`, and no bug."""
+    """Of a function of a corpus: what goes wrong over a shard that cannot be is a `CheckpointError`, and no bug."""
 
     @wraps(function)
     def run(corpus: TokenCorpus, /, *arguments: P.args, **options: P.kwargs) -> T:
         try:
             return function(corpus, *arguments, **options)
-        except (IndexError, ValueError, OverflowError) as error:
+        except (IndexError, ValueError, OverflowError, MemoryError) as error:
             if corpus.directory is None:  # in memory nothing is damaged
+                raise
+            vocab_size = read_facts(corpus.directory)["vocab_size"]
+            if all(shard.is_sound(vocab_size) for shard in corpus.shards):
                 raise
             hint = f"albert inspect {corpus.directory} --verify names the file"
             raise CheckpointError(f"{corpus.directory}: its shards are damaged ({error})", hint) from error
@@ -241,13 +255,12 @@ def of_damaged_shards(function: Callable[Concatenate[TokenCorpus, P], T]) -> Cal
 def verify_data(directory: Path, everything: bool = False) -> int:
     """Re-hash a data directory and its shards, and return how many files that was.
 
-    Raises `CheckpointError` naming the first damaged file.
-
     Unless `everything` is asked for, not where each file still has the size, the time and the inode that it had when
-    its hash was right: a terabyte takes a quarter of an hour to hash.
+    its hash was right: a terabyte takes a quarter of an hour to hash. Raises `CheckpointError` naming the first
+    damaged file.
     """
     stamps = stamps_below(directory)
-    if not everything and _verified(directory) == stamps:
+    if not everything and stamps in (_verified_here.get(directory.resolve()), _verified(directory)):
         return 0
     files = len(store.verify(directory, "data").files)
     for name, fingerprint in read_facts(directory)["fingerprints"].items():
@@ -281,7 +294,8 @@ def stamps_below(directory: Path) -> dict[str, list[int]]:
 
 
 def remember_verified(directory: Path, stamps: dict[str, list[int]]) -> None:
-    """Note what the files looked like when all hashes were right; in a directory that cannot be written, nowhere."""
+    """Note what the files looked like when all hashes were right; beside a directory that cannot be written, here."""
+    _verified_here[directory.resolve()] = stamps
     with suppress(OSError, AlbertError):
         store.write_json(directory / _VERIFIED, {"stamps": stamps})
 

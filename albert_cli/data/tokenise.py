@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator
 
 from albert_cli import console, store
-from albert_cli.data.shards import MAX_SHARD_TOKENS, UNITS, Counts, Name, ShardWriter, Split, id_type
+from albert_cli.data.shards import FORMAT, MAX_SHARD_TOKENS, UNITS, Counts, Name, ShardWriter, Split, id_type
 from albert_cli.errors import CheckpointError, ConfigError
 from albert_cli.random import Integers, copies
 from albert_cli.text.clean import Cleaning, clean
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from albert_cli.text.corpus import Document
     from albert_cli.text.vocabulary import Vocabulary
 
-FORMAT = 2
 SPLITS: tuple[Split, ...] = ("train", "heldout")
 # Of a source whose weight has a fraction, some documents are used once more in a pass than the others.
 GROUPS = ("train", "train-more", "heldout")

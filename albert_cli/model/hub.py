@@ -7,6 +7,7 @@ under a `model_type` of our own, so that no other library loads it silently wron
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -20,7 +21,7 @@ from torch import Tensor, nn
 
 from albert_cli import console, network, store
 from albert_cli.counting.costs import count
-from albert_cli.errors import CheckpointError, ConfigError
+from albert_cli.errors import CheckpointError, ConfigError, number_of
 from albert_cli.model.config import OWN_MODEL_TYPE, ModelConfig
 from albert_cli.text.vocabulary import Vocabulary
 
@@ -266,14 +267,22 @@ def read(directory: Path) -> Checkpoint:
     config = ModelConfig.from_hf(values, str(directory / "config.json"))
     path = directory / WEIGHTS
     _check_size(directory, config)
-    with store.explain(path):  # what torch cannot map
-        try:
-            stored = load_file(path)
-        except (SafetensorError, OSError) as error:
-            hint = "the weights must be in safetensors form"
-            raise CheckpointError(f"{path}: cannot be read ({error})", hint) from None
+    stored = read_tensors(path)
     found = Checkpoint(directory, config, values, stored)
     return replace(found, tensors=_our_names(stored, config, found.type))
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """What a safetensors file holds; raises `CheckpointError` where it cannot be read. Too little memory is no fault of
+    the file's.
+    """  # fmt: skip
+    with store.explain(path):  # what torch cannot map
+        try:
+            return load_file(path)
+        except (SafetensorError, OSError) as error:
+            if number_of(error) == errno.ENOMEM:
+                raise
+            raise CheckpointError(f"{path}: cannot be read ({error})", "it must be in safetensors form") from None
 
 
 def shape(directory: Path) -> ModelConfig:

@@ -8,8 +8,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from typing_extensions import TypedDict
-
 from albert_cli import console, store
 from albert_cli.errors import BusyError, ConfigError, InputError
 from albert_cli.text import jobs, statistics
@@ -22,22 +20,15 @@ from albert_cli.text.unigram import CONTROL_SYMBOLS, USER_DEFINED_SYMBOLS, annou
 from albert_cli.text.vocabulary import CONFIG, MODEL, TOKENIZER, Vocabulary
 
 REPORT = "vocabulary.json"
-_REQUEST = "request.json"  # in a directory that is being made: what was asked for
 _ENOUGH_TO_HOLD_BACK = 10_000  # sentences
 _ENOUGH_TO_FORESEE = 1_000_000  # bytes
 _SMALLEST = 2 + len(CONTROL_SYMBOLS) + len(USER_DEFINED_SYMBOLS)
 
 
-class _Asked(TypedDict):
-    __pydantic_config__ = {"extra": "allow"}  # type: ignore[misc]  # noqa: RUF012
-    size: int
-    sources: list[dict[str, Any]]
-
-
 class Report(statistics.Figures):
     """`vocabulary.json`: what was asked for, how much text that was, and what the vocabulary is worth."""
 
-    request: _Asked
+    request: jobs.Asked
     documents: int
     characters: int
 
@@ -89,7 +80,7 @@ def build(
     portions = cut(sources)
     request = asdict(settings)
     request |= {**request.pop("read"), "sources": [portion.sources for portion in portions]}
-    manifest = store.finished(out, "vocabulary", _REQUEST, jobs.FOLDER)
+    manifest = store.finished(out, "vocabulary", jobs.REQUEST, jobs.FOLDER)
     if manifest is not None:
         report = _same(out, request, portions, workers)
         console.note(f"{out}: up to date")
@@ -205,14 +196,14 @@ def _making(out: Path, request: Mapping[str, Any], is_merge: bool) -> Iterator[N
         if not is_merge and (out / jobs.FOLDER).exists():
             raise BusyError(f"{out}: jobs draw sentences for a vocabulary here", "--task merge makes it, or remove it")
         store.remove_leftovers(out)
-        store.write_json(out / _REQUEST, request)
+        store.write_json(out / jobs.REQUEST, request)
         try:
             yield
         except BaseException:
-            for name in (store.MANIFEST, MODEL, TOKENIZER, CONFIG, REPORT, _REQUEST):
+            for name in (store.MANIFEST, MODEL, TOKENIZER, CONFIG, REPORT, jobs.REQUEST):
                 (out / name).unlink(missing_ok=True)
             raise
-        (out / _REQUEST).unlink()
+        (out / jobs.REQUEST).unlink()
 
 
 def _identity(source: Mapping[str, Any]) -> dict[str, Any]:
@@ -224,7 +215,7 @@ def _identity(source: Mapping[str, Any]) -> dict[str, Any]:
 
 def _same(out: Path, request: Mapping[str, Any], portions: Sequence[Portion], workers: int) -> dict[str, Any]:
     """The report of a finished directory when the same request made it; `BusyError` when another one did."""
-    (out / _REQUEST).unlink(missing_ok=True)  # there only if the process was killed after its last write
+    (out / jobs.REQUEST).unlink(missing_ok=True)  # there only if the process was killed after its last write
     jobs.clear(out)
     store.verify(out, "vocabulary")
     report = store.read_record(out / REPORT, Report)

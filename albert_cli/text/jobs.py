@@ -23,9 +23,17 @@ if TYPE_CHECKING:
     from albert_cli.text.build_vocabulary import VocabularySettings
 
 FOLDER = "samples"  # in a vocabulary's directory until all jobs are merged
-_REQUEST = "request.json"
+REQUEST = "request.json"  # in what is being made: what was asked for
 _REMEDY = "a smaller --sample-size or fewer --workers need less memory"
 T = TypeVar("T")
+
+
+class Asked(TypedDict):
+    """What was asked for, of `request.json` and of a vocabulary's report."""
+
+    __pydantic_config__ = {"extra": "allow"}  # type: ignore[misc]  # noqa: RUF012
+    size: int
+    sources: list[dict[str, Any]]
 
 
 def draw_all(
@@ -68,8 +76,7 @@ def _over(
 # ---------------------------------------------------------------- jobs of an array
 
 
-class _Asked(TypedDict):
-    __pydantic_config__ = {"extra": "allow"}  # type: ignore[misc]  # noqa: RUF012
+class _AskedOfJobs(Asked):
     jobs: int
 
 
@@ -100,9 +107,9 @@ def do_share(
     place = out / FOLDER
     place.mkdir(parents=True, exist_ok=True)
     wanted = {**request, "jobs": count}
-    if not (place / _REQUEST).is_file():
-        store.write_json(place / _REQUEST, wanted)
-    elif store.read_json(place / _REQUEST) != wanted:
+    if not (place / REQUEST).is_file():
+        store.write_json(place / REQUEST, wanted)
+    elif store.read_json(place / REQUEST) != wanted:
         raise BusyError(
             f"{out}: its jobs have other sources, options or another number", "remove it, or ask as they do"
         )
@@ -145,9 +152,9 @@ def _kept(directory: Path, mine: Sequence[Portion], workers: int, asked: str) ->
 def merged(out: Path, settings: VocabularySettings, request: Mapping[str, Any]) -> tuple[Sample, list[str | None]]:
     """The sample that all jobs have drawn together, and the SHA-256 of each portion."""
     place = out / FOLDER
-    if not (place / _REQUEST).is_file():
+    if not (place / REQUEST).is_file():
         raise CheckpointError(f"{out}: no job has drawn sentences here", "--task 0/8 to 7/8 do, or omit --task")
-    wanted = store.read_record(place / _REQUEST, _Asked)
+    wanted = store.read_record(place / REQUEST, _AskedOfJobs)
     count = wanted["jobs"]
     if wanted != {**request, "jobs": count}:
         raise BusyError(f"{out}: its jobs have other sources or options", "name them as the jobs do")

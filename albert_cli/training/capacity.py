@@ -39,23 +39,23 @@ def needed(
     }
 
 
-def free(device: torch.device) -> int:
-    """Bytes that a process may still take on the device; 0 where unknown."""
+def free(device: torch.device) -> int | None:
+    """Bytes that a process may still take on the device; None where nothing says so."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    return machine.memory().get("available", 0)
-
-
-def warn(estimated: int, sequences: int, device: torch.device) -> None:
-    """Warn, before anything is computed, where a micro-batch of so many sequences needs more bytes than there are."""
-    if 0 < free(device) < estimated:
-        _warn_once(
-            f"a micro-batch of {sequences} sequences needs {costs.size_in_words(estimated)} of memory by "
-            f"arithmetic, and {costs.size_in_words(free(device))} are free: lower train.micro_batch_size, which "
-            "changes no result, or set train.checkpoint_activations=true"
-        )
+    return machine.memory().get("available")
 
 
 @cache
-def _warn_once(text: str) -> None:
-    console.warn(text)
+def warn(estimated: int, sequences: int, device: torch.device) -> None:
+    """Warn, before anything is computed, where a micro-batch of so many sequences needs more bytes than there are.
+
+    Once a process: of several runs of one shape the first speaks for all.
+    """
+    left = free(device)
+    if left is not None and left < estimated:
+        console.warn(
+            f"a micro-batch of {sequences} sequences needs {costs.size_in_words(estimated)} of memory by "
+            f"arithmetic, and {costs.size_in_words(left)} are free: lower train.micro_batch_size, which "
+            "changes no result, or set train.checkpoint_activations=true"
+        )

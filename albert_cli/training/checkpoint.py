@@ -11,14 +11,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch.optim import Optimizer
 
 from albert_cli import console, store
 from albert_cli.errors import CheckpointError
+from albert_cli.model import hub
 from albert_cli.random import step_seed
-from albert_cli.training.optimizers import load_state, state_tensors
+from albert_cli.training.optimizers import load_state, misfit, state_tensors
 
 OPTIMIZER = "optimizer.safetensors"
 
@@ -96,13 +96,16 @@ def newest_valid(out: Path) -> Path | None:
 
 
 def restore(directory: Path, optimizer: Optimizer) -> TrainState:
-    """Load a verified checkpoint's moments into the optimizer and return where the run stood."""
-    try:
-        state = read_state(directory)
-        load_state(optimizer, load_file(directory / OPTIMIZER), state.step)
-        return state
-    except (KeyError, TypeError, RuntimeError, OSError, SafetensorError) as error:
-        raise CheckpointError(f"{directory}: does not fit this run's model ({error})") from None
+    """Load a verified checkpoint's moments into the optimizer and return where the run stood.
+
+    Raises `CheckpointError` where it cannot be read or is that of another model.
+    """
+    state, path = read_state(directory), directory / OPTIMIZER
+    tensors = hub.read_tensors(path)
+    if (wrong := misfit(optimizer, tensors)) is not None:
+        raise CheckpointError(f"{path}: does not fit this run's model ({wrong})")
+    load_state(optimizer, tensors, state.step)
+    return state
 
 
 def seed_for(seed: int, step: int, part: int) -> None:

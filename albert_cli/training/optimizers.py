@@ -163,9 +163,24 @@ def state_tensors(optimizer: Optimizer) -> dict[str, Tensor]:
     return {f"{key}.{name}": tensor for name, state in kept for key, tensor in state.items()}
 
 
+def misfit(optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> str | None:
+    """The first of such tensors that is missing or has another shape than this optimizer's, or None."""
+    parts = {full.partition(".")[0] for full in tensors}
+    for name, parameter in _named(optimizer):
+        state = optimizer.state[parameter]
+        for part in sorted({*parts, *state}):
+            tensor = tensors.get(f"{part}.{name}")
+            if tensor is None:
+                return f"no {part}.{name}"
+            # Those that torch's own optimizers make later are the parameter's shape, or a number.
+            if tensor.shape != state.get(part, parameter if tensor.dim() else tensor).shape:
+                return f"{part}.{name} is {list(tensor.shape)}"
+    return None
+
+
 @torch.no_grad()
 def load_state(optimizer: Optimizer, tensors: Mapping[str, Tensor], steps: int) -> None:
-    """Take such tensors back, and how many steps made them; raises `KeyError` for one that is missing."""
+    """Take such tensors back, and how many steps made them."""
     parts = {full.partition(".")[0] for full in tensors}
     for name, parameter in _named(optimizer):
         state = optimizer.state[parameter]

@@ -42,7 +42,7 @@ def memory_needed(recipe: PretrainRecipe, device: torch.device, sequences: int) 
 def fits(recipe: PretrainRecipe, device: torch.device, sequences: int) -> bool:
     """Whether a micro-batch of so many sequences fits into memory, by arithmetic; True where that is unknown."""
     free = capacity.free(device)
-    return not free or memory_needed(recipe, device, sequences)["memory_bytes_estimated"] <= free
+    return free is None or memory_needed(recipe, device, sequences)["memory_bytes_estimated"] <= free
 
 
 def micro_tokens(recipe: PretrainRecipe, device: torch.device, group: Group) -> int:
@@ -54,7 +54,8 @@ def micro_tokens(recipe: PretrainRecipe, device: torch.device, group: Group) -> 
         return 0
     train, model, length = recipe.train, recipe.model, recipe.data.max_seq_length
     setup = costs.Setup.of("cuda", train.precision)
-    held = costs.largest_batch(model, length, capacity.free(device), setup, checkpointed=train.checkpoint_activations)
+    free = capacity.free(device) or 0
+    held = costs.largest_batch(model, length, free, setup, checkpointed=train.checkpoint_activations)
     share = -(-train.batch_size // group.world_size)
     return length * max(1, min(held, share, _ENOUGH_TOKENS // length))
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-SECONDS = 60  # of processor time; ten times what the slowest command takes
+SECONDS = 60  # of processor time; ten times what the slowest command takes; after half of it a child is asked to stop
 MEMORY = 3 << 30  # bytes of address space beyond what this process has
 
 
@@ -66,6 +66,11 @@ def wait(child: int, logs: Path) -> Ended:
     return Ended(code, out, err, used.ru_utime + used.ru_stime, used.ru_maxrss * 1024)
 
 
+def _ask_to_stop(*_: object) -> None:
+    signal.signal(signal.SIGXCPU, signal.SIG_IGN)  # it comes every second from now on
+    signal.raise_signal(signal.SIGTERM)
+
+
 def _become(words: Sequence[str], folder: Path, logs: Path, before: Callable[[], object] | None) -> NoReturn:
     code = 99
     try:
@@ -77,7 +82,8 @@ def _become(words: Sequence[str], folder: Path, logs: Path, before: Callable[[],
         sys.stderr = os.fdopen(2, "w", encoding="utf-8", closefd=False)
         size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (size + MEMORY, size + MEMORY))
-        resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+        signal.signal(signal.SIGXCPU, _ask_to_stop)
+        resource.setrlimit(resource.RLIMIT_CPU, (SECONDS // 2, SECONDS))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         os.chdir(folder)
         from albert_cli.cli import app

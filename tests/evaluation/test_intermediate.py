@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import re
+import weakref
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from albert_cli.errors import ConfigError, InputError
 from albert_cli.evaluation import submission
 from albert_cli.evaluation.single import best_run, prepare_task
 from albert_cli.model import hub
+from albert_cli.model.encoder import Encoder
 from albert_cli.results import Result
 from albert_cli.tasks.glue import GLUE
 from albert_cli.tasks.spec import find_task
@@ -32,7 +35,22 @@ class Suite:
 
     def __init__(self, out: Path, encoder: Path, data: Path) -> None:
         self.out, self.zip, self.encoder, self.data = out / "suite", out / "zips" / "it.zip", encoder, data
-        self.result = self.evaluate()
+        alive = weakref.WeakSet[Encoder]()
+        self.models, self.most = 0, 0  # made, and at a time
+        init = Encoder.__init__
+
+        def counted(encoder: Encoder, *arguments: Any, **options: Any) -> None:
+            init(encoder, *arguments, **options)
+            alive.add(encoder)
+            self.models, self.most = self.models + 1, max(self.most, len(alive))
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Encoder, "__init__", counted)
+            gc.disable()  # of a large model the last reference has to go, not a cycle some day
+            try:
+                self.result = self.evaluate()
+            finally:
+                gc.enable()
 
     def evaluate(self) -> dict[str, Any]:
         return evaluate("glue", str(self.encoder), str(self.data), self.out, 2, QUICK, "cpu", submission_file=self.zip)
@@ -54,6 +72,11 @@ def test_the_suite_starts_rte_from_its_best_model_of_mnli(suite: Suite) -> None:
     assert tasks["wnli"]["start_from"] == "pretrained" and "start" not in tasks["wnli"]
     assert {tasks[name]["checkpoint"] for name in tasks} == {store.fingerprint(suite.encoder)}
     assert "from a model fine-tuned on MNLI" in " ".join(as_text(suite.result).split())
+
+
+def test_the_suite_holds_one_model_at_a_time(suite: Suite) -> None:
+    assert suite.models == 2 * 3 + 3  # three tasks with two seeds, and the zip: WNLI, AX and RTE's absent test set
+    assert suite.most == 1
 
 
 def test_the_best_run_is_that_of_the_lowest_seed_among_equals() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import signal
 import threading
 from collections.abc import Callable
@@ -13,17 +14,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from albert_cli import config
+from albert_cli import config, machine
 from albert_cli.data.shards import TokenCorpus
-from albert_cli.errors import DivergedError, Interrupted
+from albert_cli.errors import CheckpointError, DivergedError, Interrupted
+from albert_cli.model import hub
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.ranks import Group
 from albert_cli.text.vocabulary import Vocabulary
-from albert_cli.training import loop
+from albert_cli.training import capacity, loop
 from albert_cli.training.checkpoint import OPTIMIZER, TrainState, restore, save, seed_for
 from albert_cli.training.loop import Loop, accumulate, measure, micro_batches
 from albert_cli.training.objectives import PretrainingJob, PretrainingText
@@ -262,3 +264,68 @@ def test_a_checkpoint_gives_back_state_and_moments(make_job: MakeJob, tmp_path: 
     kept, loaded = state_tensors(optimizer), state_tensors(again)
     assert kept.keys() == loaded.keys() == load_file(directory / OPTIMIZER).keys()
     assert all(torch.equal(tensor, loaded[name]) for name, tensor in kept.items())
+
+
+@pytest.mark.parametrize("what", ["missing", "transposed", "a number", "no safetensors"])
+def test_moments_of_another_model_are_refused(what: str, make_job: MakeJob, tmp_path: Path) -> None:
+    job = make_job()
+    optimizer = make_optimizer(job.model, OptimizerSettings())
+    directory = save(tmp_path, TrainState(), optimizer, job.write_model, "# recipe\n", {}, keep=2)
+    tensors = load_file(directory / OPTIMIZER)
+    name = "first.encoder.embeddings.word.weight"
+    others = {
+        "missing": {},
+        "transposed": {name: tensors[name].T.contiguous()},
+        "a number": {name: torch.tensor([1.0])},
+    }
+    del tensors[name]
+    save_file(tensors | others.get(what, {}), directory / OPTIMIZER)
+    if what == "no safetensors":
+        (directory / OPTIMIZER).write_bytes(b"something")
+    said = "cannot be read" if what == "no safetensors" else f"does not fit this run's model .*{name}"
+    with pytest.raises(CheckpointError, match=rf"{OPTIMIZER}: {said}"):
+        restore(directory, optimizer)
+
+
+def test_want_of_memory_is_no_fault_of_a_checkpoint(
+    make_job: MakeJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = make_job()
+    optimizer = make_optimizer(job.model, OptimizerSettings())
+    directory = save(tmp_path, TrainState(), optimizer, job.write_model, "# recipe\n", {}, keep=2)
+    path = directory / OPTIMIZER
+    for error in (
+        RuntimeError(f"unable to mmap 99 bytes from file <{path}>: Cannot allocate memory (12)"),
+        OSError(errno.ENOMEM, "Cannot allocate memory", str(path)),
+        MemoryError(),
+    ):
+
+        def fail(path: Path, error: Exception = error) -> None:
+            raise error
+
+        with monkeypatch.context() as short:
+            short.setattr(hub, "load_file", fail)
+            with pytest.raises(type(error)):
+                restore(directory, optimizer)
+
+
+def test_a_warning_of_memory_is_said_once_and_of_none_at_all(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    left = iter([900, 800, 0, 0])
+    monkeypatch.setattr(capacity, "free", lambda device: next(left))
+    cpu = torch.device("cpu")
+    capacity.warn.cache_clear()
+    for _ in range(3):  # the seeds of an evaluation, with a little less free each time
+        capacity.warn(1000, 8, cpu)
+    assert capsys.readouterr().err.count("warning: ") == 1
+    capacity.warn(1001, 8, cpu)
+    assert "8 sequences" in capsys.readouterr().err
+    capacity.warn.cache_clear()
+    monkeypatch.setattr(capacity, "free", lambda device: 0)
+    capacity.warn(1000, 8, cpu)
+    assert "warning: " in capsys.readouterr().err
+    monkeypatch.undo()
+    monkeypatch.setattr(machine, "memory", dict)
+    capacity.warn(1002, 8, cpu)
+    assert capacity.free(cpu) is None and not capsys.readouterr().err

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from albert_cli.model.heads import PretrainingModel
 from albert_cli.model.packing import pack
 from albert_cli.tasks.classification import Example, encode
 from albert_cli.text.vocabulary import Vocabulary
-from albert_cli.training import device
+from albert_cli.training import checkpoint, device
 from albert_cli.training import plan as plan_module
 from albert_cli.training.objectives import PretrainingJob
 from albert_cli.training.plan import speed_text
@@ -103,6 +104,20 @@ def test_a_run_of_the_same_seed_is_the_same(command: Sequence[object], finished:
     assert code == 0, said
     assert weights_of(tmp_path / "run") == weights_of(finished)
     assert curve(tmp_path / "run") == curve(finished)
+
+
+def test_a_clock_that_jumps_changes_nothing(
+    finished: Path, recipe: Path, tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, jumps = copy(finished, tmp_path), random.Random(1)
+    shutil.rmtree(run / LAST)
+    for name, unit in (("time", 1), ("time_ns", 10**9)):
+        monkeypatch.setattr(time, name, lambda unit=unit: jumps.choice((0, 4 * 10**9)) * unit)
+    assert pretrain(str(recipe), tiny_data, run, ["train.save_every=1h"], device="cpu")["steps"] == 30
+    assert weights_of(run) == weights_of(finished) and curve(run) == curve(finished)
+    assert steps(run) == [25, 30]
+    assert 0 < checkpoint.read_state(run / LAST).seconds < 3600
+    assert all(0 < r["seconds"] < 3600 for r in store.read_journal(run / "metrics.jsonl") if "seconds" in r)
 
 
 def test_a_deterministic_run_says_so_to_torch_and_is_the_same_on_a_cpu(
