@@ -13,6 +13,7 @@ from albert_cli.evaluation import parallel
 from albert_cli.evaluation.parallel import Job
 from albert_cli.evaluation.single import NoneEnded, evaluate_task, prepare_task, refuse_foreign
 from albert_cli.evaluation.suite import GLUE
+from albert_cli.model import hub
 from albert_cli.results import RESULTS, Point, Search
 from albert_cli.training.intermediate import with_intermediate
 from albert_cli.training.task_setup import Request
@@ -71,9 +72,15 @@ def search(request: Request, task: str, lists: Sequence[str], out: Path) -> Sear
     refuse_foreign(out, RESULTS, *map(_folder, points), "start-*")
     found = [_combination(request, task, point, out) for point in points]
     budget = _budget(found, request)
+    starts: dict[str, hub.Checkpoint] = {}  # by the task that was fine-tuned for it, for all combinations alike
     for i, job in enumerate(found):
-        folder = out / f"start-{job.prepared.recipe.start_from}"
-        found[i] = replace(job, prepared=with_intermediate(job.prepared, folder, request.overrides))
+        name, prepared = job.prepared.recipe.start_from, job.prepared
+        if name not in starts:
+            prepared = with_intermediate(prepared, out / f"start-{name}", request.overrides)
+        if start := starts.get(name, prepared.start):
+            starts[name] = start
+            prepared = replace(prepared, start=start)
+        found[i] = replace(job, prepared=prepared)
     parallel.train(found, request.nproc)
     result = _results(points, found, budget)
     result.write(out / RESULTS)
