@@ -117,7 +117,7 @@ def test_a_clock_that_jumps_changes_nothing(
     assert weights_of(run) == weights_of(finished) and curve(run) == curve(finished)
     assert steps(run) == [25, 30]
     assert 0 < checkpoint.read_state(run / LAST).seconds < 3600
-    assert all(0 < r["seconds"] < 3600 for r in store.read_journal(run / "metrics.jsonl") if "seconds" in r)
+    assert all(0 < r["seconds"] < 3600 for r in journal.read(run / "metrics.jsonl") if "seconds" in r)
 
 
 def test_a_deterministic_run_says_so_to_torch_and_is_the_same_on_a_cpu(
