@@ -32,6 +32,7 @@ from albert_cli.tasks.classification import Classification, encode
 from albert_cli.tasks.spec import find_task
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.device import choose_device, place, resolve_auto, use_threads
+from albert_cli.training.optimizers import make_optimizer
 from albert_cli.training.task_recipe import resolve
 
 WIDTHS: Final = {"transformers, padded to the longest": 0, f"transformers, padded to {GLUE_MAX}": GLUE_MAX}
@@ -99,7 +100,9 @@ class _Bench:
         precision, first = self.train.precision, self.batches[0]
         own = partial(self._own_loss, model)
         in_turn = partial(next, map(own, cycle(self.batches)))
-        variants = {"albert": harness.whole_step(model, in_turn, self.recipe.optimizer, precision)}
+        settings = self.recipe.optimizer
+        step = harness.whole_step(model, in_turn, make_optimizer(model, settings), settings.clip_norm, precision)
+        variants = {"albert": step}
         losses = {"albert": harness.without_dropout(model, partial(own, first), precision)}
         if self.options.against == "transformers":
             twin = peer.twin(model)

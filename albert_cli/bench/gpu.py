@@ -7,6 +7,7 @@ against the goals; then variants of the same step. One JSON and one Markdown fil
 from __future__ import annotations
 
 import gc
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -21,6 +22,7 @@ from albert_cli.counting import costs
 from albert_cli.data.shards import TokenCorpus
 from albert_cli.errors import AlbertError, ConfigError
 from albert_cli.model.config import ModelConfig
+from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.device import choose_device
 from albert_cli.training.pretrain_recipe import resolve
 
@@ -76,10 +78,8 @@ def run(out: Path, wanted: Sequence[str], options: Options) -> Found:
     """
     device = choose_device(options.device)
     names = [_named(part) for part in wanted]
-    if options.data:
-        TokenCorpus.open(Path(options.data))
     for size in SIZES:
-        _model(size, options)  # raises where the overrides are wrong
+        _model(size, options)  # raises where overrides or data are wrong
     conditions = {
         "device": harness.conditions(device, "")["device"],
         "versions": {"albert": __version__, "torch": torch.__version__},
@@ -91,7 +91,9 @@ def run(out: Path, wanted: Sequence[str], options: Options) -> Found:
         parts = found["parts"]
         for name in names or [name for name in PARTS if parts.get(name, {"failed": ""}).get("failed") is not None]:
             console.note(f"part {list(PARTS).index(name) + 1} of {len(PARTS)}: {name}")
+            begin = time.monotonic()
             parts[name] = _attempted(lambda name=name: PARTS[name](options, device))  # type: ignore[misc]
+            parts[name]["seconds"] = round(time.monotonic() - begin, 1)
             found["parts"] = {part: parts[part] for part in PARTS if part in parts}
             store.write_json(out / JSON, found)
             store.write_text(out / MARKDOWN, text(found, console.markdown) + "\n")
@@ -115,18 +117,22 @@ def _named(part: str) -> str:
 
 def _attempted(measure: Callable[[], Found]) -> Found:
     """What is measured, or why it cannot be: the GPU is another's for a while, and the other parts are to be had."""
+    _let_go()
     try:
         return measure()
     except torch.OutOfMemoryError:
         failed = "out of memory"
     except (RuntimeError, AlbertError) as error:
         failed = str(error).strip().split("\n")[0] or type(error).__name__
-    # What the failed attempt held can go only now, when its exception is gone.
+    return {"failed": failed}
+
+
+def _let_go() -> None:
+    """Free what was measured before holds: models in cycles, what an exception held, compiled forms."""
     gc.collect()
     torch._dynamo.reset()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
-    return {"failed": failed}
 
 
 # ---------------------------------------------------------------- the parts
@@ -135,6 +141,8 @@ def _attempted(measure: Callable[[], Found]) -> Found:
 def _model(size: str, options: Options) -> ModelConfig:
     overrides = (*_NO_DROPOUT, *options.overrides)
     asked = config.override(config.read_recipe(_recipe(size)), overrides).get("model", {}).get("vocab_size")
+    if options.data:
+        asked = Vocabulary.load(TokenCorpus.open(Path(options.data)).vocabulary_dir).size
     return resolve(_recipe(size), overrides, asked or stream.VOCABULARY).model
 
 
@@ -145,7 +153,7 @@ def _recipe(size: str) -> str:
 def _bench(
     size: str, length: int, options: Options, tokens: int, more: Sequence[str] = (), against: str | None = None
 ) -> Found:
-    torch._dynamo.reset()
+    _let_go()
     return pretrain.run(_recipe(size), _own(size, length, options, tokens, more, against))
 
 
@@ -262,6 +270,8 @@ def text(found: Mapping[str, Any], render: Callable[[Sequence[str], Sequence[Seq
         each = [(name, how, *fits) for name, row in tried.items() for how, fits in row.items()]
         lines.append(render(("largest batch at 12 GB", "", *map(str, costs.LENGTHS)), each))
     lines.extend(f"{name}: failed: {part['failed']}" for name, part in parts.items() if part.get("failed"))
+    times = [f"{name} {part['seconds']:,.0f}" for name, part in parts.items() if "seconds" in part]
+    lines.append("Seconds: " + ", ".join(times))
     return "\n\n".join(lines)
 
 

@@ -12,6 +12,7 @@ from typing import Any, Final, NotRequired
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 from typing_extensions import TypedDict
 
 from albert_cli import config, console, store
@@ -20,9 +21,8 @@ from albert_cli.machine import matmul, matmul_peak, synchronize
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.ranks import Group
 from albert_cli.training.device import autocast
-from albert_cli.training.optimizers import clip, make_optimizer, update
+from albert_cli.training.optimizers import clip, update
 from albert_cli.training.reduction import reduce_gradients
-from albert_cli.training.settings import OptimizerSettings
 
 WARM_UP: Final = 2  # calls of every variant that are not timed: compilation, autotuning, the allocator
 ALONE: Final = Group()
@@ -174,12 +174,13 @@ def compiled(model: PretrainingModel, step: Step) -> Step:
 def whole_step(
     model: nn.Module,
     loss: Callable[[], Tensor],
-    settings: OptimizerSettings,
+    optimizer: Optimizer,
+    clip_norm: float,
     precision: str,
     group: Group = ALONE,
 ) -> Step:
     """One step as the loop takes it; the rate is 0, so that all rounds compute with the same weights."""
-    optimizer, device = make_optimizer(model, settings), next(model.parameters()).device
+    device = next(model.parameters()).device
 
     def step() -> float:
         with autocast(precision, device):
@@ -187,7 +188,7 @@ def whole_step(
         value.backward()  # type: ignore[no-untyped-call]
         if group.world_size > 1:
             reduce_gradients(model, group)
-        read = torch.stack([value.detach(), clip(model, settings.clip_norm)]).tolist()  # before the update, as there
+        read = torch.stack([value.detach(), clip(model, clip_norm)]).tolist()  # before the update, as there
         update(optimizer, 0.0)
         return float(read[0])
 

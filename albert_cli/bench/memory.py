@@ -21,6 +21,7 @@ from albert_cli.data.batches import PackedBatch
 from albert_cli.model.config import PRESETS, ModelConfig
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.training.device import autocast
+from albert_cli.training.optimizers import make_optimizer
 from albert_cli.training.settings import OptimizerSettings, TrainSettings
 
 _TRIED = ("bert-base", "bert-large", "albert-base", "albert-large")
@@ -60,9 +61,9 @@ def measure(config: ModelConfig, batch: PackedBatch, train: TrainSettings, devic
 def _measured(
     config: ModelConfig, batch: PackedBatch, train: TrainSettings, device: torch.device
 ) -> tuple[int, int | None]:
-    model = PretrainingModel(config)
+    with device:  # whose own random numbers take no time
+        model = PretrainingModel(config).train()
     model.encoder.checkpointing = train.checkpoint_activations
-    model.to(device).train()
     weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     held: dict[int, int] = {}
 
@@ -121,14 +122,15 @@ def largest(fits: Callable[[int], bool], guess: int) -> int:
 
 def _fits(config: ModelConfig, length: int, precision: str, device: torch.device, sequences: int) -> bool:
     try:
-        model = PretrainingModel(config).to(device).train()
-        batch = full_batch(sequences, length, config.vocab_size)
-        step = whole_step(model, lambda: pretraining_loss(model, batch, device), OptimizerSettings(), precision)
+        with device:
+            model = PretrainingModel(config).train()
+        batch, optimizer = full_batch(sequences, length, config.vocab_size), make_optimizer(model, OptimizerSettings())
+        step = whole_step(model, lambda: pretraining_loss(model, batch, device), optimizer, 1.0, precision)
         step(), step()  # the second has all moments
     except torch.OutOfMemoryError:
         return False
     finally:
-        model = step = None  # type: ignore[assignment]
+        model = step = optimizer = None  # type: ignore[assignment]
         torch.cuda.empty_cache()
     return True
 

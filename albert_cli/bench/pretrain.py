@@ -169,8 +169,9 @@ class _Bench:
         """The step as training takes it, on one micro-batch after the other."""
         in_turn = map(self._loss, cycle(parts[0] for parts in self.batches))
         return harness.whole_step(
-            self.model, partial(next, in_turn), self.recipe.optimizer, self.train.precision, self.group
-        )
+            self.model, partial(next, in_turn), self.optimizer, self.recipe.optimizer.clip_norm, self.train.precision,
+            self.group,
+        )  # fmt: skip
 
     def _loss(self, part: MicroBatch) -> Tensor:
         sums = self.job.loss_sums(part.data)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,11 @@ import pytest
 import torch
 
 from albert_cli import config
-from albert_cli.bench import correctness, gpu, harness, pretrain
+from albert_cli.bench import correctness, gpu, harness, memory, pretrain
 from albert_cli.machine import matmul_peak
 from albert_cli.model import block, encoder
+from albert_cli.model.config import PRESETS
+from albert_cli.training.optimizers import Lamb
 from albert_cli.training.pretrain_recipe import PretrainRecipe
 from tests.command import albert
 
@@ -70,6 +73,7 @@ def test_every_part_is_measured_and_kept(measured: tuple[Path, dict[str, Any]]) 
     assert list(found["parts"]) == list(KINDS)
     assert sorted(p.name for p in out.iterdir() if p.name != ".lock") == ["bench.json", "bench.md"]
     assert found["conditions"]["device"] == "cpu"
+    assert all(part["seconds"] >= 0 for part in found["parts"].values())
     full = found["parts"]["base-s128"]["results"][""]
     assert list(full["variants"]) == ["albert", "transformers"]
     assert full["variants"]["albert"]["loss"] == pytest.approx(full["variants"]["transformers"]["loss"], rel=1e-3)
@@ -85,6 +89,7 @@ def test_the_table_has_a_row_for_everything(measured: tuple[Path, dict[str, Any]
     assert [line.count("%") for line in speeds] == [2, 1, *[2] * 6]  # of the peak, and ours of the goal
     assert any(line.startswith("| bf16, padded attention |") and line.endswith("| yes |") for line in lines)
     assert not any("failed" in line for line in lines)
+    assert lines[-1].startswith("Seconds: correctness ")
     assert any(line.startswith("profile-base-s512, a step: ms ") and "waits 0.0" in line for line in lines)
     assert any(line.startswith("| 12 heads of 64 |") for line in lines)
 
@@ -140,6 +145,49 @@ def test_a_part_that_fails_is_noted_and_measured_again(monkeypatch: pytest.Monke
     assert "base-s128 (CUDA error: an illegal memory access)" in said
     assert "base-s128: failed: CUDA error" in (tmp_path / "bench.md").read_text()
     assert "failed" not in albert(*call).out
+
+
+def test_data_of_another_vocabulary_are_refused_before_anything_is_measured(tiny_data: Path, tmp_path: Path) -> None:
+    said = albert("bench", "gpu", "--out", tmp_path / "new", "--data", tiny_data, *TINY, expect=2).err
+    assert "model.vocab_size is 200" in said and not (tmp_path / "new").exists()
+
+
+def test_a_part_begins_when_what_the_one_before_held_is_gone() -> None:
+    class Model:
+        own: Any
+
+    model = Model()
+    model.own, gone = model, weakref.ref(model)  # a cycle, as models and their steps are
+    del model
+    assert gpu._attempted(lambda: {"gone": gone() is None}) == {"gone": True}
+
+
+def test_models_to_try_are_made_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the host the first values of some three hundred models take minutes."""
+    made = []
+
+    def noted(config: Any) -> Any:
+        made.append(torch.empty(0).device.type)
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(memory, "PretrainingModel", noted)
+    assert not memory._fits(PRESETS["albert-base"], 8, "fp32", torch.device("meta"), 1)
+    assert made == ["meta"]
+
+
+def test_a_bench_has_one_optimizer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two would hold the moments twice, 1.8 GB of xxlarge's."""
+    made = list[Lamb]()
+    plain = Lamb.__init__
+
+    def noted(self: Lamb, *given: Any, **options: Any) -> None:
+        made.append(self)
+        plain(self, *given, **options)
+
+    monkeypatch.setattr(Lamb, "__init__", noted)
+    shape = ("train.precision=fp32", *(f"model.{value}" for value in (*SMALL, "vocab_size=200")))
+    pretrain.run("pretrain/albert-base", pretrain.Options(None, shape, 1, 1, device="cpu"))
+    assert len(made) == 1
 
 
 def test_a_wrong_gradient_ends_everything(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
