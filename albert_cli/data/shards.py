@@ -31,7 +31,7 @@ T = TypeVar("T")
 Split: TypeAlias = Literal["train", "heldout"]
 Offsets: TypeAlias = NDArray[np.uint32]
 
-FORMAT = 2
+FORMAT = 2  # of `data.json` and the shards
 UNITS = ("documents", "sentences", "tokens")
 SUFFIXES = (".ids", ".sentences", ".documents")
 _VERIFIED = ".verified.json"  # a hint that saves hashing, and no part of the artefact

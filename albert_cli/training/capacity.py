@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 import torch
 
 from albert_cli import console, machine
@@ -46,14 +44,14 @@ def free(device: torch.device) -> int | None:
     return machine.memory().get("available")
 
 
-@cache
-def warn(estimated: int, sequences: int, device: torch.device) -> None:
-    """Warn, before anything is computed, where a micro-batch of so many sequences needs more bytes than there are.
+_warned: set[tuple[int, int]] = set()  # by this process: of several runs of one shape one speaks for all
 
-    Once a process: of several runs of one shape the first speaks for all.
-    """
+
+def warn(estimated: int, sequences: int, device: torch.device) -> None:
+    """Warn, before anything is computed, where a micro-batch of so many sequences needs more bytes than there are."""
     left = free(device)
-    if left is not None and left < estimated:
+    if left is not None and left < estimated and (estimated, sequences) not in _warned:
+        _warned.add((estimated, sequences))
         console.warn(
             f"a micro-batch of {sequences} sequences needs {costs.size_in_words(estimated)} of memory by "
             f"arithmetic, and {costs.size_in_words(left)} are free: lower train.micro_batch_size, which "

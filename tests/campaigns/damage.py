@@ -347,7 +347,8 @@ def _seal_anew(directory: Path) -> None:
 def _judge(command: Command, folder: Path, path: Path, ended: Ended, inputs: dict[str, Any]) -> Iterator[str]:
     if ended.code not in DOCUMENTED:
         yield f"exit code {ended.code}"
-    if ended.code == 75 and path.suffix != ".toml":  # a recipe without one of its lines may ask for a longer training
+    is_longer = ended.code == 75 and path.suffix == ".toml"  # without one of its lines a recipe may train for long
+    if ended.code == 75 and not is_longer:
         yield "asked to stop, for it took too long"
     if "Traceback" in ended.err or "Exception ignored" in ended.err:
         yield "a traceback"
@@ -359,7 +360,7 @@ def _judge(command: Command, folder: Path, path: Path, ended: Ended, inputs: dic
             yield "not one line of error"
         elif not lines[-1].startswith("hint: "):
             yield "no hint"
-        elif not _names(" ".join(lines[-2:]), path, folder, command):
+        elif not is_longer and not _names(" ".join(lines[-2:]), path, folder, command):
             yield "the file is not named"
         if len(ended.error) > 1000:
             yield f"an error of {len(ended.error)} characters"

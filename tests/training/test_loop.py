@@ -312,16 +312,16 @@ def test_want_of_memory_is_no_fault_of_a_checkpoint(
 def test_a_warning_of_memory_is_said_once_and_of_none_at_all(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    left = iter([900, 800, 0, 0])
+    left = iter([1100, 900, 800, 700, 700])
     monkeypatch.setattr(capacity, "free", lambda device: next(left))
     cpu = torch.device("cpu")
-    capacity.warn.cache_clear()
-    for _ in range(3):  # the seeds of an evaluation, with a little less free each time
+    capacity._warned.clear()
+    for _ in range(4):  # the seeds of an evaluation, with a little less free each time
         capacity.warn(1000, 8, cpu)
     assert capsys.readouterr().err.count("warning: ") == 1
     capacity.warn(1001, 8, cpu)
     assert "8 sequences" in capsys.readouterr().err
-    capacity.warn.cache_clear()
+    capacity._warned.clear()
     monkeypatch.setattr(capacity, "free", lambda device: 0)
     capacity.warn(1000, 8, cpu)
     assert "warning: " in capsys.readouterr().err
