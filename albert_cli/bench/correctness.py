@@ -23,15 +23,16 @@ from albert_cli.training.settings import TrainSettings
 # Relative differences that rounding explains: of the loss, and of all gradients by the norm of their difference. In
 # bf16 a CPU's are 9e-5 and 1.7e-2 for ALBERT-base.
 TOLERANCES: Final = {"fp32": (1e-4, 1e-3), "bf16": (1e-3, 5e-2)}
-_SEQUENCES, _LENGTH = 8, 128
+_SEQUENCES, _LENGTH, _WINDOW = 8, 128, 16
 
 
 class Form(NamedTuple):
-    """A way to compute a step: the precision of products, attention over a padded rectangle, a compiled block."""
+    """A way to compute a step: precision of products, attention over a padded rectangle, a compiled block, windows."""
 
     precision: Literal["fp32", "bf16"]
     padded: bool = False
     compiled: bool = False
+    windows: bool = False
 
 
 FORMS: Final = {
@@ -40,6 +41,9 @@ FORMS: Final = {
     "bf16": Form("bf16"),
     "bf16, padded attention": Form("bf16", padded=True),
     "bf16, compiled": Form("bf16", compiled=True),
+    "fp32, windows": Form("fp32", windows=True),
+    "bf16, windows": Form("bf16", windows=True),
+    "bf16, windows, compiled": Form("bf16", compiled=True, windows=True),
 }
 
 
@@ -67,20 +71,22 @@ def measure(config: ModelConfig, device: torch.device) -> dict[str, Any]:
     text, _ = stream.read(None, config.vocab_size)
     pairs = PairSettings(max_seq_length=length, short_sequence_probability=0.5)
     drawn = batch(text.train, text.vocabulary, pairs, 0, step_indices(0, _SEQUENCES))
-    expected = computed(config, drawn, FORMS["fp32"], torch.device("cpu"))
+    cpu = torch.device("cpu")
+    expected = [computed(config, drawn, Form("fp32", windows=windows), cpu) for windows in (False, True)]
     usual = resolve_auto(TrainSettings(precision="fp32"), config, device, sequences=1, length=length)
     forms = {}
     for name, form in FORMS.items():
         if not form.compiled or usual.compile == "on":
             with console.progress(f"correctness: {name}", None):
                 before = _graphs()
-                found = _compared(computed(config, drawn, form, device), expected, TOLERANCES[form.precision])
+                own = computed(config, drawn, form, device)
+                found = _compared(own, expected[form.windows], TOLERANCES[form.precision])
                 found["is_right"] &= not form.compiled or _graphs() > before  # it really was compiled
                 forms[name] = found
     return {
         "sequences": _SEQUENCES,
         "tokens": len(drawn.ids),
-        "loss_fp32_cpu": round(float(expected[0]), 6),
+        "loss_fp32_cpu": round(float(expected[0][0]), 6),
         "forms": forms,
         "is_right": all(found["is_right"] for found in forms.values()),
     }
@@ -92,6 +98,7 @@ def _graphs() -> int:
 
 def computed(config: ModelConfig, drawn: PackedBatch, form: Form, device: torch.device) -> tuple[Tensor, Tensor]:
     """The loss and all gradients in a row, in fp32 on the CPU, of the model with the weights of seed 0."""
+    config = replace(config, attention="window", attention_window=_WINDOW) if form.windows else config
     torch._dynamo.reset()  # a form compiled before must not stand for this one
     torch.manual_seed(0)
     model = PretrainingModel(config).train()

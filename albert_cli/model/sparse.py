@@ -75,16 +75,13 @@ class Near:
 
 
 def lay_out(tokens: PackedTokens, config: ModelConfig, dropout: float) -> PackedTokens:
-    """The same batch with sparse attention, unless every token of it sees its whole sequence anyway.
-
-    On CUDA by `flex_attention`, which has no dropout and needs Triton; else in chunks.
-    """
+    """The same batch with sparse attention, unless every token of it sees its whole sequence anyway."""
     host = tokens.host
     if config.sees_all(int(np.diff(host.offsets).max())):
         return tokens
     device = tokens.ids.device
-    has_flex = device.type == "cuda" and not dropout and find_spec("triton") is not None
-    how: Callable[..., Sequence[Near | BlockMask]] = flex_masks if has_flex else neighbours
+    is_flex = has_flex(device, dropout, config.head_size)
+    how: Callable[..., Sequence[Near | BlockMask]] = flex_masks if is_flex else neighbours
     of_all, of_rows = how(host, (np.arange(host.offsets[-1]), host.rows), config, device)
     rows = replace(tokens.rows, grid=replace(tokens.rows.grid, near=of_rows))
     return replace(tokens, grid=replace(tokens.grid, near=of_all), rows=rows)
@@ -216,6 +213,11 @@ def _at_width(grid: Grid, width: int) -> Grid:
 # ---------------------------------------------------------------- CUDA
 
 
+def has_flex(device: torch.device, dropout: float, head_size: int) -> bool:
+    """Whether `flex_attention` applies: on CUDA with Triton, no dropout, and heads no narrower than its products."""
+    return device.type == "cuda" and not dropout and head_size >= 16 and find_spec("triton") is not None
+
+
 def flex_masks(
     host: HostTokens, asked: Sequence[NDArray[np.int64]], config: ModelConfig, device: torch.device
 ) -> list[BlockMask]:
@@ -248,6 +250,7 @@ def attend_flex(mask: BlockMask, q_RAd: Tensor, k_TAd: Tensor, v_TAd: Tensor) ->
     """The same as `attend` by one kernel, [R, A * d]."""
     from torch.nn.attention.flex_attention import flex_attention
 
-    kernel: Any = flex_attention if q_RAd.device.type == "cpu" else _compiled(flex_attention)
+    is_plain = q_RAd.device.type == "cpu" or torch.compiler.is_compiling()  # the whole block is, which takes it in
+    kernel: Any = flex_attention if is_plain else _compiled(flex_attention)
     context: Tensor = kernel(*(x.transpose(0, 1)[None] for x in (q_RAd, k_TAd, v_TAd)), block_mask=mask)
     return context[0].transpose(0, 1).flatten(1)

@@ -321,7 +321,7 @@ def test_additional_text_is_trained_on_and_not_scored_on(
         assert dropout(found["dropout"]) != dropout(found["no-dropout"])
 
 
-@pytest.mark.parametrize("name", ["overall", "glue"])
+@pytest.mark.parametrize("name", ["overall", "equal-time", "glue"])
 def test_the_paper_s_text_in_its_layout_from_text_to_verdict(
     name: str, tmp_path: Path, documents: list[str], tiny_glue: Path
 ) -> None:

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from torch import Tensor
 from albert_cli.bench import correctness, kernels
 from albert_cli.bench.step import pretraining_loss
 from albert_cli.data.batches import PackedBatch
-from albert_cli.model import encoder, hub
+from albert_cli.model import encoder, hub, sparse
 from albert_cli.model.block import attend
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import PretrainingModel
@@ -87,6 +88,23 @@ def test_losses_and_gradients_are_those_of_the_cpu(
     expected = computed(config, batch, PLAIN, CPU)
     settings = replace(PLAIN, precision=precision)  # type: ignore[arg-type]
     assert_alike(computed(config, batch, settings, CUDA), expected, tolerance)
+
+
+@pytest.mark.parametrize("form", ["window", "block"])
+@pytest.mark.parametrize("compiled", ["off", "on"])
+@pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 1e-4), ("bf16", 1e-2)])
+@pytest.mark.parametrize("heads", [4, 32], ids=["flex", "chunks"])  # 32 heads are too narrow for the kernel
+def test_windows_and_blocks_are_those_of_the_cpu(
+    form: str, compiled: str, precision: str, tolerance: float, heads: int
+) -> None:
+    changes: dict[str, Any] = {"attention": form, "attention_window": 16, "attention_block": 16}
+    config = replace(SHAPE, num_attention_heads=heads, attention_global="sep", **changes)
+    assert sparse.has_flex(CUDA, 0.0, config.head_size) == (heads == 4)
+    settings = replace(PLAIN, precision=precision, compile=compiled)  # type: ignore[arg-type]
+    for lengths in ((128, 5, 77, 64), (96, 96), (50, 128)):
+        batch = random_batch(lengths, config)
+        expected = computed(config, batch, PLAIN, CPU)
+        assert_alike(computed(config, batch, settings, CUDA), expected, tolerance)
 
 
 def test_variable_length_attention_is_used_and_equals_the_padded_form(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from albert_cli.data.batches import PackedBatch
+from albert_cli.model import sparse
 from albert_cli.model.block import attend
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.encoder import Encoder
@@ -195,6 +196,19 @@ def test_the_mask_for_cuda_is_the_plain_one(config: ModelConfig, lengths: Sequen
     (made,) = flex_masks(tokens.host, [tokens.host.rows], config, CPU)
     row, key = torch.arange(len(tokens.host.rows))[:, None], torch.arange(len(batch.ids))[None]
     assert torch.equal(made.mask_mod(row, row, row, key), torch.from_numpy(mask[tokens.host.rows]))
+
+
+@pytest.mark.parametrize(
+    ("device", "dropout", "head_size", "expected"),
+    [("cuda", 0.0, 16, True), ("cuda", 0.0, 8, False), ("cuda", 0.1, 64, False), ("cpu", 0.0, 64, False)],
+)
+def test_what_flex_attention_refuses_goes_by_chunks(
+    device: str, dropout: float, head_size: int, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sparse, "find_spec", lambda name: object())
+    assert sparse.has_flex(torch.device(device), dropout, head_size) == expected
+    monkeypatch.setattr(sparse, "find_spec", lambda name: None)
+    assert not sparse.has_flex(torch.device(device), dropout, head_size)
 
 
 @BOTH
