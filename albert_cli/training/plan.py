@@ -53,7 +53,7 @@ def micro_tokens(recipe: PretrainRecipe, device: torch.device, group: Group) -> 
     if device.type != "cuda":
         return 0
     train, model, length = recipe.train, recipe.model, recipe.data.max_seq_length
-    setup = costs.Setup.of("cuda", train.precision)
+    setup = costs.Setup.of("cuda", train.precision, train.compile)
     held = costs.largest_batch(model, length, capacity.free(device), setup, checkpointed=train.checkpoint_activations)
     share = -(-train.batch_size // group.world_size)
     return length * max(1, min(held, share, _ENOUGH_TOKENS // length))
