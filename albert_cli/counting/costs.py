@@ -158,15 +158,22 @@ def _rows(length: int) -> int:
 
 @dataclass(frozen=True)
 class Setup:
-    """Where and how training computes: what `train.precision = "auto"` takes is the default."""
+    """Where and how training computes: what `train.precision` and `train.compile` take on "auto" is the default."""
 
     device: Device = "cuda"
     precision: Precision = "bf16"
+    compiled: bool = True  # on CUDA; a CPU is never compiled for by "auto", and counts as if it were not
 
     @classmethod
-    def of(cls, device: str, precision: str) -> Setup:
-        """That of a device's type, of which all but CUDA count as a CPU, and of a recipe's precision."""
-        return cls("cuda" if device == "cuda" else "cpu", "bf16" if precision == "bf16" else "fp32")
+    def of(cls, device: str, precision: str, compile_: str) -> Setup:
+        """That of a device's type, of which all but CUDA count as a CPU, and of a recipe's precision and `compile`."""
+        is_cuda = device == "cuda"
+        return cls("cuda" if is_cuda else "cpu", "bf16" if precision == "bf16" else "fp32", compile_ == "on")
+
+    @property
+    def fused(self) -> bool:
+        """Whether losses and blocks are compiled for CUDA."""
+        return self.compiled and self.device == "cuda"
 
     @property
     def item(self) -> int:
@@ -242,6 +249,8 @@ def _block(config: ModelConfig, tokens: int, rows: int, setup: Setup) -> int:
     wide = f if config.hidden_act == "relu" else 2 * f
     row = (3 * h + wide) * item
     row += 2 * (h * setup.norm_item + 2 * 4)  # the input of both LayerNorms, its mean and deviation
+    if setup.fused and rows == tokens and item != setup.norm_item:
+        row += h * item  # the first one's as its terms, the block's input in fp32 and attention's output
     keys = tokens
     if not config.sees_all(tokens) and setup.device == "cpu":
         keys = 0  # scores and shares are computed again (`model/sparse.py`)
@@ -270,15 +279,25 @@ def _embeddings(config: ModelConfig, tokens: int, setup: Setup) -> int:
 def _heads(config: ModelConfig, length: int, setup: Setup) -> int:
     """The masked-word head with its softmax in fp32, and the pooler."""
     h, e, item = config.hidden_size, config.embedding_size, setup.item
-    masked = (h + 2 * e) * item + e * setup.norm_item + 2 * 4 + 4 * config.vocab_size
+    # Softmax's logarithm in fp32; compiled, the logits as they are and two numbers a row.
+    masked = (h + 2 * e) * item + e * setup.norm_item + 2 * 4 + (item if setup.fused else 4) * config.vocab_size
     return _masked(length) * masked + 2 * h * item
 
 
 def working_bytes(config: ModelConfig, length: int, setup: Setup = GPU) -> int:
-    """Bytes a sequence that the backward pass needs beside what was kept: gradients of logits, or of one block."""
-    logits = _masked(length) * config.vocab_size * (4 + setup.item)
-    block = length * (2 * config.intermediate_size + 3 * config.hidden_size) * setup.item
-    return max(logits, block)
+    """Bytes a sequence that the backward pass needs at its peak beside all that was kept.
+
+    The peak is at the very beginning, where the gradients of softmax's output and of its input lie side by side in
+    fp32; or in the block before the last, when the heads' and the last block's activations are gone already.
+    """
+    h, item, norm_item = config.hidden_size, setup.item, setup.norm_item
+    # The second LayerNorm holds the gradients of its output and input. After it the latter stands in for the input that
+    # was kept; the gradient before the activation comes beside it, and a copy of it for the product.
+    cast = h * item if item != norm_item else 0
+    block = length * max(2 * h * norm_item, config.intermediate_size * item + cast)
+    gone = _heads(config, length, setup) + _block(config, length, _rows(length), setup)
+    logits = _masked(length) * config.vocab_size * (item if setup.fused else 8)  # compiled, one gradient is written
+    return max(logits, block - gone)
 
 
 # ---------------------------------------------------------------- what fits

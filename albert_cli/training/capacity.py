@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from albert_cli import console, machine
@@ -22,13 +24,14 @@ def needed(
 
     A teacher adds its weights and what it computes with; nothing of it is kept for a backward pass.
     """
-    setup = costs.Setup.of(device.type, train.precision)
+    setup = costs.Setup.of(device.type, train.precision, train.compile)
     state = costs.state_bytes(model, setup)
     kept = sequences * costs.activation_bytes(model, length, setup, checkpointed=train.checkpoint_activations)
     working = sequences * costs.working_bytes(model, length, setup)
     beside = 0
     if teacher is not None:
-        beside = costs.state_bytes(teacher, setup).weights + sequences * costs.working_bytes(teacher, length, setup)
+        plain = replace(setup, compiled=False)  # its softmax
+        beside = costs.state_bytes(teacher, setup).weights + sequences * costs.working_bytes(teacher, length, plain)
     return {
         "weights_gradients_moments_bytes": state.weights + state.gradients + state.moments,
         "activations_bytes": kept,

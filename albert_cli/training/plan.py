@@ -53,7 +53,7 @@ def micro_tokens(recipe: PretrainRecipe, device: torch.device, group: Group) -> 
     if device.type != "cuda":
         return 0
     train, model, length = recipe.train, recipe.model, recipe.data.max_seq_length
-    setup = costs.Setup.of("cuda", train.precision)
+    setup = costs.Setup.of("cuda", train.precision, train.compile)
     free = capacity.free(device) or 0
     held = costs.largest_batch(model, length, free, setup, checkpointed=train.checkpoint_activations)
     share = -(-train.batch_size // group.world_size)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +13,8 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from albert_cli.counting import costs
 from albert_cli.counting.costs import GPU, LENGTHS, Precision, Setup, count
@@ -172,6 +176,74 @@ def test_activations_of_windows_and_blocks_are_what_autograd_keeps(form: Attenti
     assert estimated == pytest.approx((three - one) / 2, rel=0.15)
     longer = costs.activation_bytes(config, 2048, Setup("cpu", precision))
     assert longer == pytest.approx(2 * estimated, rel=0.02)
+
+
+class Living(TorchDispatchMode):
+    """The bytes of all storages that operations make while it is open, and the most that lived at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = self.most = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = {a.untyped_storage().data_ptr() for a in tree_leaves((args, kwargs)) if isinstance(a, Tensor)}
+        found = function(*args, **(kwargs or {}))
+        for tensor in tree_leaves(found):
+            if isinstance(tensor, Tensor) and tensor.untyped_storage().data_ptr() not in given:
+                self.now += (size := tensor.untyped_storage().nbytes())
+                self.most = max(self.most, self.now)
+                weakref.finalize(tensor.untyped_storage(), self.gone, size)
+        return found
+
+    def gone(self, size: int) -> None:
+        self.now -= size
+
+
+def peak_bytes(config: ModelConfig, sequences: int, length: int, precision: str) -> int:
+    """The most bytes that a pretraining step's forward and backward pass hold at once, weights and batch apart."""
+    model = PretrainingModel(config).train()
+    batch = a_batch(sequences, length, config)
+    tokens = pack(batch, torch.device("cpu"), batch.masked_index)
+    labels = torch.from_numpy(batch.masked_labels.astype(np.int64))
+    with Living() as living:
+        with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
+            loss = F.cross_entropy(model(tokens).masked.float(), labels)
+        loss.backward()
+    return int(living.most)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize(
+    "config",
+    [replace(SMALL, vocab_size=30_000), replace(SMALL, vocab_size=200), replace(SMALL, intermediate_size=2048)],
+    ids=["logits", "block", "wide block"],
+)
+def test_the_peak_is_what_a_backward_pass_holds(config: ModelConfig, precision: Precision) -> None:
+    """The difference of two batches, as above; within 6 %."""
+    four, eight = (peak_bytes(config, n, 128, precision) for n in (4, 8))
+    setup = Setup("cpu", precision)
+    estimated = costs.activation_bytes(config, 128, setup) + costs.working_bytes(config, 128, setup)
+    assert estimated == pytest.approx((eight - four) / 4, rel=0.06)
+
+
+@pytest.mark.parametrize(
+    ("name", "compiled", "tokens", "counted"),
+    [
+        ("base", False, 28_608, 10.79),
+        ("base", True, 28_608, 10.15),
+        ("large", False, 28_608, 26.54),
+        ("xlarge", False, 13_632, 25.11),
+        ("xlarge", True, 13_632, 25.84),
+        ("xxlarge", False, 13_632, 27.04),
+    ],
+)
+def test_the_peak_is_what_the_allocator_of_a_gpu_counted(
+    name: str, compiled: bool, tokens: int, counted: float
+) -> None:
+    """GB of a step with LAMB, bf16, no dropout, random text at 512: torch 2.11's allocator without a GPU under it."""
+    config, setup = PRESETS[f"albert-{name}"], Setup(compiled=compiled)
+    a_sequence = costs.activation_bytes(config, 512, setup) + costs.working_bytes(config, 512, setup)
+    assert (costs.state_bytes(config).total + tokens / 512 * a_sequence) / 1e9 == pytest.approx(counted, rel=0.03)
 
 
 def test_sharing_does_not_shrink_activations() -> None:
