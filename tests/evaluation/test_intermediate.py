@@ -27,7 +27,7 @@ from albert_cli.training.intermediate import from_intermediate, prepare_intermed
 from albert_cli.training.task_recipe import resolve
 from albert_cli.training.task_setup import Request, prepare
 from tests.command import albert
-from tests.glue import QUICK, as_text, evaluate, write
+from tests.glue import QUICK, SHAPE, as_text, evaluate, write
 
 
 class Suite:
@@ -41,8 +41,9 @@ class Suite:
 
         def counted(encoder: Encoder, *arguments: Any, **options: Any) -> None:
             init(encoder, *arguments, **options)
-            alive.add(encoder)
-            self.models, self.most = self.models + 1, max(self.most, len(alive))
+            if encoder.config.vocab_size == SHAPE.vocab_size:  # and no layer to try the precision with
+                alive.add(encoder)
+                self.models, self.most = self.models + 1, max(self.most, len(alive))
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Encoder, "__init__", counted)
@@ -75,7 +76,7 @@ def test_the_suite_starts_rte_from_its_best_model_of_mnli(suite: Suite) -> None:
 
 
 def test_the_suite_holds_one_model_at_a_time(suite: Suite) -> None:
-    assert suite.models > 2 * 3  # three tasks with two seeds, AX, and what the zip asks
+    assert suite.models == 2 * 3 + 3  # three tasks with two seeds; AX, and WNLI and AX for the zip
     assert suite.most == 1, f"{suite.most} of {suite.models} at a time"
 
 
