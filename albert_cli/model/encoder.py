@@ -94,7 +94,7 @@ class Encoder(nn.Module):
         self.feed_forward = nn.ModuleList(FeedForward(config) for _ in range(config.num_feed_forward_blocks))
         self.pooler = nn.Linear(config.hidden_size, config.hidden_size) if pooler else None
         self.apply(partial(initialize, std=config.initial_std))
-        self.block: Callable[..., Tensor] = block
+        self.block: Callable[..., tuple[Tensor, Tensor | None]] = block
         self.checkpointing = False
 
     def compile(self) -> None:
@@ -111,18 +111,21 @@ class Encoder(nn.Module):
 
         def compiled(
             x: Tensor,
+            cast: Tensor | None,
             a: AttentionWeights,
             f: FeedForwardWeights,
             grid: Grid,
             rows: Rows | None,
             settings: BlockSettings,
-        ) -> Tensor:
+        ) -> tuple[Tensor, Tensor | None]:
+            given = (x, cast, a, f, grid, rows, settings)
             if not settings.varlen or grid.near is not None:
-                return padded(x, a, f, grid, rows, settings)
+                return padded(*given)
             # Lengths differ from batch to batch, widths never do: kernels for any width would be slower.
-            for tensor in (x, grid.offsets, *((rows.index, rows.grid.offsets) if rows else ())):
-                maybe_mark_dynamic(tensor, 0)
-            return by_offsets(x, a, f, grid, rows, settings)
+            for tensor in (x, cast, grid.offsets, *((rows.index, rows.grid.offsets) if rows else ())):
+                if tensor is not None:
+                    maybe_mark_dynamic(tensor, 0)
+            return by_offsets(*given)
 
         self.block = compiled
 
@@ -145,14 +148,17 @@ class Encoder(nn.Module):
             x_TH = self.projection(x_TH)
         attention = [cast_once(a.weights(), dtype) for a in self.attention]  # type: ignore[operator]
         feed_forward = [cast_once(f.weights(), dtype) for f in self.feed_forward]  # type: ignore[operator]
+        again = self.checkpointing and torch.is_grad_enabled()
+        # With `checkpointing` the input alone is kept.
+        cast_TH = None if again else x_TH if dtype is None else x_TH.to(dtype)
         plan = self.config.blocks()
         for depth, (a, f) in enumerate(plan, start=1):
             rows = tokens.rows if depth == len(plan) and not all_rows else None
-            given = (x_TH, attention[a](), feed_forward[f](), tokens.grid, rows, settings)
-            if self.checkpointing and torch.is_grad_enabled():
-                x_TH = checkpoint(self.block, *given, use_reentrant=False)
+            given = (x_TH, cast_TH, attention[a](), feed_forward[f](), tokens.grid, rows, settings)
+            if again:
+                x_TH, cast_TH = checkpoint(self.block, *given, use_reentrant=False)
             else:
-                x_TH = self.block(*given)
+                x_TH, cast_TH = self.block(*given)
         return x_TH[:count]  # without filler
 
     def settings(self) -> BlockSettings:

@@ -112,7 +112,7 @@ class Sizes:
             value = node.meta.get("example_value")
             if isinstance(value, Tensor) and value.dim() > 0:
                 # Tokens, rows and sequences are the first dimension of what they have; no other size may vary.
-                first = 1 if node.name.startswith(("l_x", "l_grid", "l_rows")) else 0
+                first = 1 if node.name.startswith(("l_x", "l_cast", "l_grid", "l_rows")) else 0
                 if any(isinstance(size, torch.SymInt) for size in value.shape[first:]):
                     self.symbolic.append((node.name, tuple(value.shape)))
         return module.forward

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from albert_cli.model.block import attend
+from albert_cli.model.block import attend, block
 from albert_cli.model.encoder import Encoder, cast_once
 from albert_cli.model.packing import PackedTokens, pack
 from tests.model.shapes import TINY, assert_half_is_close, random_batch
@@ -74,6 +74,28 @@ def test_the_gradients_of_a_shared_weight_add_up_in_its_own_precision() -> None:
     assert isinstance(gradient, Tensor)
     assert gradient.dtype == torch.float32 and torch.allclose(gradient, torch.full_like(gradient, 2.0))
     assert torch.tensor(1.0, dtype=torch.bfloat16) + 1 / 256 == 1.0  # what would have happened
+
+
+@pytest.mark.parametrize("rows", [False, True], ids=["all tokens", "rows that are read"])
+def test_a_block_given_its_input_in_half_precision_computes_the_same_without_casting(rows: bool) -> None:
+    """As on CUDA, where LayerNorm gives fp32: the cast is the block's before, and the gradients keep their bits."""
+    encoder, found = Encoder(TINY), []
+    tokens = pack(random_batch((20, 3, 11)), CPU)
+    x_TH = torch.randn(34, TINY.hidden_size)
+    a, f = (cast_once(part[0].weights(), torch.bfloat16)() for part in (encoder.attention, encoder.feed_forward))  # type: ignore[operator]
+    for made_before in (False, True):
+        x = x_TH.clone().requires_grad_()
+        with torch.autocast("cpu", torch.bfloat16):
+            cast = x.to(torch.bfloat16) if made_before else None
+            out, half = block(x, cast, a, f, tokens.grid, tokens.rows if rows else None, encoder.settings())
+        assert (half is not None) is (made_before and not rows)
+        if half is not None:
+            assert torch.equal(half, out.to(torch.bfloat16))
+        out.square().sum().backward()
+        assert x.grad is not None
+        found.append((out.detach(), x.grad))
+    for one, other in zip(*found, strict=True):
+        assert one.dtype == torch.float32 and torch.equal(one, other)
 
 
 def test_outside_of_autocast_the_weights_are_lent_as_they_are() -> None:

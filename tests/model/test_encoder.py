@@ -39,7 +39,8 @@ def test_three_layers_are_one_layer_three_times() -> None:
     x = encoder.projection(encoder.embeddings(tokens))  # type: ignore[misc]
     attention, feed_forward = encoder.attention[0], encoder.feed_forward[0]
     for _ in range(3):
-        x = block(x, attention.weights(), feed_forward.weights(), tokens.grid, None, encoder.settings())  # type: ignore[operator]
+        weights = attention.weights(), feed_forward.weights()  # type: ignore[operator]
+        x, _ = block(x, None, *weights, tokens.grid, None, encoder.settings())
     assert torch.allclose(x, encoder(tokens, all_rows=True), atol=1e-6)
 
 
