@@ -73,9 +73,9 @@ def test_of_a_name_that_is_no_utf8_the_name_is_shown(monkeypatch: pytest.MonkeyP
     text = json.dumps({"before": "b" * 500, "path": "texts/caf\udce9.txt", "after": "a" * 500}, ensure_ascii=False)
     with pytest.raises(UnicodeEncodeError) as raised:
         text.encode()
-    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    monkeypatch.setattr(sys, "stderr", said := io.StringIO())
     assert report(raised.value) == 3
-    assert "texts/caf" in (said := sys.stderr.getvalue()) and len(said) < 300  # type: ignore[attr-defined]
+    assert "texts/caf" in said.getvalue() and len(said.getvalue()) < 300
 
 
 def test_is_a_module_too() -> None:
