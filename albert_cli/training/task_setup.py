@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -171,6 +172,7 @@ class Prepared:
 
     def new_model(self, seed: int, train: TrainSettings | None = None) -> Any:
         """The encoder from the checkpoint (or of step 0, or anew, by `model.initial`) with a new head or the file's."""
+        gc.collect()  # the first optimizer of a process leaves its callers' frames, and so the model, in a cycle
         settings = self.recipe.model
         shape = dataclasses.replace(
             self.checkpoint.config,
