@@ -124,8 +124,9 @@ def _known(error: BaseException) -> AlbertError | None:
     if isinstance(error, AlbertError):
         return error
     if isinstance(error, UnicodeEncodeError) and "surrogates" in error.reason:
-        around = error.object[max(0, error.start - 60) : error.end + 60]  # of what may be all that is written
-        return InputError(f"{around}: a name that is no UTF-8", "rename the file or the folder")
+        found = re.search(r'[^"\n]*[\ud800-\udfff][^"\n]*', error.object)  # of what may be a whole JSON file
+        name = found[0][-200:] if found else error.object[error.start : error.end]
+        return InputError(f"{name}: a name that is no UTF-8", "rename the file or the folder")
     if _is_for_want_of_memory(error):
         reason = str(error).strip().partition("\n")[0] or "nothing is left"
         hint = "a smaller -s train.micro_batch_size needs less and computes the same"
