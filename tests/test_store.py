@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors import SafetensorError
 
 from albert_cli import store
 from albert_cli.errors import BusyError, CheckpointError
@@ -457,6 +458,18 @@ for action in (lambda: store.write_bytes(place / "it", b"x" * 300_000), commit, 
     store.verify(place / "small")
     print(sorted(p.name for p in place.iterdir() if p.name.startswith((".", "it"))))
 """
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Error while serializing: I/O error: No space left on device (os error 28)",
+        'Error while serializing: IoError(Os { code: 28, kind: StorageFull, message: "No space left on device" })',
+    ],
+)
+def test_safetensors_of_any_release_tells_that_the_disk_is_full(said: str, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="the disk is full"), store.explain(tmp_path / "x"):
+        raise SafetensorError(said)
 
 
 @pytest.mark.skipif(not has_namespaces(), reason="no user namespaces (unshare -rm) to mount a small disk in")
