@@ -79,6 +79,12 @@ def test_of_a_name_that_is_no_utf8_the_name_is_shown(monkeypatch: pytest.MonkeyP
     assert printed.getvalue().startswith("error: texts/caf") and "before" not in printed.getvalue()
 
 
+def test_what_onednn_cannot_make_is_want_of_memory(capsys: pytest.CaptureFixture[str]) -> None:
+    assert report(RuntimeError("could not create a primitive")) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("error: out of memory: could not create a primitive\n") and "bug" not in said
+
+
 def test_is_a_module_too() -> None:
     done = subprocess.run([sys.executable, "-m", "albert_cli", "--version"], capture_output=True, text=True, check=True)
     assert done.stdout == f"albert {__version__}\n"

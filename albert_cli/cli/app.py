@@ -44,7 +44,10 @@ _COMMON: dict[str, tuple[str, str]] = {
     "debug": ("--debug", "Show the traceback of an error."),
 }
 # How torch's messages begin where an allocation failed; other words than the first may come from a file's name.
-_NO_MEMORY = re.compile(r"\[enforce fail at alloc_cpu|(CUDA|HIP|MPS)( backend| error:)? out of memory")
+_NO_MEMORY = re.compile(
+    r"\[enforce fail at alloc_cpu|(CUDA|HIP|MPS)( backend| error:)? out of memory"
+    r"|could not create a (primitive|memory object)$"  # of oneDNN, under `ulimit -v`
+)
 
 
 def _version(wanted: bool) -> None:
