@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 from albert_cli.model.block import AttentionWeights, BlockSettings, FeedForwardWeights, block, has_varlen
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.packing import Grid, PackedTokens, Rows
-from albert_cli.model.sparse import lay_out
+from albert_cli.model.sparse import Near, lay_out
 
 _FORMS: Final = 64  # of the compiled block
 Weights = TypeVar("Weights", AttentionWeights, FeedForwardWeights)
@@ -119,7 +119,7 @@ class Encoder(nn.Module):
             settings: BlockSettings,
         ) -> tuple[Tensor, Tensor | None]:
             given = (x, cast, a, f, grid, rows, settings)
-            if not settings.varlen or grid.near is not None:
+            if isinstance(grid.near, Near) or (grid.near is None and not settings.varlen):
                 return padded(*given)
             # Lengths differ from batch to batch, widths never do: kernels for any width would be slower.
             for tensor in (x, cast, grid.offsets, *((rows.index, rows.grid.offsets) if rows else ())):

@@ -17,6 +17,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -30,6 +31,7 @@ from albert_cli.model.block import gelu_new, has_varlen
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import MultipleChoice, PretrainingModel, QuestionAnswering, SequenceClassifier
 from albert_cli.model.packing import as_one, pack
+from albert_cli.model.sparse import Near
 from albert_cli.ranks import Group
 from albert_cli.tasks.squad.head import BeamQuestionAnswering, span_loss
 from albert_cli.training import capacity, device, loop, objectives, plan
@@ -132,6 +134,28 @@ def test_weights_keep_their_sizes_and_nothing_is_compiled_again(monkeypatch: pyt
     torch._dynamo.reset()
     assert seen.symbolic == []
     assert seen.graphs == 2  # all tokens, and the rows of the last layer
+
+
+@pytest.mark.parametrize(
+    ("near", "varlen", "dynamic"),
+    [(None, True, None), (None, False, True), (Near, True, True), (BlockMask, False, None), (BlockMask, True, None)],
+)
+def test_attention_by_kernels_of_its_own_is_compiled_for_the_block_s_widths(
+    near: type | None, varlen: bool, dynamic: bool | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For any width, `flex_attention` scales by a symbol, and its kernel is not compiled."""
+    taken: list[bool | None] = []
+
+    def forms(function: Any, dynamic: bool | None = None) -> Any:
+        return lambda *given: taken.append(dynamic)
+
+    monkeypatch.setattr(torch, "compile", forms)
+    encoder: Any = PretrainingModel(TINY).encoder
+    encoder.compile()
+    grid = SimpleNamespace(near=near and object.__new__(near), offsets=torch.arange(2))
+    x_TH: Any = torch.ones(3, TINY.hidden_size)
+    encoder.block(x_TH, None, None, None, grid, None, replace(encoder.settings(), varlen=varlen))
+    assert taken == [dynamic]
 
 
 def test_the_losses_are_compiled_once_for_batches_of_all_sizes(
