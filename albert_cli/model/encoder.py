@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 from albert_cli.model.block import AttentionWeights, BlockSettings, FeedForwardWeights, block, has_varlen
 from albert_cli.model.config import ModelConfig
-from albert_cli.model.packing import Grid, PackedTokens, Rows
+from albert_cli.model.packing import PackedTokens
 from albert_cli.model.sparse import Near, lay_out
 
 _FORMS: Final = 64  # of the compiled block
@@ -109,16 +109,8 @@ class Encoder(nn.Module):
         limits.recompile_limit = max(limits.recompile_limit, _FORMS)
         by_offsets, padded = torch.compile(block), torch.compile(block, dynamic=True)
 
-        def compiled(
-            x: Tensor,
-            cast: Tensor | None,
-            a: AttentionWeights,
-            f: FeedForwardWeights,
-            grid: Grid,
-            rows: Rows | None,
-            settings: BlockSettings,
-        ) -> tuple[Tensor, Tensor | None]:
-            given = (x, cast, a, f, grid, rows, settings)
+        def compiled(*given: Any) -> tuple[Tensor, Tensor | None]:
+            x, cast, _, _, grid, rows, settings = given  # as `block` takes them
             if isinstance(grid.near, Near) or (grid.near is None and not settings.varlen):
                 return padded(*given)
             # Lengths differ from batch to batch, widths never do: kernels for any width would be slower.
