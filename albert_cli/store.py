@@ -267,11 +267,12 @@ def seal(
             files[name] = {"size": path.stat().st_size, "sha256": sha256_file(path)}
     manifest = Manifest(kind, files, dict(parents or {}))
     entries = {"kind": kind, "created_by": manifest.created_by, "parents": manifest.parents, "files": files}
-    write_json(directory / MANIFEST, {**entries, "sha256": _hash_of(entries)})
+    write_json(directory / MANIFEST, {**entries, "sha256": hash_of(entries)})
     return manifest
 
 
-def _hash_of(entries: Mapping[str, Any]) -> str:
+def hash_of(entries: Mapping[str, Any]) -> str:
+    """A hash of a record that is written as JSON, whatever the order of its keys."""
     return hashlib.sha256(json.dumps(entries, sort_keys=True).encode()).hexdigest()
 
 
@@ -289,7 +290,7 @@ def read_manifest(directory: Path) -> Manifest | None:
     for name in manifest.files:
         if not _is_inside(name):
             raise CheckpointError(f"{path}: entry {name!r} is not allowed")
-    if seal_of_rest != _hash_of(value):
+    if seal_of_rest != hash_of(value):
         raise CheckpointError(f"{path}: damaged, its entries do not have the SHA-256 that it says")
     return manifest
 

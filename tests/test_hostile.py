@@ -139,7 +139,7 @@ def test_no_manifest_and_no_data_lead_out_of_their_directory(tiny_data: Path, tm
     manifest = json.loads((directory / store.MANIFEST).read_text())
     del manifest["sha256"]
     manifest["files"] = {name: {"size": 1, "sha256": "0"}}
-    store.write_json(directory / store.MANIFEST, {**manifest, "sha256": store._hash_of(manifest)})
+    store.write_json(directory / store.MANIFEST, {**manifest, "sha256": store.hash_of(manifest)})
     with pytest.raises(CheckpointError, match="is not allowed"):
         store.verify(directory)
 

@@ -299,7 +299,7 @@ def forge(directory: Path, **changes: Any) -> None:
     """A manifest by somebody who knows how its hash is made."""
     value = json.loads((directory / store.MANIFEST).read_text()) | changes
     value.pop("sha256")
-    store.write_json(directory / store.MANIFEST, {**value, "sha256": store._hash_of(value)})
+    store.write_json(directory / store.MANIFEST, {**value, "sha256": store.hash_of(value)})
 
 
 @pytest.mark.parametrize("name", ["../outside", "sub/../../outside", "/etc/hostname", "..", "sub/../a"])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -114,7 +112,8 @@ def do_share(
             f"{out}: its jobs have other sources, options or another number", "remove it, or ask as they do"
         )
     mine = share_of(portions, index, count)
-    directory, asked = place / f"{index:05d}", _mark(wanted)
+    directory = place / f"{index:05d}"
+    asked = store.hash_of(wanted)  # jobs that began together may not have seen each other's request
     with store.lock(place / ".locks" / str(index)):
         drawn = _kept(directory, mine, workers, asked)
         if drawn is None:
@@ -129,11 +128,6 @@ def do_share(
                 store.write_json(staging / "sample.json", asdict(drawn))
     finished = sum((place / f"{n:05d}" / store.MANIFEST).is_file() for n in range(count))
     return {"directory": str(out), "job": f"{index}/{count}", "jobs_finished": finished, "sentences_read": drawn.read}
-
-
-def _mark(request: Mapping[str, Any]) -> str:
-    """A hash of what was asked: jobs that began together may not have seen each other's request."""
-    return hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
 
 
 def _kept(directory: Path, mine: Sequence[Portion], workers: int, asked: str) -> _Drawn | None:
@@ -168,7 +162,7 @@ def merged(out: Path, settings: VocabularySettings, request: Mapping[str, Any]) 
     for directory in (place / f"{n:05d}" for n in range(count)):
         store.verify(directory, "sample")
         drawn = store.read_record(directory / "sample.json", _Drawn)
-        if drawn.asked != _mark(wanted):
+        if drawn.asked != store.hash_of(wanted):
             raise BusyError(f"{directory}: was drawn with other sources or options", "run this job again")
         sentences = (directory / "sentences.txt").read_text(encoding="utf-8").split("\n")[:-1]
         places = np.fromfile(directory / "places", "<i8").astype(np.int64)
