@@ -148,6 +148,7 @@ def spread(
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 yield running.pop(future), future.result()
     except BrokenProcessPool:
+        pool.shutdown()  # the executor waits for its processes; only then are their exit codes known for certain
         raise AlbertError(f"a worker process {watched.death()}", remedy) from None
     finally:
         pool.shutdown(cancel_futures=True)  # on an error, what has not begun is dropped
@@ -165,16 +166,16 @@ class Watched:
         self._processes |= set(multiprocessing.active_children())
 
     def death(self) -> str:
-        """Why the first of them ended that did not end well."""
-        for process in self._processes:
-            process.join(5)
+        """Why the first of them ended that did not end well; asked once the executor has waited for them."""
         # The executor ends the others by SIGTERM.
         codes = {process.exitcode for process in self._processes} - {None, 0, -signal.SIGTERM}
         if machine.killed_for_memory() > self._killed_before and codes <= {-signal.SIGKILL}:
             return "was killed because the memory ran out"
         if -signal.SIGKILL in codes:
             return "was killed, probably out of memory"
-        code = min((code for code in codes if code is not None), default=0)
+        code = min((code for code in codes if code is not None), default=None)
+        if code is None:
+            return "ended before its work was done"
         return f"crashed ({signal.Signals(-code).name})" if code < 0 else f"ended with exit code {code}"
 
 

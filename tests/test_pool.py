@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
+import time
 from collections.abc import Callable
 
 import pytest
@@ -45,10 +47,31 @@ def crash() -> int:
     return 0
 
 
+def crash_first(number: int) -> int:
+    if number:
+        time.sleep(60)  # the executor ends it
+    return crash()
+
+
 @pytest.mark.parametrize(("call", "says"), [(killed, "was killed"), (crash, r"crashed \(SIGSEGV\)")])
 def test_a_worker_that_was_killed_is_told_apart_from_one_that_crashed(call: Callable[[], int], says: str) -> None:
     with pytest.raises(AlbertError, match=f"a worker process {says}"):
         list(pool.spread(call, [(), ()], 2, "so"))
+
+
+def test_how_a_worker_ended_is_known_also_where_another_thread_waited_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    waitpid = os.waitpid
+
+    def slow(pid: int, options: int) -> tuple[int, int]:
+        is_main = threading.current_thread() is threading.main_thread()
+        time.sleep(0.1 if is_main else 0)
+        found = waitpid(pid, options)
+        time.sleep(0 if is_main else 0.5)  # the executor's thread has the exit code, and nobody else can ask for it
+        return found
+
+    monkeypatch.setattr(os, "waitpid", slow)
+    with pytest.raises(AlbertError, match=r"a worker process crashed \(SIGSEGV\)"):
+        list(pool.spread(crash_first, [(0,), (1,)], 2, "so"))
 
 
 def test_memory_that_ran_out_is_known_by_the_systems_count(monkeypatch: pytest.MonkeyPatch) -> None:
