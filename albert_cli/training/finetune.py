@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import Tensor, nn
+from torch import Tensor
 
 from albert_cli import config, console, journal, store
 from albert_cli.counting import costs
 from albert_cli.data.batches import PackedBatch
 from albert_cli.errors import CheckpointError, DivergedError
 from albert_cli.model import card, hub
-from albert_cli.model.config import ModelConfig
 from albert_cli.ranks import Group
 from albert_cli.results import RESULTS, Result
 from albert_cli.tasks.base import AnyTask, Array
@@ -39,17 +38,12 @@ class TaskJob(Job):
 
     prepared: Prepared
     settings: FinetuneRecipe  # the task's recipe with the run's seed, and numbers in the place of "auto"
-    model: nn.Module
+    model: Any
     out: Path
 
     @property
     def loss_names(self) -> tuple[str, ...]:
         return ("loss",)
-
-    @property
-    def config(self) -> ModelConfig:
-        """The model's shape."""
-        return self.model.config  # type: ignore[return-value]
 
     def draw(self, step: int, group: Group) -> list[MicroBatch]:
         settings, train = self.settings.train, self.prepared.inputs.train
@@ -57,7 +51,7 @@ class TaskJob(Job):
         parts = []
         for number, start, stop in micro_batches(settings.batch_size, settings.micro_batch_size, group):
             packed, labels = train.batch(index[start:stop])
-            flops = costs.batch_flops(self.config, np.diff(packed.offsets), 0)
+            flops = costs.batch_flops(self.model.config, np.diff(packed.offsets), 0)
             parts.append(MicroBatch(number, (packed, labels), {"loss": stop - start}, len(packed.ids), flops))
         return parts
 
@@ -82,7 +76,7 @@ class TaskJob(Job):
             self.write_model(staging)
             named = str(store.read_json(staging / "config.json")["architectures"][0])
             architecture = f"For{named.partition('For')[2]}"
-            card.write(staging, card.finetuned(self.config, p.task.title, metrics, self.recipe, architecture))
+            card.write(staging, card.finetuned(self.model.config, p.task.title, metrics, self.recipe, architecture))
             p.task.write_predictions(staging, p.inputs.dev_examples, self.outputs)
         needed = {directory, *(_best(self.out, _best_step(saved)) for saved in store.saved_steps(self.out))}
         for old in set(self.out.glob("best-*")) - needed:
@@ -92,7 +86,7 @@ class TaskJob(Job):
         task = self.prepared.task
         made_for = hub.FinetunedFor(task.name, task.inputs, self.settings.data.max_seq_length)
         task.write_model(self.model, directory, made_for)
-        self.prepared.inputs.vocabulary.copy_to(directory, self.config.max_position_embeddings)
+        self.prepared.inputs.vocabulary.copy_to(directory, self.model.config.max_position_embeddings)
 
 
 @dataclass(frozen=True)
