@@ -4,17 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from pathlib import Path
 
-from albert_cli import __version__, console, store
+from albert_cli import __version__, console
 from albert_cli.counting.costs import count
 from albert_cli.model.config import OWN_MODEL_TYPE, ModelConfig
 from albert_cli.model.hub import model_type
-
-
-def write(directory: Path, text: str) -> None:
-    """Write `README.md` into a staged directory."""
-    store.write_text(directory / "README.md", text)
 
 
 def pretrained(config: ModelConfig, sentence_loss: str, metrics: Mapping[str, float], recipe: str) -> str:

@@ -76,9 +76,11 @@ class TaskJob(Job):
             self.write_model(staging)
             named = str(store.read_json(staging / "config.json")["architectures"][0])
             architecture = f"For{named.partition('For')[2]}"
-            card.write(staging, card.finetuned(self.model.config, p.task.title, metrics, self.recipe, architecture))
+            text = card.finetuned(self.model.config, p.task.title, metrics, self.recipe, architecture)
+            store.write_text(staging / "README.md", text)
             p.task.write_predictions(staging, p.inputs.dev_examples, self.outputs)
-        needed = {directory, *(_best(self.out, _best_step(saved)) for saved in store.saved_steps(self.out))}
+        steps = (checkpoint.read_state(saved).best_step for saved in store.saved_steps(self.out))
+        needed = {directory, *(_best(self.out, step) for step in steps)}
         for old in set(self.out.glob("best-*")) - needed:
             store.remove_directory(old)
 
@@ -195,16 +197,11 @@ def _best(out: Path, step: int) -> Path:
     return out / f"best-{step:08d}"
 
 
-def _best_step(directory: Path) -> int:
-    """The best evaluation as a saved state knows it; 0 before the first."""
-    return checkpoint.read_state(directory).best_step
-
-
 def _drop_states_without_their_best(out: Path) -> None:
     """Delete states whose best model is not there whole: training then goes on from an older one and finds it anew."""
     for directory in store.saved_steps(out):
         try:
-            if step := _best_step(directory):
+            if step := checkpoint.read_state(directory).best_step:  # 0 before the first evaluation
                 store.verify(_best(out, step), "task")
         except CheckpointError as error:
             console.warn(f"{error.message}; {directory.name} is not used to resume")

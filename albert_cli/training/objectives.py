@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from albert_cli import store
 from albert_cli.counting import costs
 from albert_cli.data.batches import PackedBatch, PairSettings, batch, lengths
 from albert_cli.data.shards import TokenCorpus
@@ -173,7 +174,8 @@ class PretrainingJob(Job):
         hub.write(self.model, directory, "ForPreTraining")
         shape, sentence_loss = self.model.config, self.settings.data.sentence_loss
         self.text.vocabulary.copy_to(directory, shape.max_position_embeddings)
-        card.write(directory, card.pretrained(shape, sentence_loss, self.last_metrics, self.recipe))
+        text = card.pretrained(shape, sentence_loss, self.last_metrics, self.recipe)
+        store.write_text(directory / "README.md", text)
 
 
 def _sums(masked_MV: Tensor, order_NC: Tensor, labels_M: Tensor, labels_N: Tensor) -> dict[str, Tensor]:

@@ -137,6 +137,18 @@ def test_two_processes_give_the_weights_of_one(long_command: Sequence[object], l
         assert float((tensor - two[name]).norm()) <= 1e-5 * float(tensor.norm()) + 1e-7, name
 
 
+def test_a_run_that_lost_its_last_step_ends_in_the_same_bytes(
+    long_command: Sequence[object], long_run: Path, tmp_path: Path
+) -> None:
+    """Kills at random moments are in tests/campaigns/kills.py."""
+    out = tmp_path / "run"
+    albert(*long_command, "--out", out)
+    store.remove_directory(out / LAST)
+    albert(*long_command, "--out", out)
+    for name in (hub.WEIGHTS, "optimizer.safetensors", "config.json"):
+        assert store.sha256_file(out / LAST / name) == store.sha256_file(long_run / LAST / name)
+
+
 def test_what_it_is_is_said(long_run: Path, tmp_path: Path) -> None:
     step = long_run / LAST
     values = store.read_json(step / "config.json")
