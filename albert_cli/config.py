@@ -14,16 +14,14 @@ import json
 import re
 import tomllib
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, cast
 
 from annotated_types import Ge, Gt, Lt
 
+from albert_cli import store
 from albert_cli.errors import BusyError, ConfigError
-
-if TYPE_CHECKING:
-    from pydantic import TypeAdapter
 
 T = TypeVar("T")
 
@@ -35,9 +33,6 @@ Share = Annotated[float, Gt(0), Lt(1)]
 _PACKAGE = Path(__file__).parent
 # Installed, the recipes lie inside the package; in a checkout, beside it.
 RECIPES = _PACKAGE / "recipes" if (_PACKAGE / "recipes").is_dir() else _PACKAGE.parent / "recipes"
-
-
-_ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {}  # made once for each schema, which takes a while
 
 
 # ---------------------------------------------------------------- finding and reading
@@ -76,12 +71,9 @@ def suggestion(word: str, known: Sequence[str] | Mapping[str, Any]) -> str | Non
     return f"did you mean {names[near[0]]!r}?" if near else None
 
 
-def read_recipe(name: str) -> dict[str, Any]:
-    """A recipe as nested dictionaries, with the recipes that it `extends` merged underneath."""
-    return _read_chain(find_recipe(name))
-
-
-def _read_chain(path: Path, *seen: Path) -> dict[str, Any]:
+def read_recipe(name: str, *seen: Path) -> dict[str, Any]:
+    """A recipe as nested dictionaries, with the recipes that it `extends` merged underneath; none of them `seen`."""
+    path = find_recipe(name)
     if path.resolve() in seen:
         raise ConfigError(f"{path}: `extends` goes round in a circle")
     try:
@@ -102,7 +94,7 @@ def _read_chain(path: Path, *seen: Path) -> dict[str, Any]:
         found = beside if parent.endswith(".toml") and beside.is_file() else find_recipe(parent)
     except ConfigError as error:
         raise ConfigError(f"{path}: extends: {error.message}", error.hint) from None
-    return merge(_read_chain(found, *seen, path.resolve()), values)
+    return merge(read_recipe(str(found), *seen, path.resolve()), values)
 
 
 def _sets_nothing(values: Mapping[str, Any]) -> bool:
@@ -169,15 +161,14 @@ def load(schema: type[T], recipe: str | Mapping[str, Any], overrides: Sequence[s
 
 def validate(schema: type[T], values: Mapping[str, Any], origin: str) -> T:
     """Check nested dictionaries against a dataclass: strict types, no unknown keys."""
-    from pydantic import TypeAdapter, ValidationError
+    from pydantic import ValidationError
 
     values = without_retired(values)
-    _refuse_unknown(schema, values, origin)
+    refuse_unknown(schema, values, origin)
     try:
         # JSON mode lets TOML's integers be floats and its arrays tuples, and strictness still refuses "12" for 12.
-        adapter = _ADAPTERS.get(schema) or _ADAPTERS.setdefault(schema, TypeAdapter(schema))
-        made: T = adapter.validate_json(json.dumps(values, default=str), strict=True)
-        return made
+        read = store.adapter(cast(Hashable, schema)).validate_json
+        return cast(T, read(json.dumps(values, default=str), strict=True))
     except ConfigError as error:
         raise ConfigError(f"{origin}: {error.message}", error.hint) from None
     except ValidationError as error:
@@ -187,7 +178,8 @@ def validate(schema: type[T], values: Mapping[str, Any], origin: str) -> T:
         raise ConfigError(f"{origin}: {key}: {first['msg']}{got}") from None
 
 
-def _refuse_unknown(schema: type[Any], values: Mapping[str, Any], origin: str, prefix: str = "") -> None:
+def refuse_unknown(schema: type[Any], values: Mapping[str, Any], origin: str, prefix: str = "") -> None:
+    """Raise `ConfigError` for a key that the dataclass, or one in it, does not have, with the nearest that it has."""
     hints = typing.get_type_hints(schema)
     for key, value in values.items():
         if key not in hints:
@@ -195,16 +187,13 @@ def _refuse_unknown(schema: type[Any], values: Mapping[str, Any], origin: str, p
                 f"{origin}: unknown key {prefix + key!r}",
                 suggestion(key, list(hints)) or f"known keys: {', '.join(hints)}",
             )
-        if typing.get_origin(hints[key]) is dict and isinstance(value, Mapping):  # sections named by the recipe
-            made = typing.get_args(hints[key])[1]
-            for name, inner in value.items():
-                if dataclasses.is_dataclass(made) and isinstance(made, type) and isinstance(inner, Mapping):
-                    _refuse_unknown(made, inner, origin, f"{prefix}{key}.{name}.")
-            continue
         section = next((t for t in (hints[key], *typing.get_args(hints[key])) if dataclasses.is_dataclass(t)), None)
-        for inner in value if isinstance(value, list | tuple) else (value,):
+        inside = [(key, inner) for inner in (value if isinstance(value, list | tuple) else [value])]
+        if typing.get_origin(hints[key]) is dict and isinstance(value, Mapping):  # sections named by the recipe
+            inside = [(f"{key}.{name}", inner) for name, inner in value.items()]
+        for place, inner in inside:
             if isinstance(section, type) and isinstance(inner, Mapping):
-                _refuse_unknown(section, inner, origin, f"{prefix}{key}.")
+                refuse_unknown(section, inner, origin, f"{prefix}{place}.")
 
 
 # ---------------------------------------------------------------- writing
@@ -268,8 +257,6 @@ def first_comment(path: Path) -> str:
 
 def copy_recipe(name: str, out: Path | None) -> Path:
     """Copy a shipped recipe to a new file (by default its last name here); raises `BusyError` if it exists."""
-    from albert_cli import store
-
     source = find_recipe(name)
     target = out or Path(source.name)
     if target.exists():

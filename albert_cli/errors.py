@@ -84,13 +84,13 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 
 def number_of(error: BaseException) -> int | None:
     """The system's number of an error; safetensors and torch pass it on as text only."""
-    said = {
+    forms = {
         "SafetensorError": r".*(?:os error |Os \{ code: )(\d+)",  # older releases have the latter
         "RuntimeError": r"unable to (?:mmap|open|stat) .*>.* \((\d+)\)",
     }
-    if (form := said.get(type(error).__name__)) is not None:
-        told = re.match(form, str(error))
-        return int(told[1]) if told else None
+    if (form := forms.get(type(error).__name__)) is not None:
+        found = re.match(form, str(error))
+        return int(found[1]) if found else None
     return error.errno if isinstance(error, OSError) and not isinstance(error, ConnectionError) else None
 
 

@@ -155,7 +155,7 @@ def spread(
 
 
 class Watched:
-    """The processes that were started, to tell of what one of them has died."""
+    """The processes of a pool, to say why one of them died."""
 
     def __init__(self) -> None:
         self._processes = set[BaseProcess]()
@@ -166,7 +166,7 @@ class Watched:
         self._processes |= set(multiprocessing.active_children())
 
     def death(self) -> str:
-        """Why the first of them ended that did not end well; asked once the executor has waited for them."""
+        """How the first that failed came to its end; call it once the executor has waited for them."""
         # The executor ends the others by SIGTERM.
         codes = {process.exitcode for process in self._processes} - {None, 0, -signal.SIGTERM}
         if machine.killed_for_memory() > self._killed_before and codes <= {-signal.SIGKILL}:

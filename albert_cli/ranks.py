@@ -57,44 +57,38 @@ class Group:
     def sum(self, tensor: torch.Tensor) -> torch.Tensor:
         """Sum `tensor` over the ranks, in place."""
         if self.world_size > 1:
-            import torch.distributed as dist
-
-            dist.all_reduce(tensor)
+            _collectives().all_reduce(tensor)
         return tensor
 
     def gather(self, value: T) -> list[T]:
         """Every rank's value, by rank, on every rank."""
         values = [value] * self.world_size
         if self.world_size > 1:
-            import torch.distributed as dist
-
-            dist.all_gather_object(values, value)
+            _collectives().all_gather_object(values, value)
         return values
 
     def agree(self, value: T) -> T:
         """Rank 0's value, on every rank."""
         values = [value]
         if self.world_size > 1:
-            import torch.distributed as dist
-
-            dist.broadcast_object_list(values, src=0)
+            _collectives().broadcast_object_list(values, src=0)
         return values[0]
 
     def share(self, tensors: Iterable[torch.Tensor]) -> None:
         """Rank 0's values in these tensors, on every rank, in place."""
-        if self.world_size == 1:
-            return
-        import torch.distributed as dist
-
-        for tensor in tensors:
-            dist.broadcast(tensor.detach(), src=0)
+        for tensor in tensors if self.world_size > 1 else ():
+            _collectives().broadcast(tensor.detach(), src=0)
 
     def barrier(self) -> None:
         """Wait for all ranks."""
         if self.world_size > 1:
-            import torch.distributed as dist
+            _collectives().barrier()
 
-            dist.barrier()
+
+def _collectives() -> Any:
+    import torch.distributed as dist  # late: a verb without ranks needs no torch
+
+    return dist
 
 
 def local_rank() -> int:
@@ -212,7 +206,7 @@ def _is_launched() -> bool:
 
 
 def _launcher_is_gone() -> None:
-    """Return when the launcher is: killed, it cannot end its ranks, and they would hold the run against a new start."""
+    """Return once the launcher has ended: a killed one cannot end its ranks, and they would block a new start."""
     launcher = os.getppid()
     while os.getppid() == launcher:
         time.sleep(1)

@@ -16,7 +16,7 @@ import shutil
 import tomllib
 import uuid
 import warnings
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -43,11 +43,11 @@ def explain(path: Path, needed: int | None = None) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        said = refused(error, path)
-        if said is None:
+        ours = refused(error, path)
+        if ours is None:
             raise
         if number_of(error) not in FULL:
-            raise said from error
+            raise ours from error
         wanted = "" if needed is None else f"{needed / 1e6:.1f} MB needed, "
         raise CheckpointError(
             f"{path}: the disk is full ({wanted}{free_bytes(path) / 1e6:.1f} MB free)",
@@ -61,7 +61,6 @@ def free_bytes(path: Path) -> int:
 
 
 def _sync(path: Path) -> None:
-    """Flush a file or directory to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -130,12 +129,12 @@ def read_bytes(path: Path) -> bytes:
 
 
 def is_there(path: Path) -> bool:
-    """Whether there is such a file, or a manifest says so: then reading it tells that it is missing."""
+    """Whether the file exists or a manifest names it: then reading a missing one is an error."""
     return os.path.lexists(path) or bool(_entries(path))
 
 
 def _entries(path: Path) -> list[Entry]:
-    """What the manifest beside a file says of it, and of a vocabulary's that of the data directory above."""
+    """A file's entries: in the manifest beside it, and for a vocabulary's in that of the data directory above."""
     if path.name == MANIFEST or path.name.startswith("."):  # hidden files are in no manifest
         return []
     entries = [manifest.files.get(path.name)] if (manifest := read_manifest(path.parent)) else []
@@ -182,15 +181,15 @@ def adapter(kind: Hashable) -> Any:
 def _misfit(path: Path, error: Any) -> CheckpointError:
     """What pydantic found first, in one line."""
     first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"])[:100]
+    what, reason = first["msg"], first.get("ctx", {}).get("error")
     if first["type"] == "json_invalid":
-        what = f"not valid JSON ({first['ctx']['error']})"
+        what = f"not valid JSON ({reason})"
     elif first["type"] == "value_error":  # a check of ours
-        what = f"{where}: {first['ctx']['error']}"
-    else:
-        got = "" if first["type"] == "missing" else f", not {repr(first['input'])[:40]}"
-        what = f"{where}: {first['msg']}{got}" if where else f"{first['msg']}{got}"
-    return CheckpointError(f"{path}: {what}")
+        what = str(reason)
+    elif first["type"] != "missing":
+        what += f", not {repr(first['input'])[:40]}"
+    where = ".".join(map(str, first["loc"]))[:100]
+    return CheckpointError(": ".join(filter(None, (str(path), where, what))))
 
 
 def _damaged(path: Path) -> CheckpointError:
@@ -198,7 +197,7 @@ def _damaged(path: Path) -> CheckpointError:
 
 
 def with_keys(*names: str) -> Callable[[dict[str, T]], dict[str, T]]:
-    """For a record's field, a mapping: that it has these keys."""
+    """A check for a record's mapping: it has these keys."""
 
     def check(value: dict[str, T]) -> dict[str, T]:
         if missing := [name for name in names if name not in value]:
@@ -209,14 +208,10 @@ def with_keys(*names: str) -> Callable[[dict[str, T]], dict[str, T]]:
 
 
 def inside(name: str) -> str:
-    """For a record's field: that it names a file or folder below the record's directory."""
-    if not _is_inside(name):
+    """A check for a record's field: it names something below the record's directory."""
+    if not name or Path(name).is_absolute() or ".." in Path(name).parts or "\0" in name:
         raise ValueError(f"{name}: leads out of this directory")
     return name
-
-
-def _is_inside(name: str) -> bool:
-    return bool(name) and not Path(name).is_absolute() and ".." not in Path(name).parts and "\0" not in name
 
 
 def sha256_file(path: Path) -> str:
@@ -244,26 +239,24 @@ class Manifest:
     parents: Mapping[str, str] = field(default_factory=dict)
     created_by: str = f"albert {__version__}"
 
+    def __post_init__(self) -> None:
+        for name in self.files:
+            inside(name)
+
     def fingerprint(self) -> str:
         """16 hex digits that change when any file of the directory changes."""
         lines = [f"{name} {entry['sha256']}" for name, entry in sorted(self.files.items())]
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 
 
-def seal(
-    directory: Path, kind: str, parents: Mapping[str, str] | None = None, names: Iterable[str] | None = None
-) -> Manifest:
-    """Write the manifest of files that are already there, after flushing each.
-
-    It covers `names`, or else all files but the model card. Its last entry is a hash of the others.
-    """
-    found = [p.relative_to(directory).as_posix() for p in directory.rglob("*") if p.is_file()]
+def seal(directory: Path, kind: str, parents: Mapping[str, str] | None = None) -> Manifest:
+    """Flush the files that are there and write their manifest, whose last entry is a hash of the others."""
+    found = {p.relative_to(directory).as_posix(): p for p in directory.rglob("[!.]*") if p.is_file()}
     files: dict[str, Entry] = {}
-    for name in sorted(found if names is None else names):
-        path = directory / name
+    for name, path in sorted(found.items()):
         path.chmod(path.stat().st_mode | 0o444)  # safetensors makes its files private; artefacts are to be shared
         _sync(path)
-        if names is not None or name not in _UNSEALED:
+        if name not in _UNSEALED:
             files[name] = {"size": path.stat().st_size, "sha256": sha256_file(path)}
     manifest = Manifest(kind, files, dict(parents or {}))
     entries = {"kind": kind, "created_by": manifest.created_by, "parents": manifest.parents, "files": files}
@@ -278,21 +271,18 @@ def hash_of(entries: Mapping[str, Any]) -> str:
 
 def read_manifest(directory: Path) -> Manifest | None:
     """The manifest of a directory, or None where there is none; a damaged one is a `CheckpointError`."""
+    from pydantic import ValidationError
+
     path = directory / MANIFEST
     if not os.path.lexists(path):
         return None
     value = read_json(path)
-    seal_of_rest = value.pop("sha256", None)
+    if value.pop("sha256", None) != hash_of(value):
+        raise CheckpointError(f"{path}: damaged, or not of this program: its entries do not have the SHA-256 it says")
     try:
-        manifest: Manifest = adapter(Manifest).validate_python(value)
-    except ValueError:
-        raise CheckpointError(f"{path}: not a manifest of this program") from None
-    for name in manifest.files:
-        if not _is_inside(name):
-            raise CheckpointError(f"{path}: entry {name!r} is not allowed")
-    if seal_of_rest != hash_of(value):
-        raise CheckpointError(f"{path}: damaged, its entries do not have the SHA-256 that it says")
-    return manifest
+        return cast(Manifest, adapter(Manifest).validate_python(value))
+    except ValidationError as error:
+        raise _misfit(path, error) from None
 
 
 def verify(directory: Path, kind: str | None = None) -> Manifest:

@@ -131,7 +131,7 @@ def test_no_manifest_and_no_data_lead_out_of_their_directory(tiny_data: Path, tm
     shutil.copytree(tiny_data, directory)
     facts = store.read_json(directory / "data.json")
     store.write_json(directory / "data.json", facts | {"shards": {"train": [name], "heldout": [name]}})
-    store.seal(directory, "data", names=[p.name for p in directory.iterdir() if p.is_file() and p.name[0] != "."])
+    store.seal(directory, "data")
     assert (
         f"{name}: leads out of"
         in albert("pretrain", "mini/docs", "--data", directory, "--out", tmp_path / "r", expect=4).err
@@ -140,7 +140,7 @@ def test_no_manifest_and_no_data_lead_out_of_their_directory(tiny_data: Path, tm
     del manifest["sha256"]
     manifest["files"] = {name: {"size": 1, "sha256": "0"}}
     store.write_json(directory / store.MANIFEST, {**manifest, "sha256": store.hash_of(manifest)})
-    with pytest.raises(CheckpointError, match="is not allowed"):
+    with pytest.raises(CheckpointError, match="leads out of"):
         store.verify(directory)
 
 

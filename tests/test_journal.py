@@ -25,16 +25,6 @@ def test_a_journal_is_appended_and_cut_back(tmp_path: Path) -> None:
     assert read(lines.path)[-1] == {"step": 21, "loss": 1 / 3}
 
 
-def test_a_torn_line_does_not_swallow_the_next(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.jsonl"
-    path.write_text('{"step": 1}\n{"st')
-    lines = Journal(path)
-    lines.cut_back(5)
-    lines.append({"step": 2})
-    lines.close()
-    assert [r["step"] for r in read(path)] == [1, 2]
-
-
 def test_a_closed_journal_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flushed: list[int] = []
     monkeypatch.setattr(os, "fsync", flushed.append)

@@ -60,12 +60,6 @@ def test_every_rank_gets_the_tensors_of_rank_0(tmp_path: Path) -> None:
     assert [r.said() for r in ranks] == ["shared 0\n", "shared 1\n"]
 
 
-def test_ranks_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RANK", "3")
-    monkeypatch.setenv("WORLD_SIZE", "8")
-    assert (ranks.rank(), ranks.world_size(), ranks.is_main()) == (3, 8, False)
-
-
 def test_what_one_rank_alone_has_is_always_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     waited: list[str] = []
     monkeypatch.setattr(ranks, "_let_the_cause_end_first", lambda: waited.append("once"))

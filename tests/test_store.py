@@ -275,14 +275,6 @@ def test_every_change_is_found_and_the_file_named(committed: Path) -> None:
         store.verify(committed)
 
 
-def test_swapped_files_are_found(committed: Path) -> None:
-    (committed / "a").rename(committed / "t")
-    (committed / "b").rename(committed / "a")
-    (committed / "t").rename(committed / "b")
-    with pytest.raises(CheckpointError, match="SHA-256"):
-        store.verify(committed)
-
-
 def test_another_kind_is_refused(committed: Path, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="holds a checkpoint, not a data"):
         store.verify(committed, "data")
@@ -307,7 +299,7 @@ def test_a_manifest_does_not_lead_outside(name: str, committed: Path) -> None:
     (committed.parent / "outside").write_text("secret")
     entry = {"size": 6, "sha256": store.sha256_file(committed.parent / "outside")}
     forge(committed, files={name: entry})
-    with pytest.raises(CheckpointError, match="not allowed"):
+    with pytest.raises(CheckpointError, match="leads out of"):
         store.verify(committed)
 
 
@@ -328,15 +320,6 @@ def test_a_manifest_of_any_bytes_is_an_error_of_ours(tmp_path_factory: pytest.Te
     (directory / store.MANIFEST).write_bytes(data)
     with pytest.raises(CheckpointError):
         store.read_manifest(directory)
-
-
-def test_fingerprints_change_with_any_file(tmp_path: Path) -> None:
-    prints = set()
-    for number, text in enumerate(("x", "y")):
-        with store.commit_directory(tmp_path / str(number), "checkpoint") as staging:
-            fill(staging, text)
-        prints.add(store.fingerprint(tmp_path / str(number)))
-    assert len(prints) == 2 and all(len(p) == 16 for p in prints)
 
 
 @pytest.mark.parametrize("changed", ["config.json", "model.safetensors", "spiece.model", "tokenizer_config.json"])

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from albert_cli.data.batches import PackedBatch
 from albert_cli.errors import ConfigError
-from albert_cli.model import hub
+from albert_cli.model import hub, names
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import PretrainingModel, SequenceClassifier
 
@@ -44,9 +44,7 @@ def twin(model: PretrainingModel | SequenceClassifier) -> torch.nn.Module:
     prefix = {"albert": "Albert", "bert": "Bert"}[kind]
     made = getattr(transformers, f"{prefix}Config")(**{k: v for k, v in values.items() if k != "architectures"})
     other: torch.nn.Module = getattr(transformers, prefix + architecture)(made)
-    names = hub.name_map(config)
-    state = {hub.translate(name, names): tensor for name, tensor in model.state_dict().items()}
-    missing, unexpected = other.load_state_dict(state, strict=False)
+    missing, unexpected = other.load_state_dict(names.theirs(model.state_dict(), config, kind), strict=False)
     assert not unexpected and all("decoder" in name for name in missing), (missing, unexpected)
     return other.to(next(model.parameters()).device).train()
 

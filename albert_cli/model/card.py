@@ -4,31 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from pathlib import Path
 
-from albert_cli import __version__, console, store
+from albert_cli import __version__, console
 from albert_cli.counting.costs import count
 from albert_cli.model.config import OWN_MODEL_TYPE, ModelConfig
 from albert_cli.model.hub import model_type
 
 
-def write(directory: Path, text: str) -> None:
-    """Write `README.md` into a staged directory."""
-    store.write_text(directory / "README.md", text)
-
-
 def pretrained(config: ModelConfig, sentence_loss: str, metrics: Mapping[str, float], recipe: str) -> str:
     """The card of a pretraining checkpoint; `recipe` is the resolved recipe as TOML."""
     names = {"sop": "sentence-order", "nsp": "next-sentence", "none": "no sentence", "three-way": "three-way sentence"}
-    objective = names[sentence_loss]
-    scores = "\n".join(f"| {_measure(name)} | {value:.4f} |" for name, value in metrics.items())
-    return _card(
-        "fill-mask",
-        f"A {_shape(config)} pretrained with masked-language and {objective} prediction.",
-        f"| measure | value |\n| --- | ---: |\n{scores}\n" if scores else "Not evaluated yet.\n",
-        _loading(config, "AutoModelForPreTraining"),
-        recipe,
-    )
+    summary = f"A {_shape(config)} pretrained with masked-language and {names[sentence_loss]} prediction."
+    scores = {_measure(name): value for name, value in metrics.items()}
+    return _card("fill-mask", summary, scores, config, "ForPreTraining", recipe)
 
 
 def _measure(name: str) -> str:
@@ -39,15 +27,10 @@ def _measure(name: str) -> str:
 
 def finetuned(config: ModelConfig, task: str, metrics: Mapping[str, float], recipe: str, architecture: str) -> str:
     """The card of a task checkpoint; `architecture` is the class that reads its head, without `Albert` or `Bert`."""
-    scores = "\n".join(f"| dev {name} | {value:.4f} |" for name, value in metrics.items())
     head = re.findall("[A-Z][a-z]+", architecture.removeprefix("For").removeprefix("Beam"))  # question, answering
-    return _card(
-        "-".join(head).lower().replace("sequence", "text"),
-        f"A {_shape(config)} fine-tuned on {console.as_markdown(task)}.",
-        f"| measure | value |\n| --- | ---: |\n{scores}\n",
-        _loading(config, f"AutoModel{architecture}"),
-        recipe,
-    )
+    summary = f"A {_shape(config)} fine-tuned on {console.as_markdown(task)}."
+    scores = {f"dev {name}": value for name, value in metrics.items()}
+    return _card("-".join(head).lower().replace("sequence", "text"), summary, scores, config, architecture, recipe)
 
 
 def _shape(config: ModelConfig) -> str:
@@ -59,21 +42,21 @@ def _shape(config: ModelConfig) -> str:
     )
 
 
-def _loading(config: ModelConfig, cls: str) -> str:
-    if model_type(config, cls.removeprefix("AutoModel")) == OWN_MODEL_TYPE:
-        return "No class of Hugging Face has this shape or head; `albert` reads it.\n"
+def _card(
+    tag: str, summary: str, scores: Mapping[str, float], config: ModelConfig, architecture: str, recipe: str
+) -> str:
+    rows = "".join(f"| {name} | {value:.4f} |\n" for name, value in scores.items())
+    table = f"| measure | value |\n| --- | ---: |\n{rows}" if rows else "Not evaluated yet.\n"
+    use = "No class of Hugging Face has this shape or head; `albert` reads it.\n"
+    if model_type(config, architecture) != OWN_MODEL_TYPE:
+        use = (
+            f"```python\nfrom transformers import AutoTokenizer, AutoModel{architecture}\n\n"
+            'tokenizer = AutoTokenizer.from_pretrained("DIRECTORY")\n'
+            f'model = AutoModel{architecture}.from_pretrained("DIRECTORY")\n```\n'
+        )
     return (
-        "```python\n"
-        f"from transformers import AutoTokenizer, {cls}\n\n"
-        'tokenizer = AutoTokenizer.from_pretrained("DIRECTORY")\n'
-        f'model = {cls}.from_pretrained("DIRECTORY")\n'
-        "```\n"
-    )
-
-
-def _card(tag: str, summary: str, scores: str, loading: str, recipe: str) -> str:
-    return (
-        f"---\nlibrary_name: transformers\npipeline_tag: {tag}\ntags: [albert]\n---\n\n"
-        f"{summary}\n\n## Scores\n\n{scores}\n## Use\n\n{loading}\n"
+        f"---\nlibrary_name: transformers\npipeline_tag: {tag}\ntags: [albert]\n---\n\n{summary}\n\n"
+        f"## Scores\n\n{table}\n"
+        f"## Use\n\n{use}\n"
         f"## How it was made\n\nWith `albert` {__version__}, by this recipe:\n\n```toml\n{recipe}```\n"
     )

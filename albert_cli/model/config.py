@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
-from albert_cli.config import suggestion
+from albert_cli.config import refuse_unknown
 from albert_cli.errors import CheckpointError, ConfigError
 
 Sharing = Literal["all", "attention", "ffn", "none"]
@@ -31,16 +31,7 @@ _HF_DEFAULTS: Final[dict[str, dict[str, Any]]] = {
 # Old releases of Hugging Face's two classes could do these; the only values that the model here computes.
 _COMPUTED_OTHERWISE: Final = {"position_embedding_type": "absolute", "is_decoder": False}
 
-_POSITIVE: Final = (
-    "vocab_size", "embedding_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
-    "max_position_embeddings", "type_vocab_size", "num_hidden_groups", "inner_group_num",
-    "attention_window", "attention_block",
-)  # fmt: skip
-_CHOICES: Final = {
-    "hidden_act": Activation, "sharing": Sharing, "attention": AttentionForm, "attention_global": GlobalTokens,
-}  # fmt: skip
 _MOST_BLOCKS: Final = 10_000  # in depth: every one is listed when a shape is counted
-_PROBABILITIES: Final = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout_prob")
 
 
 @dataclass(frozen=True)
@@ -91,20 +82,18 @@ class ModelConfig:
         self._check_structure()
 
     def _check_ranges(self) -> None:
-        for name in _POSITIVE:
-            if not 1 <= getattr(self, name) < 2**31:
-                raise ConfigError(f"model.{name} is {getattr(self, name)}", "it must be at least 1, and below 2**31")
-        for name in _PROBABILITIES:
-            if not 0.0 <= getattr(self, name) < 1.0:
-                raise ConfigError(f"model.{name} is {getattr(self, name)}", "a dropout rate lies in [0, 1)")
-        for name, value in (("initializer_range", self.initial_std), ("layer_norm_eps", self.layer_norm_eps)):
-            if not value > 0.0:
-                raise ConfigError(f"model.{name} is {value}", "it must be greater than 0")
-        for name, kind in _CHOICES.items():
-            choices = get_args(kind)
-            if getattr(self, name) not in choices:
-                hint = f"choose one of {', '.join(choices)}"
-                raise ConfigError(f"model.{name} is {getattr(self, name)!r}", hint)
+        for name, kind in _KINDS.items():
+            value, wanted = getattr(self, name), None
+            if kind is int and not 1 <= value < 2**31:
+                wanted = "it must be at least 1, and below 2**31"
+            elif get_origin(kind) is Literal and value not in get_args(kind):
+                wanted = f"choose one of {', '.join(get_args(kind))}"
+            elif name.endswith("_prob") and not 0.0 <= value < 1.0:
+                wanted = "a dropout rate lies in [0, 1)"
+            elif name in ("initializer_range", "layer_norm_eps") and value != "auto" and not value > 0.0:
+                wanted = "it must be greater than 0"
+            if wanted:
+                raise ConfigError(f"model.{name} is {value!r}", wanted)
 
     def _check_structure(self) -> None:
         hidden, heads = self.hidden_size, self.num_attention_heads
@@ -142,20 +131,15 @@ class ModelConfig:
     @classmethod
     def from_values(cls, values: Mapping[str, Any], origin: str) -> ModelConfig:
         """Build from a recipe's [model] section; unknown keys and wrong types raise ConfigError."""
+        refuse_unknown(cls, values, origin, "model.")
         known: dict[str, type] = {field.name: type(field.default) for field in fields(cls)}
         for key, value in values.items():
-            if key not in known:
-                raise ConfigError(
-                    f"{origin}: unknown key 'model.{key}'",
-                    suggestion(key, list(known)) or f"known keys: {', '.join(known)}",
-                )
             wanted = known[key]
             fits = type(value) is wanted or (wanted is float and type(value) is int)
             fits = fits or (key == "initializer_range" and value == "auto")
             fits = fits or (wanted is tuple and type(value) is list and all(type(item) is int for item in value))
             if not fits:
-                hint = f"it must be of type {wanted.__name__}"
-                raise ConfigError(f"{origin}: model.{key} is {value!r}", hint)
+                raise ConfigError(f"{origin}: model.{key} is {value!r}", f"it must be of type {wanted.__name__}")
         return cls(**{key: value if value == "auto" else known[key](value) for key, value in values.items()})
 
     @classmethod
@@ -256,6 +240,9 @@ class ModelConfig:
                 return tuple((layer, 0) for layer in range(layers))
             case "none":
                 return tuple((layer, layer) for layer in range(layers))
+
+
+_KINDS: Final = get_type_hints(ModelConfig)
 
 
 def _preset(hidden: int, layers: int, heads: int, dropout: float = 0.0, *, bert: bool = False) -> ModelConfig:

@@ -19,6 +19,19 @@ from albert_cli.model.encoder import Encoder, initialize
 from albert_cli.model.packing import PackedTokens
 
 
+class _OnEncoder(nn.Module):
+    """An encoder of this shape, and what a subclass puts on it."""
+
+    def __init__(self, config: ModelConfig, *, pooler: bool = True) -> None:
+        super().__init__()
+        self.config = config
+        self.encoder = Encoder(config, pooler=pooler)
+
+    def _pooled(self, x_RH: Tensor, tokens: PackedTokens) -> Tensor:
+        """The pooled [CLS] vectors [N, H] of the rows that were computed."""
+        return self.encoder.pooled(x_RH.index_select(0, tokens.rows.first))
+
+
 class MaskedLanguageHead(nn.Module):
     """Hidden state -> E -> vocabulary; the last matrix is the word table itself, only its bias is new."""
 
@@ -45,13 +58,11 @@ class PretrainingLogits(NamedTuple):
     sentence_order: Tensor
 
 
-class PretrainingModel(nn.Module):
+class PretrainingModel(_OnEncoder):
     """The encoder with masked-language and sentence-order heads; logits at masked positions only."""
 
     def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        self.config = config
-        self.encoder = Encoder(config)
+        super().__init__(config)
         self.masked = MaskedLanguageHead(config)
         self.order = nn.Linear(config.hidden_size, config.order_labels)
         for head in (self.masked, self.order):
@@ -61,16 +72,14 @@ class PretrainingModel(nn.Module):
         """Logits of both objectives for a packed batch."""
         x_RH = self.encoder(tokens)
         masked_MV = self.masked(x_RH.index_select(0, tokens.rows.masked), self.encoder.embeddings.word.weight)
-        return PretrainingLogits(masked_MV, self.order(_pooled(self.encoder, x_RH, tokens)))
+        return PretrainingLogits(masked_MV, self.order(self._pooled(x_RH, tokens)))
 
 
-class MaskedLanguageModel(nn.Module):
+class MaskedLanguageModel(_OnEncoder):
     """The encoder with the masked-language head alone: what filling masks needs."""
 
     def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        self.config = config
-        self.encoder = Encoder(config, pooler=False)
+        super().__init__(config, pooler=False)
         self.masked = MaskedLanguageHead(config)
         self.masked.apply(partial(initialize, std=config.initial_std))
 
@@ -80,20 +89,19 @@ class MaskedLanguageModel(nn.Module):
         return self.masked(x_MH, self.encoder.embeddings.word.weight)  # type: ignore[no-any-return]
 
 
-class SequenceClassifier(nn.Module):
+class SequenceClassifier(_OnEncoder):
     """The encoder with one linear layer on the pooled [CLS] vector; one output makes it a regression."""
 
     def __init__(self, config: ModelConfig, num_labels: int) -> None:
-        super().__init__()
-        self.config, self.num_labels = config, num_labels
-        self.encoder = Encoder(config)
+        super().__init__(config)
+        self.num_labels = num_labels
         self.dropout = nn.Dropout(config.classifier_dropout_prob)
         self.classifier = nn.Linear(config.hidden_size, num_labels)
         initialize(self.classifier, std=config.initial_std)
 
     def forward(self, tokens: PackedTokens) -> Tensor:
         """Logits [N, C] for a packed batch."""
-        pooled_NH = _pooled(self.encoder, self.encoder(tokens), tokens)
+        pooled_NH = self._pooled(self.encoder(tokens), tokens)
         return self.classifier(self.dropout(pooled_NH))  # type: ignore[no-any-return]
 
 
@@ -109,13 +117,11 @@ class MultipleChoice(SequenceClassifier):
         return super().forward(tokens).view(-1, self.choices)
 
 
-class QuestionAnswering(nn.Module):
+class QuestionAnswering(_OnEncoder):
     """The encoder with two logits a token: that an answer begins there, and that one ends there."""
 
     def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        self.config = config
-        self.encoder = Encoder(config, pooler=False)
+        super().__init__(config, pooler=False)
         self.span = nn.Linear(config.hidden_size, 2)
         initialize(self.span, std=config.initial_std)
 
@@ -132,21 +138,11 @@ class EncoderStates(NamedTuple):
     pooled: Tensor | None
 
 
-class BareEncoder(nn.Module):
+class BareEncoder(_OnEncoder):
     """The encoder with nothing on it, with or without the pooler."""
-
-    def __init__(self, config: ModelConfig, *, pooler: bool = True) -> None:
-        super().__init__()
-        self.config = config
-        self.encoder = Encoder(config, pooler=pooler)
 
     def forward(self, tokens: PackedTokens) -> EncoderStates:
         """The states of every token of a packed batch."""
         x_TH = self.encoder(tokens, all_rows=True)
         first_NH = x_TH.index_select(0, tokens.rows.index.index_select(0, tokens.rows.first))
         return EncoderStates(x_TH, first_NH, None if self.encoder.pooler is None else self.encoder.pooled(first_NH))
-
-
-def _pooled(encoder: Encoder, x_RH: Tensor, tokens: PackedTokens) -> Tensor:
-    """The pooled [CLS] vectors [N, H] of the rows that were computed."""
-    return encoder.pooled(x_RH.index_select(0, tokens.rows.first))

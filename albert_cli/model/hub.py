@@ -1,8 +1,7 @@
 """Checkpoints in and out: a checkpoint directory *is* a Hugging Face model directory.
 
-Our parameter names are plain (`attention.0.query.weight`); the tables below translate them to Hugging Face's
-ALBERT and, for not-shared shapes with E = H, to its BERT. A shape that neither expresses keeps our names
-under a `model_type` of our own, so that no other library loads it silently wrong.
+It is one of Hugging Face's ALBERT or, for not-shared shapes with E = H, of its BERT. A shape that neither expresses
+keeps our names under a `model_type` of our own, so that no other library loads it silently wrong.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import errno
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,63 +21,18 @@ from torch import Tensor, nn
 from albert_cli import console, network, store
 from albert_cli.counting.costs import count
 from albert_cli.errors import CheckpointError, ConfigError, number_of
+from albert_cli.model import names
 from albert_cli.model.config import OWN_MODEL_TYPE, ModelConfig
 from albert_cli.text.vocabulary import Vocabulary
 
 WEIGHTS = "model.safetensors"
 
-# Our names to Hugging Face's; {g}, {i} are a block's group and inner index, {k} its number.
-_LAYER = "albert.encoder.albert_layer_groups.{g}.albert_layers.{i}"
-_ALBERT = {
-    "encoder.embeddings.word": "albert.embeddings.word_embeddings",
-    "encoder.embeddings.position": "albert.embeddings.position_embeddings",
-    "encoder.embeddings.segment": "albert.embeddings.token_type_embeddings",
-    "encoder.embeddings.norm": "albert.embeddings.LayerNorm",
-    "encoder.projection": "albert.encoder.embedding_hidden_mapping_in",
-    "encoder.attention.{k}.query": f"{_LAYER}.attention.query",
-    "encoder.attention.{k}.key": f"{_LAYER}.attention.key",
-    "encoder.attention.{k}.value": f"{_LAYER}.attention.value",
-    "encoder.attention.{k}.output": f"{_LAYER}.attention.dense",
-    "encoder.attention.{k}.norm": f"{_LAYER}.attention.LayerNorm",
-    "encoder.feed_forward.{k}.up": f"{_LAYER}.ffn",
-    "encoder.feed_forward.{k}.down": f"{_LAYER}.ffn_output",
-    "encoder.feed_forward.{k}.norm": f"{_LAYER}.full_layer_layer_norm",
-    "encoder.pooler": "albert.pooler",
-    "masked.dense": "predictions.dense",
-    "masked.norm": "predictions.LayerNorm",
-    "masked.bias": "predictions.bias",
-    "order": "sop_classifier.classifier",
-    "classifier": "classifier",
-    "span": "qa_outputs",
-}
-_BERT = {
-    **{ours: theirs.replace("albert", "bert") for ours, theirs in _ALBERT.items() if ".embeddings." in ours},
-    "encoder.attention.{k}.query": "bert.encoder.layer.{k}.attention.self.query",
-    "encoder.attention.{k}.key": "bert.encoder.layer.{k}.attention.self.key",
-    "encoder.attention.{k}.value": "bert.encoder.layer.{k}.attention.self.value",
-    "encoder.attention.{k}.output": "bert.encoder.layer.{k}.attention.output.dense",
-    "encoder.attention.{k}.norm": "bert.encoder.layer.{k}.attention.output.LayerNorm",
-    "encoder.feed_forward.{k}.up": "bert.encoder.layer.{k}.intermediate.dense",
-    "encoder.feed_forward.{k}.down": "bert.encoder.layer.{k}.output.dense",
-    "encoder.feed_forward.{k}.norm": "bert.encoder.layer.{k}.output.LayerNorm",
-    "encoder.pooler": "bert.pooler.dense",
-    "masked.dense": "cls.predictions.transform.dense",
-    "masked.norm": "cls.predictions.transform.LayerNorm",
-    "masked.bias": "cls.predictions.bias",
-    "order": "cls.seq_relationship",
-    "classifier": "classifier",
-    "span": "qa_outputs",
-}
 _CLASSES = {"albert": "Albert", "bert": "Bert", OWN_MODEL_TYPE: "AlbertCli"}  # what names of classes begin with
 # The bare encoder's class; its files leave out the prefix `albert.` or `bert.` that every other file has.
 _BARE = "Model"
 START = "start"  # of a run: its weights at step 0, where they were made with a recipe's [start]
 # Heads that no class of Hugging Face has: its classes would load the encoder and draw the head anew.
 OWN_HEADS = ("ForBeamQuestionAnswering",)
-# What old files call the two parameters of a LayerNorm.
-_OLD_LEAVES = {"gamma": "weight", "beta": "bias"}
-# Copies that other programs write beside the original: the tied decoder, and index buffers.
-_REDUNDANT = re.compile(r"(predictions\.decoder\.(weight|bias)|embeddings\.position_ids)$")
 
 
 def model_type(config: ModelConfig, architecture: str = "") -> str:
@@ -94,27 +48,6 @@ def model_type(config: ModelConfig, architecture: str = "") -> str:
     if not config.has_projection and config.sharing == "none":
         return "bert"
     return OWN_MODEL_TYPE
-
-
-def name_map(config: ModelConfig, kind: str | None = None) -> dict[str, str]:
-    """Our name of every possible parameter prefix to Hugging Face's, for this shape; empty for our own type."""
-    kind = kind or model_type(config)
-    table: dict[str, str] = {"albert": _ALBERT, "bert": _BERT, OWN_MODEL_TYPE: {}}[kind]
-    inner, blocks = config.inner_group_num, max(config.num_attention_blocks, config.num_feed_forward_blocks)
-    return {
-        ours.format(k=k): theirs.format(k=k, g=k // inner, i=k % inner)
-        for ours, theirs in table.items()
-        for k in range(blocks if "{k}" in ours else 1)
-    }
-
-
-def translate(name: str, names: Mapping[str, str]) -> str:
-    """A full parameter name (prefix + `.weight` or `.bias`) through the table."""
-    if name in names:  # a bare parameter, such as the vocabulary bias
-        return names[name]
-    prefix, _, leaf = name.rpartition(".")
-    leaf = _OLD_LEAVES.get(leaf, leaf)
-    return f"{names[prefix]}.{leaf}" if prefix in names else name
 
 
 # ---------------------------------------------------------------- configuration
@@ -173,24 +106,19 @@ def config_to_json(config: ModelConfig, architecture: str, labels: tuple[str, ..
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint on disk: its shape, its other configuration, and its tensors under our names."""
+    """A checkpoint on disk: its shape, its config.json, the type whose names its file has, and tensors under ours."""
 
     directory: Path
     config: ModelConfig
     values: dict[str, Any]
+    type: str
     tensors: dict[str, Tensor]
-
-    @property
-    def type(self) -> str:
-        """Whose names the file's tensors have: `albert`, `bert`, or our own type."""
-        return OWN_MODEL_TYPE if self.values.get("model_type") == OWN_MODEL_TYPE else model_type(self.config)
 
     @property
     def architecture(self) -> str | None:
         """The class that its heads belong to, without its prefix (`ForPreTraining`); None where the file has none."""
         named = self.values.get("architectures")
-        prefix = _CLASSES[self.type]
-        return str(named[0]).removeprefix(prefix) if isinstance(named, list) and named else None
+        return str(named[0]).removeprefix(_CLASSES[self.type]) if isinstance(named, list) and named else None
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -198,14 +126,14 @@ class Checkpoint:
         if self.architecture not in (None, "ForSequenceClassification"):
             return ()  # a layer called `classifier` is also in the heads for choices and for tokens
         outputs = len(self.tensors.get("classifier.weight", ()))
-        names = self.values.get("id2label")
-        names = names if isinstance(names, dict) else {}
+        named = self.values.get("id2label")
+        named = named if isinstance(named, dict) else {}
         # Hugging Face leaves out two outputs with its default names.
-        return tuple(str(names.get(str(i), f"LABEL_{i}")) for i in range(outputs))
+        return tuple(str(named.get(str(i), f"LABEL_{i}")) for i in range(outputs))
 
     @property
     def has_nameless_labels(self) -> bool:
-        """Whether it has a classifier from elsewhere of whose classes nobody knows what they are."""
+        """Whether its classifier comes from elsewhere, and its classes have no names."""
         labels = self.labels
         return bool(labels) and self.finetuned_for is None and labels == tuple(f"LABEL_{i}" for i in range(len(labels)))
 
@@ -265,22 +193,19 @@ def read(directory: Path) -> Checkpoint:
         console.note(f"{directory}: not written by albert, so there are no hashes to verify")
     values = store.read_json(directory / "config.json")
     config = ModelConfig.from_hf(values, str(directory / "config.json"))
-    path = directory / WEIGHTS
-    _check_size(directory, config)
-    stored = read_tensors(path)
-    found = Checkpoint(directory, config, values, stored)
-    return replace(found, tensors=_our_names(stored, config, found.type))
+    _check_size(directory / WEIGHTS, config)
+    kind = OWN_MODEL_TYPE if values.get("model_type") == OWN_MODEL_TYPE else model_type(config)
+    tensors = names.ours(read_tensors(directory / WEIGHTS), config, kind)
+    return Checkpoint(directory, config, values, kind, tensors)
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """What a safetensors file holds; raises `CheckpointError` where it cannot be read. Too little memory is no fault of
-    the file's.
-    """  # fmt: skip
+    """What a safetensors file holds; raises `CheckpointError` where it cannot be read."""
     with store.explain(path):  # what torch cannot map
         try:
             return load_file(path)
         except (SafetensorError, OSError) as error:
-            if number_of(error) == errno.ENOMEM:
+            if number_of(error) == errno.ENOMEM:  # no fault of the file's
                 raise
             raise CheckpointError(f"{path}: cannot be read ({error})", "it must be in safetensors form") from None
 
@@ -291,34 +216,29 @@ def shape(directory: Path) -> ModelConfig:
     return ModelConfig.from_hf(store.read_json(path), str(path))
 
 
-def _check_size(directory: Path, config: ModelConfig) -> None:
-    """Raise `CheckpointError` where the file is far too small for the encoder that config.json asks for.
+def _check_size(path: Path, config: ModelConfig) -> None:
+    """Raise `CheckpointError` where a file is far too small for the encoder that its config.json asks for.
 
     A model is made before its weights are looked at: a few bytes of text could ask for a terabyte of memory.
     """
-    path = directory / WEIGHTS
-    if not path.is_file():
-        return  # said by who reads it
-    wanted, there = count(config).without_pooler, path.stat().st_size
-    if there < wanted:  # a byte for each parameter: no format of weights that is read here has fewer
+    wanted = count(config).without_pooler
+    # A byte for each parameter: no format of weights that is read here has fewer.
+    if path.is_file() and (there := path.stat().st_size) < wanted:
         raise CheckpointError(
             f"{path}: {there:,} bytes cannot hold the {wanted:,} parameters that config.json asks for",
             "the file and its config.json do not belong together",
         )
 
 
-def _our_names(stored: Mapping[str, Tensor], config: ModelConfig, kind: str) -> dict[str, Tensor]:
-    """Tensors under our names; a bare encoder's file has no `albert.` or `bert.` in front."""
-    names = name_map(config, kind)
-    back = {theirs: ours for ours, theirs in names.items()}
-    heads = tuple(theirs for ours, theirs in names.items() if not ours.startswith("encoder."))
-    bare = kind != OWN_MODEL_TYPE and not any(name.startswith(f"{kind}.") for name in stored)
-    tensors = {}
-    for name, tensor in stored.items():
-        if not _REDUNDANT.search(name):
-            full = f"{kind}.{name}" if bare and not name.startswith(heads) else name
-            tensors[translate(full, back)] = tensor
-    return tensors
+def check_parent(directory: Path, what: str, key: str, fingerprint: str | None) -> str:
+    """The fingerprint of what a recipe starts or learns from; raises `ConfigError` where its `key` names another."""
+    found = store.fingerprint(directory)
+    if fingerprint not in (None, found):
+        raise ConfigError(
+            f"{directory}: is another {what} ({found}) than {key} names ({fingerprint})",
+            f"restore that one, or choose another --out and leave out {key}",
+        )
+    return found
 
 
 def vocabulary_of(checkpoint: Checkpoint) -> Vocabulary:
@@ -372,7 +292,7 @@ def load_into(model: nn.Module, checkpoint: Checkpoint, heads: Sequence[str] | L
         console.warn(f"{checkpoint.directory}: has no pooler; it starts from random weights")
     if store.read_manifest(checkpoint.directory) is None:  # of our own files it is known
         parts = {f"{len(fitting)} tensors matched": list(fitting), "new": new, "not used": unused}
-        lists = [f"{what}: {', '.join(sorted(set(map(_part, names))))}" for what, names in parts.items() if names]
+        lists = [f"{what}: {', '.join(sorted(set(map(_part, those))))}" for what, those in parts.items() if those]
         console.note(f"{checkpoint.directory}: {'; '.join(lists)}")
 
 
@@ -397,8 +317,8 @@ def write(
     weights are stored once.
     """
     config: ModelConfig = model.config  # type: ignore[assignment]
-    names = name_map(config, model_type(config, architecture))
-    tensors = {translate(n, names): t.detach().float().cpu().contiguous() for n, t in model.state_dict().items()}
+    tensors = {name: tensor.detach().float().cpu().contiguous() for name, tensor in model.state_dict().items()}
+    tensors = names.theirs(tensors, config, model_type(config, architecture))
     if architecture == _BARE:
         tensors = {name.removeprefix(f"{model_type(config)}."): tensor for name, tensor in tensors.items()}
     save_file(tensors, directory / WEIGHTS, metadata={"format": "pt"})

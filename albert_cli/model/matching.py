@@ -43,7 +43,11 @@ def compare_words(encoder: Encoder, heads: int, *, seed: int) -> None:
     if not heads:
         return
     generator = torch.Generator().manual_seed(seed)
-    here_nH, there_nH = _word_vectors(encoder, generator)
+    words = torch.randperm(encoder.config.vocab_size, generator=generator)[:_SAMPLE]
+    count = encoder.config.max_position_embeddings
+    here_nH, there_nH = (
+        _seen_at(encoder, words, torch.randint(count, (len(words),), generator=generator), 0) for _ in range(2)
+    )
     mean_H = here_nH.mean(0)
     _, spread_r, directions_rH = torch.linalg.svd(here_nH - mean_H, full_matrices=False)
     kept = spread_r > _NEGLIGIBLE * spread_r[0]
@@ -63,20 +67,12 @@ def compare_words(encoder: Encoder, heads: int, *, seed: int) -> None:
                 linear.bias[rows] = -(weight_dH @ mean_H).to(linear.bias)
 
 
-def _word_vectors(encoder: Encoder, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """What the first block sees of the same words at two sets of places, [n, H] in fp32 on the CPU."""
-    embeddings, config = encoder.embeddings, encoder.config
-    words = torch.randperm(config.vocab_size, generator=generator)[:_SAMPLE]
-
-    def at_random_places() -> Tensor:
-        places = torch.randint(config.max_position_embeddings, (len(words),), generator=generator)
-        device = embeddings.word.weight.device
-        x_nE = embeddings.word(words.to(device)) + embeddings.position(places.to(device)) + embeddings.segment.weight[0]
-        x_nE = embeddings.norm(x_nE)
-        x_nH: Tensor = x_nE if encoder.projection is None else encoder.projection(x_nE)
-        return x_nH.float().cpu()
-
-    return at_random_places(), at_random_places()
+def _seen_at(encoder: Encoder, ids: Tensor, places: Tensor, segment: int) -> Tensor:
+    """What the first block sees of tokens [n] at these places of a segment, [n, H] in fp32."""
+    e = encoder.embeddings
+    x_nE = e.norm(e.word.weight[ids] + e.position.weight[places] + e.segment.weight[segment])
+    x_nH: Tensor = x_nE if encoder.projection is None else encoder.projection(x_nE)
+    return x_nH.float()
 
 
 # ---------------------------------------------------------------- heads that count matched words
@@ -171,25 +167,17 @@ def _set_segments_apart(embeddings: Embeddings, word_ids: Tensor, generator: tor
 
 def _read_words(encoder: Encoder, cls_id: int, word_ids: Tensor, generator: torch.Generator, places: int) -> _Seen:
     """Measure what the first block sees."""
-    embeddings, config = encoder.embeddings, encoder.config
-    segment_2E, word_VE = embeddings.segment.weight, embeddings.word.weight
     word_ids = word_ids[torch.randperm(len(word_ids), generator=generator)[:_SAMPLE]]
-
-    def seen_at(ids: Tensor, places: Tensor, segment: int) -> Tensor:
-        x_nE = embeddings.norm(word_VE[ids] + embeddings.position.weight[places] + segment_2E[segment])
-        x_nH: Tensor = x_nE if encoder.projection is None else encoder.projection(x_nE)
-        return x_nH.float()
-
-    last = min(places, config.max_position_embeddings)
+    last = min(places, encoder.config.max_position_embeddings)
     places_2kn = torch.randint(1, last, (2, _READINGS, len(word_ids)), generator=generator)
     readings_2knH = torch.stack(
-        [torch.stack([seen_at(word_ids, drawn_n, segment) for drawn_n in places_2kn[segment]]) for segment in (0, 1)]
+        [torch.stack([_seen_at(encoder, word_ids, drawn_n, s) for drawn_n in places_2kn[s]]) for s in (0, 1)]
     )
     of_word_2nH = readings_2knH.mean(1)
     step_nH = of_word_2nH[0] - of_word_2nH[1]
     segment_H = F.normalize(step_nH.mean(0), dim=0)
     mean_H = readings_2knH.mean((0, 1, 2))
-    cls_H = seen_at(torch.tensor([cls_id]), torch.tensor([0]), 0)[0] - mean_H
+    cls_H = _seen_at(encoder, torch.tensor([cls_id]), torch.tensor([0]), 0)[0] - mean_H
 
     x_mH = (readings_2knH - mean_H).flatten(0, 2)
     spread_H, directions_HH = _principal(x_mH)

@@ -161,7 +161,7 @@ def put(arrays: Sequence[NDArray[Any]], device: torch.device) -> list[Tensor]:
 
 
 def as_one(arrays: Sequence[NDArray[Any]], new: Callable[[int], Tensor], device: torch.device) -> list[Tensor]:
-    """Arrays on the device as parts of one buffer; `new` makes that of the host, of so many bytes."""
+    """Arrays on the device as parts of one buffer; `new` makes the host's, of so many bytes."""
     ends = np.cumsum([-(-a.nbytes // 64) * 64 for a in arrays])  # 64: compiled kernels copy what begins elsewhere
     starts = [0, *ends[:-1].tolist()]
     buffer = new(int(ends[-1]))
@@ -182,7 +182,7 @@ def grid_of(tokens: NDArray[np.int64], offsets: NDArray[np.int64], device: torch
 
 
 def _grid(sequences: int, width: int, parts: Sequence[Tensor]) -> Grid:
-    """Of what `_cells` found, on the device."""
+    """The grid of what `_cells` found, once that is on the device."""
     begins, slots, mask = parts if len(parts) > 1 else (parts[0], None, None)
     return Grid(sequences, width, begins, slots, mask, reach=-(-width // _TILE) * _TILE)
 

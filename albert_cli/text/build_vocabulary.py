@@ -105,7 +105,7 @@ def build(
 
 
 def _announce_before(portions: Sequence[Portion], settings: VocabularySettings) -> None:
-    """Say before a long reading what the training after it is going to take, by the length of the first sentences."""
+    """Announce before a long reading what the training after it will take, estimated from the first sentences."""
     files = [portion for portion in portions if portion.size]
     if len(files) < 2:
         return  # there is little to wait for

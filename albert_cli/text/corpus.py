@@ -75,7 +75,7 @@ def read_part(part: Part, settings: ReadSettings, tally: Tally) -> Iterator[Docu
 
 
 def _bounded(text: str) -> Iterator[str]:
-    """Cut a text of inhuman length at line ends, or else at spaces."""
+    """Cut an overlong text at line ends, or else at spaces."""
     start = 0
     while len(text) - start > _LONGEST_DOCUMENT:
         end = start + _LONGEST_DOCUMENT
@@ -127,9 +127,8 @@ def hash_part(part: Part, tally: Tally) -> None:
         for _ in _read_docs(part.source, tally):
             pass
         return
-    with open_part(replace(part, source=replace(part.source, compression="")), tally) as stream:
-        while stream.read(1 << 20):
-            pass
+    with open_part(replace(part, source=replace(part.source, compression="")), tally):
+        pass  # what is left unread is read at its end
 
 
 def document_hash(text: str) -> int:

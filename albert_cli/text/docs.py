@@ -61,7 +61,7 @@ def read_docs(stdlib_only: bool = False) -> Iterator[tuple[str, str]]:
 
 
 def _paragraphs_of_each(paths: Sequence[Path], workers: int) -> Generator[list[str], None, None]:
-    """Of each file in its turn, read in this process or by several."""
+    """Each file's paragraphs in turn, read in this process or by several."""
     if workers < 2:
         yield from map(_paragraphs, paths)
         return

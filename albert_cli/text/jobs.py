@@ -62,7 +62,7 @@ def hashes_of(portions: Sequence[Portion], workers: int) -> list[str | None]:
 def _over(
     call: Callable[..., T], portions: Sequence[Portion], workers: int, arguments: Callable[[], tuple[Any, ...]] = tuple
 ) -> Iterator[tuple[Portion, T]]:
-    """(portion, result) of each: here what only this process can read, or has in memory; the rest by all."""
+    """(portion, result) of each: this process takes what it alone can read or has in memory, a pool the rest."""
     here = [p for p in portions if any(part.source.kind in ("stdin", "docs") for part in p.parts)]
     elsewhere = [p for p in portions if p not in here]
     for some, number in ((here, 1), (elsewhere, min(workers or machine.cores(), len(elsewhere)))):
@@ -166,9 +166,8 @@ def merged(out: Path, settings: VocabularySettings, request: Mapping[str, Any]) 
             raise BusyError(f"{directory}: was drawn with other sources or options", "run this job again")
         sentences = (directory / "sentences.txt").read_text(encoding="utf-8").split("\n")[:-1]
         places = np.fromfile(directory / "places", "<i8").astype(np.int64)
-        own = Sample(sample.size, sample.seed, sample.limit, sentences, places)
-        own.documents, own.read, own.characters = drawn.documents, drawn.read, drawn.characters
-        sample.merge(own)
+        counts = drawn.documents, drawn.read, drawn.characters
+        sample.merge(Sample(sample.size, sample.seed, sample.limit, sentences, places, *counts))
         hashes |= dict(zip(drawn.portions, drawn.hashes, strict=True))
     return sample, [hashes[number] for number in range(len(request["sources"]))]
 

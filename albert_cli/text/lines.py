@@ -147,7 +147,7 @@ def unchanged(part: Part) -> Iterator[None]:
 
 @contextmanager
 def open_part(part: Part, tally: Tally) -> Iterator[io.BufferedReader]:
-    """The part's bytes, decompressed."""
+    """The part's bytes, decompressed; what is left of them at the end is read for the file's hash."""
     source = part.source
     if source.kind == "stdin":
         yield io.BufferedReader(_Raw(sys.stdin.buffer, None, tally), _BLOCK)
@@ -157,7 +157,7 @@ def open_part(part: Part, tally: Tally) -> Iterator[io.BufferedReader]:
         stream.seek(start)
         raw = io.BufferedReader(_Raw(stream, None if end is None else end - start, tally), _BLOCK)
         yield _decompressed(raw, source.compression)
-        while raw.read(_BLOCK):  # what a decompressor left belongs to the file's hash
+        while raw.read(_BLOCK):
             pass
 
 
@@ -211,7 +211,7 @@ def snap(part: Part, offset: int) -> int:
 
 
 def _skip_line(stream: IO[bytes] | io.BufferedReader) -> int:
-    """Go behind the next line end; how many bytes that is."""
+    """Skip to the next line; returns how many bytes that takes."""
     size = 0
     while line := stream.readline(_BLOCK):
         size += len(line)

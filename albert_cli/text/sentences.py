@@ -48,7 +48,7 @@ def split_paragraphs(lines: Iterable[str], language: str = "en") -> list[str]:
 
 
 def _bounded(paragraph: str) -> Iterator[str]:
-    """Cut a paragraph of inhuman length at spaces: sentencex takes quadratic time between open quotes."""
+    """Cut an overlong paragraph at spaces: sentencex takes quadratic time between open quotes."""
     while len(paragraph) > _LONGEST_PARAGRAPH:
         cut = paragraph.rfind(" ", 0, _LONGEST_PARAGRAPH) + 1 or _LONGEST_PARAGRAPH
         yield paragraph[:cut]

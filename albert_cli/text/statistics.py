@@ -55,6 +55,8 @@ def measure(vocabulary: Vocabulary, sentences: Sequence[str]) -> dict[str, Any]:
     ids = vocabulary.encode_batch(studied)
     used = Counter(index for row in ids for index in row)
     ordinary = vocabulary.pieces[vocabulary.first_ordinary_id :]
+    smaller = (cut(vocabulary.model, round(vocabulary.size * share)) for share in _SHARES)
+    by_size = {v.size: v for v in (Vocabulary(model, vocabulary.cleaning) for model in smaller)}
     return {
         "measured_on": len(studied),
         "character_coverage_achieved": 1 - missing.total() / max(characters.total(), 1),
@@ -64,7 +66,9 @@ def measure(vocabulary: Vocabulary, sentences: Sequence[str]) -> dict[str, Any]:
         **_rates(composed, ids, vocabulary.unk_id),
         "longest_pieces": sorted(ordinary, key=lambda piece: (-len(piece), piece))[:10],
         "commonest_pieces": [vocabulary.pieces[i] for i, _ in used.most_common(10)],
-        "fewer_pieces": _fewer_pieces(vocabulary, studied, composed),
+        "fewer_pieces": [
+            {"size": size, **_rates(composed, v.encode_batch(studied), v.unk_id)} for size, v in by_size.items()
+        ],
     }
 
 
@@ -76,13 +80,6 @@ def _rates(composed: Sequence[str], ids: Sequence[Sequence[int]], unknown: int) 
         "bytes_per_piece": sum(len(sentence.encode()) for sentence in composed) / pieces,
         "unknown_rate": sum(row.count(unknown) for row in ids) / pieces,
     }
-
-
-def _fewer_pieces(vocabulary: Vocabulary, sentences: Sequence[str], composed: Sequence[str]) -> list[dict[str, float]]:
-    """The rates of the whole vocabulary, and of its best tokens."""
-    smaller = (cut(vocabulary.model, round(vocabulary.size * share)) for share in _SHARES)
-    by_size = {v.size: v for v in (Vocabulary(model, vocabulary.cleaning) for model in smaller)}
-    return [{"size": n, **_rates(composed, v.encode_batch(sentences), v.unk_id)} for n, v in by_size.items()]
 
 
 def lines(report: Mapping[str, Any]) -> list[str]:

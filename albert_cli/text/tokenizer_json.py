@@ -14,6 +14,7 @@ import functools
 import json
 import sys
 from collections.abc import Callable, Iterable
+from dataclasses import asdict
 from typing import Any
 from unicodedata import category, combining
 
@@ -78,11 +79,7 @@ def tokenizer_config(cleaning: Cleaning, model_max_length: int) -> str:
             "model_max_length": model_max_length,
             **{f"{name}_token": token for name, token in SPECIAL_TOKENS.items()},
             "clean_up_tokenization_spaces": False,
-            "albert_cleaning": {
-                "lowercase": cleaning.lowercase,
-                "strip_accents": cleaning.strip_accents,
-                "normal_form": cleaning.normal_form,
-            },
+            "albert_cleaning": asdict(cleaning),
         },
         indent=2,
     )

@@ -47,7 +47,7 @@ def free(device: torch.device) -> int | None:
     return machine.memory().get("available")
 
 
-_warned: set[tuple[int, int]] = set()  # by this process: of several runs of one shape one speaks for all
+_warned: set[tuple[int, int]] = set()  # of what, in this process: several runs of one shape need one warning
 
 
 def warn(estimated: int, sequences: int, device: torch.device) -> None:

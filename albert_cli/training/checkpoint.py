@@ -34,7 +34,7 @@ class TrainState:
 
 
 def read_state(directory: Path) -> TrainState:
-    """Where the run of a step's directory stood; raises `CheckpointError` where nothing says so."""
+    """Where the run stood at a step's directory; raises `CheckpointError` where its state cannot be read."""
     return store.read_record(directory / "state.json", TrainState)
 
 
@@ -44,7 +44,7 @@ def step_directory(out: Path, step: int) -> Path:
 
 
 def step_of(directory: Path) -> int:
-    """The step whose directory it is."""
+    """The number of a step's directory."""
     return int(directory.name.removeprefix("step-"))
 
 

@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from annotated_types import Gt, Lt
 from torch import Tensor
 
-from albert_cli import store
 from albert_cli.errors import ConfigError
 from albert_cli.model import hub
 from albert_cli.model.heads import MaskedLanguageModel
@@ -35,19 +34,13 @@ class DistillSettings:
 
     def resolved(self) -> DistillSettings:
         """The same with the teacher's fingerprint; raises `ConfigError` where it names another."""
-        directory = hub.find(self.teacher)
-        found = store.fingerprint(directory)
-        if self.fingerprint not in (None, found):
-            raise ConfigError(
-                f"{directory}: is another teacher ({found}) than distill.fingerprint names ({self.fingerprint})",
-                "restore that one, or choose another --out and leave out distill.fingerprint",
-            )
+        found = hub.check_parent(hub.find(self.teacher), "teacher", "distill.fingerprint", self.fingerprint)
         return replace(self, fingerprint=found)
 
 
 @dataclass(frozen=True)
 class Teacher:
-    """A model that is not trained, and what weight its distribution has."""
+    """A frozen model to learn from, and how its distribution counts."""
 
     model: MaskedLanguageModel
     settings: DistillSettings

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import Tensor, nn
+from torch import Tensor
 
 from albert_cli import config, console, journal, store
 from albert_cli.counting import costs
 from albert_cli.data.batches import PackedBatch
 from albert_cli.errors import CheckpointError, DivergedError
 from albert_cli.model import card, hub
-from albert_cli.model.config import ModelConfig
 from albert_cli.ranks import Group
 from albert_cli.results import RESULTS, Result
 from albert_cli.tasks.base import AnyTask, Array
@@ -39,17 +38,12 @@ class TaskJob(Job):
 
     prepared: Prepared
     settings: FinetuneRecipe  # the task's recipe with the run's seed, and numbers in the place of "auto"
-    model: nn.Module
+    model: Any
     out: Path
 
     @property
     def loss_names(self) -> tuple[str, ...]:
         return ("loss",)
-
-    @property
-    def config(self) -> ModelConfig:
-        """The model's shape."""
-        return self.model.config  # type: ignore[return-value]
 
     def draw(self, step: int, group: Group) -> list[MicroBatch]:
         settings, train = self.settings.train, self.prepared.inputs.train
@@ -57,7 +51,7 @@ class TaskJob(Job):
         parts = []
         for number, start, stop in micro_batches(settings.batch_size, settings.micro_batch_size, group):
             packed, labels = train.batch(index[start:stop])
-            flops = costs.batch_flops(self.config, np.diff(packed.offsets), 0)
+            flops = costs.batch_flops(self.model.config, np.diff(packed.offsets), 0)
             parts.append(MicroBatch(number, (packed, labels), {"loss": stop - start}, len(packed.ids), flops))
         return parts
 
@@ -82,9 +76,11 @@ class TaskJob(Job):
             self.write_model(staging)
             named = str(store.read_json(staging / "config.json")["architectures"][0])
             architecture = f"For{named.partition('For')[2]}"
-            card.write(staging, card.finetuned(self.config, p.task.title, metrics, self.recipe, architecture))
+            text = card.finetuned(self.model.config, p.task.title, metrics, self.recipe, architecture)
+            store.write_text(staging / "README.md", text)
             p.task.write_predictions(staging, p.inputs.dev_examples, self.outputs)
-        needed = {directory, *(_best(self.out, _best_step(saved)) for saved in store.saved_steps(self.out))}
+        steps = (checkpoint.read_state(saved).best_step for saved in store.saved_steps(self.out))
+        needed = {directory, *(_best(self.out, step) for step in steps)}
         for old in set(self.out.glob("best-*")) - needed:
             store.remove_directory(old)
 
@@ -92,7 +88,7 @@ class TaskJob(Job):
         task = self.prepared.task
         made_for = hub.FinetunedFor(task.name, task.inputs, self.settings.data.max_seq_length)
         task.write_model(self.model, directory, made_for)
-        self.prepared.inputs.vocabulary.copy_to(directory, self.config.max_position_embeddings)
+        self.prepared.inputs.vocabulary.copy_to(directory, self.model.config.max_position_embeddings)
 
 
 @dataclass(frozen=True)
@@ -201,16 +197,11 @@ def _best(out: Path, step: int) -> Path:
     return out / f"best-{step:08d}"
 
 
-def _best_step(directory: Path) -> int:
-    """The best evaluation as a saved state knows it; 0 before the first."""
-    return checkpoint.read_state(directory).best_step
-
-
 def _drop_states_without_their_best(out: Path) -> None:
     """Delete states whose best model is not there whole: training then goes on from an older one and finds it anew."""
     for directory in store.saved_steps(out):
         try:
-            if step := _best_step(directory):
+            if step := checkpoint.read_state(directory).best_step:  # 0 before the first evaluation
                 store.verify(_best(out, step), "task")
         except CheckpointError as error:
             console.warn(f"{error.message}; {directory.name} is not used to resume")

@@ -117,13 +117,7 @@ def read_parent(initial: InitialSettings, model: ModelConfig, vocabulary: Vocabu
             "initial.checkpoint starts from its weights",
         )
     parent = hub.read(hub.find(str(initial.continues or initial.checkpoint)))
-    found = store.fingerprint(parent.directory)
-    if initial.fingerprint not in (None, found):
-        raise ConfigError(
-            f"{parent.directory}: is another checkpoint ({found}) than initial.fingerprint names "
-            f"({initial.fingerprint})",
-            "restore that one, or choose another --out and leave out initial.fingerprint",
-        )
+    hub.check_parent(parent.directory, "checkpoint", "initial.fingerprint", initial.fingerprint)
     for name in _ALIKE:
         theirs, ours = getattr(parent.config, name), getattr(model, name)
         if theirs != ours:
@@ -161,22 +155,18 @@ def source_blocks(child: ModelConfig, parent: ModelConfig, stack: bool = False) 
     which must be shared by layers: raises `ConfigError` where every layer of the parent has weights of its own, or
     where the child has fewer blocks.
     """
-    has, needs = _counts(parent), _counts(child)
-    if stack and all(n >= h for n, h in zip(needs, has, strict=True)):
-        attention, feed_forward = ([k % h for k in range(n)] for n, h in zip(needs, has, strict=True))
-        return attention, feed_forward
-    inner = parent.inner_group_num
+    has, needs, inner = _counts(parent), _counts(child), parent.inner_group_num
     is_shared = parent.sharing == "all" and (
         parent.num_hidden_groups < parent.num_hidden_layers or has == (inner, inner)
     )
-    if has != needs and not (is_shared and all(n >= h for n, h in zip(needs, has, strict=True))):
+    grows = all(n >= h for n, h in zip(needs, has, strict=True))
+    if has != needs and not (grows and (stack or is_shared)):
         raise ConfigError(
             f"a model of {_blocks(needs)} cannot start from one of {_blocks(has)}",
             "start from as many of each, or from a model whose layers share one group of both",
         )
-    attention, feed_forward = (
-        list(range(need)) if has == needs else [k % inner for k in range(need)] for need in needs
-    )
+    repeated = has if stack or has == needs else (inner, inner)
+    attention, feed_forward = ([k % r for k in range(n)] for n, r in zip(needs, repeated, strict=True))
     return attention, feed_forward
 
 

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from albert_cli import store
 from albert_cli.counting import costs
 from albert_cli.data.batches import PackedBatch, PairSettings, batch, lengths
 from albert_cli.data.shards import TokenCorpus
@@ -110,7 +111,7 @@ class PretrainingJob(Job):
         return MicroBatch(number, data, counts, len(drawn.ids), flops)
 
     def loss_sums(self, data: DrawnBatch) -> dict[str, Tensor]:
-        """Summed cross-entropy at the masked positions, and over the sequences that have an order; what is right."""
+        """Summed cross-entropy at masked positions and over sequences that have an order, and how many are right."""
         logits = self.model(data.tokens)
         given = (logits.masked, logits.sentence_order, data.labels, data.order)
         sums = dict(_fused()(*given)) if self.settings.train.compile == "on" else _sums(*given)
@@ -173,7 +174,8 @@ class PretrainingJob(Job):
         hub.write(self.model, directory, "ForPreTraining")
         shape, sentence_loss = self.model.config, self.settings.data.sentence_loss
         self.text.vocabulary.copy_to(directory, shape.max_position_embeddings)
-        card.write(directory, card.pretrained(shape, sentence_loss, self.last_metrics, self.recipe))
+        text = card.pretrained(shape, sentence_loss, self.last_metrics, self.recipe)
+        store.write_text(directory / "README.md", text)
 
 
 def _sums(masked_MV: Tensor, order_NC: Tensor, labels_M: Tensor, labels_N: Tensor) -> dict[str, Tensor]:
@@ -188,7 +190,7 @@ def _sums(masked_MV: Tensor, order_NC: Tensor, labels_M: Tensor, labels_N: Tenso
 
 @cache
 def _fused() -> Callable[..., dict[str, Tensor]]:
-    """The same, compiled: a vocabulary wide, logits are read and written in few passes."""
+    """`_sums` compiled: logits are as wide as the vocabulary, and are read and written in few passes."""
     from torch._dynamo import maybe_mark_dynamic
 
     compiled = torch.compile(_sums)

@@ -39,12 +39,6 @@ def memory_needed(recipe: PretrainRecipe, device: torch.device, sequences: int) 
     return capacity.needed(recipe.model, recipe.train, recipe.data.max_seq_length, sequences, device, teacher)
 
 
-def fits(recipe: PretrainRecipe, device: torch.device, sequences: int) -> bool:
-    """Whether a micro-batch of so many sequences fits into memory, by arithmetic; True where that is unknown."""
-    free = capacity.free(device)
-    return free is None or memory_needed(recipe, device, sequences)["memory_bytes_estimated"] <= free
-
-
 def micro_tokens(recipe: PretrainRecipe, device: torch.device, group: Group) -> int:
     """What `batch.micro_tokens = "auto"` stands for: 0 on a CPU, else as many tokens as the free memory holds.
 
@@ -187,7 +181,8 @@ def speed(
     with use_threads(train.threads):
         peak = machine.matmul_peak(train.precision, device, seconds=0.1)
         few = min(few, max(1, int(_MEASURED * peak / (length * costs.training_flops(recipe.model, length)))))
-        while few and not fits(recipe, device, few):
+        free = capacity.free(device)
+        while few and free is not None and memory_needed(recipe, device, few)["memory_bytes_estimated"] > free:
             few //= 2
         if few == 0:
             return {"estimated_seconds": None, "measured_on_sequences": 0}

@@ -181,7 +181,7 @@ class Pretraining:
 
     @cached_property
     def _word_vectors(self) -> torch.Tensor | None:
-        """The corpus's own, where `[start]` asks for them: up to a minute's work, for rank 0 alone."""
+        """The corpus's word vectors, where `[start]` asks for them: up to a minute's work, for rank 0 alone."""
         recipe = self.recipe
         if recipe.start.words == "random":
             return None

@@ -65,7 +65,7 @@ class _Buckets:
 
 
 @contextlib.contextmanager
-def summed_gradients(model: nn.Module, group: Group, dtype: torch.dtype = torch.float32) -> Iterator[None]:
+def summed_gradients(model: nn.Module, group: Group, dtype: torch.dtype) -> Iterator[None]:
     """Around the last backward pass of a step: at the end the gradients are summed over the ranks, sent in `dtype`."""
     if group.world_size == 1:
         yield

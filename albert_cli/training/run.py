@@ -13,7 +13,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from albert_cli import __version__, config, console, store
-from albert_cli.errors import AlbertError, BusyError, CheckpointError, ConfigError
+from albert_cli.errors import BusyError, CheckpointError, ConfigError
 from albert_cli.model import hub
 from albert_cli.ranks import Group, is_main
 from albert_cli.training import checkpoint
@@ -135,16 +135,19 @@ def reported(out: Path) -> Iterator[Status]:
         return
     with store.lock(out):
         store.remove_leftovers(out)
-        status = Status()
+        status, state, code, message = Status(), "done", 0, ""
         try:
             yield status
         except BaseException as error:
-            code = error.exit_code if isinstance(error, AlbertError) else 1
-            if isinstance(error, KeyboardInterrupt):
-                code = 130
-            _write_status(out, status, {5: "diverged", 75: "interrupted"}.get(code, "failed"), code, str(error))
+            code = 130 if isinstance(error, KeyboardInterrupt) else getattr(error, "exit_code", 1)
+            state, message = {5: "diverged", 75: "interrupted"}.get(code, "failed"), str(error)
             raise
-        _write_status(out, status, "done", 0, "")
+        finally:
+            if status.state != "starting":
+                steps = store.saved_steps(out)
+                step = checkpoint.step_of(steps[-1]) if steps else status.step
+                step = status.total_steps if state == "done" else step
+                store.write_json(out / "status.json", asdict(Status(state, code, step, status.total_steps, message)))
 
 
 def running(out: Path, status: Status, step: int, total_steps: int) -> None:
@@ -152,11 +155,3 @@ def running(out: Path, status: Status, step: int, total_steps: int) -> None:
     status.state, status.step, status.total_steps = "running", step, total_steps
     if is_main():
         store.write_json(out / "status.json", asdict(status))
-
-
-def _write_status(out: Path, status: Status, state: str, exit_code: int, message: str) -> None:
-    if status.state != "starting":
-        steps = store.saved_steps(out)
-        step = checkpoint.step_of(steps[-1]) if steps else status.step
-        final = Status(state, exit_code, status.total_steps if state == "done" else step, status.total_steps, message)
-        store.write_json(out / "status.json", asdict(final))

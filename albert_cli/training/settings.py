@@ -17,7 +17,7 @@ from albert_cli.errors import ConfigError
 class OptimizerSettings:
     """`[optimizer]`: LAMB (pretraining, §4.1) or AdamW (fine-tuning), as the reference code has them.
 
-    `lr = "auto"` is LAMB's rate for the batch, `square_root_rate`; the resolved recipe has its value.
+    `lr = "auto"` is LAMB's rate for the batch (`resolved`); the resolved recipe has its value.
     `clip_norm` shortens a gradient that is longer (0: never). Other published forms of LAMB have `bias_correction`;
     "nvlamb" also gives LayerNorms and biases a trust ratio (`training/optimizers.py`).
     """
@@ -42,16 +42,11 @@ class OptimizerSettings:
         return self.lr
 
     def resolved(self, batch_size: int) -> OptimizerSettings:
-        """The same with a number for `lr = "auto"`."""
-        return replace(self, lr=square_root_rate(batch_size)) if self.lr == "auto" else self
+        """The same with a number for `lr = "auto"`: the paper's 0.00176 at 4,096 (§4.1), times the batch's square root.
 
-
-def square_root_rate(batch_size: int) -> float:
-    """LAMB's rate for a batch: the paper's 0.00176 at 4,096 (§4.1), growing with the square root of the batch.
-
-    The rule of LAMB's authors (You et al., 2019), who also keep the number of warm-up steps: 3,125, whatever the batch.
-    """
-    return 0.00176 * math.sqrt(batch_size / 4096)
+        The rule of LAMB's authors (You et al., 2019), who also keep the number of warm-up steps: 3,125 for any batch.
+        """
+        return replace(self, lr=0.00176 * math.sqrt(batch_size / 4096)) if self.lr == "auto" else self
 
 
 @dataclass(frozen=True)

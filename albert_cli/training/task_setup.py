@@ -81,7 +81,7 @@ class Inputs:
 
     @property
     def features(self) -> dict[str, Features]:
-        """The same as tokens."""
+        """The examples as tokens."""
         return _features(self)
 
     @property

@@ -333,8 +333,7 @@ def _manifest_of(path: Path, top: Path) -> Path | None:
 def _seal_anew(directory: Path) -> None:
     """A manifest over what is there now, as whoever wrote the damage would have made it."""
     old = json.loads((directory / store.MANIFEST).read_text())
-    names = [name for name in old["files"] if (directory / name).is_file()]
-    new = store.seal(directory, old["kind"], old["parents"], names)
+    new = store.seal(directory, old["kind"], old["parents"])
     facts = directory.parents[1] / "data.json"
     if old["kind"] == "shard" and facts.is_file():  # which names the shards by their manifests
         values = json.loads(facts.read_text())

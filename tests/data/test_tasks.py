@@ -307,7 +307,7 @@ def test_data_of_another_format_is_to_be_made_again(small_vocabulary: Path, writ
     store.write_json(out / "data.json", {"pieces": 1, **facts, "format": 1})
     manifest = store.read_manifest(out)
     assert manifest is not None
-    store.seal(out, "data", manifest.parents, manifest.files)
+    store.seal(out, "data", manifest.parents)
     with pytest.raises(BusyError, match="data of another version of albert"):
         build(sources, small_vocabulary, out, TENTH)
     with pytest.raises(CheckpointError, match=r"data\.json: format: data of another version of albert"):

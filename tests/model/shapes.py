@@ -68,18 +68,6 @@ def random_batch(lengths: Sequence[int], config: ModelConfig = TINY, seed: int =
     return PackedBatch(ids(total), np.concatenate(segments), positions, offsets, masked, ids(masked.size), orders)
 
 
-def padded(batch: PackedBatch) -> dict[str, torch.Tensor]:
-    """The same batch as Hugging Face takes it: [N, S] ids, mask and token types, padded on the right."""
-    lengths = np.diff(batch.offsets)
-    shape = (len(lengths), int(lengths.max()))
-    there = np.arange(shape[1]) < lengths[:, None]
-    made = {}
-    for name, values in (("input_ids", batch.ids), ("token_type_ids", batch.segment_ids)):
-        made[name] = np.zeros(shape, np.int64)
-        made[name][there] = values
-    return {n: torch.from_numpy(v) for n, v in (made | {"attention_mask": there.astype(np.int64)}).items()}
-
-
 def shake(model: nn.Module, seed: int = 0) -> None:
     """Give biases and LayerNorms random values too, so that a swapped or forgotten one shows."""
     generator = torch.Generator().manual_seed(seed)

@@ -98,12 +98,6 @@ def test_a_block_given_its_input_in_half_precision_computes_the_same_without_cas
         assert one.dtype == torch.float32 and torch.equal(one, other)
 
 
-def test_outside_of_autocast_the_weights_are_lent_as_they_are() -> None:
-    attention = Encoder(TINY).attention[0]
-    weights = attention.weights()  # type: ignore[operator]
-    assert all(one is other for one, other in zip(weights, cast_once(weights, None)(), strict=True))
-
-
 def test_half_precision_is_close_to_full_precision() -> None:
     encoder = Encoder(replace(TINY, num_hidden_layers=6, initializer_range=0.1))
     assert_half_is_close(encoder, random_batch((20, 3, 11)))

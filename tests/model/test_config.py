@@ -46,13 +46,6 @@ def test_groups_of_several_sizes() -> None:
     assert config.blocks() == ((0, 0), (1, 1), (1, 1), (1, 1), (2, 2))
 
 
-@given(st.sampled_from(["attention", "ffn"]), st.integers(1, 24))
-def test_partly_shared_shapes_count_their_sub_layers(sharing: Any, layers: int) -> None:
-    config = ModelConfig(num_hidden_layers=layers, sharing=sharing)
-    counted = (config.num_attention_blocks, config.num_feed_forward_blocks)
-    assert counted == ((1, layers) if sharing == "attention" else (layers, 1))
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -87,13 +80,6 @@ def test_projection_only_where_widths_differ() -> None:
     wide = replace(PRESETS["albert-base"], embedding_size=768)
     assert not wide.has_projection
     assert replace(wide, always_project=True).has_projection
-
-
-@given(st.integers(1, 200), st.data())
-def test_every_group_has_layers_and_comes_in_order(layers: int, data: st.DataObject) -> None:
-    groups = data.draw(st.integers(1, layers))
-    used = [attention for attention, _ in ModelConfig(num_hidden_layers=layers, num_hidden_groups=groups).blocks()]
-    assert used == sorted(used) and set(used) == set(range(groups))
 
 
 def test_presets_are_the_papers_shapes() -> None:

@@ -44,23 +44,6 @@ def test_three_layers_are_one_layer_three_times() -> None:
     assert torch.allclose(x, encoder(tokens, all_rows=True), atol=1e-6)
 
 
-def test_groups_are_used_in_order() -> None:
-    """A network of three groups, each changed in turn, answers as its layers do."""
-    config = replace(TINY, num_hidden_layers=6, num_hidden_groups=3)
-    encoder = Encoder(config).eval()
-    unshared = Encoder(replace(config, num_hidden_groups=6)).eval()
-    state = dict(encoder.state_dict())
-    for layer, (a, f) in enumerate(config.blocks()):
-        for part, index in (("attention", a), ("feed_forward", f)):
-            for name, tensor in encoder.state_dict().items():
-                if name.startswith(f"{part}.{index}."):
-                    state[name.replace(f"{part}.{index}.", f"new.{part}.{layer}.")] = tensor
-    kept = {n: t for n, t in state.items() if not n.startswith(("attention", "feed_forward"))}
-    unshared.load_state_dict({n.removeprefix("new."): t for n, t in kept.items()})
-    tokens = pack(BATCH, CPU)
-    assert torch.allclose(encoder(tokens), unshared(tokens), atol=1e-6)
-
-
 def test_weights_start_within_two_deviations_and_biases_at_zero() -> None:
     torch.manual_seed(0)
     config = replace(TINY, hidden_size=64, vocab_size=500, initializer_range=0.02)
@@ -101,13 +84,3 @@ def test_gelu_is_the_tanh_form() -> None:
     by_hand = 0.5 * x * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (x + 0.044715 * x**3)))
     assert torch.allclose(ACTIVATIONS["gelu_new"](x), by_hand, atol=1e-12)
     assert not torch.allclose(ACTIVATIONS["gelu"](x), by_hand, atol=1e-5)
-
-
-def test_tokens_of_other_sequences_and_padding_have_no_influence() -> None:
-    encoder = Encoder(TINY).eval()
-    other = random_batch((20, 3, 11), seed=5)
-    mixed = replace(BATCH, ids=BATCH.ids.copy())
-    mixed.ids[:20] = other.ids[:20]
-    before, after = (encoder(pack(b, CPU), all_rows=True) for b in (BATCH, mixed))
-    assert torch.allclose(before[20:], after[20:], atol=1e-6)
-    assert not torch.allclose(before[:20], after[:20], atol=1e-3)

@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from albert_cli import store
+from albert_cli.bench.peer import padded
 from albert_cli.data.batches import PackedBatch
 from albert_cli.model import hub
 from albert_cli.model.config import ModelConfig
@@ -27,7 +28,7 @@ from tests.model.hugging_face import (
     read_all_into,
     saved,
 )
-from tests.model.shapes import SHARED, TINY, padded, random_batch, shake
+from tests.model.shapes import SHARED, TINY, random_batch, shake
 
 LENGTHS = (20, 3, 11, 2, 7, 16)  # padded to 20; every sequence has both segments
 WIDE = replace(
@@ -112,7 +113,7 @@ def assert_same_gradients(
 ) -> None:
     """Gradients of one loss on the same outputs: equal for each tensor to a share `to` of its largest entry."""
     backward(head.ours(ours.eval(), pack(batch, torch.device("cpu"), batch.masked_index)))
-    backward(head.theirs(theirs.eval(), padded(batch), batch))
+    backward(head.theirs(theirs.eval(), padded(batch, torch.device("cpu")), batch))
     found = {name: p.grad for name, p in ours.named_parameters() if p.grad is not None}
     wanted = under_our_names(theirs, folder / "gradients")
     assert found.keys() == wanted.keys()

@@ -278,7 +278,7 @@ def test_data_is_shown_as_its_run_draws_it(tiny_data: Path, tmp_path: Path) -> N
     write_pretraining(run)
     with (run / "recipe.toml").open("a") as recipe:
         recipe.write('[data]\nmax_seq_length = 48\nsentence_loss = "nsp"\n')
-    store.seal(run / "step-00000040", "checkpoint", {"data": store.fingerprint(tiny_data)}, ["config.json"])
+    store.seal(run / "step-00000040", "checkpoint", {"data": store.fingerprint(tiny_data)})
     build([run, tiny_data], tmp_path / "both.html")
     both = Page((tmp_path / "both.html").read_text())
     assert "sequences of at most 48 positions" in both.text and "(from another document)" in both.text

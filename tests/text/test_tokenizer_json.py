@@ -4,7 +4,6 @@ import json
 import subprocess
 import sys
 import unicodedata
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from albert_cli.text import build_vocabulary
-from albert_cli.text.build_vocabulary import VocabularySettings
 from albert_cli.text.clean import Cleaning
-from albert_cli.text.corpus import read_documents
-from albert_cli.text.sentences import split_sentences
 from albert_cli.text.vocabulary import Vocabulary
 
 # Characters newer than the Unicode tables of either side differ; these four decompose only in Python's.
@@ -124,26 +119,3 @@ def test_other_cleanings(tmp_path: Path, vocabulary_dir: Path, cleaning: Cleanin
         "أُضيف",  # two marks on a letter, of which the second composes with it
     ]
     assert differing(v, AutoTokenizer.from_pretrained(tmp_path), texts) == []
-
-
-def test_real_text_has_the_same_ids(tmp_path: Path, shared_data: Path) -> None:
-    """1,000 Wikipedia sentences and every MRPC dev line, raw on both sides."""
-    from transformers import AutoTokenizer
-
-    corpus = shared_data / "corpus" / "enwiki-small.jsonl"
-    build_vocabulary.build([str(corpus)], tmp_path / "v", VocabularySettings(8000, sample_size=20_000))
-    v, fast = Vocabulary.load(tmp_path / "v"), AutoTokenizer.from_pretrained(tmp_path / "v")
-    sentences = [s for d in islice(read_documents([str(corpus)]), 60) for s in split_sentences(d.text)][:1000]
-    rows = (shared_data / "glue" / "MRPC" / "dev.tsv").read_text("utf-8-sig").split("\n")[1:]
-    pairs = [tuple(row.split("\t")[3:5]) for row in rows if row]
-    assert len(sentences) == 1000
-    assert len(pairs) == 408
-    assert differing(v, fast, [*sentences, *(text for pair in pairs for text in pair)]) == []
-    equal = 0
-    for a, b in pairs:
-        encoded, ids_a, ids_b = fast(a, b), v.encode(a), v.encode(b)
-        equal += (encoded["input_ids"], encoded["token_type_ids"]) == (
-            [v.cls_id, *ids_a, v.sep_id, *ids_b, v.sep_id],
-            [0] * (len(ids_a) + 2) + [1] * (len(ids_b) + 1),
-        )
-    assert equal >= 407  # all of them, but for a tie that another vocabulary may bring

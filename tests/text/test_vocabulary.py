@@ -87,27 +87,6 @@ def test_the_same_text_gives_the_same_bytes(tmp_path: Path) -> None:
     assert (tmp_path / "a" / "spiece.model").read_bytes() != (tmp_path / "c" / "spiece.model").read_bytes()
 
 
-def test_a_directory_in_use_is_left_alone(tmp_path: Path) -> None:
-    source, out = str(write_text(tmp_path)), tmp_path / "out"
-    out.mkdir()
-    (out / "notes.txt").write_text("mine")
-    with pytest.raises(BusyError, match="something else"):
-        build([source], out, VocabularySettings(120))
-    with pytest.raises(BusyError, match="is a file"):
-        build([source], out / "notes.txt", VocabularySettings(120))
-    assert [p.name for p in out.iterdir()] == ["notes.txt"]
-
-
-def test_too_large_a_vocabulary_names_the_largest(tmp_path: Path) -> None:
-    source, out = str(write_text(tmp_path)), tmp_path / "out"
-    with pytest.raises(InputError, match=r"at most .* tokens, not 30,000") as refused:
-        build([source], out)
-    assert not out.exists()
-    size = re.search(r"--size (\d+)", refused.value.hint or "")
-    assert size
-    assert build([source], out, VocabularySettings(int(size[1])))["request"]["size"] == int(size[1])
-
-
 ODD = {
     "one sentence": "This is one sentence.",
     "one sentence again and again": "The same sentence again.\n" * 5000,
@@ -224,16 +203,6 @@ def test_a_kill_between_the_files_is_made_good(tmp_path: Path) -> None:
     again = build([source], out, VocabularySettings(120))
     assert not again["up_to_date"]
     assert again["fingerprint"] == first["fingerprint"]
-
-
-def test_a_second_run_at_the_same_time_is_refused_at_once(tmp_path: Path) -> None:
-    source, out = write_text(tmp_path, 30_000), tmp_path / "out"
-    process = start(source, out)
-    wait_for(out / "request.json")
-    with pytest.raises(BusyError, match="another run is writing here"):
-        build([str(source)], out, VocabularySettings(400))
-    assert process.wait() == 0
-    store.verify(out, "vocabulary")
 
 
 def test_too_little_memory_is_said_with_a_sample_that_fits(

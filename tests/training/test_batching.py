@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -56,20 +55,6 @@ def test_groups_hold_every_sequence_once_and_at_most_the_budget(sizes: list[int]
         assert total + given_lengths[following[0]] > budget
 
 
-@pytest.mark.parametrize("override", [BY_TOKENS, "batch.micro_tokens=32", "batch.micro_tokens=1000"])
-def test_micro_batches_of_tokens_give_the_same_gradient(override: str, make_job: MakeJob) -> None:  # noqa: F811
-    job = make_job()
-    plain_losses, plain = gradients(job)
-    budget = int(override.split("=")[1])
-    job.settings = replace(job.settings, batch=BatchSettings(micro_tokens=budget))
-    parts = job.draw(3, Group())
-    assert all(len(part.data.drawn.ids) <= budget for part in parts)
-    losses, found = gradients(job)
-    assert losses == pytest.approx(plain_losses, rel=1e-5)
-    for name, gradient in plain.items():
-        assert float((found[name] - gradient).norm()) <= 1e-5 * float(gradient.norm()) + 1e-8, name
-
-
 def test_lengths_are_known_before_the_text_is_read(make_job: MakeJob) -> None:  # noqa: F811
     job = make_job()
     for loss in ("sop", "nsp", "none"):
@@ -78,18 +63,6 @@ def test_lengths_are_known_before_the_text_is_read(make_job: MakeJob) -> None:  
         (part,) = make_job(data__sentence_loss=loss, train__micro_batch_size=100).draw(5, Group())
         known = lengths(job.text.train, job.settings.data, job.settings.train.seed, index)
         assert known.tolist() == np.diff(part.data.drawn.offsets).tolist()
-
-
-@pytest.mark.parametrize("world_size", [2, 3, 5])
-def test_membership_does_not_depend_on_the_number_of_ranks(world_size: int, make_job: MakeJob) -> None:  # noqa: F811
-    job = make_job()
-    growing = BatchSettings(warmup_steps=9, warmup_from=3, micro_tokens=70)
-    job.settings = replace(job.settings, batch=growing)
-    for step in (0, 5, 20):
-        alone = {part.number: part.data.drawn.ids.tolist() for part in job.draw(step, Group())}
-        ranks = [job.draw(step, Group(rank, world_size)) for rank in range(world_size)]
-        together = {part.number: part.data.drawn.ids.tolist() for parts in ranks for part in parts}
-        assert together == alone and sum(map(len, ranks)) == len(alone)
 
 
 def test_a_growing_batch_resumes_exactly_with_any_number_of_ranks(

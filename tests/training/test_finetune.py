@@ -19,7 +19,7 @@ import torch
 import transformers
 
 from albert_cli import journal, store
-from albert_cli.errors import BusyError, CheckpointError, ConfigError
+from albert_cli.errors import ConfigError
 from albert_cli.evaluation.predict import predict
 from albert_cli.model import hub
 from albert_cli.model.heads import SequenceClassifier
@@ -176,14 +176,6 @@ def test_a_part_of_the_training_examples_is_drawn_by_the_seed(prepared: Prepared
     assert "16 training examples drawn by its seed, 4 steps" in protocol_of(summarise(results))
 
 
-def test_a_finished_run_is_not_repeated(tuned: Path, command: Sequence[object], tmp_path: Path) -> None:
-    run = shutil.copytree(tuned, tmp_path / "run")
-    before = {p: p.stat().st_mtime_ns for p in run.iterdir() if p.name not in ("status.json", ".lock")}
-    code, said = albert(tmp_path / "log", *command, "--out", run)
-    assert code == 0, said
-    assert {p: p.stat().st_mtime_ns for p in before} == before
-
-
 def test_what_auto_stood_for_is_kept_when_a_run_goes_on(
     finished: Path, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -336,10 +328,6 @@ def test_evaluation_is_the_median_of_its_runs(tuned: Path, finished: Path, table
     assert {p: p.stat().st_mtime_ns for p in before} == before and again == result
     two = evaluate("table", str(finished), str(table), out, 2, OVERRIDES, "cpu")
     assert two["median"] == statistics.median(scores[:2])
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "notes.txt").write_text("x")
-    with pytest.raises(BusyError, match="holds other files"):
-        evaluate("table", str(finished), str(table), tmp_path / "mine", 1, OVERRIDES, "cpu")
 
 
 def test_a_task_checkpoint_is_scored_without_training(tuned: Path, table: Path, tmp_path: Path) -> None:
@@ -375,13 +363,6 @@ def test_predictions_are_those_of_the_evaluation(tuned: Path, table: Path, tmp_p
     assert [row["prediction"] for row in found] == [row["prediction"] for row in known]
     for one, other in zip(found, known, strict=True):
         assert one["probabilities"] == pytest.approx(other["probabilities"], abs=2e-5)
-
-
-def test_predicting_needs_a_classifier(finished: Path, tmp_path: Path) -> None:
-    (tmp_path / "in.txt").write_text("x\n")
-    with pytest.raises(CheckpointError, match="has no classifier"):
-        predict(str(finished), str(tmp_path / "in.txt"), tmp_path / "out.jsonl", "cpu")
-    assert not (tmp_path / "out.jsonl").exists()
 
 
 def test_a_regression_end_to_end(finished: Path, tmp_path: Path) -> None:

@@ -140,7 +140,7 @@ def test_two_processes_give_the_weights_of_one(long_command: Sequence[object], l
 def test_a_run_that_lost_its_last_step_ends_in_the_same_bytes(
     long_command: Sequence[object], long_run: Path, tmp_path: Path
 ) -> None:
-    """Kills at random moments are in test_kills."""
+    """Kills at random moments are in tests/campaigns/kills.py."""
     out = tmp_path / "run"
     albert(*long_command, "--out", out)
     store.remove_directory(out / LAST)

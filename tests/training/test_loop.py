@@ -61,8 +61,12 @@ def gradients(job: PretrainingJob, step: int = 3) -> tuple[dict[str, float], dic
 def test_the_micro_batch_size_does_not_change_the_gradient(loss: str, make_job: MakeJob) -> None:
     expected_losses, expected = gradients(make_job(train__micro_batch_size=8, data__sentence_loss=loss))
     assert set(expected_losses) == ({"mlm_loss"} if loss == "none" else {"mlm_loss", "order_loss"})
-    for size in (1, 3, 5, 100):
-        losses, found = gradients(make_job(train__micro_batch_size=size, data__sentence_loss=loss))
+    cuts = [{"train__micro_batch_size": size} for size in (1, 3, 5, 100)]
+    for cut in [*cuts, *({"batch__micro_tokens": tokens} for tokens in (32, 70, 1000))]:
+        job = make_job(**cut, data__sentence_loss=loss)
+        sizes = [len(part.data.drawn.ids) for part in job.draw(3, Group())]
+        assert max(sizes) <= cut.get("batch__micro_tokens", max(sizes))
+        losses, found = gradients(job)
         assert losses == pytest.approx(expected_losses, rel=1e-5)
         assert found.keys() == expected.keys()
         for name, gradient in expected.items():
@@ -83,18 +87,23 @@ def test_losses_are_means_over_the_whole_batch(make_job: MakeJob) -> None:
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4, 9])
-def test_the_ranks_draw_the_same_samples_between_them(world_size: int, make_job: MakeJob) -> None:
-    job = make_job(train__micro_batch_size=3)
-    alone = {part.number: part.data.drawn for part in job.draw(5, Group())}
-    together = {}
-    for rank in range(world_size):
-        for part in job.draw(5, Group(rank, world_size)):
-            assert part.number not in together
-            together[part.number] = part.data.drawn
-    assert together.keys() == alone.keys() == {0, 1, 2}
-    for number, data in alone.items():
-        for field in dataclasses.fields(data):
-            assert np.array_equal(getattr(data, field.name), getattr(together[number], field.name))
+@pytest.mark.parametrize(
+    "cut",
+    [{"train__micro_batch_size": 3}, {"batch__warmup_steps": 9, "batch__warmup_from": 3, "batch__micro_tokens": 70}],
+)
+def test_the_ranks_draw_the_same_samples_between_them(cut: dict[str, int], world_size: int, make_job: MakeJob) -> None:
+    job = make_job(**cut)
+    for step in (0, 5, 20):
+        alone = {part.number: part.data.drawn for part in job.draw(step, Group())}
+        together = {}
+        for rank in range(world_size):
+            for part in job.draw(step, Group(rank, world_size)):
+                assert part.number not in together
+                together[part.number] = part.data.drawn
+        assert together.keys() == alone.keys() == set(range(len(alone)))
+        for number, data in alone.items():
+            for field in dataclasses.fields(data):
+                assert np.array_equal(getattr(data, field.name), getattr(together[number], field.name))
 
 
 def test_micro_batches_cover_the_batch_once() -> None:

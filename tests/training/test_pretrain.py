@@ -19,7 +19,7 @@ import torch
 import transformers
 
 from albert_cli import journal, machine, store
-from albert_cli.errors import BusyError, CheckpointError, ConfigError, DivergedError
+from albert_cli.errors import CheckpointError, ConfigError, DivergedError
 from albert_cli.model import hub
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.model.packing import pack
@@ -97,13 +97,6 @@ def test_the_same_command_repeats_nothing_that_is_done(
     assert result["steps"] == 30 and result["checkpoint"] == str(run / LAST)
     assert {p: p.stat().st_mtime_ns for p in before} == before
     assert curve(run) == curve(finished)
-
-
-def test_a_run_of_the_same_seed_is_the_same(command: Sequence[object], finished: Path, tmp_path: Path) -> None:
-    code, said = albert(tmp_path / "log", *command, "--out", tmp_path / "run")
-    assert code == 0, said
-    assert weights_of(tmp_path / "run") == weights_of(finished)
-    assert curve(tmp_path / "run") == curve(finished)
 
 
 def test_a_clock_that_jumps_changes_nothing(
@@ -325,20 +318,6 @@ def test_other_data_are_refused(finished: Path, recipe: Path, tiny_vocabulary: P
     run = copy(finished, tmp_path)
     with pytest.raises(ConfigError, match="was made from another data"):
         pretrain(str(recipe), other, run, device="cpu")
-
-
-def test_whether_to_resume(finished: Path, recipe: Path, tiny_data: Path, tmp_path: Path) -> None:
-    run = copy(finished, tmp_path)
-    with pytest.raises(BusyError, match="is not empty"):
-        pretrain(str(recipe), tiny_data, run, resume="never", device="cpu")
-    with pytest.raises(ConfigError, match="nothing to resume"):
-        pretrain(str(recipe), tiny_data, tmp_path / "new", resume="must", device="cpu")
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "thesis.tex").write_text("years of work")
-    with pytest.raises(BusyError, match="holds other files"):
-        pretrain(str(recipe), tiny_data, tmp_path / "mine", device="cpu")
-    assert (tmp_path / "mine" / "thesis.tex").read_text() == "years of work"
-    assert pretrain(str(recipe), tiny_data, run, resume="must", device="cpu")["steps"] == 30
 
 
 MODEL_FILES = ("config.json", "model.safetensors", "spiece.model", "tokenizer.json", "tokenizer_config.json")

@@ -1,0 +1,94 @@
+"""The names of weights: ours are plain (`attention.0.query.weight`), files have those of Hugging Face's classes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from albert_cli.model.config import OWN_MODEL_TYPE, ModelConfig
+
+# Our names to Hugging Face's; {g}, {i} are a block's group and inner index, {k} its number.
+_LAYER = "albert.encoder.albert_layer_groups.{g}.albert_layers.{i}"
+_ALBERT = {
+    "encoder.embeddings.word": "albert.embeddings.word_embeddings",
+    "encoder.embeddings.position": "albert.embeddings.position_embeddings",
+    "encoder.embeddings.segment": "albert.embeddings.token_type_embeddings",
+    "encoder.embeddings.norm": "albert.embeddings.LayerNorm",
+    "encoder.projection": "albert.encoder.embedding_hidden_mapping_in",
+    "encoder.attention.{k}.query": f"{_LAYER}.attention.query",
+    "encoder.attention.{k}.key": f"{_LAYER}.attention.key",
+    "encoder.attention.{k}.value": f"{_LAYER}.attention.value",
+    "encoder.attention.{k}.output": f"{_LAYER}.attention.dense",
+    "encoder.attention.{k}.norm": f"{_LAYER}.attention.LayerNorm",
+    "encoder.feed_forward.{k}.up": f"{_LAYER}.ffn",
+    "encoder.feed_forward.{k}.down": f"{_LAYER}.ffn_output",
+    "encoder.feed_forward.{k}.norm": f"{_LAYER}.full_layer_layer_norm",
+    "encoder.pooler": "albert.pooler",
+    "masked.dense": "predictions.dense",
+    "masked.norm": "predictions.LayerNorm",
+    "masked.bias": "predictions.bias",
+    "order": "sop_classifier.classifier",
+    "classifier": "classifier",
+    "span": "qa_outputs",
+}
+_BERT = {
+    **{ours: theirs.replace("albert", "bert") for ours, theirs in _ALBERT.items() if ".embeddings." in ours},
+    "encoder.attention.{k}.query": "bert.encoder.layer.{k}.attention.self.query",
+    "encoder.attention.{k}.key": "bert.encoder.layer.{k}.attention.self.key",
+    "encoder.attention.{k}.value": "bert.encoder.layer.{k}.attention.self.value",
+    "encoder.attention.{k}.output": "bert.encoder.layer.{k}.attention.output.dense",
+    "encoder.attention.{k}.norm": "bert.encoder.layer.{k}.attention.output.LayerNorm",
+    "encoder.feed_forward.{k}.up": "bert.encoder.layer.{k}.intermediate.dense",
+    "encoder.feed_forward.{k}.down": "bert.encoder.layer.{k}.output.dense",
+    "encoder.feed_forward.{k}.norm": "bert.encoder.layer.{k}.output.LayerNorm",
+    "encoder.pooler": "bert.pooler.dense",
+    "masked.dense": "cls.predictions.transform.dense",
+    "masked.norm": "cls.predictions.transform.LayerNorm",
+    "masked.bias": "cls.predictions.bias",
+    "order": "cls.seq_relationship",
+    "classifier": "classifier",
+    "span": "qa_outputs",
+}
+# What old files call the two parameters of a LayerNorm.
+_OLD_LEAVES = {"gamma": "weight", "beta": "bias"}
+# Copies that other programs write beside the original: the tied decoder, and index buffers.
+_REDUNDANT = re.compile(r"(predictions\.decoder\.(weight|bias)|embeddings\.position_ids)$")
+
+
+def theirs(tensors: Mapping[str, Tensor], config: ModelConfig, model_type: str) -> dict[str, Tensor]:
+    """A model's tensors under the names of a Hugging Face type (`hub.model_type`); under ours for our own type."""
+    prefixes = _prefixes(config, model_type)
+    return {_translated(name, prefixes): tensor for name, tensor in tensors.items()}
+
+
+def ours(tensors: Mapping[str, Tensor], config: ModelConfig, model_type: str) -> dict[str, Tensor]:
+    """A file's tensors under our names; a bare encoder's file has no `albert.` or `bert.` in front."""
+    prefixes = _prefixes(config, model_type)
+    heads = tuple(their for our, their in prefixes.items() if not our.startswith("encoder."))
+    back = {their: our for our, their in prefixes.items()}
+    bare = model_type != OWN_MODEL_TYPE and not any(name.startswith(f"{model_type}.") for name in tensors)
+    return {
+        _translated(f"{model_type}.{name}" if bare and not name.startswith(heads) else name, back): tensor
+        for name, tensor in tensors.items()
+        if not _REDUNDANT.search(name)
+    }
+
+
+def _prefixes(config: ModelConfig, model_type: str) -> dict[str, str]:
+    """Our name of every possible prefix of a parameter to Hugging Face's, for this shape."""
+    table: dict[str, str] = {"albert": _ALBERT, "bert": _BERT, OWN_MODEL_TYPE: {}}[model_type]
+    inner, blocks = config.inner_group_num, max(config.num_attention_blocks, config.num_feed_forward_blocks)
+    return {
+        our.format(k=k): their.format(k=k, g=k // inner, i=k % inner)
+        for our, their in table.items()
+        for k in range(blocks if "{k}" in our else 1)
+    }
+
+
+def _translated(name: str, prefixes: Mapping[str, str]) -> str:
+    if name in prefixes:  # a bare parameter, such as the vocabulary bias
+        return prefixes[name]
+    prefix, _, leaf = name.rpartition(".")
+    return f"{prefixes[prefix]}.{_OLD_LEAVES.get(leaf, leaf)}" if prefix in prefixes else name
