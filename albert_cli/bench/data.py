@@ -16,7 +16,7 @@ from sentencepiece import SentencePieceProcessor
 
 from albert_cli import console
 from albert_cli.data.batches import PairSettings, batch, step_indices
-from albert_cli.data.plan import plan
+from albert_cli.data.build import plan
 from albert_cli.data.prefetch import prefetch
 from albert_cli.data.shards import Shard, TokenCorpus
 from albert_cli.data.tokenise import BuildSettings, Task, clean_tidy, run_task, tokenise

@@ -7,10 +7,12 @@ number of workers, processes and machines, and a task that a killed run had fini
 
 from __future__ import annotations
 
+import re
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +20,12 @@ from typing_extensions import TypedDict
 
 from albert_cli import console, pool, store
 from albert_cli.data.merge import complete, publish
-from albert_cli.data.plan import plan, request
 from albert_cli.data.shards import FORMAT, read_facts, remember_verified, stamps_below, verify_data
 from albert_cli.data.tokenise import BuildSettings, Count, Task, TaskFacts, is_same_text, kept, run_task
 from albert_cli.errors import BusyError, CheckpointError, ConfigError
 from albert_cli.machine import cores
-from albert_cli.text.parts import Share, share_of
+from albert_cli.text.lines import Part
+from albert_cli.text.parts import Share, cut, share_of
 from albert_cli.text.vocabulary import Vocabulary
 
 _PLAN, _LOCKS = "plan.json", ".tasks"
@@ -60,7 +62,7 @@ def build(
         with store.lock(out), _nothing_left_behind(out, is_merge):
             _begin(out, tasks)
             results = complete(tasks, _run_all(tasks, workers, may_run=not is_merge), workers)
-            facts = publish(out, tasks, results, vocabulary)
+            facts = publish(out, tasks, results, vocabulary, request(tasks))
             shutil.rmtree(out / _LOCKS, ignore_errors=True)
             (out / _PLAN).unlink()
             remember_verified(out, stamps_below(out))  # all of it has just been hashed
@@ -123,17 +125,14 @@ def _nothing_left_behind(out: Path, is_merge: bool) -> Iterator[None]:
 
 
 class _Part(TypedDict):
-    __pydantic_config__ = {"extra": "allow"}  # type: ignore[misc]  # noqa: RUF012
     source: str
 
 
 class _Source(TypedDict):
-    __pydantic_config__ = {"extra": "allow"}  # type: ignore[misc]  # noqa: RUF012
     parts: list[_Part]
 
 
 class _Plan(TypedDict):
-    __pydantic_config__ = {"extra": "allow"}  # type: ignore[misc]  # noqa: RUF012
     vocabulary: str
     settings: dict[str, Any]
     sources: list[_Source]
@@ -159,6 +158,37 @@ def _files(plan: Mapping[str, Any]) -> dict[str, list[str]]:
     """The files of each task."""
     files = ([part["source"] for part in source["parts"]] for source in plan["sources"])
     return dict(zip(plan["names"], files, strict=False))
+
+
+# ---------------------------------------------------------------- from sources to tasks: the same on every machine
+
+
+def plan(sources: Sequence[str], vocabulary_dir: Path, out: Path, settings: BuildSettings) -> list[Task]:
+    """The tasks of a build, in the order of the sources: one for each portion of them."""
+    identity = store.fingerprint(vocabulary_dir)
+    tasks = []
+    for portion in cut(sources, settings.split_bytes):
+        name = _name(portion.number, portion.parts)
+        tasks.append(
+            Task(portion.parts, portion.number, name, out / "shards" / name, vocabulary_dir, identity, settings)
+        )
+    return tasks
+
+
+def _name(number: int, parts: Sequence[Part]) -> str:
+    """`00007-wiki.jsonl-00000256M`: place in the order, first file, and where in it the part begins."""
+    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", parts[0].source.name.rstrip("/").rpartition("/")[2]).strip("-.")
+    name = f"{number:05d}-{stem[:40]}"
+    if len(parts) > 1:
+        return f"{name}-and-{len(parts) - 1}-more"
+    is_split = parts[0].start or parts[0].end is not None
+    return f"{name}-{parts[0].start >> 20:08d}M" if is_split else name
+
+
+def request(tasks: Sequence[Task]) -> dict[str, Any]:
+    """What was asked for: the part of `data.json` that tells whether the same is asked again."""
+    settings = asdict(tasks[0].settings)
+    return {"vocabulary": tasks[0].vocabulary, "settings": settings, "sources": [task.sources for task in tasks]}
 
 
 # ---------------------------------------------------------------- tasks in processes

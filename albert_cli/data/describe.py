@@ -1,4 +1,6 @@
-"""A data directory for a person: how much text, what the drawn sequences look like, some of them decoded."""
+"""A data directory for a person: how much text, what a random sample of the sequences drawn from it looks like, some of
+them decoded.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +10,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from albert_cli import console
-from albert_cli.data.batches import batch
+from albert_cli.data.batches import batch, pack
 from albert_cli.data.examples import LABELS, LEGEND, decode, show
-from albert_cli.data.pairs import PairSettings
-from albert_cli.data.shards import TokenCorpus, read_facts
-from albert_cli.data.statistics import LENGTH_BINS, length_statistics, sample_statistics
+from albert_cli.data.masking import ngram_probabilities, select_spans
+from albert_cli.data.pairs import SPECIALS, PairSettings, draw_pairs, examples_per_pass
+from albert_cli.data.shards import TokenCorpus, of_damaged_shards, read_facts
+from albert_cli.random import Integers, Stream, below, keys
 from albert_cli.text.vocabulary import Vocabulary
 
+SEQUENCES = 512  # drawn and masked
+LENGTH_BINS = 8
+_UNITS = 4096  # sentences and documents whose length is read
 _FACTS = ("totals", "vocab_size", "dtype", "bytes_read", "unigram_entropy_nats", "heldout_own_entropy_nats")
 
 
@@ -75,6 +82,10 @@ def _size_lines(facts: dict[str, Any]) -> list[str]:
 def _sample_lines(drawn: dict[str, Any], settings: PairSettings, seed: int) -> list[str]:
     longest, passes = settings.max_seq_length, drawn["examples_per_pass"]
     lines = [f"{drawn['sequences']} sequences of at most {longest} positions, seed {seed}; {passes:,} make a pass"]
+    if draws := drawn["short_document_draws"]:
+        lines.append(
+            f"{drawn['short_documents']:.1%} of the documents are shorter: a pass draws each {draws:.2f} times"
+        )
     labels = LABELS[settings.sentence_loss]
     shares = {
         "filled": drawn["fill"],
@@ -100,3 +111,91 @@ def _bars(names: Sequence[int], shares: Sequence[float], expected: Sequence[floa
         f"{name:12,}  {100 * share:5.1f} %{beside}  {'█' * round(40 * share)}".rstrip()
         for name, share, beside in zip(names, shares, behind, strict=True)
     ]
+
+
+# ---------------------------------------------------------------- measured on a random sample
+
+
+@of_damaged_shards
+def sample_statistics(
+    corpus: TokenCorpus,
+    vocabulary: Vocabulary,
+    settings: PairSettings,
+    seed: int,
+) -> dict[str, Any]:
+    """How the first sequences of a run with this seed come out; shares lie in 0..1.
+
+    fill: mean length over the longest allowed; length_share: of the lengths in `LENGTH_BINS` equal bins up to
+    it; full_share: sequences of exactly that length; label_1_share: of those with an order label; mask_rate: of
+    all positions; shortened_share: spans cut to fit the budget or the end of their segment; ngram_share: spans
+    of 1, 2, … words among those chosen, ngram_expected: p(n), from which their lengths are drawn (long spans
+    are left out more often, because they touch others); short_documents: of a sample of all, those shorter than a
+    sequence, and short_document_draws: how often a pass draws one of them on average.
+    """
+    index = np.arange(SEQUENCES, dtype=np.int64)
+    pairs = draw_pairs(corpus, index, settings, seed)
+    ids, special, _, offsets = pack(corpus, pairs, vocabulary.cls_id, vocabulary.sep_id)
+    spans = select_spans(ids, special, offsets, vocabulary, settings, seed, index)
+    words = np.bincount(spans.words, minlength=settings.ngram + 1)[1:]
+    labelled = pairs.order_labels[pairs.order_labels >= 0]
+    length = np.diff(offsets)
+    bins = np.histogram(length, LENGTH_BINS, (0, settings.max_seq_length))[0]
+    fit = _document_tokens(corpus, seed) / (settings.max_seq_length - SPECIALS)
+    draws = np.ones_like(fit) if settings.short_documents == "once" else fit
+    return {
+        "sequences": SEQUENCES,
+        "max_seq_length": settings.max_seq_length,
+        "examples_per_pass": examples_per_pass(corpus, settings),
+        "fill": round(float(length.mean()) / settings.max_seq_length, 4),
+        "short_documents": _share(fit < 1),
+        "short_document_draws": round(float(draws[fit < 1].mean()), 4) if (fit < 1).any() else None,
+        "full_share": _share(length == settings.max_seq_length),
+        "length_share": _shares(bins),
+        "one_segment_share": _share(pairs.b_stop == pairs.b_start),
+        "label_1_share": _share(labelled == 1) if labelled.size else None,
+        "mask_rate": round(spans.positions().size / ids.size, 4),
+        "tokens_per_span": round(float((spans.stop - spans.start).mean()), 3) if spans.start.size else None,
+        "shortened_share": _share(spans.shortened) if spans.start.size else None,
+        "ngram_share": _shares(words),
+        "ngram_expected": [round(float(p), 4) for p in ngram_probabilities(settings)],
+        "unknown_share": round(float((ids == vocabulary.unk_id).mean()), 6),
+    }
+
+
+def _share(chosen: NDArray[np.bool_]) -> float:
+    return round(float(chosen.mean()), 4)
+
+
+def _shares(counts: Integers) -> list[float]:
+    return [round(float(n), 4) for n in counts / max(int(counts.sum()), 1)]
+
+
+def _document_tokens(corpus: TokenCorpus, seed: int) -> Integers:
+    """The lengths of `_UNITS` documents, a uniform sample."""
+    number = below(keys(seed, Stream.STATISTICS, np.arange(_UNITS)), corpus.documents)
+    tokens = np.empty_like(number)
+    for rows, shard, _, first in corpus.by_shard(np.searchsorted(corpus.document_starts, number, "right") - 1):
+        begin, end = shard.sentences[shard.documents[number[rows] - first + [[0], [1]]]].astype(np.int64)
+        tokens[rows] = end - begin
+    return tokens
+
+
+@of_damaged_shards
+def length_statistics(corpus: TokenCorpus, seed: int = 0) -> dict[str, dict[str, float]]:
+    """Tokens a sentence and a document: mean over all, and the 5th, 50th and 95th percentiles of a sample.
+
+    The sample is uniform over documents, and over the sentences of every shard in proportion.
+    """
+    of_sentences, sentences = [], 0
+    for which, shard in enumerate(corpus.shards):
+        size = shard.sentences.size - 1
+        share = -(-_UNITS * shard.n_tokens // corpus.tokens)
+        toss = below(keys(seed + 1, Stream.STATISTICS, np.arange(share) + which * _UNITS), size)
+        of_sentences.append(np.diff(shard.sentences[np.stack([toss, toss + 1])].astype(np.int64), axis=0)[0])
+        sentences += size
+    means = {"sentence": corpus.tokens / sentences, "document": corpus.tokens / corpus.documents}
+    lengths = {"sentence": np.concatenate(of_sentences), "document": _document_tokens(corpus, seed)}
+    return {
+        name: {"mean": round(means[name], 2)} | {f"p{p}": float(np.percentile(lengths[name], p)) for p in (5, 50, 95)}
+        for name in lengths
+    }

@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from albert_cli import console, pool, store
-from albert_cli.data.plan import request
 from albert_cli.data.shards import FORMAT, UNITS, Shard, id_type
 from albert_cli.data.tokenise import (
     GROUPS,
@@ -34,6 +33,7 @@ _FEW_HELDOUT = 5_000  # tokens: ten sequences of the paper's length
 _MANY_UNKNOWN = 0.01
 _HASHES_AT_A_TIME = 8 << 20  # in memory while duplicates are found, with what sorting takes about 400 MB
 Facts = dict[str, Any]
+_Use = tuple[Task, TaskFacts, str, int]
 
 
 def complete(tasks: Sequence[Task], results: Sequence[TaskFacts], workers: int = 1) -> list[TaskFacts]:
@@ -137,7 +137,7 @@ def _rewrite(task: Task, facts: TaskFacts, kept: NDArray[np.bool_], heldout: int
     """
     vocab_size = vocabulary_of(task.vocabulary_dir, task.vocabulary).size
     with store.commit_directory(task.directory, "shard", replace=True) as staging:
-        with GroupWriter(staging, vocab_size, task.settings.max_shard_tokens) as writer:
+        with closing(GroupWriter(staging, vocab_size, task.settings.max_shard_tokens)) as writer:
             start = 0
             for group, hashes in _hashes(task):
                 for name in facts.shards[group]:
@@ -151,12 +151,13 @@ def _rewrite(task: Task, facts: TaskFacts, kept: NDArray[np.bool_], heldout: int
                     start += own.size
                     lengths, sizes = (np.diff(a).astype(np.int64) for a in (shard.sentences, shard.documents))
                     writer.add(groups, np.asarray(shard.ids), lengths, sizes, own)
-            facts = replace(facts, totals=writer.finish(), shards=writer.shards)
+            totals, shards = writer.finish()
+            facts = replace(facts, totals=totals, shards=shards)
         for group in GROUPS:
             (staging / f"{group}.hashes").unlink(missing_ok=True)
         for group, hashes in _hashes(task):
             (staging / f"{group}.hashes").write_bytes(hashes.astype("<u8").tobytes())
-        facts.write(staging)
+        store.write_json(staging / "shard.json", asdict(facts))
         stamps = stamps_of(task)
     remember(task, stamps)
     return facts
@@ -165,26 +166,27 @@ def _rewrite(task: Task, facts: TaskFacts, kept: NDArray[np.bool_], heldout: int
 # ---------------------------------------------------------------- the whole directory
 
 
-def _times(task: Task, group: str) -> int:
-    """How often a pass uses the documents of a group."""
-    return {"train": int(task.weight), "train-more": int(task.weight) + 1, "heldout": 1}[group]
+def _uses(tasks: Sequence[Task], results: Sequence[TaskFacts], split: str) -> Iterator[_Use]:
+    """Each task with its groups of a split, and how often a pass uses their documents."""
+    for task, facts in zip(tasks, results, strict=True):
+        for group, times in zip(GROUPS, (int(task.weight), int(task.weight) + 1, 1), strict=True):
+            if group.startswith(split):
+                yield task, facts, group, times
 
 
 def totals_of(tasks: Sequence[Task], results: Sequence[TaskFacts]) -> dict[str, dict[str, int]]:
     """Documents, sentences and tokens of a pass over each split."""
-    totals: dict[str, dict[str, int]] = {split: dict.fromkeys(UNITS, 0) for split in SPLITS}
-    for task, facts in zip(tasks, results, strict=True):
-        for group in GROUPS:
-            split = "heldout" if group == "heldout" else "train"
-            for unit in UNITS:
-                totals[split][unit] += _times(task, group) * facts.totals[group][unit]
-    return totals
+    uses = {split: list(_uses(tasks, results, split)) for split in SPLITS}
+    return {s: {u: sum(times * r.totals[g][u] for _, r, g, times in uses[s]) for u in UNITS} for s in SPLITS}
 
 
-def publish(out: Path, tasks: Sequence[Task], results: Sequence[TaskFacts], vocabulary: Vocabulary) -> Facts:
-    """Write `data.json`, the counts and the copy of the vocabulary, and last the manifest."""
+def publish(
+    out: Path, tasks: Sequence[Task], results: Sequence[TaskFacts], vocabulary: Vocabulary, asked: Facts
+) -> Facts:
+    """Write `data.json` with what was asked for, the counts and the copy of the vocabulary, and last the manifest."""
     counts = {split: _counts(tasks, results, split, vocabulary.size) for split in SPLITS}
-    asked = request(tasks)
+    # A shard that a pass uses several times is named so often.
+    names = {s: [f"{t.name}/{n}" for t, r, g, k in _uses(tasks, results, s) for n in r.shards[g] * k] for s in SPLITS}
     manifests = [m for task in tasks if (m := store.read_manifest(task.directory))]
     on_disk = sum(int(entry["size"]) for manifest in manifests for entry in manifest.files.values())
     written = sum(r.totals[group]["tokens"] for r in results for group in GROUPS)
@@ -203,7 +205,7 @@ def publish(out: Path, tasks: Sequence[Task], results: Sequence[TaskFacts], voca
         "bytes_per_piece_on_disk": round(on_disk / max(written, 1), 4),
         "unknown_rate": round(float(counts["train"][vocabulary.unk_id] / max(counts["train"].sum(), 1)), 6),
         **unigram_entropies(counts["train"], counts["heldout"]),
-        "shards": {split: list(_shard_names(tasks, results, split)) for split in SPLITS},
+        "shards": names,
         "fingerprints": {t.name: manifest.fingerprint() for t, manifest in zip(tasks, manifests, strict=True)},
     }
     shutil.rmtree(out / "vocabulary", ignore_errors=True)
@@ -217,28 +219,17 @@ def publish(out: Path, tasks: Sequence[Task], results: Sequence[TaskFacts], voca
     return facts
 
 
-def _shard_names(tasks: Sequence[Task], results: Sequence[TaskFacts], split: str) -> Iterator[str]:
-    """The shards of a split; one that a pass uses several times is named so often."""
-    for task, facts in zip(tasks, results, strict=True):
-        for group in GROUPS:
-            if (group == "heldout") == (split == "heldout"):
-                yield from [f"{task.name}/{name}" for name in facts.shards[group]] * _times(task, group)
-
-
 def _counts(tasks: Sequence[Task], results: Sequence[TaskFacts], split: str, vocab_size: int) -> Integers:
     """How often each token occurs in a pass over a split: int64 [V]."""
     counts = np.zeros(vocab_size, np.int64)
-    for task, facts in zip(tasks, results, strict=True):
-        if split == "heldout":
-            for name in facts.shards["heldout"]:
-                ids = Shard.open(task.directory / name, id_type(vocab_size)).ids
-                counts += np.bincount(ids, minlength=vocab_size)
-            continue
-        for group in GROUPS[:2]:
-            path = task.directory / f"{group}.counts"
-            if path.is_file():
-                kind = "<u4" if path.stat().st_size == 4 * vocab_size else "<u8"
-                counts += _times(task, group) * np.fromfile(path, kind).astype(np.int64)
+    for task, facts, group, times in _uses(tasks, results, split):
+        path = task.directory / f"{group}.counts"
+        if path.is_file():
+            kind = "<u4" if path.stat().st_size == 4 * vocab_size else "<u8"
+            counts += times * np.fromfile(path, kind).astype(np.int64)
+        elif split == "heldout":
+            for name in facts.shards[group]:
+                counts += np.bincount(Shard.open(task.directory / name, id_type(vocab_size)).ids, minlength=vocab_size)
     return counts
 
 

@@ -2,9 +2,14 @@
 
 An example is a function of (seed, index). A pass over the corpus cuts it into strides of one sequence,
 visits them in random order, and shifts all of them by a random phase, so that no two passes cut at the same
-places and every token is covered equally often (but for documents shorter than a sequence, which are drawn
-in proportion to their length). Nothing of the corpus' size is held: the order is a keyed permutation, and
-sentences and documents are found by bisection in the shards' offsets, which stay on the disk.
+places and every token of a longer document is covered equally often.
+
+A document shorter than a sequence is drawn in proportion to its length ("by-length", the default), or it has a
+stride to itself ("once"): every pass then draws each exactly once, but for at most one that is drawn twice, where
+the last stride laps over the first.
+
+Nothing of the corpus' size is held but, for "once", a number for every 64 documents: the order is a keyed permutation,
+and sentences and documents are found by bisection in the shards' offsets, which stay on the disk.
 
 Where this departs from the released data generator on purpose:
 - the target length is drawn for every sequence, not for every document;
@@ -28,7 +33,7 @@ from numpy.typing import NDArray
 
 from albert_cli.config import NotNegative, Positive, Share
 from albert_cli.data.arrays import truncated_lengths
-from albert_cli.data.shards import Shard, TokenCorpus, find
+from albert_cli.data.shards import Shard, TokenCorpus, find, of_damaged_shards
 from albert_cli.random import Integers, Stream, below, keys, permute, uniform
 
 SPECIALS = 3  # [CLS] A [SEP] B [SEP]
@@ -38,6 +43,7 @@ SPECIALS = 3  # [CLS] A [SEP] B [SEP]
 class PairSettings:
     """How sequences are cut and masked; the defaults are the paper's (§4.1).
 
+    short_documents: whether a pass draws a document shorter than a sequence in proportion to its length, or once.
     max_predictions caps the masked positions of a sequence (0: no cap; the released generator's default is 20).
     sentence_loss: whether the order of two segments is asked for ("sop"), whether the second follows at all ("nsp"),
     both in one question of three answers ("three-way"), or nothing.
@@ -51,6 +57,7 @@ class PairSettings:
     ngram: Positive = 3
     favor_shorter_ngram: bool = True
     whole_word: bool = True
+    short_documents: Literal["by-length", "once"] = "by-length"
 
 
 @dataclass(frozen=True)
@@ -69,24 +76,29 @@ class Pairs:
     order_labels: NDArray[np.int8]
 
 
-def examples_per_pass(tokens: int, max_seq_length: int) -> int:
-    """How many examples visit every token of a corpus about once."""
-    return max(1, -(-tokens // (max_seq_length - SPECIALS)))
+@of_damaged_shards
+def examples_per_pass(corpus: TokenCorpus, settings: PairSettings) -> int:
+    """How many examples visit every token of a corpus about once, or each of its short documents once."""
+    return max(1, -(-_places(corpus, settings) // (settings.max_seq_length - SPECIALS)))
+
+
+def _places(corpus: TokenCorpus, settings: PairSettings) -> int:
+    """The length of the axis that a pass cuts into strides."""
+    is_by_length = settings.short_documents == "by-length"
+    return corpus.tokens if is_by_length else int(corpus.stretched(settings.max_seq_length - SPECIALS)[-1])
 
 
 def draw_pairs(corpus: TokenCorpus, index: Integers, settings: PairSettings, seed: int) -> Pairs:
     """Draw the segment pairs of the examples `index`, int64 [B], at most `max_seq_length - 3` tokens each."""
     longest = settings.max_seq_length - SPECIALS
-    anchor = _anchors(corpus.tokens, settings.max_seq_length, index, seed)
+    anchor = _anchors(corpus, settings, index, seed)
     target = _targets(index, settings, seed)
     toss = keys(seed, Stream.BOUNDARY, index)
-    a_start, b_start, b_stop = (np.empty(index.size, np.int64) for _ in range(3))
-    shard = corpus.shard_of(anchor)
-    for number in np.unique(shard):
-        rows = np.flatnonzero(shard == number)
-        base = corpus.starts[number]
-        cuts = _chunk(corpus.shards[number], anchor[rows] - base, target[rows], toss[rows])
-        a_start[rows], b_start[rows], b_stop[rows] = (cut + base for cut in cuts)
+    a_start, b_start, b_stop, home = (np.empty(index.size, np.int64) for _ in range(4))
+    for rows, shard, start, document in corpus.by_shard(corpus.shard_of(anchor)):
+        *cuts, own = _chunk(shard, anchor[rows] - start, target[rows], toss[rows])
+        a_start[rows], b_start[rows], b_stop[rows] = (cut + start for cut in cuts)
+        home[rows] = own + document
     a_stop = b_start.copy()
 
     paired = b_stop > b_start
@@ -105,7 +117,7 @@ def draw_pairs(corpus: TokenCorpus, index: Integers, settings: PairSettings, see
     if away.any():
         rows = np.flatnonzero(away)
         wanted = np.maximum(target - (a_stop - a_start), 1)[rows]
-        b_start[rows], b_stop[rows] = _other_document(corpus, a_start[rows], wanted, index[rows], seed)
+        b_start[rows], b_stop[rows] = _other_document(corpus, home[rows], wanted, index[rows], seed)
     if settings.sentence_loss in ("sop", "three-way"):
         a_start, b_start = np.where(swapped, b_start, a_start), np.where(swapped, a_start, b_start)
         a_stop, b_stop = np.where(swapped, b_stop, a_stop), np.where(swapped, a_stop, b_stop)
@@ -116,13 +128,13 @@ def draw_pairs(corpus: TokenCorpus, index: Integers, settings: PairSettings, see
     return Pairs(a_start, a_stop, b_start, b_stop, labels)
 
 
-def _anchors(tokens: int, max_seq_length: int, index: Integers, seed: int) -> Integers:
+def _anchors(corpus: TokenCorpus, settings: PairSettings, index: Integers, seed: int) -> Integers:
     """A token that each example must start at (the sentence that holds it): global positions [B]."""
-    size = examples_per_pass(tokens, max_seq_length)
-    turn, place = np.divmod(index, size)
-    slot = permute(place, size, keys(seed, Stream.ORDER, turn))
-    phase = below(keys(seed, Stream.PHASE, turn), tokens)
-    return (slot * (max_seq_length - SPECIALS) + phase) % tokens
+    stride, places = settings.max_seq_length - SPECIALS, _places(corpus, settings)
+    turn, number = np.divmod(index, size := examples_per_pass(corpus, settings))
+    slot = permute(number, size, keys(seed, Stream.ORDER, turn))
+    place = (slot * stride + below(keys(seed, Stream.PHASE, turn), places)) % places
+    return place if settings.short_documents == "by-length" else corpus.at(place, stride)
 
 
 def _targets(index: Integers, settings: PairSettings, seed: int) -> Integers:
@@ -134,8 +146,9 @@ def _targets(index: Integers, settings: PairSettings, seed: int) -> Integers:
 
 def _chunk(
     shard: Shard, anchor: Integers, target: Integers, toss: NDArray[np.uint64]
-) -> tuple[Integers, Integers, Integers]:
-    """Whole sentences around each anchor, until `target`: local positions of their start, inner boundary and end.
+) -> tuple[Integers, Integers, Integers, Integers]:
+    """Whole sentences around each anchor, until `target`: local positions of their start, inner boundary and end, and
+    the number of their document.
 
     In a document of sentences of 5, 7, 4 and 6 tokens, with the anchor in the third and a target of 12: forwards
     there are 4 + 6 = 10, too few, so the example begins at the second sentence instead, which gives 17.
@@ -150,40 +163,24 @@ def _chunk(
     backward_start = find(sentences, sentences[last].astype(np.int64) - target, "right") - 1
     first = np.maximum(np.minimum(first, np.minimum(backward_start, last - 2)), begin)
     boundary = np.minimum(first + 1 + below(toss, np.maximum(last - first - 1, 1)), last)
-    return (
-        sentences[first].astype(np.int64),
-        sentences[boundary].astype(np.int64),
-        sentences[last].astype(np.int64),
-    )
+    start, inner, stop = sentences[np.stack([first, boundary, last])].astype(np.int64)
+    return start, inner, stop, document
 
 
 def _other_document(
-    corpus: TokenCorpus, here: Integers, wanted: Integers, index: Integers, seed: int
+    corpus: TokenCorpus, home: Integers, wanted: Integers, index: Integers, seed: int
 ) -> tuple[Integers, Integers]:
-    """Text of about `wanted` tokens from a random sentence on, in a random document other than that of `here`."""
-    home = corpus.shard_of(here)
-    own = np.empty(index.size, np.int64)
-    for number in np.unique(home):
-        rows = np.flatnonzero(home == number)
-        shard = corpus.shards[number]
-        sentence = find(shard.sentences, here[rows] - corpus.starts[number], "right") - 1
-        own[rows] = find(shard.documents, sentence, "right") - 1 + corpus.document_starts[number]
+    """Text of about `wanted` tokens from a random sentence on, in a random document other than number `home`."""
     other = below(keys(seed, Stream.OTHER_DOCUMENT, index), corpus.documents - 1)
-    other += other >= own
+    other += other >= home
     toss = keys(seed, Stream.OTHER_SENTENCE, index)
-    start, stop = np.empty_like(own), np.empty_like(own)
-    away = np.searchsorted(corpus.document_starts, other, "right") - 1
-    for number in np.unique(away):
-        rows = np.flatnonzero(away == number)
-        shard, document = corpus.shards[number], other[rows] - corpus.document_starts[number]
-        begin, end = (
-            shard.documents[document].astype(np.int64),
-            shard.documents[document + 1].astype(np.int64),
-        )
+    start, stop = np.empty_like(home), np.empty_like(home)
+    for rows, shard, base, document in corpus.by_shard(np.searchsorted(corpus.document_starts, other, "right") - 1):
+        begin, end = shard.documents[other[rows] - document + [[0], [1]]].astype(np.int64)
         first = begin + below(toss[rows], end - begin)
         enough = find(shard.sentences, shard.sentences[first].astype(np.int64) + wanted[rows], "left")
-        start[rows] = shard.sentences[first].astype(np.int64) + corpus.starts[number]
-        stop[rows] = shard.sentences[np.minimum(enough, end)].astype(np.int64) + corpus.starts[number]
+        start[rows] = shard.sentences[first].astype(np.int64) + base
+        stop[rows] = shard.sentences[np.minimum(enough, end)].astype(np.int64) + base
     return start, stop
 
 

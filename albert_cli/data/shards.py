@@ -9,7 +9,7 @@ it), offsets uint32.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, wraps
@@ -22,7 +22,7 @@ from pydantic import AfterValidator
 from typing_extensions import TypedDict
 
 from albert_cli import store
-from albert_cli.data.arrays import Ids, ranges
+from albert_cli.data.arrays import Ids, offsets_of, ranges
 from albert_cli.errors import AlbertError, CheckpointError
 from albert_cli.random import Integers
 
@@ -37,6 +37,7 @@ SUFFIXES = (".ids", ".sentences", ".documents")
 _VERIFIED = ".verified.json"  # a hint that saves hashing, and no part of the artefact
 _verified_here: dict[Path, dict[str, list[int]]] = {}  # the same, while this process lives
 _MAPS = 60_000  # files kept mapped at most; Linux lets a process have 65,530 maps
+_BLOCK = 64  # documents; of the places of a terabyte's on a longer axis some 25 MB are held
 MAX_SHARD_TOKENS = 64 << 20  # 128 MB of ids: a merge that counts or rewrites a shard holds some 0.7 GB
 
 
@@ -142,14 +143,12 @@ class MappedShards(Sequence[Shard]):
     """
 
     def __init__(self, prefixes: Sequence[Path], dtype: str) -> None:
-        self._prefixes, self._dtype = tuple(prefixes), dtype
-        self._mapped = lru_cache(maxsize=max(1, _open_files() // len(SUFFIXES)))(self._map)
-
-    def _map(self, number: int) -> Shard:
-        return Shard.open(self._prefixes[number], self._dtype)
+        self._size = len(prefixes)
+        keep = lru_cache(maxsize=max(1, _open_files() // len(SUFFIXES)))
+        self._mapped = keep(lambda number: Shard.open(prefixes[number], dtype))
 
     def __len__(self) -> int:
-        return len(self._prefixes)
+        return self._size
 
     def __getitem__(self, number: Any) -> Any:
         """The shard of that number."""
@@ -185,6 +184,7 @@ class TokenCorpus:
         self.starts, self.document_starts = np.concatenate([np.zeros((1, 2), np.int64), sizes.cumsum(0)]).T
         self.tokens = int(self.starts[-1])
         self.documents = int(self.document_starts[-1])
+        self._stretched: dict[int, Integers] = {}
 
     @classmethod
     def open(cls, directory: Path, split: Split = "train") -> TokenCorpus:
@@ -225,12 +225,44 @@ class TokenCorpus:
         """
         ids = np.empty(int(length.sum()), np.int32)
         target = np.cumsum(length) - length
-        shard = self.shard_of(np.minimum(start, self.tokens - 1))
-        for number in np.unique(shard[length > 0]).tolist():
-            rows = np.flatnonzero(shard == number)
-            source = ranges(start[rows] - self.starts[number], length[rows])
-            ids[ranges(target[rows], length[rows])] = self.shards[number].ids[source]
+        for rows, shard, base, _ in self.by_shard(self.shard_of(np.minimum(start, self.tokens - 1))):
+            ids[ranges(target[rows], length[rows])] = shard.ids[ranges(start[rows] - base, length[rows])]
         return ids
+
+    def by_shard(self, number: Integers) -> Iterator[tuple[Integers, Shard, int, int]]:
+        """The rows of each shard number, with the shard and the position and the document at which it begins."""
+        for which in np.unique(number).tolist():
+            rows = np.flatnonzero(number == which)
+            yield rows, self.shards[which], int(self.starts[which]), int(self.document_starts[which])
+
+    def stretched(self, least: int) -> Integers:
+        """Where every `_BLOCK`-th document of a shard begins on an axis of at least `least` places a document, and the
+        end: int64. Counted once, from the documents' offsets alone.
+        """
+        if least not in self._stretched:
+            sizes = [np.zeros(0, np.int64)]
+            for shard in self.shards:
+                places = np.maximum(np.diff(shard.sentences[shard.documents].astype(np.int64)), least)
+                sizes.append(np.add.reduceat(places, np.arange(0, places.size, _BLOCK)))
+            self._stretched[least] = offsets_of(np.concatenate(sizes))
+        return self._stretched[least]
+
+    def at(self, place: Integers, least: int) -> Integers:
+        """The token at each place of that axis, on which a shorter document is stretched evenly. Shape of `place`."""
+        begin, token = self.stretched(least), np.empty_like(place)
+        block = np.searchsorted(begin, place, "right") - 1
+        blocks = offsets_of(-(-np.diff(self.document_starts) // _BLOCK))
+        shard_of_block = np.searchsorted(blocks, block, "right") - 1
+        first = (block - blocks[shard_of_block]) * _BLOCK
+        for rows, shard, base, _ in self.by_shard(shard_of_block):
+            documents = np.minimum(first[rows, None] + np.arange(_BLOCK + 1), shard.documents.size - 1)
+            edges = shard.sentences[shard.documents[documents]].astype(np.int64)
+            tokens = np.diff(edges)
+            places = np.maximum(tokens, least)
+            beyond = (place - begin[block])[rows, None] - places.cumsum(1)  # below 0 from the document of the place on
+            own = np.arange(rows.size), (beyond >= 0).sum(1)
+            token[rows] = base + edges[own] + (beyond[own] + places[own]) * tokens[own] // places[own]
+        return token
 
 
 def of_damaged_shards(function: Callable[Concatenate[TokenCorpus, P], T]) -> Callable[Concatenate[TokenCorpus, P], T]:
@@ -337,11 +369,9 @@ class ShardWriter:
             own = zip(np.split(ids, token_ends[:-1]), np.split(lengths, sentence_ends[:-1]), strict=True)
             for number, (own_ids, own_lengths) in enumerate(own):
                 self.add(own_ids, own_lengths, sizes[number : number + 1], hashes[number : number + 1])
-        elif sizes.size > 0:
-            self._append(ids, lengths, sizes, hashes)
-
-    def _append(self, ids: NDArray[np.integer], lengths: Integers, sizes: Integers, hashes: NDArray[np.uint64]) -> None:
-        """Append documents that fit into one shard together."""
+            return
+        if sizes.size == 0:
+            return
         if self._ids is None or self._shard_tokens + ids.size > self.max_tokens:
             self._close_shard()
             self.names.append(f"{self.prefix}-{len(self.names):02d}")

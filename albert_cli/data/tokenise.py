@@ -7,7 +7,7 @@ at a time.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from itertools import chain
@@ -114,10 +114,6 @@ class TaskFacts:
     totals: Annotated[dict[str, Counts], _OfGroups]
     changed: dict[str, Any] | None = None
 
-    def write(self, directory: Path) -> None:
-        """Write `shard.json`."""
-        store.write_json(directory / "shard.json", asdict(self))
-
 
 @lru_cache(maxsize=1)
 def vocabulary_of(directory: Path, fingerprint: str) -> Vocabulary:
@@ -135,7 +131,7 @@ def run_task(task: Task, count: Count | None = None) -> TaskFacts:
     stamps = stamps_of(task)
     with (
         store.commit_directory(task.directory, "shard") as staging,
-        GroupWriter(staging, vocabulary.size, settings.max_shard_tokens) as writer,
+        closing(GroupWriter(staging, vocabulary.size, settings.max_shard_tokens)) as writer,
     ):
         for chunk in _chunks(task.documents(settings.read, tally)):
             ids, lengths, sizes, hashes = tokenise(chunk, vocabulary, settings.language)
@@ -146,9 +142,9 @@ def run_task(task: Task, count: Count | None = None) -> TaskFacts:
             if count is not None:
                 count(tally.size - seen, chunk_size)
             seen = tally.size
-        totals = writer.finish()
-        facts = TaskFacts(task.identity, tally.sha256.hexdigest(), size, pieces, tally.skipped, writer.shards, totals)
-        facts.write(staging)
+        totals, shards = writer.finish()
+        facts = TaskFacts(task.identity, tally.sha256.hexdigest(), size, pieces, tally.skipped, shards, totals)
+        store.write_json(staging / "shard.json", asdict(facts))
     remember(task, stamps)
     return facts
 
@@ -161,17 +157,10 @@ class GroupWriter:
         self._writers = {name: ShardWriter(staging, name, id_type(vocab_size), max_tokens) for name in GROUPS}
         self._counts: dict[str, NDArray[np.int64]] = {}
 
-    def __enter__(self) -> GroupWriter:
-        return self
-
-    def __exit__(self, *error: object) -> None:
+    def close(self) -> None:
+        """Write what is left of the shards."""
         for writer in self._writers.values():
             writer.close()
-
-    @property
-    def shards(self) -> dict[str, list[str]]:
-        """The shards' names by group."""
-        return {name: writer.names for name, writer in self._writers.items()}
 
     def add(
         self,
@@ -194,13 +183,14 @@ class GroupWriter:
                 counts = self._counts.setdefault(name, np.zeros(self._vocab_size, np.int64))
                 counts += np.bincount(own, minlength=self._vocab_size)
 
-    def finish(self) -> dict[str, dict[str, int]]:
-        """Close the shards, write the counts, and return each group's documents, sentences and tokens."""
-        self.__exit__()
+    def finish(self) -> tuple[dict[str, dict[str, int]], dict[str, list[str]]]:
+        """Close the shards, write the counts, and return totals and shards' names by group."""
+        self.close()
         for name, counts in self._counts.items():
             kind = "<u4" if counts.max(initial=0) < 2**32 else "<u8"
             (self._staging / f"{name}.counts").write_bytes(counts.astype(kind).tobytes())
-        return {name: {unit: getattr(w, unit) for unit in UNITS} for name, w in self._writers.items()}
+        totals = {name: {unit: getattr(w, unit) for unit in UNITS} for name, w in self._writers.items()}
+        return totals, {name: writer.names for name, writer in self._writers.items()}
 
 
 def groups_of(hashes: NDArray[np.uint64], task: Task) -> Integers:
@@ -217,15 +207,11 @@ def groups_of(hashes: NDArray[np.uint64], task: Task) -> Integers:
 
 def _chunks(documents: Iterator[Document]) -> Iterator[list[Document]]:
     """Groups of documents of about a million characters."""
-    chunk: list[Document] = []
-    size = 0
     for document in documents:
-        chunk.append(document)
-        size += len(document.text)
-        if size >= _CHUNK:
-            yield chunk
-            chunk, size = [], 0
-    if chunk:
+        chunk, size = [document], len(document.text)
+        while size < _CHUNK and (following := next(documents, None)):
+            chunk.append(following)
+            size += len(following.text)
         yield chunk
 
 

@@ -15,6 +15,8 @@ import torch
 
 from albert_cli import console, machine, store
 from albert_cli.counting import costs
+from albert_cli.data.pairs import examples_per_pass
+from albert_cli.data.shards import TokenCorpus
 from albert_cli.errors import CheckpointError
 from albert_cli.model import hub
 from albert_cli.ranks import Group
@@ -141,7 +143,7 @@ def _full_sized(job: PretrainingJob, **train: Any) -> PretrainingJob:
 
 
 def arithmetic(
-    recipe: PretrainRecipe, corpus_tokens: int, out: Path, device: torch.device, group: Group
+    recipe: PretrainRecipe, corpus: TokenCorpus, out: Path, device: torch.device, group: Group
 ) -> dict[str, Any]:
     """What a run would do: shapes, tokens, memory and disk."""
     train, total = recipe.train, recipe.schedule.total_steps
@@ -157,8 +159,8 @@ def arithmetic(
         "sequences_per_micro_batch": recipe.micro_batch,
         **({"tokens_per_micro_batch_at_most": recipe.batch.tokens} if recipe.batch.tokens else {}),
         "tokens_per_step_at_most": train.batch_size * length,
-        "corpus_tokens": corpus_tokens,
-        "passes_over_corpus": round(recipe.sequences * length / max(corpus_tokens, 1), 2),
+        "corpus_tokens": corpus.tokens,
+        "passes_over_corpus": round(recipe.sequences / examples_per_pass(corpus, recipe.data), 2),
         **memory_needed(recipe, device, recipe.micro_batch),
         "memory_bytes_free": capacity.free(device),
         "checkpoint_bytes": kept,

@@ -132,7 +132,7 @@ class Pretraining:
     def plan(self, out: Path, budget: float | None) -> dict[str, Any]:
         """What a run would do; the arithmetic is printed before anything is measured, unless as JSON."""
         self.resolve(out, "auto", budget)
-        found = plan.arithmetic(self.recipe, self.text.train.tokens, out, self.device, self.group)
+        found = plan.arithmetic(self.recipe, self.text.train, out, self.device, self.group)
         console.emit_part(plan.plan_text(found))
         return found | plan.speed(self.recipe, self.device, self.group, self.new_job)
 

@@ -19,6 +19,7 @@ RULES = [
     PairSettings(),
     PairSettings(max_seq_length=64, sentence_loss="nsp", short_sequence_probability=0.5),
     PairSettings(max_seq_length=16, sentence_loss="none", whole_word=False, max_predictions=2),
+    PairSettings(max_seq_length=512, short_documents="once"),
 ]
 
 
@@ -66,12 +67,13 @@ def test_a_sequence_is_cls_a_sep_b_sep(rules: PairSettings) -> None:
         assert len(expected) <= rules.max_seq_length
 
 
-def test_memory_does_not_grow_with_the_corpus() -> None:
+@pytest.mark.parametrize("rules", [RULES[1], RULES[3]])
+def test_memory_does_not_grow_with_the_corpus(rules: PairSettings) -> None:
     def peak(documents: int) -> int:
         corpus = text_like_corpus(documents)
-        batch(corpus, VOCABULARY, RULES[1], 0, np.arange(64))
+        batch(corpus, VOCABULARY, rules, 0, np.arange(64))
         tracemalloc.start()
-        batch(corpus, VOCABULARY, RULES[1], 0, np.arange(64))
+        batch(corpus, VOCABULARY, rules, 0, np.arange(64))
         most = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         return most

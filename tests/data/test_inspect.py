@@ -12,9 +12,9 @@ import pytest
 from albert_cli import store
 from albert_cli.data.batches import PairSettings, batch, original_ids
 from albert_cli.data.build import build
+from albert_cli.data.describe import length_statistics, sample_statistics
 from albert_cli.data.examples import decode
 from albert_cli.data.shards import TokenCorpus
-from albert_cli.data.statistics import length_statistics, sample_statistics
 from albert_cli.data.tokenise import BuildSettings
 from albert_cli.errors import CheckpointError
 from albert_cli.inspect import describe
@@ -93,6 +93,18 @@ def test_the_sample_shows_the_rates_that_the_settings_ask_for() -> None:
     assert facts["label_1_share"] == pytest.approx(0.5, abs=0.07)
     assert facts["ngram_share"] == pytest.approx(facts["ngram_expected"], abs=0.08)
     assert facts["one_segment_share"] == 0
+
+
+def test_the_sample_says_how_often_short_documents_are_drawn() -> None:
+    corpus, vocabulary = numbered_corpus([[[5, 5]] * 60, [[500]] * 20]), FakeVocabulary()
+    for rules, draws, examples in (
+        (PairSettings(103), 0.1, 106),
+        (PairSettings(103, short_documents="once"), 1.0, 160),
+        (PairSettings(13), None, 1060),
+    ):
+        found = sample_statistics(corpus, vocabulary, rules, 0)
+        assert found["short_documents"] == pytest.approx(0.75 if draws else 0, abs=0.03)
+        assert (found["short_document_draws"], found["examples_per_pass"]) == (draws, examples)
 
 
 def test_a_vocabulary_is_described(small_vocabulary: Path) -> None:

@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import hashlib
+from dataclasses import astuple
+from unittest.mock import patch
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -90,7 +94,7 @@ def test_every_token_is_drawn_about_equally_often() -> None:
     corpus = numbered_corpus([[[5] * 400], [[5] * 400]])
     rules = PairSettings(43, short_sequence_probability=0)
     passes = 60
-    index = np.arange(passes * examples_per_pass(corpus.tokens, 43))
+    index = np.arange(passes * examples_per_pass(corpus, rules))
     pairs = draw_pairs(corpus, index, rules, 1)
     seen = np.zeros(corpus.tokens + 1, np.int64)
     for start, stop in ((pairs.a_start, pairs.a_stop), (pairs.b_start, pairs.b_stop)):
@@ -107,8 +111,8 @@ def test_every_token_is_drawn_about_equally_often() -> None:
 @given(shards=st.lists(st.lists(document, min_size=1, max_size=3), min_size=1, max_size=2), loss=losses)
 def test_every_sentence_is_drawn_sooner_or_later(shards: list[list[list[int]]], loss: str) -> None:
     corpus = numbered_corpus(shards)
-    index = np.arange(200 * examples_per_pass(corpus.tokens, 16))
-    pairs = draw_pairs(corpus, index, PairSettings(16, sentence_loss=loss), 0)  # type: ignore[arg-type]
+    rules = PairSettings(16, sentence_loss=loss)  # type: ignore[arg-type]
+    pairs = draw_pairs(corpus, np.arange(200 * examples_per_pass(corpus, rules)), rules, 0)
     seen = np.zeros(corpus.tokens + 1, np.int64)
     for start, stop in ((pairs.a_start, pairs.a_stop), (pairs.b_start, pairs.b_stop)):
         np.add.at(seen, start, 1)
@@ -116,6 +120,54 @@ def test_every_sentence_is_drawn_sooner_or_later(shards: list[list[list[int]]], 
     times = np.cumsum(seen)[:-1]
     starts = np.cumsum([0, *(n for documents in shards for d in documents for n in d)])[:-1]
     assert (np.add.reduceat(times, starts) > 0).all()
+
+
+@given(
+    shards=corpora, again=st.booleans(), length=st.integers(5, 300), block=st.integers(1, 4), seed=st.integers(0, 99)
+)
+def test_a_pass_draws_every_short_document_once(
+    shards: list[list[list[int]]], again: bool, length: int, block: int, seed: int
+) -> None:
+    corpus = numbered_corpus(shards)
+    if again:  # a text of weight two: its shards are named twice
+        corpus = TokenCorpus([*corpus.shards, *corpus.shards])
+    stride, rules = length - 3, PairSettings(length, sentence_loss="none", short_documents="once")
+    tokens = np.array([sum(document) for documents in shards for document in documents] * (1 + again))
+    starts = np.cumsum(tokens) - tokens
+    with patch("albert_cli.data.shards._BLOCK", block):
+        size = examples_per_pass(corpus, rules)
+        assert size == -(-np.maximum(tokens, stride).sum() // stride)
+        for turn in range(3):
+            pairs = draw_pairs(corpus, np.arange(size) + turn * size, rules, seed)
+            times = np.bincount(np.searchsorted(starts, pairs.a_start, "right") - 1, minlength=tokens.size)
+            assert (times >= np.maximum(tokens // stride, 1)).all()
+            over = times - np.maximum(-(-tokens // stride), 1)
+            assert over.max() <= 1 and (over == 1).sum() <= 1, "where the last stride laps over the first"
+            if (tokens <= stride).all():
+                assert (times == 1).all()
+
+
+@given(shards=corpora, least=st.integers(1, 300), block=st.integers(1, 4))
+def test_a_short_document_is_stretched_evenly(shards: list[list[list[int]]], least: int, block: int) -> None:
+    corpus = numbered_corpus(shards)
+    with patch("albert_cli.data.shards._BLOCK", block):
+        drawn = corpus.at(np.arange(corpus.stretched(least)[-1]), least)
+    assert (np.diff(drawn) >= 0).all()
+    times = np.bincount(drawn, minlength=corpus.tokens)
+    for tokens in (sum(document) for documents in shards for document in documents):
+        own, times = times[:tokens], times[tokens:]
+        assert own.sum() == max(tokens, least) and own.max() - own.min() <= 1
+    assert not times.size
+
+
+def test_by_length_every_seed_draws_what_it_always_drew() -> None:
+    lengths = [
+        [[1 + (7 * d + 3 * s + k) % 23 for s in range(1 + (5 * d + k) % 9)] for d in range(12)] for k in range(3)
+    ]
+    for loss, seen in (("sop", "3f09f61c82a9f23c"), ("nsp", "4f53650bd759912f"), ("three-way", "9e6c873c35bb1920")):
+        rules = PairSettings(64, sentence_loss=loss)  # type: ignore[arg-type]
+        pairs = astuple(draw_pairs(numbered_corpus(lengths), np.arange(2000), rules, 7))
+        assert hashlib.sha256(np.stack(pairs).astype("<i8").tobytes()).hexdigest()[:16] == seen
 
 
 def test_one_pass_starts_once_in_every_stride() -> None:
@@ -205,6 +257,7 @@ def test_an_example_does_not_depend_on_its_batch(index: list[int], seed: int) ->
         {"masked_lm_probability": 0.0},
         {"max_predictions": -1},
         {"ngram": 0},
+        {"short_documents": "twice"},
     ],
 )
 def test_impossible_settings_are_refused_by_name(wrong: dict[str, object]) -> None:

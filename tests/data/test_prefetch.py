@@ -16,7 +16,8 @@ from albert_cli.data.prefetch import prefetch
 from tests.data.synthetic import FakeVocabulary, concatenate, text_like_corpus
 from tests.data.test_batches import assert_equal
 
-CORPUS, VOCABULARY, RULES = text_like_corpus(60, shards=3), FakeVocabulary(), PairSettings(64)
+CORPUS, VOCABULARY = text_like_corpus(60, shards=3), FakeVocabulary()
+RULES = PairSettings(512, short_documents="once")
 
 
 def draw(step: int) -> PackedBatch:

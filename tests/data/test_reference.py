@@ -11,7 +11,8 @@ Different on purpose, each with a test here or in the module named:
 - a sequence at the end of its document grows backwards (test_pairs); the generator leaves a short remainder;
 - a chunk is never one long sentence where the document has another (test_pairs);
 - sequences start at random tokens, the same number a pass everywhere (test_pairs), so a document shorter than
-  a sequence is drawn in proportion to its length; the generator visits every document once a pass;
+  a sequence is drawn in proportion to its length unless `short_documents` is "once"; the generator visits every
+  document once a pass;
 - truncation takes a uniform share from the front (test_pairs), the generator a coin's; the lengths agree;
 - a next-sentence negative is always from another document (test_pairs); its unused sentences come in other
   passes, where the generator puts them back;

@@ -20,9 +20,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from albert_cli import store
-from albert_cli.data.build import build
+from albert_cli.data.build import build, plan
 from albert_cli.data.merge import summary
-from albert_cli.data.plan import plan
 from albert_cli.data.shards import Shard, TokenCorpus
 from albert_cli.data.tokenise import BuildSettings, clean_tidy
 from albert_cli.errors import BusyError, CheckpointError, ConfigError
