@@ -5,7 +5,6 @@ The same numbers give the same bytes. matplotlib is imported when the first draw
 
 from __future__ import annotations
 
-import hashlib
 import html
 import io
 import itertools
@@ -30,7 +29,6 @@ _VARIABLES = {_INK: "--ink", _MUTED: "--muted", _RULE: "--rule"} | {
 }
 _STYLE: Any = {  # (matplotlib's stubs spell out the keys of their own release)
     "svg.fonttype": "none",
-    "svg.hashsalt": "albert",
     "text.parse_math": False,
     "font.size": 11,
     "axes.edgecolor": _RULE,
@@ -296,7 +294,7 @@ def _draw(draw: Any, describes: str, size: tuple[float, float] = (5.4, 3.1), **e
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    with rc_context(_STYLE):
+    with rc_context(_STYLE | {"svg.hashsalt": clean(describes)}):  # of which it makes ids, unique on the page
         figure = Figure(size)
         figure.subplots_adjust(**{"left": 0.115, "right": 0.985, "top": 0.97, "bottom": 0.15} | edges)
         draw(figure.add_subplot())
@@ -309,13 +307,8 @@ def _draw(draw: Any, describes: str, size: tuple[float, float] = (5.4, 3.1), **e
 def _inline(svg: str, describes: str) -> Drawing:
     """matplotlib's file as an element of the page: no prologue, no styles or ids, the page's colours."""
     body = svg[svg.index("<svg") :]
-    body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
-    body = re.sub(r"<style.*?</style>", "", body, flags=re.DOTALL)
-    # Ids are kept only where something refers to them, and made unique on the page.
-    referenced = set(re.findall(r'(?:xlink:href="#|url\(#)([^")]+)', body))
-    prefix = f"d{hashlib.sha256(describes.encode('utf-8', 'replace')).hexdigest()[:8]}-"
-    body = re.sub(r' id="([^"]+)"', lambda m: f' id="{prefix}{m[1]}"' if m[1] in referenced else "", body)
-    body = re.sub(r'(xlink:href="#|url\(#)', rf"\g<1>{prefix}", body)
+    body = re.sub(r"<(metadata|style).*?</\1>", "", body, flags=re.DOTALL)
+    body = re.sub(r' id="[\w.]+_\d+"', "", body)  # of axes, ticks and texts, to which nothing refers
     body = re.sub(r"font-family: [^;\"]*;? ?", "", body)
     for stand_in, variable in _VARIABLES.items():
         body = body.replace(stand_in, f"var({variable})")

@@ -170,7 +170,7 @@ def test_same_directories_same_bytes(workspace: Path, tmp_path: Path) -> None:
 
 
 def test_nothing_is_loaded_and_nothing_runs(workspace: Path, tmp_path: Path) -> None:
-    store.write_json(workspace / "examples.json", {"title": "Examples", "rows": [{"text": "a", "n": 1}]})
+    store.write_json(workspace / "examples.json", {"title": "Examples", "rows": [{"text": "a"}]})
     build([workspace], tmp_path / "report.html")
     text = (tmp_path / "report.html").read_text()
     page = Page(text)
@@ -192,9 +192,8 @@ def test_markup_in_every_label_is_escaped(tmp_path: Path) -> None:
         root / "a", [0.5, 0.6], task=HOSTILE, metric=HOSTILE, label=HOSTILE, baselines={HOSTILE: 0.4},
         versions={HOSTILE: HOSTILE}, checkpoint=HOSTILE, recipe=HOSTILE, data=HOSTILE,
     )  # fmt: skip
-    rows = [{HOSTILE: HOSTILE, "list": [[HOSTILE, 0.5]], "object": {HOSTILE: HOSTILE}}]
-    store.write_json(root / "examples.json", {"title": HOSTILE, "text": HOSTILE, "rows": rows})
-    build([root], tmp_path / "report.html", title=HOSTILE)
+    store.write_json(root / "examples.json", {"title": HOSTILE, "rows": [{HOSTILE: HOSTILE}]})
+    build([root], tmp_path / "report.html")
     text = (tmp_path / "report.html").read_text()
     page = Page(text)
     assert "script" not in page.elements and "<script" not in text
@@ -211,21 +210,14 @@ def test_any_text_survives_on_a_page(text: str) -> None:
     assert f"({2 * printable.encode('utf-8', 'replace').decode()})" in page.text
 
 
-def test_examples_may_be_objects_lists_or_values(tmp_path: Path) -> None:
-    root = tmp_path / "work"
-    root.mkdir()
-    for name, rows in (
-        ("a", [{"x": 0.25}, {"y": [["item", 0.5]]}]),
-        ("b", [["one", None], ["two"]]),
-        ("c", ["plain"]),
-    ):
-        (root / name).mkdir()
-        store.write_json(root / name / "examples.json", {"title": f"Table {name}", "rows": rows})
-    said = build([root], tmp_path / "report.html")
-    text = Page((tmp_path / "report.html").read_text()).text
-    assert said.examples == 3
-    for shown in ("Table a", "0.25", "item 0.50", "two", "plain"):
-        assert shown in text
+def test_every_table_of_examples_is_shown(tmp_path: Path) -> None:
+    for name, rows in (("a", [{"sentence": "one [MASK]", "word": "day"}, {"guesses": "two"}]), ("b", [])):
+        (tmp_path / name).mkdir()
+        store.write_json(tmp_path / name / "examples.json", {"title": f"Table {name}", "rows": rows})
+    said = build([tmp_path], None, markdown=tmp_path / "report.md")
+    assert said.examples == 2
+    text = (tmp_path / "report.md").read_text()
+    assert "| sentence | word | guesses |" in text and "|  |  | two |" in text and "Table b" not in text
 
 
 def test_a_single_fine_tuning_run_is_enough(tmp_path: Path) -> None:
