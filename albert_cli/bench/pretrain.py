@@ -59,7 +59,7 @@ class Options:
 
 
 def run(name: str, options: Options) -> dict[str, Any]:
-    """Measure; raises `ConfigError` for a recipe, a device or a peer that cannot be."""
+    """Measure; raises `ConfigError` for a recipe, a device or a peer that cannot be used."""
     device = choose_device(options.device)
     with process_group(device.type) as group:
         if options.against and group.world_size > 1:

@@ -29,20 +29,18 @@ class Pretraining:
 
     name: str
     training: Mapping[str, Points]  # (step, value)
-    heldout: Mapping[str, Points]
+    heldout: Mapping[str, Mapping[str, Points]]  # by corpus: "" for the held-out text, then those scored beside it
     recipe: Recipe
-    unigram_entropy: float | None  # nats a token, of the held-out text
     checkpoints: Mapping[str, str]  # fingerprint -> "step 3,000"
     data: str = ""  # fingerprint of the data directory
 
-    @property
-    def further(self) -> list[str]:
-        """Names of the corpora that were scored beside the held-out text (`NAME/mlm_loss`)."""
-        return [key.removesuffix("/mlm_loss") for key in self.heldout if key.endswith("/mlm_loss")]
+    def points(self, name: str, corpus: str = "") -> Points:
+        """The held-out values of a figure."""
+        return self.heldout.get(corpus, {}).get(name, [])
 
-    def last(self, name: str) -> float | None:
-        """The last held-out value of a figure, or None."""
-        points = self.heldout.get(name)
+    def last(self, name: str, corpus: str = "") -> float | None:
+        """The last of them, or None."""
+        points = self.points(name, corpus)
         return points[-1][1] if points else None
 
 
@@ -112,7 +110,7 @@ class Evaluation:
 
     @property
     def control(self) -> int:
-        """0 for a model; of a control how little it began with: 1 for the weights at step 0, 2 for random ones."""
+        """0 for a model, 1 for the weights that its pretraining began with, 2 for random ones."""
         names = {self.record.initial, self.record.checkpoint}
         return next((rank for rank, name in enumerate(CONTROLS, start=1) if name in names), 0)
 
@@ -205,7 +203,11 @@ def curves(path: Path) -> tuple[dict[str, Points], dict[str, Points]]:
 
 
 def _read_pretraining(path: Path, name: str) -> Pretraining:
-    training, heldout = curves(path)
+    training, scored = curves(path)
+    heldout: dict[str, dict[str, Points]] = {"": {}}
+    for key, points in scored.items():
+        corpus, _, figure = key.rpartition("/")
+        heldout.setdefault(corpus, {})[figure] = points
     checkpoints: dict[str, str] = {}
     parents: dict[str, str] = {}
     for step in sorted(path.glob("step-*")):
@@ -218,9 +220,8 @@ def _read_pretraining(path: Path, name: str) -> Pretraining:
             digits = step.name.removeprefix("step-")
             checkpoints[manifest.fingerprint()] = f"step {int(digits):,}" if digits.isdecimal() else step.name
             parents |= manifest.parents
-    entropy = next((value for _, value in heldout.get("unigram_entropy", [])), None)
     recipe = store.read_toml(path / "recipe.toml") if (path / "recipe.toml").is_file() else {}
-    return Pretraining(name, training, heldout, recipe, entropy, checkpoints, parents.get("data", ""))
+    return Pretraining(name, training, heldout, recipe, checkpoints, parents.get("data", ""))
 
 
 def _read_evaluations(paths: Sequence[Path], checkpoints: Mapping[str, str]) -> list[Evaluation]:

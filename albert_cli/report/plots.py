@@ -89,7 +89,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Trend:
-    """Scores by a count with a line through their medians: a model's in its colour, or a baseline's, broken."""
+    """Scores by a count, with a line through their medians: coloured for a model, broken for a baseline."""
 
     label: str
     scores: Mapping[float, Sequence[float]]
@@ -135,10 +135,9 @@ def curves(
         axes.margins(x=0.02, y=0.12)
         for level in levels:
             axes.axhline(scale * level.value, color=_MUTED, linestyle=(0, (4, 3)), linewidth=1.1)
-            axes.annotate(
-                level.label, (0.99, scale * level.value), (0, 4), xycoords=("axes fraction", "data"),
-                textcoords="offset points", ha="right", color=_MUTED, size=10,
-            )  # fmt: skip
+            _write(
+                axes, level.label, (0.99, scale * level.value), (0, 4), ("axes fraction", "data"), _MUTED, ha="right"
+            )
         if from_zero:
             axes.set_ylim(bottom=0)
         axes.set_xlabel(x_label)
@@ -158,9 +157,7 @@ def bars(labels: Sequence[str], shares: Sequence[float], expected: Sequence[floa
             axes.plot([place - 0.4, place + 0.4], [100 * share] * 2, color=colour(2), linewidth=2.4)
         for place, top in enumerate(tops):
             above = max(top, 100 * expected[place]) if expected else top
-            axes.annotate(
-                f"{top:.1f}", (place, above), (0, 4), textcoords="offset points", ha="center", color=_INK, size=10
-            )
+            _write(axes, f"{top:.1f}", (place, above), (0, 4))
         axes.set_xticks(places, labels, size=9 if len(labels) > 6 else 11)  # else neighbours would touch
         axes.margins(y=0.14)
 
@@ -223,11 +220,7 @@ def marked(marks: Sequence[Mark], *, describes: str, x_label: str) -> Drawing:
         # Labels of neighbours stand above and below by turns, so that they do not hide each other.
         for place, mark in enumerate(sorted(marks, key=lambda mark: mark.x)):
             axes.plot([mark.x], [mark.y], marker="o", markersize=7, color=colour(mark.series), markeredgewidth=0)
-            beside = (0, -15 if place % 2 else 7)
-            axes.annotate(
-                _shortened(mark.label), (mark.x, mark.y), beside, textcoords="offset points", ha="center",
-                color=_INK, size=10,
-            )  # fmt: skip
+            _write(axes, _shortened(mark.label), (mark.x, mark.y), (0, -15 if place % 2 else 7))
         axes.set_xscale("log")
         axes.margins(x=0.2, y=0.2)
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
@@ -287,6 +280,13 @@ def _name_ends(axes: Axes, ends: Sequence[tuple[float, float, str, str]], height
 
 
 # ---------------------------------------------------------------- how
+
+
+def _write(
+    axes: Axes, text: str, at: tuple[float, float], offset: tuple[float, float], coordinates: Any = "data",
+    ink: str = _INK, ha: str = "center",
+) -> None:  # fmt: skip
+    axes.annotate(text, at, offset, xycoords=coordinates, textcoords="offset points", ha=ha, color=ink, size=10)
 
 
 def _draw(draw: Any, describes: str, size: tuple[float, float] = (5.4, 3.1), **edges: float) -> Drawing:

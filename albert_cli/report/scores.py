@@ -42,7 +42,7 @@ def by_task(evaluations: Group) -> list[Group]:
 
 
 def facts(evaluations: Group, most: int) -> list[Fact]:
-    """The best median of up to `most` tasks with what it stands beside; widest above the next lower first."""
+    """The best medians of up to `most` tasks beside the others, the widest lead first."""
 
     def gap(group: Group) -> float:
         below = [e.median for e in group if e.control] + list(_baselines(group).values())
@@ -249,9 +249,8 @@ def _of_counts(group: Group, series: Series) -> list[Block]:
     )
     described = f"{_name(group)}, by number of labelled examples. {words}"
     drawing = plots.trends(trends, describes=described, x_label="labelled examples")
-    verdicts = [
-        _verdict(name, found) for name in dict.fromkeys(e.model for e in group if not (e.control or e.is_ensemble))
-    ]
+    alone = dict.fromkeys(e.model for e in group if not (e.control or e.is_ensemble))
+    verdicts = [Paragraph(verdict) for name in alone if (verdict := _verdict(name, found))]
     counts = sorted({n for of in found.values() for n in of})
     rows: list[list[Text]] = []
     for name, of in found.items():
@@ -263,7 +262,7 @@ def _of_counts(group: Group, series: Series) -> list[Block]:
             row.append((Span(percent(medians[name][n]), look), *beside) if seeds else "–")
         rows.append(row)
     table = Table(["labelled examples", *(f"{n:,.0f}" for n in counts)], rows)
-    return [Figure(drawing, _name(group)), *(Paragraph(verdict) for verdict in verdicts if verdict), table]
+    return [Figure(drawing, _name(group)), *verdicts, table]
 
 
 def _verdict(model: str, found: Mapping[str, _ByCount]) -> str:
