@@ -16,15 +16,12 @@ from typing import Any, Final
 
 import torch
 
-from albert_cli import __version__, config, console, store
-from albert_cli.bench import correctness, harness, kernels, memory, pretrain, step, stream
+from albert_cli import __version__, console, store
+from albert_cli.bench import correctness, harness, kernels, memory, pretrain, step
 from albert_cli.counting import costs
-from albert_cli.data.shards import TokenCorpus
 from albert_cli.errors import AlbertError, ConfigError
 from albert_cli.model.config import ModelConfig
-from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.device import choose_device
-from albert_cli.training.pretrain_recipe import resolve
 
 SIZES: Final = ("base", "large", "xlarge", "xxlarge")
 LENGTHS: Final = (128, 512)
@@ -139,11 +136,8 @@ def _let_go() -> None:
 
 
 def _model(size: str, options: Options) -> ModelConfig:
-    overrides = (*_NO_DROPOUT, *options.overrides)
-    asked = config.override(config.read_recipe(_recipe(size)), overrides).get("model", {}).get("vocab_size")
-    if options.data:
-        asked = Vocabulary.load(TokenCorpus.open(Path(options.data)).vocabulary_dir).size
-    return resolve(_recipe(size), overrides, asked or stream.VOCABULARY).model
+    recipe, _, _ = pretrain.prepare(_recipe(size), _asked(size, LENGTHS[0], options, LENGTHS[0]))
+    return recipe.model
 
 
 def _recipe(size: str) -> str:
