@@ -44,10 +44,9 @@ def is_terminal() -> bool:
     return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
 
 
-def has_colour(stream: object = None) -> bool:
-    """Whether to colour text on `stream` (stdout by default): a terminal, and no `NO_COLOR`."""
-    isatty = getattr(stream or sys.stdout, "isatty", lambda: False)
-    return bool(isatty()) and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+def has_colour() -> bool:
+    """Whether to colour text on stdout: a terminal, and no `NO_COLOR`."""
+    return sys.stdout.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
 
 
 def note(text: str) -> None:

@@ -74,7 +74,7 @@ def describe(
 
 
 def _place(directory: Path, recipe: str | None, seed: int | None, step: int) -> Place:
-    """Where a recipe's step begins, or that of the defaults."""
+    """Where the examples of `step` begin, as the recipe or the defaults draw them."""
     if recipe is None:
         size = TrainSettings().batch_size
         return Place(PairSettings(), seed or 0, step, size, step * size)

@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from typing_extensions import TypedDict
 
 from albert_cli import console, machine, store
 from albert_cli.cli.app import invoke
@@ -66,10 +65,6 @@ FULL = Scale("docs:", 4000, 40_000, "mini/docs", "80s", 8, 0.25, 2_000, {"125": 
 SMOKE = Scale("docs:stdlib", 1500, 10_000, "mini/docs", "10s", 5, 0.5, 1_000, {"125": 4, "500": 2}, runs=2)
 
 
-class _Done(TypedDict):
-    seconds: float
-
-
 def run(out: Path, *, smoke: bool = False, device: str = "auto") -> dict[str, Any]:
     """Walk the road into `out`; finished stages are not repeated. Returns what `--json` prints."""
     scale, started = SMOKE if smoke else FULL, time.monotonic()
@@ -103,9 +98,7 @@ def run(out: Path, *, smoke: bool = False, device: str = "auto") -> dict[str, An
         _albert("report", out, "--out", report)
         scores = {count: _compared(evaluation) for count, evaluation in evaluations.items()}
         before = out / "quickstart.json"  # a repetition finds everything done; the first run's time is the time
-        seconds = (
-            store.read_record(before, _Done)["seconds"] if before.is_file() else round(time.monotonic() - started, 1)
-        )
+        seconds = store.read_json(before)["seconds"] if before.is_file() else round(time.monotonic() - started, 1)
         result = {
             "corpus": facts,
             "pretraining": pretrained,
@@ -192,7 +185,7 @@ def _largest_packages(documents: Sequence[Document], count: int) -> list[str]:
 
 
 def _tables(heldout: Sequence[Document], names: Sequence[str], scale: Scale) -> dict[str, list[tuple[str, str]]]:
-    """(sentence, package) rows for training and test, from different modules, as even over the classes as may be."""
+    """(sentence, package) rows for training and test, from different modules, as balanced as possible."""
     words = sorted({w for n in names for w in (n, *_ALIASES.get(n, []))}, key=len, reverse=True)
     # A package's name, its alias, and dotted paths below either.
     named = re.compile(rf"\b(?:{'|'.join(map(re.escape, words))})\b(?:\.\w+)*", re.IGNORECASE)
@@ -208,21 +201,14 @@ def _tables(heldout: Sequence[Document], names: Sequence[str], scale: Scale) -> 
                 pools[split][_package(d)].append(masked)
     tables = {}
     for split, by_name in pools.items():
-        each = _even(sorted(map(len, by_name.values())), wanted[split])
+        sizes = list(map(len, by_name.values()))
+        # The cap on each class with which all together give as many as are wanted.
+        each = next((n for n in range(max(sizes)) if sum(min(size, n) for size in sizes) >= wanted[split]), max(sizes))
         rows = []
         for name, pool in by_name.items():
             rows += [(s, name) for s in sorted(pool, key=lambda s: text_share(f"{split} {s}"))[:each]]
         tables[split] = sorted(rows, key=lambda row: text_share(f"order {row[0]}"))
     return tables
-
-
-def _even(sizes: Sequence[int], wanted: int) -> int:
-    """The most a class may give so that the classes together give about `wanted`; `sizes` ascend."""
-    for number, size in enumerate(sizes):
-        rest = wanted - sum(sizes[:number])
-        if size * (len(sizes) - number) >= rest:
-            return -(-rest // (len(sizes) - number))
-    return sizes[-1]
 
 
 # ---------------------------------------------------------------- what it learnt
@@ -244,7 +230,7 @@ def _fill_masks(out: Path, device: str) -> list[dict[str, Any]]:
 
 
 def _masked(sentences: Sequence[str], vocabulary: Vocabulary, count: int) -> Iterator[tuple[str, str]]:
-    """The first sentences with a word masked that is a single token, so that one guess can be right; and the word."""
+    """The first sentences with one word masked, and the word: a single token, so that one guess can be right."""
     for sentence in sentences:
         words = sentence.split()
         place = int(text_share(f"mask {sentence}") * len(words))

@@ -66,13 +66,7 @@ def write_pretraining(directory: Path, *, steps: int = 40, entropy: float | None
 def write_eval(directory: Path, scores: list[float], **more: Any) -> None:
     directory.mkdir(parents=True)
     by_seed = {str(seed): score for seed, score in enumerate(scores)}
-    record = {
-        "kind": "eval",
-        "task": "rte",
-        "metric": "accuracy",
-        "scores_by_seed": by_seed,
-        "majority": 0.527,
-    }
+    record = {"kind": "eval", "task": "rte", "metric": "accuracy", "scores_by_seed": by_seed, "majority": 0.527}
     store.write_json(directory / "results.json", record | {"steps": 800, "batch_size": 32, "lr": 3e-5} | more)
     for seed, score in by_seed.items():
         run = directory / f"run-{seed}"

@@ -9,7 +9,6 @@ import sys
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,24 +18,9 @@ from albert_cli.cli.app import report
 from tests.command import QUICK, TINY, albert, pretrained, write_table
 
 VERBS = (
-    "vocab",
-    "data",
-    "pretrain",
-    "finetune",
-    "eval",
-    "search",
-    "ensemble",
-    "params",
-    "predict",
-    "encode",
-    "fill-mask",
-    "report",
-    "inspect",
-    "quickstart",
-    "doctor",
-    "reproduce",
-    "probe",
-)
+    "vocab", "data", "pretrain", "finetune", "eval", "search", "ensemble", "params", "predict", "encode", "fill-mask",
+    "report", "inspect", "quickstart", "doctor", "reproduce", "probe",
+)  # fmt: skip
 RECIPE_VERBS = ("list", "show", "copy", "validate")
 ALL = [(verb,) for verb in VERBS] + [("recipes", verb) for verb in RECIPE_VERBS]
 
@@ -197,20 +181,6 @@ def test_predict_prints_a_line_of_json_a_text(road: Road, tmp_path: Path) -> Non
     assert all(set(value["probabilities"]) == {"good", "bad"} for value in values)
 
 
-def test_no_color_wins_over_a_terminal(road: Road, monkeypatch: pytest.MonkeyPatch) -> None:
-    from albert_cli import console
-
-    class Terminal:
-        def isatty(self) -> bool:
-            return True
-
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    assert console.has_colour(Terminal())
-    monkeypatch.setenv("NO_COLOR", "1")
-    assert not console.has_colour(Terminal())
-
-
 # ---------------------------------------------------------------- recipes
 
 
@@ -264,25 +234,6 @@ def test_a_name_that_is_nearly_right_gets_a_suggestion(arguments: tuple[str, ...
 
 # ---------------------------------------------------------------- params
 
-# Exact totals without the pooler, with it, and with both pretraining heads.
-EXACT = {
-    "bert-base": (108_490_752, 109_081_344, 109_705_010),
-    "bert-large": (333_557_760, 334_607_360, 335_691_058),
-    "bert-xlarge": (1_271_095_296, 1_275_291_648, 1_279_526_194),
-    "albert-base": (11_092_992, 11_683_584, 11_813_810),
-    "albert-large": (16_634_368, 17_683_968, 17_847_474),
-    "albert-xlarge": (54_528_512, 58_724_864, 59_021_490),
-    "albert-xxlarge": (205_814_272, 222_595_584, 223_158_450),
-}
-
-
-def test_params_counts_the_seven_presets_exactly() -> None:
-    models: list[dict[str, Any]] = json.loads(albert("params", "--json").out)["models"]
-    assert {m["name"]: (m["without_pooler"], m["with_pooler"], m["total"]) for m in models} == EXACT
-    assert all(sum(m["parts"].values()) == m["total"] for m in models)
-    figures = [m["paper"]["figure"] for m in models]
-    assert figures == [108, 334, 1270, 12, 18, 60, 235]
-
 
 def test_params_counts_what_a_checkpoint_holds(road: Road) -> None:
     from safetensors import safe_open
@@ -296,7 +247,7 @@ def test_params_counts_what_a_checkpoint_holds(road: Road) -> None:
     assert json.loads(albert("params", road.run, "--json").out)["models"][0]["total"] == stored
 
 
-# ---------------------------------------------------------------- inspect and doctor
+# ---------------------------------------------------------------- inspect
 
 
 def test_inspect_says_what_a_directory_is(road: Road) -> None:
@@ -310,18 +261,3 @@ def test_inspect_says_what_an_evaluation_found(road: Road, tmp_path: Path) -> No
     said = json.loads(albert("inspect", tmp_path / "e", "--json").out)
     assert said["kind"] == "evaluation"
     assert said["results"]["seeds"] == [0, 1]
-
-
-def test_inspect_decodes_examples_with_the_masked_words_marked(road: Road) -> None:
-    said = albert("inspect", road.data, "--examples", 3).out
-    examples = [line for line in said.splitlines() if line.startswith("example ")]
-    assert len(examples) == 3
-    assert "[" in said.split("example ", 1)[1]
-
-
-def test_doctor_names_the_versions() -> None:
-    import torch
-
-    said = json.loads(albert("doctor", "--json").out)
-    assert said["torch"]["version"] == torch.__version__
-    assert torch.__version__ in albert("doctor").out

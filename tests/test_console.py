@@ -13,6 +13,11 @@ import pytest
 from albert_cli import console
 
 
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
 @pytest.fixture(autouse=True)
 def _plain() -> Iterator[None]:
     yield
@@ -69,10 +74,6 @@ def test_progress_in_a_log_is_a_line_now_and_then(
 
 
 def test_progress_on_a_terminal_is_a_bar_that_goes_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")
@@ -84,15 +85,13 @@ def test_progress_on_a_terminal_is_a_bar_that_goes_away(monkeypatch: pytest.Monk
 
 
 def test_colour_is_for_terminals_that_want_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
-    assert console.has_colour(Terminal()) and not console.has_colour(io.StringIO())
+    assert not console.has_colour()
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    assert console.has_colour()
     monkeypatch.setenv("NO_COLOR", "")
-    assert not console.has_colour(Terminal())
+    assert not console.has_colour()
 
 
 def test_a_table_is_aligned() -> None:

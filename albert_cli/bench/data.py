@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -120,9 +119,8 @@ def _corpus(ids: Any, lengths: Any, sizes: Any) -> TokenCorpus:
 
 
 def drawing(
-    corpus: TokenCorpus, vocabulary: Vocabulary, lengths: Sequence[int] = (128, 512),
-    settings: PairSettings | None = None, seconds: float = 1.0,
-) -> dict[str, Any]:  # fmt: skip
+    corpus: TokenCorpus, vocabulary: Vocabulary, lengths: Sequence[int] = (128, 512), seconds: float = 1.0
+) -> dict[str, Any]:
     """Draw packed batches for about `seconds` a figure; one entry for each maximum length in `lengths`.
 
     sequences: of one draw; tokens_per_cpu_second: drawn by one thread, over the processor time it used;
@@ -131,38 +129,33 @@ def drawing(
     """
     found = {}
     for length in lengths:
-        rules = replace(settings or PairSettings(), max_seq_length=length)
-        found[str(length)] = _drawing(corpus, vocabulary, rules, max(1, _TOKENS // length), seconds)
-    return {"lengths": found}
+        rules, sequences = PairSettings(max_seq_length=length), max(1, _TOKENS // length)
 
+        def draw(step: int, rules: PairSettings = rules, sequences: int = sequences) -> tuple[int, int]:
+            drawn = batch(corpus, vocabulary, rules, 0, step_indices(step, sequences))
+            return drawn.ids.size, sum(part.nbytes for part in vars(drawn).values())
 
-def _drawing(
-    corpus: TokenCorpus, vocabulary: Vocabulary, rules: PairSettings, sequences: int, seconds: float
-) -> dict[str, Any]:
-    def draw(step: int) -> tuple[int, int]:
-        drawn = batch(corpus, vocabulary, rules, 0, step_indices(step, sequences))
-        return drawn.ids.size, sum(part.nbytes for part in vars(drawn).values())
-
-    draw(0)  # touches the vocabulary's tables and the pages of the shards' offsets
-    tokens = size = 0
-    began = time.process_time()
-    for step in itertools.count(1):
-        drawn, occupied = draw(step)
-        tokens, size = tokens + drawn, size + occupied
-        if (spent := time.process_time() - began) >= seconds:
-            break
-    delivered, started = 0, time.monotonic()
-    with prefetch(draw, itertools.count(1)) as batches:
-        for drawn, _ in batches:
-            delivered += drawn
-            if (waited := time.monotonic() - started) >= seconds:
+        draw(0)  # touches the vocabulary's tables and the pages of the shards' offsets
+        tokens = size = delivered = 0
+        began = time.process_time()
+        for step in itertools.count(1):
+            drawn, occupied = draw(step)
+            tokens, size = tokens + drawn, size + occupied
+            if (spent := time.process_time() - began) >= seconds:
                 break
-    return {
-        "sequences": sequences,
-        "tokens_per_cpu_second": round(tokens / spent),
-        "prefetched_tokens_per_second": round(delivered / waited),
-        "bytes_per_token": round(size / tokens, 2),
-    }
+        started = time.monotonic()
+        with prefetch(draw, itertools.count(1)) as batches:
+            for drawn, _ in batches:
+                delivered += drawn
+                if (waited := time.monotonic() - started) >= seconds:
+                    break
+        found[str(length)] = {
+            "sequences": sequences,
+            "tokens_per_cpu_second": round(tokens / spent),
+            "prefetched_tokens_per_second": round(delivered / waited),
+            "bytes_per_token": round(size / tokens, 2),
+        }
+    return {"lengths": found}
 
 
 # ---------------------------------------------------------------- shown

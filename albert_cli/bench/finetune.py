@@ -53,7 +53,7 @@ class Options:
 
 
 def run(name: str, options: Options) -> dict[str, Any]:
-    """Measure; raises `ConfigError` for a task, a model or a device that cannot be."""
+    """Measure; raises `ConfigError` for a task, a model or a device that cannot be used."""
     bench = _Bench(name, options)
     with use_threads(bench.train.threads):
         return bench.run()
@@ -97,31 +97,27 @@ class _Bench:
         torch.manual_seed(0)
         model = SequenceClassifier(self.shape, len(self.task.output_names))
         place(model, self.train, self.device)
-        precision, first = self.train.precision, self.batches[0]
+        precision, settings, first = self.train.precision, self.recipe.optimizer, self.batches[0]
         own = partial(self._own_loss, model)
-        in_turn = partial(next, map(own, cycle(self.batches)))
-        settings = self.recipe.optimizer
-        step = harness.whole_step(model, in_turn, make_optimizer(model, settings), settings.clip_norm, precision)
-        variants = {"albert": step}
+        optimizer, in_turn = make_optimizer(model, settings), partial(next, map(own, cycle(self.batches)))
+        variants = {"albert": harness.whole_step(model, in_turn, optimizer, settings.clip_norm, precision)}
         losses = {"albert": harness.without_dropout(model, partial(own, first), precision)}
         if self.options.against == "transformers":
             twin = peer.twin(model)
             for name, width in WIDTHS.items():
                 loss = partial(self._peer_loss, twin, width)
-                losses[name] = harness.without_dropout(twin, partial(loss, first), precision)
                 in_turn = partial(next, map(loss, cycle(self.batches)))
                 variants[name] = harness.plain_step(twin, in_turn, precision)
+                losses[name] = harness.without_dropout(twin, partial(loss, first), precision)
         rounds = [
             Round(int(batch.offsets[-1]), costs.batch_flops(self.shape, np.diff(batch.offsets), 0))
             for batch, _ in self.batches[harness.WARM_UP :]
         ]
-        compared = harness.compare(
-            variants, rounds, self.train.precision, self.device, self.task.title, losses=losses
-        )  # fmt: skip
+        compared = harness.compare(variants, rounds, precision, self.device, self.task.title, losses=losses)
         return {
             "task": self.task.name,
             "model": self.options.model,
-            **harness.conditions(self.device, self.train.precision),
+            **harness.conditions(self.device, precision),
             "matmul_peak_flops": compared["matmul_peak_flops"],
             "batch_size": self.train.batch_size,
             "rounds": self.options.rounds,
@@ -145,7 +141,7 @@ class _Bench:
 
 
 def text(result: Mapping[str, Any]) -> str:
-    """The result of `run` as a table, with what is to be known about it."""
+    """The result of `run` as a table with notes."""
     notes = [
         f"An example has {result['tokens_an_example']:,.1f} tokens on average, and is cut at {result['cut_to']}. The "
         "tokens are those of the examples, for everyone; nobody's padding is counted.",

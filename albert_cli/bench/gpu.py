@@ -1,4 +1,4 @@
-"""`albert bench gpu`: everything that there is to measure on a GPU, in parts of a few minutes that go on one by one.
+"""`albert bench gpu`: everything that there is to measure on a GPU, in parts of a few minutes, each kept when done.
 
 First whether the GPU computes what the CPU does; then a recipe's step by model and length, against `transformers` and
 against the goals; then variants of the same step. One JSON and one Markdown file hold what has been measured so far.
@@ -16,15 +16,12 @@ from typing import Any, Final
 
 import torch
 
-from albert_cli import __version__, config, console, store
-from albert_cli.bench import correctness, harness, kernels, memory, pretrain, step, stream
+from albert_cli import __version__, console, store
+from albert_cli.bench import correctness, harness, kernels, memory, pretrain, step
 from albert_cli.counting import costs
-from albert_cli.data.shards import TokenCorpus
 from albert_cli.errors import AlbertError, ConfigError
 from albert_cli.model.config import ModelConfig
-from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.device import choose_device
-from albert_cli.training.pretrain_recipe import resolve
 
 SIZES: Final = ("base", "large", "xlarge", "xxlarge")
 LENGTHS: Final = (128, 512)
@@ -92,7 +89,7 @@ def run(out: Path, wanted: Sequence[str], options: Options) -> Found:
         for name in names or [name for name in PARTS if parts.get(name, {"failed": ""}).get("failed") is not None]:
             console.note(f"part {list(PARTS).index(name) + 1} of {len(PARTS)}: {name}")
             begin = time.monotonic()
-            parts[name] = _attempted(lambda name=name: PARTS[name](options, device))  # type: ignore[misc]
+            parts[name] = _attempted(partial(PARTS[name], options))
             parts[name]["seconds"] = round(time.monotonic() - begin, 1)
             found["parts"] = {part: parts[part] for part in PARTS if part in parts}
             store.write_json(out / JSON, found)
@@ -116,7 +113,7 @@ def _named(part: str) -> str:
 
 
 def _attempted(measure: Callable[[], Found]) -> Found:
-    """What is measured, or why it cannot be: the GPU is another's for a while, and the other parts are to be had."""
+    """What `measure` finds, or why it failed: the other parts are still to be measured."""
     _let_go()
     try:
         return measure()
@@ -128,7 +125,7 @@ def _attempted(measure: Callable[[], Found]) -> Found:
 
 
 def _let_go() -> None:
-    """Free what was measured before holds: models in cycles, what an exception held, compiled forms."""
+    """Free what the last measurement holds: models in cycles, what an exception kept, compiled forms."""
     gc.collect()
     torch._dynamo.reset()
     if torch.cuda.is_available():
@@ -139,25 +136,15 @@ def _let_go() -> None:
 
 
 def _model(size: str, options: Options) -> ModelConfig:
-    overrides = (*_NO_DROPOUT, *options.overrides)
-    asked = config.override(config.read_recipe(_recipe(size)), overrides).get("model", {}).get("vocab_size")
-    if options.data:
-        asked = Vocabulary.load(TokenCorpus.open(Path(options.data)).vocabulary_dir).size
-    return resolve(_recipe(size), overrides, asked or stream.VOCABULARY).model
+    recipe, _, _ = pretrain.prepare(_recipe(size), _asked(size, LENGTHS[0], options, LENGTHS[0]))
+    return recipe.model
 
 
 def _recipe(size: str) -> str:
     return f"pretrain/albert-{size}"
 
 
-def _bench(
-    size: str, length: int, options: Options, tokens: int, more: Sequence[str] = (), against: str | None = None
-) -> Found:
-    _let_go()
-    return pretrain.run(_recipe(size), _own(size, length, options, tokens, more, against))
-
-
-def _own(
+def _asked(
     size: str, length: int, options: Options, tokens: int, more: Sequence[str] = (), against: str | None = None
 ) -> pretrain.Options:
     return pretrain.Options(
@@ -171,16 +158,23 @@ def _own(
     )
 
 
+def _bench(size: str, asked: pretrain.Options) -> Found:
+    _let_go()
+    return pretrain.run(_recipe(size), asked)
+
+
 def _step(size: str, length: int, options: Options) -> Found:
     """The step beside transformers'; where that does not fit, ours alone, and both at a quarter of the tokens."""
     tokens = options.tokens or _TOKENS[size]
+    alone = _asked(size, length, options, tokens)
     if options.alone:
-        return {"results": {"": _bench(size, length, options, tokens)}}
-    both = _attempted(lambda: _bench(size, length, options, tokens, against="transformers"))
-    if both.get("failed") != "out of memory":
-        return both if "failed" in both else {"results": {"": both}}
-    few = _attempted(lambda: _bench(size, length, options, tokens // 4, against="transformers"))
-    return {"results": {"": _bench(size, length, options, tokens), QUARTER: few}}
+        return {"results": {"": _bench(size, alone)}}
+    both, few = (_asked(size, length, options, n, against="transformers") for n in (tokens, tokens // 4))
+    found = _attempted(partial(_bench, size, both))
+    if found.get("failed") != "out of memory":
+        return found if "failed" in found else {"results": {"": found}}
+    quarter = _attempted(partial(_bench, size, few))
+    return {"results": {"": _bench(size, alone), QUARTER: quarter}}
 
 
 def _variants(size: str, length: int, options: Options) -> Found:
@@ -188,7 +182,7 @@ def _variants(size: str, length: int, options: Options) -> Found:
     found, tokens = {}, options.tokens or _TOKENS[size]
     for name, overrides in VARIANTS.items():
         with correctness.padded_attention(name == "padded attention"):
-            found[name] = _attempted(partial(_bench, size, length, options, tokens, overrides))
+            found[name] = _attempted(partial(_bench, size, _asked(size, length, options, tokens, overrides)))
     return {"results": found}
 
 
@@ -196,7 +190,17 @@ def _sweep(size: str, length: int, options: Options) -> Found:
     """The step by tokens of a micro-batch, up to what `batch.micro_tokens = "auto"` takes."""
     most = options.tokens or 131_072
     tokens = [most // share for share in (8, 4, 2, 1)]
-    return {"results": {f"{n:,} tokens": _attempted(partial(_bench, size, length, options, n)) for n in tokens}}
+    asked = {f"{n:,} tokens": _asked(size, length, options, n) for n in tokens}
+    return {"results": {name: _attempted(partial(_bench, size, of)) for name, of in asked.items()}}
+
+
+def _profile(size: str, options: Options) -> Found:
+    asked = _asked(size, 512, options, options.tokens or _TOKENS[size])
+    return {"profile": pretrain.profiled(_recipe(size), asked)}
+
+
+def _attention(options: Options) -> Found:
+    return {"attention": kernels.attention(choose_device(options.device), options.rounds, options.tokens or 32_768)}
 
 
 def _fine_tuning(options: Options) -> Found:
@@ -205,29 +209,18 @@ def _fine_tuning(options: Options) -> Found:
     return {"fine_tuning": step.run("albert-base", ["glue"], asked)}
 
 
-PARTS: Final[dict[str, Callable[[Options, torch.device], Found]]] = {
-    "correctness": lambda options, device: correctness.measure(_model("base", options), device),
+PARTS: Final[dict[str, Callable[[Options], Found]]] = {
+    "correctness": lambda options: correctness.measure(_model("base", options), choose_device(options.device)),
+    **{f"{size}-s{length}": partial(_step, size, length) for size in SIZES for length in LENGTHS},
     **{
-        f"{size}-s{length}": lambda options, device, size=size, length=length: _step(size, length, options)  # type: ignore[misc]
-        for size in SIZES
-        for length in LENGTHS
-    },
-    **{
-        f"variants-{size}-s{length}": lambda options, device, size=size, length=length: _variants(size, length, options)  # type: ignore[misc]
+        f"variants-{size}-s{length}": partial(_variants, size, length)
         for size, length in (("base", 128), ("base", 512), ("xxlarge", 512))
     },
-    "sweep-base-s512": lambda options, device: _sweep("base", 512, options),
-    **{
-        f"profile-{size}-s512": lambda options, device, size=size: {  # type: ignore[misc]
-            "profile": pretrain.profiled(_recipe(size), _own(size, 512, options, options.tokens or _TOKENS[size]))
-        }
-        for size in SIZES
-    },
-    "attention": lambda options, device: {
-        "attention": kernels.attention(device, options.rounds, options.tokens or 32_768)
-    },
-    "fine-tuning": lambda options, device: _fine_tuning(options),
-    "batches": lambda options, device: memory.by_trying(device),
+    "sweep-base-s512": partial(_sweep, "base", 512),
+    **{f"profile-{size}-s512": partial(_profile, size) for size in SIZES},
+    "attention": _attention,
+    "fine-tuning": _fine_tuning,
+    "batches": lambda options: memory.by_trying(choose_device(options.device)),
 }
 
 
@@ -276,7 +269,7 @@ def text(found: Mapping[str, Any], render: Callable[[Sequence[str], Sequence[Seq
 
 
 def _rows(part: str, label: str, result: Mapping[str, Any]) -> list[list[str]]:
-    """A row each step of a result of `albert bench pretrain`."""
+    """A row for each variant of a result of `albert bench pretrain`."""
     *_, size, length = part.split("-")
     if "failed" in result:
         return [[size, length, f"{label}: {result['failed']}", *[""] * (len(_HEADERS) - 3)]]

@@ -38,12 +38,12 @@ class Timing:
 
     @property
     def median(self) -> float:
-        """The middle of the seconds."""
+        """Of the seconds, which single disturbances leave alone."""
         return median(self.seconds)
 
     @property
     def minimum(self) -> float:
-        """The least of the seconds: what the machine does when nothing disturbs it."""
+        """The least of the seconds: those of a call that nothing disturbed."""
         return min(self.seconds)
 
 
@@ -54,10 +54,7 @@ class _Measured(TypedDict):
 
 
 def found_before(file: Path, conditions: Mapping[str, Any]) -> dict[str, Any]:
-    """What a bench that goes on has written so far, if anything.
-
-    Raises `ConfigError` where it was measured under other conditions.
-    """
+    """What an earlier call wrote to `file`, if anything; raises `ConfigError` where its conditions were others."""
     if not file.exists():
         return {}
     found = store.read_record(file, _Measured)
@@ -123,7 +120,7 @@ def compare(
 
 
 def conditions(device: torch.device, precision: str) -> dict[str, Any]:
-    """What a measurement was made on."""
+    """The device, the threads and the precision of a measurement."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
     return {"device": name, "threads": torch.get_num_threads(), "precision": precision}
 
@@ -169,6 +166,23 @@ def compiled(model: PretrainingModel, step: Step) -> Step:
             model.encoder.block = plain
 
     return function
+
+
+def passes(model: nn.Module, losses: Sequence[Callable[[], Tensor]], precision: str) -> Step:
+    """Forward and backward pass of each loss in turn; returns the mean of the losses."""
+    device = next(model.parameters()).device
+
+    def step() -> float:
+        total = torch.zeros((), device=device)
+        for loss in losses:
+            model.zero_grad(set_to_none=True)
+            with autocast(precision, device):
+                value = loss()
+            value.backward()  # type: ignore[no-untyped-call]
+            total += value.detach()
+        return float(total) / len(losses)
+
+    return step
 
 
 def whole_step(
@@ -219,13 +233,11 @@ def without_dropout(model: nn.Module, loss: Callable[[], Tensor], precision: str
 
 
 @contextmanager
-def evaluating(*models: nn.Module) -> Iterator[None]:
-    """While it is open, the models are in evaluation mode, and nothing keeps a gradient."""
-    for model in models:
-        model.eval()
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """While it is open, the model is in evaluation mode, and nothing keeps a gradient."""
+    model.eval()
     try:
         with torch.inference_mode():
             yield
     finally:
-        for model in models:
-            model.train()
+        model.train()

@@ -26,7 +26,7 @@ _LENGTH: Final = 512
 
 
 def profile(step: Step, device: torch.device) -> dict[str, Any]:
-    """What some steps, warm already, ask of the device, each: launches, waits, copies, milliseconds, top kernels.
+    """What a warm step asks of the device: launches, waits, copies, milliseconds, and its longest kernels.
 
     `busy`: the share of the time in which a kernel runs. On a CPU torch's own operations stand for kernels.
     """

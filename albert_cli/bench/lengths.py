@@ -19,7 +19,7 @@ from torch import Tensor
 
 from albert_cli import console, pool
 from albert_cli.bench import harness, peer
-from albert_cli.bench.step import full_batch
+from albert_cli.bench.stream import random_batch
 from albert_cli.counting import shapes
 from albert_cli.errors import ConfigError
 from albert_cli.machine import synchronize
@@ -103,7 +103,7 @@ def _measured(config: ModelConfig, form: str, length: int, options: Options, thr
 
 def _own(config: ModelConfig, form: Any, device: torch.device) -> Callable[[int], Tensor]:
     encoder = Encoder(replace(config, attention=form), pooler=False).to(device).train()
-    return lambda tokens: encoder(pack(full_batch(1, tokens, config.vocab_size), device), all_rows=True)
+    return lambda tokens: encoder(pack(random_batch([tokens], config.vocab_size), device), all_rows=True)
 
 
 def _memory(device: torch.device, *, reset: bool = False) -> int:
@@ -114,7 +114,7 @@ def _memory(device: torch.device, *, reset: bool = False) -> int:
         return torch.cuda.max_memory_allocated(device)
     status = Path("/proc/self/status")
     if not status.is_file():
-        return 0  # nothing tells a process's peak since a moment
+        return 0  # Linux alone counts a peak from a chosen moment on
     if reset:
         switch = os.open("/proc/self/clear_refs", os.O_WRONLY)
         os.write(switch, b"5")

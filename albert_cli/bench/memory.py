@@ -14,7 +14,8 @@ from torch import Tensor
 
 from albert_cli import console
 from albert_cli.bench.harness import whole_step
-from albert_cli.bench.step import full_batch, pretraining_loss
+from albert_cli.bench.step import pretraining_loss
+from albert_cli.bench.stream import random_batch
 from albert_cli.counting import costs
 from albert_cli.counting.paper import MEMORY, PRECISIONS
 from albert_cli.data.batches import PackedBatch
@@ -42,7 +43,7 @@ def measure(config: ModelConfig, batch: PackedBatch, train: TrainSettings, devic
         shape = replace(config, hidden_dropout_prob=rate, attention_probs_dropout_prob=rate)
         kept, peak, failed = None, None, ""
         try:
-            kept, peak = _measured(shape, batch, train, device)
+            kept, peak = held(shape, batch, train, device)
         except RuntimeError as error:  # out of memory among others: the times that were measured before are kept
             failed = str(error).strip().partition("\n")[0]
         found[f"dropout {rate:g}"] = {
@@ -58,19 +59,18 @@ def measure(config: ModelConfig, batch: PackedBatch, train: TrainSettings, devic
     return found
 
 
-def _measured(
-    config: ModelConfig, batch: PackedBatch, train: TrainSettings, device: torch.device
-) -> tuple[int, int | None]:
+def held(config: ModelConfig, batch: PackedBatch, train: TrainSettings, device: torch.device) -> tuple[int, int | None]:
+    """Bytes that autograd keeps for the backward pass, weights apart; and the peak of a GPU, weights included."""
     with device:  # whose own random numbers take no time
         model = PretrainingModel(config).train()
     model.encoder.checkpointing = train.checkpoint_activations
     weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
-    held: dict[int, int] = {}
+    kept: dict[int, int] = {}
 
     def keep(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in weights:
-            held[storage.data_ptr()] = storage.nbytes()
+            kept[storage.data_ptr()] = storage.nbytes()
         return tensor
 
     if device.type == "cuda":
@@ -80,9 +80,9 @@ def _measured(
         loss = pretraining_loss(model, batch, device)
     loss.backward()  # type: ignore[no-untyped-call]
     if device.type != "cuda":
-        return sum(held.values()), None
+        return sum(kept.values()), None
     own = sum(p.untyped_storage().nbytes() for p in model.parameters())
-    return sum(held.values()), torch.cuda.max_memory_allocated(device) - before + own
+    return sum(kept.values()), torch.cuda.max_memory_allocated(device) - before + own
 
 
 # ---------------------------------------------------------------- what fits, by trying
@@ -124,7 +124,8 @@ def _fits(config: ModelConfig, length: int, precision: str, device: torch.device
     try:
         with device:
             model = PretrainingModel(config).train()
-        batch, optimizer = full_batch(sequences, length, config.vocab_size), make_optimizer(model, OptimizerSettings())
+        batch = random_batch([length] * sequences, config.vocab_size)
+        optimizer = make_optimizer(model, OptimizerSettings())
         step = whole_step(model, lambda: pretraining_loss(model, batch, device), optimizer, 1.0, precision)
         step(), step()  # the second has all moments
     except torch.OutOfMemoryError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -13,7 +12,6 @@ from torch.optim import Optimizer
 from albert_cli import console
 from albert_cli.bench.harness import Step, alternate, conditions
 from albert_cli.counting import shapes
-from albert_cli.machine import synchronize
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.training.device import choose_device
@@ -38,14 +36,16 @@ def _measure(config: ModelConfig, name: str, rounds: int, device: torch.device) 
     """`times_fused_adamw` by medians; `share_of_copy`: bytes a second, of those that a plain copy moves."""
     named = random_parameters(config, device)
     total = sum(p.numel() for p in named.values())
-    bandwidth = copy_bandwidth(device, 8 * total)
+    source, target = torch.ones((2, total), device=device)
     settings = OptimizerSettings()
     optimizers = {
         "LAMB": OPTIMIZERS["lamb"](named.items(), settings),
         "AdamW": OPTIMIZERS["adamw"](named.items(), settings),
         PEER: torch.optim.AdamW(named.values(), lr=_LR, eps=1e-6, weight_decay=0.01, fused=True),
     }
-    timings = alternate({v: _step(optimizer) for v, optimizer in optimizers.items()}, rounds, device, name)
+    steps = {variant: _step(optimizer) for variant, optimizer in optimizers.items()}
+    timings = alternate(steps | {"copy": lambda: len(target.copy_(source))}, rounds, device, name)
+    bandwidth = 8 * total / timings.pop("copy").minimum
     excluded = sum(p.numel() for n, p in named.items() if is_excluded(n))
     moved = dict.fromkeys(timings, _ADAMW_BYTES * total)
     moved["LAMB"] = _LAMB_BYTES * (total - excluded) + _ADAMW_BYTES * excluded
@@ -78,7 +78,7 @@ def random_parameters(config: ModelConfig, device: torch.device) -> dict[str, nn
 
 
 def _step(optimizer: Optimizer) -> Step:
-    """A step on the same weights for all; there is no loss to compare."""
+    """A step; there is no loss to compare."""
     for group in optimizer.param_groups:
         group["lr"] = _LR
 
@@ -87,20 +87,6 @@ def _step(optimizer: Optimizer) -> Step:
         return 0.0
 
     return step
-
-
-def copy_bandwidth(device: torch.device, size: int) -> float:
-    """Bytes a second that copying `size` bytes reads and writes, best of ten."""
-    source = torch.ones(size, dtype=torch.uint8, device=device)
-    target = torch.zeros_like(source)
-    best = float("inf")
-    for _ in range(10):
-        synchronize(device)
-        begin = time.perf_counter()
-        target.copy_(source)
-        synchronize(device)
-        best = min(best, time.perf_counter() - begin)
-    return 2 * size / best
 
 
 def text(result: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""The same model as `transformers` builds it, to be compared with. The one module that imports that package."""
+"""The same model as `transformers` builds it; this module alone imports that package."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from albert_cli.bench.stream import random_batch
 from albert_cli.data.batches import PackedBatch
 from albert_cli.errors import ConfigError
 from albert_cli.model import hub, names
@@ -97,12 +98,10 @@ def sparse(config: ModelConfig, form: str, length: int, device: torch.device) ->
             "max_position_embeddings": length + _BLOCK,
         }
         model = transformers.BigBirdModel(transformers.BigBirdConfig(**shape, **given), add_pooling_layer=False)
-    from albert_cli.bench.step import full_batch  # which imports this module
-
     model.to(device).train()
 
     def states(tokens: int) -> Tensor:
-        ids = torch.from_numpy(full_batch(1, tokens, config.vocab_size).ids.astype(np.int64))[None].to(device)
+        ids = torch.from_numpy(random_batch([tokens], config.vocab_size).ids.astype(np.int64))[None].to(device)
         more = {"global_attention_mask": (torch.arange(tokens) == 0).long()[None].to(device)}
         found: Tensor = model(ids, **(more if form == "longformer" else {})).last_hidden_state
         return found

@@ -35,9 +35,9 @@ from albert_cli.training import capacity
 from albert_cli.training.batching import BatchSettings
 from albert_cli.training.device import autocast, choose_device, place, reproducible, resolve_auto, use_threads
 from albert_cli.training.loop import MicroBatch
-from albert_cli.training.objectives import DrawnBatch, PretrainingJob
+from albert_cli.training.objectives import DrawnBatch, PretrainingJob, PretrainingText
 from albert_cli.training.optimizers import clip, make_optimizer, update
-from albert_cli.training.pretrain_recipe import resolve
+from albert_cli.training.pretrain_recipe import PretrainRecipe, resolve
 from albert_cli.training.reduction import reduce_gradients
 
 PARTS = ("data", "forward", "backward", "optimizer", "communication")
@@ -59,7 +59,7 @@ class Options:
 
 
 def run(name: str, options: Options) -> dict[str, Any]:
-    """Measure; raises `ConfigError` for a recipe, a device or a peer that cannot be."""
+    """Measure; raises `ConfigError` for a recipe, a device or a peer that cannot be used."""
     device = choose_device(options.device)
     with process_group(device.type) as group:
         if options.against and group.world_size > 1:
@@ -80,14 +80,19 @@ def profiled(name: str, options: Options) -> dict[str, Any]:
         return kernels.profile(step, device)
 
 
+def prepare(name: str, options: Options) -> tuple[PretrainRecipe, PretrainingText, str]:
+    """The recipe as it is measured, its text, and a phrase that says where that is from."""
+    asked = recipes.override(recipes.read_recipe(name), options.overrides).get("model", {}).get("vocab_size")
+    text, source = stream.read(options.data, asked)
+    return resolve(name, options.overrides, text.vocabulary.size), text, source
+
+
 class _Bench:
     """A recipe's model with its optimizer on the device, and the examples of every round."""
 
     def __init__(self, name: str, options: Options, device: torch.device, group: Group) -> None:
         self.name, self.options, self.device, self.group = name, options, device, group
-        asked = recipes.override(recipes.read_recipe(name), options.overrides).get("model", {}).get("vocab_size")
-        self.text, self.source = stream.read(options.data, asked)
-        self.recipe = resolve(name, options.overrides, self.text.vocabulary.size)
+        self.recipe, text, self.source = prepare(name, options)
         length, most = self.recipe.data.max_seq_length, self.recipe.micro_batch
         few = min(most, max(1, _CPU_TOKENS // length)) if device.type == "cpu" else most
         self.sequences = options.sequences or few
@@ -104,7 +109,7 @@ class _Bench:
         self.model = PretrainingModel(self.recipe.model)
         place(self.model, self.train, device)
         measured = replace(self.recipe, train=self.train, batch=BatchSettings())
-        self.job = PretrainingJob(self.model, measured, self.text)
+        self.job = PretrainingJob(self.model, measured, text)
         self.optimizer = make_optimizer(self.model, self.recipe.optimizer)
         self.batches = [self.job.draw(step, group) for step in range(options.rounds + harness.WARM_UP)]
 

@@ -13,8 +13,9 @@ from typing import Any, Final
 import torch
 
 from albert_cli import console
-from albert_cli.bench.harness import Step, alternate, evaluating
-from albert_cli.bench.step import full_batch, pretraining_loss
+from albert_cli.bench.harness import Step, alternate, evaluating, passes
+from albert_cli.bench.step import pretraining_loss
+from albert_cli.bench.stream import random_batch
 from albert_cli.counting import costs
 from albert_cli.counting.costs import count
 from albert_cli.counting.paper import SEVEN
@@ -99,22 +100,13 @@ def cut_model(name: str, weights: torch.Tensor) -> PretrainingModel:
 
 def training(model: PretrainingModel, tokens: int, length: int, precision: str, device: torch.device) -> Step:
     """Forward and backward pass of a batch of full sequences."""
-    batch = full_batch(max(1, tokens // length), length, model.config.vocab_size)
-
-    def step() -> float:
-        model.train()
-        with autocast(precision, device):
-            loss = pretraining_loss(model, batch, device)
-        loss.backward()  # type: ignore[no-untyped-call]
-        model.zero_grad(set_to_none=True)
-        return 0.0
-
-    return step
+    batch = random_batch([length] * max(1, tokens // length), model.config.vocab_size)
+    return passes(model, [lambda: pretraining_loss(model, batch, device)], precision)
 
 
 def inference(model: PretrainingModel, tokens: int, length: int, precision: str, device: torch.device) -> Step:
     """A batch of full sequences through the encoder."""
-    batch = full_batch(max(1, tokens // length), length, model.config.vocab_size)
+    batch = random_batch([length] * max(1, tokens // length), model.config.vocab_size)
 
     def step() -> float:
         with evaluating(model), autocast(precision, device):

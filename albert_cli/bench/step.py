@@ -6,25 +6,26 @@ GLUE examples. The optimizer's update is left out: it is the same work for every
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch import Tensor
 
 from albert_cli.bench import harness, peer
 from albert_cli.bench.harness import Round, Step
+from albert_cli.bench.stream import random_batch
 from albert_cli.counting import costs, shapes
 from albert_cli.data.batches import PackedBatch
 from albert_cli.errors import ConfigError
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import PretrainingModel, SequenceClassifier
 from albert_cli.model.packing import pack
-from albert_cli.training.device import autocast, choose_device
+from albert_cli.training.device import choose_device
 
 WORKS: Final = ("s128", "s512", "glue")
 # Tokens of an example, [CLS] and [SEP] included, at the middles of as many equal parts of the task's training split as
@@ -82,37 +83,38 @@ def _pretraining(
     if length > config.max_position_embeddings:
         raise ConfigError(f"--work s{length}: the model has {config.max_position_embeddings} positions", "choose less")
     tokens = options.tokens or (1024 if device.type == "cpu" else 65_536)
-    drawn = full_batch(max(1, tokens // length), length, config.vocab_size)
+    drawn = random_batch([length] * max(1, tokens // length), config.vocab_size)
     model = PretrainingModel(config).to(device).train()
-    variants = {"albert": _step(model, [lambda: pretraining_loss(model, drawn, device)], options, device)}
+    precision = options.precision
+    variants = {"albert": harness.passes(model, [lambda: pretraining_loss(model, drawn, device)], precision)}
     if options.compiled:
         variants["albert, compiled"] = harness.compiled(model, variants["albert"])
     if not options.alone:
         twin, given = peer.twin(model), peer.pretraining_inputs(model, drawn, device)
-        variants["transformers"] = _step(twin, [lambda: twin(**given).loss], options, device)
+        variants["transformers"] = harness.passes(twin, [partial(_loss, twin, given)], precision)
         if options.compiled:
-            fused: Any = torch.compile(twin)
-            variants["transformers, compiled"] = _step(twin, [lambda: fused(**given).loss], options, device)
+            fused = partial(_loss, torch.compile(twin), given)
+            variants["transformers, compiled"] = harness.passes(twin, [fused], precision)
     return variants, Round(len(drawn.ids), len(drawn.ids) * costs.training_flops(config, length))
 
 
 def _glue(config: ModelConfig, options: Options, device: torch.device) -> tuple[dict[str, Step], Round]:
-    """Variants over one batch of each task, one after the other."""
-    batches = [_examples(lengths, config.vocab_size) for lengths in GLUE_LENGTHS.values()]
+    """Variants over one batch of each task, one after the other; the sentence-order labels stand for the classes."""
+    shuffled = map(np.random.default_rng(1).permutation, GLUE_LENGTHS.values())
+    batches = [random_batch(lengths.tolist(), config.vocab_size) for lengths in shuffled]
     model = SequenceClassifier(config, 2).to(device).train()
-    classes = [torch.from_numpy(b.order_labels).long().to(device) for b in batches]
-    pairs = list(zip(batches, classes, strict=True))
+    pairs = [(b, torch.from_numpy(b.order_labels).long().to(device)) for b in batches]
 
     def ours(batch: PackedBatch, label: Tensor) -> Callable[[], Tensor]:
         return lambda: F.cross_entropy(model(pack(batch, device)).float(), label)
 
-    variants = {"albert": _step(model, [ours(b, label) for b, label in pairs], options, device)}
+    variants = {"albert": harness.passes(model, [ours(b, label) for b, label in pairs], options.precision)}
     if not options.alone:
         twin = peer.twin(model)
 
         def theirs(called: Any, width: int) -> Step:
             made = [peer.padded(b, device, width) | {"labels": label} for b, label in pairs]
-            return _step(twin, [lambda given=given: called(**given).loss for given in made], options, device)  # type: ignore[misc]
+            return harness.passes(twin, [partial(_loss, called, given) for given in made], options.precision)
 
         variants["transformers, padded to the longest"] = theirs(twin, 0)
         variants[f"transformers, padded to {GLUE_MAX}"] = theirs(twin, GLUE_MAX)
@@ -122,22 +124,9 @@ def _glue(config: ModelConfig, options: Options, device: torch.device) -> tuple[
     return variants, Round(sum(lengths), sum(n * costs.training_flops(config, n, masked=0.0) for n in lengths))
 
 
-def _step(
-    model: torch.nn.Module, losses: Sequence[Callable[[], Tensor]], options: Options, device: torch.device
-) -> Step:
-    """Forward and backward pass of each loss in turn; returns the mean of the losses."""
-
-    def function() -> float:
-        total = torch.zeros((), device=device)
-        for loss in losses:
-            model.zero_grad(set_to_none=True)
-            with autocast(options.precision, device):
-                value = loss()
-            value.backward()  # type: ignore[no-untyped-call]
-            total += value.detach()
-        return float(total) / len(losses)
-
-    return function
+def _loss(called: Any, given: Mapping[str, Tensor]) -> Tensor:
+    loss: Tensor = called(**given).loss
+    return loss
 
 
 def pretraining_loss(model: PretrainingModel, batch: PackedBatch, device: torch.device) -> Tensor:
@@ -148,38 +137,6 @@ def pretraining_loss(model: PretrainingModel, batch: PackedBatch, device: torch.
     if bool((batch.order_labels >= 0).any()):
         loss = loss + F.cross_entropy(logits.sentence_order.float(), sop, ignore_index=-1)
     return loss
-
-
-# ---------------------------------------------------------------- random batches
-
-
-def full_batch(sequences: int, length: int, vocab_size: int) -> PackedBatch:
-    """Random full sequences of one length, 15 % of the positions masked, seeded."""
-    rng = np.random.default_rng(0)
-    total, masked = sequences * length, round(costs.MASKED * length)
-    positions = np.tile(np.arange(length, dtype=np.int32), sequences)
-    chosen = [n * length + np.sort(rng.permutation(length - 1)[:masked] + 1) for n in range(sequences)]
-    index = np.concatenate(chosen).astype(np.int32)
-
-    def ids(size: int) -> NDArray[np.int32]:
-        return rng.integers(5, vocab_size, size).astype(np.int32)
-
-    segments = (positions > length // 2).astype(np.int32)
-    offsets = np.arange(0, total + 1, length, dtype=np.int32)
-    sop = rng.integers(0, 2, sequences).astype(np.int32)
-    return PackedBatch(ids(total), segments, positions, offsets, index, ids(index.size), sop)
-
-
-def _examples(lengths: Sequence[int], vocab_size: int) -> PackedBatch:
-    """Random examples of these lengths in a shuffled order; the sentence-order label stands for the class."""
-    rng = np.random.default_rng(1)
-    shuffled = rng.permutation(lengths)
-    offsets = np.concatenate([[0], np.cumsum(shuffled)]).astype(np.int32)
-    total, none = int(offsets[-1]), np.zeros(0, np.int32)
-    positions = np.concatenate([np.arange(n) for n in shuffled]).astype(np.int32)
-    ids = rng.integers(5, vocab_size, total).astype(np.int32)
-    classes = rng.integers(0, 2, len(shuffled)).astype(np.int32)
-    return PackedBatch(ids, np.zeros(total, np.int32), positions, offsets, none, none, classes)
 
 
 def text(result: dict[str, Any]) -> str:

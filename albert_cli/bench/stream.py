@@ -1,7 +1,8 @@
-"""What `albert bench pretrain` feeds to a model: a data directory's examples, or random ids laid out like text."""
+"""What a bench feeds to a model: a data directory's examples, random ids laid out like text, or random batches."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, cast
@@ -9,6 +10,8 @@ from typing import Final, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from albert_cli.counting import costs
+from albert_cli.data.batches import PackedBatch
 from albert_cli.data.shards import Shard, TokenCorpus
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.objectives import PretrainingText
@@ -31,7 +34,7 @@ class RandomVocabulary:
 
 
 def read(data: Path | None, vocab_size: int | None) -> tuple[PretrainingText, str]:
-    """The training split of a data directory, or random ids, and where that is from.
+    """The training split of a data directory, or random ids, and a phrase that says which.
 
     Raises `CheckpointError` for what is no data directory.
     """
@@ -50,3 +53,16 @@ def read(data: Path | None, vocab_size: int | None) -> tuple[PretrainingText, st
     # No more than these attributes is read of it.
     vocabulary = cast(Vocabulary, RandomVocabulary(size, starts))
     return PretrainingText(corpus, corpus, vocabulary), source
+
+
+def random_batch(lengths: Sequence[int], vocab_size: int) -> PackedBatch:
+    """Random sequences of these lengths, 15 % of the positions masked, seeded."""
+    rng = np.random.default_rng(0)
+    offsets = np.cumsum([0, *lengths])
+    chosen = [rng.permutation(n - 1)[: round(costs.MASKED * n)] for n in lengths]
+    index = [start + 1 + np.sort(places) for start, places in zip(offsets, chosen, strict=False)]
+    positions = np.concatenate([np.arange(n) for n in lengths])
+    segments, masked = positions > np.repeat(lengths, lengths) // 2, np.concatenate(index)
+    ids, labels = (rng.integers(5, vocab_size, size) for size in (len(positions), len(masked)))
+    parts = (ids, segments, positions, offsets, masked, labels, rng.integers(0, 2, len(lengths)))
+    return PackedBatch(*(part.astype(np.int32) for part in parts))

@@ -56,26 +56,19 @@ def recipes_validate(file: Annotated[str, typer.Argument(metavar="FILE", help="A
 
     Example: albert recipes validate mine.toml
     """
-    console.emit(*validate(file))
-
-
-def validate(name: str) -> tuple[dict[str, Any], str]:
-    """The resolved recipe as values and as TOML; raises `ConfigError` naming the first thing that is wrong.
-
-    One of `variants` is an experiment, one that names a `task` is for fine-tuning, one with `expected` scores to
-    verify, any other for pretraining.
-    """
     from albert_cli import config
 
-    values = config.read_recipe(name)
+    # One of `variants` is an experiment, one that names a `task` is for fine-tuning, one with `expected` scores to
+    # verify, any other for pretraining.
+    values = config.read_recipe(file)
     if "variants" in values:
         from albert_cli.experiments import recipe
 
-        return recipe.validate(name)
+        return console.emit(*recipe.validate(file))
     from albert_cli.evaluation.verify import VerifyRecipe
     from albert_cli.training.pretrain_recipe import PretrainRecipe
     from albert_cli.training.task_recipe import FinetuneRecipe
 
     schema: type[Any] = FinetuneRecipe if "task" in values else VerifyRecipe if "expected" in values else PretrainRecipe
-    resolved = config.load(schema, name)
-    return config.as_dict(resolved), config.dump_toml(resolved).rstrip()
+    resolved = config.load(schema, file)
+    return console.emit(config.as_dict(resolved), config.dump_toml(resolved).rstrip())

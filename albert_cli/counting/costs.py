@@ -85,7 +85,7 @@ def unshared(config: ModelConfig) -> ModelConfig:
 
 
 def gradient_bytes(config: ModelConfig, devices: int) -> int:
-    """Bytes that each of so many devices sends a step: its fp32 gradient around a ring, 2 (n - 1) / n of it."""
+    """Bytes that each device sends a step: 2 (n - 1) / n of its fp32 gradient, around a ring of n."""
     return 8 * count(config).total * (devices - 1) // devices
 
 
@@ -158,7 +158,7 @@ def _rows(length: int) -> int:
 
 @dataclass(frozen=True)
 class Setup:
-    """Where and how training computes: what `train.precision` and `train.compile` take on "auto" is the default."""
+    """Where and how training computes; the defaults are what "auto" chooses on a GPU."""
 
     device: Device = "cuda"
     precision: Precision = "bf16"
@@ -166,7 +166,7 @@ class Setup:
 
     @classmethod
     def of(cls, device: str, precision: str, compile_: str) -> Setup:
-        """That of a device's type, of which all but CUDA count as a CPU, and of a recipe's precision and `compile`."""
+        """From a device's type (all but CUDA count as a CPU) and a recipe's `precision` and `compile`."""
         is_cuda = device == "cuda"
         return cls("cuda" if is_cuda else "cpu", "bf16" if precision == "bf16" else "fp32", compile_ == "on")
 
@@ -220,13 +220,7 @@ def checkpoint_bytes(config: ModelConfig) -> int:
 # ---------------------------------------------------------------- activations
 
 
-def activation_bytes(
-    config: ModelConfig,
-    length: int,
-    setup: Setup = GPU,
-    *,
-    checkpointed: bool = False,
-) -> int:
+def activation_bytes(config: ModelConfig, length: int, setup: Setup = GPU, *, checkpointed: bool = False) -> int:
     """Bytes that a pretraining step keeps for the backward pass, a sequence of `length` tokens.
 
     `checkpointed`: only the input of every block is kept, and one block at a time is computed again.
@@ -304,12 +298,7 @@ def working_bytes(config: ModelConfig, length: int, setup: Setup = GPU) -> int:
 
 
 def largest_batch(
-    config: ModelConfig,
-    length: int,
-    memory: int,
-    setup: Setup = GPU,
-    *,
-    checkpointed: bool = False,
+    config: ModelConfig, length: int, memory: int, setup: Setup = GPU, *, checkpointed: bool = False
 ) -> int:
     """How many sequences of `length` tokens fit at once into 90 % of `memory` bytes beside the state; 0 for none."""
     state = state_bytes(config, setup)
@@ -321,14 +310,11 @@ def largest_batch(
 
 
 def three_digits(value: float) -> str:
-    """A number with three digits that count: `0.190`, `14.8`, `1230`."""
+    """A number with three significant digits: `0.190`, `14.8`, `1230`."""
     return f"{value:#.3g}".rstrip(".") if value < 999.5 else f"{value:.0f}"
 
 
 def size_in_words(size: float) -> str:
     """Bytes in powers of ten: `47.3 MB`."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 999.5:
-            return f"{three_digits(size)} {unit}"
-        size /= 1000
-    return f"{three_digits(size)} TB"
+    power = next((n for n in range(4) if size < 999.5 * 1000**n), 4)
+    return f"{three_digits(size / 1000**power)} {('B', 'kB', 'MB', 'GB', 'TB')[power]}"

@@ -119,6 +119,7 @@ A star marks a figure that is not that count rounded; the reasons stand at the e
 def describe_paper(*, as_markdown: bool = False) -> tuple[dict[str, Any], str]:
     """Counts of all the paper's shapes, as data and as text (the text of `docs/shapes.md` under `as_markdown`)."""
     data, reasons, parts = [], dict[str, str](), [_INTRODUCTION] if as_markdown else []
+    show, marked = (markdown, "## ") if as_markdown else (table, "")
     for heading, names in SHAPES.items():
         rows = []
         for name in names:
@@ -132,11 +133,10 @@ def describe_paper(*, as_markdown: bool = False) -> tuple[dict[str, Any], str]:
                 name, rounded = f"`{name}`", f"{counted['paper_count']:,}"
                 numbers = [f"**{number}**" if number == rounded else number for number in numbers]
             rows.append((name, *numbers, figure_in_words(counted["paper"]), paper["table"]))
-        parts += [f"## {heading}", markdown(_HEADERS, rows)] if as_markdown else [heading, table(_HEADERS, rows)]
+        parts += [f"{marked}{heading}", show(_HEADERS, rows)]
     batches = _batches()
     heading, notes = "The largest batch that 12 GB hold", list(_ABOUT_BATCHES)
     rows_ = [(name, how, *map(str, fits)) for name, how, fits in batches]
-    show = markdown if as_markdown else table
     parts.append(f"## {heading}\n\n{' '.join(notes)}" if as_markdown else f"{heading}\n{wrapped(notes)}")
     parts.append(show(("model", "", *(f"{n} tokens" for n in costs.LENGTHS)), rows_))
     if as_markdown:

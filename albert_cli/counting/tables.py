@@ -127,7 +127,7 @@ def _facts(shape: Shape, question: Question) -> Facts:
 
 
 def _in_short(model: Facts) -> dict[str, str]:
-    """A model's cells where it is a line, by the heading of the column."""
+    """A model's cells as a row, by the column's heading."""
     kept = model["activation_bytes_per_sequence"][str(model["sequence_length"])]["kept"]
     return {
         "paper's count": f"{model['paper_count']:,}",
@@ -140,7 +140,7 @@ def _in_short(model: Facts) -> dict[str, str]:
 
 
 def _in_detail(model: Facts) -> dict[str, str]:
-    """A model's cells where it is a column, by what begins the line."""
+    """A model's cells as a column, by the row's heading."""
     parts, state = model["parts"], {name: size_in_words(size) for name, size in model["state_bytes"].items()}
     flops = {name: costs.three_digits(number / 1e9) for name, number in model["flops_per_token"].items()}
     sent, unshared = model["gradient_bytes_sent"], model["gradient_bytes_sent_unshared"]

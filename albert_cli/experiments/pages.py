@@ -125,7 +125,7 @@ def _claims(found: Outcome) -> list[Block]:
             [str(f.condition), _number(f, f.mean), _bounds(f), _seeds(f), (_MARKS[f.verdict], f.verdict)]
             for f in judgement.findings
         ]
-        parts = [
+        parts: list[Block] = [
             Heading((_MARKS[judgement.verdict], judgement.verdict)),
             Paragraph(claim.says),
             Table(["condition", "mean", "bounds", "by seed", "verdict"], rows),

@@ -28,7 +28,7 @@ class Report:
     examples: int
 
 
-def build(directories: Sequence[Path], out: Path | None, title: str = "", markdown: Path | None = None) -> Report:
+def build(directories: Sequence[Path], out: Path | None, markdown: Path | None = None) -> Report:
     """Write the report on everything below `directories` to the file `out`, and return what is on it.
 
     `markdown` is a file for the same as Markdown, its drawings in words. The same directories give the same bytes.
@@ -37,7 +37,7 @@ def build(directories: Sequence[Path], out: Path | None, title: str = "", markdo
     """
     found = collect(directories)
     found.evaluations = _distinct(found.evaluations)
-    made = _page(found, title or _title(found))
+    made = _page(found)
     text = page.html(made)
     for path, content in ((out, text), (markdown, page.markdown(made) if markdown else "")):
         if path is not None:
@@ -56,7 +56,7 @@ def build(directories: Sequence[Path], out: Path | None, title: str = "", markdo
     )
 
 
-def _page(found: Found, title: str) -> Page:
+def _page(found: Found) -> Page:
     runs, evaluations, series = found.pretraining, found.evaluations, _series(found)
     sections = [
         Section("labels", "By number of labelled examples", scores.by_labels(evaluations, series)),
@@ -65,9 +65,9 @@ def _page(found: Found, title: str) -> Page:
         Section("scores", "Scores", scores.section(evaluations, series) if evaluations else []),
         Section("learning", "Learning curves", scores.learning(evaluations, series)),
         Section("errors", "What is wrong", errors.section(evaluations, series)),
+        *(Section(f"examples-{i}", of.title, _examples(of)) for i, of in enumerate(found.examples, start=1)),
     ]
     sections = [section for section in sections if section.blocks]
-    sections += [Section(f"examples-{i}", of.title, _examples(of)) for i, of in enumerate(found.examples, start=1)]
     counts = {
         "data set": len(found.data),
         "pretraining run": len(runs),
@@ -78,6 +78,7 @@ def _page(found: Found, title: str) -> Page:
     facts = pretraining.facts(runs)
     facts += scores.facts(evaluations, most=3 if len(facts) in (0, 3) else 6 - len(facts))
     footer = Section("provenance", "Provenance", _provenance(found))
+    title = _title(found)
     return Page(title, title, sections, footer, f"{lead}." if lead else "", facts)
 
 
@@ -113,29 +114,9 @@ def _series(found: Found) -> dict[str, int]:
 
 
 def _examples(examples: Examples) -> list[Block]:
-    """A table of rows that are objects (columns by key), lists, or single values."""
-    objects = [row for row in examples.rows if isinstance(row, dict)]
-    columns = examples.columns or list(dict.fromkeys(str(name) for row in objects for name in row))
-    rows = [list(columns)]
-    for row in examples.rows:
-        cells = row if isinstance(row, list) else [row]
-        if isinstance(row, dict):
-            cells = [row.get(name) for name in columns]
-        rows.append(list(map(_plain, cells)))
-    width = max(map(len, rows))
-    headers, *body = [[*row, *[""] * (width - len(row))] for row in rows]
-    text: list[Block] = [Paragraph(examples.text)] if examples.text else []
-    return [*text, Table(headers, body, text_columns=width, look="prose")] if width else text
-
-
-def _plain(value: object) -> str:
-    if isinstance(value, float):
-        return f"{value:.2f}" if abs(value) < 10 else f"{value:.4g}"
-    if isinstance(value, dict):
-        return ", ".join(f"{name}: {_plain(item)}" for name, item in value.items())
-    if isinstance(value, list):
-        return ", ".join(" ".join(map(_plain, v)) if isinstance(v, list) else _plain(v) for v in value)
-    return "" if value is None else str(value)
+    columns = list(dict.fromkeys(name for row in examples.rows for name in row))
+    rows = [[row.get(name, "") for name in columns] for row in examples.rows]
+    return [Table(columns, rows, text_columns=len(columns), look="prose")] if rows else []
 
 
 def _provenance(found: Found) -> list[Block]:

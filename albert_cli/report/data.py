@@ -9,7 +9,7 @@ from albert_cli.config import validate
 from albert_cli.data.batches import PairSettings
 from albert_cli.data.describe import LENGTH_BINS, length_statistics, sample_statistics
 from albert_cli.data.examples import LABELS
-from albert_cli.data.shards import TokenCorpus, verify_data
+from albert_cli.data.shards import UNITS, TokenCorpus, read_facts, verify_data
 from albert_cli.errors import AlbertError
 from albert_cli.report import plots
 from albert_cli.report.found import Data, Pretraining, setting
@@ -19,13 +19,12 @@ from albert_cli.text.vocabulary import Vocabulary
 
 def section(found: Sequence[Data], runs: Sequence[Pretraining]) -> list[Block]:
     """Sizes, and for sequences drawn from each as its run draws them: lengths, spans, rates."""
-    units = ("documents", "sentences", "tokens")
     rows = [
-        [data.name, split, *(f"{counts.get(unit, 0):,.0f}" for unit in units)]
+        [data.name, split, *(f"{counts[unit]:,}" for unit in UNITS)]
         for data in found
-        for split, counts in data.totals.items()
+        for split, counts in read_facts(data.path)["totals"].items()
     ]
-    sizes = Table(["data", "split", *units], rows, text_columns=2, look="compact")
+    sizes = Table(["data", "split", *UNITS], rows, text_columns=2, look="compact")
     return [sizes, *(block for data in found for block in _sequences(data, runs))]
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 from albert_cli.report import plots, predictions
 from albert_cli.report.found import Evaluation
 from albert_cli.report.page import Block, Details, Figure, Grid, Group, Heading, Key, Paragraph, Part, Span, Table, Text
-from albert_cli.report.predictions import Predicted
+from albert_cli.report.predictions import Line, Predicted
 from albert_cli.report.scores import by_task
-from albert_cli.results import number
 
 _CLASSES = 12  # a larger table is no longer read as a picture; its largest entries are listed
 _EXAMPLES = 8
@@ -30,9 +30,7 @@ def section(evaluations: Sequence[Evaluation], series: Mapping[str, int]) -> lis
                 grid = [Grid(figures)] if figures else []
                 blocks = [Heading(title), *_confusions(found), *grid, *_worst(found)]
                 parts.append(Group("errors", blocks))
-    text = (
-        "On the development set, over all runs of a model together: a run that is right does not hide one that is not."
-    )
+    text = "On the development set, over all runs of a model: one that is right does not hide one that is not."
     return [Paragraph(text), *parts] if parts else []
 
 
@@ -43,22 +41,18 @@ def _confusions(found: Sequence[Predicted]) -> list[Block]:
     totals = {gold: sum(n for (of, _), n in counts.items() if of == gold) for gold in labels}
     rows: list[list[Text]] = []
     if len(labels) > _CLASSES:
+        text, columns = f"The commonest confusions of {len(labels)} classes.", 2
+        headers = ["is", "predicted", "times", "% of its class"]
         wrong = [(gold, predicted, n) for (gold, predicted), n in counts.most_common() if gold != predicted]
         for gold, predicted, n in wrong[:_CLASSES]:
             rows.append([gold, predicted, f"{n:,}", f"{100 * n / totals[gold]:.1f}"])
-        text, headers, columns = f"The commonest confusions of {len(labels)} classes.", ["times", "% of its class"], 2
-        headers = ["is", "predicted", *headers]
     else:
+        text, columns = "Rows: what it is. Columns: per cent of the row that was predicted so.", 1
+        headers = ["", *labels, "predictions"]
         for gold in labels:
             shares = [counts[gold, predicted] / max(totals[gold], 1) for predicted in labels]
             cells = [Span(f"{100 * share:.1f}", "share", share) for share in shares]
             rows.append([gold, *cells, f"{totals[gold]:,}"])
-        text, headers, columns = (
-            "Rows: what it is. Columns: per cent of the row that was predicted so.",
-            ["", *labels],
-            1,
-        )
-        headers = [*headers, "predictions"]
     return [Paragraph(text, small=True), Table(headers, rows, columns, look="compact confusions")]
 
 
@@ -96,10 +90,18 @@ def _worst(found: Sequence[Predicted]) -> list[Block]:
     rows = predictions.worst(found, _EXAMPLES)
     if not rows:
         return []
-    texts = [name for name in _TEXTS if any(j.example.get(name) for j in rows)] or ["id"]
+    texts = [name for name in _TEXTS if any(of.example.get(name) for of in rows)] or ["id"]
     first = rows[0].example
     kind = "F1" if "f1" in first else "its probability, %" if isinstance(first.get("label"), str) else "off by"
-    cells = [[*(_text(j.example.get(name)) for name in texts), _gold(j), _predicted(j), _error(j, kind)] for j in rows]
+    cells = [
+        [
+            *(_text(of.example.get(name)) for name in texts),
+            _gold(of.example),
+            _predicted(of),
+            f"{of.error:.2f}" if kind == "off by" else f"{100 * (1 - of.error):.1f}",
+        ]
+        for of in rows
+    ]
     headers = [*(name.replace("_", " ") for name in texts), "is", "predicted", kind]
     summary = f"The {len(rows)} worst of {len(found):,} examples" if len(rows) > 1 else "The one error"
     return [Details(summary, [Table(headers, cells, len(texts) + 2, look="prose")], open=True)]
@@ -110,23 +112,21 @@ def _text(value: object) -> str:
     return text if len(text) <= _CHARACTERS else text[: _CHARACTERS - 1] + "…"
 
 
-def _gold(found: Predicted) -> str:
-    answers, gold = found.example.get("answers"), found.example.get("label")
-    if isinstance(answers, list):
-        return _text(list(dict.fromkeys(map(str, answers)))) or "no answer"
+def _gold(line: Line) -> str:
+    gold = line.get("label")
+    if "answers" in line:
+        return _text(list(dict.fromkeys(line["answers"]))) or "no answer"
     return f"{gold:g}" if isinstance(gold, float) else _text(gold)
 
 
 def _predicted(found: Predicted) -> str:
     """What the runs predicted: the range of values, or each prediction with the number of runs that made it."""
-    values = [value for line in found.lines if (value := number(line.get("prediction"))) is not None]
+    values = predictions.numbers(found)
     if len(values) > 1:
         return f"{fmean(values):.2f} ({min(values):.2f} to {max(values):.2f})"
-    times = [(_text(prediction) or "no answer", n) for prediction, n in found.predictions.most_common()]
+    if values:
+        return f"{values[0]:.2f}"
+    times = Counter(_text(line["prediction"]) or "no answer" for line in found.lines)
     if len(times) == 1:
-        return times[0][0]
-    return ", ".join(f"{prediction} ({n} of {len(found.lines)})" for prediction, n in times)
-
-
-def _error(found: Predicted, kind: str) -> str:
-    return f"{found.error:.2f}" if kind == "off by" else f"{100 * (1 - found.error):.1f}"
+        return next(iter(times))
+    return ", ".join(f"{prediction} ({n} of {len(found.lines)})" for prediction, n in times.most_common())

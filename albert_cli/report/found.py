@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import os
 import statistics
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field
-
 from albert_cli import console, journal, store
 from albert_cli.errors import CheckpointError, InputError
-from albert_cli.results import CONTROLS, RESULTS, Numbers, Record, Result, Words, number, numbers
+from albert_cli.results import CONTROLS, RESULTS, Record, Result, Words, number, numbers
 from albert_cli.tasks.spec import TASKS
 
 MAJORITY, CLASSICAL = "majority class", "classical baseline"
@@ -30,32 +29,30 @@ class Pretraining:
 
     name: str
     training: Mapping[str, Points]  # (step, value)
-    heldout: Mapping[str, Points]
+    heldout: Mapping[str, Mapping[str, Points]]  # by corpus: "" for the held-out text, then those scored beside it
     recipe: Recipe
-    unigram_entropy: float | None  # nats a token, of the held-out text
     checkpoints: Mapping[str, str]  # fingerprint -> "step 3,000"
     data: str = ""  # fingerprint of the data directory
 
-    @property
-    def further(self) -> list[str]:
-        """Names of the corpora that were scored beside the held-out text (`NAME/mlm_loss`)."""
-        return [key.removesuffix("/mlm_loss") for key in self.heldout if key.endswith("/mlm_loss")]
+    def points(self, name: str, corpus: str = "") -> Points:
+        """The held-out values of a figure."""
+        return self.heldout.get(corpus, {}).get(name, [])
 
-    def last(self, name: str) -> float | None:
-        """The last held-out value of a figure, or None."""
-        points = self.heldout.get(name)
+    def last(self, name: str, corpus: str = "") -> float | None:
+        """The last of them, or None."""
+        points = self.points(name, corpus)
         return points[-1][1] if points else None
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One model's scores on one task, one a seed, with the development curves of its runs."""
+    """One model's scores on one task, one a seed, with the curves of its runs on dev."""
 
     model: str
     record: Result
-    curves: Mapping[str, Points]  # seed -> (step, score on dev)
+    curves: Sequence[Points]  # (step, score on dev), a seed each
     path: Path
-    folders: Sequence[Path] = ()  # of its runs, a seed each
+    folders: Sequence[Path]  # of its runs, a seed each
 
     @property
     def task(self) -> str:
@@ -113,22 +110,16 @@ class Evaluation:
 
     @property
     def control(self) -> int:
-        """0 for a model; of a control how little it began with: 1 for the weights at step 0, 2 for random ones."""
+        """0 for a model, 1 for the weights that its pretraining began with, 2 for random ones."""
         names = {self.record.initial, self.record.checkpoint}
         return next((rank for rank, name in enumerate(CONTROLS, start=1) if name in names), 0)
 
 
 class Examples(Record):
-    """A free table (`examples.json`), such as what a model fills into masked words."""
+    """A table of words with its title (`examples.json`), such as what a model fills into masked words."""
 
     title: Words = "Examples"
-    text: Words = ""
-    rows: tuple[Any, ...] = ()
-    columns: tuple[str, ...] = ()
-
-
-class _DataFacts(Record):
-    totals: dict[str, Numbers] = Field(default_factory=dict)
+    rows: Sequence[dict[str, str]] = ()
 
 
 @dataclass(frozen=True)
@@ -138,7 +129,6 @@ class Data:
     name: str
     path: Path
     fingerprint: str
-    totals: Mapping[str, Mapping[str, float]]  # by split: documents, sentences, tokens
 
 
 @dataclass
@@ -161,12 +151,12 @@ def collect(directories: Sequence[Path]) -> Found:
             raise InputError(f"{directory}: no such directory", "name the directories that the other verbs wrote")
     paths = list(_walk(directories))
     runs = [p for p in paths if not (p / RESULTS).exists() and any("mlm_loss" in of for of in curves(p))]
-    data = [p for p in paths if _is_data(p)]
-    names, facts = short_names([*runs, *data]), {p: _DataFacts.read(p / "data.json") for p in paths}
+    data = [p for p in paths if (p / "data.json").is_file() and (of := store.read_manifest(p)) and of.kind == "data"]
+    names = short_names([*runs, *data])
     pretraining = [_read_pretraining(path, names[path]) for path in runs]
     known = {mark: f"{run.name}, {step}" for run in pretraining for mark, step in run.checkpoints.items()}
     everything = Found(
-        [Data(names[p], p, store.fingerprint(p), facts[p].totals) for p in data],
+        [Data(names[p], p, store.fingerprint(p)) for p in data],
         pretraining,
         _read_evaluations(paths, known),
         [Examples.read(p / "examples.json") for p in paths if (p / "examples.json").is_file()],
@@ -193,12 +183,11 @@ def _walk(directories: Sequence[Path]) -> Iterator[Path]:
 def short_names(paths: Sequence[Path]) -> dict[Path, str]:
     """For each path as few of its last parts as distinguish it from the others."""
     parts = {path: path.resolve().parts for path in paths}
-    names = {}
-    for path, own in parts.items():
-        others = [other for another, other in parts.items() if another != path]
-        length = next((n for n in range(1, len(own)) if all(own[-n:] != other[-n:] for other in others)), 1)
-        names[path] = "/".join(own[-length:])
-    return names
+    times = Counter(own[-n:] for own in parts.values() for n in range(1, len(own)))
+    return {
+        path: "/".join(next((own[-n:] for n in range(1, len(own)) if times[own[-n:]] == 1), own[-1:]))
+        for path, own in parts.items()
+    }
 
 
 def curves(path: Path) -> tuple[dict[str, Points], dict[str, Points]]:
@@ -207,23 +196,18 @@ def curves(path: Path) -> tuple[dict[str, Points], dict[str, Points]]:
     heldout: dict[str, Points] = {}
     file = path / "metrics.jsonl"
     for row in journal.read(file) if file.is_file() else []:
-        if isinstance(row, dict) and (step := number(row.get("step"))) is not None:
-            to, values = (heldout, row["eval"]) if "eval" in row else (training, row)
-            for name, value in numbers(values).items():
-                to.setdefault(name, []).append((step, value))
+        to, values = (heldout, row["eval"]) if "eval" in row else (training, row)
+        for name, value in numbers(values).items():
+            to.setdefault(name, []).append((float(row["step"]), value))
     return training, heldout
 
 
-def _is_data(path: Path) -> bool:
-    """Whether a data directory is complete: shards and a manifest."""
-    if not (path / "data.json").is_file() or not (path / "shards").is_dir():
-        return False
-    manifest = store.read_manifest(path)
-    return manifest is not None and manifest.kind == "data"
-
-
 def _read_pretraining(path: Path, name: str) -> Pretraining:
-    training, heldout = curves(path)
+    training, scored = curves(path)
+    heldout: dict[str, dict[str, Points]] = {"": {}}
+    for key, points in scored.items():
+        corpus, _, figure = key.rpartition("/")
+        heldout.setdefault(corpus, {})[figure] = points
     checkpoints: dict[str, str] = {}
     parents: dict[str, str] = {}
     for step in sorted(path.glob("step-*")):
@@ -236,9 +220,8 @@ def _read_pretraining(path: Path, name: str) -> Pretraining:
             digits = step.name.removeprefix("step-")
             checkpoints[manifest.fingerprint()] = f"step {int(digits):,}" if digits.isdecimal() else step.name
             parents |= manifest.parents
-    entropy = next((value for _, value in heldout.get("unigram_entropy", [])), None)
-    recipe, data = _toml(path / "recipe.toml"), str(parents.get("data", ""))
-    return Pretraining(name, training, heldout, recipe, entropy, checkpoints, data)
+    recipe = store.read_toml(path / "recipe.toml") if (path / "recipe.toml").is_file() else {}
+    return Pretraining(name, training, heldout, recipe, checkpoints, parents.get("data", ""))
 
 
 def _read_evaluations(paths: Sequence[Path], checkpoints: Mapping[str, str]) -> list[Evaluation]:
@@ -250,25 +233,16 @@ def _read_evaluations(paths: Sequence[Path], checkpoints: Mapping[str, str]) -> 
         for path, record in records.items()
         if record.kind in ("run", "ensemble") and not any(above in evals for above in path.parents)
     }
-    return [_read_evaluation(path, record, checkpoints) for path, record in (evals | runs).items() if record.by_seed]
-
-
-def _read_evaluation(path: Path, record: Result, checkpoints: Mapping[str, str]) -> Evaluation:
-    folders = {str(record.seed or 0): path}
-    if record.scores_by_seed:
-        singles = {below: Result.read(below / RESULTS) for below in sorted(path.glob("run-*")) if below.is_dir()}
-        folders = {
-            below.name.removeprefix("run-") if single.seed is None else str(single.seed): below
-            for below, single in singles.items()
-        }
-    drawn = {s: curves(folder)[1].get(record.metric, []) for s, folder in folders.items() if s in record.by_seed}
-    return Evaluation(
-        model=_model_name(record, checkpoints),
-        record=record,
-        curves={seed: curve for seed, curve in drawn.items() if len(curve) > 1},
-        path=path,
-        folders=[folder for seed, folder in folders.items() if seed in record.by_seed],
-    )
+    found = []
+    for path, record in (evals | runs).items():
+        below = [file.parent for file in sorted(path.glob(f"run-*/{RESULTS}"))] if record.scores_by_seed else [path]
+        by_seed = {str(Result.read(folder / RESULTS).seed or 0): folder for folder in below}
+        folders = {seed: folder for seed, folder in by_seed.items() if seed in record.by_seed}
+        drawn = [curves(folder)[1].get(record.metric, []) for folder in folders.values()]
+        name, lines = _model_name(record, checkpoints), [points for points in drawn if len(points) > 1]
+        if record.by_seed:
+            found.append(Evaluation(name, record, lines, path, list(folders.values())))
+    return found
 
 
 def _model_name(record: Result, checkpoints: Mapping[str, str]) -> str:
@@ -287,7 +261,3 @@ def setting(recipe: Recipe, section: str, key: str) -> float | None:
     """A number of a recipe, or None."""
     values = recipe.get(section)
     return number(values.get(key)) if isinstance(values, dict) else None
-
-
-def _toml(path: Path) -> Recipe:
-    return store.read_toml(path) if path.is_file() else {}

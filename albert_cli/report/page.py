@@ -32,7 +32,7 @@ class Span:
 class Key:
     """An entry of a legend: a mark in the colour of a series, and its name."""
 
-    label: str
+    text: str
     series: int
     shape: Literal["dot", "line", "faint"] = "dot"
 
@@ -47,17 +47,7 @@ Text = Part | Sequence[Part]
 
 
 @dataclass(frozen=True)
-class Block:
-    """A part of a page."""
-
-    @property
-    def kind(self) -> str:
-        """What the templates know it by."""
-        return type(self).__name__
-
-
-@dataclass(frozen=True)
-class Paragraph(Block):
+class Paragraph:
     """Text; `small` for notes."""
 
     text: Text
@@ -65,14 +55,14 @@ class Paragraph(Block):
 
 
 @dataclass(frozen=True)
-class Heading(Block):
+class Heading:
     """A heading within a section."""
 
     text: Text
 
 
 @dataclass(frozen=True)
-class Table(Block):
+class Table:
     """A table whose first `text_columns` columns are text and whose others are numbers."""
 
     headers: Sequence[str]
@@ -91,7 +81,7 @@ class Drawing:
 
 
 @dataclass(frozen=True)
-class Figure(Block):
+class Figure:
     """A drawing with its title above and what is below it."""
 
     drawing: Drawing
@@ -101,14 +91,14 @@ class Figure(Block):
 
 
 @dataclass(frozen=True)
-class Grid(Block):
+class Grid:
     """Figures side by side."""
 
     figures: Sequence[Figure]
 
 
 @dataclass(frozen=True)
-class Details(Block):
+class Details:
     """What opens below a summary."""
 
     summary: str
@@ -117,11 +107,14 @@ class Details(Block):
 
 
 @dataclass(frozen=True)
-class Group(Block):
+class Group:
     """Blocks that belong together, by a class of the stylesheet."""
 
     look: str
     blocks: Sequence[Block]
+
+
+Block = Paragraph | Heading | Table | Figure | Grid | Details | Group
 
 
 @dataclass(frozen=True)
@@ -153,11 +146,6 @@ class Page:
     lead: Text = ""
     facts: Sequence[Fact] = ()
 
-    @property
-    def all_sections(self) -> list[Section]:
-        """The sections and the footer."""
-        return [*self.sections, self.footer]
-
 
 def html(page: Page) -> str:
     """The page as one HTML file that loads nothing and runs nothing."""
@@ -179,10 +167,6 @@ def _parts(text: Text) -> Sequence[Part]:
     return (text,) if isinstance(text, str | Span | Key) else text
 
 
-def _words(part: Part) -> str:
-    return part if isinstance(part, str) else part.label if isinstance(part, Key) else part.text
-
-
 @cache
 def _environment(kind: Literal["html", "markdown"]) -> Environment:
     """The templates' environment, whose every output is cleaned and escaped unless it is markup of a template."""
@@ -197,5 +181,8 @@ def _environment(kind: Literal["html", "markdown"]) -> Environment:
         keep_trailing_newline=True, undefined=StrictUndefined,
         finalize=written(lambda text: escape(clean(text)) if kind == "html" else console.as_markdown(clean(text))),
     )  # fmt: skip
-    made.filters |= {"parts": _parts, "line": lambda text: " ".join(map(_words, _parts(text)))}
+    made.filters |= {
+        "parts": _parts,
+        "line": lambda text: " ".join(p if isinstance(p, str) else p.text for p in _parts(text)),
+    }
     return made

@@ -5,7 +5,6 @@ The same numbers give the same bytes. matplotlib is imported when the first draw
 
 from __future__ import annotations
 
-import hashlib
 import html
 import io
 import itertools
@@ -30,7 +29,6 @@ _VARIABLES = {_INK: "--ink", _MUTED: "--muted", _RULE: "--rule"} | {
 }
 _STYLE: Any = {  # (matplotlib's stubs spell out the keys of their own release)
     "svg.fonttype": "none",
-    "svg.hashsalt": "albert",
     "text.parse_math": False,
     "font.size": 11,
     "axes.edgecolor": _RULE,
@@ -91,7 +89,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Trend:
-    """Scores by a count with a line through their medians: a model's in its colour, or a baseline's, broken."""
+    """Scores by a count, with a line through their medians: coloured for a model, broken for a baseline."""
 
     label: str
     scores: Mapping[float, Sequence[float]]
@@ -137,10 +135,9 @@ def curves(
         axes.margins(x=0.02, y=0.12)
         for level in levels:
             axes.axhline(scale * level.value, color=_MUTED, linestyle=(0, (4, 3)), linewidth=1.1)
-            axes.annotate(
-                level.label, (0.99, scale * level.value), (0, 4), xycoords=("axes fraction", "data"),
-                textcoords="offset points", ha="right", color=_MUTED, size=10,
-            )  # fmt: skip
+            _write(
+                axes, level.label, (0.99, scale * level.value), (0, 4), ("axes fraction", "data"), _MUTED, ha="right"
+            )
         if from_zero:
             axes.set_ylim(bottom=0)
         axes.set_xlabel(x_label)
@@ -160,9 +157,7 @@ def bars(labels: Sequence[str], shares: Sequence[float], expected: Sequence[floa
             axes.plot([place - 0.4, place + 0.4], [100 * share] * 2, color=colour(2), linewidth=2.4)
         for place, top in enumerate(tops):
             above = max(top, 100 * expected[place]) if expected else top
-            axes.annotate(
-                f"{top:.1f}", (place, above), (0, 4), textcoords="offset points", ha="center", color=_INK, size=10
-            )
+            _write(axes, f"{top:.1f}", (place, above), (0, 4))
         axes.set_xticks(places, labels, size=9 if len(labels) > 6 else 11)  # else neighbours would touch
         axes.margins(y=0.14)
 
@@ -225,11 +220,7 @@ def marked(marks: Sequence[Mark], *, describes: str, x_label: str) -> Drawing:
         # Labels of neighbours stand above and below by turns, so that they do not hide each other.
         for place, mark in enumerate(sorted(marks, key=lambda mark: mark.x)):
             axes.plot([mark.x], [mark.y], marker="o", markersize=7, color=colour(mark.series), markeredgewidth=0)
-            beside = (0, -15 if place % 2 else 7)
-            axes.annotate(
-                _shortened(mark.label), (mark.x, mark.y), beside, textcoords="offset points", ha="center",
-                color=_INK, size=10,
-            )  # fmt: skip
+            _write(axes, _shortened(mark.label), (mark.x, mark.y), (0, -15 if place % 2 else 7))
         axes.set_xscale("log")
         axes.margins(x=0.2, y=0.2)
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
@@ -291,12 +282,19 @@ def _name_ends(axes: Axes, ends: Sequence[tuple[float, float, str, str]], height
 # ---------------------------------------------------------------- how
 
 
+def _write(
+    axes: Axes, text: str, at: tuple[float, float], offset: tuple[float, float], coordinates: Any = "data",
+    ink: str = _INK, ha: str = "center",
+) -> None:  # fmt: skip
+    axes.annotate(text, at, offset, xycoords=coordinates, textcoords="offset points", ha=ha, color=ink, size=10)
+
+
 def _draw(draw: Any, describes: str, size: tuple[float, float] = (5.4, 3.1), **edges: float) -> Drawing:
     logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it would tell that there is no home to keep fonts in
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    with rc_context(_STYLE):
+    with rc_context(_STYLE | {"svg.hashsalt": clean(describes)}):  # of which it makes ids, unique on the page
         figure = Figure(size)
         figure.subplots_adjust(**{"left": 0.115, "right": 0.985, "top": 0.97, "bottom": 0.15} | edges)
         draw(figure.add_subplot())
@@ -309,13 +307,8 @@ def _draw(draw: Any, describes: str, size: tuple[float, float] = (5.4, 3.1), **e
 def _inline(svg: str, describes: str) -> Drawing:
     """matplotlib's file as an element of the page: no prologue, no styles or ids, the page's colours."""
     body = svg[svg.index("<svg") :]
-    body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
-    body = re.sub(r"<style.*?</style>", "", body, flags=re.DOTALL)
-    # Ids are kept only where something refers to them, and made unique on the page.
-    referenced = set(re.findall(r'(?:xlink:href="#|url\(#)([^")]+)', body))
-    prefix = f"d{hashlib.sha256(describes.encode('utf-8', 'replace')).hexdigest()[:8]}-"
-    body = re.sub(r' id="([^"]+)"', lambda m: f' id="{prefix}{m[1]}"' if m[1] in referenced else "", body)
-    body = re.sub(r'(xlink:href="#|url\(#)', rf"\g<1>{prefix}", body)
+    body = re.sub(r"<(metadata|style).*?</\1>", "", body, flags=re.DOTALL)
+    body = re.sub(r' id="[\w.]+_\d+"', "", body)  # of axes, ticks and texts, to which nothing refers
     body = re.sub(r"font-family: [^;\"]*;? ?", "", body)
     for stand_in, variable in _VARIABLES.items():
         body = body.replace(stand_in, f"var({variable})")

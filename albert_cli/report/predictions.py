@@ -1,90 +1,119 @@
-"""What runs predicted for every example of dev (`predictions.dev.jsonl`), and where they were wrong.
-
-Lines come from anywhere, like all that a report reads: what lacks a key or has another type under it is left out.
-"""
+"""What runs predicted for every example of dev (`predictions.dev.jsonl`), and where they were wrong."""
 
 from __future__ import annotations
 
+import itertools
+import math
 import re
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Required
+
+from typing_extensions import TypedDict
 
 from albert_cli import journal
-from albert_cli.results import number
+from albert_cli.results import Number
+from albert_cli.tasks.base import PREDICTIONS
 
-PREDICTIONS = "predictions.dev.jsonl"
-Record = Mapping[str, Any]
 # The words that a question is sorted by; of "how many" and "how much" the first word would say too little.
 _QUESTION = re.compile(r"\b(how many|how much|what|who|whom|whose|when|where|which|why|how)\b", re.IGNORECASE)
 _SAME = {"how much": "how many", "whom": "who", "whose": "who"}
-_LENGTHS = ((0, "none"), (1, "1"), (2, "2"), (3, "3"), (5, "4–5"), (10, "6–10"))
+_LENGTHS = {"none": 0, "1": 1, "2": 2, "3": 3, "4–5": 5, "6–10": 10, "over 10": math.inf}
+
+
+class Line(TypedDict, total=False):
+    """A run's line about an example: a class, a value or a span, the gold one where known, and the texts."""
+
+    id: Required[str]
+    prediction: Required[str | Number]
+    label: str | Number
+    probabilities: dict[str, Number]  # of the classes
+    probability: Number  # of the span
+    answers: list[str]
+    f1: Number
+    em: Number
+    title: str
+    text: str
+    text_pair: str
+    question: str
+    choices: list[str]
 
 
 @dataclass(frozen=True)
 class Predicted:
-    """One example and each run's line about it; `error` from 0 (right) to 1 (wrong and sure of it), or a distance."""
+    """An example by every run's line; `error` from 0 (right) to 1 (wrong and sure of it), of values the distance."""
 
-    example: Record
-    lines: Sequence[Record]
+    lines: Sequence[Line]
     error: float
 
     @property
-    def predictions(self) -> Counter[str]:
-        """Every distinct prediction with the number of runs that made it."""
-        return Counter(_shown(line.get("prediction")) for line in self.lines)
+    def example(self) -> Line:
+        """The first run's line, for what all have in common."""
+        return self.lines[0]
 
 
 def read(folders: Sequence[Path]) -> list[Predicted]:
-    """The examples that the runs in `folders` predicted, in the order of the first, each with all of their lines."""
-    by_id: dict[str, list[Record]] = {}
-    for folder in folders:
-        path = folder / PREDICTIONS
-        for line in journal.read(path, dict[str, Any]) if path.is_file() else []:
-            if isinstance(line, dict) and "prediction" in line:
-                by_id.setdefault(str(line.get("id")), []).append(line)
-    predicted = []
-    for lines in by_id.values():
-        errors = [error for line in lines if (error := _error(line)) is not None]
-        if errors:
-            predicted.append(Predicted(lines[0], lines, statistics.fmean(errors)))
-    return predicted
+    """The examples that the runs in `folders` predicted, in the order of the first run, those with a gold alone."""
+    by_id: dict[str, list[Line]] = {}
+    for path in (folder / PREDICTIONS for folder in folders):
+        written: list[Any] = journal.read(path, Line) if path.is_file() else []
+        for line in written:
+            by_id.setdefault(line["id"], []).append(line)
+    errors = {name: [error for line in lines if (error := _error(line)) is not None] for name, lines in by_id.items()}
+    return [Predicted(by_id[name], statistics.fmean(found)) for name, found in errors.items() if found]
+
+
+def _error(line: Line) -> float | None:
+    """1 less F1, 1 less the gold label's probability, or the distance from the value."""
+    if "f1" in line:
+        return 1 - line["f1"]
+    gold, predicted = line.get("label"), line["prediction"]
+    if isinstance(gold, str):
+        return 1 - line.get("probabilities", {}).get(gold, float(gold == predicted))
+    return abs(gold - predicted) if isinstance(gold, float) and isinstance(predicted, float) else None
 
 
 def worst(predicted: Sequence[Predicted], most: int) -> list[Predicted]:
     """The examples that the runs together were most wrong about, the worst first; none that all had right.
 
-    Of spans that are equally wrong those come first that were thought the likeliest.
+    Of spans that are equally wrong those come first that the runs were surest of.
     """
 
-    def sureness(j: Predicted) -> float:
-        sure = [number(line.get("probability")) or 0.0 for line in j.lines if line.get("prediction")]
+    def is_wrong(line: Line) -> bool:
+        return line["f1"] < 1 if "f1" in line else line.get("label") != line["prediction"]
+
+    def sureness(of: Predicted) -> float:
+        sure = [line.get("probability", 0.0) for line in of.lines if line["prediction"]]
         return statistics.fmean(sure) if sure else 0.0
 
-    wrong = [j for j in predicted if any(_is_wrong(line) for line in j.lines)]
-    return sorted(wrong, key=lambda j: (-j.error, -sureness(j)))[:most]
+    wrong = [of for of in predicted if any(map(is_wrong, of.lines))]
+    return sorted(wrong, key=lambda of: (-of.error, -sureness(of)))[:most]
 
 
 def confusion(predicted: Sequence[Predicted]) -> tuple[list[str], Counter[tuple[str, str]]]:
     """Classes, and how often (gold, predicted) occurs over all runs; no classes for values and spans."""
-    pairs = [(line.get("label"), line.get("prediction")) for j in predicted for line in j.lines]
+    pairs = [(line.get("label"), line["prediction"]) for of in predicted for line in of.lines]
     counts = Counter((gold, guess) for gold, guess in pairs if isinstance(gold, str) and isinstance(guess, str))
-    order = [str(name) for j in predicted for name in _mapping(j.example.get("probabilities"))]
-    return list(dict.fromkeys([*order, *(name for pair in counts for name in pair)])) if counts else [], counts
+    known = [name for of in predicted for name in of.example.get("probabilities", {})]
+    return list(dict.fromkeys([*known, *(name for pair in counts for name in pair)])) if counts else [], counts
 
 
 def values(predicted: Sequence[Predicted]) -> list[tuple[float, float]]:
     """(gold, mean prediction over the runs) of a regression."""
     found = []
-    for j in predicted:
-        gold = number(j.example.get("label"))
-        guesses = [value for line in j.lines if (value := number(line.get("prediction"))) is not None]
-        if gold is not None and guesses:
+    for of in predicted:
+        gold, guesses = of.example.get("label"), numbers(of)
+        if isinstance(gold, float) and guesses:
             found.append((gold, statistics.fmean(guesses)))
     return found
+
+
+def numbers(of: Predicted) -> list[float]:
+    """What the runs predicted, where that is a value."""
+    return [line["prediction"] for line in of.lines if isinstance(line["prediction"], float)]
 
 
 @dataclass(frozen=True)
@@ -98,72 +127,35 @@ class Group:
 
 
 def by_answer_length(predicted: Sequence[Predicted]) -> list[Group]:
-    """Span questions by the number of words of their first gold answer."""
-    return _groups(predicted, _length_group, [*(name for _, name in _LENGTHS), "over 10"])
+    """Questions for a span by the number of words of their first gold answer."""
+
+    def length(line: Line) -> str:
+        words = len("".join(line.get("answers", [])[:1]).split())
+        return next(name for name, most in _LENGTHS.items() if words <= most)
+
+    return sorted(_groups(predicted, length), key=lambda group: _LENGTHS[group.name])
 
 
 def by_question_word(predicted: Sequence[Predicted]) -> list[Group]:
-    """Span questions by the first question word in them, the commonest first; empty where no question has one."""
-    counts = Counter(_question_group(j) for j in predicted if _is_span(j))
-    order = [name for name, _ in counts.most_common() if name != "other"]
-    return _groups(predicted, _question_group, [*order, "other"]) if order else []
+    """Questions for a span by their first question word, the commonest first; empty where no question has one."""
+
+    def first_word(line: Line) -> str:
+        found = _QUESTION.search(line.get("question", ""))
+        word = found[1].lower() if found else "other"
+        return _SAME.get(word, word)
+
+    groups = sorted(_groups(predicted, first_word), key=lambda group: (group.name == "other", -group.size))
+    return groups if any(group.name != "other" for group in groups) else []
 
 
-def _groups(predicted: Sequence[Predicted], kind: Any, order: Sequence[str]) -> list[Group]:
-    spans: dict[str, list[Predicted]] = {name: [] for name in order}
-    for j in predicted:
-        if _is_span(j):
-            spans[kind(j)].append(j)
-
-    def mean(members: Sequence[Predicted], key: str) -> float:
-        return statistics.fmean(number(line.get(key)) or 0.0 for j in members for line in j.lines)
-
-    return [Group(name, len(js), mean(js, "f1"), mean(js, "em")) for name, js in spans.items() if js]
-
-
-def _length_group(predicted: Predicted) -> str:
-    answers = predicted.example.get("answers")
-    first = str(answers[0]) if isinstance(answers, list) and answers else ""
-    words = len(first.split())
-    return next((name for most, name in _LENGTHS if words <= most), "over 10")
-
-
-def _question_group(predicted: Predicted) -> str:
-    found = _QUESTION.search(str(predicted.example.get("question", "")))
-    if found is None:
-        return "other"
-    word = " ".join(found[1].lower().split())
-    return _SAME.get(word, word)
-
-
-# ---------------------------------------------------------------- a line
-
-
-def _is_span(predicted: Predicted) -> bool:
-    return number(predicted.example.get("f1")) is not None
-
-
-def _is_wrong(line: Record) -> bool:
-    if (f1 := number(line.get("f1"))) is not None:
-        return f1 < 1
-    return bool(line.get("label") != line.get("prediction"))
-
-
-def _error(line: Record) -> float | None:
-    """How wrong a line is: 1 less the gold label's probability, 1 less F1, or the distance from the value."""
-    if (f1 := number(line.get("f1"))) is not None:
-        return 1 - f1
-    gold, predicted = line.get("label"), line.get("prediction")
-    if isinstance(gold, str):
-        probability = number(_mapping(line.get("probabilities")).get(gold))
-        return float(gold != predicted) if probability is None else 1 - probability
-    value, guess = number(gold), number(predicted)
-    return None if value is None or guess is None else abs(value - guess)
-
-
-def _mapping(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _shown(value: object) -> str:
-    return f"{value:.2f}" if isinstance(value, float) else str(value)
+def _groups(predicted: Sequence[Predicted], kind: Callable[[Line], str]) -> list[Group]:
+    questions: dict[str, list[Sequence[Line]]] = {}
+    for of in predicted:
+        if "f1" in of.example:
+            questions.setdefault(kind(of.example), []).append(of.lines)
+    groups = []
+    for name, found in questions.items():
+        lines = list(itertools.chain.from_iterable(found))
+        f1, exact = ([line.get("f1", 0.0) for line in lines], [line.get("em", 0.0) for line in lines])
+        groups.append(Group(name, len(found), statistics.fmean(f1), statistics.fmean(exact)))
+    return groups

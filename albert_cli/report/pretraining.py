@@ -28,7 +28,7 @@ def facts(runs: Sequence[Pretraining]) -> list[Fact]:
     if len(runs) != 1:
         return []
     (run,) = runs
-    found, loss, entropy = [], run.last("mlm_loss"), run.unigram_entropy
+    found, loss, entropy = [], run.last("mlm_loss"), run.last("unigram_entropy")
     if loss is not None:
         beside = f"nats; the unigram entropy is {entropy:.2f}" if entropy is not None else "nats a masked token"
         found.append(Fact("Held-out masked-word loss", f"{loss:.2f}", beside))
@@ -45,8 +45,8 @@ def section(runs: Sequence[Pretraining]) -> list[Block]:
     """Curves of loss, accuracies and speed, then the runs' shapes, lengths and last figures."""
     numbered = dict(enumerate(runs, start=1))
     legend = [Paragraph([Key(run.name, i) for i, run in numbered.items()])] if len(runs) > 1 else []
-    further = dict.fromkeys(name for run in runs for name in run.further)
-    panels = [panel for corpus in ("", *further) for panel in _panels(numbered, corpus)]
+    corpora = dict.fromkeys(corpus for run in runs for corpus in run.heldout)
+    panels = [panel for corpus in corpora for panel in _panels(numbered, corpus)]
     speed = {i: run.training.get("tokens_per_second", []) for i, run in numbered.items()}
     panels += _panel("Speed", _lines(speed, "thin"), [], "Tokens a second.", from_zero=True)
     columns = [_facts(run) for run in runs]
@@ -69,7 +69,7 @@ def _facts(run: Pretraining) -> dict[str, str]:
                 found["a token sees"] = config.attention_words
             found["layers share"] = {"ffn": "feed-forward"}.get(config.sharing, config.sharing)
             found["parameters"] = f"{count(config).total:,}"
-    losses = [*run.training.get("loss", []), *run.heldout.get("mlm_loss", [])]
+    losses = [*run.training.get("loss", []), *run.points("mlm_loss")]
     planned = setting(run.recipe, "schedule", "total_steps")
     if losses:
         steps = max(step for step, _ in losses)
@@ -82,14 +82,14 @@ def _facts(run: Pretraining) -> dict[str, str]:
             found[label] = f"{value:,.0f}"
     if (loss := run.last("mlm_loss")) is not None:
         found["held-out masked-word loss, nats"] = f"{loss:.3f}"
-    if run.unigram_entropy is not None:
-        found["unigram entropy of the same text, nats"] = f"{run.unigram_entropy:.3f}"
-    for corpus in ("", *run.further):
-        prefix, where = (f"{corpus}/", f"{corpus}: ") if corpus else ("", "held-out ")
-        if corpus and (loss := run.last(f"{prefix}mlm_loss")) is not None:
+    if (entropy := run.last("unigram_entropy")) is not None:
+        found["unigram entropy of the same text, nats"] = f"{entropy:.3f}"
+    for corpus in run.heldout:
+        where = f"{corpus}: " if corpus else "held-out "
+        if corpus and (loss := run.last("mlm_loss", corpus)) is not None:
             found[f"{where}masked-word loss, nats"] = f"{loss:.3f}"
         for name, label in _ACCURACIES.items():
-            if (value := run.last(prefix + name)) is not None:
+            if (value := run.last(name, corpus)) is not None:
                 found[f"{where}{label}, %"] = f"{100 * value:.1f}"
     if speeds := run.training.get("tokens_per_second"):
         found["tokens a second, median"] = f"{statistics.median(value for _, value in speeds):,.0f}"
@@ -100,18 +100,18 @@ def _facts(run: Pretraining) -> dict[str, str]:
 
 def _panels(runs: Mapping[int, Pretraining], corpus: str) -> list[Figure]:
     """Loss and accuracies on the held-out text (`corpus` is ""), or on another corpus by its name."""
-    prefix, of, where = (f"{corpus}/", f", {corpus}", f"of {corpus}") if corpus else ("", "", "held-out")
+    of, where = (f", {corpus}", f"of {corpus}") if corpus else ("", "held-out")
 
     def heldout(name: str) -> list[plots.Line]:
-        return _lines({i: run.heldout.get(prefix + name, []) for i, run in runs.items()}, "marked")
+        return _lines({i: run.points(name, corpus) for i, run in runs.items()}, "marked")
 
     losses, levels = heldout("mlm_loss"), []
     keys: list[Part] = [Key(where, 1, "line")] if len(runs) == 1 else []
     if not corpus:
         losses += _lines({i: run.training.get("mlm_loss", []) for i, run in runs.items()}, "faint")
         keys.append(Key("training", 1, "faint") if len(runs) == 1 else "Faint: training. ")
-        entropies = dict.fromkeys(run.unigram_entropy for run in runs.values() if run.unigram_entropy is not None)
-        levels = [plots.Level(value, f"unigram entropy {value:.2f}") for value in entropies]
+        entropies = dict.fromkeys(run.last("unigram_entropy") for run in runs.values())
+        levels = [plots.Level(value, f"unigram entropy {value:.2f}") for value in entropies if value is not None]
     panels = _panel("Masked-word loss" + of, losses, levels, *keys, "Nats a masked token.")
     for name in ("mlm_accuracy", "order_accuracy"):
         chance = [plots.Level(0.5, "chance")] if name != "mlm_accuracy" else []
@@ -141,11 +141,11 @@ def _panel(
 def _numbers(runs: Sequence[Pretraining]) -> list[Block]:
     """The held-out curves as a table, of many points every n-th and the last; empty where nothing was held out."""
     labels = {"mlm_loss": "masked-word loss, nats"} | {name: f"{label}, %" for name, label in _ACCURACIES.items()}
-    prefixed = [(run, corpus, f"{corpus}/" if corpus else "") for run in runs for corpus in ("", *run.further)]
-    used = [name for name in labels if any(run.heldout.get(prefix + name) for run, _, prefix in prefixed)]
+    scored = [(run, corpus) for run in runs for corpus in run.heldout]
+    used = [name for name in labels if any(run.points(name, corpus) for run, corpus in scored)]
     rows = []
-    for run, corpus, prefix in prefixed:
-        points = {name: dict(run.heldout.get(prefix + name, [])) for name in used}
+    for run, corpus in scored:
+        points = {name: dict(run.points(name, corpus)) for name in used}
         steps = sorted({step for of in points.values() for step in of})
         for step in sorted({*steps[:: -(-len(steps) // _ROWS) or 1], *steps[-1:]}):
             values = {name: of[step] for name, of in points.items() if step in of}

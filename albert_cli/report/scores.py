@@ -42,7 +42,7 @@ def by_task(evaluations: Group) -> list[Group]:
 
 
 def facts(evaluations: Group, most: int) -> list[Fact]:
-    """The best median of up to `most` tasks with what it stands beside; widest above the next lower first."""
+    """The best medians of up to `most` tasks beside the others, the widest lead first."""
 
     def gap(group: Group) -> float:
         below = [e.median for e in group if e.control] + list(_baselines(group).values())
@@ -54,7 +54,7 @@ def facts(evaluations: Group, most: int) -> list[Fact]:
         beside = {e.model: e.median for e in group if e is not best} | _baselines(group)
         protocol = f"median of {len(best.scores)}" if len(best.scores) > 1 else _single(best)
         shown = ", ".join(f"{name} {percent(value)}" for name, value in beside.items())
-        found.append(Fact(f"{best.title}, {_metric(best)}, {protocol}", percent(best.median), shown))
+        found.append(Fact(f"{best.title}, {_metric(best.record.metric)}, {protocol}", percent(best.median), shown))
     return found
 
 
@@ -80,7 +80,7 @@ def learning(evaluations: Group, series: Series) -> list[Block]:
     """Development scores while fine-tuning; empty where no run kept them."""
     panels = []
     for group in by_task([e for e in evaluations if e.curves]):
-        lines = [plots.Line(points, series[e.model], "thin") for e in group for points in e.curves.values()]
+        lines = [plots.Line(points, series[e.model], "thin") for e in group for points in e.curves]
         keys = [Key(e.model, series[e.model], "line") for e in group]
         drawing = plots.curves(lines, percent=True, describes=f"{_name(group)}, on the development set over steps")
         panels.append(Figure(drawing, _name(group), keys))
@@ -88,13 +88,12 @@ def learning(evaluations: Group, series: Series) -> list[Block]:
     return [Paragraph(text), Grid(panels)] if panels else []
 
 
-def _metric(evaluation: Evaluation) -> str:
-    name = evaluation.record.metric
+def _metric(name: str) -> str:
     return _METRICS.get(name, name.replace("_", " "))
 
 
 def _name(group: Group) -> str:
-    return f"{group[0].title}, {_metric(group[0])} × 100"
+    return f"{group[0].title}, {_metric(group[0].record.metric)} × 100"
 
 
 def _baselines(group: Group) -> dict[str, float]:
@@ -109,7 +108,7 @@ def _task_table(groups: Sequence[Group], columns: Sequence[str]) -> Table:
     rows: list[list[Text]] = []
     for group in groups:
         best, found, known = max(e.median for e in group), {e.model: e for e in group}, _baselines(group)
-        row: list[Text] = [(group[0].title, Span(_metric(group[0])))]
+        row: list[Text] = [(group[0].title, Span(_metric(group[0].record.metric)))]
         row += [_score(found[model], best) if model in found else "–" for model in columns]
         for name in baselines:
             which = next((e.record.classical[0] for e in group if e.record.classical), "") if name == CLASSICAL else ""
@@ -138,20 +137,18 @@ def _single(evaluation: Evaluation) -> str:
 
 def _published(groups: Sequence[Group]) -> list[Block]:
     """The best median here beside published scores; empty where no task has one."""
-    columns = [p for p in PUBLISHED if any(group[0].task in p.scores for group in groups)]
+    groups = [group for group in groups if any(group[0].task in scores for scores in PUBLISHED.values())]
+    columns = [model for model, scores in PUBLISHED.items() if any(group[0].task in scores for group in groups)]
     rows: list[list[Text]] = []
     for group in groups:
-        if not any(group[0].task in p.scores for p in columns):
-            continue
         best = max(_alone(group), key=lambda e: e.median)
         names, found = published_metrics(best.task), best.record.medians
         if not set(names) <= set(found):  # a result from elsewhere
             names, found = [best.record.metric], {best.record.metric: best.median}
         first, *others = (percent(found[name]) for name in names)
-        row: list[Text] = [(best.title, Span(_METRICS.get(names[0], names[0].replace("_", " "))))]
-        row.append((Span(first, "best"), *map(Span, others)))
-        for p in columns:
-            first, *others = [f"{value:.1f}" for value in p.scores.get(best.task, {}).values()] or ["–"]
+        row: list[Text] = [(best.title, Span(_metric(names[0]))), (Span(first, "best"), *map(Span, others))]
+        for model in columns:
+            first, *others = [f"{value:.1f}" for value in PUBLISHED[model].get(best.task, {}).values()] or ["–"]
             row.append((first, *map(Span, others)))
         rows.append(row)
     text = (
@@ -159,7 +156,7 @@ def _published(groups: Sequence[Group]) -> list[Block]:
         "16 GB of text and more. They say what that scale brings, not what to expect of a smaller one. SQuAD: F1, "
         "with exact match beside it, of 2.0 at the threshold that is best on the development set."
     )
-    table = Table(["task", "here, best median", *(p.model for p in columns)], rows)
+    table = Table(["task", "here, best median", *columns], rows)
     return [Heading("Beside published models, at another scale"), Paragraph(text, small=True), table] if rows else []
 
 
@@ -170,18 +167,18 @@ def _alone(group: Group) -> Group:
 
 def _verdicts(groups: Sequence[Group]) -> list[str]:
     """How each pretrained model compares with its controls, seed by seed, a paragraph for each."""
-    apart: dict[tuple[str, str], dict[bool, list[str]]] = {}
+    apart: dict[tuple[str, str], tuple[list[str], list[str]]] = {}  # tasks where every seed is above, and the others
     for group in groups:
         for control in (e for e in group if e.control):
             for other in (e for e in _alone(group) if not e.control):
-                clear = min(other.scores.values()) > max(control.scores.values())
+                clear, mixed = apart.setdefault((other.model, control.model), ([], []))
+                is_above = min(other.scores.values()) > max(control.scores.values())
                 task = f"{other.title} ({100 * (other.median - control.median):+.1f})"
-                apart.setdefault((other.model, control.model), {True: [], False: []})[clear].append(task)
+                (clear if is_above else mixed).append(task)
     verdicts = []
-    for (model, control_name), tasks in apart.items():
-        above = f"Every seed of {model} is above every seed of {control_name} on {listed(tasks[True])}."
-        mixed = f"On {listed(tasks[False])} not every seed of {model} is above {control_name}."
-        shown = [sentence for clear, sentence in ((True, above), (False, mixed)) if tasks[clear]]
+    for (model, control_name), (clear, mixed) in apart.items():
+        shown = [f"Every seed of {model} is above every seed of {control_name} on {listed(clear)}."] if clear else []
+        shown += [f"On {listed(mixed)} not every seed of {model} is above {control_name}."] if mixed else []
         verdicts.append(" ".join([*shown, "In brackets: the difference of the medians, in points."]))
     return verdicts
 
@@ -252,9 +249,8 @@ def _of_counts(group: Group, series: Series) -> list[Block]:
     )
     described = f"{_name(group)}, by number of labelled examples. {words}"
     drawing = plots.trends(trends, describes=described, x_label="labelled examples")
-    verdicts = [
-        _verdict(name, found) for name in dict.fromkeys(e.model for e in group if not (e.control or e.is_ensemble))
-    ]
+    alone = dict.fromkeys(e.model for e in group if not (e.control or e.is_ensemble))
+    verdicts = [Paragraph(verdict) for name in alone if (verdict := _verdict(name, found))]
     counts = sorted({n for of in found.values() for n in of})
     rows: list[list[Text]] = []
     for name, of in found.items():
@@ -266,7 +262,7 @@ def _of_counts(group: Group, series: Series) -> list[Block]:
             row.append((Span(percent(medians[name][n]), look), *beside) if seeds else "–")
         rows.append(row)
     table = Table(["labelled examples", *(f"{n:,.0f}" for n in counts)], rows)
-    return [Figure(drawing, _name(group)), *(Paragraph(verdict) for verdict in verdicts if verdict), table]
+    return [Figure(drawing, _name(group)), *verdicts, table]
 
 
 def _verdict(model: str, found: Mapping[str, _ByCount]) -> str:

@@ -16,15 +16,16 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from albert_cli.bench import memory
+from albert_cli.bench.stream import random_batch
 from albert_cli.counting import costs
 from albert_cli.counting.costs import GPU, LENGTHS, Precision, Setup, count
-from albert_cli.data.batches import PackedBatch
 from albert_cli.model.config import PRESETS, AttentionForm, ModelConfig
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.model.packing import pack
 from albert_cli.model.sparse import sees
 from albert_cli.training.optimizers import make_optimizer, state_tensors
-from albert_cli.training.settings import OptimizerSettings
+from albert_cli.training.settings import OptimizerSettings, TrainSettings
 
 BASE = PRESETS["albert-base"]
 CPU = Setup("cpu", "fp32")
@@ -83,7 +84,7 @@ def test_forward_flops_are_those_that_torch_counts(name: str) -> None:
     from torch.utils.flop_counter import FlopCounterMode
 
     config, sequences, length = SHAPES[name], 2, 100
-    batch = a_batch(sequences, length, config)
+    batch = random_batch([length] * sequences, config.vocab_size)
     tokens = pack(batch, torch.device("cpu"), batch.masked_index)
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH), torch.no_grad():
         PretrainingModel(config)(tokens)
@@ -106,49 +107,10 @@ def test_seen_tokens_are_those_under_the_mask(length: int, size: int, form: Atte
 # ---------------------------------------------------------------- activations
 
 
-def a_batch(sequences: int, length: int, config: ModelConfig) -> PackedBatch:
-    """Full sequences with 15 % of their positions masked."""
-    rng = np.random.default_rng(0)
-    masked = [np.sort(rng.choice(np.arange(1, length), round(0.15 * length), replace=False)) for _ in range(sequences)]
-    index = np.concatenate([i * length + m for i, m in enumerate(masked)]).astype(np.int32)
-    tokens = sequences * length
-
-    def ids(size: int) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
-        return rng.integers(0, config.vocab_size, size).astype(np.int32)
-
-    return PackedBatch(
-        ids(tokens),
-        np.zeros(tokens, np.int32),
-        np.tile(np.arange(length, dtype=np.int32), sequences),
-        np.arange(0, tokens + 1, length, dtype=np.int32),
-        index,
-        ids(len(index)),
-        np.zeros(sequences, np.int32),
-    )
-
-
-def kept_bytes(config: ModelConfig, sequences: int, length: int, precision: str) -> int:
+def kept_bytes(config: ModelConfig, sequences: int, length: int, precision: Precision) -> int:
     """Bytes of the storages that autograd holds after a pretraining step's forward pass, parameters apart."""
-    model = PretrainingModel(config).train()
-    parameters = {p.untyped_storage().data_ptr() for p in model.parameters()}
-    held: dict[int, Tensor] = {}  # the tensors themselves, so that no address is used twice
-
-    def keep(tensor: Tensor) -> Tensor:
-        address = tensor.untyped_storage().data_ptr()
-        if address not in parameters:
-            held.setdefault(address, tensor)
-        return tensor
-
-    batch = a_batch(sequences, length, config)
-    tokens = pack(batch, torch.device("cpu"), batch.masked_index)
-    with (
-        torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
-        torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"),
-    ):
-        logits = model(tokens)
-        F.cross_entropy(logits.masked.float(), torch.from_numpy(batch.masked_labels.astype(np.int64)))
-        F.cross_entropy(logits.sentence_order.float(), torch.from_numpy(batch.order_labels.astype(np.int64)))
-    return sum(tensor.untyped_storage().nbytes() for tensor in held.values())
+    batch = random_batch([length] * sequences, config.vocab_size)
+    return memory.held(config, batch, TrainSettings(precision=precision), torch.device("cpu"))[0]
 
 
 @pytest.mark.parametrize("length", [64, 256])
@@ -202,7 +164,7 @@ class Living(TorchDispatchMode):
 def peak_bytes(config: ModelConfig, sequences: int, length: int, precision: str) -> int:
     """The most bytes that a pretraining step's forward and backward pass hold at once, weights and batch apart."""
     model = PretrainingModel(config).train()
-    batch = a_batch(sequences, length, config)
+    batch = random_batch([length] * sequences, config.vocab_size)
     tokens = pack(batch, torch.device("cpu"), batch.masked_index)
     labels = torch.from_numpy(batch.masked_labels.astype(np.int64))
     with Living() as living:
