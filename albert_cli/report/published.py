@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from albert_cli.evaluation.average import published_metrics
+from albert_cli.tasks.spec import published_metrics
 
 _FIVE = ("squad1", "squad2", "mnli", "sst2", "race")
 _GLUE = ("mnli", "qnli", "qqp", "rte", "sst2", "mrpc", "cola", "stsb")
