@@ -201,17 +201,11 @@ class Member(Record):
     score: Number | None = None
 
 
-class Point(Record):
+class Point(Result):
     """A combination of a search."""
 
     values: dict[str, str] = {}
     directory: Words = ""
-    median: Number | None = None
-    spread: Number | None = None
-    scores_by_seed: Numbers = {}
-    diverged: dict[str, str] = {}
-    collapsed: dict[str, str] = {}
-    seconds: Number | None = None
 
 
 class Search(Record):

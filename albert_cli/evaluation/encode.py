@@ -16,7 +16,7 @@ from torch import Tensor
 
 from albert_cli import console, store
 from albert_cli.errors import CheckpointError, ConfigError
-from albert_cli.evaluation.inputs import read_chunks, write_answers
+from albert_cli.evaluation.predict import read_chunks, write_answers
 from albert_cli.model import hub
 from albert_cli.model.heads import BareEncoder, EncoderStates
 from albert_cli.tasks.base import evaluation_batches

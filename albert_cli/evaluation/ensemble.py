@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +19,10 @@ from albert_cli.training import run
 from albert_cli.training.task_setup import Prepared, Request
 
 
-@dataclass(frozen=True)
-class _Member:
-    directory: Path
-    outputs: Any
-    score: float
-
-
 def evaluate_ensemble(request: Request, task: str, names: Sequence[str], out: Path) -> Result:
-    """Score task checkpoints on dev alone, all together, and the best few together.
+    """Score task checkpoints on dev alone, all together, and the best few, which dev chose (as in the paper, §4.9).
 
-    A name is a task checkpoint, or an evaluation, whose runs all count. Probabilities are averaged (values, for a
-    regression). The best few are chosen greedily on dev: from the best one on, each time the one that raises the
-    score most, until none does; the paper, too, chose its ensembles by their dev scores (§4.9).
+    A name is a task checkpoint, or an evaluation, whose runs all count. Probabilities are averaged (or values).
     """
     started = time.monotonic()
     if task == GLUE:
@@ -41,13 +32,39 @@ def evaluate_ensemble(request: Request, task: str, names: Sequence[str], out: Pa
     if len(directories) < 2:
         raise ConfigError("one checkpoint is no ensemble", "name several task checkpoints or evaluations")
     with store.lock(out):
-        first = _prepared(request, task, directories[0])
-        members = [_member(directories[0], first, first)]
-        members += [_member(directory, _prepared(request, task, directory), first) for directory in directories[1:]]
-        chosen = _greedy(first, members)
-        outputs = _average(first, [members[i] for i in chosen])
-        first.task.write_predictions(out, first.inputs.dev_examples, outputs)
-        result = _record(first, members, chosen, outputs, started)
+        first, outputs, alone = _alone(request, task, directories)
+        model, metric = first.task, first.task.metrics[0]
+
+        def together(members: Sequence[int]) -> Any:
+            return model.average([outputs[i] for i in members])
+
+        chosen = greedy(alone, lambda members: _scores(first, together(members))[metric])
+        answers = together(chosen)
+        scores, of_all = _scores(first, answers), _scores(first, together(range(len(outputs))))
+        model.write_predictions(out, first.inputs.dev_examples, answers)
+        result = Result(
+            kind="ensemble",
+            task=model.name,
+            title=model.title,
+            metric=metric,
+            score=scores[metric],
+            scores=scores,
+            majority=first.majority,
+            members=[Member(directory=str(d), score=score) for d, score in zip(directories, alone, strict=True)],
+            of_all=of_all,
+            chosen=[str(directories[i]) for i in chosen],
+            gain={
+                "all_over_median": of_all[metric] - statistics.median(alone),
+                "all_over_best": of_all[metric] - max(alone),
+                "chosen_over_best": scores[metric] - max(alone),
+            },
+            labels=list(model.labels),
+            predictions=PREDICTIONS,
+            data=first.provenance["data"],
+            examples=first.provenance["examples"],
+            versions=run.versions(),
+            seconds=round(time.monotonic() - started, 2),
+        )
         result.write(out / RESULTS)
     return result
 
@@ -63,6 +80,18 @@ def _checkpoints(path: Path, task: str) -> list[Path]:
     return [path]
 
 
+def _alone(request: Request, task: str, directories: Sequence[Path]) -> tuple[Prepared, list[Any], list[float]]:
+    """The first checkpoint made ready, what each says of the first one's dev examples, and its score."""
+    first = _prepared(request, task, directories[0])
+    outputs: list[Any] = []
+    scores: list[float] = []
+    for directory in directories:
+        outputs.append(dev_outputs(_prepared(request, task, directory) if outputs else first, first))
+        scores.append(_scores(first, outputs[-1])[first.task.metrics[0]])
+        console.note(f"{directory}: {first.task.title} {first.task.metrics[0]} {percent(scores[-1])}")
+    return first, outputs, scores
+
+
 def _prepared(request: Request, task: str, directory: Path) -> Prepared:
     prepared = prepare_task(replace(request, checkpoint=str(directory)), task)
     if not prepared.for_scoring:
@@ -72,20 +101,18 @@ def _prepared(request: Request, task: str, directory: Path) -> Prepared:
     return prepared
 
 
-def _member(directory: Path, prepared: Prepared, first: Prepared) -> _Member:
-    """A checkpoint with what it says of the first one's dev examples, in the order of the first one's classes."""
-    if not first.task.has_head(prepared.checkpoint):
+def dev_outputs(prepared: Prepared, first: Prepared) -> Any:
+    """What a checkpoint says of the first one's dev examples, in the order of the first one's classes."""
+    task = first.task
+    if not task.has_head(prepared.checkpoint):
         theirs, ours = (", ".join(p.checkpoint.labels) for p in (prepared, first))
         raise CheckpointError(
-            f"{directory}: has other classes ({theirs}) than {first.checkpoint.directory} ({ours})",
+            f"{prepared.checkpoint.directory}: has other classes ({theirs}) than {first.checkpoint.directory} ({ours})",
             "an ensemble is of models of the same task",
         )
-    model = first.task.load(prepared.checkpoint).to(first.device).eval()
+    model = task.load(prepared.checkpoint).to(first.device).eval()
     dev = first.inputs.dev if prepared is first else prepared.inputs.encode(first.inputs.dev_examples)
-    outputs = first.task.predict(model, dev, first.device)
-    score = _scores(first, outputs)[first.task.metrics[0]]
-    console.note(f"{directory}: {first.task.title} {first.task.metrics[0]} {percent(score)}")
-    return _Member(directory, outputs, score)
+    return task.predict(model, dev, first.device)
 
 
 def _scores(first: Prepared, outputs: Any) -> dict[str, float]:
@@ -93,49 +120,15 @@ def _scores(first: Prepared, outputs: Any) -> dict[str, float]:
     return {name: found[name] for name in first.task.metrics}
 
 
-def _average(first: Prepared, members: Sequence[_Member]) -> Any:
-    return first.task.average([member.outputs for member in members])
-
-
-def _greedy(first: Prepared, members: Sequence[_Member]) -> list[int]:
-    """Which members raise the score on dev, in the order in which they were taken."""
-    metric = first.task.metrics[0]
-    chosen = [max(range(len(members)), key=lambda i: members[i].score)]
-    best = members[chosen[0]].score
-    while left := [i for i in range(len(members)) if i not in chosen]:
-        tried = {i: _scores(first, _average(first, [members[j] for j in (*chosen, i)]))[metric] for i in left}
-        candidate = max(left, key=lambda i: tried[i])
+def greedy(alone: Sequence[float], together: Callable[[Sequence[int]], float]) -> list[int]:
+    """The members that raise the score, as they are taken: from the best one on the one that raises it most."""
+    chosen = [max(range(len(alone)), key=alone.__getitem__)]
+    best = alone[chosen[0]]
+    while left := [i for i in range(len(alone)) if i not in chosen]:
+        tried = {i: together([*chosen, i]) for i in left}
+        candidate = max(left, key=tried.__getitem__)
         if tried[candidate] <= best:
             break
         chosen.append(candidate)
         best = tried[candidate]
     return chosen
-
-
-def _record(first: Prepared, members: Sequence[_Member], chosen: Sequence[int], outputs: Any, started: float) -> Result:
-    metric = first.task.metrics[0]
-    alone = [member.score for member in members]
-    everything, selected = _scores(first, _average(first, members)), _scores(first, outputs)
-    return Result(
-        kind="ensemble",
-        task=first.task.name,
-        title=first.task.title,
-        metric=metric,
-        score=selected[metric],
-        scores=selected,
-        majority=first.majority,
-        members=[Member(directory=str(m.directory), score=m.score) for m in members],
-        of_all=everything,
-        chosen=[str(members[i].directory) for i in chosen],
-        gain={
-            "all_over_median": everything[metric] - statistics.median(alone),
-            "all_over_best": everything[metric] - max(alone),
-            "chosen_over_best": selected[metric] - max(alone),
-        },
-        labels=list(first.task.labels),
-        predictions=PREDICTIONS,
-        data=first.provenance["data"],
-        examples=first.provenance["examples"],
-        versions=run.versions(),
-        seconds=round(time.monotonic() - started, 2),
-    )

@@ -61,14 +61,11 @@ class MaskFiller:
         batch = PackedBatch(ids, np.zeros_like(ids), positions, offsets, masked, none, none)
         probabilities = self.model(pack(batch, self.device, masked)).float().softmax(-1)
         best = probabilities.topk(min(top, probabilities.shape[-1]))
+        v = self.vocabulary
         return [
-            [self._guess(index, p) for index, p in zip(row, values, strict=True)]
+            [Guess(v.decode([i]) or v.pieces[i], p, v.pieces[i]) for i, p in zip(row, values, strict=True)]
             for row, values in zip(best.indices.tolist(), best.values.tolist(), strict=True)
         ]
-
-    def _guess(self, index: int, probability: float) -> Guess:
-        piece = self.vocabulary.pieces[index]
-        return Guess(self.vocabulary.decode([index]) or piece, probability, piece)
 
     def _encode(self, text: str) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
         """`[CLS] text [SEP]`, int32 [T]."""

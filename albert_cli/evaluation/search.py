@@ -71,7 +71,12 @@ def search(request: Request, task: str, lists: Sequence[str], out: Path) -> Sear
     points = parse(lists)
     refuse_foreign(out, RESULTS, *map(_folder, points), "start-*")
     found = [_combination(request, task, point, out) for point in points]
-    budget = _budget(found, request)
+    runs = len(found) * request.runs
+    steps = sum(job.prepared.schedule.total_steps for job in found) * request.runs
+    console.note(
+        f"{len(found)} combinations, {request.runs} seed{'s' if request.runs != 1 else ''} each: {runs} runs, "
+        f"{steps:,} steps, finished runs included"  # and without those of a task to start from
+    )
     starts: dict[str, hub.Checkpoint] = {}  # by the task that was fine-tuned for it, for all combinations alike
     for i, job in enumerate(found):
         name, prepared = job.prepared.recipe.start_from, job.prepared
@@ -82,7 +87,7 @@ def search(request: Request, task: str, lists: Sequence[str], out: Path) -> Sear
             prepared = replace(prepared, start=start)
         found[i] = replace(job, prepared=prepared)
     parallel.train(found, request.nproc)
-    result = _results(points, found, budget)
+    result = _results(points, found, {"combinations": len(found), "runs": runs, "steps": steps})
     result.write(out / RESULTS)
     return result
 
@@ -100,17 +105,6 @@ def _combination(request: Request, task: str, point: Combination, out: Path) -> 
         raise ConfigError(f"{request.checkpoint}: is fine-tuned for {prepared.task.title} already", hint)
     _ = prepared.inputs.examples  # what is wrong with them is found out before anything is trained
     return Job(task, prepared, out / _folder(point))
-
-
-def _budget(found: Sequence[Job], request: Request) -> dict[str, int]:
-    """Runs and steps, finished ones included and those of a task to start from left out; it is printed."""
-    runs = len(found) * request.runs
-    steps = sum(job.prepared.schedule.total_steps for job in found) * request.runs
-    console.note(
-        f"{len(found)} combinations, {request.runs} seed{'s' if request.runs != 1 else ''} each: {runs} runs, "
-        f"{steps:,} steps, finished runs included"
-    )
-    return {"combinations": len(found), "runs": runs, "steps": steps}
 
 
 def _results(search: Sequence[Combination], found: Sequence[Job], budget: dict[str, int]) -> Search:

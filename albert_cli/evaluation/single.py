@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any
 
 from albert_cli import console, store
 from albert_cli.errors import BusyError, CheckpointError, ConfigError, DivergedError, MissingData
@@ -228,13 +229,17 @@ def _score(prepared: Prepared, out: Path) -> Result:
     return result
 
 
+def outputs_of(prepared: Prepared, examples: Sequence[Any]) -> Any:
+    """What the checkpoint's own head says of some examples."""
+    model = prepared.task.load(prepared.checkpoint).to(prepared.device).eval()
+    return prepared.task.predict(model, prepared.inputs.encode(examples), prepared.device)
+
+
 def _predict_unlabelled(prepared: Prepared, out: Path) -> Result:
     """Answer the diagnostics where only their unlabelled file is there: predictions, and no score."""
     task = prepared.task
     examples = task.read("test", prepared.request.data)
-    model = task.load(prepared.checkpoint).to(prepared.device).eval()
-    outputs = task.predict(model, prepared.inputs.encode(examples), prepared.device)
-    lines = task.prediction_lines(examples, outputs, scored=False)
+    lines = task.prediction_lines(examples, outputs_of(prepared, examples), scored=False)
     store.write_text(out / TEST_PREDICTIONS, "".join(lines))
     counts = Counter(json.loads(line)["prediction"] for line in lines)
     result = Result(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from albert_cli import console, store
 from albert_cli.errors import ConfigError, InputError, MissingData
-from albert_cli.evaluation.single import answering, model_of, prepare_task
+from albert_cli.evaluation.single import answering, model_of, outputs_of, prepare_task
 from albert_cli.results import Result, Submission, SubmissionFile
 from albert_cli.tasks.classification import Classification, Example
 from albert_cli.tasks.glue import GLUE
@@ -75,7 +75,8 @@ def write(path: Path, request: Request, out: Path, tasks: Mapping[str, Result]) 
             labels = [file.placeholder] * file.rows
             files[file.name] = SubmissionFile(rows=file.rows, placeholder=file.placeholder, because=lacks)
         else:
-            ids, labels = [e.id for e in examples], _labels(file, model, request, examples)
+            outputs = outputs_of(prepare_task(answering(request, model), file.task), examples)
+            ids, labels = [e.id for e in examples], server_labels(GLUE[file.task], outputs)
             files[file.name] = SubmissionFile(rows=file.rows, model=model)
         contents[file.name] = HEADER + "".join(f"{i}\t{label}\n" for i, label in zip(ids, labels, strict=True))
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -103,13 +104,6 @@ def _test_set(file: ServerFile, data: str | None) -> list[Example] | None:
     if formula := next((e.id for e in examples if e.id.startswith(("=", "+", "-", "@"))), None):
         raise InputError(f"{task.title}: the test set has an id that a spreadsheet computes: {formula}", "restore it")
     return examples
-
-
-def _labels(file: ServerFile, model: str, request: Request, examples: Sequence[Example]) -> list[str]:
-    prepared = prepare_task(answering(request, model), file.task)
-    classifier = prepared.task.load(prepared.checkpoint).to(prepared.device).eval()
-    outputs = prepared.task.predict(classifier, prepared.inputs.encode(examples), prepared.device)
-    return server_labels(GLUE[file.task], outputs)
 
 
 def server_labels(task: Classification, logits: NDArray[Any]) -> list[str]:

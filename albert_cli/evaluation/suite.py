@@ -11,7 +11,6 @@ from typing import Any
 from albert_cli import console
 from albert_cli.errors import ConfigError, InputError, MissingData
 from albert_cli.evaluation import controls, parallel, submission
-from albert_cli.evaluation.average import average
 from albert_cli.evaluation.single import (
     FOLDER,
     NoneEnded,
@@ -24,7 +23,7 @@ from albert_cli.evaluation.single import (
 )
 from albert_cli.results import RESULTS, Result, Suite
 from albert_cli.tasks.glue import HUB
-from albert_cli.tasks.spec import SCORED, TASKS
+from albert_cli.tasks.spec import SCORED, TASKS, average
 from albert_cli.training.intermediate import (
     from_intermediate,
     intermediate_task,
@@ -34,9 +33,6 @@ from albert_cli.training.intermediate import (
 from albert_cli.training.task_setup import Prepared, Request
 
 GLUE = "glue"
-_DIAGNOSTICS = "ax"
-# GLUE (arXiv 1804.07461, §3) counts CoLA by Matthews' correlation alone, every other task by all its metrics.
-_NOT_COUNTED = {"cola": ("accuracy",)}
 
 
 def evaluate(request: Request, task: str, out: Path, submission_file: Path | None = None) -> Result | Suite:
@@ -45,9 +41,9 @@ def evaluate(request: Request, task: str, out: Path, submission_file: Path | Non
     A checkpoint of this very task is scored as it is, or fine-tuned again. Any other, one of another task included, is
     where the seeded fine-tunings start from. `submission_file` becomes the suite's zip for GLUE's server.
     """
-    if submission_file and task != GLUE:
-        raise ConfigError("--submission is for all of GLUE", "albert eval glue … --submission FILE.zip")
     if submission_file is not None:
+        if task != GLUE:
+            raise ConfigError("--submission is for all of GLUE", "albert eval glue … --submission FILE.zip")
         submission.check(request.data, submission_file)
     if task == GLUE:
         suite = evaluate_suite(request, out)
@@ -77,12 +73,17 @@ def evaluate_suite(request: Request, out: Path) -> Suite:
     ready, left_out = _with_data(request)
     if not ready:
         raise InputError(f"{request.data or HUB}: no GLUE task has its data there", next(iter(left_out.values()), None))
-    first = {name: prepared for name, prepared in ready.items() if intermediate_task(prepared) is None}
+    starts = {name: start for name, prepared in ready.items() if (start := intermediate_task(prepared))}
     failed: dict[str, NoneEnded] = {}
-    results = _evaluate(request, first, out, failed)
-    if started := [failed[name] for name in map(intermediate_task, ready.values()) if name in failed]:
-        raise started[0]
-    others = {name: _started(ready[name], out, results, left_out) for name in ready if name not in first}
+    results = _evaluate(request, {name: ready[name] for name in ready if name not in starts}, out, failed)
+    others = {}
+    for name, start in starts.items():
+        if start in failed:
+            raise failed[start]
+        if start in results:
+            others[name] = from_intermediate(ready[name], best_run(out / start, results[start]))
+        else:
+            others[name] = without_intermediate(ready[name], left_out.get(start, "it has a start of its own"))
     results |= _evaluate(request, others, out, failed)
     for error in failed.values():
         raise error
@@ -112,17 +113,8 @@ def _with_data(request: Request) -> tuple[dict[str, Prepared], dict[str, str]]:
     if "mnli" in ready:
         for split in ("dev", "test"):
             with suppress(MissingData):
-                TASKS[_DIAGNOSTICS].read(split, request.data)
+                TASKS["ax"].read(split, request.data)
     return ready, left_out
-
-
-def _started(prepared: Prepared, out: Path, results: Mapping[str, Result], left_out: Mapping[str, str]) -> Prepared:
-    """The task with the encoder of the best run of the one that it starts from."""
-    name = intermediate_task(prepared)
-    assert name is not None
-    if name not in results:
-        return without_intermediate(prepared, left_out.get(name, "it has a start of its own"))
-    return from_intermediate(prepared, best_run(out / name, results[name]))
 
 
 def _evaluate(
@@ -144,17 +136,18 @@ def _evaluate(
 
 def _diagnostics(request: Request, out: Path, tasks: Mapping[str, Result]) -> Result | None:
     """AX by the best model of MNLI, where both are there."""
-    name = _DIAGNOSTICS
-    if (mnli := model_of(str(TASKS[name].classifier_of), request, out, tasks)) is None:
+    if (mnli := model_of("mnli", request, out, tasks)) is None:
         return None
     try:
-        return evaluate_task(prepare_task(answering(request, mnli), name), out / name)
+        return evaluate_task(prepare_task(answering(request, mnli), "ax"), out / "ax")
     except MissingData as error:
-        console.note(f"{TASKS[name].title} is left out: {error.message}")
+        console.note(f"{TASKS['ax'].title} is left out: {error.message}")
         return None
 
 
 def counted(result: Result) -> dict[str, float]:
-    """What GLUE counts of a task: all of its metrics and dev splits, each the median of its runs."""
-    not_counted = _NOT_COUNTED.get(result.task, ())
-    return {name: score for name, score in result.medians.items() if name not in not_counted}
+    """What GLUE counts of a task: all of its metrics and dev splits, each the median of its runs.
+
+    CoLA alone counts by one, Matthews' correlation (arXiv 1804.07461, §3).
+    """
+    return {name: score for name, score in result.medians.items() if (result.task, name) != ("cola", "accuracy")}

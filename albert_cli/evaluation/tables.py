@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from albert_cli import console
-from albert_cli.results import CONTROLS, Point, Result, Search, Submission, Suite, percent, standard_error
+from albert_cli.results import CONTROLS, Result, Search, Submission, Suite, percent, standard_error
 from albert_cli.tasks.spec import SCORED, TASKS
 from albert_cli.training.task_recipe import PRETRAINED
 
@@ -76,7 +76,7 @@ def _scores(by_seed: Mapping[str, float]) -> str:
     return " ".join(map(percent, by_seed.values()))
 
 
-def _failures(found: Result | Point) -> list[str]:
+def _failures(found: Result) -> list[str]:
     """How many seeds diverged and how many collapsed; nothing for none, or of a single run."""
     total = len(found.scores_by_seed) + len(found.diverged)
     return [f"{len(of)} of {total}" if of and total else "" for of in (found.diverged, found.collapsed)]

@@ -12,11 +12,11 @@ from annotated_types import Ge, Le
 
 from albert_cli import config, console, store
 from albert_cli.errors import CheckpointError, ConfigError, DivergedError, MissingData, NotReached, Skipped
-from albert_cli.evaluation.average import as_published, average, published_metrics
 from albert_cli.evaluation.single import refuse_foreign
 from albert_cli.evaluation.suite import evaluate
 from albert_cli.model import hub
 from albert_cli.results import RESULTS, Result
+from albert_cli.tasks.spec import as_published, average, published_metrics
 from albert_cli.training.task_setup import Request
 
 Points = Annotated[float, Ge(-100), Le(100)]
@@ -109,15 +109,17 @@ def verify(
     tasks = {task: _verdict(recipe, task, request, out) for task in recipe.expected}
     if all(found["verdict"] == "skipped" for found in tasks.values()):
         raise Skipped(f"{name} is skipped: {next(iter(tasks.values()))['reason']}", "--data DIR, or a network")
-    done = [found for found in tasks.values() if found["verdict"] != "skipped"]
+    scored = {task: found for task, found in tasks.items() if "scores" in found}
+    means = {"published": "published", "here": "scores"} if scored else {}
     result = {
         "kind": "verify",
         "recipe": name,
         "checkpoint": recipe.checkpoint,
         "source": recipe.source,
         "tasks": tasks,
-        "average": _averages(tasks),
-        "reached": all(found["verdict"] == "reached" for found in done),
+        # Avg of what was published and of what was reached here, over the tasks that were evaluated
+        "average": {name: average({task: of[key] for task, of in scored.items()}) for name, key in means.items()},
+        "reached": all(found["verdict"] in ("reached", "skipped") for found in tasks.values()),
     }
     store.write_json(out / RESULTS, result)
     return result
@@ -139,13 +141,6 @@ def _verdict(recipe: VerifyRecipe, task: str, request: Request, out: Path) -> di
     scores = {name: 100 * score for name, score in as_published(task, found).items() if name in expected}
     reached = all(scores[name] >= score - tolerance for name, score in expected.items())
     return {**published, "scores": scores, "runs": recipe.runs, "verdict": "reached" if reached else "not reached"}
-
-
-def _averages(tasks: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
-    """Avg of what was published and of what was reached here, over the tasks that were evaluated; empty without one."""
-    done = {task: found for task, found in tasks.items() if "scores" in found}
-    both = {"published": "published", "here": "scores"}
-    return {name: average({task: done[task][key] for task in done}) for name, key in both.items() if done}
 
 
 def data_of(task: str, data: str | None) -> str | None:

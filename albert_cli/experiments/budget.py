@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from albert_cli import config, console
 from albert_cli.counting.costs import size_in_words, three_digits
@@ -43,7 +43,7 @@ def describe(plan: Plan) -> tuple[dict[str, Any], str]:
             raise ConfigError(f"--tflops {name}=…: {experiment.name} has no such variant", hint)
     runs = [_row(plan, run, run.pretrain) for run in (*plan.prefixes, *plan.runs) if run.pretrain]
     tasks = [_row(plan, run, stage, task) for run in plan.runs for task, stage in run.tasks.items()]
-    decisions = [(claim, decision(plan, claim)) for claim in plan.claims]
+    claims = [_claim(plan, claim) for claim in plan.claims]
     tokens, flops, hours, disk = _sums([*runs, *tasks])
     data: dict[str, Any] = {
         "experiment": experiment.name,
@@ -51,7 +51,7 @@ def describe(plan: Plan) -> tuple[dict[str, Any], str]:
         "about": scale.about,
         "runs": [row.to_json() for row in runs],
         "fine_tunings": [row.to_json() for row in tasks],
-        "claims": [found.to_json(claim) for claim, found in decisions],
+        "claims": [found for found, _ in claims],
         "equal_time": {name: equal.to_json() for name, equal in plan.equal_time.items()},
         "left_out": plan.left_out,
         "commands": [stage.command for stage in plan.stages.values()],
@@ -61,10 +61,7 @@ def describe(plan: Plan) -> tuple[dict[str, Any], str]:
         },
     }  # fmt: skip
     parts = [f"{experiment.title} ({experiment.source}), scale {plan.request.scale}: {scale.about}"]
-    parts += [_table(plan, runs, tasks, devices), _notes(plan)]
-    for claim, found in decisions:
-        lines = [f"Claim: {claim.says}", *(f"    {condition}" for condition in claim.all_conditions)]
-        parts.append("\n".join([*lines, f"    {found.in_words(plan)}"]))
+    parts += [_table(plan, runs, tasks, devices), _notes(plan), *(text for _, text in claims)]
     return data, "\n\n".join(parts)
 
 
@@ -83,8 +80,7 @@ def speed(plan: Plan, variant: str) -> float:
 # ---------------------------------------------------------------- claims
 
 
-@dataclass(frozen=True)
-class Decision:
+class Decision(NamedTuple):
     """Whether a claim can be decided by what is planned: why not ("" where it can), and what deciding it takes.
 
     `device_hours` are of the runs that the claim compares, with what they start from and their tasks, two seeds each.
@@ -92,24 +88,6 @@ class Decision:
 
     why: str
     device_hours: float
-
-    def to_json(self, claim: Claim) -> dict[str, object]:
-        """For `--json`."""
-        return {
-            "says": claim.says,
-            "conditions": [str(condition) for condition in claim.all_conditions],
-            "margin": claim.margin,
-            "can_be_decided": not self.why,
-            "why_not": self.why,
-            "device_hours_to_decide": self.device_hours,
-        }
-
-    def in_words(self, plan: Plan) -> str:
-        """A line below the claim."""
-        if not self.device_hours:
-            return self.why or "decided by counting"
-        cost = f"two seeds, the fewest, of what it compares take {_hours(self.device_hours)} {_kind(plan)}-hours"
-        return f"cannot be decided: {self.why} ({cost})" if self.why else f"can be decided; {cost}"
 
 
 def decision(plan: Plan, claim: Claim) -> Decision:
@@ -134,6 +112,25 @@ def decision(plan: Plan, claim: Claim) -> Decision:
     elif seeds < 2:
         why = "one seed gives no spread; --seeds 2 or more"
     return Decision(why, hours / seeds * 2)
+
+
+def _claim(plan: Plan, claim: Claim) -> tuple[dict[str, object], str]:
+    """A claim, and whether it can be decided, as data and in words."""
+    why, hours = decision(plan, claim)
+    conditions = [str(condition) for condition in claim.all_conditions]
+    cost = f"two seeds, the fewest, of what it compares take {_hours(hours)} {_kind(plan)}-hours"
+    known = f"cannot be decided: {why} ({cost})" if why else f"can be decided; {cost}"
+    if not hours:
+        known = why or "decided by counting"
+    data = {
+        "says": claim.says,
+        "conditions": conditions,
+        "margin": claim.margin,
+        "can_be_decided": not why,
+        "why_not": why,
+        "device_hours_to_decide": hours,
+    }
+    return data, "\n    ".join([f"Claim: {claim.says}", *conditions, known])
 
 
 # ---------------------------------------------------------------- in words

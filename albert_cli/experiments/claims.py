@@ -44,7 +44,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Judgement:
+class CheckedClaim:
     """A claim with its findings; it holds when all of them do."""
 
     claim: Claim
@@ -62,9 +62,9 @@ class Judgement:
         return {"says": self.claim.says, "source": self.claim.source, "verdict": self.verdict, "findings": findings}
 
 
-def judge(claim: Claim, values: Values, sampling: Sampling) -> Judgement:
+def check(claim: Claim, values: Values, sampling: Sampling) -> CheckedClaim:
     """Hold a claim against the values that were measured."""
-    return Judgement(claim, [find(condition, values, sampling) for condition in claim.all_conditions])
+    return CheckedClaim(claim, [find(condition, values, sampling) for condition in claim.all_conditions])
 
 
 def find(condition: Condition, values: Values, sampling: Sampling) -> Finding:
@@ -81,7 +81,9 @@ def find(condition: Condition, values: Values, sampling: Sampling) -> Finding:
         return Finding(condition, by_seed, mean, mean, mean, _decided(condition, bound, mean, mean))
     if len(numbers) < 2 or not all(map(math.isfinite, numbers)):
         return Finding(condition, by_seed, mean)
-    of_seeds = student_t(CONFIDENCE, len(numbers) - 1) * statistics.stdev(numbers) / math.sqrt(len(numbers))
+    from scipy.stats import t
+
+    of_seeds = float(t.ppf(CONFIDENCE, len(numbers) - 1)) * statistics.stdev(numbers) / math.sqrt(len(numbers))
     of_examples = statistics.NormalDist().inv_cdf(CONFIDENCE) * math.sqrt(_sampling(condition, mean, values, sampling))
     reach = math.hypot(of_seeds, of_examples)
     low, high = mean - reach, mean + reach
@@ -133,10 +135,3 @@ def _sampling(condition: Condition, mean: float, values: Values, sampling: Sampl
 def _of(reference: str, values: Values) -> Mapping[int, float]:
     variant, _, metric = reference.partition(".")
     return values.get(variant, {}).get(metric, {})
-
-
-def student_t(confidence: float, degrees: int) -> float:
-    """The quantile of Student's t distribution, from which a one-sided bound of a mean follows."""
-    from scipy.stats import t
-
-    return float(t.ppf(confidence, degrees))

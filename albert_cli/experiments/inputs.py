@@ -54,7 +54,7 @@ def probed(plan: Plan) -> Data:
     if not there:
         return usual[0], (), usual[2]
     where = str(TokenCorpus.open(plan.request.data).vocabulary_dir) if plan.request.data else vocabulary(plan)[1]
-    argv = ["data", *there, "--vocab", where, "--holdout", "0", "--out", OUT, "--json"]
+    argv = ["data", *there, "--vocab", where, "--holdout", "0", "--out", OUT]
     needs = () if plan.request.data else (vocabulary(plan)[0],)
     made = plan.stage("data", "token shards for intrinsic scores", {"text": there, "vocab": usual[0]}, needs, argv)
     return made, (made,), str(plan.directory(made))
@@ -81,7 +81,7 @@ def data(plan: Plan, text: str) -> Data:
         sources, title = (*usual, *extra), "token shards with the additional text"
         options.append("--dedup")  # the two may overlap
     facts: dict[str, Any] = {"text": sources, "holdout": scale.holdout}
-    made = plan.stage("data", title, facts, (made_of,), ["data", *sources, *options, "--json"])
+    made = plan.stage("data", title, facts, (made_of,), ["data", *sources, *options])
     return made, (made,), str(plan.directory(made))
 
 
@@ -91,5 +91,5 @@ def vocabulary(plan: Plan) -> tuple[str, str]:
     facts: dict[str, Any] = {"text": text, "size": scale.vocabulary, "sample": scale.sample}
     options = ["--size", str(scale.vocabulary), "--sample-size", str(scale.sample), "--out", OUT]
     title = f"vocabulary of {scale.vocabulary:,} tokens"
-    made = plan.stage("vocabulary", title, facts, (), ["vocab", *text, *options, "--json"])
+    made = plan.stage("vocabulary", title, facts, (), ["vocab", *text, *options])
     return made, str(plan.directory(made))

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from albert_cli.evaluation.average import as_published, average
-from albert_cli.experiments.claims import Judgement, judge
+from albert_cli.experiments.claims import CheckedClaim, check
 from albert_cli.experiments.plan import Plan, Run
 from albert_cli.experiments.recipe import PRINTED, PaperTable
 from albert_cli.report.found import Points, curves
 from albert_cli.results import standard_error
+from albert_cli.tasks.spec import as_published, average
 
 _CLOCK = 0.1  # seconds, to which a run's are rounded
 # What the probe counts the examples of each accuracy under.
@@ -32,7 +32,7 @@ class Outcome:
     curves: Mapping[str, Mapping[str, list[Points]]]  # variant -> mlm_loss, mlm_accuracy, … -> a curve a seed
     task_titles: Mapping[str, str]
     diverged: Mapping[str, int]  # variant -> how many of its seeds did
-    judgements: list[Judgement]
+    claims: list[CheckedClaim]
 
     def by_seed(self, variant: str, metric: str) -> Mapping[int, float]:
         """The values of a metric, one a seed; empty where it was not measured."""
@@ -81,7 +81,7 @@ class Outcome:
             "ours_and_the_paper_s": {
                 f"{printed.title}, {printed.version}": self.beside(printed) for printed in self.plan.experiment.tables
             },
-            "claims": [judgement.to_json() for judgement in self.judgements],
+            "claims": [checked.to_json() for checked in self.claims],
         }
 
 
@@ -104,8 +104,8 @@ def read(plan: Plan) -> Outcome:
     sampling = {name: _sampling(plan, name, values[name]) for name in plan.variants}
     if (against := plan.experiment.speed_against) is not None:
         _add_speedups(values, sampling, against)
-    judgements = [judge(claim, values, sampling) for claim in plan.claims]
-    return Outcome(plan, values, steps, drawn, titles, diverged, judgements)
+    claims = [check(claim, values, sampling) for claim in plan.claims]
+    return Outcome(plan, values, steps, drawn, titles, diverged, claims)
 
 
 def _add_speedups(

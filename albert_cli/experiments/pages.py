@@ -68,7 +68,7 @@ def write(found: Outcome) -> Path:
     return folder / "report.html"
 
 
-class _Judged(TypedDict):
+class _Claim(TypedDict):
     says: str
     verdict: str
 
@@ -76,7 +76,7 @@ class _Judged(TypedDict):
 class _Reported(TypedDict):
     experiment: str
     scale: str
-    claims: list[_Judged]
+    claims: list[_Claim]
 
 
 def verdicts(out: Path) -> tuple[dict[str, dict[str, str]], str]:
@@ -103,7 +103,7 @@ def _page(found: Outcome) -> Page:
         Section("drawings", "Drawings", _drawings(found)),
         Section("commands", "Every number again", _commands(found)),
     ]
-    counts = {verdict: sum(j.verdict == verdict for j in found.judgements) for verdict in _MARKS}
+    counts = {verdict: sum(j.verdict == verdict for j in found.claims) for verdict in _MARKS}
     return Page(
         title=f"{plan.experiment.title}: scale {scale}",
         heading=plan.experiment.title,
@@ -112,21 +112,21 @@ def _page(found: Outcome) -> Page:
         lead=(f"{plan.experiment.source} of ALBERT (arXiv 1909.11942), at the scale ", Span(scale, "strong"),
               f" ({plan.scale.about})"),
         facts=[Fact((_MARKS[verdict], verdict), str(n), "of the claims below") for verdict, n in counts.items()]
-        if found.judgements
+        if found.claims
         else (),
     )  # fmt: skip
 
 
 def _claims(found: Outcome) -> list[Block]:
-    blocks: list[Block] = [Paragraph(_ABOUT_CLAIMS)] if found.judgements else []
-    for judgement in found.judgements:
-        claim = judgement.claim
+    blocks: list[Block] = [Paragraph(_ABOUT_CLAIMS)] if found.claims else []
+    for checked in found.claims:
+        claim = checked.claim
         rows: list[list[Text]] = [
             [str(f.condition), _number(f, f.mean), _bounds(f), _seeds(f), (_MARKS[f.verdict], f.verdict)]
-            for f in judgement.findings
+            for f in checked.findings
         ]
         parts: list[Block] = [
-            Heading((_MARKS[judgement.verdict], judgement.verdict)),
+            Heading((_MARKS[checked.verdict], checked.verdict)),
             Paragraph(claim.says),
             Table(["condition", "mean", "bounds", "by seed", "verdict"], rows),
             Paragraph(f"{claim.source}. Limit: {claim.margin}", small=True),
@@ -197,11 +197,10 @@ def gap(pairs: Sequence[tuple[float, float]] | None) -> str:
 def _tables(found: Outcome) -> list[Block]:
     """Ours with every seed, and the paper's in each version that is kept."""
     plan, heads, counted = found.plan, columns(found), found.plan.experiment.is_counted
-    titles = {name: variant.title for name, variant in plan.experiment.variants.items()}
     rows: list[list[Text]] = []
     for name in plan.variants:
         seeds = len(found.by_seed(name, next(iter(heads), "")))
-        title = titles[name] + (f" ({found.diverged[name]} diverged)" if name in found.diverged else "")
+        title = plan.title(name) + (f" ({found.diverged[name]} diverged)" if name in found.diverged else "")
         count = "" if counted else f"{seeds}\N{NO-BREAK SPACE}seed{'s' * (seeds != 1)}"
         row: list[Text] = [(title, Span(count))]
         for metric in heads:
@@ -231,7 +230,7 @@ def _tables(found: Outcome) -> list[Block]:
         caption = f"The paper, {printed.title}, {printed.version}." + (f" {printed.note}" if printed.note else "")
         if known:
             caption += " Below a figure: ours, and by how much it is above or below."
-            caption += f" Of other models' rows ours is {titles[printed.ours]}." if printed.ours else ""
+            caption += f" Of other models' rows ours is {plan.title(printed.ours)}." if printed.ours else ""
         blocks.append(Table(["the paper", *printed.columns], lines, caption=caption))
     return blocks
 
@@ -242,7 +241,6 @@ def _tables(found: Outcome) -> list[Block]:
 def _drawings(found: Outcome) -> list[Block]:
     """Similarity by layer, curves of pretraining, scores against parameters; empty where there are no numbers."""
     colours = {name: i for i, name in enumerate(found.plan.variants, start=1)}
-    titles = {name: found.plan.experiment.variants[name].title for name in colours}
     figures = []
     for name, (title, caption) in _LAYERS.items() if "layers" in found.plan.experiment.plots else ():
         lines = [
@@ -263,13 +261,14 @@ def _drawings(found: Outcome) -> list[Block]:
         if lines:
             drawing = plots.curves(lines, percent=percent, describes=f"{title} over steps")
             figures.append(Figure(drawing, title, [caption]))
-    figures += _against_parameters(found, colours, titles)
-    legend = Paragraph([Key(titles[name], colour) for name, colour in colours.items()])
+    figures += _against_parameters(found, colours)
+    legend = Paragraph([Key(found.plan.title(name), colour) for name, colour in colours.items()])
     return [legend, Grid(figures)] if figures else []
 
 
-def _against_parameters(found: Outcome, colours: Mapping[str, int], titles: Mapping[str, str]) -> list[Figure]:
+def _against_parameters(found: Outcome, colours: Mapping[str, int]) -> list[Figure]:
     """Scores against parameters, medians over seeds; parameters alone where nothing was trained."""
+    titles = {name: found.plan.title(name) for name in colours}
     counts = {name: count for name in colours if (count := found.middle(name, "parameters"))}
     if len(set(counts.values())) < 2:
         return []
@@ -300,9 +299,10 @@ def _commands(found: Outcome) -> list[Block]:
         words += [option, str(given)] if given is not None else []
     rows: list[list[Text]] = []
     for stage in plan.stages.values():
-        seconds = plan.record(stage.id).whole_seconds
-        time = "" if seconds is None else console.duration(seconds)
-        rows.append([stage.title, Span(stage.command, "code"), time])
+        record = plan.record(stage.id)
+        # A command's own seconds are those of all attempts.
+        known = [s for s in (record.numbers.get("seconds"), record.seconds) if s is not None]
+        rows.append([stage.title, Span(stage.command, "code"), console.duration(max(known)) if known else ""])
     return [
         Paragraph("All of this page, or what of it is missing:"),
         Paragraph(Span(shlex.join(words), "code")),

@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from albert_cli.data.shards import read_facts
 from albert_cli.experiments.recipe import Claim, Experiment, Scale, ScaleName
@@ -142,20 +142,9 @@ class StageRecord(Record):
 
     seconds: Number | None = None
     diverged: bool = False
-    numbers: Numbers = Field(default_factory=dict)
-    task: Result = Result()
-    printed: Printed = Printed()
-
-    @model_validator(mode="before")
-    @classmethod
-    def _views(cls, value: Mapping[str, object]) -> Mapping[str, object]:
-        return {**value, **dict.fromkeys(("numbers", "task", "printed"), value.get("result"))}
-
-    @property
-    def whole_seconds(self) -> float | None:
-        """A stage's own seconds where it has them, since those of earlier attempts are among them."""
-        known = [s for s in (self.numbers.get("seconds"), self.seconds) if s is not None]
-        return max(known, default=None)
+    numbers: Numbers = Field(default_factory=dict, alias="result")
+    task: Result = Field(default=Result(), alias="result")
+    printed: Printed = Field(default=Printed(), alias="result")
 
 
 @dataclass
@@ -171,27 +160,21 @@ class Plan:
     equal_time: dict[str, EqualTime] = field(default_factory=dict)  # by variant
 
     @property
-    def hub_text(self) -> list[str]:
-        """The sources on the Hub that stages which are not done will read."""
-        stages = [
-            s for s in self.stages.values() if s.kind in ("vocabulary", "data") and not self.result(s.id).is_file()
-        ]
-        return list(dict.fromkeys(name for s in stages for name in s.facts["text"] if name.startswith("hf:")))
+    def left(self) -> list[Stage]:
+        """The stages that are not done."""
+        return [stage for stage in self.stages.values() if not self.result(stage.id).is_file()]
 
     @property
     def unmeasured(self) -> list[Plan]:
         """What must be run before the steps are known: a plan for each speed that is not measured."""
-        stages = [stage for stage in self.stages.values() if stage.kind == "speed"]
-        left = [stage for stage in stages if not self.result(stage.id).is_file()]
-        return [
-            dataclasses.replace(self, stages={name: self.stages[name] for name in (*self._before(stage), stage.id)})
-            for stage in left
-        ]
+        return [dataclasses.replace(self, stages=self._up_to(stage)) for stage in self.left if stage.kind == "speed"]
 
-    def _before(self, stage: Stage) -> list[str]:
-        """All that a stage needs, in order."""
-        needed = [name for need in stage.needs for name in (*self._before(self.stages[need]), need)]
-        return list(dict.fromkeys(needed))
+    def _up_to(self, stage: Stage) -> dict[str, Stage]:
+        """A stage after all that it needs."""
+        found: dict[str, Stage] = {}
+        for need in stage.needs:
+            found |= self._up_to(self.stages[need])
+        return found | {stage.id: stage}
 
     @property
     def scale(self) -> Scale:
@@ -251,9 +234,13 @@ class Plan:
         argv: Sequence[str],
         cost: Cost | None = None,
     ) -> str:
-        """Take a stage into the plan, once; its name. `OUT` in its command stands for its own directory."""
+        """Take a stage into the plan, once; its name. `OUT` in its command stands for its own directory.
+
+        The command ends with `--json`, before which what uses a model names the device.
+        """
         stage = Stage(kind, title, facts, tuple(needs), (), cost)
         where = str(self.directory(stage.id))
-        words = tuple(where if word == OUT else word for word in argv)
+        device = () if kind in ("count", "vocabulary", "data") else ("--device", self.request.device)
+        words = tuple(where if word == OUT else word for word in (*argv, *device, "--json"))
         self.stages.setdefault(stage.id, dataclasses.replace(stage, argv=words))
         return stage.id

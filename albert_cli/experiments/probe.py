@@ -134,17 +134,11 @@ def _scores(job: PretrainingJob) -> dict[str, float]:
 
 def _layers(job: PretrainingJob) -> dict[str, Any]:
     """Figure 1's distances, over text without masks: the encoder as a task would use it."""
-    counted = list[int]()
-
-    def plain() -> Iterator[PackedTokens]:
-        for drawn in _drawn(job, plain=True):
-            counted.append(len(drawn.masked_index))
-            yield pack(drawn, job.device)
-
-    steps = layer_steps(job.model.encoder, plain())
+    plain = list(_drawn(job, plain=True))
+    steps = layer_steps(job.model.encoder, (pack(drawn, job.device) for drawn in plain))
     rounded = {name: [round(value, 6) for value in values] for name, values in steps.items()}
     numbers = {name: round(value, 6) for name, value in summary(steps).items() if math.isfinite(value)}
-    return {"masked_words": sum(counted), "layer_steps": rounded, **numbers}
+    return {"masked_words": sum(len(drawn.masked_index) for drawn in plain), "layer_steps": rounded, **numbers}
 
 
 @torch.inference_mode()

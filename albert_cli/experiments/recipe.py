@@ -49,10 +49,8 @@ METRICS: Final = {
 }
 
 
-# Values of models that have learnt nothing differ too, so that whatever is claimed of learning must rest on a model
-# that has. Above the majority class: 3 points. Below the unigram entropy: 0.75 nats, where knowing how frequent pieces
-# are and copying those that were left unmasked give half a nat. Of two sentences: 3.5 points, as the paper calls 53.3 %
-# chance.
+# Values of models that have learnt nothing differ too, so that a claim must rest on a model that has. Knowing how
+# frequent tokens are and copying unmasked ones give half a nat; of two sentences the paper calls 53.3 % chance.
 LEARNT: Final = {
     "tasks_above_majority": 0.03,
     "below_unigram_entropy": 0.75,

@@ -25,9 +25,8 @@ def make(experiment: Experiment, request: Request) -> Plan:
     plan = Plan(experiment, request)
     if experiment.is_counted:
         for name, variant in experiment.variants.items():
-            argv = ("params", str(variant.shape), "--json")
-            facts = {"shape": str(variant.shape)}
-            plan.runs.append(Run(name, 0, None, plan.stage("count", f"{variant.title}: parameters", facts, (), argv)))
+            shape, title = str(variant.shape), f"{variant.title}: parameters"
+            plan.runs.append(Run(name, 0, None, plan.stage("count", title, {"shape": shape}, (), ("params", shape))))
         return plan
     seeds = request.seeds if request.seeds is not None else plan.scale.seeds
     if seeds < 1:
@@ -58,7 +57,7 @@ class _Builder:
     def run(self, name: str, seed: int) -> Run:
         """The pretraining of a variant with a seed, after whatever it starts from."""
         if (name, seed) not in self._made:
-            self._made[name, seed] = None
+            self._made[name, seed] = None  # begun
             self._made[name, seed] = self._run(name, seed)
         if (made := self._made[name, seed]) is None:
             raise ConfigError(f"{self.plan.experiment.name}: the variant {name} starts from itself")
@@ -87,7 +86,7 @@ class _Builder:
         recipe = self._validated(name, values)
         facts["recipe"] = config.as_dict(recipe)  # without what it starts from, which says where the files lie
         changes = _options(config.read_recipe(base), config.merge(values, others))
-        argv = ["pretrain", base, "--data", directory, "--out", OUT, *changes, *self._ranks(), *self._ending()]
+        argv = ["pretrain", base, "--data", directory, "--out", OUT, *changes, *self._ranks()]
         recipe = self._with_vocabulary(recipe)
         title, cost = f"{variant.title}, seed {seed}: pretraining", pretraining_cost(recipe, done)
         if variant.teacher and (taught := self.run(variant.teacher, seed).recipe):
@@ -106,16 +105,16 @@ class _Builder:
             pairs["max_seq_length"] = min(pairs["max_seq_length"], run.recipe.model.max_position_embeddings)
         facts: dict[str, Any] = {"pairs": pairs, "sequences": scale.probe_sequences, "data": data}
         argv = ["probe", str(checkpoint), "--data", directory, "--sequences", str(scale.probe_sequences)]
-        argv += [*_options({}, {"data": pairs}), *self._ending()]
-        probe = self.plan.stage("probe", f"{of}: intrinsic scores", facts, (run.pretrain, *needs), argv)
+        argv += _options({}, {"data": pairs})
+        probe = plan.stage("probe", f"{of}: intrinsic scores", facts, (run.pretrain, *needs), argv)
         tasks, runs = {}, scale.task_runs
         for name in self.tasks if plan.experiment.variants[run.variant].has_tasks else ():
             folder = inputs.task_data(plan, name) or "TASKS"
             facts = {"task": name, "changes": scale.task_changes, "runs": runs, "data": folder}
             argv = ["eval", name, "--checkpoint", str(checkpoint), "--data", folder, "--out", OUT, "--runs", str(runs)]
-            argv += [*_options({}, scale.task_changes), *self._ending()]
+            argv += _options({}, scale.task_changes)
             cost = fine_tuning_cost(name, run, scale)
-            tasks[name] = self.plan.stage("task", f"{of}: {name}", facts, (run.pretrain,), argv, cost)
+            tasks[name] = plan.stage("task", f"{of}: {name}", facts, (run.pretrain,), argv, cost)
         made = self._measured[run.variant, run.seed] = dataclasses.replace(run, probe=probe, tasks=tasks)
         return made
 
@@ -126,16 +125,13 @@ class _Builder:
         for task in self.tasks:
             needs = [member.tasks[task] for member in members]
             argv = ["ensemble", task, *(str(self.plan.directory(need)) for need in needs)]
-            argv += ["--data", inputs.task_data(self.plan, task) or "TASKS", "--out", OUT, *self._ending()]
+            argv += ["--data", inputs.task_data(self.plan, task) or "TASKS", "--out", OUT]
             title = f"{variant.title}, seed {seed}: {task}"
             tasks[task] = self.plan.stage("task", title, {"together": task}, needs, argv)
         return Run(name, seed, None, "", None, tasks)
 
     def _ranks(self) -> list[str]:
         return ["--nproc", str(self.plan.request.nproc)] if self.plan.request.nproc > 1 else []
-
-    def _ending(self) -> tuple[str, ...]:
-        return ("--device", self.plan.request.device, "--json")
 
     # ------------------------------------------------------------ recipes
 
@@ -186,7 +182,7 @@ class _Builder:
         data, needs, directory = inputs.data(plan, variant.text)
         facts = {"recipe": config.as_dict(self._validated(name, values)), "data": data, "processes": plan.request.nproc}
         argv = ["bench", "pretrain", base, "--data", directory, "--rounds", str(_ROUNDS)]
-        argv += [*_options(config.read_recipe(base), values), *self._ranks(), *self._ending()]
+        argv += [*_options(config.read_recipe(base), values), *self._ranks()]
         stage = self.plan.stage("speed", f"{variant.title}: seconds a step", facts, needs, argv)
         return plan.record(stage).printed.recipe_step.get("seconds", 0.0)
 

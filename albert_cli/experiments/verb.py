@@ -57,9 +57,10 @@ def dry_run(name: str, request: Request) -> tuple[dict[str, Any], str]:
 
 
 def _unreadable(plan: Plan) -> dict[str, str]:
-    """The sources on the Hub that cannot be read from here, and why."""
+    """The sources on the Hub that the stages to come cannot read from here, and why."""
+    texts = [stage.facts["text"] for stage in plan.left if stage.kind in ("vocabulary", "data")]
     found = {}
-    for source in plan.hub_text:
+    for source in dict.fromkeys(name for names in texts for name in names if name.startswith("hf:")):
         try:
             check_readable(source)
         except InputError as error:
@@ -102,10 +103,7 @@ def reproduce(
         written = pages.write(found)
     result = found.to_json() | {"report": str(written), "stages": len(plan.stages), "stages_done_now": done}
     columns = pages.columns(found)
-    rows = [
-        (plan.experiment.variants[variant].title, *(pages.cell(found, variant, metric) for metric in columns))
-        for variant in plan.variants
-    ]
+    rows = [(plan.title(name), *(pages.cell(found, name, metric) for metric in columns)) for name in plan.variants]
     lines = [console.table((f"{plan.experiment.name}, scale {request.scale}", *columns.values()), rows)]
     lines += [console.wrapped([in_words(plan, variant)]) for variant in plan.equal_time]
     for printed in plan.experiment.tables:
@@ -115,9 +113,9 @@ def reproduce(
         if gaps:
             lines += ["", console.table((f"ours (minus {printed.title}, {printed.version})", *heads), gaps)]
     lines.append("")
-    for judgement in found.judgements:
-        lines.append(f"{judgement.verdict.upper()}: {judgement.claim.says}")
-        lines += [f"    {pages.finding_in_words(finding)}" for finding in judgement.findings]
+    for checked in found.claims:
+        lines.append(f"{checked.verdict.upper()}: {checked.claim.says}")
+        lines += [f"    {pages.finding_in_words(finding)}" for finding in checked.findings]
     return result | {"wall_seconds": round(time.monotonic() - started, 1)}, "\n".join([*lines, "", str(written)])
 
 
@@ -138,7 +136,7 @@ def run_plan(plan: Plan, invoke: Invoke, jobs: int = 1, gpus: int = 0, max_time:
     One at a time in this process, or `jobs` of them side by side as processes of their own, as are those that start
     ranks. Raises `Interrupted` when it was asked to stop or its time is up, and `StageError` for a stage that failed.
     """
-    left = [stage for stage in plan.stages.values() if not plan.result(stage.id).is_file()]
+    left = plan.left
     total, ranks = len(plan.stages), plan.request.nproc
     ended = total - len(left)
     if ended:
@@ -164,7 +162,7 @@ def run_plan(plan: Plan, invoke: Invoke, jobs: int = 1, gpus: int = 0, max_time:
     try:
         pool.run(stages, places, keep, max_time)
     except Interrupted:
-        if not all(plan.result(stage.id).is_file() for stage in left):
+        if plan.left:
             raise Interrupted(f"{plan.request.out}: stopped", "run the same command again to resume") from None
     return len(left)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from albert_cli.evaluation.average import published_metrics
+from albert_cli.tasks.spec import published_metrics
 
 Scores = dict[str, dict[str, float]]  # task -> metric -> score times 100, the metrics those of `published_metrics`
 

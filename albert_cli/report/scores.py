@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from albert_cli.evaluation import tables
-from albert_cli.evaluation.average import published_metrics
 from albert_cli.report import plots
 from albert_cli.report.found import CLASSICAL, MAJORITY, Evaluation
 from albert_cli.report.page import Block, Fact, Figure, Grid, Heading, Key, Paragraph, Span, Table, Text
 from albert_cli.report.published import PUBLISHED
 from albert_cli.results import listed, percent, standard_error
+from albert_cli.tasks.spec import published_metrics
 
 _METRICS = {
     "mcc": "Matthews correlation",

@@ -44,7 +44,10 @@ class Source(Protocol):
     """Where the examples of a task come from."""
 
     def read(self, task: Any, split: str, data: str | None) -> list[Any]:
-        """All examples of a split, from `data`: a path, `hf:NAME`, or None for the source's own default."""
+        """All examples of a split, from `data`: a path, `hf:NAME`, or None for the source's own default.
+
+        Raises `InputError` naming file and line for data that do not fit.
+        """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,14 +80,10 @@ class Task(ABC, Generic[E, F, O]):
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """Every split that can be read."""
         return (*((self.train_split,) if self.train_split else ()), *self.dev_splits, *self.test_splits)
 
     def read(self, split: str, data: str | None = None) -> list[E]:
-        """All examples of a split; `dev` and `test` stand for the first of several (MNLI: matched).
-
-        Raises `InputError` naming file and line for data that do not fit, `ConfigError` for an unknown split.
-        """
+        """All examples of a split; `dev` and `test` stand for the first of several. `ConfigError`: no such split."""
         main = {"dev": self.dev_splits[:1], "test": self.test_splits[:1]}.get(split, ())
         split = main[0] if main else split
         if split not in self.splits or self.source is None:

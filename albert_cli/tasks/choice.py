@@ -32,8 +32,6 @@ from albert_cli.text.vocabulary import Vocabulary
 MAX_QUESTION = 128
 _ARCHITECTURE = "ForMultipleChoice"
 _BLANK = re.compile("_+")
-_PASSAGE = ("text", "passage", "article", "context")
-_OPTIONS = ("choices", "options")
 _SHAPE = 'each line: {"text": "…", "question": "…", "choices": ["…", "…"]}'
 
 
@@ -68,8 +66,9 @@ class Choice(LogitsTask[ChoiceExample]):
     def example(self, line: Line) -> ChoiceExample:
         """A JSON object with `choices` (`options`), `question`, a passage as `text` (`passage`, `article`), `id`."""
         value = line.values()
-        options = next((value[name] for name in _OPTIONS if name in value), None)
-        passage = next((value[name] for name in _PASSAGE if name in value), "")
+        options = next((value[name] for name in ("choices", "options") if name in value), None)
+        names = ("text", "passage", "article", "context")
+        passage = next((value[name] for name in names if name in value), "")
         question = value.get("question", "")
         if not isinstance(options, list) or len(options) < 2 or not all(isinstance(o, str) for o in options):
             raise InputError(f'{line.where}: needs "choices", a list of two texts or more', _SHAPE)
@@ -122,7 +121,6 @@ class Choice(LogitsTask[ChoiceExample]):
         return float(np.log(len(self.labels)))
 
     def constant_output(self, outputs: Array, features: PairFeatures) -> str | None:
-        """The same place for all questions."""
         is_one = np.ptp(outputs.argmax(axis=1)) == 0 < np.ptp(features.gold)
         return "the choice in the same place for all questions" if is_one else None
 
@@ -173,5 +171,4 @@ class Choice(LogitsTask[ChoiceExample]):
 
     @classmethod
     def of_checkpoint(cls, found: hub.Checkpoint) -> Self | None:
-        """The task of a checkpoint with a head for choices."""
         return cls(name="", title="predict", metrics=()) if found.architecture == _ARCHITECTURE else None

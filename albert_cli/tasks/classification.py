@@ -55,7 +55,6 @@ class LogitsTask(Task[E, PairFeatures, Array]):
         return F.cross_entropy(logits_NC, labels_N, reduction="sum")
 
     def mean_loss(self, outputs: Array, features: PairFeatures) -> float:
-        """The loss of logits [N, C] against the features' labels."""
         return float(self.summed_loss(torch.from_numpy(outputs), torch.from_numpy(features.gold))) / len(features)
 
     @torch.inference_mode()
@@ -83,7 +82,6 @@ class Classification(LogitsTask[Example]):
 
     @property
     def is_regression(self) -> bool:
-        """Whether a value is predicted."""
         return not self.labels
 
     @property
@@ -184,7 +182,6 @@ class Classification(LogitsTask[Example]):
         return lines
 
     def write_model(self, model: nn.Module, directory: Path, made_for: hub.FinetunedFor) -> None:
-        """The encoder and its classifier with its labels."""
         hub.write(model, directory, "ForSequenceClassification", self.output_names, made_for)
 
     def has_head(self, found: hub.Checkpoint) -> bool:

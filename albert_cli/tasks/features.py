@@ -78,11 +78,9 @@ class Stretches(NamedTuple):
     length: Int64
 
     def at(self, index: Int64) -> Stretches:
-        """Those of the sequences at `index`."""
         return Stretches(self.start[index], self.length[index])
 
     def tokens_of(self, ids: Int32) -> Int32:
-        """Their tokens, one stretch after the other."""
         return ids[ranges(*self)]
 
 
@@ -118,7 +116,6 @@ class PairFeatures(Features):
 
     @property
     def lengths(self) -> Int64:
-        """Tokens of each example's longest sequence, int64 [N]."""
         sequences = self.first.length + self.second.length + 2 + self.is_pair
         return np.asarray(sequences.reshape(-1, self.group).max(axis=1, initial=0))
 

@@ -37,7 +37,6 @@ class GlueFiles:
     files: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def read(self, task: Classification, split: str, data: str | None) -> list[Example]:
-        """All examples of a split; without `data` from the Hub."""
         is_test, is_from_hub = split in task.test_splits, data is None or is_hub(data)
         if is_from_hub:
             rows, texts, label = self._from_hub(task, split, data or HUB), self.hub_texts or self.texts, "label"
@@ -56,7 +55,7 @@ class GlueFiles:
                 label=None if gold is None else task.parse_label(row[gold], rows.where(i)),
                 id=str(i) if identifier is None else row[identifier],
             )
-            for i, row in enumerate(rows.not_empty().cells)
+            for i, row in enumerate(rows.cells)
         ]
 
     def _from_file(self, task: Classification, data: Path, split: str, header: tuple[str, ...]) -> Rows:
@@ -70,17 +69,17 @@ class GlueFiles:
             )
         rows = read_delimited(path, header=not header)
         if header:
-            if rows.cells and {*self.texts, self.label} & set(rows.cells[0]):
+            if {*self.texts, self.label} & set(rows.cells[0]):
                 raise InputError(
                     f"{path}:1: a header, where {task.title} is published without", "remove the first line"
                 )
             rows = replace(rows, columns=header)
         if self.skip_short:
-            whole = rows.without_short_rows(len(rows.columns))
-            if skipped := len(rows.cells) - len(whole.cells):
+            whole = [i for i, row in enumerate(rows.cells) if len(row) >= len(rows.columns)]
+            if skipped := len(rows.cells) - len(whole):
                 console.note(f"{path}: {skipped} rows with fewer than {len(rows.columns)} fields are left out")
-            return whole
-        rows.check_widths(len(rows.columns))
+            return replace(rows, cells=[rows.cells[i] for i in whole], lines=[rows.lines[i] for i in whole])
+        rows.check_widths()
         return rows
 
     def _from_hub(self, task: Classification, split: str, source: str) -> Rows:

@@ -11,7 +11,6 @@ from numpy.typing import ArrayLike, NDArray
 from albert_cli.errors import DivergedError
 
 Array = NDArray[Any]
-METRICS = ("accuracy", "f1", "macro_f1", "mcc", "pearson", "spearman")
 
 
 def scores(metrics: Sequence[str], predictions: ArrayLike, labels: ArrayLike) -> dict[str, float]:

@@ -16,7 +16,6 @@ from albert_cli.text.records import parse_json
 HUB = "hf:ehovy/race"
 LETTERS = ("A", "B", "C", "D")
 _SHAPE = 'a passage is {"article", "questions", "options", "answers", "id"}'
-_CONCATENATED = "all.txt"  # what the reference reads: all passages of a level, one a line
 
 
 @dataclass(frozen=True)
@@ -26,7 +25,6 @@ class RaceFiles:
     levels: tuple[str, ...]
 
     def read(self, task: Choice, split: str, data: str | None) -> list[ChoiceExample]:
-        """All questions of a split. Raises `InputError` naming file, line and question for data that do not fit."""
         if data is None or is_hub(data):
             examples = self._from_hub(task, split, data or HUB)
         else:
@@ -78,7 +76,7 @@ def _level_folder(data: Path, split: str, level: str, levels: Sequence[str]) -> 
 
 def _passages(folder: Path) -> Iterator[tuple[str, str]]:
     """(JSON, where it stands) of each passage."""
-    if (path := folder / _CONCATENATED).is_file():
+    if (path := folder / "all.txt").is_file():  # what the reference reads: all passages of a level, one a line
         lines = enumerate(read_lines(path), start=1)
         yield from ((line, f"{path}:{number}") for number, line in lines if line.strip())
         return

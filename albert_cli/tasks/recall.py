@@ -1,8 +1,8 @@
 """Recall: a word that a long text says once, far beyond position 512, is asked at its end. Made of any text.
 
-No published task: the text is any (Wikipedia, say), four words are the answers, and nothing but the one sentence tells
-them apart. A model that sees the first 512 tokens can only guess; one that sees all has to find a sentence among some
-fifty. Which text, place and answer an example has is a function of the split and its number.
+No published task: the text is any (Wikipedia, say), and only the one sentence says which of four words is the answer. A
+model that sees the first 512 tokens can only guess; one that sees all has to find a sentence among some fifty. Which
+text, place and answer an example has is a function of the split and its number.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ class RecallText:
     """Examples made of the documents of a source of text, as `albert data` takes them; `docs:` without one."""
 
     def read(self, task: Classification, split: str, data: str | None) -> list[Example]:
-        """All examples of a split. Raises `InputError` for a source without text enough for one."""
         source = data or "docs:"
         sentences = _sentences(source, split)
         words = [len(sentence.split()) for sentence in sentences]

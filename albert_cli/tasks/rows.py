@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from albert_cli import network
 from albert_cli.errors import InputError, MissingData
+from albert_cli.random import text_share
 from albert_cli.text.lines import Part
 from albert_cli.text.records import json_objects, parquet_rows, parse_json, parse_object, quoted_rows
 from albert_cli.text.sources import Source
@@ -48,8 +49,8 @@ class Line:
 
 @dataclass(frozen=True)
 class Rows:
-    """A table read whole. `columns` is empty for a file without a header; `names` holds the class names of a
-    Hub data set's label columns, whose cells then hold those names.
+    """A table read whole, never an empty one. `columns` is empty for a file without a header; `names` holds the class
+    names of a Hub data set's label columns, whose cells then hold those names.
     """
 
     origin: str
@@ -58,14 +59,13 @@ class Rows:
     lines: list[int]
     names: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        if not self.cells:
+            raise InputError(f"{self.origin}: holds no examples", "was it written to the end?")
+
     def where(self, index: int) -> str:
         """File and line (data set and row) of a row, for messages."""
         return f"{self.origin}:{self.lines[index]}"
-
-    def column(self, name: str) -> list[str]:
-        """All cells of a column."""
-        position = self.columns.index(name)
-        return [row[position] for row in self.cells]
 
     def places(self, names: Sequence[str]) -> list[int]:
         """Where the columns with these names are; raises `InputError` for one that is not there."""
@@ -74,19 +74,9 @@ class Rows:
             raise InputError(f"{self.origin}: no column {missing[0]!r}; it has {there}", f"wanted: {', '.join(names)}")
         return [self.columns.index(name) for name in names]
 
-    def not_empty(self) -> Rows:
-        """The same; raises `InputError` where there is no row."""
-        if not self.cells:
-            raise InputError(f"{self.origin}: holds no examples", "was it written to the end?")
-        return self
-
-    def without_short_rows(self, width: int) -> Rows:
-        """Those with at least `width` fields."""
-        kept = [i for i, row in enumerate(self.cells) if len(row) >= width]
-        return replace(self, cells=[self.cells[i] for i in kept], lines=[self.lines[i] for i in kept])
-
-    def check_widths(self, width: int) -> None:
-        """Raise `InputError` at the first row that has not `width` fields."""
+    def check_widths(self) -> None:
+        """Raise `InputError` at the first row that has more or fewer fields than there are columns."""
+        width = len(self.columns)
         for index, row in enumerate(self.cells):
             if len(row) != width:
                 raise InputError(
@@ -103,6 +93,12 @@ class Rows:
                     f"{self.where(index)}: the id {row[place]!r} is that of {self.where(before)} too",
                     "predictions are named by their id; give each example its own",
                 )
+
+
+def held_out(keys: Sequence[str], share: float) -> set[str]:
+    """Which of the keys of some units are held out as dev: those whose hash comes first, and never all of them."""
+    count = min(len(keys) - 1, max(1, round(len(keys) * share)))
+    return set(sorted(keys, key=text_share)[:count])
 
 
 # ---------------------------------------------------------------- files
@@ -164,28 +160,26 @@ def read_delimited(path: Path, delimiter: str = "\t", *, quoting: bool = False, 
 
 def read_jsonl(path: Path) -> Rows:
     """One JSON object a line; its keys are the columns, those of the first line being required of all."""
-    columns: tuple[str, ...] = ()
-    cells: list[list[str]] = []
-    lines: list[int] = []
-    for number, values in json_objects(enumerate(read_lines(path), start=1), f"{path}:{{}}".format):
-        columns = columns or tuple(values)
-        if missing := [name for name in columns if name not in values]:
-            hint = "write null where there is nothing"
-            raise InputError(f"{path}:{number}: no key {missing[0]!r}, which the first line has", hint)
-        cells.append([_as_text(values[name]) for name in columns])
-        lines.append(number)
-    return Rows(str(path), columns, cells, lines)
+    return _of_objects(str(path), json_objects(enumerate(read_lines(path), start=1), f"{path}:{{}}".format))
 
 
 def read_parquet(path: Path) -> Rows:
     """A Parquet file; its rows count from 1 in messages."""
-    rows = [row for _, row in parquet_rows(Part(Source(str(path), "parquet")))]
-    return _by_column(str(path), {name: [row[name] for row in rows] for name in rows[0]} if rows else {})
+    return _of_objects(str(path), parquet_rows(Part(Source(str(path), "parquet"))))
 
 
-def _by_column(origin: str, columns: Mapping[str, Sequence[object]]) -> Rows:
-    cells = [[_as_text(value) for value in row] for row in zip(*columns.values(), strict=True)]
-    return Rows(origin, tuple(columns), cells, list(range(1, len(cells) + 1)))
+def _of_objects(origin: str, objects: Iterable[tuple[int, Mapping[str, object]]]) -> Rows:
+    columns: tuple[str, ...] = ()
+    cells: list[list[str]] = []
+    lines: list[int] = []
+    for number, values in objects:
+        columns = columns or tuple(values)
+        if missing := [name for name in columns if name not in values]:
+            hint = "write null where there is nothing"
+            raise InputError(f"{origin}:{number}: no key {missing[0]!r}, which the first line has", hint)
+        cells.append([_as_text(values[name]) for name in columns])
+        lines.append(number)
+    return Rows(origin, columns, cells, lines)
 
 
 def _as_text(value: object) -> str:
@@ -234,7 +228,8 @@ def read_hub(source: str, split: str) -> Rows:
     columns = {column: table[column][:] for column in table.column_names}
     for column, known in names.items():
         columns[column] = ["" if v is None or v < 0 else known[v] for v in columns[column]]
-    return replace(_by_column(origin, columns), names=names)
+    rows = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
+    return replace(_of_objects(origin, enumerate(rows, start=1)), names=names)
 
 
 def _unreachable(origin: str, error: Exception) -> MissingData:

@@ -1,17 +1,20 @@
-"""The tasks known by name, and the kinds of task."""
+"""The tasks known by name, the kinds of task, and Avg of the paper's tables."""
 
 from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
 
 from albert_cli.config import suggestion
 from albert_cli.errors import CheckpointError, ConfigError
 from albert_cli.model import hub
+from albert_cli.results import Result
 from albert_cli.tasks.base import AnyTask
-from albert_cli.tasks.glue import GLUE, SCORED
+from albert_cli.tasks.glue import GLUE
+from albert_cli.tasks.glue import SCORED as SCORED
 from albert_cli.tasks.race import RACE
 from albert_cli.tasks.recall import RECALL
 from albert_cli.tasks.squad.task import SQUAD
-
-__all__ = ["KINDS", "SCORED", "TASKS", "find_task", "task_of_checkpoint"]
 
 TASKS: dict[str, AnyTask] = {**GLUE, **SQUAD, **RACE, RECALL.name: RECALL}
 KINDS = tuple(dict.fromkeys(type(task) for task in TASKS.values()))
@@ -36,3 +39,23 @@ def task_of_checkpoint(found: hub.Checkpoint) -> AnyTask:
     raise CheckpointError(
         f"{found.directory}: has no classifier", "fine-tune it first: albert finetune TASK --checkpoint …"
     )
+
+
+def published_metrics(task: str) -> Sequence[str]:
+    """The metrics under which a task's scores stand in the paper's tables."""
+    found = find_task(task)
+    return found.published or found.metrics[:1]
+
+
+def as_published(task: str, result: Result) -> dict[str, float]:
+    """Of a task's result the metrics that the paper's tables have."""
+    found = result.medians
+    return {name: found[name] for name in published_metrics(task)}
+
+
+def average(tasks: Mapping[str, Mapping[str, float]]) -> float:
+    """The mean over tasks, each of which counts as the mean of its metrics.
+
+    With `as_published` this is Avg of Tables 2 to 13: F1 and exact match of a SQuAD are averaged first.
+    """
+    return statistics.fmean(statistics.fmean(scores.values()) for scores in tasks.values())

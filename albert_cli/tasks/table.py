@@ -10,7 +10,6 @@ from typing import Any
 
 from albert_cli import console
 from albert_cli.errors import ConfigError, InputError
-from albert_cli.random import text_share
 from albert_cli.tasks.base import AnyTask
 from albert_cli.tasks.choice import Choice, ChoiceExample
 from albert_cli.tasks.classification import Classification, Example
@@ -26,7 +25,7 @@ from albert_cli.tasks.columns import (
     options_of,
     right_option,
 )
-from albert_cli.tasks.rows import Rows, hub_splits, is_hub, read_delimited, read_hub, read_jsonl, read_parquet
+from albert_cli.tasks.rows import Rows, held_out, hub_splits, is_hub, read_delimited, read_hub, read_jsonl, read_parquet
 
 _SUFFIXES = (".tsv", ".csv", ".jsonl", ".parquet")
 _FILE_NAMES = {"train": ("train",), "dev": ("dev", "validation"), "test": ("test",)}
@@ -133,10 +132,13 @@ class TableFiles:
         if "dev" in self.files or split == "test":
             return self._examples(task, split)
         examples = self._examples(task, "train")
-        held_out = _held_out(len(examples), self.settings)
+        keys = [f"{self.settings.holdout_seed}:{i}" for i in range(len(examples))]
+        dev = held_out(keys, self.settings.holdout)
+        if not dev:
+            raise InputError("a single training row cannot be split into train and dev", "-s table.dev=FILE")
         if split == "dev":
-            console.note(f"{self.files['train']}: no dev data, so {len(held_out)} of {len(examples)} rows are held out")
-        return [example for i, example in enumerate(examples) if (i in held_out) == (split == "dev")]
+            console.note(f"{self.files['train']}: no dev data, so {len(dev)} of {len(examples)} rows are held out")
+        return [example for key, example in zip(keys, examples, strict=True) if (key in dev) == (split == "dev")]
 
     def _examples(self, task: Classification | Choice, split: str) -> list[Any]:
         rows = self.rows(split)
@@ -187,27 +189,19 @@ class TableFiles:
 def _read_file(name: str, settings: TableSettings) -> Rows:
     if is_hub(name):
         source, _, split = name.partition("#")
-        return read_hub(source, split or "train").not_empty()
+        return read_hub(source, split or "train")
     path = Path(name)
     suffix = path.suffix.lower()
     if suffix == ".jsonl":
-        return read_jsonl(path).not_empty()
+        return read_jsonl(path)
     if suffix not in _SUFFIXES:
         raise InputError(f"{path}: a table is a .tsv, .csv, .jsonl or .parquet file", "convert or rename it")
     if suffix == ".parquet":
-        return read_parquet(path).not_empty()
+        return read_parquet(path)
     quoting = suffix == ".csv" if settings.quoting == "auto" else settings.quoting == "on"
     delimiter = settings.delimiter or ("," if suffix == ".csv" else "\t")
     rows = read_delimited(path, delimiter, quoting=quoting)
     if twice := [name for name in rows.columns if rows.columns.count(name) > 1]:
         raise InputError(f"{path}:1: the column {twice[0]!r} is there twice", "rename one of them")
-    rows.check_widths(len(rows.columns))
-    return rows.not_empty()
-
-
-def _held_out(size: int, settings: TableSettings) -> set[int]:
-    """The rows of train that serve as dev: those whose hash comes first; no library's draw decides."""
-    if size < 2:
-        raise InputError(f"{size} training row cannot be split into train and dev", "-s table.dev=FILE")
-    count = min(size - 1, max(1, round(size * settings.holdout)))
-    return set(sorted(range(size), key=lambda row: text_share(f"{settings.holdout_seed}:{row}"))[:count])
+    rows.check_widths()
+    return rows

@@ -4,60 +4,33 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from albert_cli.errors import CheckpointError, ConfigError
-from albert_cli.evaluation.ensemble import (
-    _average,
-    _greedy,
-    _Member,
-    _member,
-    _prepared,
-    _scores,
-    evaluate_ensemble,
-)
+from albert_cli.evaluation.ensemble import dev_outputs, evaluate_ensemble, greedy
+from albert_cli.evaluation.single import prepare_task
 from albert_cli.tasks.classification import probabilities as softmax
 from albert_cli.tasks.spec import find_task
 from albert_cli.training.task_setup import Request
 from tests.command import albert
 from tests.glue import QUICK, evaluate, finetune, prepare, sentence
-from tests.labelled import labelled
 
 
-def members(logits: list[Any], labels: list[int], task: str = "sst2") -> tuple[Any, list[_Member]]:
-    """Examples with these labels, and models that gave these logits on them."""
-    dev = labelled(np.array(labels, "float32" if task == "stsb" else "int64"))
-    asked: Any = SimpleNamespace(task=find_task(task), inputs=SimpleNamespace(dev=dev, dev_examples=[]))
-    outputs = [np.array(each, np.float32) for each in logits]
-    metric = find_task(task).metrics[0]
-    return asked, [_Member(Path(str(i)), o, _scores(asked, o)[metric]) for i, o in enumerate(outputs)]
+def test_members_are_taken_as_long_as_they_raise_the_score() -> None:
+    together = {(0, 1): 1.0, (0, 2): 1.0, (0, 1, 2): 1.0}
+    assert greedy([5 / 6] * 3, lambda members: together[tuple(members)]) == [0, 1], "two are enough"
+    assert greedy([0.5, 0.9], lambda members: 0.9) == [1], "one that raises nothing is left"
 
 
-def says(classes: str, weight: float = 2.0) -> list[list[float]]:
-    return [[weight, 0.0] if c == "0" else [0.0, weight] for c in classes]
-
-
-def test_each_wrong_elsewhere_all_right_together() -> None:
-    asked, found = members([says("100000"), says("001000"), says("000010")], [0] * 6)
-    assert [m.score for m in found] == pytest.approx([5 / 6] * 3)
-    assert _scores(asked, _average(asked, found))["accuracy"] == 1.0
-    assert _greedy(asked, found) == [0, 1]  # two are enough: where they differ the classes are equally likely
-
-
-def test_a_model_that_only_harms_is_not_chosen() -> None:
-    asked, found = members([says("0011"), says("1100", 9.0)], [0, 0, 1, 1])
-    assert _greedy(asked, found) == [0]
-    assert _scores(asked, _average(asked, found))["accuracy"] == 0.0
-
-
-def test_values_are_averaged_as_they_are() -> None:
-    asked, found = members([[[1.0], [2.0], [3.0]], [[3.0], [2.0], [7.0]]], [2, 2, 5], "stsb")
-    assert _average(asked, found).tolist() == [[2.0], [2.0], [5.0]]
+def test_probabilities_and_values_are_averaged() -> None:
+    classes = find_task("sst2").average([np.log([[0.9, 0.1]]), np.log([[0.2, 0.8]])])
+    assert softmax(classes) == pytest.approx(np.array([[0.55, 0.45]]))
+    assert find_task("stsb").average([np.array([[1.0], [2.0]]), np.array([[3.0], [7.0]])]).tolist() == [[2.0], [4.5]]
 
 
 def probabilities(directory: Path) -> np.ndarray[Any, Any]:
@@ -119,9 +92,9 @@ def test_models_whose_classes_have_another_order_answer_in_one(encoder: Path, tm
         finetune(prepare("table", str(encoder), data, overrides, "cpu"), tmp_path / name, 0)
     of_dev = str(table(tmp_path / "dev", ("no", "yes"), "dev"))
     request = Request("", of_dev, 1, (), "cpu")
-    first, second = (_prepared(request, "table", tmp_path / name) for name in "ab")
+    first, second = (prepare_task(replace(request, checkpoint=str(tmp_path / name)), "table") for name in "ab")
     assert (first.task.labels, second.task.labels) == (("no", "yes"), ("yes", "no"))
-    said = softmax(_member(tmp_path / "b", second, first).outputs)
+    said = softmax(dev_outputs(second, first))
     assert said == pytest.approx(probabilities(tmp_path / "b")[:, ::-1], abs=2e-5)
     assert not np.allclose(said, said[:, ::-1])
     other = str(table(tmp_path / "other", ("good", "bad"), "train", "dev"))

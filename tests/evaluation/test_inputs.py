@@ -11,12 +11,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from albert_cli.errors import InputError
-from albert_cli.evaluation import inputs
-from albert_cli.evaluation.inputs import read_chunks
+from albert_cli.evaluation.predict import read_chunks
 from albert_cli.tasks.rows import Line
 
 
@@ -38,23 +35,6 @@ def pipe(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[bytes], None]]:
 
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(stdin))
         yield write
-
-
-@given(
-    lines=st.lists(st.text(st.characters(exclude_characters="\r\n", codec="utf-8"), max_size=9), max_size=60),
-    sizes=st.lists(st.integers(1, 40), min_size=1, max_size=5),
-    ends=st.booleans(),
-)
-def test_any_cut_of_the_bytes_gives_the_same_lines(lines: list[str], sizes: list[int], ends: bool) -> None:
-    data = "\n".join(lines).encode() + (b"\n" if ends and lines else b"")
-
-    class Trickle(io.BytesIO):
-        def read1(self, size: int | None = -1, /) -> bytes:
-            sizes.append(sizes.pop(0))
-            return super().read1(sizes[-1])
-
-    found = [raw for group in inputs._groups(Trickle(data)) for raw in group]  # type: ignore[arg-type]
-    assert found == [raw.removesuffix(b"\n") for raw in io.BytesIO(data)]
 
 
 def test_a_file_is_read_in_full_groups(tmp_path: Path) -> None:

@@ -289,12 +289,3 @@ def test_a_test_set_of_another_size_is_refused_before_anything_is_trained(suite:
     with pytest.raises(ConfigError, match="for all of GLUE"):
         evaluate("rte", *call[1:], submission_file=tmp_path / "it.zip")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["data"]
-
-
-def test_the_published_test_sets_are_as_large_as_the_server_s(shared_data: Path) -> None:
-    checked = 0
-    for file in submission.FILES:
-        if (examples := submission._test_set(file, str(shared_data / "glue"))) is not None:
-            assert [e.id for e in examples] == [str(i) for i in range(file.rows)]
-            checked += 1
-    assert checked >= 8

@@ -16,11 +16,10 @@ import torch
 from albert_cli import store
 from albert_cli.errors import BusyError, ConfigError, InputError
 from albert_cli.evaluation import suite
-from albert_cli.evaluation.average import average
 from albert_cli.model import hub
 from albert_cli.model.heads import SequenceClassifier
 from albert_cli.results import Result
-from albert_cli.tasks.spec import find_task
+from albert_cli.tasks.spec import average, find_task
 from tests.command import albert
 from tests.glue import QUICK, SHAPE, as_text, evaluate, finetune, prepare, sentence, summarise
 
@@ -38,17 +37,6 @@ def from_elsewhere(directory: Path, out: Path, labels: tuple[str, ...], **change
 
 
 # ---------------------------------------------------------------- scored or trained from
-
-
-def test_a_checkpoint_of_the_task_is_scored(tuned: Tuned, glue: Path, tmp_path: Path) -> None:
-    known = store.read_json(tuned("cola") / "results.json")
-    result = evaluate("cola", str(tuned("cola")), str(glue), tmp_path / "out", 5, QUICK, "cpu")
-    assert (result["kind"], result["initial"], result["steps"]) == ("run", "task checkpoint", 0)
-    assert {k: result[k] for k in ("scores", "majority", "labels")} == {
-        k: known[k] for k in ("scores", "majority", "labels")
-    }
-    files = {p.name for p in (tmp_path / "out").glob("[!.]*")}
-    assert files == {"results.json", "predictions.dev.jsonl"}
 
 
 def test_a_checkpoint_of_another_task_with_the_same_labels_is_a_start(

@@ -9,11 +9,11 @@ import pytest
 
 from albert_cli import store
 from albert_cli.counting.paper import paper_count, paper_note
-from albert_cli.evaluation.average import published_metrics
 from albert_cli.experiments import outcome, pages, recipe
 from albert_cli.experiments.claims import HOLDS, NOISY
 from albert_cli.experiments.plan import Plan, Request
 from albert_cli.experiments.stages import make
+from albert_cli.tasks.spec import published_metrics
 
 TASKS = {"SQuAD1.1": "squad1", "SQuAD2.0": "squad2", "MNLI": "mnli", "SST-2": "sst2", "RACE": "race"}
 TASKS |= {name: name.lower().replace("-", "") for name in ("QNLI", "QQP", "RTE", "MRPC", "CoLA", "STS-B")}
@@ -99,7 +99,7 @@ def test_seconds_are_no_more_exact_than_their_clock_and_pace(tmp_path: Path) -> 
     plan = make(recipe.load("equal-time"), Request("mini", tmp_path, dry_run=True))
     (tmp_path / "stages").mkdir()
 
-    def judged(seconds: float, paces: tuple[float, ...]) -> list[str]:
+    def decided(seconds: float, paces: tuple[float, ...]) -> list[str]:
         for run in plan.runs:
             store.write_json(plan.result(run.pretrain), {"result": {"steps": 400, "seconds": seconds}})
             at = [sum(paces[:n]) for n in range(1, len(paces) + 1)]
@@ -107,11 +107,11 @@ def test_seconds_are_no_more_exact_than_their_clock_and_pace(tmp_path: Path) -> 
             plan.directory(run.pretrain).mkdir(exist_ok=True)
             journal = "".join(f"{json.dumps(row)}\n" for row in rows)
             (plan.directory(run.pretrain) / "metrics.jsonl").write_text(journal)
-        return [finding.verdict for finding in outcome.read(plan).judgements[0].findings]
+        return [finding.verdict for finding in outcome.read(plan).claims[0].findings]
 
-    assert judged(0.1, (0.1,)) == [NOISY, NOISY], "the clock"
-    assert judged(100.0, (25.0, 25.1, 24.9, 25.0)) == [HOLDS, HOLDS]
-    assert judged(100.0, (5.0, 60.0, 30.0, 5.0)) == [NOISY, NOISY], "a pace that tells nothing"
+    assert decided(0.1, (0.1,)) == [NOISY, NOISY], "the clock"
+    assert decided(100.0, (25.0, 25.1, 24.9, 25.0)) == [HOLDS, HOLDS]
+    assert decided(100.0, (5.0, 60.0, 30.0, 5.0)) == [NOISY, NOISY], "a pace that tells nothing"
 
 
 def test_speedups_carry_the_spread_of_both_runs(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_speedups_carry_the_spread_of_both_runs(tmp_path: Path) -> None:
         for run in plan.runs:
             share = {"large": 0.5, "xxlarge": 4.0}.get(run.variant, 1.0)
             store.write_json(plan.result(run.pretrain), {"result": {"steps": 10, "seconds": seconds * share}})
-        (claim,) = (j for j in outcome.read(plan).judgements if "trains faster" in j.claim.says)
+        (claim,) = (j for j in outcome.read(plan).claims if "trains faster" in j.claim.says)
         assert claim.verdict == verdict
 
 

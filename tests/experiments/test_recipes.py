@@ -13,7 +13,7 @@ from albert_cli.counting import costs
 from albert_cli.errors import ConfigError
 from albert_cli.experiments import recipe
 from albert_cli.experiments.budget import Decision, decision, describe
-from albert_cli.experiments.claims import HOLDS, judge
+from albert_cli.experiments.claims import HOLDS, check
 from albert_cli.experiments.plan import Request
 from albert_cli.experiments.stages import make
 from tests.command import albert
@@ -140,7 +140,7 @@ def test_no_claim_about_what_is_learnt_holds_where_nothing_is(name: str) -> None
         }
         for claim in experiment.claims:
             if not {r.partition(".")[2] for c in claim.conditions for r in c.references} <= OF_ANY:
-                assert judge(claim, values, {}).verdict != HOLDS, claim.says
+                assert check(claim, values, {}).verdict != HOLDS, claim.says
 
 
 def test_a_name_that_is_nearly_right_gets_a_suggestion() -> None:

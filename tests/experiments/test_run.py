@@ -1,4 +1,4 @@
-"""Experiments from end to end at the smoke scale: what is shared, resumed, judged and reported."""
+"""Experiments from end to end at the smoke scale: what is shared, resumed, decided and reported."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_the_verdict_turns_with_the_result_files(tmp_path: Path, tiny_data: Path
             scores = {"nsp_accuracy": 0.9, "sop_accuracy": accuracies[run.seed], "sequences": 100_000}
             store.write_json(plan.result(str(run.probe)), {"result": scores})
         read = outcome.read(plan)
-        found.append(next(j.verdict for j in read.judgements if j.claim.says == claim))
+        found.append(next(j.verdict for j in read.claims if j.claim.says == claim))
         page = pages.write(read)
         for name in ("report.html", "report.md"):
             assert f"{100 * sum(accuracies) / 2:.1f}" in page.with_name(name).read_text()

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from albert_cli.data.arrays import truncated_lengths
 from albert_cli.random import epoch_order
 from albert_cli.tasks.classification import Example, encode
 from albert_cli.tasks.features import PairFeatures
@@ -50,47 +49,6 @@ def segments(features: PairFeatures, index: int) -> list[int]:
 
 def example(a: str, b: str | None, label: int | float | None = 0) -> Example:
     return Example(a, b, label, "0")
-
-
-def test_layout_of_one_and_two_texts() -> None:
-    features = encode([example("abc", None), example("ab", "c"), example("", ""), example("", None)], letters(), 16)
-    assert [spelled(features, i) for i in range(4)] == ["[abc|", "[ab|c|", "[||", "[|"]
-    assert [segments(features, i) for i in range(4)] == [[0] * 5, [0, 0, 0, 0, 1, 1], [0, 0, 1], [0, 0]]
-    assert features.truncated == 0
-
-
-def test_longest_first_truncation() -> None:
-    pairs = [
-        ("abcdefgh", "xy"),
-        ("ab", "stuvwxyz"),
-        ("abcdefgh", "stuvwxyz"),
-        ("abcdef", None),
-        ("ab", "xyz"),
-    ]
-    features = encode([example(a, b) for a, b in pairs], letters(), 8)  # room for five pieces of a pair
-    assert [spelled(features, i) for i in range(5)] == [
-        "[abc|xy|",
-        "[ab|stu|",
-        "[abc|st|",
-        "[abcdef|",
-        "[ab|xyz|",
-    ]
-    assert features.truncated == 3
-
-
-@given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), min_size=1), st.integers(0, 40))
-def test_truncation_equals_dropping_one_by_one(lengths: list[tuple[int, int]], room: int) -> None:
-    expected = []
-    for a, b in lengths:
-        while a + b > room:
-            if a > b:
-                a -= 1
-            else:
-                b -= 1
-        expected.append((a, b))
-    all_a, all_b = np.array(lengths).T
-    kept_a, kept_b = truncated_lengths(all_a, all_b, np.full(len(lengths), room))
-    assert list(zip(kept_a.tolist(), kept_b.tolist(), strict=True)) == expected
 
 
 texts = st.text("abcdefg", max_size=12)

@@ -6,13 +6,11 @@ import warnings
 
 import numpy as np
 import pytest
-from scipy import stats
-from sklearn import metrics as reference
 
 from albert_cli.errors import DivergedError
 from albert_cli.tasks.classification import Example
 from albert_cli.tasks.glue import GLUE
-from albert_cli.tasks.metrics import METRICS, scores
+from albert_cli.tasks.metrics import scores
 
 
 @pytest.fixture(autouse=True)
@@ -34,39 +32,6 @@ def test_correlations_by_hand() -> None:
     got = scores(("pearson", "spearman"), [1.0, 2.0, 4.0], [1.0, 3.0, 2.0])
     assert got["pearson"] == pytest.approx(1 / (2 * 14 / 3) ** 0.5)
     assert got["spearman"] == pytest.approx(0.5)
-
-
-def test_against_the_libraries() -> None:
-    rng = np.random.default_rng(0)
-    for _ in range(150):
-        size = int(rng.integers(2, 40))
-        labels, predictions = rng.integers(0, 2, (2, size))
-        got = scores(("accuracy", "f1", "mcc"), predictions, labels)
-        assert got["accuracy"] == pytest.approx(reference.accuracy_score(labels, predictions))
-        assert got["f1"] == pytest.approx(reference.f1_score(labels, predictions, zero_division=0.0))
-        true, false = np.array([labels, predictions]), 1 - np.array([labels, predictions])
-        tp, tn = true.prod(0).sum(), false.prod(0).sum()
-        fp, fn = (false[0] * true[1]).sum(), (true[0] * false[1]).sum()
-        # Both scores by their formulas too: the product takes them from the same library.
-        assert got["f1"] == pytest.approx(2 * tp / (2 * tp + fp + fn) if tp else 0.0)
-        root = float((tp + fp) * (tp + fn) * (tn + fp) * (tn + fn)) ** 0.5
-        assert got["mcc"] == pytest.approx((tp * tn - fp * fn) / root if root else 0.0)
-
-
-def test_correlations_against_the_library() -> None:
-    rng = np.random.default_rng(1)
-    for _ in range(150):
-        size = int(rng.integers(3, 40))
-        labels, predictions = rng.normal(size=(2, size))
-        labels = np.round(labels * 2) / 2  # ties, as annotators give them
-        got = scores(("pearson", "spearman"), predictions.astype(np.float32), labels)
-        if np.ptp(labels) == 0:
-            assert got == {"pearson": 0.0, "spearman": 0.0}
-            continue
-        predictions = predictions.astype(np.float32).astype(float)
-        assert got["pearson"] == pytest.approx(np.corrcoef(predictions, labels)[0, 1])
-        ranks = stats.rankdata(predictions), stats.rankdata(labels)
-        assert got["spearman"] == pytest.approx(np.corrcoef(*ranks)[0, 1])
 
 
 def test_f1_counts_class_one_of_several() -> None:
@@ -108,7 +73,3 @@ def test_the_baseline_is_the_majority_of_train(
 ) -> None:
     splits = ([Example("", None, label, "") for label in labels] for labels in (train, dev))
     assert GLUE[task].baseline(*splits) == pytest.approx(expected)
-
-
-def test_every_task_names_known_metrics() -> None:
-    assert {metric for task in GLUE.values() for metric in task.metrics} <= set(METRICS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from hypothesis import strategies as st
 from albert_cli.errors import ConfigError, InputError
 from albert_cli.tasks.choice import Choice, ChoiceExample
 from albert_cli.tasks.spec import find_task
+from tests.tasks.test_features import letters
 
 RACE = find_task("race")
 CHOICE = Choice(name="", title="", metrics=())
@@ -159,25 +159,12 @@ def test_a_blank_of_several_strokes_is_filled_once() -> None:
 # ---------------------------------------------------------------- encoding
 
 
-class Letters:
-    """A tokenizer whose pieces are characters, so that a test can count."""
-
-    cls_id, sep_id = 1, 2
-
-    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        return [[ord(c) for c in text] for text in texts]
-
-
-def letters() -> Any:
-    return Letters()
-
-
 def plain(example: ChoiceExample, choice: int, limit: int) -> tuple[list[int], list[int]]:
     """The rule as it is written: the last 128 of question and option, then the passage from its beginning."""
-    keep = min(128, (limit - 2) // 2)
-    answer = [ord(c) for c in example.answers[choice]][-keep:]
-    passage = [ord(c) for c in example.passage][: limit - 3 - len(answer)]
-    ids = [1, *passage, 2, *answer, 2]
+    passage, answer = letters().encode_batch([example.passage, example.answers[choice]])
+    answer = answer[-min(128, (limit - 2) // 2) :]
+    passage = passage[: limit - 3 - len(answer)]
+    ids = [2, *passage, 3, *answer, 3]
     return ids, [0] * (len(passage) + 2) + [1] * (len(answer) + 1)
 
 

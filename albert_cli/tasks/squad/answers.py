@@ -71,8 +71,7 @@ def collect(features: SpanFeatures, parts: Iterable[tuple[Int64, WindowSpans]], 
     `relative_null` the score of its best span is taken off, as both are sums of logits (and not of log-probabilities);
     without one they are `NOTHING_THERE`.
     """
-    question, first, last = [], [], []
-    terms: list[Floats] = []
+    columns: list[tuple[NDArray[Any], ...]] = []
     null = np.full(len(features.context), np.inf)
     for index, there in parts:
         of = features.question[index]
@@ -80,12 +79,11 @@ def collect(features: SpanFeatures, parts: Iterable[tuple[Int64, WindowSpans]], 
         shift = features.start[index] - features.context_start(index)
         window, kept = np.nonzero(np.isfinite(there.terms.sum(axis=2)))
         base = features.contexts.offsets[:-1][features.context[of]] + shift
-        question.append(of[window])
-        first.append(features.contexts.starts[there.first[window, kept] + base[window]].astype(np.int64))
-        last.append(features.contexts.ends[there.last[window, kept] + base[window]].astype(np.int64))
-        terms.append(there.terms[window, kept])
-    of_question, begin, end = (np.concatenate(column) for column in (question, first, last))
-    spans, best = _ranked(of_question, begin, end, np.concatenate(terms), null)
+        start = features.contexts.starts[there.first[window, kept] + base[window]].astype(np.int64)
+        end = features.contexts.ends[there.last[window, kept] + base[window]].astype(np.int64)
+        columns.append((of[window], start, end, there.terms[window, kept]))
+    question, start, end, terms = (np.concatenate(parts) for parts in zip(*columns, strict=True))
+    spans, best = _ranked(question, start, end, terms, null)
     if relative_null:
         null = np.where(np.isfinite(best), null - best, NOTHING_THERE)
     return Spans(*spans, null, LOGITS if relative_null else LOG_PROBABILITIES)
@@ -116,11 +114,10 @@ def _ranked(
 def average(outputs: Sequence[Spans]) -> Spans:
     """The ensemble of several checkpoints' spans of the same questions: mean probabilities, and mean null odds (§4.9).
 
-    A span that one of them does not have among its own counts there as 0, which is close to what that one thinks of
-    it: each keeps the likeliest 25 to 40 of every window. A mean over those alone that have it would prefer what a
-    single checkpoint is sure of to what all of them find likely. Spans are compared as places in the text, so that the
-    checkpoints may have different vocabularies. The terms are means over the checkpoints that have the span, as the
-    reference's; none are known where heads differ.
+    A span that a checkpoint does not have counts there as 0, which is close to the truth: each keeps the likeliest 25
+    to 40 of every window. A mean over those that have it would prefer what one is sure of to what all find likely.
+    Spans are compared as places in the text, so that vocabularies may differ. The terms are means over the checkpoints
+    that have the span, as the reference's; none are known where heads differ.
     """
     joined = [np.concatenate([getattr(o, name) for o in outputs]) for name in ("question", "start", "end")]
     weights = np.concatenate([o.probability for o in outputs]) / len(outputs)
@@ -165,7 +162,7 @@ def best_answers(questions: Sequence[Question], spans: Spans, n_best: int = 1) -
                 found[text] = Found(text, start, end, float(spans.probability[i]), terms)
                 if len(found) == n_best:
                     break
-        # A context without a single piece has none.
+        # A context without a single token has none.
         yield list(found.values()) or [Found("", 0, 0, 0.0, dict.fromkeys(spans.names, 0.0))]
 
 

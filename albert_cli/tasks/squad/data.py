@@ -15,8 +15,7 @@ from pydantic import AfterValidator, BaseModel, field_validator
 from albert_cli import console
 from albert_cli.config import Positive, Share
 from albert_cli.errors import InputError, MissingData
-from albert_cli.random import text_share
-from albert_cli.tasks.rows import is_hub, parse_as, read_hub, read_text
+from albert_cli.tasks.rows import held_out, is_hub, parse_as, read_hub, read_text
 
 Version = Literal["1.1", "2.0"]
 _LAYOUT = "the layout is {data: [{title, paragraphs: [{context, qas: [{id, question, answers: […]}]}]}]}"
@@ -82,7 +81,6 @@ class SquadFiles:
     hub: str
 
     def read(self, task: Any, split: str, data: str | None) -> list[Question]:
-        """All questions of a split. Raises `InputError` naming file and JSON path for data that do not fit."""
         if data is None or is_hub(data):
             questions = self._from_hub(data or self.hub, split)
         else:
@@ -100,13 +98,16 @@ class SquadFiles:
         questions = list(_questions(path, self.version))
         if dev:
             return questions
-        held_out, what = _held_out_units(questions, holdout)
-        if not held_out:
+        by_title = len({q.title for q in questions}) > 1
+        units = [q.title if by_title else q.context for q in questions]
+        every = sorted(set(units))
+        held = held_out(every, holdout)
+        if not held:
             raise InputError(f"{path}: a single context cannot be split into train and dev", "put a dev.json beside it")
         if split == "dev":
-            console.note(f"{path}: no dev data, so {len(held_out)} of its {what} are held out")
-        of_articles = what.endswith("articles")
-        return [q for q in questions if ((q.title if of_articles else q.context) in held_out) == (split == "dev")]
+            what = "articles" if by_title else "contexts"
+            console.note(f"{path}: no dev data, so {len(held)} of its {len(every)} {what} are held out")
+        return [q for q, unit in zip(questions, units, strict=True) if (unit in held) == (split == "dev")]
 
     def _from_hub(self, source: str, split: str) -> list[Question]:
         rows = read_hub(source, split.replace("dev", "validation"))
@@ -211,14 +212,6 @@ def _questions(path: Path, version: Version | None) -> Iterator[Question]:
         raise InputError(f"{path}: holds no questions", _LAYOUT)
 
 
-def _held_out_units(questions: list[Question], holdout: float) -> tuple[set[str], str]:
-    """The articles that serve as dev, those whose hash comes first; contexts where there is only one article."""
-    titles = sorted({q.title for q in questions})
-    units, name = (titles, "articles") if len(titles) > 1 else (sorted({q.context for q in questions}), "contexts")
-    count = min(len(units) - 1, max(1, round(len(units) * holdout)))
-    return set(sorted(units, key=text_share)[:count]), f"{len(units)} {name}"
-
-
 # ---------------------------------------------------------------- answers that are not where they should be
 
 
@@ -231,15 +224,10 @@ def _repaired(questions: list[Question], origin: str, *, is_train: bool) -> list
     kept: list[Question] = []
     for question in questions:
         answers = tuple(Answer(a.text, _nearest(question.context, a)) for a in question.answers)
-        if answers == question.answers:
-            kept.append(question)
-            continue
-        moved += sum(
-            new.start not in (old.start, NOT_FOUND) for old, new in zip(question.answers, answers, strict=True)
-        )
-        lost += sum(answer.start == NOT_FOUND for answer in answers)
         found = tuple(answer for answer in answers if answer.start != NOT_FOUND)
-        if found or not is_train:
+        moved += sum(a.start not in (b.start, NOT_FOUND) for a, b in zip(answers, question.answers, strict=True))
+        lost += len(answers) - len(found)
+        if found or not answers or not is_train:
             kept.append(replace(question, answers=found if is_train else answers))
     if moved:
         console.note(f"{origin}: {moved:,} answers are not at their answer_start; the nearest place is taken")

@@ -104,11 +104,9 @@ class SpanAnswering(Task[Question, SpanFeatures, Spans]):
         return average(outputs)
 
     def prediction_lines(self, examples: Sequence[Question], outputs: Spans, *, scored: bool) -> list[str]:
-        """Id, title, question, prediction with its place and probability; where it is scored gold answers, F1, EM."""
         return answer_lines(examples, outputs, self.version, self.settings.threshold, is_scored=scored)
 
     def write_predictions(self, directory: Path, examples: Sequence[Question], outputs: Spans) -> None:
-        """A JSON line a question, and the files of SQuAD's own tools."""
         super().write_predictions(directory, examples, outputs)
         write_official(directory, examples, outputs, self.version, self.settings.threshold, self.settings.n_best)
 

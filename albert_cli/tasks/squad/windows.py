@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,8 +65,8 @@ class SpanFeatures(Features):
 
     question int64 [W], increasing, is whose window it is; start and length int64 [W] which tokens of its context it
     shows; answer int64 [W, 2] the first and last token of the answer, counted from [CLS], 0 where the window does not
-    hold it whole. context int64 [Q] is each question's context, `query` [Q] its tokens in `query_ids`; a window has
-    `room` [Q] tokens for a context. `truncated` counts the questions that were too long.
+    hold it whole. context int64 [Q] is each question's context, `query` [Q] its tokens in `query_ids`. `truncated`
+    counts the questions that were too long.
     """
 
     contexts: Contexts
@@ -79,7 +78,6 @@ class SpanFeatures(Features):
     length: Int64
     answer: Int64
     is_answered: NDArray[np.bool_]
-    room: Int64
     settings: SpanSettings
     cls_id: int
     sep_id: int
@@ -87,7 +85,6 @@ class SpanFeatures(Features):
 
     @property
     def lengths(self) -> Int64:
-        """Tokens of each window, int64 [W]."""
         return self.length + self.query.length[self.question] + SPECIAL_IN_PAIR
 
     def context_start(self, index: Int64) -> Int64:
@@ -106,42 +103,22 @@ class SpanFeatures(Features):
     def is_best_window(self, index: Int64) -> NDArray[np.bool_]:
         """Whether each context token of the windows [B] has more context around it here than in any other window.
 
-        bool, `length` values a window, one window after the other.
+        That is the most tokens on its poorer side, a longer window being a little better, and of equal ones the first:
+        the rule that BERT's code calls maximum context. bool, `length` values a window, one window after the other.
         """
-        of = self.question[index]
-        whole = self.contexts.lengths[self.context[of]]
-        first = np.searchsorted(self.question, of)  # the number of the question's first window
-        parts = [np.empty(0, dtype=bool)]
-        for window, number, tokens, room, start, shown in zip(
-            index.tolist(), first.tolist(), whole.tolist(), self.room[of].tolist(),
-            self.start[index].tolist(), self.length[index].tolist(), strict=True,
-        ):  # fmt: skip
-            best = best_windows(tokens, room, self.settings.doc_stride)
-            parts.append(best[start : start + shown] == window - number)
-        return np.concatenate(parts)
-
-
-@lru_cache(maxsize=4096)
-def best_windows(tokens: int, room: int, stride: int) -> NDArray[np.int64]:
-    """The window in which each token of a context counts, int64 [tokens].
-
-    It is the one with the most tokens on the poorer side, a longer window being a little better: the rule that BERT's
-    code calls maximum context. Of equal ones the first.
-    """
-    starts = window_starts(tokens, room, stride)
-    shown = np.minimum(tokens - starts, room)
-    token = np.arange(tokens)
-    left = token - starts[:, None]
-    right = shown[:, None] - 1 - left
-    scores = np.where((left >= 0) & (right >= 0), np.minimum(left, right) + 0.01 * shown[:, None], -np.inf)
-    best: NDArray[np.int64] = scores.argmax(axis=0)
-    return best
-
-
-def window_starts(tokens: int, room: int, stride: int) -> Int64:
-    """Where windows of `room` tokens begin in a context, int64: every `stride` until one reaches the end."""
-    count = 1 + max(0, -(-(tokens - room) // min(stride, room)))
-    return np.arange(count, dtype=np.int64) * min(stride, room)
+        token, window = ranges(self.start[index], self.length[index]), np.repeat(index, self.length[index])
+        first = np.searchsorted(self.question, self.question[window])
+        last = np.searchsorted(self.question, self.question[window], side="right") - 1
+        best: Int64 = window
+        highest = np.full(len(token), -np.inf)
+        for number in range(int((last - first).max(initial=-1)) + 1):
+            other = np.minimum(first + number, last)
+            left = token - self.start[other]
+            right = self.length[other] - 1 - left
+            context = np.where((left >= 0) & (right >= 0), np.minimum(left, right) + 0.01 * self.length[other], -np.inf)
+            best = np.where(context > highest, other, best)
+            highest = np.maximum(context, highest)
+        return np.asarray(best == window)
 
 
 def encode_spans(
@@ -181,7 +158,7 @@ def encode_spans(
     placed = answer[question] - (start - query[question] - _BEFORE)[:, None]
     return SpanFeatures(
         contexts, context, queries.ids, Stretches(queries.stretches.start, query), question, start, length,
-        np.where(inside[:, None], placed, 0), inside, room, settings,
+        np.where(inside[:, None], placed, 0), inside, settings,
         vocabulary.cls_id, vocabulary.sep_id, int(np.count_nonzero(whole > query)),
     )  # fmt: skip
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from functools import cache
-from pathlib import Path
+from collections.abc import Sequence
 from typing import get_args
 
 import numpy as np
@@ -13,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from albert_cli.tasks.squad.data import Question, Version, read_file
+from albert_cli.tasks.squad.data import Version
 from albert_cli.tasks.squad.metrics import best_threshold, evaluate, normalized, score
 
 PUNCTUATION = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
@@ -110,7 +108,7 @@ def plain_score(prediction: str, golds: Sequence[str], version: Version) -> tupl
     return em, f1
 
 
-TEXTS = st.text(st.sampled_from("aanTHEthe .,-é x\t"), max_size=12)
+TEXTS = st.text(st.sampled_from("aanTHEthe .,-é x\tßİ“ﬁ"), max_size=12)
 
 
 @given(TEXTS, st.lists(TEXTS, min_size=1, max_size=3), st.sampled_from(["1.1", "2.0"]))
@@ -125,71 +123,3 @@ def test_the_mean_is_added_up_as_published() -> None:
     for version in get_args(Version):
         f1 = [score(p, g, version).f1 for p, g in zip(said, golds, strict=True)]
         assert evaluate(said, golds, version)["f1"] == sum(f1) / 999 != float(np.mean(f1))
-
-
-@given(st.data())
-def test_the_threshold_is_the_first_best_of_all(data: st.DataObject) -> None:
-    size = data.draw(st.integers(1, 8))
-    scores = data.draw(st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=size, max_size=size))
-    answered, possible = (data.draw(st.lists(st.booleans(), min_size=size, max_size=size)) for _ in range(2))
-    odds = data.draw(st.permutations([i / 10 for i in range(1, size + 1)]))
-    best, mean = best_threshold(np.array(scores), answered, possible, np.array(odds))
-
-    def total(threshold: float) -> float:
-        kept = [o <= threshold for o in odds]
-        said = [s if p else float(not a) for s, p, a in zip(scores, possible, answered, strict=True)]
-        return sum(s if k else float(not p) for s, k, p in zip(said, kept, possible, strict=True))
-
-    by_threshold = [total(t) for t in (0.0, *sorted(odds))]
-    assert mean * size == pytest.approx(max(by_threshold))
-    assert total(best) == pytest.approx(max(by_threshold))
-
-
-# ---------------------------------------------------------------- the real dev sets, gold answers made worse
-
-
-@cache
-def dev_set(path: Path, version: Version) -> list[Question]:
-    return read_file(path, version)
-
-
-def shifted(question: Question, gold: str) -> str:
-    """The words of the context one place further on than the answer's."""
-    words, count = question.context.split(" "), len(gold.split(" "))
-    place = next((a.start for a in question.answers if a.text == gold), 0)
-    first = question.context[:place].count(" ") + 1
-    return " ".join(words[first : first + count])
-
-
-WORSE: dict[str, Callable[[Question, str], str]] = {
-    "perfect": lambda q, gold: gold,
-    "empty": lambda q, gold: "",
-    "no_articles": lambda q, gold: " ".join(w for w in gold.split(" ") if w.lower() not in ("a", "an", "the")),
-    "wrong_case": lambda q, gold: gold.swapcase(),
-    "shifted": shifted,
-}
-
-
-@pytest.mark.parametrize(("name", "version"), [("dev-v1.1.json", "1.1"), ("dev-v2.0.json", "2.0")])
-@pytest.mark.parametrize("how", WORSE)
-def test_dev_sets_with_gold_answers_made_worse(shared_data: Path, name: str, version: Version, how: str) -> None:
-    questions = dev_set(shared_data / "squad" / name, version)
-    golds = [[answer.text for answer in q.answers] for q in questions]
-    made = [WORSE[how](q, g[0]) if g else "" for q, g in zip(questions, golds, strict=True)]
-    found = evaluate(made, golds, version)
-    plain = [plain_score(p, g, version) for p, g in zip(made, golds, strict=True)]
-    assert found["em"] == pytest.approx(sum(em for em, _ in plain) / len(plain), abs=1e-12)
-    assert found["f1"] == pytest.approx(sum(f1 for _, f1 in plain) / len(plain), abs=1e-12)
-    if how in ("perfect", "no_articles"):
-        assert found["em"] == found["f1"] == 1.0
-    elif how == "wrong_case":
-        # "Fußach", the answer to two questions, has no capital ß: FUSSACH is another word.
-        assert found["em"] == found["f1"] == pytest.approx(1 - 2 / len(questions), abs=1e-12)
-    elif how == "empty" and version == "1.1":
-        # Three questions have "." among their answers, of which nothing is left: equal, without a word in common.
-        assert found["em"] == pytest.approx(3 / 10_570, abs=1e-12)
-        assert found["f1"] == 0.0
-    elif how == "empty":
-        assert found["em"] == found["f1"] == pytest.approx(5945 / 11_873, abs=1e-12)
-    else:
-        assert sum(not gold for gold in golds) / len(golds) <= found["em"] < found["f1"] < 1.0
