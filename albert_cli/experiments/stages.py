@@ -16,6 +16,7 @@ from albert_cli.experiments import inputs
 from albert_cli.experiments.plan import OUT, Cost, EqualTime, Plan, Request, Run
 from albert_cli.experiments.recipe import Experiment, Scale, Settings
 from albert_cli.training.pretrain_recipe import PretrainRecipe
+from albert_cli.training.task_recipe import FinetuneRecipe
 
 _ROUNDS = 15  # timed steps of a variant that is to train as long as another
 
@@ -225,10 +226,13 @@ def fine_tuning_cost(task: str, run: Run, scale: Scale) -> Cost | None:
     name = f"finetune/{task}"
     if run.recipe is None or name not in config.shipped_recipes():
         return None
-    values, model = config.merge(config.read_recipe(name), scale.task_changes), run.recipe.model
-    length = min(values["data"]["max_seq_length"], model.max_position_embeddings)
-    steps = values["schedule"]["total_steps"] * scale.task_runs
-    tokens = steps * values["train"]["batch_size"] * length
+    values = config.merge(config.read_recipe(name), scale.task_changes)
+    recipe, model = config.validate(FinetuneRecipe, values, name), run.recipe.model
+    if recipe.schedule.total_steps is None:
+        return None
+    length = min(recipe.data.max_seq_length, model.max_position_embeddings)
+    steps = recipe.schedule.total_steps * scale.task_runs
+    tokens = steps * recipe.train.batch_size * length
     parameters = costs.count(model).with_pooler
     flops = tokens * costs.training_flops(model, length, masked=0.0)
     return Cost(parameters, steps, tokens, flops, 4 * parameters * scale.task_runs)

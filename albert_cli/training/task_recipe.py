@@ -19,6 +19,7 @@ from albert_cli.model.starts import PositionGrowth, with_positions
 from albert_cli.tasks.columns import TableSettings
 from albert_cli.tasks.spec import SCORED, find_task
 from albert_cli.tasks.squad.data import SpanSettings
+from albert_cli.tasks.squad.task import SQUAD
 from albert_cli.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
 
 PRETRAINED = "pretrained"
@@ -137,6 +138,8 @@ class FinetuneRecipe:
             raise ConfigError(f"start_from = {self.start_from!r}: no such start", f"{PRETRAINED}, {', '.join(SCORED)}")
         if self.start_from == self.task:
             object.__setattr__(self, "start_from", PRETRAINED)
+        if self.task in SQUAD:
+            self.span.check(self.data.max_seq_length)
         object.__setattr__(self, "optimizer", self.optimizer.resolved(self.train.batch_size))
 
 

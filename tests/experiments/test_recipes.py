@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from albert_cli import config
 from albert_cli.counting import costs
 from albert_cli.errors import ConfigError
 from albert_cli.experiments import recipe
@@ -16,6 +17,7 @@ from albert_cli.experiments.budget import Decision, decision, describe
 from albert_cli.experiments.claims import HOLDS, check
 from albert_cli.experiments.plan import Request
 from albert_cli.experiments.stages import make
+from albert_cli.training.task_recipe import FinetuneRecipe
 from tests.command import albert
 
 PLANNED = [(name, scale) for name in recipe.names() for scale in recipe.SCALES]
@@ -52,6 +54,14 @@ def test_plans_at_every_scale(name: str, scale: recipe.ScaleName) -> None:
         if not claim.scales or scale in claim.scales:
             compared = {reference.partition(".")[0] for c in claim.conditions for reference in c.references}
             assert compared <= set(plan.variants), claim.says
+
+
+@pytest.mark.parametrize(("name", "scale"), PLANNED)
+def test_its_tasks_can_be_learnt_with_its_settings(name: str, scale: recipe.ScaleName) -> None:
+    plan = make(recipe.load(name), Request(scale, Path("out"), dry_run=True))
+    for task in plan.scale.tasks:
+        values = config.merge(config.read_recipe(f"finetune/{task}"), plan.scale.task_changes)
+        config.validate(FinetuneRecipe, values, task)
 
 
 @pytest.mark.parametrize("name", recipe.names())

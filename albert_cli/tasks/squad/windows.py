@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from albert_cli.data.arrays import offsets_of, ranges
 from albert_cli.data.batches import PackedBatch
-from albert_cli.errors import ConfigError
 from albert_cli.tasks.features import (
     SPECIAL_IN_PAIR,
     Features,
@@ -128,12 +127,7 @@ def encode_spans(
 
     Raises `ConfigError` where that leaves no room for the context.
     """
-    if max_seq_length - SPECIAL_IN_PAIR <= settings.max_query_length:
-        raise ConfigError(
-            f"data.max_seq_length = {max_seq_length} leaves no room beside a question of span.max_query_length = "
-            f"{settings.max_query_length} tokens",
-            "a longer max_seq_length or shorter questions",
-        )
+    settings.check(max_seq_length)
     slots = {text: slot for slot, text in enumerate(dict.fromkeys(q.context for q in questions))}
     placed_texts = encode_with_places(list(slots), vocabulary)
     ids, starts, ends = (
