@@ -228,6 +228,7 @@ def fine_tuning_cost(task: str, run: Run, scale: Scale) -> Cost | None:
         return None
     values = config.merge(config.read_recipe(name), scale.task_changes)
     recipe, model = config.validate(FinetuneRecipe, values, name), run.recipe.model
+    recipe.check()
     if recipe.schedule.total_steps is None:
         return None
     length = min(recipe.data.max_seq_length, model.max_position_embeddings)

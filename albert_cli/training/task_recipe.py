@@ -138,9 +138,14 @@ class FinetuneRecipe:
             raise ConfigError(f"start_from = {self.start_from!r}: no such start", f"{PRETRAINED}, {', '.join(SCORED)}")
         if self.start_from == self.task:
             object.__setattr__(self, "start_from", PRETRAINED)
+        object.__setattr__(self, "optimizer", self.optimizer.resolved(self.train.batch_size))
+
+    def check(self) -> None:
+        """Raise `ConfigError` where settings of several sections do not go together."""
+        if self.schedule.total_steps is not None:
+            self.schedule.in_steps(1, 1).check()
         if self.task in SQUAD:
             self.span.check(self.data.max_seq_length)
-        object.__setattr__(self, "optimizer", self.optimizer.resolved(self.train.batch_size))
 
 
 def resolve(task: str, overrides: Sequence[str], recipes: str = PAPER) -> FinetuneRecipe:
@@ -161,6 +166,5 @@ def resolve(task: str, overrides: Sequence[str], recipes: str = PAPER) -> Finetu
                 hint = f"{PAPER}, mini, or a folder with {task}.toml"
                 raise ConfigError(f"--recipes {recipes}: there is no recipe for {task}", hint)
     resolved = config.load(FinetuneRecipe, name, overrides)
-    if resolved.schedule.total_steps is not None:
-        resolved.schedule.in_steps(1, 1).check()
+    resolved.check()
     return resolved

@@ -61,7 +61,7 @@ def test_its_tasks_can_be_learnt_with_its_settings(name: str, scale: recipe.Scal
     plan = make(recipe.load(name), Request(scale, Path("out"), dry_run=True))
     for task in plan.scale.tasks:
         values = config.merge(config.read_recipe(f"finetune/{task}"), plan.scale.task_changes)
-        config.validate(FinetuneRecipe, values, task)
+        config.validate(FinetuneRecipe, values, task).check()
 
 
 @pytest.mark.parametrize("name", recipe.names())

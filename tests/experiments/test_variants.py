@@ -108,8 +108,8 @@ SHAPES: dict[str, tuple[Callable[[Facts], Any], dict[str, Any]]] = {
     "overall": (
         lambda f: (hidden(f), layers(f), word_table(f)[1], blocks(f)),
         {
-            "bert-base": (32, 2, 32, (2, 2)), "bert-large": (48, 4, 48, (4, 4)), "base": (32, 2, 16, (1, 1)),
-            "large": (48, 4, 16, (1, 1)), "xlarge": (64, 4, 16, (1, 1)), "xxlarge": (96, 2, 16, (1, 1)),
+            "bert-base": (32, 2, 32, (2, 2)), "bert-large": (48, 4, 48, (4, 4)), "base": (32, 2, 32, (1, 1)),
+            "large": (48, 4, 32, (1, 1)), "xlarge": (64, 4, 32, (1, 1)), "xxlarge": (96, 2, 32, (1, 1)),
         },
     ),
     "embedding": (

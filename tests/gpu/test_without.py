@@ -456,7 +456,7 @@ def test_times_are_kept_where_the_memory_is_short(monkeypatch: pytest.MonkeyPatc
     def short(*given: Any) -> Any:
         raise torch.OutOfMemoryError("CUDA out of memory.\nTried")
 
-    monkeypatch.setattr(memory, "_measured", short)
+    monkeypatch.setattr(memory, "held", short)
     found = memory.measure(TINY, random_batch((5,)), TrainSettings(precision="fp32"), CPU)
     assert [row["failed"] for row in found.values()] == ["CUDA out of memory."] * 2
     assert "CUDA out of memory" in memory.text(found)
