@@ -171,7 +171,7 @@ class Products(TorchDispatchMode):
 
 def test_a_cpu_makes_products_of_few_shapes_in_bf16() -> None:
     encoder, rng = Encoder(TINY), np.random.default_rng(0)
-    batches = [random_batch(rng.integers(10, 21, 16).tolist(), seed=n) for n in range(100)]
+    batches = [random_batch(rng.integers(10, 21, 16).tolist(), seed=n) for n in range(50)]
     products = {}
     for enabled in (False, True):
         with Products() as products[enabled]:
