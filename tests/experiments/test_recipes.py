@@ -65,6 +65,18 @@ def test_its_tasks_can_be_learnt_with_its_settings(name: str, scale: recipe.Scal
 
 
 @pytest.mark.parametrize("name", recipe.names())
+def test_what_is_said_to_be_no_better_has_learnt_something(name: str) -> None:
+    """Else a variant that failed to train would make the claim hold."""
+    experiment = recipe.load(name)
+    for claim in experiment.claims:
+        guarded = {guard.partition(".")[0] for guard in claim.learnt}
+        for condition in claim.conditions:
+            variant, _, metric = condition.value.partition(".")
+            if condition.must == "below" and condition.minus and metric in ("tasks_mean", "mlm_accuracy"):
+                assert variant in guarded, claim.says
+
+
+@pytest.mark.parametrize("name", recipe.names())
 def test_paper_tables_have_a_cell_a_column_and_name_variants(name: str) -> None:
     experiment = recipe.load(name)
     for table in experiment.tables:
