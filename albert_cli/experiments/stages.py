@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,7 +32,7 @@ def make(experiment: Experiment, request: Request) -> Plan:
     seeds = request.seeds if request.seeds is not None else plan.scale.seeds
     if seeds < 1:
         raise ConfigError(f"--seeds {seeds}: at least one is needed")
-    builder = _Builder(plan, inputs.available_tasks(plan))
+    builder = _Builder(plan, {task: _task_recipe(task, plan.scale) for task in inputs.available_tasks(plan)})
     for name in plan.chosen:
         for seed in range(seeds):
             if experiment.variants[name].members:
@@ -48,10 +48,10 @@ def make(experiment: Experiment, request: Request) -> Plan:
 
 @dataclass
 class _Builder:
-    """Takes the stages of a variant into the plan, each once: `tasks` are those to fine-tune on."""
+    """Takes the stages of a variant into the plan, each once: `tasks` are those to fine-tune on, with their recipes."""
 
     plan: Plan
-    tasks: Sequence[str]
+    tasks: Mapping[str, FinetuneRecipe | None]
     _made: dict[tuple[str, int], Run | None] = field(default_factory=dict)
     _measured: dict[tuple[str, int], Run] = field(default_factory=dict)
 
@@ -109,12 +109,12 @@ class _Builder:
         argv += _options({}, {"data": pairs})
         probe = plan.stage("probe", f"{of}: intrinsic scores", facts, (run.pretrain, *needs), argv)
         tasks, runs = {}, scale.task_runs
-        for name in self.tasks if plan.experiment.variants[run.variant].has_tasks else ():
+        for name, recipe in self.tasks.items() if plan.experiment.variants[run.variant].has_tasks else ():
             folder = inputs.task_data(plan, name) or "TASKS"
             facts = {"task": name, "changes": scale.task_changes, "runs": runs, "data": folder}
             argv = ["eval", name, "--checkpoint", str(checkpoint), "--data", folder, "--out", OUT, "--runs", str(runs)]
             argv += _options({}, scale.task_changes)
-            cost = fine_tuning_cost(name, run, scale)
+            cost = fine_tuning_cost(recipe, run, scale)
             tasks[name] = plan.stage("task", f"{of}: {name}", facts, (run.pretrain,), argv, cost)
         made = self._measured[run.variant, run.seed] = dataclasses.replace(run, probe=probe, tasks=tasks)
         return made
@@ -221,16 +221,21 @@ def pretraining_cost(recipe: PretrainRecipe, done: int = 0) -> Cost:
     return Cost(parameters, steps, tokens, flops, costs.checkpoint_bytes(recipe.model) * (recipe.train.keep + 1))
 
 
-def fine_tuning_cost(task: str, run: Run, scale: Scale) -> Cost | None:
-    """Of all seeds of a task: inputs at their greatest length; None where no recipe says how it is trained."""
+def _task_recipe(task: str, scale: Scale) -> FinetuneRecipe | None:
+    """How a task is learnt at a scale, checked before anything is trained; None where no recipe says it."""
     name = f"finetune/{task}"
-    if run.recipe is None or name not in config.shipped_recipes():
+    if name not in config.shipped_recipes():
         return None
-    values = config.merge(config.read_recipe(name), scale.task_changes)
-    recipe, model = config.validate(FinetuneRecipe, values, name), run.recipe.model
+    recipe = config.validate(FinetuneRecipe, config.merge(config.read_recipe(name), scale.task_changes), name)
     recipe.check()
-    if recipe.schedule.total_steps is None:
+    return recipe
+
+
+def fine_tuning_cost(recipe: FinetuneRecipe | None, run: Run, scale: Scale) -> Cost | None:
+    """Of all seeds of a task: inputs at their greatest length; None where that many steps are not known beforehand."""
+    if recipe is None or run.recipe is None or recipe.schedule.total_steps is None:
         return None
+    model = run.recipe.model
     length = min(recipe.data.max_seq_length, model.max_position_embeddings)
     steps = recipe.schedule.total_steps * scale.task_runs
     tokens = steps * recipe.train.batch_size * length
