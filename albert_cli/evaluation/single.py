@@ -113,7 +113,8 @@ def best_run(out: Path, result: Result) -> Path:
 
 def answering(request: Request, model: str) -> Request:
     """The request for a model that was made by it and is now asked as it is."""
-    kept = [text for text in request.overrides if text.partition("=")[0].strip() != "model.initial"]
+    of_its_making = ("model.initial", "model.head")
+    kept = [text for text in request.overrides if text.partition("=")[0].strip() not in of_its_making]
     return Request(model, request.data, 1, tuple(kept), request.device)
 
 
