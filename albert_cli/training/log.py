@@ -13,8 +13,6 @@ from albert_cli import console, journal, store
 from albert_cli.training.checkpoint import TrainState
 from albert_cli.training.hints import Hints
 
-JOURNAL = "metrics.jsonl"
-
 
 @dataclass
 class Window:
@@ -49,7 +47,7 @@ class RunLog:
     """Rank 0's `metrics.jsonl`, which goes on after `step`, with the same curves for TensorBoard, and hints."""
 
     def __init__(self, out: Path, step: int, hints: Hints | None) -> None:
-        self._journal, self._hints, self._curves = journal.Journal(out / JOURNAL), hints, out / "tensorboard"
+        self._journal, self._hints, self._curves = journal.Journal(out / journal.JOURNAL), hints, out / "tensorboard"
         self._board: Any = None
         self._journal.cut_back(step)
         if importlib.util.find_spec("tensorboard") is not None:

@@ -14,8 +14,8 @@ from pydantic import AfterValidator, BaseModel, field_validator
 
 from albert_cli import console
 from albert_cli.config import Positive, Share
+from albert_cli.data.pairs import SPECIALS
 from albert_cli.errors import ConfigError, InputError, MissingData
-from albert_cli.tasks.features import SPECIAL_IN_PAIR
 from albert_cli.tasks.rows import held_out, is_hub, parse_as, read_hub, read_text
 
 Version = Literal["1.1", "2.0"]
@@ -70,7 +70,7 @@ class SpanSettings:
 
     def check(self, max_seq_length: int) -> None:
         """Raise `ConfigError` where windows of that many tokens have no room for the context."""
-        if max_seq_length - SPECIAL_IN_PAIR <= self.max_query_length:
+        if max_seq_length - SPECIALS <= self.max_query_length:
             raise ConfigError(
                 f"data.max_seq_length = {max_seq_length} leaves no room beside a question of span.max_query_length = "
                 f"{self.max_query_length} tokens",
