@@ -9,7 +9,7 @@ from typing import Any
 from albert_cli import console, journal, store
 from albert_cli.data.describe import Place, describe_data
 from albert_cli.data.pairs import PairSettings
-from albert_cli.data.shards import verify_data
+from albert_cli.data.verified import verify_data
 from albert_cli.errors import CheckpointError
 from albert_cli.results import RESULTS
 from albert_cli.text.build_vocabulary import describe_vocabulary

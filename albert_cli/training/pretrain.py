@@ -15,7 +15,8 @@ from torch.optim import Optimizer
 
 from albert_cli import config, console, journal, store
 from albert_cli.data.cooccurrence import word_vectors
-from albert_cli.data.shards import TokenCorpus, read_facts, verify_data
+from albert_cli.data.shards import TokenCorpus, read_facts
+from albert_cli.data.verified import verify_data
 from albert_cli.errors import ConfigError
 from albert_cli.model import hub
 from albert_cli.model.heads import PretrainingModel
