@@ -102,12 +102,12 @@ def _sets_nothing(values: Mapping[str, Any]) -> bool:
 
 
 # Two ways of saying one thing: the key, laid on a recipe, takes the place of the other one that stands there.
-_INSTEAD_OF = {"epochs": "total_steps", "total_steps": "epochs", "warmup_ratio": "warmup_steps"}
+INSTEAD_OF = {"epochs": "total_steps", "total_steps": "epochs", "warmup_ratio": "warmup_steps"}
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """`over` laid on `base`, section by section."""
-    replaced = {_INSTEAD_OF[key] for key in over if key in _INSTEAD_OF}
+    replaced = {INSTEAD_OF[key] for key in over if key in INSTEAD_OF}
     merged = {key: value for key, value in base.items() if key not in replaced}
     for key, value in over.items():
         old = merged.get(key)

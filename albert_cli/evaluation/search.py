@@ -54,10 +54,18 @@ def parse(lists: Sequence[str]) -> list[Combination]:
             raise ConfigError(f"{text}: no key is called {key!r}", hint)
         if "/" in text:
             raise ConfigError(f"{text}: a value must not contain /, because it names a folder")
-        if key in found:
-            raise ConfigError(f"{key} is given twice")
+        if same := next(
+            (other for other in found if _set_the_same(SHORT.get(key, key), SHORT.get(other, other))), None
+        ):
+            raise ConfigError(f"{key} is given twice" if same == key else f"{same} and {key} set the same thing")
         found[key] = listed
     return list(itertools.product(*([(key, value) for value in values] for key, values in found.items())))
+
+
+def _set_the_same(one: str, other: str) -> bool:
+    """Whether of two settings only one would count: the same one, or one that takes the other's place."""
+    instead = {f"schedule.{key}": f"schedule.{of}" for key, of in config.INSTEAD_OF.items()}
+    return one in (other, instead.get(other)) or instead.get(one) == other
 
 
 def search(request: Request, task: str, lists: Sequence[str], out: Path) -> Search:
