@@ -217,9 +217,14 @@ class Prepared:
 
     @cached_property
     def schedule(self) -> ScheduleSettings:
-        """The recipe's `[schedule]` in steps; epochs are of the items of training, such as a text's windows."""
+        """The recipe's `[schedule]` in steps; epochs are of the items of training, such as a text's windows.
+
+        Raises `ConfigError` where epochs amount to fewer steps than the warm-up has.
+        """
         s = self.recipe.schedule
-        return s.in_steps(len(self.inputs.train) if s.epochs is not None else 1, self.recipe.train.batch_size)
+        found = s.in_steps(len(self.inputs.train) if s.epochs is not None else 1, self.recipe.train.batch_size)
+        found.check()
+        return found
 
     @cached_property
     def majority(self) -> float | None:

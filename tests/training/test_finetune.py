@@ -137,6 +137,13 @@ def test_epochs_become_steps_and_dev_is_looked_at_once(finished: Path, table: Pa
     assert "15 steps of 8 (1.5 epochs)" in said and said.endswith("scored once, after the last step")
 
 
+def test_epochs_that_end_before_the_warm_up_are_refused(finished: Path, table: Path, tmp_path: Path) -> None:
+    overrides = (*OVERRIDES, "schedule.epochs=1", "schedule.warmup_steps=320")
+    with pytest.raises(ConfigError, match=r"warmup_steps is 320 and schedule\.total_steps 10: the rate would never"):
+        finetune(prepare("table", str(finished), str(table), overrides, "cpu"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_the_bias_may_begin_at_the_labels(prepared: Prepared, tmp_path: Path) -> None:
     def first(p: Prepared) -> torch.Tensor:
         settings = replace(p.recipe.model, classifier_bias="labels")
