@@ -68,8 +68,8 @@ def run(
 ) -> None:
     """Run every job as soon as those that it needs have ended, and hand its result, or its error, to `keep`.
 
-    What `keep` raises stops all jobs. Raises `Interrupted` when a signal, a job or the end of the `seconds` stopped
-    them.
+    What `keep` raises stops all jobs, and so does an error where they run `here`. Raises `Interrupted` when a signal, a
+    job or the end of the `seconds` stopped them.
     """
     _asked.clear()
     # SIGTERM and Ctrl-C are handed on to the jobs, which save.
@@ -130,7 +130,7 @@ def _run_apart(jobs: Sequence[Job[T]], places: Places, keep: Callable[[Job[T], T
 def spread(
     call: Callable[..., T], items: Iterable[tuple[Any, ...]], workers: int, remedy: str
 ) -> Generator[tuple[tuple[Any, ...], T], None, None]:
-    """(item, `call(*item)`) as they are done, by so many processes; an item is taken when its turn comes near.
+    """(item, `call(*item)`) in the order they finish, by `workers` processes; items are drawn little by little.
 
     With fewer than two workers in this very process. Raises what the call raises, and where a process died an
     `AlbertError` that says of what, with the remedy as its hint.

@@ -44,7 +44,7 @@ def build(
 ) -> Facts:
     """Make the data directory `out` and return its `data.json` with the time that it took.
 
-    workers: processes; 0 means one a core, never more than there are tasks. share: (i, n) does the i-th of n
+    workers: processes; 0 means one per core, never more than there are tasks. share: (i, n) does the i-th of n
     parts of the work and leaves the rest to other jobs; "merge" makes the directory of what they have made.
     Raises `InputError` for unreadable or empty text, `BusyError` when `out` holds something else. A finished
     directory of the same sources is left as it is.

@@ -60,7 +60,7 @@ def _hashes(task: ShardTask) -> Iterator[tuple[str, NDArray[np.uint64]]]:
 def _first_copies(tasks: Sequence[ShardTask]) -> NDArray[np.bool_]:
     """Which documents to keep, over all tasks in their order: the first of those with the same hash. bool [N].
 
-    Only so many hashes are looked at together as fit into memory: those with the same remainder.
+    Only as many hashes are compared at a time as fit into memory: those with the same remainder.
     """
     size = sum(hashes.size for task in tasks for _, hashes in _hashes(task))
     rounds = -(-size // _HASHES_AT_A_TIME)
@@ -176,7 +176,7 @@ def publish(
 ) -> Facts:
     """Write `data.json` with what was asked for, the counts and the copy of the vocabulary, and last the manifest."""
     counts = {split: _counts(tasks, results, split, vocabulary.size) for split in SPLITS}
-    # A shard that a pass uses several times is named so often.
+    # A shard that a pass uses several times is named as many times.
     names = {s: [f"{t.name}/{n}" for t, r, g, k in _uses(tasks, results, s) for n in r.shards[g] * k] for s in SPLITS}
     manifests = [m for task in tasks if (m := store.read_manifest(task.directory))]
     on_disk = sum(int(entry["size"]) for manifest in manifests for entry in manifest.files.values())

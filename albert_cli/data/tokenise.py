@@ -218,7 +218,7 @@ def is_same_text(task: ShardTask, sha256: str) -> bool:
 
 
 def kept(task: ShardTask) -> TaskFacts | None:
-    """What a finished task says, verified, or None when it has to run (again); what is of no use is removed."""
+    """What a finished task says, verified, or None when it has to run (again); unusable shards are removed."""
     if not task.directory.exists():
         return None
     store.remove_leftovers(task.directory)

@@ -1,4 +1,4 @@
-"""`--nproc`: the seeds (and tasks) of an evaluation over processes, one a GPU, or N that share the cores of a CPU.
+"""`--nproc`: the seeds (and tasks) of an evaluation over processes, one per GPU, or N that share the cores of a CPU.
 
 Each run is one that would have been made without: the same directory, resumed the same way. When all are there, the
 evaluation goes over them as if it had made them itself.

@@ -46,7 +46,7 @@ class Pretraining:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One model's scores on one task, one a seed, with the curves of its runs on dev."""
+    """One model's scores on one task, one per seed, with the curves of its runs on dev."""
 
     model: str
     record: Result

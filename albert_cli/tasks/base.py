@@ -167,7 +167,7 @@ class Task(ABC, Generic[E, F, O]):
 
     @abstractmethod
     def prediction_lines(self, examples: Sequence[E], outputs: O, *, scored: bool) -> list[str]:
-        """One JSON line an example; where it is `scored` with its text, so that a report can show what is wrong."""
+        """One JSON line per example, where it is `scored` with its text, so that a report can show what is wrong."""
 
     def write_predictions(self, directory: Path, examples: Sequence[E], outputs: O) -> None:
         """Write `PREDICTIONS`, and whatever files the task's own tools expect."""

@@ -173,7 +173,7 @@ def is_unanswered(version: Version, null: float, threshold: float) -> bool:
 def write_official(
     directory: Path, questions: Sequence[Question], spans: Spans, version: Version, threshold: float, n_best: int
 ) -> None:
-    """The files of SQuAD's own tools: an answer a question, its n best, and in 2.0 its null odds.
+    """The files of SQuAD's own tools: an answer per question, its n best, and in 2.0 its null odds.
 
     `predictions.json` always answers, as ALBERT's reference does: with the null odds the published evaluation finds the
     best threshold by itself, which needs the answers on either side of it. In 2.0 `predictions_at_threshold.json`
@@ -200,7 +200,7 @@ def write_official(
 
 
 def _write(path: Path, by_id: dict[str, Any]) -> None:
-    """One JSON object, a question a line."""
+    """One JSON object, one question per line."""
     lines = (f"{json.dumps(k, ensure_ascii=False)}: {json.dumps(v, ensure_ascii=False)}" for k, v in by_id.items())
     store.write_text(path, "{\n" + ",\n".join(lines) + "\n}\n")
 
@@ -208,7 +208,7 @@ def _write(path: Path, by_id: dict[str, Any]) -> None:
 def answer_lines(
     questions: Sequence[Question], spans: Spans, version: Version, threshold: float, *, is_scored: bool
 ) -> list[str]:
-    """One JSON line a question: id, title, question, prediction with its place and probability, null odds in 2.0.
+    """One JSON line per question: id, title, question, prediction with its place and probability, null odds in 2.0.
 
     Where it `is_scored`, also the gold answers, and the exact match and F1 against them.
     """

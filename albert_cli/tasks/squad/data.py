@@ -51,7 +51,7 @@ class SpanSettings:
     """`[span]`, for questions answered by a span of a text; the defaults are the reference's.
 
     `max_query_length` and `max_answer_length` in tokens; a context that is too long becomes windows, each beginning
-    `doc_stride` tokens after the one before. `head`: "linear" is a start and an end logit a token, "beam" finds ends
+    `doc_stride` tokens after the one before. `head`: "linear" is a start and an end logit per token, "beam" finds ends
     for each of the `start_top` best starts and says whether there is an answer; "auto" takes the paper's (linear for
     1.1, beam for 2.0). `n_best` answers are kept of each question, `end_top` ends of each start. A question whose
     null odds exceed `threshold` is left unanswered in 2.0. `holdout` is the part of the articles that is held out
