@@ -183,6 +183,10 @@ class Task(ABC, Generic[E, F, O]):
     def has_head(self, found: hub.Checkpoint) -> bool:
         """Whether the checkpoint has a head of its own for this very task, so that it can be scored as it is."""
 
+    def in_order(self, found: hub.Checkpoint) -> hub.Checkpoint:
+        """The checkpoint with its head's outputs in the task's order, where it has names for them."""
+        return found
+
     @abstractmethod
     def load(self, found: hub.Checkpoint) -> nn.Module:
         """That model, its outputs in the task's order."""

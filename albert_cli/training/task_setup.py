@@ -185,7 +185,7 @@ class Prepared:
         if self.start or settings.initial != "random":
             found, heads = self.start or self.checkpoint, []
             if settings.head == "checkpoint":
-                heads = [name for name, _ in model.named_children() if name != "encoder"]
+                found, heads = self.task.in_order(found), [n for n, _ in model.named_children() if n != "encoder"]
             else:  # a head in the file belongs to another task, whatever its shape
                 encoder = {n: t for n, t in found.tensors.items() if n.startswith("encoder.")}
                 found = dataclasses.replace(found, tensors=encoder)
