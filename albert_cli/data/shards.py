@@ -231,9 +231,9 @@ class TokenCorpus:
             rows = np.flatnonzero(number == which)
             yield rows, self.shards[which], int(self.starts[which]), int(self.document_starts[which])
 
-    def stretched(self, least: int) -> Integers:
-        """Where every `_BLOCK`-th document of a shard begins on an axis of at least `least` places a document, and the
-        end: int64. Counted once, from the documents' offsets alone.
+    def stretched_axis(self, least: int) -> Integers:
+        """An axis on which every document has at least `least` places: where every `_BLOCK`-th document of a shard
+        begins on it, and the end, int64. Counted once, from the documents' offsets alone.
         """
         if least not in self._stretched:
             sizes = [np.zeros(0, np.int64)]
@@ -243,9 +243,12 @@ class TokenCorpus:
             self._stretched[least] = offsets_of(np.concatenate(sizes))
         return self._stretched[least]
 
-    def at(self, place: Integers, least: int) -> Integers:
-        """The token at each place of that axis, on which a shorter document is stretched evenly. Shape of `place`."""
-        begin, token = self.stretched(least), np.empty_like(place)
+    def token_at(self, place: Integers, least: int) -> Integers:
+        """The token at each place of `stretched_axis(least)`, over which a shorter document is spread evenly.
+
+        Shape of `place`.
+        """
+        begin, token = self.stretched_axis(least), np.empty_like(place)
         block = np.searchsorted(begin, place, "right") - 1
         blocks = offsets_of(-(-np.diff(self.document_starts) // _BLOCK))
         shard_of_block = np.searchsorted(blocks, block, "right") - 1

@@ -95,7 +95,7 @@ def is_too_long(sentence: str) -> bool:
     return len(sentence) > _LONGEST_SENTENCE // 4 and len(_with_barriers(sentence).encode()) > _LONGEST_SENTENCE
 
 
-def cut(proto: Any, size: int) -> bytes:
+def shrunk(proto: Any, size: int) -> bytes:
     """A model of `size` pieces of the parsed model: the highest scores, and all that every text may need.
 
     What remains are special pieces, symbols and single characters, even where these alone are more. The scores stay
