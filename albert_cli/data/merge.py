@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from albert_cli import console, pool, store
-from albert_cli.data.shards import FORMAT, UNITS, Shard, id_type
+from albert_cli.data.shards import FORMAT, SPLITS, UNITS, Shard, id_type
 from albert_cli.data.tokenise import ShardTask, TaskFacts, remember, run_task, stamps_of, vocabulary_of
-from albert_cli.data.writer import DROPPED, GROUPS, HELDOUT, SPLITS, GroupWriter
+from albert_cli.data.writer import DROPPED, GROUPS, HELDOUT, GroupWriter
 from albert_cli.errors import InputError
 from albert_cli.random import Integers
 from albert_cli.text.vocabulary import Vocabulary

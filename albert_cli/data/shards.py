@@ -27,6 +27,7 @@ from albert_cli.random import Integers
 P = ParamSpec("P")
 T = TypeVar("T")
 Split: TypeAlias = Literal["train", "heldout"]
+SPLITS: tuple[Split, ...] = ("train", "heldout")
 Offsets: TypeAlias = NDArray[np.uint32]
 
 FORMAT = 2  # of `data.json` and the shards
@@ -45,7 +46,7 @@ def _of_this_version(number: int) -> int:
 
 # A name below `shards/`.
 Name = Annotated[str, AfterValidator(store.inside)]
-_OfSplits = AfterValidator(store.with_keys("train", "heldout"))
+_OfSplits = AfterValidator(store.with_keys(*SPLITS))
 Counts = Annotated[dict[str, int], AfterValidator(store.with_keys(*UNITS))]  # by unit
 
 

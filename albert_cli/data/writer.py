@@ -8,10 +8,9 @@ from typing import IO
 import numpy as np
 from numpy.typing import NDArray
 
-from albert_cli.data.shards import MAX_SHARD_TOKENS, UNITS, Split, id_type
+from albert_cli.data.shards import MAX_SHARD_TOKENS, UNITS, id_type
 from albert_cli.random import Integers
 
-SPLITS: tuple[Split, ...] = ("train", "heldout")
 # Of a source whose weight has a fraction, some documents are used once more in a pass than the others.
 GROUPS = ("train", "train-more", "heldout")
 DROPPED, MORE, HELDOUT = -1, 1, 2  # numbers of groups; a dropped document is in none
