@@ -19,7 +19,7 @@ from albert_cli.tasks.base import PREDICTIONS
 from albert_cli.tasks.squad.answers import OFFICIAL
 from albert_cli.training import run
 from albert_cli.training.finetune import finetune
-from albert_cli.training.task_recipe import PRETRAINED, resolve
+from albert_cli.training.task_recipe import resolve
 from albert_cli.training.task_setup import Prepared, Request, prepare, prepared_by
 
 FOLDER = "controls"  # below an evaluation: those of its controls
@@ -57,7 +57,7 @@ def prepare_task(request: Request, task: str) -> Prepared:
 def _is_scored(prepared: Prepared) -> bool:
     """Whether the checkpoint's own head answers; raises `ConfigError` where nobody can know that it is the task's."""
     model, found, task = prepared.recipe.model, prepared.checkpoint, prepared.task
-    if model.initial != PRETRAINED or model.head == "new" or not task.has_head(found):
+    if model.initial != "pretrained" or model.head == "new" or not task.has_head(found):
         return False
     if model.head == "auto" and found.has_nameless_labels:
         raise ConfigError(

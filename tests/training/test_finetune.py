@@ -204,7 +204,7 @@ def test_other_data_another_checkpoint_or_recipe_are_refused(
     with (other / "train.tsv").open("a") as stream:
         stream.write("luma wi wi\twi\n")
     for checkpoint, data, overrides, message in (
-        (finished, other, OVERRIDES, "made from another data"),
+        (finished, other, OVERRIDES, "made from other data"),
         (finished / "step-00000025", table, OVERRIDES, "made from another checkpoint"),
         (finished, table, (*OVERRIDES, "optimizer.lr=1e-3"), r"optimizer\.lr: 0\.005 -> 0\.001"),
     ):
@@ -249,7 +249,7 @@ def test_an_unfinished_run_does_not_go_on_from_other_data(
     assert process.wait() == 75
     other = Path(shutil.copytree(table, tmp_path / "table"))
     (other / "dev.tsv").write_text("text\tlabel\nluma wi\twi\nkra\tkra\n")
-    with pytest.raises(ConfigError, match="was made from another data"):
+    with pytest.raises(ConfigError, match="was made from other data"):
         finetune(prepare("table", str(finished), str(other), OVERRIDES, "cpu"), run, 1)
 
 
