@@ -102,12 +102,12 @@ def _sets_nothing(values: Mapping[str, Any]) -> bool:
 
 
 # Two ways of saying one thing: the key, laid on a recipe, takes the place of the other one that stands there.
-_INSTEAD_OF = {"epochs": "total_steps", "total_steps": "epochs", "warmup_ratio": "warmup_steps"}
+INSTEAD_OF = {"epochs": "total_steps", "total_steps": "epochs", "warmup_ratio": "warmup_steps"}
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """`over` laid on `base`, section by section."""
-    replaced = {_INSTEAD_OF[key] for key in over if key in _INSTEAD_OF}
+    replaced = {INSTEAD_OF[key] for key in over if key in INSTEAD_OF}
     merged = {key: value for key, value in base.items() if key not in replaced}
     for key, value in over.items():
         old = merged.get(key)
@@ -231,10 +231,12 @@ def _table(name: str, values: Mapping[str, Any]) -> Iterator[str]:
     inner = [key for key, value in values.items() if isinstance(value, dict)]
     if name and (len(inner) < len(values) or not values):
         yield from ("", f"[{name}]")
-    # JSON's booleans, numbers, strings and lists are TOML's, but TOML wants one more character escaped.
+    # JSON's booleans, strings and lists are TOML's, but TOML wants one more character escaped, and calls infinity inf.
     for key in values:
         if key not in inner:
-            yield f"{key} = {json.dumps(values[key], ensure_ascii=False)}".replace("\x7f", "\\u007f")
+            value = values[key]
+            text = repr(value) if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
+            yield f"{key} = {text}".replace("\x7f", "\\u007f")
     for key in inner:
         yield from _table(f"{name}.{key}" if name else key, values[key])
 

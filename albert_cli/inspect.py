@@ -9,8 +9,9 @@ from typing import Any
 from albert_cli import console, journal, store
 from albert_cli.data.describe import Place, describe_data
 from albert_cli.data.pairs import PairSettings
-from albert_cli.data.shards import verify_data
+from albert_cli.data.verified import verify_data
 from albert_cli.errors import CheckpointError
+from albert_cli.results import RESULTS
 from albert_cli.text.build_vocabulary import describe_vocabulary
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.pretrain_recipe import resolve
@@ -18,8 +19,8 @@ from albert_cli.training.settings import TrainSettings
 
 # By a file in it, what a directory without a manifest is, or what is being made there.
 _KINDS = {
-    "metrics.jsonl": "run",
-    "results.json": "evaluation",
+    journal.JOURNAL: "run",
+    RESULTS: "evaluation",
     "config.json": "Hugging Face model",
     "plan.json": "unfinished data",
     "request.json": "unfinished vocabulary",
@@ -94,16 +95,16 @@ def _verify_below(directory: Path) -> int:
 def _run_or_result(directory: Path) -> dict[str, Any]:
     """Of a run, a checkpoint, a task or a result: its steps, its last metrics, its score, its shape."""
     facts: dict[str, Any] = {}
-    if steps := sorted(p.name for p in directory.glob("step-*") if (p / store.MANIFEST).is_file()):
-        facts["checkpoints"] = steps
+    if steps := store.saved_steps(directory):
+        facts["checkpoints"] = [step.name for step in steps]
     for name in ("status", "state"):
         if (directory / f"{name}.json").is_file():
             facts[name] = store.read_json(directory / f"{name}.json")
-    if (directory / "metrics.jsonl").is_file():
-        records = journal.read(directory / "metrics.jsonl")
+    if (directory / journal.JOURNAL).is_file():
+        records = journal.read(directory / journal.JOURNAL)
         for name, wanted in (("last_training", "loss"), ("last_evaluation", "eval")):
             facts[name] = next((r for r in reversed(records) if wanted in r), None)
-    for key, file, names in (("results", "results.json", _RESULT), ("model", "config.json", _MODEL)):
+    for key, file, names in (("results", RESULTS, _RESULT), ("model", "config.json", _MODEL)):
         if os.path.lexists(directory / file):
             values = store.read_json(directory / file)
             facts[key] = {name: values[name] for name in names if name in values}

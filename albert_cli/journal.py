@@ -13,6 +13,8 @@ from typing_extensions import TypedDict  # pydantic takes the standard library's
 
 from albert_cli import store
 
+JOURNAL = "metrics.jsonl"  # of a run
+
 
 class Line(TypedDict, total=False):
     """A line of a run's journal: figures of the steps since the last one, or of an evaluation, or a hint."""

@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from tempfile import TemporaryDirectory
 
-from albert_cli import console
+from albert_cli import console, machine
 from albert_cli.errors import Interrupted
 from albert_cli.ranks import PRINTED_ERRORS
 
@@ -26,7 +26,7 @@ def launch(nproc: int, arguments: Sequence[str]) -> int:
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     # torchrun would set one thread a rank and warn about it; share the cores instead.
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // nproc)))
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, machine.cores() // nproc)))
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # the ranks print what is wrong
     config = LaunchConfig(
         min_nodes=1,

@@ -68,8 +68,8 @@ def run(
 ) -> None:
     """Run every job as soon as those that it needs have ended, and hand its result, or its error, to `keep`.
 
-    What `keep` raises stops all jobs. Raises `Interrupted` when a signal, a job or the end of the `seconds` stopped
-    them.
+    What `keep` raises stops all jobs, and so does an error where they run `here`. Raises `Interrupted` when a signal, a
+    job or the end of the `seconds` stopped them.
     """
     _asked.clear()
     # SIGTERM and Ctrl-C are handed on to the jobs, which save.
@@ -95,12 +95,16 @@ def _run_apart(jobs: Sequence[Job[T]], places: Places, keep: Callable[[Job[T], T
             unfinished = {job.name for job in waiting} | {job.name for job, _ in running.values()}
             ready = [job for job in waiting if not job.needs & unfinished] if not is_stopping() else []
             for job, place in zip(ready, list(free), strict=False):
-                waiting.remove(job)
-                free.remove(place)
                 if place not in pools:
                     given = (place, places, quiet, debug, environment)
                     pools[place] = ProcessPoolExecutor(1, context, _begin, given)
-                running[pools[place].submit(_work, job.call, job.arguments)] = job, place
+                try:
+                    running[pools[place].submit(_work, job.call, job.arguments)] = job, place
+                except BrokenProcessPool:  # killed between two jobs; the next round starts another
+                    pools.pop(place).shutdown()
+                    continue
+                waiting.remove(job)
+                free.remove(place)
                 watched.look()
             for future in wait(running, timeout=0.5, return_when=FIRST_COMPLETED).done:
                 job, place = running.pop(future)
@@ -126,7 +130,7 @@ def _run_apart(jobs: Sequence[Job[T]], places: Places, keep: Callable[[Job[T], T
 def spread(
     call: Callable[..., T], items: Iterable[tuple[Any, ...]], workers: int, remedy: str
 ) -> Generator[tuple[tuple[Any, ...], T], None, None]:
-    """(item, `call(*item)`) as they are done, by so many processes; an item is taken when its turn comes near.
+    """(item, `call(*item)`) in the order they finish, by `workers` processes; items are drawn little by little.
 
     With fewer than two workers in this very process. Raises what the call raises, and where a process died an
     `AlbertError` that says of what, with the remedy as its hint.
@@ -141,7 +145,12 @@ def spread(
     try:
         while True:
             for item in islice(left, 2 * workers - len(running)):
-                running[pool.submit(call, *item)] = item
+                try:
+                    running[pool.submit(call, *item)] = item
+                except OSError:
+                    # Python 3.11 may close the workers' queue, as one has died, while the next is started with it.
+                    if not any(isinstance(f.exception(), BrokenProcessPool) for f in running if f.done()):
+                        raise
                 watched.look()
             if not running:
                 return
@@ -166,14 +175,16 @@ class Watched:
         self._processes |= set(multiprocessing.active_children())
 
     def death(self) -> str:
-        """How the first that failed came to its end; call it once the executor has waited for them."""
-        # The executor ends the others by SIGTERM.
-        codes = {process.exitcode for process in self._processes} - {None, 0, -signal.SIGTERM}
-        if machine.killed_for_memory() > self._killed_before and codes <= {-signal.SIGKILL}:
+        """How one came to its end since the last call; call it once the executor has waited for them."""
+        ended = {process: code for process in self._processes if (code := process.exitcode) is not None}
+        self._processes -= ended.keys()
+        killed_before, self._killed_before = self._killed_before, machine.killed_for_memory()
+        codes = set(ended.values()) - {0, -signal.SIGTERM}  # the executor ends the others by SIGTERM
+        if self._killed_before > killed_before and codes <= {-signal.SIGKILL}:
             return "was killed because the memory ran out"
         if -signal.SIGKILL in codes:
             return "was killed, probably out of memory"
-        code = min((code for code in codes if code is not None), default=None)
+        code = min(codes, default=None)
         if code is None:
             return "ended before its work was done"
         return f"crashed ({signal.Signals(-code).name})" if code < 0 else f"ended with exit code {code}"

@@ -181,10 +181,10 @@ def _let_the_cause_end_first() -> None:
 
 
 def another_prints(text: str, *, and_ends_us: bool) -> bool:
-    """Whether another rank of `launch` prints the same message: one line is enough for all.
+    """Whether another rank of `launch` has this message in hand, so that one line is printed for all.
 
-    `and_ends_us`: it is an error, so that the launcher ends this rank as soon as the other has ended. Where that does
-    not happen the other may have been ended before it could print it, and this one should.
+    `and_ends_us`: it is an error, so the launcher ends this rank once the other has exited. A rank that is still alive
+    after waiting for that answers no: the other was ended too, perhaps before it could print.
     """
     folder = os.environ.get(PRINTED_ERRORS)
     if folder is None:
@@ -213,7 +213,7 @@ def _launcher_is_gone() -> None:
 
 
 def end_with_parent() -> None:
-    """End this worker of `multiprocessing` when its parent ends: one whose parent was killed would wait for ever."""
+    """End this worker of `multiprocessing` when its parent ends: one whose parent was killed would wait forever."""
     import multiprocessing
 
     if parent := multiprocessing.parent_process():

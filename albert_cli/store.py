@@ -299,7 +299,7 @@ def verify(directory: Path, kind: str | None = None) -> Manifest:
             f"{directory}: no {MANIFEST}, so the directory is incomplete", "run the verb that makes it again"
         )
     if kind is not None and manifest.kind != kind:
-        raise CheckpointError(f"{directory}: holds a {manifest.kind}, not a {kind}", "check the path")
+        raise CheckpointError(f"{directory}: is a {manifest.kind} directory, not a {kind} directory", "check the path")
     for name, entry in manifest.files.items():
         path = directory / name
         if not path.is_file():
@@ -322,7 +322,8 @@ def finished(directory: Path, kind: str, *unfinished: str) -> Manifest | None:
     if manifest is None and any((directory / name).exists() for name in unfinished):
         return None
     if manifest is None or manifest.kind != kind:
-        what = f"holds a {manifest.kind}" if manifest else "holds something else" if directory.is_dir() else "is a file"
+        other = "holds something else" if directory.is_dir() else "is a file"
+        what = f"is a {manifest.kind} directory" if manifest else other
         raise BusyError(f"{directory}: {what}", "choose another --out or remove it")
     return manifest
 

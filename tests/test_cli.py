@@ -215,6 +215,18 @@ def test_copy_then_edit_then_validate(tmp_path: Path, monkeypatch: pytest.Monkey
     assert json.loads(albert("recipes", "validate", "mine.toml", "--json").out)["train"]["batch_size"] == 8
 
 
+@pytest.mark.parametrize(
+    ("sections", "says"),
+    [
+        ("[schedule]\ntotal_steps = 10\nwarmup_steps = 20\n", "the rate would never reach its peak"),
+        ("[data]\nmax_seq_length = 4096\n", "the model has only"),
+    ],
+)
+def test_a_recipe_whose_sections_do_not_go_together_is_not_valid(sections: str, says: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text(f'extends = "mini/docs"\n{sections}')
+    assert says in albert("recipes", "validate", tmp_path / "mine.toml", expect=2).err
+
+
 # ---------------------------------------------------------------- names
 
 

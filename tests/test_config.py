@@ -325,6 +325,11 @@ def test_any_text_survives_being_written(labels: list[str], text: str, task: str
     assert config.validate(FinetuneRecipe, tomllib.loads(config.dump_toml(recipe)), "again") == recipe
 
 
+def test_an_endless_threshold_survives_being_written() -> None:
+    recipe = config.load(FinetuneRecipe, {"task": "squad2"}, ["span.threshold=inf"])
+    assert config.validate(FinetuneRecipe, tomllib.loads(config.dump_toml(recipe)), "again") == recipe
+
+
 def test_differences_name_the_key_and_both_values() -> None:
     old = {"train": {"seed": 1, "keep": 2}, "masked_bias": "zero"}
     new = {"train": {"seed": 3, "keep": 2}, "masked_bias": "zero", "more": {"x": 1}}

@@ -38,6 +38,12 @@ def test_how_often_to_save_and_how_much_to_keep(tiny_data: Path, tmp_path: Path)
     assert "train.save_every" in albert(*call, "--save-every", "soon", expect=2).err
 
 
+def test_a_seed_that_no_generator_takes_is_refused(tmp_path: Path) -> None:
+    for seed in (-1, 2**70):
+        call = ["finetune", "cola", "--checkpoint", tmp_path, "--out", tmp_path / "out", "--seed", seed]
+        assert "--seed" in albert(*call, expect=2).err
+
+
 def test_a_lower_coverage_leaves_rare_characters_out(documents_file: Path, tmp_path: Path) -> None:
     (tmp_path / "in.txt").write_text(documents_file.read_text(encoding="utf-8") + "\nж ж\n", encoding="utf-8")
     reports = [

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import threading
 import time
 from collections.abc import Callable
+from multiprocessing.context import SpawnProcess
 
 import pytest
 
@@ -34,11 +36,12 @@ def test_jobs_wait_for_what_they_need_and_one_that_fails_stops_no_other() -> Non
     def keep(job: Job[int], outcome: int | BaseException) -> None:
         ended[job.name] = outcome
 
-    after = frozenset({"killed", "failed"})
+    after = frozenset({"killed", "failed", "crash"})
     jobs = [Job("last", answer, (2,), after), Job("killed", killed, ()), Job("failed", fail, ())]
-    pool.run(jobs, Places(1), keep)
-    assert list(ended) == ["killed", "failed", "last"] and ended["last"] == 2
+    pool.run([*jobs, Job("crash", crash, ())], Places(1), keep)
+    assert list(ended) == ["killed", "failed", "crash", "last"] and ended["last"] == 2
     assert isinstance(ended["killed"], AlbertError) and "was killed" in str(ended["killed"])
+    assert isinstance(ended["crash"], AlbertError) and "crashed (SIGSEGV)" in str(ended["crash"])
     assert isinstance(ended["failed"], ConfigError)
 
 
@@ -110,3 +113,34 @@ def test_asked_to_stop_no_other_job_is_begun() -> None:
     with pytest.raises(Interrupted):
         pool.run([Job("a", answer, (1,)), Job("b", answer, (2,))], Places(here=True), keep)
     assert ended == ["a"] and signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_worker_that_dies_while_another_is_started_is_named_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python 3.11 closes the workers' queue without waiting for the one that is being started with it."""
+    start, started = SpawnProcess.start, list[SpawnProcess]()
+
+    def late(self: SpawnProcess) -> None:
+        for process in started:
+            process.join(20)
+        for _ in range(100 if started else 0):
+            time.sleep(0.01 * (not self._args[0]._reader.closed))  # type: ignore[attr-defined]
+        started.append(self)
+        start(self)
+
+    monkeypatch.setattr(SpawnProcess, "start", late)
+    with pytest.raises(AlbertError, match=r"a worker process crashed \(SIGSEGV\)"):
+        list(pool.spread(crash, [(), ()], 2, "so"))
+
+
+def test_a_worker_that_was_killed_between_two_jobs_is_replaced() -> None:
+    ended: dict[str, int | BaseException] = {}
+
+    def keep(job: Job[int], outcome: int | BaseException) -> None:
+        ended[job.name] = outcome
+        for process in multiprocessing.active_children():
+            process.kill()
+            process.join()
+        time.sleep(1)  # the executor's own thread finds it out
+
+    pool.run([Job("first", answer, (1,)), Job("second", answer, (2,))], Places(1), keep)
+    assert ended == {"first": 1, "second": 2}

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from albert_cli import ranks
+from albert_cli.launch import launch
 from albert_cli.ranks import Group, process_group
 from tests.processes import PATIENCE, Run, albert, end, start, start_ranks
 
@@ -43,6 +44,17 @@ def test_one_process_needs_no_group(monkeypatch: pytest.MonkeyPatch) -> None:
         group.share([tensor])
         group.barrier()
     assert not torch.distributed.is_initialized()
+
+
+def test_ranks_share_the_cores_that_this_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(6)), raising=False)
+    for name in ("OMP_NUM_THREADS", ranks.PRINTED_ERRORS):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    threads: list[str] = []
+    started = "torch.distributed.launcher.api.elastic_launch"
+    monkeypatch.setattr(started, lambda *_: lambda *_: threads.append(os.environ["OMP_NUM_THREADS"]))
+    assert launch(3, ["doctor"]) == 0 and threads == ["2"]
 
 
 def share() -> None:

@@ -276,7 +276,7 @@ def test_every_change_is_found_and_the_file_named(committed: Path) -> None:
 
 
 def test_another_kind_is_refused(committed: Path, tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="holds a checkpoint, not a data"):
+    with pytest.raises(CheckpointError, match="is a checkpoint directory, not a data directory"):
         store.verify(committed, "data")
     with pytest.raises(CheckpointError, match="no such directory"):
         store.verify(tmp_path / "gone")

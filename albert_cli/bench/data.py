@@ -18,7 +18,7 @@ from albert_cli.data.batches import PairSettings, batch, step_indices
 from albert_cli.data.build import plan
 from albert_cli.data.prefetch import prefetch
 from albert_cli.data.shards import Shard, TokenCorpus
-from albert_cli.data.tokenise import BuildSettings, Task, clean_tidy, run_task, tokenise
+from albert_cli.data.tokenise import BuildSettings, ShardTask, clean_tidy, run_task, tokenise
 from albert_cli.errors import InputError
 from albert_cli.text.corpus import Document, hash_words, read_part
 from albert_cli.text.lines import Tally
@@ -74,7 +74,7 @@ def _timed(work: Callable[[], Result]) -> tuple[Result, float]:
     return work(), time.process_time() - begin
 
 
-def _first_tasks(tasks: Sequence[Task], megabytes: int) -> list[Task]:
+def _first_tasks(tasks: Sequence[ShardTask], megabytes: int) -> list[ShardTask]:
     """The tasks of the first megabytes; at least one."""
     chosen = [tasks[0]]
     for task in tasks[1:]:
@@ -83,7 +83,7 @@ def _first_tasks(tasks: Sequence[Task], megabytes: int) -> list[Task]:
     return chosen
 
 
-def _read(tasks: Sequence[Task]) -> list[Document]:
+def _read(tasks: Sequence[ShardTask]) -> list[Document]:
     parts = ((task, part) for task in tasks for part in task.parts)
     return [d for task, part in parts for d in read_part(part, task.settings.read, Tally())]
 

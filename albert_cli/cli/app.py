@@ -144,7 +144,7 @@ def _known(error: BaseException) -> AlbertError | None:
 
 
 def _of_a_thread(ended: threading.ExceptHookArgs, show: Callable[[threading.ExceptHookArgs], object]) -> None:
-    """Show the traceback of a thread's bug; what the system refuses is said once, by the call that waits for it."""
+    """Show the traceback of a thread's bug; what the system refuses is reported once, by the call that waits for it."""
     if console.settings.debug or ended.exc_value is None or _known(ended.exc_value) is None:
         show(ended)
 

@@ -36,7 +36,7 @@ MaxLine = Annotated[str, typer.Option(help="The longest line (record, cell) that
 LongLine = Annotated[
     Literal["refuse", "skip"], typer.Option(help="Longer lines: stop and say where, or leave them out.")
 ]
-Workers = Annotated[int, typer.Option(min=0, help="Processes; 0: one a core.")]
+Workers = Annotated[int, typer.Option(min=0, help="Processes; 0: one per core.")]
 ShareOption = Annotated[
     str | None,
     typer.Option(
@@ -55,7 +55,7 @@ TaskData = Annotated[str | None, typer.Option("--data", help="Folder with the ta
 
 
 def start_ranks(nproc: int) -> None:
-    """Under `--nproc`, start this very command as so many ranks, and end with their exit code."""
+    """Under `--nproc`, start this very command as `nproc` ranks, and end with their exit code."""
     from albert_cli import ranks
     from albert_cli.launch import launch
 

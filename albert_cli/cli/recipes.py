@@ -13,7 +13,7 @@ from albert_cli.cli.app import recipes_app, verb
 
 @verb(recipes_app, name="list")
 def recipes_list() -> None:
-    """Name the recipes that are shipped, a line each.
+    """List the recipes that are shipped, one per line.
 
     Example: albert recipes list
     """
@@ -52,7 +52,7 @@ def recipes_copy(
 
 @verb(recipes_app, name="validate")
 def recipes_validate(file: Annotated[str, typer.Argument(metavar="FILE", help="A recipe's file or name.")]) -> None:
-    """Check a recipe: every key, type and range.
+    """Check a recipe: every key, type and range, and that its sections go together.
 
     Example: albert recipes validate mine.toml
     """
@@ -71,4 +71,6 @@ def recipes_validate(file: Annotated[str, typer.Argument(metavar="FILE", help="A
 
     schema: type[Any] = FinetuneRecipe if "task" in values else VerifyRecipe if "expected" in values else PretrainRecipe
     resolved = config.load(schema, file)
+    if schema is not VerifyRecipe:
+        resolved.check()
     return console.emit(config.as_dict(resolved), config.dump_toml(resolved).rstrip())

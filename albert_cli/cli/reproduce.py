@@ -46,7 +46,7 @@ def reproduce(
     tasks: _Tasks = None,
     seeds: Annotated[int | None, typer.Option(help="Pretraining seeds a variant; default: the scale's.")] = None,
     overrides: Overrides = None,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Stages at once; default: one a GPU, else one.")] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Stages at once; default: one per GPU, else one.")] = None,
     nproc: Annotated[int, typer.Option(min=1, help="Processes of each pretraining run, as for pretrain.")] = 1,
     max_time: _MaxTime = None,
     tflops: _Speeds = None,

@@ -67,7 +67,10 @@ def finetune(
     out: Out,
     data: TaskData = None,
     seed: Annotated[
-        int | None, typer.Option(help="Seed of the classifier, the order and dropout; default: the recipe's.")
+        int | None,
+        typer.Option(
+            min=0, max=2**62 - 1, help="Seed of the classifier, the order and dropout; default: the recipe's."
+        ),
     ] = None,
     overrides: Overrides = None,
     resume: Resume = "auto",

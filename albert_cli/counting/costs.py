@@ -133,7 +133,7 @@ def training_flops(config: ModelConfig, length: int, *, pruned: bool = False, ma
 
 
 def batch_flops(config: ModelConfig, lengths: NDArray[np.integer[Any]], masked: int) -> float:
-    """FLOPs of forward and backward pass over sequences of these lengths with so many masked positions in all.
+    """FLOPs of forward and backward pass over sequences of these lengths with `masked` masked positions in all.
 
     The full model's: what pruning the last block saves is not taken off.
     """

@@ -83,14 +83,14 @@ def pack(corpus: TokenCorpus, pairs: Pairs, cls_id: int, sep_id: int) -> tuple[I
     [CLS] and [SEP] stand), segment ids int32 [T], offsets int64 [N + 1].
     """  # fmt: skip
     starts = np.stack([pairs.a_start, pairs.b_start], axis=1).ravel()
-    lengths = np.stack([pairs.a_stop, pairs.b_stop], axis=1).ravel() - starts
-    first, second = lengths[::2] + 2, lengths[1::2] + (lengths[1::2] > 0)  # with their special tokens
+    sizes = np.stack([pairs.a_stop, pairs.b_stop], axis=1).ravel() - starts
+    first, second = sizes[::2] + 2, sizes[1::2] + (sizes[1::2] > 0)  # with their special tokens
     offsets = offsets_of(first + second)
     special = np.zeros(int(offsets[-1]), bool)
     ids = np.full(special.size, sep_id, np.int32)
     special[offsets[:-1]] = special[offsets[:-1] + first - 1] = special[offsets[1:] - 1] = True
     ids[offsets[:-1]] = cls_id
-    ids[~special] = corpus.take(starts, lengths)
+    ids[~special] = corpus.take(starts, sizes)
     segment = np.tile(np.array([0, 1], np.int32), first.size)
     return ids, special, np.repeat(segment, np.stack([first, second], axis=1).ravel()), offsets
 

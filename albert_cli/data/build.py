@@ -20,8 +20,9 @@ from typing_extensions import TypedDict
 
 from albert_cli import console, pool, store
 from albert_cli.data.merge import complete, publish
-from albert_cli.data.shards import FORMAT, read_facts, remember_verified, stamps_below, verify_data
-from albert_cli.data.tokenise import BuildSettings, Count, Task, TaskFacts, is_same_text, kept, run_task
+from albert_cli.data.shards import FORMAT, read_facts
+from albert_cli.data.tokenise import BuildSettings, Count, ShardTask, TaskFacts, is_same_text, kept, run_task
+from albert_cli.data.verified import remember_verified, stamps_below, verify_data
 from albert_cli.errors import BusyError, CheckpointError, ConfigError
 from albert_cli.machine import cores
 from albert_cli.text.lines import Part
@@ -43,7 +44,7 @@ def build(
 ) -> Facts:
     """Make the data directory `out` and return its `data.json` with the time that it took.
 
-    workers: processes; 0 means one a core, never more than there are tasks. share: (i, n) does the i-th of n
+    workers: processes; 0 means one per core, never more than there are tasks. share: (i, n) does the i-th of n
     parts of the work and leaves the rest to other jobs; "merge" makes the directory of what they have made.
     Raises `InputError` for unreadable or empty text, `BusyError` when `out` holds something else. A finished
     directory of the same sources is left as it is.
@@ -69,7 +70,7 @@ def build(
     return {"out": str(out), "up_to_date": False, "seconds": round(time.monotonic() - begin, 3), **facts}
 
 
-def _do_share(out: Path, tasks: Sequence[Task], workers: int, index: int, count: int) -> Facts:
+def _do_share(out: Path, tasks: Sequence[ShardTask], workers: int, index: int, count: int) -> Facts:
     """Run one job's tasks; the directory is made whole by the merge."""
     if any(task.is_stream for task in tasks):
         raise ConfigError("stdin cannot be shared by several jobs", "write it to a file first, or omit --task")
@@ -85,7 +86,7 @@ def _do_share(out: Path, tasks: Sequence[Task], workers: int, index: int, count:
     }
 
 
-def _finished(out: Path, tasks: Sequence[Task]) -> Facts | None:
+def _finished(out: Path, tasks: Sequence[ShardTask]) -> Facts | None:
     """The `data.json` of a complete directory made by these tasks, or None when it is still to be made.
 
     Raises `BusyError` when `out` holds something else, `CheckpointError` when it is damaged.
@@ -139,7 +140,7 @@ class _Plan(TypedDict):
     names: list[str]
 
 
-def _begin(out: Path, tasks: Sequence[Task]) -> None:
+def _begin(out: Path, tasks: Sequence[ShardTask]) -> None:
     """Write the plan, or raise `BusyError` where an unfinished build holds tasks that this one would delete.
 
     Files that have changed since are no reason: their tasks alone are made again.
@@ -163,14 +164,14 @@ def _files(plan: Mapping[str, Any]) -> dict[str, list[str]]:
 # ---------------------------------------------------------------- from sources to tasks: the same on every machine
 
 
-def plan(sources: Sequence[str], vocabulary_dir: Path, out: Path, settings: BuildSettings) -> list[Task]:
+def plan(sources: Sequence[str], vocabulary_dir: Path, out: Path, settings: BuildSettings) -> list[ShardTask]:
     """The tasks of a build, in the order of the sources: one for each portion of them."""
     identity = store.fingerprint(vocabulary_dir)
     tasks = []
     for portion in cut(sources, settings.split_bytes):
         name = _name(portion.number, portion.parts)
         tasks.append(
-            Task(portion.parts, portion.number, name, out / "shards" / name, vocabulary_dir, identity, settings)
+            ShardTask(portion.parts, portion.number, name, out / "shards" / name, vocabulary_dir, identity, settings)
         )
     return tasks
 
@@ -185,7 +186,7 @@ def _name(number: int, parts: Sequence[Part]) -> str:
     return f"{name}-{parts[0].start >> 20:08d}M" if is_split else name
 
 
-def request(tasks: Sequence[Task]) -> dict[str, Any]:
+def request(tasks: Sequence[ShardTask]) -> dict[str, Any]:
     """What was asked for: the part of `data.json` that tells whether the same is asked again."""
     settings = asdict(tasks[0].settings)
     return {"vocabulary": tasks[0].vocabulary, "settings": settings, "sources": [task.sources for task in tasks]}
@@ -194,14 +195,14 @@ def request(tasks: Sequence[Task]) -> dict[str, Any]:
 # ---------------------------------------------------------------- tasks in processes
 
 
-def run_or_keep(task: Task, may_run: bool = True, count: Count | None = None) -> TaskFacts | None:
+def run_or_keep(task: ShardTask, may_run: bool = True, count: Count | None = None) -> TaskFacts | None:
     """What a task's shards say: kept when they are finished and intact, made otherwise (None: not allowed)."""
     with store.lock(task.directory.parents[1] / _LOCKS / task.name):
         facts = kept(task)
         return run_task(task, count) if facts is None and may_run else facts
 
 
-def _run_all(tasks: Sequence[Task], workers: int, may_run: bool = True) -> list[TaskFacts]:
+def _run_all(tasks: Sequence[ShardTask], workers: int, may_run: bool = True) -> list[TaskFacts]:
     """Run what is not finished yet, in this process or in several; the results in the order of the tasks.
 
     Raises `CheckpointError` when a task is not finished and may not be run.

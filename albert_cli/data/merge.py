@@ -13,18 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from albert_cli import console, pool, store
-from albert_cli.data.shards import FORMAT, UNITS, Shard, id_type
-from albert_cli.data.tokenise import (
-    GROUPS,
-    SPLITS,
-    GroupWriter,
-    Task,
-    TaskFacts,
-    remember,
-    run_task,
-    stamps_of,
-    vocabulary_of,
-)
+from albert_cli.data.shards import FORMAT, SPLITS, UNITS, Shard, id_type
+from albert_cli.data.tokenise import ShardTask, TaskFacts, remember, run_task, stamps_of, vocabulary_of
+from albert_cli.data.writer import DROPPED, GROUPS, HELDOUT, GroupWriter
 from albert_cli.errors import InputError
 from albert_cli.random import Integers
 from albert_cli.text.vocabulary import Vocabulary
@@ -33,10 +24,10 @@ _FEW_HELDOUT = 5_000  # tokens: ten sequences of the paper's length
 _MANY_UNKNOWN = 0.01
 _HASHES_AT_A_TIME = 8 << 20  # in memory while duplicates are found, with what sorting takes about 400 MB
 Facts = dict[str, Any]
-_Use = tuple[Task, TaskFacts, str, int]
+_Use = tuple[ShardTask, TaskFacts, str, int]
 
 
-def complete(tasks: Sequence[Task], results: Sequence[TaskFacts], workers: int = 1) -> list[TaskFacts]:
+def complete(tasks: Sequence[ShardTask], results: Sequence[TaskFacts], workers: int = 1) -> list[TaskFacts]:
     """Drop duplicates where that is asked, and hold out the document with the smallest hash where the share
     takes none of a small corpus; what a finished task has too much is taken out of its shards.
 
@@ -58,7 +49,7 @@ def complete(tasks: Sequence[Task], results: Sequence[TaskFacts], workers: int =
     return completed
 
 
-def _hashes(task: Task) -> Iterator[tuple[str, NDArray[np.uint64]]]:
+def _hashes(task: ShardTask) -> Iterator[tuple[str, NDArray[np.uint64]]]:
     """Each group of a task's shards with the hashes of all its documents, also of those dropped later."""
     for group in GROUPS:
         path = task.directory / f"{group}.hashes"
@@ -66,10 +57,10 @@ def _hashes(task: Task) -> Iterator[tuple[str, NDArray[np.uint64]]]:
             yield group, np.fromfile(path, "<u8").astype(np.uint64)
 
 
-def _first_copies(tasks: Sequence[Task]) -> NDArray[np.bool_]:
+def _first_copies(tasks: Sequence[ShardTask]) -> NDArray[np.bool_]:
     """Which documents to keep, over all tasks in their order: the first of those with the same hash. bool [N].
 
-    Only so many hashes are looked at together as fit into memory: those with the same remainder.
+    Only as many hashes are compared at a time as fit into memory: those with the same remainder.
     """
     size = sum(hashes.size for task in tasks for _, hashes in _hashes(task))
     rounds = -(-size // _HASHES_AT_A_TIME)
@@ -87,7 +78,7 @@ def _first_copies(tasks: Sequence[Task]) -> NDArray[np.bool_]:
     return is_first
 
 
-def _forced_holdout(tasks: Sequence[Task]) -> int | None:
+def _forced_holdout(tasks: Sequence[ShardTask]) -> int | None:
     """The hash of the document to hold out where the share takes none, or None."""
     if tasks[0].settings.holdout == 0 or any((task.directory / "heldout.hashes").is_file() for task in tasks):
         return None
@@ -103,8 +94,8 @@ def _forced_holdout(tasks: Sequence[Task]) -> int | None:
 
 
 def _changes(
-    tasks: Sequence[Task], results: Sequence[TaskFacts]
-) -> Iterator[tuple[int, Task, TaskFacts, dict[str, Any] | None, NDArray[np.bool_]]]:
+    tasks: Sequence[ShardTask], results: Sequence[TaskFacts]
+) -> Iterator[tuple[int, ShardTask, TaskFacts, dict[str, Any] | None, NDArray[np.bool_]]]:
     """Of each task whose shards are not what they have to be: its number, what has to change, which documents stay."""
     kept = _first_copies(tasks) if tasks[0].settings.dedup else None
     smallest = _forced_holdout(tasks)
@@ -122,7 +113,7 @@ def _changes(
 
 
 def _change(
-    number: int, task: Task, facts: TaskFacts, wanted: dict[str, Any] | None, kept: NDArray[np.bool_]
+    number: int, task: ShardTask, facts: TaskFacts, wanted: dict[str, Any] | None, kept: NDArray[np.bool_]
 ) -> TaskFacts:
     if facts.changed is not None:  # by a build that was killed, beside other tasks: begin with its text again
         store.remove_directory(task.directory)
@@ -130,7 +121,7 @@ def _change(
     return facts if wanted is None else _rewrite(task, replace(facts, changed=wanted), kept, wanted["held_out"])
 
 
-def _rewrite(task: Task, facts: TaskFacts, kept: NDArray[np.bool_], heldout: int | None) -> TaskFacts:
+def _rewrite(task: ShardTask, facts: TaskFacts, kept: NDArray[np.bool_], heldout: int | None) -> TaskFacts:
     """Write the task's shards anew without the documents that are not kept, in one rename.
 
     The files of hashes stay as they are, so that the same decision can be taken again.
@@ -146,8 +137,8 @@ def _rewrite(task: Task, facts: TaskFacts, kept: NDArray[np.bool_], heldout: int
                     hashes = hashes[own.size :]
                     groups = np.full(own.size, GROUPS.index(group))
                     if heldout is not None:
-                        groups[own == np.uint64(heldout)] = GROUPS.index("heldout")
-                    groups[~kept[start : start + own.size]] = -1
+                        groups[own == np.uint64(heldout)] = HELDOUT
+                    groups[~kept[start : start + own.size]] = DROPPED
                     start += own.size
                     lengths, sizes = (np.diff(a).astype(np.int64) for a in (shard.sentences, shard.documents))
                     writer.add(groups, np.asarray(shard.ids), lengths, sizes, own)
@@ -166,7 +157,7 @@ def _rewrite(task: Task, facts: TaskFacts, kept: NDArray[np.bool_], heldout: int
 # ---------------------------------------------------------------- the whole directory
 
 
-def _uses(tasks: Sequence[Task], results: Sequence[TaskFacts], split: str) -> Iterator[_Use]:
+def _uses(tasks: Sequence[ShardTask], results: Sequence[TaskFacts], split: str) -> Iterator[_Use]:
     """Each task with its groups of a split, and how often a pass uses their documents."""
     for task, facts in zip(tasks, results, strict=True):
         for group, times in zip(GROUPS, (int(task.weight), int(task.weight) + 1, 1), strict=True):
@@ -174,18 +165,18 @@ def _uses(tasks: Sequence[Task], results: Sequence[TaskFacts], split: str) -> It
                 yield task, facts, group, times
 
 
-def totals_of(tasks: Sequence[Task], results: Sequence[TaskFacts]) -> dict[str, dict[str, int]]:
+def totals_of(tasks: Sequence[ShardTask], results: Sequence[TaskFacts]) -> dict[str, dict[str, int]]:
     """Documents, sentences and tokens of a pass over each split."""
     uses = {split: list(_uses(tasks, results, split)) for split in SPLITS}
     return {s: {u: sum(times * r.totals[g][u] for _, r, g, times in uses[s]) for u in UNITS} for s in SPLITS}
 
 
 def publish(
-    out: Path, tasks: Sequence[Task], results: Sequence[TaskFacts], vocabulary: Vocabulary, asked: Facts
+    out: Path, tasks: Sequence[ShardTask], results: Sequence[TaskFacts], vocabulary: Vocabulary, asked: Facts
 ) -> Facts:
     """Write `data.json` with what was asked for, the counts and the copy of the vocabulary, and last the manifest."""
     counts = {split: _counts(tasks, results, split, vocabulary.size) for split in SPLITS}
-    # A shard that a pass uses several times is named so often.
+    # A shard that a pass uses several times is named as many times.
     names = {s: [f"{t.name}/{n}" for t, r, g, k in _uses(tasks, results, s) for n in r.shards[g] * k] for s in SPLITS}
     manifests = [m for task in tasks if (m := store.read_manifest(task.directory))]
     on_disk = sum(int(entry["size"]) for manifest in manifests for entry in manifest.files.values())
@@ -219,7 +210,7 @@ def publish(
     return facts
 
 
-def _counts(tasks: Sequence[Task], results: Sequence[TaskFacts], split: str, vocab_size: int) -> Integers:
+def _counts(tasks: Sequence[ShardTask], results: Sequence[TaskFacts], split: str, vocab_size: int) -> Integers:
     """How often each token occurs in a pass over a split: int64 [V]."""
     counts = np.zeros(vocab_size, np.int64)
     for task, facts, group, times in _uses(tasks, results, split):

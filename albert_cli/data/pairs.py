@@ -85,7 +85,7 @@ def examples_per_pass(corpus: TokenCorpus, settings: PairSettings) -> int:
 def _places(corpus: TokenCorpus, settings: PairSettings) -> int:
     """The length of the axis that a pass cuts into strides."""
     is_by_length = settings.short_documents == "by-length"
-    return corpus.tokens if is_by_length else int(corpus.stretched(settings.max_seq_length - SPECIALS)[-1])
+    return corpus.tokens if is_by_length else int(corpus.stretched_axis(settings.max_seq_length - SPECIALS)[-1])
 
 
 def draw_pairs(corpus: TokenCorpus, index: Integers, settings: PairSettings, seed: int) -> Pairs:
@@ -134,7 +134,7 @@ def _anchors(corpus: TokenCorpus, settings: PairSettings, index: Integers, seed:
     turn, number = np.divmod(index, size := examples_per_pass(corpus, settings))
     slot = permute(number, size, keys(seed, Stream.ORDER, turn))
     place = (slot * stride + below(keys(seed, Stream.PHASE, turn), places)) % places
-    return place if settings.short_documents == "by-length" else corpus.at(place, stride)
+    return place if settings.short_documents == "by-length" else corpus.token_at(place, stride)
 
 
 def _targets(index: Integers, settings: PairSettings, seed: int) -> Integers:

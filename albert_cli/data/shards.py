@@ -1,4 +1,4 @@
-"""Token shards: three raw arrays for each, memory-mapped, written in one pass.
+"""Token shards: three raw arrays for each, memory-mapped (`writer` makes them).
 
 `NAME.ids` holds the tokens of all sentences one after the other, without special tokens; `NAME.sentences`
 the offset into it of every sentence, and `NAME.documents` the offset into `sentences` of every document,
@@ -8,13 +8,11 @@ it), offsets uint32.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, wraps
 from pathlib import Path
-from typing import IO, Annotated, Any, Concatenate, Literal, ParamSpec, TypeAlias, TypeVar
+from typing import Annotated, Any, Concatenate, Literal, ParamSpec, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,19 +21,18 @@ from typing_extensions import TypedDict
 
 from albert_cli import store
 from albert_cli.data.arrays import Ids, offsets_of, ranges
-from albert_cli.errors import AlbertError, CheckpointError
+from albert_cli.errors import CheckpointError
 from albert_cli.random import Integers
 
 P = ParamSpec("P")
 T = TypeVar("T")
 Split: TypeAlias = Literal["train", "heldout"]
+SPLITS: tuple[Split, ...] = ("train", "heldout")
 Offsets: TypeAlias = NDArray[np.uint32]
 
 FORMAT = 2  # of `data.json` and the shards
 UNITS = ("documents", "sentences", "tokens")
 SUFFIXES = (".ids", ".sentences", ".documents")
-_VERIFIED = ".verified.json"  # a hint that saves hashing, and no part of the artefact
-_verified_here: dict[Path, dict[str, list[int]]] = {}  # the same, while this process lives
 _MAPS = 60_000  # files kept mapped at most; Linux lets a process have 65,530 maps
 _BLOCK = 64  # documents; of the places of a terabyte's on a longer axis some 25 MB are held
 MAX_SHARD_TOKENS = 64 << 20  # 128 MB of ids: a merge that counts or rewrites a shard holds some 0.7 GB
@@ -49,7 +46,7 @@ def _of_this_version(number: int) -> int:
 
 # A name below `shards/`.
 Name = Annotated[str, AfterValidator(store.inside)]
-_OfSplits = AfterValidator(store.with_keys("train", "heldout"))
+_OfSplits = AfterValidator(store.with_keys(*SPLITS))
 Counts = Annotated[dict[str, int], AfterValidator(store.with_keys(*UNITS))]  # by unit
 
 
@@ -235,9 +232,9 @@ class TokenCorpus:
             rows = np.flatnonzero(number == which)
             yield rows, self.shards[which], int(self.starts[which]), int(self.document_starts[which])
 
-    def stretched(self, least: int) -> Integers:
-        """Where every `_BLOCK`-th document of a shard begins on an axis of at least `least` places a document, and the
-        end: int64. Counted once, from the documents' offsets alone.
+    def stretched_axis(self, least: int) -> Integers:
+        """An axis on which every document has at least `least` places: where every `_BLOCK`-th document of a shard
+        begins on it, and the end, int64. Counted once, from the documents' offsets alone.
         """
         if least not in self._stretched:
             sizes = [np.zeros(0, np.int64)]
@@ -247,9 +244,12 @@ class TokenCorpus:
             self._stretched[least] = offsets_of(np.concatenate(sizes))
         return self._stretched[least]
 
-    def at(self, place: Integers, least: int) -> Integers:
-        """The token at each place of that axis, on which a shorter document is stretched evenly. Shape of `place`."""
-        begin, token = self.stretched(least), np.empty_like(place)
+    def token_at(self, place: Integers, least: int) -> Integers:
+        """The token at each place of `stretched_axis(least)`, over which a shorter document is spread evenly.
+
+        Shape of `place`.
+        """
+        begin, token = self.stretched_axis(least), np.empty_like(place)
         block = np.searchsorted(begin, place, "right") - 1
         blocks = offsets_of(-(-np.diff(self.document_starts) // _BLOCK))
         shard_of_block = np.searchsorted(blocks, block, "right") - 1
@@ -282,125 +282,3 @@ def of_damaged_shards(function: Callable[Concatenate[TokenCorpus, P], T]) -> Cal
             raise CheckpointError(f"{corpus.directory}: its shards are damaged ({error})", hint) from error
 
     return run
-
-
-def verify_data(directory: Path, everything: bool = False) -> int:
-    """Re-hash a data directory and its shards, and return how many files that was.
-
-    Unless `everything` is asked for, not where each file still has the size, the time and the inode that it had when
-    its hash was right: a terabyte takes a quarter of an hour to hash. Raises `CheckpointError` naming the first
-    damaged file.
-    """
-    stamps = stamps_below(directory)
-    if not everything and stamps in (_verified_here.get(directory.resolve()), _verified(directory)):
-        return 0
-    files = len(store.verify(directory, "data").files)
-    for name, fingerprint in read_facts(directory)["fingerprints"].items():
-        shard = directory / "shards" / name
-        found = store.verify(shard, "shard")
-        files += len(found.files)
-        if found.fingerprint() != fingerprint:
-            raise CheckpointError(f"{shard}: not the shard that {directory / 'data.json'} names")
-    remember_verified(directory, stamps)
-    return files
-
-
-def stamps_below(directory: Path) -> dict[str, list[int]]:
-    """Size, time of the last change (ns) and inode of every file that is not hidden."""
-    found, folders = dict[str, list[int]](), [str(directory)]
-    while folders:
-        with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folders.pop()) as entries:
-            for entry in entries:
-                if entry.name.startswith("."):
-                    continue
-                if entry.is_dir():
-                    folders.append(entry.path)
-                    continue
-                name = os.path.relpath(entry.path, directory)
-                try:
-                    status = os.stat(entry.path)  # noqa: PTH116  (of tens of thousands of files)
-                    found[name] = [status.st_size, status.st_mtime_ns, status.st_ino]
-                except OSError:  # a link that leads nowhere
-                    found[name] = []
-    return found
-
-
-def remember_verified(directory: Path, stamps: dict[str, list[int]]) -> None:
-    """Note what the files looked like when all hashes were right; beside a directory that cannot be written, here."""
-    _verified_here[directory.resolve()] = stamps
-    with suppress(OSError, AlbertError):
-        store.write_json(directory / _VERIFIED, {"stamps": stamps})
-
-
-def _verified(directory: Path) -> Any:
-    try:
-        return store.read_json(directory / _VERIFIED).get("stamps")
-    except CheckpointError:
-        return None
-
-
-class ShardWriter:
-    """Append documents to shards `PREFIX-00`, `PREFIX-01`, ... in one directory, each of at most `max_tokens` unless
-    one document has more, and their hashes to `PREFIX.hashes` (little-endian uint64, a document's in its place).
-
-    Only the offsets of the shard being written are held in memory. `close` at the end.
-    """
-
-    def __init__(self, directory: Path, prefix: str, dtype: str, max_tokens: int = MAX_SHARD_TOKENS) -> None:
-        self.directory, self.prefix, self.max_tokens = directory, prefix, max_tokens
-        self.dtype = np.dtype(dtype).newbyteorder("<")
-        self.names: list[str] = []
-        self.tokens = self.sentences = self.documents = 0
-        self._ids: IO[bytes] | None = None
-        self._hashes: IO[bytes] | None = None
-        self._sentences: list[NDArray[np.uint32]] = []
-        self._documents: list[NDArray[np.uint32]] = []
-        self._shard_tokens = self._shard_sentences = 0
-
-    def add(self, ids: NDArray[np.integer], lengths: Integers, sizes: Integers, hashes: NDArray[np.uint64]) -> None:
-        """Append documents, none of them empty.
-
-        ids: their tokens [tokens]; lengths: of each sentence, none of them 0 [sentences]; sizes: sentences of
-        each document [documents]; hashes: uint64 [documents].
-        """
-        if sizes.size > 1 and self._shard_tokens + ids.size > self.max_tokens:
-            sentence_ends = np.cumsum(sizes)
-            token_ends = np.cumsum(lengths)[sentence_ends - 1]
-            own = zip(np.split(ids, token_ends[:-1]), np.split(lengths, sentence_ends[:-1]), strict=True)
-            for number, (own_ids, own_lengths) in enumerate(own):
-                self.add(own_ids, own_lengths, sizes[number : number + 1], hashes[number : number + 1])
-            return
-        if sizes.size == 0:
-            return
-        if self._ids is None or self._shard_tokens + ids.size > self.max_tokens:
-            self._close_shard()
-            self.names.append(f"{self.prefix}-{len(self.names):02d}")
-            self._ids = (self.directory / f"{self.names[-1]}.ids").open("wb")
-            self._sentences, self._documents = [np.zeros(1, "<u4")], [np.zeros(1, "<u4")]
-            self._shard_tokens = self._shard_sentences = 0
-        if self._hashes is None:
-            self._hashes = (self.directory / f"{self.prefix}.hashes").open("wb")
-        self._ids.write(ids.astype(self.dtype).tobytes())
-        self._hashes.write(hashes.astype("<u8").tobytes())
-        self._sentences.append((self._shard_tokens + np.cumsum(lengths)).astype("<u4"))
-        self._documents.append((self._shard_sentences + np.cumsum(sizes)).astype("<u4"))
-        self._shard_tokens += ids.size
-        self._shard_sentences += lengths.size
-        self.tokens += ids.size
-        self.sentences += lengths.size
-        self.documents += sizes.size
-
-    def _close_shard(self) -> None:
-        if self._ids is not None:
-            self._ids.close()
-            self._ids = None
-            for suffix, offsets in ((".sentences", self._sentences), (".documents", self._documents)):
-                path = self.directory / f"{self.names[-1]}{suffix}"
-                path.write_bytes(np.concatenate(offsets).astype("<u4").tobytes())
-
-    def close(self) -> None:
-        """Write what is left."""
-        self._close_shard()
-        if self._hashes is not None:
-            self._hashes.close()
-            self._hashes = None

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator
 
 from albert_cli import console, store
-from albert_cli.data.shards import FORMAT, MAX_SHARD_TOKENS, UNITS, Counts, Name, ShardWriter, Split, id_type
+from albert_cli.data.shards import FORMAT, MAX_SHARD_TOKENS, Counts, Name
+from albert_cli.data.writer import DROPPED, GROUPS, HELDOUT, MORE, GroupWriter
 from albert_cli.errors import CheckpointError, ConfigError
 from albert_cli.random import Integers, copies
 from albert_cli.text.clean import Cleaning, clean
@@ -32,11 +33,7 @@ if TYPE_CHECKING:
     from albert_cli.text.corpus import Document
     from albert_cli.text.vocabulary import Vocabulary
 
-SPLITS: tuple[Split, ...] = ("train", "heldout")
-# Of a source whose weight has a fraction, some documents are used once more in a pass than the others.
-GROUPS = ("train", "train-more", "heldout")
 _OfGroups = AfterValidator(store.with_keys(*GROUPS))
-_DROPPED, _MORE, _HELDOUT = -1, 1, 2
 _CHUNK = 1 << 20  # characters tokenised at a time: enough to amortise the calls, little enough to hold
 _SEEN = ".seen.json"
 
@@ -65,7 +62,7 @@ class BuildSettings:
 
 
 @dataclass(frozen=True)
-class Task(Portion):
+class ShardTask(Portion):
     """A portion of the sources; `directory` receives its shards."""
 
     name: str
@@ -123,7 +120,7 @@ def vocabulary_of(directory: Path, fingerprint: str) -> Vocabulary:
     return Vocabulary.load(directory)
 
 
-def run_task(task: Task, count: Count | None = None) -> TaskFacts:
+def run_task(task: ShardTask, count: Count | None = None) -> TaskFacts:
     """Tokenise the task's parts into `task.directory`; `count` is called as the text is read."""
     settings, tally = task.settings, Tally()
     vocabulary = vocabulary_of(task.vocabulary_dir, task.vocabulary)
@@ -149,59 +146,15 @@ def run_task(task: Task, count: Count | None = None) -> TaskFacts:
     return facts
 
 
-class GroupWriter:
-    """The shards of every group in one staged directory, and how often each token occurs in those of train."""
-
-    def __init__(self, staging: Path, vocab_size: int, max_tokens: int) -> None:
-        self._staging, self._vocab_size = staging, vocab_size
-        self._writers = {name: ShardWriter(staging, name, id_type(vocab_size), max_tokens) for name in GROUPS}
-        self._counts: dict[str, NDArray[np.int64]] = {}
-
-    def close(self) -> None:
-        """Write what is left of the shards."""
-        for writer in self._writers.values():
-            writer.close()
-
-    def add(
-        self,
-        groups: Integers,
-        ids: NDArray[np.integer],
-        lengths: Integers,
-        sizes: Integers,
-        hashes: NDArray[np.uint64],
-    ) -> None:
-        """Append documents (the arguments of `ShardWriter.add`) to their groups, int64 [documents]; a negative one
-        leaves a document out.
-        """
-        for number in np.unique(groups[groups >= 0]).tolist():
-            of_document = groups == number
-            of_sentence = np.repeat(of_document, sizes)
-            own = ids if of_document.all() else ids[np.repeat(of_sentence, lengths)]
-            name = GROUPS[number]
-            self._writers[name].add(own, lengths[of_sentence], sizes[of_document], hashes[of_document])
-            if number != _HELDOUT:  # little text, counted when all is there
-                counts = self._counts.setdefault(name, np.zeros(self._vocab_size, np.int64))
-                counts += np.bincount(own, minlength=self._vocab_size)
-
-    def finish(self) -> tuple[dict[str, dict[str, int]], dict[str, list[str]]]:
-        """Close the shards, write the counts, and return totals and shards' names by group."""
-        self.close()
-        for name, counts in self._counts.items():
-            kind = "<u4" if counts.max(initial=0) < 2**32 else "<u8"
-            (self._staging / f"{name}.counts").write_bytes(counts.astype(kind).tobytes())
-        totals = {name: {unit: getattr(w, unit) for unit in UNITS} for name, w in self._writers.items()}
-        return totals, {name: writer.names for name, writer in self._writers.items()}
-
-
-def groups_of(hashes: NDArray[np.uint64], task: Task) -> Integers:
+def groups_of(hashes: NDArray[np.uint64], task: ShardTask) -> Integers:
     """The number of each document's group: held out by its hash, or in train as often as the weight says."""
     groups, weight = np.zeros(hashes.size, np.int64), task.weight
     if weight != int(weight):
         times = np.array([copies(weight, digest) for digest in hashes.tolist()], np.int64)
-        groups[times > int(weight)] = _MORE
-        groups[times == 0] = _DROPPED
+        groups[times > int(weight)] = MORE
+        groups[times == 0] = DROPPED
     held = hashes < np.uint64(int(task.settings.holdout * 2**64))
-    groups[held & (groups != _DROPPED)] = _HELDOUT
+    groups[held & (groups != DROPPED)] = HELDOUT
     return groups
 
 
@@ -243,17 +196,17 @@ def clean_tidy(sentences: Sequence[str], cleaning: Cleaning) -> list[str]:
 # ---------------------------------------------------------------- finished tasks
 
 
-def stamps_of(task: Task) -> list[list[int]]:
+def stamps_of(task: ShardTask) -> list[list[int]]:
     """Size, time and inode of every file of a task."""
     return [list(stamp(part.source.path)) for part in task.parts if part.source.path is not None]
 
 
-def remember(task: Task, stamps: list[list[int]]) -> None:
+def remember(task: ShardTask, stamps: list[list[int]]) -> None:
     """Note what the files looked like; a hint that saves reading them again, and no part of the artefact."""
     store.write_json(task.directory / _SEEN, {"stamps": stamps})
 
 
-def is_same_text(task: Task, sha256: str) -> bool:
+def is_same_text(task: ShardTask, sha256: str) -> bool:
     """Whether the sources still hold what the finished task has read: by their stamps, or else by their hash."""
     stamps, seen = stamps_of(task), task.directory / _SEEN
     with suppress(CheckpointError):
@@ -264,8 +217,8 @@ def is_same_text(task: Task, sha256: str) -> bool:
     return found in (sha256, None)
 
 
-def kept(task: Task) -> TaskFacts | None:
-    """What a finished task says, verified, or None when it has to run (again); what is of no use is removed."""
+def kept(task: ShardTask) -> TaskFacts | None:
+    """What a finished task says, verified, or None when it has to run (again); unusable shards are removed."""
     if not task.directory.exists():
         return None
     store.remove_leftovers(task.directory)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from albert_cli import console
 from albert_cli.errors import ConfigError
-from albert_cli.evaluation.parallel import Job
+from albert_cli.evaluation.parallel import TaskRuns
 from albert_cli.evaluation.single import FOLDER, NoneEnded, evaluate_task, prepare_task
 from albert_cli.results import CONTROLS, RESULTS, Result
 from albert_cli.training.intermediate import with_intermediate
@@ -29,7 +29,7 @@ def parse(text: str | None) -> tuple[str, ...]:
     return names
 
 
-def jobs(task: str, prepared: Prepared, out: Path, others: Path) -> list[Job]:
+def jobs(task: str, prepared: Prepared, out: Path, others: Path) -> list[TaskRuns]:
     """Each control as runs of its own below `out`.
 
     Where the recipe starts from another task's model, a control starts from its own, which stands (or is fine-tuned)
@@ -45,11 +45,11 @@ def jobs(task: str, prepared: Prepared, out: Path, others: Path) -> list[Job]:
         asked = replace(request, overrides=(*request.overrides, f"model.initial={name}"), controls=())
         of_control = prepare_task(asked, task)
         folder = others / of_control.recipe.start_from / FOLDER / name
-        found.append(Job(task, with_intermediate(of_control, folder), out / FOLDER / name))
+        found.append(TaskRuns(task, with_intermediate(of_control, folder), out / FOLDER / name))
     return found
 
 
-def evaluate_beside(prepared: Prepared, out: Path, controls: Sequence[Job]) -> Result:
+def evaluate_beside(prepared: Prepared, out: Path, controls: Sequence[TaskRuns]) -> Result:
     """The task's result with those of its controls in it; `every_seed_above` says whether all seeds are apart."""
     result = evaluate_task(prepared, out)
     if controls:
@@ -59,7 +59,7 @@ def evaluate_beside(prepared: Prepared, out: Path, controls: Sequence[Job]) -> R
     return result
 
 
-def _evaluated(job: Job, lowest: float) -> Result:
+def _evaluated(job: TaskRuns, lowest: float) -> Result:
     """What is kept of a control's result; that every seed of it diverged is a result too."""
     try:
         found = evaluate_task(job.prepared, job.out)

@@ -120,7 +120,7 @@ def encode_file(
 
 
 def _lines(examples: Sequence[Example], vectors: Vectors) -> Iterator[str]:
-    """One JSON line a text; a float32 is written as the shortest decimal that is read as the same one."""
+    """One JSON line per text; a float32 is written as the shortest decimal that is read as the same one."""
     for example, vector in zip(examples, vectors, strict=True):
         numbers = ", ".join(map(str, vector))
         yield f'{{"id": {json.dumps(example.id, ensure_ascii=False)}, "vector": [{numbers}]}}\n'

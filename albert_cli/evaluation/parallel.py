@@ -1,4 +1,4 @@
-"""`--nproc`: the seeds (and tasks) of an evaluation over processes, one a GPU, or N that share the cores of a CPU.
+"""`--nproc`: the seeds (and tasks) of an evaluation over processes, one per GPU, or N that share the cores of a CPU.
 
 Each run is one that would have been made without: the same directory, resumed the same way. When all are there, the
 evaluation goes over them as if it had made them itself.
@@ -22,7 +22,7 @@ from albert_cli.training.task_setup import Prepared, Request
 
 
 @dataclass(frozen=True)
-class Job:
+class TaskRuns:
     """A task to be fine-tuned with every seed: as the user names it, made ready, and where its runs go."""
 
     task: str
@@ -30,7 +30,7 @@ class Job:
     out: Path
 
 
-def train(jobs: Sequence[Job], nproc: int) -> None:
+def train(jobs: Sequence[TaskRuns], nproc: int) -> None:
     """Fine-tune every seed of every job, `nproc` at a time; one at a time is left to the evaluation itself.
 
     Tasks that are only scored are left alone. A run that fails does not stop the others; the first error is raised
@@ -55,7 +55,7 @@ def train(jobs: Sequence[Job], nproc: int) -> None:
             raise errors[run.name]
 
 
-def _runs(job: Job) -> list[pool.Job[float | None]]:
+def _runs(job: TaskRuns) -> list[pool.Job[float | None]]:
     prepared, request = job.prepared, job.prepared.request
     start = prepared.start.directory if prepared.start else None
     if prepared.start_note:

@@ -10,7 +10,7 @@ from pathlib import Path
 from albert_cli import config, console
 from albert_cli.errors import ConfigError
 from albert_cli.evaluation import parallel
-from albert_cli.evaluation.parallel import Job
+from albert_cli.evaluation.parallel import TaskRuns
 from albert_cli.evaluation.single import NoneEnded, evaluate_task, prepare_task, refuse_foreign
 from albert_cli.evaluation.suite import GLUE
 from albert_cli.model import hub
@@ -54,10 +54,18 @@ def parse(lists: Sequence[str]) -> list[Combination]:
             raise ConfigError(f"{text}: no key is called {key!r}", hint)
         if "/" in text:
             raise ConfigError(f"{text}: a value must not contain /, because it names a folder")
-        if key in found:
-            raise ConfigError(f"{key} is given twice")
+        if same := next(
+            (other for other in found if _set_the_same(SHORT.get(key, key), SHORT.get(other, other))), None
+        ):
+            raise ConfigError(f"{key} is given twice" if same == key else f"{same} and {key} set the same thing")
         found[key] = listed
     return list(itertools.product(*([(key, value) for value in values] for key, values in found.items())))
+
+
+def _set_the_same(one: str, other: str) -> bool:
+    """Whether of two settings only one would count: the same one, or one that takes the other's place."""
+    instead = {f"schedule.{key}": f"schedule.{of}" for key, of in config.INSTEAD_OF.items()}
+    return one in (other, instead.get(other)) or instead.get(one) == other
 
 
 def search(request: Request, task: str, lists: Sequence[str], out: Path) -> Search:
@@ -96,7 +104,7 @@ def _folder(point: Combination) -> str:
     return ",".join(f"{key}={value}" for key, value in point)
 
 
-def _combination(request: Request, task: str, point: Combination, out: Path) -> Job:
+def _combination(request: Request, task: str, point: Combination, out: Path) -> TaskRuns:
     overrides = tuple(f"{SHORT.get(key, key)}={value}" for key, value in point)
     request = replace(request, overrides=request.overrides + overrides)
     prepared = prepare_task(request, task)
@@ -104,10 +112,10 @@ def _combination(request: Request, task: str, point: Combination, out: Path) -> 
         hint = "search from a pretrained checkpoint"
         raise ConfigError(f"{request.checkpoint}: is fine-tuned for {prepared.task.title} already", hint)
     _ = prepared.inputs.examples  # what is wrong with them is found out before anything is trained
-    return Job(task, prepared, out / _folder(point))
+    return TaskRuns(task, prepared, out / _folder(point))
 
 
-def _results(search: Sequence[Combination], found: Sequence[Job], budget: dict[str, int]) -> Search:
+def _results(search: Sequence[Combination], found: Sequence[TaskRuns], budget: dict[str, int]) -> Search:
     """Every combination, and the best of those with a score; that every seed of one diverges is a result too."""
     points, ended, failed = [], [], []
     for combination, job in zip(search, found, strict=True):

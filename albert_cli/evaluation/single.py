@@ -19,7 +19,7 @@ from albert_cli.tasks.base import PREDICTIONS
 from albert_cli.tasks.squad.answers import OFFICIAL
 from albert_cli.training import run
 from albert_cli.training.finetune import finetune
-from albert_cli.training.task_recipe import PRETRAINED, resolve
+from albert_cli.training.task_recipe import resolve
 from albert_cli.training.task_setup import Prepared, Request, prepare, prepared_by
 
 FOLDER = "controls"  # below an evaluation: those of its controls
@@ -57,7 +57,7 @@ def prepare_task(request: Request, task: str) -> Prepared:
 def _is_scored(prepared: Prepared) -> bool:
     """Whether the checkpoint's own head answers; raises `ConfigError` where nobody can know that it is the task's."""
     model, found, task = prepared.recipe.model, prepared.checkpoint, prepared.task
-    if model.initial != PRETRAINED or model.head == "new" or not task.has_head(found):
+    if model.initial != "pretrained" or model.head == "new" or not task.has_head(found):
         return False
     if model.head == "auto" and found.has_nameless_labels:
         raise ConfigError(
@@ -113,7 +113,8 @@ def best_run(out: Path, result: Result) -> Path:
 
 def answering(request: Request, model: str) -> Request:
     """The request for a model that was made by it and is now asked as it is."""
-    kept = [text for text in request.overrides if text.partition("=")[0].strip() != "model.initial"]
+    of_its_making = ("model.initial", "model.head")
+    kept = [text for text in request.overrides if text.partition("=")[0].strip() not in of_its_making]
     return Request(model, request.data, 1, tuple(kept), request.device)
 
 

@@ -57,7 +57,7 @@ def evaluate(request: Request, task: str, out: Path, submission_file: Path | Non
         refuse_foreign(out, RESULTS, "run-*", FOLDER, prepared.recipe.start_from)  # before hours of MNLI
     beside = controls.jobs(task, prepared, out, out)
     prepared = with_intermediate(prepared, out / prepared.recipe.start_from)
-    parallel.train([parallel.Job(task, prepared, out), *beside], request.nproc)
+    parallel.train([parallel.TaskRuns(task, prepared, out), *beside], request.nproc)
     return controls.evaluate_beside(prepared, out, beside)
 
 
@@ -122,7 +122,7 @@ def _evaluate(
 ) -> dict[str, Result]:
     """The results of those tasks of which a seed ended; the others' errors go into `failed`."""
     beside = {name: controls.jobs(name, prepared, out / name, out) for name, prepared in tasks.items()}
-    jobs = [[parallel.Job(name, prepared, out / name), *beside[name]] for name, prepared in tasks.items()]
+    jobs = [[parallel.TaskRuns(name, prepared, out / name), *beside[name]] for name, prepared in tasks.items()]
     parallel.train(list(chain.from_iterable(jobs)), request.nproc)
     results = {}
     for name, prepared in tasks.items():

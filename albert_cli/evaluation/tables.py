@@ -20,7 +20,7 @@ _SELDOM = ("diverged", "collapsed", "classical", "s.e.")  # columns that are sho
 
 
 def text(record: Result | Search | Suite) -> str:
-    """A result as a table with a row a task, the protocol, and notes."""
+    """A result as a table with a row per task, the protocol, and notes."""
     if isinstance(record, Search):
         return _search_text(record)
     if isinstance(record, Suite):

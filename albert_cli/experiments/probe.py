@@ -23,7 +23,8 @@ from torch import Tensor
 
 from albert_cli import config, console, store
 from albert_cli.data.batches import PackedBatch, PairSettings, batch, original_ids
-from albert_cli.data.shards import TokenCorpus, read_facts, verify_data
+from albert_cli.data.shards import TokenCorpus, read_facts
+from albert_cli.data.verified import verify_data
 from albert_cli.errors import CheckpointError, ConfigError, InputError
 from albert_cli.model import hub
 from albert_cli.model.config import ModelConfig

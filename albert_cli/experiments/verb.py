@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from albert_cli import console, pool, store
+from albert_cli import console, machine, pool, store
 from albert_cli.errors import AlbertError, BusyError, ConfigError, DivergedError, InputError, Interrupted
 from albert_cli.experiments import outcome, pages, recipe
 from albert_cli.experiments.budget import decision, describe, in_words
@@ -142,8 +142,7 @@ def run_plan(plan: Plan, invoke: Invoke, jobs: int = 1, gpus: int = 0, max_time:
     if ended:
         console.note(f"{ended} of {total} stages were finished before")
     here = jobs == 1 and ranks == 1
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
-    threads = int(os.environ.get("OMP_NUM_THREADS", max(1, cores // (jobs * ranks))))
+    threads = int(os.environ.get("OMP_NUM_THREADS", max(1, machine.cores() // (jobs * ranks))))
     places = pool.Places(jobs, threads, gpus, ranks, fresh=True, here=here)
 
     def keep(job: pool.Job[_Ended], outcome: _Ended | BaseException) -> None:

@@ -106,7 +106,7 @@ class SequenceClassifier(_OnEncoder):
 
 
 class MultipleChoice(SequenceClassifier):
-    """One logit a choice; the C sequences of a question follow one another in the batch."""
+    """One logit per choice; the C sequences of a question follow one another in the batch."""
 
     def __init__(self, config: ModelConfig, choices: int) -> None:
         super().__init__(config, num_labels=1)
@@ -118,7 +118,7 @@ class MultipleChoice(SequenceClassifier):
 
 
 class QuestionAnswering(_OnEncoder):
-    """The encoder with two logits a token: that an answer begins there, and that one ends there."""
+    """The encoder with two logits per token: that an answer begins there, and that one ends there."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config, pooler=False)

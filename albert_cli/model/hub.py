@@ -143,8 +143,8 @@ class Checkpoint:
         match self.values:
             case {
                 "finetuning_task": str(task),
-                "albert_task": {"inputs": int(inputs), "max_seq_length": int(max_seq_length)},
-            }:
+                "albert_task": {"inputs": (0 | 1 | 2) as inputs, "max_seq_length": int(max_seq_length)},
+            } if max_seq_length >= 5:  # as recipes have it
                 settings = self.values["albert_task"].get("settings")
                 return FinetunedFor(task, inputs, max_seq_length, settings if isinstance(settings, dict) else {})
         return None

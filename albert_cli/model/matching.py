@@ -93,7 +93,7 @@ _OF_WORDS: Final = 0.05  # a direction's spread over words, against the widest, 
 
 
 def check_count_heads(heads: int, spreading: int, config: ModelConfig) -> None:
-    """Raise `ConfigError` unless a model of this shape has room for so many heads that count, and that hand on."""
+    """Raise `ConfigError` unless a model of this shape has room for this many heads that count, and that spread."""
     for name, number in (("count_heads", heads), ("spreading_heads", spreading), ("both", heads + spreading)):
         check_heads(f"model.{name}", number, config)
     if heads and (config.type_vocab_size < 2 or config.head_size < 4):

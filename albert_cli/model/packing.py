@@ -161,7 +161,7 @@ def put(arrays: Sequence[NDArray[Any]], device: torch.device) -> list[Tensor]:
 
 
 def as_one(arrays: Sequence[NDArray[Any]], new: Callable[[int], Tensor], device: torch.device) -> list[Tensor]:
-    """Arrays on the device as parts of one buffer; `new` makes the host's, of so many bytes."""
+    """Arrays on the device as parts of one buffer; `new(bytes)` makes the host's."""
     ends = np.cumsum([-(-a.nbytes // 64) * 64 for a in arrays])  # 64: compiled kernels copy what begins elsewhere
     starts = [0, *ends[:-1].tolist()]
     buffer = new(int(ends[-1]))

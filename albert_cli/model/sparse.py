@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from albert_cli.data.arrays import Flags
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.packing import Grid, HostTokens, PackedTokens, grid_of, put, round_up
 
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 QUESTION: Final = 128  # tokens; a longer text of a pair is no question
 _CHUNK: Final = 128  # tokens of a window's chunk at most: smaller ones waste less, larger ones make faster products
 Product = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]  # queries, keys, values, mask to contexts
-Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)

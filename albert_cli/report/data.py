@@ -9,7 +9,8 @@ from albert_cli.config import validate
 from albert_cli.data.batches import PairSettings
 from albert_cli.data.describe import LENGTH_BINS, length_statistics, sample_statistics
 from albert_cli.data.examples import LABELS
-from albert_cli.data.shards import UNITS, TokenCorpus, read_facts, verify_data
+from albert_cli.data.shards import UNITS, TokenCorpus, read_facts
+from albert_cli.data.verified import verify_data
 from albert_cli.errors import AlbertError
 from albert_cli.report import plots
 from albert_cli.report.found import Data, Pretraining, setting

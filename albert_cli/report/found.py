@@ -46,7 +46,7 @@ class Pretraining:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One model's scores on one task, one a seed, with the curves of its runs on dev."""
+    """One model's scores on one task, one per seed, with the curves of its runs on dev."""
 
     model: str
     record: Result
@@ -194,7 +194,7 @@ def curves(path: Path) -> tuple[dict[str, Points], dict[str, Points]]:
     """The figures of a run's journal, each as (step, value): those of training, and those of its evaluations."""
     training: dict[str, Points] = {}
     heldout: dict[str, Points] = {}
-    file = path / "metrics.jsonl"
+    file = path / journal.JOURNAL
     for row in journal.read(file) if file.is_file() else []:
         to, values = (heldout, row["eval"]) if "eval" in row else (training, row)
         for name, value in numbers(values).items():

@@ -34,7 +34,7 @@ def facts(runs: Sequence[Pretraining]) -> list[Fact]:
         found.append(Fact("Held-out masked-word loss", f"{loss:.2f}", beside))
     for name, beside in (
         ("mlm_accuracy", "per cent of the held-out masked tokens"),
-        ("order_accuracy", "per cent of the held-out pairs; chance is 50"),
+        ("order_accuracy", f"per cent of the held-out pairs; chance is {100 * _chance(run):.0f}"),
     ):
         if (value := run.last(name)) is not None:
             found.append(Fact(_ACCURACIES[name].capitalize(), f"{100 * value:.1f}", beside))
@@ -114,10 +114,17 @@ def _panels(runs: Mapping[int, Pretraining], corpus: str) -> list[Figure]:
         levels = [plots.Level(value, f"unigram entropy {value:.2f}") for value in entropies if value is not None]
     panels = _panel("Masked-word loss" + of, losses, levels, *keys, "Nats a masked token.")
     for name in ("mlm_accuracy", "order_accuracy"):
-        chance = [plots.Level(0.5, "chance")] if name != "mlm_accuracy" else []
+        levels = [plots.Level(share, "chance") for share in dict.fromkeys(map(_chance, runs.values()))]
+        chance = levels if name == "order_accuracy" else []
         title, beside = _ACCURACIES[name].capitalize() + of, f"Per cent, on {corpus or 'held-out text'}."
         panels += _panel(title, heldout(name), chance, beside, percent=True)
     return panels
+
+
+def _chance(run: Pretraining) -> float:
+    """The share of sentence orders that a guess gets right: one label of two, and of three in three-way pretraining."""
+    data = run.recipe.get("data")
+    return 1 / 3 if isinstance(data, dict) and data.get("sentence_loss") == "three-way" else 1 / 2
 
 
 def _lines(points: Mapping[int, Points], kind: plots.Kind) -> list[plots.Line]:

@@ -167,7 +167,7 @@ class Task(ABC, Generic[E, F, O]):
 
     @abstractmethod
     def prediction_lines(self, examples: Sequence[E], outputs: O, *, scored: bool) -> list[str]:
-        """One JSON line an example; where it is `scored` with its text, so that a report can show what is wrong."""
+        """One JSON line per example, where it is `scored` with its text, so that a report can show what is wrong."""
 
     def write_predictions(self, directory: Path, examples: Sequence[E], outputs: O) -> None:
         """Write `PREDICTIONS`, and whatever files the task's own tools expect."""
@@ -182,6 +182,10 @@ class Task(ABC, Generic[E, F, O]):
     @abstractmethod
     def has_head(self, found: hub.Checkpoint) -> bool:
         """Whether the checkpoint has a head of its own for this very task, so that it can be scored as it is."""
+
+    def in_order(self, found: hub.Checkpoint) -> hub.Checkpoint:
+        """The checkpoint with its head's outputs in the task's order, where it has names for them."""
+        return found
 
     @abstractmethod
     def load(self, found: hub.Checkpoint) -> nn.Module:

@@ -18,13 +18,14 @@ import numpy as np
 import torch
 from torch import nn
 
+from albert_cli.data.pairs import SPECIALS
 from albert_cli.errors import InputError
 from albert_cli.model import hub
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import MultipleChoice
 from albert_cli.tasks.base import Array
 from albert_cli.tasks.classification import LogitsTask, probabilities
-from albert_cli.tasks.features import SPECIAL_IN_PAIR, PairFeatures, Stretches, TokenizedTexts
+from albert_cli.tasks.features import PairFeatures, Stretches, TokenizedTexts
 from albert_cli.tasks.rows import Line
 from albert_cli.text.vocabulary import Vocabulary
 
@@ -89,7 +90,7 @@ class Choice(LogitsTask[ChoiceExample]):
         texts = TokenizedTexts([e.passage for e in examples] + [a for e in examples for a in e.answers], vocabulary)
         passage = texts.stretches.at(np.repeat(np.arange(size), choices))
         answer = texts.stretches.at(np.arange(size, size + size * choices))
-        room = max_seq_length - SPECIAL_IN_PAIR
+        room = max_seq_length - SPECIALS
         kept_answer = np.minimum(answer.length, min(MAX_QUESTION, (room + 1) // 2))
         kept_passage = np.minimum(passage.length, room - kept_answer)
         is_cut = ((kept_passage < passage.length) | (kept_answer < answer.length)).reshape(-1, choices).any(axis=1)

@@ -185,30 +185,24 @@ class Classification(LogitsTask[Example]):
         hub.write(model, directory, "ForSequenceClassification", self.output_names, made_for)
 
     def has_head(self, found: hub.Checkpoint) -> bool:
-        return bool(self._columns(found))
+        """By its labels, in any order; where they are Hugging Face's default names, their number decides."""
+        has_as_many = found.has_nameless_labels and len(found.labels) == len(self.output_names)
+        return self.is_made_for(found) and (has_as_many or sorted(found.labels) == sorted(self.output_names))
+
+    def in_order(self, found: hub.Checkpoint) -> hub.Checkpoint:
+        if sorted(found.labels) != sorted(self.output_names):
+            return found
+        columns = [found.labels.index(name) for name in self.output_names]
+        head = {n: t[columns] for n, t in found.tensors.items() if n.startswith("classifier.")}
+        return dataclasses.replace(found, tensors=found.tensors | head)
 
     def load(self, found: hub.Checkpoint) -> SequenceClassifier:
         names = self.output_names
-        columns = self._columns(found) or list(range(len(names)))
         if found.has_nameless_labels and self.labels not in ((), found.labels):
             console.note(f"{found.directory}: names no labels; they are taken for {self.title}'s: {', '.join(names)}")
-        head = {n: t[columns] for n, t in found.tensors.items() if n.startswith("classifier.")}
         model = SequenceClassifier(found.config, len(names))
-        hub.load_into(model, dataclasses.replace(found, tensors=found.tensors | head), ["classifier"])
+        hub.load_into(model, self.in_order(found), ["classifier"])
         return model
-
-    def _columns(self, found: hub.Checkpoint) -> list[int]:
-        """Which of the checkpoint's outputs stands for each of the task's; none when its classifier is not this task's.
-
-        Labels decide for a classifier from elsewhere, in any order; where it has Hugging Face's default names
-        instead, their number does.
-        """
-        wanted = self.output_names
-        if not self.is_made_for(found):
-            return []
-        if sorted(found.labels) == sorted(wanted):
-            return [found.labels.index(name) for name in wanted]
-        return list(range(len(wanted))) if found.has_nameless_labels and len(found.labels) == len(wanted) else []
 
     @classmethod
     def of_checkpoint(cls, found: hub.Checkpoint) -> Self | None:

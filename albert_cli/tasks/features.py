@@ -18,7 +18,6 @@ from albert_cli.text.vocabulary import Vocabulary
 
 Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]
-SPECIAL_IN_PAIR = 3  # [CLS] A [SEP] B [SEP]
 
 
 class Features(ABC):

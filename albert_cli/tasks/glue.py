@@ -1,4 +1,4 @@
-"""GLUE (Wang et al., arXiv 1804.07461) as published: one folder a task, tab-separated, quoting off."""
+"""GLUE (Wang et al., arXiv 1804.07461) as published: one folder per task, tab-separated, quoting off."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ _SHAPE = 'a passage is {"article", "questions", "options", "answers", "id"}'
 
 @dataclass(frozen=True)
 class RaceFiles:
-    """`SPLIT/LEVEL/*.txt`, a passage each as one JSON object, or one a line in `SPLIT/LEVEL/all.txt`; else the Hub."""
+    """`SPLIT/LEVEL/*.txt`, one JSON object per passage, or per line of `SPLIT/LEVEL/all.txt`; else the Hub."""
 
     levels: tuple[str, ...]
 
@@ -76,7 +76,7 @@ def _level_folder(data: Path, split: str, level: str, levels: Sequence[str]) -> 
 
 def _passages(folder: Path) -> Iterator[tuple[str, str]]:
     """(JSON, where it stands) of each passage."""
-    if (path := folder / "all.txt").is_file():  # what the reference reads: all passages of a level, one a line
+    if (path := folder / "all.txt").is_file():  # what the reference reads: all passages of a level, one per line
         lines = enumerate(read_lines(path), start=1)
         yield from ((line, f"{path}:{number}") for number, line in lines if line.strip())
         return

@@ -143,7 +143,7 @@ class TableFiles:
     def _examples(self, task: Classification | Choice, split: str) -> list[Any]:
         rows = self.rows(split)
         identifier = find(rows, "id", self.settings)
-        if identifier is not None and split != "train":
+        if identifier is not None and (split != "train" or "dev" not in self.files):  # dev is a part of train then
             rows.check_unique(identifier)
         ids = [str(i) if identifier is None else row[identifier] for i, row in enumerate(rows.cells)]
         if isinstance(task, Choice):

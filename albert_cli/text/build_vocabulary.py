@@ -70,7 +70,7 @@ def build(
 ) -> dict[str, Any]:
     """Train a vocabulary on the sources' text and write its directory; returns the report.
 
-    workers: processes that read; 0 means one a core. share: (i, n) draws the sentences of the i-th of n shares of the
+    workers: processes that read; 0 means one per core. share: (i, n) draws the sentences of the i-th of n shares of the
     text, for another job to merge; "merge" trains on what all have drawn. The vocabulary is the same for any number
     of both. When `out` holds the result of the same call already, its report is returned with `"up_to_date": True`.
     Raises `InputError` for unreadable or empty sources and for text that does not allow the size, `BusyError` when

@@ -39,7 +39,7 @@ _finished: dict[bool, list[tuple[str, str]]] = {}
 
 
 def read_docs(stdlib_only: bool = False) -> Iterator[tuple[str, str]]:
-    """(module name, text) of every documented module; a paragraph a line, none twice, in a fixed order.
+    """(module name, text) of every documented module; one paragraph per line, none twice, in a fixed order.
 
     The result is kept for the process's life (some 15 MB), since a corpus is read more than once.
     """

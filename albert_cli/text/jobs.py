@@ -15,7 +15,7 @@ from typing_extensions import TypedDict
 from albert_cli import console, machine, pool, store
 from albert_cli.errors import BusyError, CheckpointError, ConfigError
 from albert_cli.text.parts import Portion, share_of
-from albert_cli.text.sampling import Sample, draw
+from albert_cli.text.sampling import Sample, draw_sample
 
 if TYPE_CHECKING:
     from albert_cli.text.build_vocabulary import VocabularySettings
@@ -45,7 +45,7 @@ def draw_all(
         return settings.read, settings.language, sample.size, sample.seed, sample.limit
 
     with console.progress("reading", total or None) as progress:
-        for portion, (part, digest) in _over(draw, portions, workers, arguments):
+        for portion, (part, digest) in _over(draw_sample, portions, workers, arguments):
             sample.merge(part)
             hashes[portion.number] = digest
             done += portion.size

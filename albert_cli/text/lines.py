@@ -305,6 +305,7 @@ def parse_size(text: str) -> int:
     number = text.strip().rstrip("BbIiKkMmGg")
     unit = text.strip()[len(number) :].lower().removesuffix("b")
     factor = {"": 1, "k": 10**3, "ki": 2**10, "m": 10**6, "mi": 2**20, "g": 10**9, "gi": 2**30}.get(unit)
-    if factor is None or len(number) > 18 or not number.strip().replace(".", "", 1).isdecimal():
+    is_number = len(number) <= 18 and number.strip().replace(".", "", 1).isdecimal()
+    if factor is None or not is_number or float(number) * factor >= 2**62:
         raise ConfigError(f"{text!r} is no size", "for example 64MiB")
     return int(float(number) * factor)

@@ -48,7 +48,7 @@ def parse_json(text: str, where: str | Callable[[], str], hint: str) -> Any:
 
 
 def parse_object(text: str, where: str | Callable[[], str], hint: str) -> dict[str, Any]:
-    """The same of a JSON object; raises `InputError` for any other value."""
+    """`parse_json` of an object; raises `InputError` for any other value."""
     value = parse_json(text, where, hint)
     if not isinstance(value, dict):
         raise InputError(f"{where if isinstance(where, str) else where()}: not a JSON object", hint)

@@ -76,7 +76,7 @@ class Sample:
         return keys(self.seed, Stream.SENTENCE, places)
 
 
-def draw(
+def draw_sample(
     portion: Portion, read: ReadSettings, language: str, size: int, seed: int, limit: int
 ) -> tuple[Sample, str | None]:
     """The sample of a portion, as `Sample` has it, and the `sha256` of its text."""

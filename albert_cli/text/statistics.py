@@ -11,7 +11,7 @@ from pydantic import AfterValidator
 from typing_extensions import TypedDict
 
 from albert_cli import console, store
-from albert_cli.text.unigram import cut
+from albert_cli.text.unigram import shrunk
 from albert_cli.text.vocabulary import Vocabulary
 
 _STUDIED = 20_000  # sentences: tokens a word to about 0.2 %
@@ -55,7 +55,7 @@ def measure(vocabulary: Vocabulary, sentences: Sequence[str]) -> dict[str, Any]:
     ids = vocabulary.encode_batch(studied)
     used = Counter(index for row in ids for index in row)
     ordinary = vocabulary.pieces[vocabulary.first_ordinary_id :]
-    smaller = (cut(vocabulary.model, round(vocabulary.size * share)) for share in _SHARES)
+    smaller = (shrunk(vocabulary.model, round(vocabulary.size * share)) for share in _SHARES)
     by_size = {v.size: v for v in (Vocabulary(model, vocabulary.cleaning) for model in smaller)}
     return {
         "measured_on": len(studied),

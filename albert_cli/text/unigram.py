@@ -29,7 +29,7 @@ _LARGE = 2_000_000_000  # bytes that 32-bit suffix arrays hold; SentencePiece's 
 
 
 def announce(sentences: int, size: int, about: str = "") -> None:
-    """Say what training on so many sentences and bytes takes, and warn when that is more memory than there is."""
+    """Say what training on this many sentences and bytes takes, and warn when that is more memory than there is."""
     needed = size * _MEMORY_A_BYTE * (2 if size > _LARGE else 1)
     console.note(
         f"training on {about}{sentences:,} sentences, {size / 1e6:.1f} MB: takes about {max(needed / 1e9, 0.1):.1f} GB"
@@ -95,7 +95,7 @@ def is_too_long(sentence: str) -> bool:
     return len(sentence) > _LONGEST_SENTENCE // 4 and len(_with_barriers(sentence).encode()) > _LONGEST_SENTENCE
 
 
-def cut(proto: Any, size: int) -> bytes:
+def shrunk(proto: Any, size: int) -> bytes:
     """A model of `size` pieces of the parsed model: the highest scores, and all that every text may need.
 
     What remains are special pieces, symbols and single characters, even where these alone are more. The scores stay

@@ -20,7 +20,7 @@ def needed(
     device: torch.device,
     teacher: ModelConfig | None = None,
 ) -> dict[str, int]:
-    """Bytes that a process needs by `costs`: for its state, and for a micro-batch of so many full sequences.
+    """Bytes that a process needs by `costs`: for its state, and for a micro-batch of `sequences` of full length.
 
     A teacher adds its weights and what it computes with; nothing of it is kept for a backward pass.
     """
@@ -51,7 +51,7 @@ _warned: set[tuple[int, int]] = set()  # of what, in this process: several runs 
 
 
 def warn(estimated: int, sequences: int, device: torch.device) -> None:
-    """Warn, before anything is computed, where a micro-batch of so many sequences needs more bytes than there are."""
+    """Warn, before anything is computed, where a micro-batch of this many sequences needs more bytes than there are."""
     left = free(device)
     if left is not None and left < estimated and (estimated, sequences) not in _warned:
         _warned.add((estimated, sequences))

@@ -68,7 +68,7 @@ def note_idle_gpus(device: torch.device) -> None:
 def resolve_auto(
     settings: TrainSettings, config: ModelConfig, device: torch.device, *, sequences: int, length: int
 ) -> TrainSettings:
-    """The settings with what "auto" stands for here, for micro-batches of so many sequences of `length` tokens.
+    """The settings with what "auto" stands for here, for micro-batches of this many sequences of `length` tokens.
 
     Precision: bf16 (products only; weights, sums and softmax stay in fp32) on a GPU that has it, and on a CPU where a
     measured pass through a layer of this shape is faster by a tenth. Threads, of a CPU: as many as have enough to do,
@@ -139,7 +139,7 @@ def bf16_gain(config: ModelConfig, sequences: int, length: int) -> float:
 
 @contextlib.contextmanager
 def use_threads(count: int | Literal["auto"]) -> Iterator[None]:
-    """Compute with so many threads while the block runs; "auto" leaves them as they are."""
+    """Compute with this many threads while the block runs; "auto" leaves them as they are."""
     before = torch.get_num_threads()
     if count != "auto":
         torch.set_num_threads(count)

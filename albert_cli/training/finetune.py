@@ -160,7 +160,7 @@ def _train(prepared: Prepared, recipe: FinetuneRecipe, out: Path, status: run.St
                 store.write_bytes(staging / path.name, path.read_bytes())
     hub.load_into(model, hub.read(out), "all")
     result, outputs = p.results(model, recipe.train.precision)
-    collapsed = collapse_reason(p.task, outputs, p.inputs.dev, p.inputs.train_examples, out / "metrics.jsonl", result)
+    collapsed = collapse_reason(p.task, outputs, p.inputs.dev, p.inputs.train_examples, out / journal.JOURNAL, result)
     if collapsed:
         console.warn(f"{p.task.title} seed {seed} collapsed: {collapsed}; {_REMEDY}")
     of_run = {"seed": seed, "best_step": state.best_step, "collapsed": collapsed, "seconds": round(state.seconds, 2)}
@@ -175,7 +175,7 @@ def collapse_reason(
 ) -> str | None:
     """Why a run counts as collapsed, in a few words: constant predictions, or a loss at chance. None for any other.
 
-    `outputs` are those of the kept model on the features `dev`, `log` is the run's `metrics.jsonl`.
+    `outputs` are those of the kept model on the features `dev`, `log` is the run's journal.
     Only evaluations are looked at: the training losses of the journal are means since a line or a resumption.
     """
     if same := task.constant_output(outputs, dev):

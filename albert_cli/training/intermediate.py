@@ -61,7 +61,7 @@ def with_intermediate(prepared: Prepared, folder: Path, overrides: Sequence[str]
     """
     if intermediate_task(prepared) is None:
         return prepared
-    _ = prepared.inputs.examples  # what is wrong with them is found before the other task is trained
+    _ = prepared.inputs.examples, prepared.schedule  # what is wrong is found before the other task is trained
     try:
         other = prepare_intermediate(prepared, prepared.request.overrides if overrides is None else overrides)
         _ = other.inputs.examples

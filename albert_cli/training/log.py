@@ -13,12 +13,10 @@ from albert_cli import console, journal, store
 from albert_cli.training.checkpoint import TrainState
 from albert_cli.training.hints import Hints
 
-JOURNAL = "metrics.jsonl"
-
 
 @dataclass
 class Window:
-    """Sums over the steps since the last line of the journal; `flops` are the full model's, on this rank."""
+    """Sums over the steps since the journal's last line: `tokens` of all ranks, the full model's `flops` of one."""
 
     sums: dict[str, float] = field(default_factory=dict)
     steps: int = 0
@@ -27,7 +25,7 @@ class Window:
     started: float = field(default_factory=time.monotonic)
 
     def add(self, values: Mapping[str, float], tokens: int, flops: float) -> None:
-        """One more step, with what it computed on this rank."""
+        """One more step."""
         for name, value in values.items():
             self.sums[name] = self.sums.get(name, 0.0) + value
         self.steps, self.tokens, self.flops = self.steps + 1, self.tokens + tokens, self.flops + flops
@@ -36,10 +34,10 @@ class Window:
         """The mean of each value over the steps."""
         return {name: value / self.steps for name, value in self.sums.items()}
 
-    def speed(self, ranks: int, peak: float | None) -> dict[str, float]:
+    def speed(self, peak: float | None) -> dict[str, float]:
         """Tokens a second over all ranks, and the share of the peak (FLOP/s of one rank) that was reached."""
         seconds = max(time.monotonic() - self.started, 1e-9)
-        found: dict[str, float] = {"tokens_per_second": round(self.tokens * ranks / seconds)}
+        found: dict[str, float] = {"tokens_per_second": round(self.tokens / seconds)}
         if peak and self.flops:
             found["mfu"] = round(self.flops / seconds / peak, 4)
         return found
@@ -49,7 +47,7 @@ class RunLog:
     """Rank 0's `metrics.jsonl`, which goes on after `step`, with the same curves for TensorBoard, and hints."""
 
     def __init__(self, out: Path, step: int, hints: Hints | None) -> None:
-        self._journal, self._hints, self._curves = journal.Journal(out / JOURNAL), hints, out / "tensorboard"
+        self._journal, self._hints, self._curves = journal.Journal(out / journal.JOURNAL), hints, out / "tensorboard"
         self._board: Any = None
         self._journal.cut_back(step)
         if importlib.util.find_spec("tensorboard") is not None:

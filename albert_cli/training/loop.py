@@ -182,7 +182,7 @@ class Loop:
         ):
             for parts in batches:
                 self._step(parts)
-                means, speed = self._window.means(), self._window.speed(self.group.world_size, peak)
+                means, speed = self._window.means(), self._window.speed(peak)
                 bar.update(self.state.step, beside_the_bar(means, speed))
                 if self._is_due(train.log_every):
                     if self._log:
@@ -208,7 +208,7 @@ class Loop:
         means = accumulate(self.job, parts, self.state.step, self.group)
         norm = clip(self.job.model, settings.optimizer.clip_norm)
         lr = self.schedule.rate(self.state.step, settings.optimizer.peak)
-        values = self._exchange(means, norm)
+        values = self._exchange(means, norm, sum(part.tokens for part in parts))
         losses = {name: values[name] for name in self.job.loss_names}
         step = {"loss": sum(losses.values()), **values, "lr": lr}
         self._recent.append({"step": self.state.step, **step})
@@ -217,20 +217,20 @@ class Loop:
         update(self.optimizer, lr)
         self.state.step += 1
         self.state.seconds = self._seconds_before + time.monotonic() - self._started
-        self._window.add(step, sum(part.tokens for part in parts), sum(part.flops for part in parts))
+        self._window.add(step, self._tokens, sum(part.flops for part in parts))
 
-    def _exchange(self, means: Mapping[str, Tensor], norm: Tensor) -> dict[str, float]:
+    def _exchange(self, means: Mapping[str, Tensor], norm: Tensor, tokens: int) -> dict[str, float]:
         """The means over the whole batch and the gradient's norm as numbers, the same on every rank.
 
-        The gradient was summed over the ranks before, so a part that is not finite is seen by all of them. Notes
-        whether a rank was asked to stop, and whether a checkpoint is due by rank 0's clock.
+        The gradient was summed over the ranks before, so a part that is not finite is seen by all of them. Notes how
+        many tokens all ranks had, whether one was asked to stop, and whether a checkpoint is due by rank 0's clock.
         """
         _, seconds = self.job.settings.train.save_interval()
         is_time = self.group.rank == 0 and 0 < seconds <= time.monotonic() - self._last_save
-        wishes = put([np.array([self._is_asked, is_time], np.float32)], norm.device)
-        own = torch.cat([torch.stack(list(means.values())), *wishes])
-        *values, stop, save, last = torch.cat([self.group.sum(own), norm[None]]).tolist()
-        self.must_stop, self._save_is_due = stop > 0, save > 0
+        counts = put([np.array([tokens, self._is_asked, is_time], np.float32)], norm.device)
+        own = torch.cat([torch.stack(list(means.values())), *counts])
+        *values, of_all, stop, save, last = torch.cat([self.group.sum(own), norm[None]]).tolist()
+        self._tokens, self.must_stop, self._save_is_due = round(of_all), stop > 0, save > 0
         return {**dict(zip(means, values, strict=True)), "grad_norm": last}
 
     def _diverged(self, parts: Sequence[MicroBatch], losses: Mapping[str, float]) -> NoReturn:

@@ -180,7 +180,7 @@ def misfit(optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> str | None:
 
 @torch.no_grad()
 def load_state(optimizer: Optimizer, tensors: Mapping[str, Tensor], steps: int) -> None:
-    """Load what `state_tensors` gave after so many steps."""
+    """Load what `state_tensors` gave after this many steps."""
     parts = {full.partition(".")[0] for full in tensors}
     for name, parameter in _named(optimizer):
         state = optimizer.state[parameter]

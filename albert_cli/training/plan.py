@@ -36,7 +36,7 @@ _SAVING = (0.1, 2e8)  # seconds of a checkpoint, and bytes written, hashed and s
 
 
 def memory_needed(recipe: PretrainRecipe, device: torch.device, sequences: int) -> dict[str, int]:
-    """Bytes that a process needs for a micro-batch of so many full sequences, see `capacity.needed`."""
+    """Bytes that a process needs for a micro-batch of `sequences` of full length, see `capacity.needed`."""
     teacher = hub.shape(hub.find(recipe.distill.teacher)) if recipe.distill else None
     return capacity.needed(recipe.model, recipe.train, recipe.data.max_seq_length, sequences, device, teacher)
 

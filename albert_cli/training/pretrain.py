@@ -15,7 +15,8 @@ from torch.optim import Optimizer
 
 from albert_cli import config, console, journal, store
 from albert_cli.data.cooccurrence import word_vectors
-from albert_cli.data.shards import TokenCorpus, read_facts, verify_data
+from albert_cli.data.shards import TokenCorpus, read_facts
+from albert_cli.data.verified import verify_data
 from albert_cli.errors import ConfigError
 from albert_cli.model import hub
 from albert_cli.model.heads import PretrainingModel
@@ -28,7 +29,6 @@ from albert_cli.training.device import choose_device, note_idle_gpus, place, res
 from albert_cli.training.distill import Teacher
 from albert_cli.training.hints import Hints
 from albert_cli.training.initial import RunBefore, carry_over, read_parent
-from albert_cli.training.log import JOURNAL
 from albert_cli.training.loop import Loop
 from albert_cli.training.objectives import PretrainingJob, PretrainingText
 from albert_cli.training.optimizers import make_optimizer
@@ -289,7 +289,7 @@ class Pretraining:
 
     def _summary(self, out: Path) -> dict[str, Any]:
         final = store.saved_steps(out)[-1]
-        records = journal.read(out / JOURNAL)
+        records = journal.read(out / journal.JOURNAL)
         metrics = _last_evaluation(out, self.recipe.schedule.total_steps)
         if "mlm_loss" in metrics:
             metrics["below_unigram_entropy"] = round(metrics["unigram_entropy"] - metrics["mlm_loss"], 4)
@@ -306,7 +306,7 @@ class Pretraining:
 
 def _last_evaluation(out: Path, step: int) -> dict[str, float]:
     """The newest evaluation that the journal holds at or before a step."""
-    path = out / JOURNAL
+    path = out / journal.JOURNAL
     records = journal.read(path) if path.is_file() else []
     return next((r["eval"] for r in reversed(records) if "eval" in r and r["step"] <= step), {})
 

@@ -49,6 +49,16 @@ class PretrainRecipe:
             object.__setattr__(self, "start", StartSettings())
         self.start.check(self.model)
 
+    def check(self) -> None:
+        """Raise `ConfigError` where settings of several sections do not go together."""
+        self.schedule.check()
+        longest, positions = self.data.max_seq_length, self.model.max_position_embeddings
+        if longest > positions:
+            raise ConfigError(
+                f"data.max_seq_length is {longest}, but the model has only {positions} positions",
+                f"-s data.max_seq_length={positions} or -s model.max_position_embeddings={longest}",
+            )
+
     @property
     def batches(self) -> Batches:
         """The examples of every step."""
@@ -83,11 +93,5 @@ def resolve(recipe: str, overrides: Sequence[str], vocab_size: int) -> PretrainR
             f"-s model.vocab_size={vocab_size}, or data made with another vocabulary",
         )
     resolved = config.validate(PretrainRecipe, values, recipe)
-    resolved.schedule.check()
-    longest, positions = resolved.data.max_seq_length, resolved.model.max_position_embeddings
-    if longest > positions:
-        raise ConfigError(
-            f"data.max_seq_length is {longest}, but the model has only {positions} positions",
-            f"-s data.max_seq_length={positions} or -s model.max_position_embeddings={longest}",
-        )
+    resolved.check()
     return resolved

@@ -105,9 +105,8 @@ def check_parents(out: Path, old: Mapping[str, str], new: Mapping[str, str]) -> 
     """Refuse to go on with, or to answer by, what was made from something else."""
     for what, mark in new.items():
         if old.get(what) != mark:
-            raise ConfigError(
-                f"{out}: was made from another {what} ({old.get(what)}, now {mark})", "choose another --out"
-            )
+            other = "other data" if what == "data" else f"another {what}"
+            raise ConfigError(f"{out}: was made from {other} ({old.get(what)}, now {mark})", "choose another --out")
 
 
 # ---------------------------------------------------------------- status

@@ -185,7 +185,7 @@ class Prepared:
         if self.start or settings.initial != "random":
             found, heads = self.start or self.checkpoint, []
             if settings.head == "checkpoint":
-                heads = [name for name, _ in model.named_children() if name != "encoder"]
+                found, heads = self.task.in_order(found), [n for n, _ in model.named_children() if n != "encoder"]
             else:  # a head in the file belongs to another task, whatever its shape
                 encoder = {n: t for n, t in found.tensors.items() if n.startswith("encoder.")}
                 found = dataclasses.replace(found, tensors=encoder)
@@ -217,9 +217,14 @@ class Prepared:
 
     @cached_property
     def schedule(self) -> ScheduleSettings:
-        """The recipe's `[schedule]` in steps; epochs are of the items of training, such as a text's windows."""
+        """The recipe's `[schedule]` in steps; epochs are of the items of training, such as a text's windows.
+
+        Raises `ConfigError` where epochs amount to fewer steps than the warm-up has.
+        """
         s = self.recipe.schedule
-        return s.in_steps(len(self.inputs.train) if s.epochs is not None else 1, self.recipe.train.batch_size)
+        found = s.in_steps(len(self.inputs.train) if s.epochs is not None else 1, self.recipe.train.batch_size)
+        found.check()
+        return found
 
     @cached_property
     def majority(self) -> float | None:

@@ -13,8 +13,9 @@ import pytest
 from albert_cli import store
 from albert_cli.data.build import build
 from albert_cli.data.merge import summary, unigram_entropies
-from albert_cli.data.shards import TokenCorpus, verify_data
+from albert_cli.data.shards import TokenCorpus
 from albert_cli.data.tokenise import BuildSettings
+from albert_cli.data.verified import verify_data
 from albert_cli.errors import BusyError, CheckpointError, ConfigError, InputError
 from albert_cli.text.sentences import split_sentences
 from albert_cli.text.vocabulary import Vocabulary

@@ -151,7 +151,7 @@ def test_a_pass_draws_every_short_document_once(
 def test_a_short_document_is_stretched_evenly(shards: list[list[list[int]]], least: int, block: int) -> None:
     corpus = numbered_corpus(shards)
     with patch("albert_cli.data.shards._BLOCK", block):
-        drawn = corpus.at(np.arange(corpus.stretched(least)[-1]), least)
+        drawn = corpus.token_at(np.arange(corpus.stretched_axis(least)[-1]), least)
     assert (np.diff(drawn) >= 0).all()
     times = np.bincount(drawn, minlength=corpus.tokens)
     for tokens in (sum(document) for documents in shards for document in documents):

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from albert_cli.data.shards import Shard, ShardWriter, TokenCorpus, id_type, of_damaged_shards
+from albert_cli.data.shards import Shard, TokenCorpus, id_type, of_damaged_shards
+from albert_cli.data.writer import ShardWriter
 from albert_cli.errors import CheckpointError
 from tests.data.synthetic import numbered_corpus
 

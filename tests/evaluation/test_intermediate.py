@@ -17,7 +17,7 @@ import torch
 from albert_cli import store
 from albert_cli.errors import ConfigError, InputError
 from albert_cli.evaluation import submission
-from albert_cli.evaluation.single import best_run, prepare_task
+from albert_cli.evaluation.single import answering, best_run, prepare_task
 from albert_cli.model import hub
 from albert_cli.model.encoder import Encoder
 from albert_cli.results import Result
@@ -215,6 +215,12 @@ def test_the_diagnostics_are_answered_by_a_model_of_mnli(suite: Suite, tmp_path:
     assert "AX: 1,104 predictions and no labels to score them by" in " ".join(as_text(suite.result).split())
     with pytest.raises(InputError, match="AX is not trained on: a model fine-tuned on MNLI answers it"):
         evaluate("ax", str(suite.encoder), str(suite.data), tmp_path / "out", 1, (), "cpu")
+
+
+@pytest.mark.parametrize("override", ["model.head=new", "model.initial=random"])
+def test_the_model_of_mnli_answers_as_it_is_however_it_was_made(suite: Suite, override: str) -> None:
+    request = Request(str(suite.encoder), str(suite.data), 2, (*QUICK, override), "cpu")
+    assert prepare_task(answering(request, str(suite.out / "mnli" / "run-0")), "ax").for_scoring
 
 
 def test_labelled_diagnostics_are_scored(suite: Suite, tmp_path: Path) -> None:

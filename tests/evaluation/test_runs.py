@@ -74,6 +74,9 @@ def test_a_named_classifier_from_elsewhere_is_scored_in_its_own_order(tuned: Tun
     assert theirs["scores"] == ours["scores"]
     lines = [(tmp_path / name / "predictions.dev.jsonl").read_text() for name in ("ours", "theirs")]
     assert lines[0] == lines[1]
+    # And where training goes on with that head.
+    trained = prepare("mnli", str(other), str(glue), (*QUICK, "model.head=checkpoint"), "cpu").new_model(0)
+    assert torch.equal(trained.classifier.weight, hub.read(tuned("mnli")).tensors["classifier.weight"])
 
 
 def test_a_classifier_with_default_names_is_asked_for(

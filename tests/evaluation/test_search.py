@@ -30,6 +30,9 @@ def test_every_combination_the_last_list_fastest() -> None:
         (["lr=1e-5,,2e-5"], "expected KEY=VALUE"),
         (["rl=1"], "no key is called 'rl'"),
         (["lr=1", "lr=2"], "lr is given twice"),
+        (["lr=1", "optimizer.lr=2"], "lr and optimizer.lr set the same thing"),
+        (["steps=10", "epochs=1"], "steps and epochs set the same thing"),
+        (["schedule.warmup_ratio=0.1", "warmup=5"], "schedule.warmup_ratio and warmup set the same thing"),
         (["data.name=a/b"], "must not contain /"),
     ],
 )

@@ -245,6 +245,15 @@ def test_a_run_without_the_entropy_of_its_text_has_no_line_for_it(tmp_path: Path
     assert collect([tmp_path / "other"]).pretraining[0].last("unigram_entropy") == 6.5
 
 
+def test_chance_is_that_of_the_labels_which_were_trained(tmp_path: Path) -> None:
+    for name, sections, chance in (("sop", "", 50), ("both", '[data]\nsentence_loss = "three-way"\n', 33)):
+        write_pretraining(tmp_path / name)
+        with (tmp_path / name / "recipe.toml").open("a") as stream:
+            stream.write(sections)
+        build([tmp_path / name], tmp_path / "report.html")
+        assert f"chance is {chance}" in Page((tmp_path / "report.html").read_text()).text
+
+
 def test_data_is_shown_as_its_run_draws_it(tiny_data: Path, tmp_path: Path) -> None:
     said = build([tiny_data], tmp_path / "alone.html")
     alone = Page((tmp_path / "alone.html").read_text())

@@ -120,6 +120,15 @@ def test_a_tenth_of_train_is_held_out_and_said(tmp_path: Path, capsys: pytest.Ca
     assert len(open_table(settings(holdout=0.5), path).read("dev")) == 20
 
 
+def test_what_is_predicted_has_an_id_of_its_own(tmp_path: Path) -> None:
+    rows = "id\ttext\tlabel\n" + "".join(f"{i % 39}\tt{i}\t{i % 2}\n" for i in range(40))
+    train, dev = write(tmp_path / "my.tsv", rows), write(tmp_path / "dev.tsv", rows[: rows.index("39\t") - 2])
+    for task in (open_table(settings(), train), open_table(settings(train=train, dev=train))):
+        with pytest.raises(InputError, match=r"my\.tsv:41: the id '0' is that of .*my\.tsv:2 too"):
+            task.read("dev")
+    assert len(open_table(settings(train=train, dev=dev)).read("train")) == 40
+
+
 def test_test_rows_may_lack_labels(tmp_path: Path) -> None:
     write(tmp_path / "train.tsv", "text\tlabel\na\tx\nb\ty\n")
     write(tmp_path / "validation.tsv", "text\tlabel\na\tx\n")

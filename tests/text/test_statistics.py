@@ -5,7 +5,7 @@ from unicodedata import normalize
 import pytest
 
 from albert_cli.text import statistics
-from albert_cli.text.unigram import cut
+from albert_cli.text.unigram import shrunk
 from albert_cli.text.vocabulary import Vocabulary
 
 TEXT = ["the file is not there.", "a snow☃man ☃", "unquestionably 한국"]
@@ -38,7 +38,7 @@ def test_fewer_pieces_cut_text_finer(small_vocabulary: Vocabulary) -> None:
 
 def test_a_cut_keeps_the_best_pieces_and_every_character(small_vocabulary: Vocabulary) -> None:
     v = small_vocabulary
-    smaller = Vocabulary(cut(v.model, 500), v.cleaning)
+    smaller = Vocabulary(shrunk(v.model, 500), v.cleaning)
     assert smaller.size == 500
     assert smaller.pieces == [piece for piece in v.pieces if piece in set(smaller.pieces)]
     assert smaller.first_ordinary_id == v.first_ordinary_id
@@ -47,7 +47,7 @@ def test_a_cut_keeps_the_best_pieces_and_every_character(small_vocabulary: Vocab
     kept = [score for piece, score in scores.items() if piece in smaller.pieces]
     assert sorted(kept) == sorted(scores.values())[-len(kept) :]
     single = Vocabulary(
-        cut(v.model, 1), v.cleaning
+        shrunk(v.model, 1), v.cleaning
     )  # less than what every text may need: special pieces, symbols and characters remain
     assert all(len(piece) == 1 for piece in single.pieces[v.first_ordinary_id :])
     text = "the file is not there."

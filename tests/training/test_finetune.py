@@ -137,6 +137,13 @@ def test_epochs_become_steps_and_dev_is_looked_at_once(finished: Path, table: Pa
     assert "15 steps of 8 (1.5 epochs)" in said and said.endswith("scored once, after the last step")
 
 
+def test_epochs_that_end_before_the_warm_up_are_refused(finished: Path, table: Path, tmp_path: Path) -> None:
+    overrides = (*OVERRIDES, "schedule.epochs=1", "schedule.warmup_steps=320")
+    with pytest.raises(ConfigError, match=r"warmup_steps is 320 and schedule\.total_steps 10: the rate would never"):
+        finetune(prepare("table", str(finished), str(table), overrides, "cpu"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_the_bias_may_begin_at_the_labels(prepared: Prepared, tmp_path: Path) -> None:
     def first(p: Prepared) -> torch.Tensor:
         settings = replace(p.recipe.model, classifier_bias="labels")
@@ -197,7 +204,7 @@ def test_other_data_another_checkpoint_or_recipe_are_refused(
     with (other / "train.tsv").open("a") as stream:
         stream.write("luma wi wi\twi\n")
     for checkpoint, data, overrides, message in (
-        (finished, other, OVERRIDES, "made from another data"),
+        (finished, other, OVERRIDES, "made from other data"),
         (finished / "step-00000025", table, OVERRIDES, "made from another checkpoint"),
         (finished, table, (*OVERRIDES, "optimizer.lr=1e-3"), r"optimizer\.lr: 0\.005 -> 0\.001"),
     ):
@@ -242,7 +249,7 @@ def test_an_unfinished_run_does_not_go_on_from_other_data(
     assert process.wait() == 75
     other = Path(shutil.copytree(table, tmp_path / "table"))
     (other / "dev.tsv").write_text("text\tlabel\nluma wi\twi\nkra\tkra\n")
-    with pytest.raises(ConfigError, match="was made from another data"):
+    with pytest.raises(ConfigError, match="was made from other data"):
         finetune(prepare("table", str(finished), str(other), OVERRIDES, "cpu"), run, 1)
 
 

@@ -81,7 +81,7 @@ def test_a_window_tells_means_and_speed() -> None:
     window.add({"loss": 5.0, "mlm_accuracy": 0.75}, tokens=300, flops=3e9)
     assert window.means() == {"loss": 4.0, "mlm_accuracy": 0.5}
     window = Window(steps=window.steps, sums=window.sums, tokens=400, flops=4e9)
-    speed = window.speed(ranks=2, peak=None)
+    speed = window.speed(peak=None)
     assert set(speed) == {"tokens_per_second"}
     words = beside_the_bar(window.means(), {"tokens_per_second": 1234, "mfu": 0.256})
     assert words == "loss 4.000  masked 50.0%  1,234 tokens/s  26% of peak"

@@ -316,7 +316,7 @@ def test_other_data_are_refused(finished: Path, recipe: Path, tiny_vocabulary: P
     other = tmp_path / "other"
     build.build([str(tmp_path / "other.txt")], tiny_vocabulary, other, BuildSettings(holdout=0.2), workers=1)
     run = copy(finished, tmp_path)
-    with pytest.raises(ConfigError, match="was made from another data"):
+    with pytest.raises(ConfigError, match="was made from other data"):
         pretrain(str(recipe), other, run, device="cpu")
 
 

@@ -74,9 +74,10 @@ def note(folder: Path, stop_at: int | None) -> None:
             signal.raise_signal(signal.SIGUSR1)
         step(self, parts)
 
-    def noted_exchange(self: Loop, means: Any, norm: Any) -> dict[str, float]:
-        values = exchange(self, means, norm)
-        lines.append({"step": self.state.step, "loss": sum(values[name] for name in self.job.loss_names)})
+    def noted_exchange(self: Loop, *given: Any) -> dict[str, float]:
+        values = exchange(self, *given)
+        loss = sum(values[name] for name in self.job.loss_names)
+        lines.append({"step": self.state.step, "loss": loss, "tokens": self._tokens})
         return values
 
     for owner, name, replacement in (
@@ -86,15 +87,18 @@ def note(folder: Path, stop_at: int | None) -> None:
         setattr(owner, name, replacement)
 
 
-def noted(folder: Path, world_size: int, begin: int, stop: int) -> tuple[dict[int, list[int]], dict[int, set[float]]]:
-    """By step: the examples that all ranks of a start drew together, and the losses that they saw."""
+Seen = dict[int, set[tuple[float, int]]]
+
+
+def noted(folder: Path, world_size: int, begin: int, stop: int) -> tuple[dict[int, list[int]], Seen]:
+    """By step: the examples that all ranks of a start drew together, and the losses and tokens that they saw."""
     drawn: dict[int, list[int]] = {step: [] for step in range(begin, stop)}
-    losses: dict[int, set[float]] = {step: set() for step in range(begin, stop)}
+    losses: Seen = {step: set() for step in range(begin, stop)}
     for path in sorted(folder.glob(f"drawn-{world_size}-*.jsonl")):
         for record in journal.read(path):
             if begin <= record["step"] < stop:  # later ones were drawn ahead, and dropped
                 drawn[record["step"]] += record.get("examples", [])
-                losses[record["step"]] |= {record["loss"]} if "loss" in record else set()
+                losses[record["step"]] |= {(record["loss"], record["tokens"])} if "loss" in record else set()
     return drawn, losses
 
 
@@ -103,7 +107,7 @@ def test_a_run_changes_its_number_of_processes_and_sees_the_same(
 ) -> None:
     run, alone = tmp_path / "run", tmp_path / "alone"
     arguments = (*command, "--out", run, "-s", "train.micro_batch_size=2", "-s", "train.save_every=0")
-    begin, drawn, losses = 0, dict[int, list[int]](), dict[int, set[float]]()
+    begin, drawn, losses = 0, dict[int, list[int]](), Seen()
     for number, (world_size, stop) in enumerate([(1, 7), (2, 14), (4, 22), (1, 30)]):
         folder = tmp_path / f"start-{number}"
         folder.mkdir()
@@ -118,8 +122,8 @@ def test_a_run_changes_its_number_of_processes_and_sees_the_same(
     expected, expected_losses = noted(alone, 1, 0, 30)
     for step in range(30):
         assert sorted(drawn[step]) == sorted(expected[step]) == list(range(BATCH * step, BATCH * (step + 1)))
-        (loss,), (known,) = losses[step], expected_losses[step]  # every rank has the same
-        assert abs(loss - known) <= 1e-5, step
+        ((loss, tokens),), ((known, of_one),) = losses[step], expected_losses[step]  # every rank has the same
+        assert abs(loss - known) <= 1e-5 and tokens == of_one, step
     assert_close(run, finished)
 
 

@@ -15,10 +15,9 @@ from albert_cli import store
 from albert_cli.data.arrays import offsets_of
 from albert_cli.tasks.features import Int64
 from albert_cli.tasks.squad.data import Question, Version
-from albert_cli.tasks.squad.metrics import score
+from albert_cli.tasks.squad.metrics import Float64, score
 from albert_cli.tasks.squad.windows import SpanFeatures
 
-Floats = NDArray[np.float64]
 NOTHING_THERE = 1e9  # null odds where there is no span at all: beyond any threshold, yet a number in JSON
 PREDICTIONS, NBEST, NULL_ODDS = "predictions.json", "nbest_predictions.json", "null_odds.json"
 AT_THRESHOLD = "predictions_at_threshold.json"
@@ -37,8 +36,8 @@ class WindowSpans:
 
     first: Int64
     last: Int64
-    terms: Floats
-    null: Floats
+    terms: Float64
+    null: Float64
 
 
 @dataclass(frozen=True)
@@ -53,9 +52,9 @@ class Spans:
     question: Int64
     start: Int64
     end: Int64
-    probability: Floats
-    terms: Floats
-    null: Floats
+    probability: Float64
+    terms: Float64
+    null: Float64
     names: tuple[str, ...] = LOGITS
 
     @property
@@ -90,8 +89,8 @@ def collect(features: SpanFeatures, parts: Iterable[tuple[Int64, WindowSpans]], 
 
 
 def _ranked(
-    question: Int64, start: Int64, end: Int64, terms: Floats, null: Floats
-) -> tuple[tuple[Int64, Int64, Int64, Floats, Floats], Floats]:
+    question: Int64, start: Int64, end: Int64, terms: Float64, null: Float64
+) -> tuple[tuple[Int64, Int64, Int64, Float64, Float64], Float64]:
     """Spans sorted by question and score, each once, with probabilities; and each question's best score [Q].
 
     Several tokens may stand for the same characters (½ is 1, ⁄ and 2), or for none at all (a space): of equal spans
@@ -174,7 +173,7 @@ def is_unanswered(version: Version, null: float, threshold: float) -> bool:
 def write_official(
     directory: Path, questions: Sequence[Question], spans: Spans, version: Version, threshold: float, n_best: int
 ) -> None:
-    """The files of SQuAD's own tools: an answer a question, its n best, and in 2.0 its null odds.
+    """The files of SQuAD's own tools: an answer per question, its n best, and in 2.0 its null odds.
 
     `predictions.json` always answers, as ALBERT's reference does: with the null odds the published evaluation finds the
     best threshold by itself, which needs the answers on either side of it. In 2.0 `predictions_at_threshold.json`
@@ -201,7 +200,7 @@ def write_official(
 
 
 def _write(path: Path, by_id: dict[str, Any]) -> None:
-    """One JSON object, a question a line."""
+    """One JSON object, one question per line."""
     lines = (f"{json.dumps(k, ensure_ascii=False)}: {json.dumps(v, ensure_ascii=False)}" for k, v in by_id.items())
     store.write_text(path, "{\n" + ",\n".join(lines) + "\n}\n")
 
@@ -209,7 +208,7 @@ def _write(path: Path, by_id: dict[str, Any]) -> None:
 def answer_lines(
     questions: Sequence[Question], spans: Spans, version: Version, threshold: float, *, is_scored: bool
 ) -> list[str]:
-    """One JSON line a question: id, title, question, prediction with its place and probability, null odds in 2.0.
+    """One JSON line per question: id, title, question, prediction with its place and probability, null odds in 2.0.
 
     Where it `is_scored`, also the gold answers, and the exact match and F1 against them.
     """

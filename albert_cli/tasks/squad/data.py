@@ -14,8 +14,8 @@ from pydantic import AfterValidator, BaseModel, field_validator
 
 from albert_cli import console
 from albert_cli.config import Positive, Share
+from albert_cli.data.pairs import SPECIALS
 from albert_cli.errors import ConfigError, InputError, MissingData
-from albert_cli.tasks.features import SPECIAL_IN_PAIR
 from albert_cli.tasks.rows import held_out, is_hub, parse_as, read_hub, read_text
 
 Version = Literal["1.1", "2.0"]
@@ -51,7 +51,7 @@ class SpanSettings:
     """`[span]`, for questions answered by a span of a text; the defaults are the reference's.
 
     `max_query_length` and `max_answer_length` in tokens; a context that is too long becomes windows, each beginning
-    `doc_stride` tokens after the one before. `head`: "linear" is a start and an end logit a token, "beam" finds ends
+    `doc_stride` tokens after the one before. `head`: "linear" is a start and an end logit per token, "beam" finds ends
     for each of the `start_top` best starts and says whether there is an answer; "auto" takes the paper's (linear for
     1.1, beam for 2.0). `n_best` answers are kept of each question, `end_top` ends of each start. A question whose
     null odds exceed `threshold` is left unanswered in 2.0. `holdout` is the part of the articles that is held out
@@ -70,7 +70,7 @@ class SpanSettings:
 
     def check(self, max_seq_length: int) -> None:
         """Raise `ConfigError` where windows of that many tokens have no room for the context."""
-        if max_seq_length - SPECIAL_IN_PAIR <= self.max_query_length:
+        if max_seq_length - SPECIALS <= self.max_query_length:
             raise ConfigError(
                 f"data.max_seq_length = {max_seq_length} leaves no room beside a question of span.max_query_length = "
                 f"{self.max_query_length} tokens",

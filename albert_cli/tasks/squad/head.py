@@ -1,6 +1,6 @@
 """The two heads that find spans, their losses, and the best spans of a window (§4.2 and appendix A.4).
 
-The linear one has a start and an end logit a token, as in Hugging Face. The beam one is XLNet's (arXiv 1906.08237),
+The linear one has a start and an end logit per token, as in Hugging Face. The beam one is XLNet's (arXiv 1906.08237),
 which the paper's SQuAD 2.0 results use: it finds an answer's end for each of its likeliest starts, and says whether
 there is an answer. Shapes: T packed tokens, N sequences of at most S tokens, K starts of each, H hidden.
 """
@@ -68,7 +68,7 @@ class AnswerableHead(nn.Module):
 
 
 class BeamQuestionAnswering(nn.Module):
-    """The encoder with a start logit a token, end logits for given starts, and a logit of there being no answer."""
+    """The encoder with a start logit per token, end logits for given starts, and a logit of there being no answer."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()

@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from albert_cli.config import validate
 from albert_cli.data.batches import PackedBatch
-from albert_cli.errors import InputError
+from albert_cli.errors import CheckpointError, ConfigError, InputError
 from albert_cli.model import hub
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import QuestionAnswering
@@ -134,7 +135,11 @@ class SpanAnswering(Task[Question, SpanFeatures, Spans]):
             return None
         made_for = found.finetuned_for
         short = {"max_query_length": min(64, found.config.max_position_embeddings // 4)}
-        settings = SpanSettings(**_recorded(made_for.settings if made_for else short))
+        origin = found.directory / "config.json"
+        try:
+            settings = validate(SpanSettings, _recorded(made_for.settings if made_for else short), str(origin))
+        except ConfigError as error:
+            raise CheckpointError(error.message) from None
         version: Version = "2.0" if made_for and made_for.task == "squad2" else "1.1"
         return cls(name="", title="predict", metrics=(), version=version, settings=settings)
 

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from albert_cli.data.arrays import offsets_of, ranges
 from albert_cli.data.batches import PackedBatch
+from albert_cli.data.pairs import SPECIALS
 from albert_cli.tasks.features import (
-    SPECIAL_IN_PAIR,
     Features,
     Int32,
     Int64,
@@ -84,7 +84,7 @@ class SpanFeatures(Features):
 
     @property
     def lengths(self) -> Int64:
-        return self.length + self.query.length[self.question] + SPECIAL_IN_PAIR
+        return self.length + self.query.length[self.question] + SPECIALS
 
     def context_start(self, index: Int64) -> Int64:
         """The token of each window [B] at which the context begins, counted from [CLS]: int64 [B]."""
@@ -140,7 +140,7 @@ def encode_spans(
     whole = queries.stretches.length
     query = np.minimum(whole, settings.max_query_length)
 
-    room = max_seq_length - SPECIAL_IN_PAIR - query
+    room = max_seq_length - SPECIALS - query
     stride = np.minimum(settings.doc_stride, room)
     tokens = contexts.lengths[context]
     windows = 1 + np.maximum(0, -(-(tokens - room) // stride))

@@ -18,6 +18,7 @@ from albert_cli.errors import CheckpointError, ConfigError
 from albert_cli.model import hub
 from albert_cli.model.heads import QuestionAnswering
 from albert_cli.model.packing import pack
+from albert_cli.tasks.spec import task_of_checkpoint
 from albert_cli.tasks.squad.answers import LOG_PROBABILITIES, LOGITS, answer_lines, best_answers
 from albert_cli.tasks.squad.data import Answer, Question, SpanSettings, read_file
 from albert_cli.tasks.squad.head import BeamQuestionAnswering
@@ -217,6 +218,16 @@ def test_the_reader_of_one_version_starts_the_other(tuned: Callable[[str], Path]
         prepare("squad2", str(out), data, kept, "cpu").new_model(0)
     with pytest.raises(ConfigError, match=r"model\.head is the checkpoint's, model\.initial is random"):
         prepare("squad1", str(out), data, [*kept, "model.initial=random"], "cpu")
+
+
+def test_what_a_checkpoint_says_of_its_making_is_checked(tuned: Callable[[str], Path]) -> None:
+    found = hub.read(tuned("squad1"))
+    said = found.values["albert_task"]
+    damaged = said | {"settings": {"doc_stride": 0}}
+    with pytest.raises(CheckpointError, match=r"config\.json: doc_stride: .* greater than or equal to 1 \(got 0\)"):
+        task_of_checkpoint(replace(found, values=found.values | {"albert_task": damaged}))
+    for wrong in ({"inputs": 7}, {"max_seq_length": 0}):
+        assert replace(found, values=found.values | {"albert_task": said | wrong}).finetuned_for is None
 
 
 def test_a_checkpoint_without_the_whole_head_is_refused(tuned: Callable[[str], Path]) -> None:
