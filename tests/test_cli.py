@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -72,6 +73,12 @@ def test_what_onednn_cannot_make_is_want_of_memory(capsys: pytest.CaptureFixture
 def test_is_a_module_too() -> None:
     done = subprocess.run([sys.executable, "-m", "albert_cli", "--version"], capture_output=True, text=True, check=True)
     assert done.stdout == f"albert {__version__}\n"
+
+
+def test_a_stream_that_is_closed_leaves_the_other_alone() -> None:
+    command = f"{shlex.quote(sys.executable)} -m albert_cli inspect nowhere 2>&-"
+    done = subprocess.run(["sh", "-c", command], stdout=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stdout) == (4, "")
 
 
 @pytest.mark.parametrize(

@@ -116,9 +116,9 @@ def report(error: BaseException) -> int:
         return code
     if len(message) > _LONGEST:  # it quotes what is wrong, which may be anything
         message = f"{message[: _LONGEST // 2]} … {message[-_LONGEST // 4 :]}"
-    print(f"error: {console.harmless(message.replace(chr(10), ' '))}", file=sys.stderr)
+    console.say(f"error: {message.replace(chr(10), ' ')}")
     if hint:
-        print(f"hint: {console.harmless(hint)}", file=sys.stderr)
+        console.say(f"hint: {hint}")
     return code
 
 
