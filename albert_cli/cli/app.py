@@ -23,7 +23,8 @@ from albert_cli.errors import AlbertError, InputError, Interrupted, number_of, r
 
 EPILOGUE = (
     "Exit codes: 0 done, 1 bug, 2 usage or configuration, 3 bad input, 4 checkpoint or integrity, "
-    "5 diverged, 6 output directory in use, 75 interrupted and saved."
+    "5 diverged, 6 output directory in use, 7 score not reached, 75 interrupted and saved, 77 skipped, "
+    "130 interrupted with nothing to save."
 )
 _LONGEST = 800  # characters of an error
 app = typer.Typer(
