@@ -323,7 +323,7 @@ def finished(directory: Path, kind: str, *unfinished: str) -> Manifest | None:
         return None
     if manifest is None or manifest.kind != kind:
         what = f"holds a {manifest.kind}" if manifest else "holds something else" if directory.is_dir() else "is a file"
-        raise BusyError(f"{directory}: {what}", "choose another --out or remove it")
+        raise BusyError(f"{directory}: {what}", "choose another --out")
     return manifest
 
 

@@ -292,7 +292,8 @@ def test_an_output_directory_that_holds_something_else(
 ) -> None:
     (work / "out").mkdir()
     (work / "out" / "thesis.txt").write_text("do not touch")
-    refused(BUSY, *calls("out", documents_file, tiny_vocabulary, tiny_data, run)[verb])
+    said = refused(BUSY, *calls("out", documents_file, tiny_vocabulary, tiny_data, run)[verb])
+    assert "remove" not in said.err, "what is there is not ours"
 
 
 # eval locks each of its runs
