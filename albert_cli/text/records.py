@@ -87,6 +87,9 @@ def quoted_rows(
                 yield start, cells
             start = following
     except csv.Error as error:
+        if "new-line character" in str(error):
+            hint = "only a line feed ends a row: convert the line ends (tr '\\r' '\\n'), or quote the cell"
+            raise InputError(f"{at(start)}: a carriage return outside quotes", hint) from None
         hint = "a quote that is not closed or not doubled"
         hint += ", or --max-line is too small" if longest < _ANY_LENGTH else ""
         raise InputError(f"{at(start)}: {error}", hint) from None
