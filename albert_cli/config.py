@@ -183,9 +183,12 @@ def refuse_unknown(schema: type[Any], values: Mapping[str, Any], origin: str, pr
     hints = typing.get_type_hints(schema)
     for key, value in values.items():
         if key not in hints:
+            sections = [name for name, t in hints.items() if isinstance(t, type) and dataclasses.is_dataclass(t)]
+            there = [f"{name}.{key}" for name in sections if key in typing.get_type_hints(hints[name])]
+            meant = f"did you mean {' or '.join(there)}?" if there else None
             raise ConfigError(
                 f"{origin}: unknown key {prefix + key!r}",
-                suggestion(key, list(hints)) or f"known keys: {', '.join(hints)}",
+                meant or suggestion(key, list(hints)) or f"known keys: {', '.join(hints)}",
             )
         section = next((t for t in (hints[key], *typing.get_args(hints[key])) if dataclasses.is_dataclass(t)), None)
         inside = [(key, inner) for inner in (value if isinstance(value, list | tuple) else [value])]

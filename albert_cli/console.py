@@ -14,7 +14,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from albert_cli.ranks import is_main
@@ -49,16 +49,22 @@ def has_colour() -> bool:
     return sys.stdout.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
 
 
+def say(text: str) -> None:
+    """Print on stderr. Where nobody reads it any more, or the disk that it goes to is full, the work goes on."""
+    with suppress(OSError):
+        print(harmless(text), file=sys.stderr, flush=True)
+
+
 def note(text: str) -> None:
     """Say something in passing (stderr; silent under `--quiet`)."""
     if is_main() and not settings.quiet:
-        print(harmless(text), file=sys.stderr, flush=True)
+        say(text)
 
 
 def warn(text: str) -> None:
     """Say something that the user should know (stderr, also under `--quiet`)."""
     if is_main():
-        print(f"warning: {harmless(text)}", file=sys.stderr, flush=True)
+        say(f"warning: {text}")
 
 
 def emit(data: Mapping[str, object], text: str, *, coloured: bool = False) -> None:
@@ -168,7 +174,7 @@ class Progress:
         left = ""
         if self._total and done > self._before:
             left = f", {duration((now - self._start) * (self._total - done) / (done - self._before))} left"
-        print(harmless(f"{self._label}{share} {text}{left}"), file=sys.stderr, flush=True)
+        say(f"{self._label}{share} {text}{left}")
 
 
 @contextmanager

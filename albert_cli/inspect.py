@@ -25,6 +25,7 @@ _KINDS = {
     "plan.json": "unfinished data",
     "request.json": "unfinished vocabulary",
     "samples/request.json": "unfinished vocabulary",
+    "recipe.toml": "run",  # one that ended before its first step was logged
 }
 _RESULT = ("task", "metric", "score", "median", "spread", "majority", "seeds")
 _MODEL = (
@@ -48,13 +49,14 @@ def describe(
     draws them; verify: re-hash every file that a manifest below names. Raises `CheckpointError` when there is nothing
     to describe or a file is damaged.
     """
+    hint = "it shows what `albert` wrote; text goes to `albert vocab` and `albert data`"
     if not directory.is_dir():
-        raise CheckpointError(f"{directory}: no such directory")
+        raise CheckpointError(f"{directory}: {'a file' if directory.exists() else 'no such directory'}", hint)
     manifest = store.read_manifest(directory)
     kind = manifest.kind if manifest else "run" if any(directory.glob("step-*")) else ""
     kind = kind or next((kind for name, kind in _KINDS.items() if (directory / name).is_file()), "")
     if not kind:
-        raise CheckpointError(f"{directory}: nothing of this program, and no Hugging Face model")
+        raise CheckpointError(f"{directory}: nothing of this program, and no Hugging Face model", hint)
     facts: dict[str, Any] = {"directory": str(directory), "kind": kind}
     if manifest is not None:
         facts |= {"fingerprint": manifest.fingerprint(), "created_by": manifest.created_by}

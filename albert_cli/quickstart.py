@@ -131,7 +131,7 @@ def _refuse_other_scale(out: Path, scale: Scale) -> None:
     path, asked = out / "scale.json", asdict(scale)
     if not path.is_file():
         if any(p.name != ".lock" for p in out.iterdir()):
-            raise BusyError(f"{out}: holds something else", "choose another --out or remove it")
+            raise BusyError(f"{out}: holds something else", "choose another --out")
         store.write_json(path, asked)
     elif store.read_json(path) != asked:
         raise BusyError(f"{out}: holds a quickstart of another scale or version", "choose another --out or remove it")

@@ -324,7 +324,7 @@ def finished(directory: Path, kind: str, *unfinished: str) -> Manifest | None:
     if manifest is None or manifest.kind != kind:
         other = "holds something else" if directory.is_dir() else "is a file"
         what = f"is a {manifest.kind} directory" if manifest else other
-        raise BusyError(f"{directory}: {what}", "choose another --out or remove it")
+        raise BusyError(f"{directory}: {what}", "choose another --out")
     return manifest
 
 

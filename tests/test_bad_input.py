@@ -110,6 +110,24 @@ def test_a_record_without_the_field(work: Path) -> None:
     assert "--text-field" in said.err
 
 
+def test_a_table_that_is_cut_at_another_sign(work: Path, run: Path) -> None:
+    (work / "a.csv").write_text("id;text;label\n1;Yes, it is.;good\n2;No.;bad\n")
+    said = refused(INPUT, "vocab", "a.csv", "--out", "out")
+    assert "error: a.csv:1: a single column, 'id;text;label'\nhint: a .csv is cut at commas" in said.err
+    said = refused(INPUT, "finetune", "table", "--checkpoint", run, "--data", "a.csv", "--out", "out")
+    assert "error: a.csv:2: 2 fields where 1 are expected\nhint: is the delimiter another one? -s table.d" in said.err
+
+
+def test_text_of_a_spreadsheet(work: Path, run: Path) -> None:
+    """Which saves UTF-16 as `Unicode text`, and tables, of which a line is no text."""
+    (work / "a.tsv").write_text("text\tlabel\nwords\tgood\n", encoding="utf-16")
+    for call in (("vocab", "a.tsv"), ("finetune", "table", "--checkpoint", run, "--data", "a.tsv")):
+        assert "error: a.tsv: is UTF-16, not UTF-8" in refused(INPUT, *call, "--out", "out").err
+    assert "error: a.tsv: is UTF-16, not UTF-8" in refused(INPUT, "encode", run, "--input", "a.tsv").err
+    (work / "a.csv").write_text("text,label\nwords,good\n")
+    assert "error: a.csv: is a table, not a text a line" in refused(INPUT, "encode", run, "--input", "a.csv").err
+
+
 def test_a_directory_that_is_no_vocabulary(work: Path, documents_file: Path) -> None:
     (work / "v").mkdir()
     assert "error: v: " in refused(CHECKPOINT, "data", documents_file, "--vocab", "v", "--out", "out").err
@@ -165,6 +183,13 @@ def test_an_unknown_override_is_answered_with_the_nearest_key(tiny_data: Path) -
     said = refused(USAGE, "pretrain", "mini/docs", "--data", tiny_data, "--out", "out", "-s", "train.batchsize=8")
     assert "unknown key 'train.batchsize'" in said.err
     assert "hint: did you mean 'batch_size'?" in said.err
+    said = refused(USAGE, "pretrain", "mini/docs", "--data", tiny_data, "--out", "out", "-s", "hidden_size=8")
+    assert "hint: did you mean model.hidden_size?" in said.err
+
+
+def test_an_experiment_is_no_recipe_of_a_run(tiny_data: Path) -> None:
+    said = refused(USAGE, "pretrain", "experiments/start", "--data", tiny_data, "--out", "out")
+    assert "error: experiments/start is an experiment\nhint: albert reproduce takes it" in said.err
 
 
 @pytest.mark.parametrize(
@@ -267,7 +292,8 @@ def test_an_output_directory_that_holds_something_else(
 ) -> None:
     (work / "out").mkdir()
     (work / "out" / "thesis.txt").write_text("do not touch")
-    refused(BUSY, *calls("out", documents_file, tiny_vocabulary, tiny_data, run)[verb])
+    said = refused(BUSY, *calls("out", documents_file, tiny_vocabulary, tiny_data, run)[verb])
+    assert "remove" not in said.err, "what is there is not ours"
 
 
 # eval locks each of its runs

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import re
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -12,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from albert_cli import __version__, config
+from albert_cli import __version__, config, errors
 from albert_cli.cli import EPILOGUE, app
 from albert_cli.cli.app import report
 from tests.command import QUICK, TINY, albert, pretrained, write_table
@@ -46,7 +48,10 @@ def test_help_names_every_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     said = albert("--help")
     assert " ".join(EPILOGUE.split()) in " ".join(said.out.split())
-    assert all(f"{code} " in EPILOGUE for code in (0, 1, 2, 3, 4, 5, 6, 75))
+    page = (Path(__file__).parents[1] / "docs" / "settings.md").read_text(encoding="utf-8")
+    codes = {kind.exit_code for kind in vars(errors).values() if isinstance(kind, type) and hasattr(kind, "exit_code")}
+    for code in {0, 130} | codes:
+        assert re.search(rf"\b{code} [a-z]", EPILOGUE) and re.search(rf"^\| {code}[ ,]", page, re.MULTILINE)
 
 
 def test_version() -> None:
@@ -72,6 +77,12 @@ def test_what_onednn_cannot_make_is_want_of_memory(capsys: pytest.CaptureFixture
 def test_is_a_module_too() -> None:
     done = subprocess.run([sys.executable, "-m", "albert_cli", "--version"], capture_output=True, text=True, check=True)
     assert done.stdout == f"albert {__version__}\n"
+
+
+def test_a_stream_that_is_closed_leaves_the_other_alone() -> None:
+    command = f"{shlex.quote(sys.executable)} -m albert_cli inspect nowhere 2>&-"
+    done = subprocess.run(["sh", "-c", command], stdout=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stdout) == (4, "")
 
 
 @pytest.mark.parametrize(

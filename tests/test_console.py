@@ -11,11 +11,18 @@ from collections.abc import Iterator
 import pytest
 
 from albert_cli import console
+from albert_cli.cli.app import report
+from albert_cli.errors import InputError
 
 
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
+
+
+class Gone(io.StringIO):
+    def write(self, text: str) -> int:
+        raise BrokenPipeError
 
 
 @pytest.fixture(autouse=True)
@@ -45,6 +52,17 @@ def test_quiet_leaves_results_and_warnings(capsys: pytest.CaptureFixture[str]) -
     with console.progress("train", 10) as bar:
         bar.update(5, "x")
     assert capsys.readouterr() == ("one\n", "warning: mind this\n")
+
+
+def test_work_goes_on_when_nobody_reads_its_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in `albert pretrain … 2>&1 | head -1`; a run that nobody watches is not done, as exit code 0 would say."""
+    monkeypatch.setattr(sys, "stderr", Gone())
+    monkeypatch.setattr(console, "_SECONDS_BETWEEN_LINES", -1.0)
+    console.note("in passing")
+    console.warn("mind this")
+    with console.progress("train", 10) as bar:
+        bar.update(5, "x")
+    assert report(InputError("it is not there", "look elsewhere")) == 3
 
 
 def test_only_the_first_rank_speaks(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

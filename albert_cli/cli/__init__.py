@@ -33,6 +33,8 @@ def main() -> None:
     if sys.getfilesystemencoding() != "utf-8" and os.environ.get("PYTHONUTF8") != "1":
         os.environ["PYTHONUTF8"] = "1"
         os.execv(sys.executable, [sys.executable, "-m", "albert_cli", *sys.argv[1:]])  # noqa: S606
+    # A stream that was closed (`2>&-`) is none, and `print` takes the other one instead.
+    sys.stdout, sys.stderr = sys.stdout or io.StringIO(), sys.stderr or io.StringIO()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a name that is no UTF-8 is shown, and escaped as in JSON
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")

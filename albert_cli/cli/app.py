@@ -23,7 +23,8 @@ from albert_cli.errors import AlbertError, InputError, Interrupted, number_of, r
 
 EPILOGUE = (
     "Exit codes: 0 done, 1 bug, 2 usage or configuration, 3 bad input, 4 checkpoint or integrity, "
-    "5 diverged, 6 output directory in use, 75 interrupted and saved."
+    "5 diverged, 6 output directory in use, 7 score not reached, 75 interrupted and saved, 77 skipped, "
+    "130 interrupted with nothing to save."
 )
 _LONGEST = 800  # characters of an error
 app = typer.Typer(
@@ -116,9 +117,9 @@ def report(error: BaseException) -> int:
         return code
     if len(message) > _LONGEST:  # it quotes what is wrong, which may be anything
         message = f"{message[: _LONGEST // 2]} … {message[-_LONGEST // 4 :]}"
-    print(f"error: {console.harmless(message.replace(chr(10), ' '))}", file=sys.stderr)
+    console.say(f"error: {message.replace(chr(10), ' ')}")
     if hint:
-        print(f"hint: {console.harmless(hint)}", file=sys.stderr)
+        console.say(f"hint: {hint}")
     return code
 
 

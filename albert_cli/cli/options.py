@@ -45,7 +45,7 @@ ShareOption = Annotated[
         help="Do the I-th of N shares, counted from 0 (auto: as SLURM or Kubernetes says), and merge them last.",
     ),
 ]
-Language = Annotated[str, typer.Option(help="Language code for splitting sentences.")]
+Language = Annotated[str, typer.Option(help="ISO 639 code whose rules split sentences; an unknown one: English.")]
 Resume = Annotated[Literal["auto", "must", "never"], typer.Option(help="Whether to go on with what is in --out.")]
 Ranks = Annotated[int, typer.Option(min=1, help="Start this many processes here through torchrun.")]
 CheckpointName = Annotated[

@@ -61,7 +61,7 @@ def pretrain(
 @verb(app)
 def finetune(
     task: Annotated[
-        str, typer.Argument(help="A task of GLUE (cola … wnli), squad1, squad2, race, table, or a recipe file.")
+        str, typer.Argument(help="A task of GLUE (cola … wnli), squad1, squad2, race, table, or a recipe.")
     ],
     checkpoint: CheckpointName,
     out: Out,

@@ -188,8 +188,8 @@ class TokenCorpus:
         """Open a data directory; raises `CheckpointError` when it is not a complete one."""
         manifest = store.read_manifest(directory) if directory.is_dir() else None
         if manifest is None or manifest.kind != "data":
-            what = "no such directory" if not directory.is_dir() else "not a complete data directory"
-            raise CheckpointError(f"{directory}: {what}", f"albert data SOURCE --vocab DIR --out {directory}")
+            what = "not a complete data directory" if directory.is_dir() else "no such directory"
+            raise CheckpointError(f"{directory}: {what}", "one is made by: albert data SOURCE --vocab DIR --out DIR")
         facts = read_facts(directory)
         names = facts["shards"][split]
         return cls(MappedShards([directory / "shards" / name for name in names], facts["dtype"]), directory)

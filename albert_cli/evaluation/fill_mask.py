@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from albert_cli.data.batches import PackedBatch
-from albert_cli.errors import CheckpointError, InputError
+from albert_cli.errors import InputError
 from albert_cli.model import hub
 from albert_cli.model.heads import MaskedLanguageModel
 from albert_cli.model.packing import pack
@@ -40,10 +40,6 @@ class MaskFiller:
     def load(cls, checkpoint: str, device: str = "cpu") -> MaskFiller:
         """Read a checkpoint with a masked-language head; raises `CheckpointError` for one without."""
         target, found = choose_device(device), hub.read(hub.find(checkpoint))
-        if "masked.bias" not in found.tensors:
-            raise CheckpointError(
-                f"{found.directory}: has no masked-language head", "name a pretrained checkpoint, not a task's"
-            )
         model = MaskedLanguageModel(found.config)
         hub.load_into(model, found, ["masked"])
         return cls(model.to(target).eval(), hub.vocabulary_of(found), target)

@@ -17,6 +17,7 @@ from albert_cli.errors import InputError
 from albert_cli.model import hub
 from albert_cli.tasks.rows import Line
 from albert_cli.tasks.spec import task_of_checkpoint
+from albert_cli.text.lines import refuse_utf16
 from albert_cli.training.device import choose_device
 
 T = TypeVar("T")
@@ -31,6 +32,9 @@ def read_chunks(name: str, on_bad_bytes: str, make: Callable[[Line], T]) -> Iter
     """
     if name.endswith(".json"):
         raise InputError(f"{name}: is one JSON document, not a text a line", "a .jsonl file has an object a line")
+    if name.lower().endswith((".csv", ".parquet")):
+        hint = "write the texts to a .txt file, or as .jsonl, with the columns as fields"
+        raise InputError(f"{name}: is a table, not a text a line", hint)
     errors = "replace" if on_bad_bytes == "replace" else "strict"
     with ExitStack() as stack:
         stream: BufferedReader
@@ -47,7 +51,9 @@ def read_chunks(name: str, on_bad_bytes: str, make: Callable[[Line], T]) -> Iter
 
 
 def _line(raw: bytes, name: str, number: int, errors: str) -> Line:
-    raw = raw.removeprefix(BOM_UTF8) if number == 1 else raw
+    if number == 1:
+        refuse_utf16(name, raw)
+        raw = raw.removeprefix(BOM_UTF8)
     try:
         return Line(raw.decode("utf-8", errors).rstrip("\r\n"), name, number)
     except UnicodeDecodeError as error:

@@ -55,16 +55,15 @@ def probe(
 
     Examples are drawn as the checkpoint's own run drew them (`data` in the result), as the paper's where it does not
     say, below `overrides`. `mlm_…` on sentences in their order, `sop_accuracy` and `nsp_accuracy` on pairs by either
-    rule (§4.6). A head that was never trained answers at random. `layers`: what happens when the stack of layers is run
-    up to so many blocks, over and over where it has fewer (`depths`). Raises `ConfigError` when the data have another
-    vocabulary.
+    rule (§4.6), if the checkpoint has a head for it; one that no loss has trained answers at random. `layers`: what
+    happens when the stack of layers is run up to so many blocks, over and over where it has fewer (`depths`). Raises
+    `CheckpointError` without a masked-word head, `ConfigError` when the data have another vocabulary.
     """
     found = hub.read(hub.find(checkpoint))
     asked, pairs = _text(data, hub.vocabulary_of(found), checkpoint), _pairs(found, overrides)
     target = choose_device(device)
-    torch.manual_seed(0)  # a head that the checkpoint lacks is drawn the same way every time
     model = PretrainingModel(found.config)
-    hub.load_into(model, found)
+    hub.load_into(model, found, ["masked"])
     model.to(target).eval()
     settings = TrainSettings(eval_sequences=sequences, micro_batch_size=_MICRO_BATCH)
     measured = PretrainRecipe(model=found.config, data=pairs, train=settings)
@@ -79,7 +78,7 @@ def probe(
         "parameters": sum(sizes.values()),
         "block_parameters": sum(n for name, n in sizes.items() if name.startswith(of_blocks)),
         "layers": len(model.config.blocks()),
-        **_scores(job),
+        **_scores(job, asks_pairs={"order.weight", "encoder.pooler.weight"} <= set(found.tensors)),
         **_layers(job),
         **({"depths": _depths(job, layers)} if layers else {}),
     }
@@ -116,12 +115,12 @@ def _pairs(found: hub.Checkpoint, overrides: Sequence[str]) -> PairSettings:
 
 
 @torch.inference_mode()
-def _scores(job: PretrainingJob) -> dict[str, float]:
+def _scores(job: PretrainingJob, asks_pairs: bool) -> dict[str, float]:
     def evaluated(loss: Literal["none", "sop"]) -> dict[str, float]:
         pairs = dataclasses.replace(job.settings.data, sentence_loss=loss)
         return dataclasses.replace(job, settings=dataclasses.replace(job.settings, data=pairs)).evaluate(Group())
 
-    plain, order = evaluated("none"), evaluated("sop")
+    plain, order = evaluated("none"), evaluated("sop") if asks_pairs else {}
     found = {"mlm_loss": plain["mlm_loss"], "mlm_accuracy": plain["mlm_accuracy"]}
     if job.text.unigram_entropy:
         found["below_unigram_entropy"] = job.text.unigram_entropy - plain["mlm_loss"]

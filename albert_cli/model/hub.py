@@ -263,6 +263,9 @@ def load_into(model: nn.Module, checkpoint: Checkpoint, heads: Sequence[str] | L
     that the configuration does not speak of: a run that silently trains from random weights is the commonest way
     to lose a day.
     """
+    if "masked" in heads and "masked.bias" not in checkpoint.tensors:
+        hint = "name a pretrained checkpoint, not a task's"
+        raise CheckpointError(f"{checkpoint.directory}: has no masked-language head", hint)
     own = model.state_dict()
     fitting = {n: t for n, t in checkpoint.tensors.items() if n in own and own[n].shape == t.shape}
     new = [name for name in own if name not in fitting]

@@ -167,6 +167,11 @@ def _parts(text: Text) -> Sequence[Part]:
     return (text,) if isinstance(text, str | Span | Key) else text
 
 
+def _line(text: Text) -> str:
+    """A text in Markdown, where no drawing is that a key could belong to."""
+    return " ".join(p if isinstance(p, str) else p.text for p in _parts(text) if not isinstance(p, Key))
+
+
 @cache
 def _environment(kind: Literal["html", "markdown"]) -> Environment:
     """The templates' environment, whose every output is cleaned and escaped unless it is markup of a template."""
@@ -183,6 +188,6 @@ def _environment(kind: Literal["html", "markdown"]) -> Environment:
     )  # fmt: skip
     made.filters |= {
         "parts": _parts,
-        "line": lambda text: " ".join(p if isinstance(p, str) else p.text for p in _parts(text)),
+        "line": _line,
     }
     return made

@@ -12,7 +12,8 @@ from typing import Literal, NamedTuple
 
 from albert_cli.config import Share
 from albert_cli.errors import ConfigError, InputError
-from albert_cli.tasks.rows import Rows
+from albert_cli.tasks.rows import DELIMITER, Rows
+from albert_cli.text.records import is_cut_otherwise
 
 # What people call their columns; the first that is there is taken, whatever its capitals.
 _NAMES = {
@@ -92,9 +93,7 @@ def column(rows: Rows, role: str, settings: TableSettings) -> int:
 def no_column(rows: Rows, role: str, wanted: Sequence[str]) -> InputError:
     """The error for a table without a column of these names."""
     there = ", ".join(map(repr, rows.columns[:20]))
-    hint = f"-s table.{role}=COLUMN"
-    if len(rows.columns) == 1 and any(sign in rows.columns[0] for sign in ";\t|,"):
-        hint = "is the delimiter another one? -s table.delimiter=';'"
+    hint = DELIMITER if is_cut_otherwise(rows.columns) else f"line 1 names the columns; -s table.{role}=COLUMN"
     names = " or ".join(map(repr, wanted))
     return InputError(f"{rows.origin}: no column {names} for the {role}; columns there: {there}", hint)
 

@@ -13,11 +13,19 @@ from pydantic import BaseModel, ValidationError
 from albert_cli import network
 from albert_cli.errors import InputError, MissingData
 from albert_cli.random import text_share
-from albert_cli.text.lines import Part
-from albert_cli.text.records import json_objects, parquet_rows, parse_json, parse_object, quoted_rows
+from albert_cli.text.lines import Part, refuse_utf16
+from albert_cli.text.records import (
+    is_cut_otherwise,
+    json_objects,
+    parquet_rows,
+    parse_json,
+    parse_object,
+    quoted_rows,
+)
 from albert_cli.text.sources import Source
 
 M = TypeVar("M", bound=BaseModel)
+DELIMITER = "is the delimiter another one? -s table.delimiter=';'"
 
 
 @dataclass(frozen=True)
@@ -76,13 +84,11 @@ class Rows:
 
     def check_widths(self) -> None:
         """Raise `InputError` at the first row that has more or fewer fields than there are columns."""
-        width = len(self.columns)
+        width, cut = len(self.columns), "a tab or line break inside a text, or a cut line"
+        hint = DELIMITER if is_cut_otherwise(self.columns) else cut
         for index, row in enumerate(self.cells):
             if len(row) != width:
-                raise InputError(
-                    f"{self.where(index)}: {len(row)} fields where {width} are expected",
-                    "a tab or line break inside a text, or a cut line",
-                )
+                raise InputError(f"{self.where(index)}: {len(row)} fields where {width} are expected", hint)
 
     def check_unique(self, place: int) -> None:
         """Raise `InputError` at the first row that repeats an earlier one's value at `place`: its identifier."""
@@ -122,6 +128,7 @@ def read_text(path: Path) -> str:
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
+        refuse_utf16(path, raw)
         line = raw.count(b"\n", 0, error.start) + 1
         raise InputError(f"{path}:{line}: not valid UTF-8", "convert the file, for example by iconv") from None
 

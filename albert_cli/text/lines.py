@@ -264,9 +264,14 @@ def refuse_long(at: Callable[[int], str], number: int, settings: ReadSettings, t
     tally.skipped += 1
 
 
+def refuse_utf16(name: str | Path, start: bytes) -> None:
+    """Raise `InputError` where a file begins as UTF-16 does, which spreadsheets call Unicode."""
+    if start.startswith(_UTF16):
+        raise InputError(f"{name}: is UTF-16, not UTF-8", "convert it: iconv -f UTF-16 -t UTF-8")
+
+
 def _check_start(part: Part, line: bytes) -> None:
-    if line.startswith(_UTF16):
-        raise InputError(f"{part.source.name}: is UTF-16, not UTF-8", "convert it: iconv -f UTF-16 -t UTF-8")
+    refuse_utf16(part.source.name, line)
     for magic, name in _COMPRESSED.items():
         if line.startswith(magic) and (b"\0" in line[:16] or len(magic) > 3):
             hint = "decompress it before the pipe" if part.source.kind == "stdin" else "give it the name that says so"

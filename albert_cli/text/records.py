@@ -87,6 +87,9 @@ def quoted_rows(
                 yield start, cells
             start = following
     except csv.Error as error:
+        if "new-line character" in str(error):
+            hint = "only a line feed ends a row: convert the line ends (tr '\\r' '\\n'), or quote the cell"
+            raise InputError(f"{at(start)}: a carriage return outside quotes", hint) from None
         hint = "a quote that is not closed or not doubled"
         hint += ", or --max-line is too small" if longest < _ANY_LENGTH else ""
         raise InputError(f"{at(start)}: {error}", hint) from None
@@ -124,6 +127,11 @@ def no_field(where: str, name: str, known: Sequence[str]) -> InputError:
     return InputError(f"{where}: no field {name!r} with text (found: {found})", "--text-field names another one")
 
 
+def is_cut_otherwise(header: Sequence[str]) -> bool:
+    """Whether the single column of a table looks like several that are cut at another sign."""
+    return len(header) == 1 and any(sign in header[0] for sign in ";\t|,")
+
+
 # ---------------------------------------------------------------- texts of a corpus
 
 
@@ -148,6 +156,9 @@ def read_table(part: Part, settings: ReadSettings, tally: Tally) -> Numbered:
     if header is None:
         return
     if settings.text_field not in header:
+        if is_cut_otherwise(header):
+            hint = "a .csv is cut at commas and a .tsv at tabs: convert it"
+            raise InputError(f"{part.at(line)}: a single column, {header[0]!r}", hint)
         raise no_field(part.at(line), settings.text_field, header)
     position = header.index(settings.text_field)
     for number, cells in rows:

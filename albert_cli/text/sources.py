@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 from urllib.parse import parse_qsl
 
+from albert_cli import console
 from albert_cli.errors import ConfigError, InputError
 
 Kind: TypeAlias = Literal[
@@ -117,9 +118,9 @@ def _resolve_one(name: str, weight: float) -> list[Source]:
             return [Source(str(p), kind, "", weight) for p in _existing(name.removeprefix(f"{kind}:"), (ending,))]
     found = []
     for path in _existing(name, _ALL_ENDINGS):
-        compression = path.suffix if path.suffix in COMPRESSIONS else ""
-        ending = Path(path.name.removesuffix(compression)).suffix
-        found.append(Source(str(path), ENDINGS.get(ending, "parquet"), compression, weight))
+        *_, ending, last = ["", "", *Path(path.name.lower()).suffixes]
+        compression = last if last in COMPRESSIONS else ""
+        found.append(Source(str(path), ENDINGS.get(ending if compression else last, "parquet"), compression, weight))
     return found
 
 
@@ -127,13 +128,18 @@ _ALL_ENDINGS = (".parquet", *ENDINGS, *(kind + packed for kind in ENDINGS for pa
 
 
 def _existing(name: str, endings: Sequence[str]) -> list[Path]:
-    """The files that a path, folder or glob stands for, sorted; those in a folder by their ending."""
+    """The files that a path, folder or glob stands for, sorted; those in a folder by their ending, in any case."""
     path, known = Path(name), tuple(endings)
+    hint = f"what is read ends in {', '.join(ending for ending in known if ending.count('.') == 1)}"
+    hint += f", or in one of them and {', '.join(COMPRESSIONS)}" if known == _ALL_ENDINGS else ""
     if path.is_dir():
-        inside = [p for p in sorted(path.rglob("*")) if p.name.endswith(known) and p.is_file()]
-        found = [p for p in inside if not any(part.startswith(".") for part in p.relative_to(path).parts)]
+        files = [p for p in sorted(path.rglob("*")) if p.is_file()]
+        files = [p for p in files if not any(part.startswith(".") for part in p.relative_to(path).parts)]
+        found = [p for p in files if p.name.lower().endswith(known)]
         if not found:
-            raise InputError(f"{name}: no file in this folder ends in {', '.join(known)}")
+            raise InputError(f"{name}: no file in this folder is of a known kind", hint)
+        if others := [p.name for p in files if p not in set(found)]:
+            console.note(f"{name}: not read, of other kinds: {', '.join(others[:3])}{', …' * (len(others) > 3)}")
         inside_of = path.resolve()
         if (away := next((p for p in found if not p.resolve().is_relative_to(inside_of)), None)) is not None:
             hint = f"who made the folder chose what is read; if that is meant, name the files: '{name}/*{away.suffix}'"
@@ -151,6 +157,6 @@ def _existing(name: str, endings: Sequence[str]) -> list[Path]:
             raise InputError(f"{path}: no such file or folder", _HINT)
         if not path.is_file():
             raise InputError(f"{path}: not a regular file", "a pipe is read from stdin, as the source -")
-        if not path.name.endswith(known):
-            raise InputError(f"{path}: unknown kind of file", f"known endings: {', '.join(known)}")
+        if not path.name.lower().endswith(known):
+            raise InputError(f"{path}: unknown kind of file", hint)
     return found

@@ -85,6 +85,8 @@ def resolve(recipe: str, overrides: Sequence[str], vocab_size: int) -> PretrainR
     values: dict[str, Any] = config.read_recipe(recipe)
     if "task" in values:
         raise ConfigError(f"{recipe} is a fine-tuning recipe, for {values['task']}", "albert finetune takes it")
+    if "variants" in values:
+        raise ConfigError(f"{recipe} is an experiment", "albert reproduce takes it")
     values = config.override(values, overrides)
     asked = values.setdefault("model", {}).setdefault("vocab_size", vocab_size)
     if asked != vocab_size:

@@ -141,11 +141,21 @@ def test_a_run_directory_shows_its_last_metrics(tmp_path: Path) -> None:
     assert describe(tmp_path, verify=True)[0]["verified"] == 1
 
 
+def test_a_run_that_ended_before_its_first_logged_step_is_one(tmp_path: Path) -> None:
+    (tmp_path / "recipe.toml").write_text("[train]\nseed = 0\n")
+    store.write_json(tmp_path / "status.json", {"state": "diverged", "exit_code": 5})
+    facts, text = describe(tmp_path)
+    assert facts["kind"] == "run" and "diverged" in text
+
+
 def test_what_is_nothing_of_ours_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="nothing of this program"):
         describe(tmp_path)
     with pytest.raises(CheckpointError, match="no such directory"):
         describe(tmp_path / "missing")
+    (tmp_path / "a.txt").write_text("Words.\n")
+    with pytest.raises(CheckpointError, match=r"a\.txt: a file"):
+        describe(tmp_path / "a.txt")
 
 
 def test_pieces_cannot_drive_the_terminal() -> None:

@@ -27,6 +27,7 @@ from albert_cli.experiments.probe import behaviour
 from albert_cli.experiments.stages import make
 from albert_cli.experiments.verb import run_plan
 from albert_cli.model import hub
+from albert_cli.model.heads import BareEncoder, MaskedLanguageModel
 from tests.command import albert, snapshot
 from tests.processes import PATIENCE, start
 
@@ -171,6 +172,21 @@ def test_probe_refuses_a_saved_recipe_that_is_none(
     assert "the manifest says" in albert("probe", tmp_path / "it", "--data", tiny_data, expect=4).err
     (tmp_path / "it" / store.MANIFEST).unlink()
     assert re.search(f"it/recipe.toml: {said}", albert("probe", tmp_path / "it", "--data", tiny_data, expect=4).err)
+
+
+def test_probe_asks_no_head_that_the_checkpoint_lacks(
+    ran: tuple[Path, dict[str, Any]], tiny_data: Path, tmp_path: Path
+) -> None:
+    found = hub.read(hub.find(str(next((ran[0] / "stages").glob("pretrain-*/")))))
+    for name, model in (("MaskedLM", MaskedLanguageModel(found.config)), ("Model", BareEncoder(found.config))):
+        hub.load_into(model, found)
+        shutil.copytree(found.directory, tmp_path / name, ignore=shutil.ignore_patterns(store.MANIFEST))
+        hub.write(model, tmp_path / name, name.replace("Masked", "ForMasked"))
+    asked = ("--data", tiny_data, "--sequences", 32, "--json")
+    whole, words = (json.loads(albert("probe", it, *asked).out) for it in (found.directory, tmp_path / "MaskedLM"))
+    assert whole.keys() - words.keys() == {"nsp_accuracy", "sop_accuracy"}
+    assert words["mlm_loss"] == whole["mlm_loss"]
+    assert "Model: has no masked-language head" in albert("probe", tmp_path / "Model", *asked, expect=4).err
 
 
 def test_probe_runs_the_layers_to_other_depths(ran: tuple[Path, dict[str, Any]], tiny_data: Path) -> None:

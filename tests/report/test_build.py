@@ -313,6 +313,7 @@ def test_markdown_has_the_tables_of_the_page(workspace: Path, tmp_path: Path) ->
     assert any(line.startswith("| RTE accuracy | 62.0 | 70.4 ") for line in lines)  # beside BERT-large
     assert "### Every seed, and the protocol" in lines
     assert not [line for line in lines if "<" in line.replace(r"\<", "")]
+    assert "Nats a masked token." in lines, "a drawing's caption without the key to its colours"
 
 
 def test_every_held_out_corpus_has_its_curves(tmp_path: Path) -> None:

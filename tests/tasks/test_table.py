@@ -168,6 +168,7 @@ def test_classes_named_need_no_training_data(tmp_path: Path) -> None:
         ("a.tsv", "text\tlabel\n", "holds no examples", ""),
         ("a.tsv", "", "empty", ""),
         ("a.csv", 'text,label\nx,1\n"y,1\nz,0\n', "a.csv:3:", "quote"),
+        ("a.csv", "text,label\rx,1\ry,0\r", "a.csv:1: a carriage return outside quotes", "line ends"),
         ("a.jsonl", '{"text": "x", "label": 1}\n{"text": "x"}\n', "a.jsonl:2: no key 'label'", ""),
         ("a.jsonl", '{"text": "x", "label": 1}\n{"text"\n', "a.jsonl:2: not valid JSON", ""),
         ("a.jsonl", "[1]\n", "a.jsonl:1: not a JSON object", ""),

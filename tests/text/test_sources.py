@@ -57,6 +57,15 @@ def test_every_kind_of_file_in_every_compression(tmp_path: Path, kind: str, pack
     path = tmp_path / f"a{kind}{packed}"
     path.write_bytes(PACK[packed](PLAIN[kind].encode()))
     assert texts(path) == ["Grüße.", "Ende, 2 mal."]
+    path = path.rename(tmp_path / f"A.{f'{kind}{packed}'.upper()[1:]}")
+    assert texts(path) == texts(tmp_path) == ["Grüße.", "Ende, 2 mal."]
+
+
+def test_what_a_folder_holds_beside_text_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("a.txt", "b.md", "c.doc"):
+        (tmp_path / name).write_text("Words.\n")
+    assert texts(tmp_path) == ["Words."]
+    assert capsys.readouterr().err == f"{tmp_path}: not read, of other kinds: b.md, c.doc\n"
 
 
 @pytest.mark.parametrize("packed", [".gz", ".bz2", ".xz", ".zst"])
