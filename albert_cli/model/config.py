@@ -86,6 +86,8 @@ class ModelConfig:
             value, wanted = getattr(self, name), None
             if kind is int and not 1 <= value < 2**31:
                 wanted = "it must be at least 1, and below 2**31"
+            elif name == "type_vocab_size" and value < 2:
+                wanted = "it must be at least 2: one for each text of a pair"
             elif get_origin(kind) is Literal and value not in get_args(kind):
                 wanted = f"choose one of {', '.join(get_args(kind))}"
             elif name.endswith("_prob") and not 0.0 <= value < 1.0:

@@ -122,14 +122,21 @@ class Checkpoint:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The sequence classifier's labels in order; empty without one."""
+        """The sequence classifier's labels in order; empty without one, and where several may apply at once."""
         if self.architecture not in (None, "ForSequenceClassification"):
             return ()  # a layer called `classifier` is also in the heads for choices and for tokens
+        if self.has_several_labels:
+            return ()
         outputs = len(self.tensors.get("classifier.weight", ()))
         named = self.values.get("id2label")
         named = named if isinstance(named, dict) else {}
         # Hugging Face leaves out two outputs with its default names.
         return tuple(str(named.get(str(i), f"LABEL_{i}")) for i in range(outputs))
+
+    @property
+    def has_several_labels(self) -> bool:
+        """Whether a text may have several of its classifier's labels, each by a probability of its own."""
+        return "classifier.weight" in self.tensors and self.values.get("problem_type") == "multi_label_classification"
 
     @property
     def has_nameless_labels(self) -> bool:
@@ -195,7 +202,15 @@ def read(directory: Path) -> Checkpoint:
     config = ModelConfig.from_hf(values, str(directory / "config.json"))
     _check_size(directory / WEIGHTS, config)
     kind = OWN_MODEL_TYPE if values.get("model_type") == OWN_MODEL_TYPE else model_type(config)
-    tensors = names.ours(read_tensors(directory / WEIGHTS), config, kind)
+    stored = read_tensors(directory / WEIGHTS)
+    tensors = names.ours(stored, config, kind)
+    if values.get("tie_word_embeddings") is False and any(n.endswith("predictions.decoder.weight") for n in stored):
+        # Hugging Face computes with this matrix and a bias of its own; the head here has the word table.
+        tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith("masked.")}
+        console.note(
+            f"{directory}: its masked-language head is left out: it has a matrix of its own in the place of the word "
+            "table (tie_word_embeddings is false)"
+        )
     return Checkpoint(directory, config, values, kind, tensors)
 
 

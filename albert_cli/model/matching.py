@@ -96,11 +96,9 @@ def check_count_heads(heads: int, spreading: int, config: ModelConfig) -> None:
     """Raise `ConfigError` unless a model of this shape has room for this many heads that count, and that spread."""
     for name, number in (("count_heads", heads), ("spreading_heads", spreading), ("both", heads + spreading)):
         check_heads(f"model.{name}", number, config)
-    if heads and (config.type_vocab_size < 2 or config.head_size < 4):
+    if heads and config.head_size < 4:
         raise ConfigError(
-            f"model.count_heads needs two segments and heads of width 4; the model has {config.type_vocab_size} and "
-            f"{config.head_size}",
-            "-s model.count_heads=0",
+            f"model.count_heads needs heads of width 4; the model's have {config.head_size}", "-s model.count_heads=0"
         )
 
 

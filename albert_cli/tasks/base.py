@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVar
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from albert_cli import store
 from albert_cli.data.batches import PackedBatch
-from albert_cli.errors import ConfigError, InputError
+from albert_cli.errors import ConfigError, DivergedError, InputError
 from albert_cli.model import hub
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.packing import pack
@@ -213,6 +214,12 @@ def evaluation_batches(features: Features, device: torch.device) -> Iterator[tup
     for index in features.eval_batches(EVALUATION_TOKENS):
         batch, _ = features.batch(index)
         yield index, batch, pack(batch, device)
+
+
+def check_finite(outputs: Array) -> None:
+    """Raise `DivergedError` where a model says something that is no number: it would count as some answer."""
+    if not np.isfinite(outputs).all():
+        raise DivergedError("the model's predictions are not finite", "lower optimizer.lr, or take other weights")
 
 
 def fingerprint(examples: Iterable[DataclassInstance]) -> str:

@@ -23,7 +23,7 @@ from albert_cli.model import hub
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import SequenceClassifier
 from albert_cli.model.packing import pack, put
-from albert_cli.tasks.base import Array, Task, evaluation_batches
+from albert_cli.tasks.base import Array, Task, check_finite, evaluation_batches
 from albert_cli.tasks.features import PairFeatures, Stretches, TokenizedTexts
 from albert_cli.tasks.metrics import scores
 from albert_cli.tasks.rows import Line
@@ -64,6 +64,7 @@ class LogitsTask(Task[E, PairFeatures, Array]):
         logits = np.empty((len(features), columns), dtype=np.float32)
         for index, _, tokens in evaluation_batches(features, device):
             logits[index] = model(tokens).float().cpu().numpy()
+        check_finite(logits)
         return logits
 
     def average(self, outputs: Sequence[Array]) -> Array:

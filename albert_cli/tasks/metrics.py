@@ -8,21 +8,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from albert_cli.errors import DivergedError
-
 Array = NDArray[Any]
 
 
 def scores(metrics: Sequence[str], predictions: ArrayLike, labels: ArrayLike) -> dict[str, float]:
     """Every metric in `metrics` of predictions [N] against labels [N]: class indices or values.
 
-    Raises `ValueError` for empty or unequal lengths and `DivergedError` for predictions that are not finite.
+    Raises `ValueError` for empty or unequal lengths.
     """
     predicted, gold = np.asarray(predictions), np.asarray(labels)
     if predicted.shape != gold.shape or predicted.ndim != 1 or not len(gold):
         raise ValueError(f"predictions {predicted.shape} and labels {gold.shape}: want [N] both, N > 0")
-    if not np.isfinite(predicted).all():
-        raise DivergedError("the model's predictions are not finite", "lower optimizer.lr")
     return {name: float(_score(name, predicted, gold)) for name in metrics}
 
 

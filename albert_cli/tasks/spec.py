@@ -36,9 +36,8 @@ def task_of_checkpoint(found: hub.Checkpoint) -> AnyTask:
     for kind in KINDS:
         if (task := kind.of_checkpoint(found)) is not None:
             return task
-    raise CheckpointError(
-        f"{found.directory}: has no classifier", "fine-tune it first: albert finetune TASK --checkpoint …"
-    )
+    what = "may give a text several labels" if found.has_several_labels else "has no classifier"
+    raise CheckpointError(f"{found.directory}: {what}", "fine-tune it first: albert finetune TASK --checkpoint …")
 
 
 def published_metrics(task: str) -> Sequence[str]:

@@ -40,6 +40,7 @@ from albert_cli.training.settings import ScheduleSettings
 
 DIVERGED: Final = "diverged.json"
 _RECENT = 20  # last steps in it
+_STEADIER: Final = "lower optimizer.lr or lengthen the warm-up; the last checkpoint is intact"
 _SAVE = getattr(signal, "SIGUSR1", signal.SIGTERM)  # what SLURM can send before the time limit
 
 
@@ -132,8 +133,8 @@ class Loop:
     def run(self) -> dict[str, float]:
         """Train to the last step; return its evaluation.
 
-        Raises `DivergedError` before an update that is not finite, and `Interrupted` after saving when the
-        process was asked to stop (SIGTERM, SIGUSR1, Ctrl-C).
+        Raises `DivergedError` before an update, and where an evaluation, is not finite, and `Interrupted` after saving
+        when the process was asked to stop (SIGTERM, SIGUSR1, Ctrl-C).
         """
         train = self.job.settings.train
         if train.deterministic and self.job.device.type == "cuda":
@@ -258,7 +259,7 @@ class Loop:
                 "parents": dict(self.parents),
             }
             store.write_json(self.out / DIVERGED, found)
-        raise DivergedError(message, "lower optimizer.lr or lengthen the warm-up; the last checkpoint is intact")
+        raise DivergedError(message, _STEADIER)
 
     def _is_due(self, every: int) -> bool:
         """Whether the last step or a multiple of `every` is done; 0: the last step only."""
@@ -274,6 +275,8 @@ class Loop:
         if not metrics:
             return {}
         score = self.job.score(metrics)
+        if not math.isfinite(score):  # the last update can spoil the weights, which no step follows
+            raise DivergedError(f"step {self.state.step}: what is scored after it is not finite", _STEADIER)
         if self._log:
             self._log.evaluation(self.state, metrics)
             shown = "  ".join(f"{key.replace('_', ' ')} {value:.4g}" for key, value in metrics.items())

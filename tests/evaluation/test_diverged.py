@@ -5,18 +5,26 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from torch import Tensor
 
 from albert_cli import store
 from albert_cli.errors import ConfigError, DivergedError
 from albert_cli.report.build import build
+from albert_cli.tasks.choice import ChoiceExample
+from albert_cli.tasks.classification import Example
+from albert_cli.tasks.spec import TASKS
+from albert_cli.tasks.squad.data import Answer, Question
+from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.finetune import TaskJob
 from tests.command import albert
 from tests.glue import QUICK, as_text, evaluate, finetune, prepare
+from tests.model.shapes import TINY
 from tests.reports import Page
 
 Diverge = Callable[[Sequence[int]], None]
@@ -56,6 +64,34 @@ def test_what_an_evaluation_sees_is_not_tried_again_either(
     assert (tmp_path / "out" / "run-0" / "diverged.json").is_file()
     with pytest.raises(DivergedError, match="predictions are not finite"):
         evaluate("cola", str(encoder), str(glue), tmp_path / "out", 1, QUICK, "cpu")
+
+
+_CHOICES = ChoiceExample("0", "bade", "figo", ("a", "b", "c", "d"), 1)
+_QUESTION = Question("0", "bade", "figo luma", (Answer("luma", 5),))
+
+
+@pytest.mark.parametrize(
+    ("task", "example"),
+    [
+        ("cola", Example("bade", None, 1, "0")),
+        ("stsb", Example("bade", "figo", 1.0, "0")),
+        ("race", _CHOICES),
+        ("squad1", _QUESTION),
+        ("squad2", _QUESTION),
+    ],
+)
+def test_logits_that_are_no_numbers_are_no_answers(task: str, example: Any, tiny_vocabulary: Path) -> None:
+    """They would count as the first class, the first choice, or as no answer."""
+    kind, vocabulary, cpu = TASKS[task], Vocabulary.load(tiny_vocabulary), torch.device("cpu")
+    shape = replace(TINY, vocab_size=vocabulary.size, max_position_embeddings=90)
+    features = kind.encode([example], vocabulary, 90)
+    for part, _ in kind.new_model(shape).named_children():
+        model = kind.new_model(shape).eval()
+        assert kind.evaluation(kind.predict(model, features, cpu), features, [example])
+        if parameters := list(model.get_submodule(part).parameters()):
+            torch.nn.init.constant_(parameters[0], float("nan"))
+            with pytest.raises(DivergedError, match="predictions are not finite"):
+                kind.predict(model, features, cpu)
 
 
 def test_the_other_seeds_count_and_the_one_is_not_tried_again(

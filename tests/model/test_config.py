@@ -59,6 +59,7 @@ def test_groups_of_several_sizes() -> None:
         ({"group_sizes": (6, 6), "sharing": "none"}, "must share out"),
         ({"order_labels": 4}, "order_labels is 4"),
         ({"hidden_size": 0}, "hidden_size is 0"),
+        ({"type_vocab_size": 1}, "type_vocab_size is 1"),
         ({"hidden_dropout_prob": 1.0}, "hidden_dropout_prob is 1.0"),
         ({"hidden_act": "swish"}, "hidden_act"),
         ({"sharing": "some"}, "sharing"),

@@ -19,7 +19,8 @@ from albert_cli import store
 from albert_cli.errors import CheckpointError
 from albert_cli.model import hub
 from albert_cli.model.config import OWN_MODEL_TYPE, ModelConfig
-from albert_cli.model.heads import PretrainingModel, SequenceClassifier
+from albert_cli.model.heads import MaskedLanguageModel, PretrainingModel, SequenceClassifier
+from albert_cli.tasks.spec import task_of_checkpoint
 from tests.model.hugging_face import (
     HEADS,
     assert_same_outputs,
@@ -107,6 +108,40 @@ def test_what_is_not_used_of_a_foreign_file_is_said(tmp_path: Path, capfd: pytes
     assert f"{tmp_path / 'theirs'}: {said}\n" in capfd.readouterr().err
     read_into(SequenceClassifier(TINY, 2), saved(PretrainingModel(TINY), tmp_path / "ours", "ForPreTraining"))
     assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("name", ["one group", "BERT"])
+def test_a_masked_language_head_with_a_matrix_of_its_own_is_left_out(
+    name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """With the word table in the place of that matrix it would guess other words, and nothing would be missing."""
+    for auto in (transformers.AutoModelForPreTraining, transformers.AutoModelForMaskedLM):
+        config = hf_config(SHARED[name])
+        config.tie_word_embeddings = False
+        theirs = auto.from_config(config)
+        shake(theirs)
+        theirs.save_pretrained(tmp_path)
+        found = hub.read(tmp_path)
+        assert "tie_word_embeddings is false" in capfd.readouterr().err
+        with pytest.raises(CheckpointError, match="does not cover the masked head"):
+            hub.load_into(MaskedLanguageModel(found.config), found, ["masked"])
+        encoder = HEADS["bare"].make(found.config)
+        hub.load_into(encoder, found)
+        assert torch.equal(encoder.state_dict()["encoder.embeddings.word.weight"], theirs.get_input_embeddings().weight)
+
+
+def test_classes_of_which_several_may_apply_are_not_taken_for_one(tmp_path: Path) -> None:
+    config = hf_config(TINY, ("a", "b", "c"))
+    for problem, kept in (("single_label_classification", ("a", "b", "c")), ("multi_label_classification", ())):
+        config.problem_type = problem
+        transformers.AutoModelForSequenceClassification.from_config(config).save_pretrained(tmp_path)
+        found = hub.read(tmp_path)
+        assert found.labels == kept
+        if kept:
+            assert task_of_checkpoint(found).labels == kept
+        else:
+            with pytest.raises(CheckpointError, match="may give a text several labels"):
+                task_of_checkpoint(found)
 
 
 def test_a_task_checkpoint_says_what_it_was_fine_tuned_for(tmp_path: Path) -> None:

@@ -214,6 +214,16 @@ def test_the_best_evaluation_is_kept_once_each_time_it_is_better(
     assert (loop.state.best_step, loop.state.best_score) == (30, 0.8)
 
 
+def test_weights_that_the_last_update_spoils_are_not_the_end_of_a_run(
+    make_job: MakeJob, recipe: Path, tmp_path: Path
+) -> None:
+    spoiling = ("optimizer.lr=1e38", "optimizer.name=adamw", "schedule.total_steps=1", "schedule.warmup_steps=0")
+    loop = make_loop(make_job(), tmp_path / "run", recipe, *spoiling)
+    with pytest.raises(DivergedError, match="step 1: what is scored after it is not finite"):
+        loop.run()
+    assert not list((tmp_path / "run").glob("step-*"))
+
+
 def test_an_evaluation_is_the_same_whenever_it_is_made(make_job: MakeJob) -> None:
     job = make_job()
     job.model.eval()

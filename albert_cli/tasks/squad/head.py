@@ -22,7 +22,7 @@ from albert_cli.data.batches import PackedBatch
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.encoder import Encoder, initialize
 from albert_cli.model.packing import PackedTokens, pack, put
-from albert_cli.tasks.base import evaluation_batches
+from albert_cli.tasks.base import check_finite, evaluation_batches
 from albert_cli.tasks.features import Int64
 from albert_cli.tasks.squad.answers import WindowSpans
 from albert_cli.tasks.squad.data import SpanSettings
@@ -175,6 +175,8 @@ def window_spans(model: nn.Module, features: SpanFeatures, device: torch.device)
             terms = torch.stack([start, end], dim=2).masked_fill(scores[..., None] < _NEVER / 2, -torch.inf)
             on_host = [t.cpu().numpy() for t in (first, last, terms, null)]
         firsts, lasts, *scored = on_host
+        for values in scored:
+            check_finite(values[values != -np.inf])  # which only says that there is no span
         yield index, WindowSpans(firsts, lasts, *(a.astype(np.float64) for a in scored))  # Apple's GPUs have no float64
 
 
