@@ -15,7 +15,7 @@ from albert_cli import config
 from albert_cli.errors import ConfigError
 
 ScaleName = Literal["smoke", "mini", "h200", "paper"]
-SCALES: Final[tuple[str, ...]] = get_args(ScaleName)
+SCALES: Final[tuple[ScaleName, ...]] = get_args(ScaleName)
 FOLDER: Final = "experiments/"
 
 Settings = dict[str, Any]
@@ -253,19 +253,10 @@ def load(name: str) -> Experiment:
     return parse(values, path.stem, config.first_comment(path))
 
 
-def validate(name: str) -> tuple[dict[str, Any], str]:
-    """Check an experiment's file, and each scale's base recipe with it; its values as they are, and as a sentence."""
-    experiment = load(name)
-    for scale in experiment.scales.values():
-        config.find_recipe(scale.base)
-    about = f"{experiment.title} ({experiment.source}): {len(experiment.variants)} variants"
-    return config.read_recipe(name), f"{about}, {len(experiment.claims)} claims, scales {', '.join(experiment.scales)}"
-
-
 def parse(values: Mapping[str, Any], name: str, about: str = "") -> Experiment:
     """An experiment from its values as TOML gives them; a scale that borrows has the other's changes below its own."""
     scales: Any = values.get("scales", {})
-    if isinstance(scales, Mapping):
+    if isinstance(scales, Mapping) and all(isinstance(own, Mapping) for own in scales.values()):
         borrowed = {}
         for key, own in scales.items():
             other = scales.get(str(own.get("borrow")), {})
