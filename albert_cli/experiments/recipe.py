@@ -208,7 +208,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Experiment:
-    """A whole recipe; see the module. `name` and `about` are those of its file."""
+    """A whole recipe; see the module. `name` and `about` are those of its file, and `asked` its name or path."""
 
     title: str
     source: str
@@ -221,6 +221,7 @@ class Experiment:
     speed_against: str | None = None
     name: str = ""
     about: str = ""
+    asked: str = ""
 
     @property
     def is_counted(self) -> bool:
@@ -243,6 +244,7 @@ def listing() -> tuple[dict[str, str], str]:
 
 def load(name: str) -> Experiment:
     """Read and check an experiment by name or file; raises `ConfigError` naming what is wrong."""
+    asked = name
     if not name.endswith(".toml"):
         name = name.removeprefix(FOLDER)
         if name not in names():
@@ -250,7 +252,7 @@ def load(name: str) -> Experiment:
             raise ConfigError(f"no experiment is called {name!r}", hint or f"experiments: {', '.join(names())}")
         name = FOLDER + name
     values, path = config.read_recipe(name), config.find_recipe(name)
-    return parse(values, path.stem, config.first_comment(path))
+    return dataclasses.replace(parse(values, path.stem, config.first_comment(path)), asked=asked)
 
 
 def parse(values: Mapping[str, Any], name: str, about: str = "") -> Experiment:

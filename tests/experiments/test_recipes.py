@@ -156,6 +156,14 @@ def test_a_plan_says_which_claims_its_seeds_can_decide_and_what_deciding_costs(t
     assert [claim["can_be_decided"] for claim in data["claims"]] == [True, False, False, False]
 
 
+def test_a_claim_about_one_metric_of_a_task_needs_its_files() -> None:
+    plan = make(recipe.load("overall"), Request("paper", Path("out"), seeds=2, dry_run=True))
+    claim = recipe.Claim("", "", "", (recipe.Condition("large.task_squad1_f1", "above", 0.5),))
+    assert not decision(plan, claim).why
+    plan.left_out["squad1"] = "no such file"
+    assert "--tasks" in decision(plan, claim).why
+
+
 # Between these lie the values of models that have learnt nothing, each variant with its own: they know at most how
 # frequent pieces and classes are.
 NOTHING = {

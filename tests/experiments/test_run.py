@@ -60,11 +60,12 @@ def verdicts(result: dict[str, Any]) -> list[str]:
     return [claim["verdict"] for claim in result["claims"]]
 
 
-def test_the_report_has_verdicts_both_tables_and_every_command(ran: tuple[Path, dict[str, Any]]) -> None:
+def test_the_report_has_verdicts_both_tables_and_every_command(ran: tuple[Path, dict[str, Any]], sharing: str) -> None:
     out, result = ran
     page = Path(result["report"]).read_text(encoding="utf-8")
     assert Path(result["report"]) == out / "sharing-smoke" / "report.html"
     assert "scale smoke" in page.split("</title>")[0]
+    assert f"albert reproduce {sharing} --scale smoke" in page
     assert "89.3/82.3" in page, "the paper's table"
     assert all(word in page for word in ("holds", "too noisy to tell", "shared attention", "albert pretrain"))
     assert page.count("albert pretrain") == page.count("albert probe") == 2
