@@ -77,10 +77,7 @@ def _other_text(plan: Plan) -> str:
 def reproduce(
     name: str, request: Request, invoke: Invoke, *, jobs: int | None = None, max_time: str | None = None
 ) -> tuple[dict[str, Any], str]:
-    """Run what is left of an experiment and write its report; return what `--json` prints, and the text.
-
-    Text that a stage could not read is refused before anything is run.
-    """
+    """Run what is left of an experiment and write its report; what `--json` prints, and the text."""
     import torch
 
     seconds, started = parse_duration(max_time, "--max-time") if max_time else None, time.monotonic()
