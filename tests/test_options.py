@@ -61,3 +61,9 @@ def test_a_lower_coverage_leaves_rare_characters_out(documents_file: Path, tmp_p
 
 def test_a_bare_vocabulary_leaves_the_length_at_the_paper_s(tiny_vocabulary: Path) -> None:
     assert store.read_json(tiny_vocabulary / "tokenizer_config.json")["model_max_length"] == 512
+
+
+def test_a_teacher_may_be_called_like_a_number(tiny_data: Path, tmp_path: Path) -> None:
+    call = ("pretrain", "mini/docs", "--data", tiny_data, "--out", tmp_path / "run", "--teacher", "2024")
+    shown = json.loads(albert(*call, "--show-config", "--json").out)
+    assert shown["distill"]["teacher"] == "2024"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import cycle
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import torch
@@ -35,7 +35,6 @@ from albert_cli.training.device import choose_device, place, resolve_auto, use_t
 from albert_cli.training.optimizers import make_optimizer
 from albert_cli.training.task_recipe import resolve
 
-WIDTHS: Final = {"transformers, padded to the longest": 0, f"transformers, padded to {GLUE_MAX}": GLUE_MAX}
 Labelled = tuple[PackedBatch, NDArray[Any]]
 
 
@@ -81,7 +80,8 @@ class _Bench:
             classifier_dropout_prob=settings.classifier_dropout,
         )
         examples = self.task.read(task.train_split, options.data)
-        features = encode(examples, vocabulary, min(self.recipe.data.max_seq_length, GLUE_MAX))
+        self.cut_to = min(self.recipe.data.max_seq_length, self.shape.max_position_embeddings)
+        features = encode(examples, vocabulary, self.cut_to)
         if features.labels is None:
             raise InputError(f"{self.task.title}: the training data have no labels")
         self.mean_length = float(features.lengths.mean())
@@ -104,7 +104,8 @@ class _Bench:
         losses = {"albert": harness.without_dropout(model, partial(own, first), precision)}
         if self.options.against == "transformers":
             twin = peer.twin(model)
-            for name, width in WIDTHS.items():
+            for name, width in (("the longest", 0), (self.cut_to, self.cut_to)):
+                name = f"transformers, padded to {name}"
                 loss = partial(self._peer_loss, twin, width)
                 in_turn = partial(next, map(loss, cycle(self.batches)))
                 variants[name] = harness.plain_step(twin, in_turn, precision)
@@ -123,7 +124,7 @@ class _Bench:
             "rounds": self.options.rounds,
             "tokens_a_step": compared["tokens"],
             "tokens_an_example": round(self.mean_length, 2),
-            "cut_to": GLUE_MAX,
+            "cut_to": self.cut_to,
             "variants": compared["variants"],
         }
 

@@ -74,19 +74,20 @@ def run(out: Path, wanted: Sequence[str], options: Options) -> Found:
     `out` that was measured under other conditions.
     """
     device = choose_device(options.device)
+    options = replace(options, device=device.type)
     names = [_named(part) for part in wanted]
     for size in SIZES:
         _model(size, options)  # raises where overrides or data are wrong
     conditions = {
         "device": harness.conditions(device, "")["device"],
         "versions": {"albert": __version__, "torch": torch.__version__},
-        **asdict(replace(options, device=device.type)),
+        **asdict(options),
         "overrides": list(options.overrides),
     }
     with store.lock(out):
         found: Found = {"conditions": conditions, "parts": {}} | harness.found_before(out / JSON, conditions)
         parts = found["parts"]
-        for name in names or [name for name in PARTS if parts.get(name, {"failed": ""}).get("failed") is not None]:
+        for name in names or [name for name in PARTS if not _is_good(parts.get(name))]:
             console.note(f"part {list(PARTS).index(name) + 1} of {len(PARTS)}: {name}")
             begin = time.monotonic()
             parts[name] = _attempted(partial(PARTS[name], options))
@@ -94,12 +95,17 @@ def run(out: Path, wanted: Sequence[str], options: Options) -> Found:
             found["parts"] = {part: parts[part] for part in PARTS if part in parts}
             store.write_json(out / JSON, found)
             store.write_text(out / MARKDOWN, text(found, console.markdown) + "\n")
-            if not parts[name].get("is_right", True):
+            if parts[name].get("is_right") is False:
                 raise AlbertError(f"{device}: does not compute what the CPU does; see {out / MARKDOWN}")
     failed = [f"{name} ({found['failed']})" for name, found in parts.items() if found.get("failed")]
     if failed:
         raise AlbertError(f"{out}: failed: {'; '.join(failed)}", "the same command measures these again")
     return found
+
+
+def _is_good(part: Found | None) -> bool:
+    """Whether a part was measured, did not fail, and computed what it should."""
+    return part is not None and "failed" not in part and part.get("is_right") is not False
 
 
 def _named(part: str) -> str:

@@ -31,7 +31,8 @@ from albert_cli.training.device import autocast, choose_device
 LENGTHS: Final = (512, 1024, 2048, 4096, 8192)
 PEERS: Final = ("longformer", "big bird")
 FORMS: Final = ("full", "window", "block", *PEERS)
-_WARM: Final = 256  # tokens of the pass that is not measured
+# Tokens of the pass that is not measured. On 704 or fewer Big Bird gives up its blocks, and for good: it attends fully.
+_WARM: Final = 768
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,9 @@ from typing import Any, Final
 from albert_cli import __version__, store
 from albert_cli.bench import harness
 from albert_cli.bench.speedup import buffer, cut_model, inference, training
+from albert_cli.config import suggestion
 from albert_cli.errors import ConfigError
+from albert_cli.model.config import PRESETS
 from albert_cli.report import page, plots
 from albert_cli.report.page import Figure, Grid, Key, Page, Paragraph, Section, Table
 from albert_cli.training.device import choose_device
@@ -33,6 +35,9 @@ def run(models: Sequence[str], out: Path, tokens: int, rounds: int, precision: s
     """
     if len(models) != 2:
         raise ConfigError(f"two models are compared, not {len(models)}", "such as albert-base bert-base")
+    for name in models:
+        if name not in PRESETS:
+            raise ConfigError(f"{name}: no preset", suggestion(name, PRESETS) or f"presets: {', '.join(PRESETS)}")
     device = choose_device(device_)
     most = tokens or (2048 if device.type == "cpu" else 65_536)
     conditions = {**harness.conditions(device, precision), "models": list(models), "rounds": rounds}

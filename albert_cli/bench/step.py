@@ -65,6 +65,8 @@ def run(name: str, works: Sequence[str], options: Options) -> dict[str, Any]:
     )  # fmt: skip
     found = {}
     for work in works:
+        if (GLUE_MAX if work == "glue" else int(work[1:])) > config.max_position_embeddings:
+            raise ConfigError(f"--work {work}: the model has {config.max_position_embeddings} positions", "choose less")
         torch.manual_seed(0)
         if work == "glue":
             variants, done = _glue(config, options, device)
@@ -80,8 +82,6 @@ def _pretraining(
     config: ModelConfig, length: int, options: Options, device: torch.device
 ) -> tuple[dict[str, Step], Round]:
     """Variants over one batch of full sequences with 15 % of the positions masked."""
-    if length > config.max_position_embeddings:
-        raise ConfigError(f"--work s{length}: the model has {config.max_position_embeddings} positions", "choose less")
     tokens = options.tokens or (1024 if device.type == "cpu" else 65_536)
     drawn = random_batch([length] * max(1, tokens // length), config.vocab_size)
     model = PretrainingModel(config).to(device).train()

@@ -62,9 +62,9 @@ def recipes_validate(file: Annotated[str, typer.Argument(metavar="FILE", help="A
     # verify, any other for pretraining.
     values = config.read_recipe(file)
     if "variants" in values:
-        from albert_cli.experiments import recipe
+        from albert_cli.experiments import stages
 
-        return console.emit(*recipe.validate(file))
+        return console.emit(*stages.validate(file))
     from albert_cli.evaluation.verify import VerifyRecipe
     from albert_cli.training.pretrain_recipe import PretrainRecipe
     from albert_cli.training.task_recipe import FinetuneRecipe

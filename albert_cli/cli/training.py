@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -45,7 +46,7 @@ def pretrain(
     from albert_cli.training import plan
     from albert_cli.training import pretrain as verb_module
 
-    flags = {"train.save_every": save_every, "train.keep": keep, "distill.teacher": teacher}
+    flags = {"train.save_every": save_every, "train.keep": keep, "distill.teacher": teacher and json.dumps(teacher)}
     settings = [*(overrides or []), *(f"{key}={value}" for key, value in flags.items() if value is not None)]
     if show_config:
         resolved = verb_module.show_config(recipe, data, settings)

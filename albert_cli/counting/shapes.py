@@ -76,7 +76,7 @@ def _split(name: str) -> tuple[str, dict[str, Any]]:
     if match is None or Path(name).exists():
         return name, {}
     changes: dict[str, Any] = {}
-    for part in match["changes"].split(","):
+    for part in re.split(r",(?![^\[]*\])", match["changes"]):  # not those within a list
         key, equals, _ = part.partition("=")
         if not equals:
             raise ConfigError(f"{name}: expected KEY=VALUE, not {part!r}", "for example albert-base:E=64,sharing=none")

@@ -107,7 +107,9 @@ def decision(plan: Plan, claim: Claim) -> Decision:
     stages = [(run, stage) for run in runs for stage in (run.pretrain, *(run.tasks.values() if tasks else ())) if stage]
     hours = sum(_row(plan, run, stage).hours for run, stage in stages)
     why = ""
-    if tasks & plan.left_out.keys() or (tasks and not any(run.tasks for run in plan.runs)):
+    if any(f"{task}_".startswith(f"{left}_") for task in tasks for left in plan.left_out) or (
+        tasks and not any(run.tasks for run in plan.runs)
+    ):
         why = "its tasks have no files here; --tasks names their folder"
     elif seeds < 2:
         why = "one seed gives no spread; --seeds 2 or more"

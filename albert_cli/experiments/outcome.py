@@ -54,7 +54,7 @@ class Outcome:
         """
         found: dict[str, dict[str, list[tuple[float, float]]]] = {}
         for row, cells in printed.rows.items():
-            variant = row if row in self.values else str(printed.ours)
+            variant = row if row in self.plan.experiment.variants else str(printed.ours)
             for column, cell in zip(printed.columns, cells, strict=True):
                 theirs = [float(number) for number in re.findall(r"\d+\.\d+", cell)]
                 metrics = PRINTED.get(column, ())
@@ -131,24 +131,26 @@ def _add_speedups(
 def _sampling(plan: Plan, variant: str, metrics: Mapping[str, Mapping[int, float]]) -> dict[str, float]:
     """The variance of one measurement: of shares of right answers among n examples p (1 - p) / n, and of seconds."""
     found: dict[str, float] = {}
-    tasks: list[float] = []
+    tasks: dict[str, list[float]] = {}
     for run in plan.runs:
         if run.variant != variant:
             continue
         found["seconds"] = max(found.get("seconds", 0.0), _seconds_variance(plan.directory(run.pretrain)))
         probed = plan.record(run.probe).numbers
         examples = {f"{kind}_accuracy": probed.get(count) for kind, count in _EXAMPLES.items()}
-        for name, stage in run.tasks.items():
-            of_splits = plan.record(stage).task.examples.items()
-            examples[f"task_{name}"] = next((n for split, n in of_splits if split != "train"), None)
+        results = {f"task_{name}": plan.record(stage).task for name, stage in run.tasks.items()}
+        for name, result in results.items():
+            scored = next((n for split, n in result.examples.items() if split != "train"), None)
+            examples |= {metric: scored for metric in metrics if f"{metric}_".startswith(f"{name}_")}  # F1 too
         for metric, count in examples.items():
             if count and run.seed in metrics.get(metric, {}):
                 share = min(1.0, max(0.0, metrics[metric][run.seed]))
                 found[metric] = max(found.get(metric, 0.0), share * (1 - share) / count)
-        tasks = [found[f"task_{name}"] for name in run.tasks if f"task_{name}" in found]
-    if tasks:
-        found["tasks_mean"] = found["tasks_above_majority"] = sum(tasks) / len(tasks) ** 2
-    return found
+        tasks = {
+            "tasks_mean": [found[name] for name in results if name in found],
+            "tasks_above_majority": [found[n] for n, r in results.items() if n in found and r.majority is not None],
+        }
+    return found | {metric: sum(each) / len(each) ** 2 for metric, each in tasks.items() if each}
 
 
 def _seconds_variance(directory: Path) -> float:

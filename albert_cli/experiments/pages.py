@@ -199,7 +199,7 @@ def _tables(found: Outcome) -> list[Block]:
     plan, heads, counted = found.plan, columns(found), found.plan.experiment.is_counted
     rows: list[list[Text]] = []
     for name in plan.variants:
-        seeds = len(found.by_seed(name, next(iter(heads), "")))
+        seeds = max((len(found.by_seed(name, metric)) for metric in heads), default=0)  # an ensemble has tasks alone
         title = plan.title(name) + (f" ({found.diverged[name]} diverged)" if name in found.diverged else "")
         count = "" if counted else f"{seeds}\N{NO-BREAK SPACE}seed{'s' * (seeds != 1)}"
         row: list[Text] = [(title, Span(count))]
@@ -292,7 +292,7 @@ def _against_parameters(found: Outcome, colours: Mapping[str, int]) -> list[Figu
 def _commands(found: Outcome) -> list[Block]:
     """What was run for each number, with the time that it took here."""
     plan, request = found.plan, found.plan.request
-    words = ["albert", "reproduce", plan.experiment.name, "--scale", request.scale, "--out", str(request.out)]
+    words = ["albert", "reproduce", plan.experiment.asked, "--scale", request.scale, "--out", str(request.out)]
     for option, values in (("--text", request.text), ("--extra-text", request.extra_text), ("-s", request.changes)):
         words += [word for value in values for word in (option, value)]
     for option, given in (("--data", request.data), ("--tasks", request.tasks), ("--seeds", request.seeds)):

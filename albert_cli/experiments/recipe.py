@@ -15,7 +15,7 @@ from albert_cli import config
 from albert_cli.errors import ConfigError
 
 ScaleName = Literal["smoke", "mini", "h200", "paper"]
-SCALES: Final[tuple[str, ...]] = get_args(ScaleName)
+SCALES: Final[tuple[ScaleName, ...]] = get_args(ScaleName)
 FOLDER: Final = "experiments/"
 
 Settings = dict[str, Any]
@@ -208,7 +208,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Experiment:
-    """A whole recipe; see the module. `name` and `about` are those of its file."""
+    """A whole recipe; see the module. `name` and `about` are those of its file, and `asked` its name or path."""
 
     title: str
     source: str
@@ -221,6 +221,7 @@ class Experiment:
     speed_against: str | None = None
     name: str = ""
     about: str = ""
+    asked: str = ""
 
     @property
     def is_counted(self) -> bool:
@@ -243,6 +244,7 @@ def listing() -> tuple[dict[str, str], str]:
 
 def load(name: str) -> Experiment:
     """Read and check an experiment by name or file; raises `ConfigError` naming what is wrong."""
+    asked = name
     if not name.endswith(".toml"):
         name = name.removeprefix(FOLDER)
         if name not in names():
@@ -250,22 +252,13 @@ def load(name: str) -> Experiment:
             raise ConfigError(f"no experiment is called {name!r}", hint or f"experiments: {', '.join(names())}")
         name = FOLDER + name
     values, path = config.read_recipe(name), config.find_recipe(name)
-    return parse(values, path.stem, config.first_comment(path))
-
-
-def validate(name: str) -> tuple[dict[str, Any], str]:
-    """Check an experiment's file, and each scale's base recipe with it; its values as they are, and as a sentence."""
-    experiment = load(name)
-    for scale in experiment.scales.values():
-        config.find_recipe(scale.base)
-    about = f"{experiment.title} ({experiment.source}): {len(experiment.variants)} variants"
-    return config.read_recipe(name), f"{about}, {len(experiment.claims)} claims, scales {', '.join(experiment.scales)}"
+    return dataclasses.replace(parse(values, path.stem, config.first_comment(path)), asked=asked)
 
 
 def parse(values: Mapping[str, Any], name: str, about: str = "") -> Experiment:
     """An experiment from its values as TOML gives them; a scale that borrows has the other's changes below its own."""
     scales: Any = values.get("scales", {})
-    if isinstance(scales, Mapping):
+    if isinstance(scales, Mapping) and all(isinstance(own, Mapping) for own in scales.values()):
         borrowed = {}
         for key, own in scales.items():
             other = scales.get(str(own.get("borrow")), {})

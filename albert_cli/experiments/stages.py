@@ -6,6 +6,7 @@ import dataclasses
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from albert_cli import config
@@ -14,11 +15,20 @@ from albert_cli.data.pairs import PairSettings
 from albert_cli.errors import ConfigError
 from albert_cli.experiments import inputs
 from albert_cli.experiments.plan import OUT, Cost, EqualTime, Plan, Request, Run
-from albert_cli.experiments.recipe import Experiment, Scale, Settings
+from albert_cli.experiments.recipe import SCALES, Experiment, Scale, Settings, load
 from albert_cli.training.pretrain_recipe import PretrainRecipe
 from albert_cli.training.task_recipe import FinetuneRecipe
 
 _ROUNDS = 15  # timed steps of a variant that is to train as long as another
+
+
+def validate(name: str) -> tuple[dict[str, Any], str]:
+    """Check an experiment's file with every recipe that it makes; its values as they are, and as a sentence."""
+    experiment = load(name)
+    for scale in SCALES:
+        make(experiment, Request(scale, Path(), dry_run=True))
+    about = f"{experiment.title} ({experiment.source}): {len(experiment.variants)} variants"
+    return config.read_recipe(name), f"{about}, {len(experiment.claims)} claims, scales {', '.join(experiment.scales)}"
 
 
 def make(experiment: Experiment, request: Request) -> Plan:
@@ -85,6 +95,8 @@ class _Builder:
             needs = (*needs, teacher)
             others["distill"] = {"teacher": str(plan.directory(teacher))}
         recipe = self._validated(name, values)
+        if recipe.train.seed != seed:
+            raise ConfigError("-s train.seed: every run of a variant has another seed", "--seeds N says how many")
         facts["recipe"] = config.as_dict(recipe)  # without what it starts from, which says where the files lie
         changes = _options(config.read_recipe(base), config.merge(values, others))
         argv = ["pretrain", base, "--data", directory, "--out", OUT, *changes, *self._ranks()]
@@ -142,13 +154,14 @@ class _Builder:
         base, values = self._before_steps(name)
         schedule = values.get("schedule", {})
         steps = schedule.get("total_steps", PretrainRecipe().schedule.total_steps) * scale.step_share
-        if other is not None:
-            steps = self._as_long(name, other, seed).steps
         own = {"total_steps": max(2, round(steps))}
         if decay := schedule.get("decay_steps"):
             own["decay_steps"] = max(2, round(decay * scale.step_share))
         values = config.merge(values, {"train": {"seed": seed}, "schedule": own})
-        return base, config.override(values, self.plan.request.changes)
+        values = config.override(values, self.plan.request.changes)
+        if other is not None:  # whatever its own steps, or those that were asked for, are
+            values = config.merge(values, {"schedule": {"total_steps": self._as_long(name, other, seed).steps}})
+        return base, values
 
     def _before_steps(self, name: str) -> tuple[str, Settings]:
         """The same before seed and steps are known."""
@@ -166,7 +179,8 @@ class _Builder:
         """In how many steps a variant takes as long as another's whole run."""
         theirs = self.run(other, seed).recipe
         assert theirs is not None
-        recipe = self._with_vocabulary(self._validated(name, self._before_steps(name)[1]))
+        values = config.override(self._before_steps(name)[1], self.plan.request.changes)
+        recipe = self._with_vocabulary(self._validated(name, values))
         flops = [pretraining_cost(r).flops / r.schedule.total_steps for r in (recipe, theirs)]
         steps = theirs.schedule.total_steps
         seconds = [self._seconds_a_step(one) for one in (name, other)]

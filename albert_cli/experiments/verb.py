@@ -77,10 +77,7 @@ def _other_text(plan: Plan) -> str:
 def reproduce(
     name: str, request: Request, invoke: Invoke, *, jobs: int | None = None, max_time: str | None = None
 ) -> tuple[dict[str, Any], str]:
-    """Run what is left of an experiment and write its report; return what `--json` prints, and the text.
-
-    Text that a stage could not read is refused before anything is run.
-    """
+    """Run what is left of an experiment and write its report; what `--json` prints, and the text."""
     import torch
 
     seconds, started = parse_duration(max_time, "--max-time") if max_time else None, time.monotonic()
@@ -94,11 +91,19 @@ def reproduce(
         if why := decision(plan, claim).why:
             console.warn(f"this run cannot decide: {claim.says} {why}")
     places = jobs if jobs is not None else max(1, gpus // request.nproc)
+
+    def carried_out(plan: Plan) -> int:
+        return run_plan(plan, invoke, places, gpus, seconds and max(0.0, seconds - (time.monotonic() - started)))
+
     with store.lock(request.out):
+        done = 0
         # One at a time, with the cores or the GPU that a run has: what stood beside it would be measured too.
-        done = sum(run_plan(part, invoke, places, gpus, seconds) for part in plan.unmeasured)
+        for part in plan.unmeasured:
+            done += carried_out(part)
+            if pool.is_stopping():  # while the last stage of this part ended well
+                raise _stopped(plan)
         plan = make(plan.experiment, request)
-        done += run_plan(plan, invoke, places, gpus, seconds)
+        done += carried_out(plan)
         found = outcome.read(plan)
         written = pages.write(found)
     result = found.to_json() | {"report": str(written), "stages": len(plan.stages), "stages_done_now": done}
@@ -136,13 +141,17 @@ def run_plan(plan: Plan, invoke: Invoke, jobs: int = 1, gpus: int = 0, max_time:
     One at a time in this process, or `jobs` of them side by side as processes of their own, as are those that start
     ranks. Raises `Interrupted` when it was asked to stop or its time is up, and `StageError` for a stage that failed.
     """
+    import torch
+
     left = plan.left
     total, ranks = len(plan.stages), plan.request.nproc
     ended = total - len(left)
     if ended:
         console.note(f"{ended} of {total} stages were finished before")
     here = jobs == 1 and ranks == 1
-    threads = int(os.environ.get("OMP_NUM_THREADS", max(1, machine.cores() // (jobs * ranks))))
+    # What OMP_NUM_THREADS says, which may be a list, torch has read.
+    given = "OMP_NUM_THREADS" in os.environ
+    threads = torch.get_num_threads() if given else max(1, machine.cores() // (jobs * ranks))
     places = pool.Places(jobs, threads, gpus, ranks, fresh=True, here=here)
 
     def keep(job: pool.Job[_Ended], outcome: _Ended | BaseException) -> None:
@@ -162,8 +171,12 @@ def run_plan(plan: Plan, invoke: Invoke, jobs: int = 1, gpus: int = 0, max_time:
         pool.run(stages, places, keep, max_time)
     except Interrupted:
         if plan.left:
-            raise Interrupted(f"{plan.request.out}: stopped", "run the same command again to resume") from None
+            raise _stopped(plan) from None
     return len(left)
+
+
+def _stopped(plan: Plan) -> Interrupted:
+    return Interrupted(f"{plan.request.out}: stopped", "run the same command again to resume")
 
 
 def _carry_out(invoke: Invoke, argv: Sequence[str], title: str, directory: Path, needs: Sequence[Path]) -> _Ended:

@@ -196,6 +196,17 @@ def test_a_wrong_gradient_ends_everything(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert "does not compute what the CPU does" in said
     assert list(json.loads((tmp_path / "bench.json").read_text())["parts"]) == ["correctness"]
     assert "| NO |" in (tmp_path / "bench.md").read_text()
+    again = json.loads((tmp_path / "bench.json").read_text())
+    albert("bench", "gpu", "--out", tmp_path, *TINY, expect=1)
+    assert list(json.loads((tmp_path / "bench.json").read_text())["parts"]) == list(again["parts"]), "still"
+
+
+def test_the_device_that_is_chosen_decides(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What is compiled depends on it."""
+    monkeypatch.setattr(gpu, "PARTS", {"seen": lambda options: {"device": options.device}})
+    monkeypatch.setattr(gpu, "choose_device", lambda name: torch.device("cpu"))
+    found = gpu.run(tmp_path, [], gpu.Options(device="auto"))
+    assert found["parts"]["seen"]["device"] == "cpu"
 
 
 def _wrong_once_padded(right: Any) -> Any:

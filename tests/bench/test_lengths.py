@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
+from transformers import BigBirdModel
 
 from albert_cli.bench import lengths
+from albert_cli.counting import shapes
 from tests.command import albert
 
 
@@ -31,6 +34,15 @@ def test_a_failure_leaves_its_place_empty_and_the_others_stand() -> None:
     said = lengths.text({**common, "attention_window": 8, "attention_block": 8, "forms": forms})
     assert "–" in said and "window: never faster than full (0.5x at 512)" in said
     assert "block: faster than full attention from 512 tokens on (2.0x at 512)" in said
+
+
+def test_big_bird_is_measured_with_its_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pass on few tokens makes it attend fully from then on."""
+    given_up = []
+    monkeypatch.setattr(BigBirdModel, "set_attention_type", lambda self, kind: given_up.append(kind))
+    config = replace(shapes.find("mini/docs").config, max_position_embeddings=1024, num_hidden_layers=1)
+    lengths._measured(config, "big bird", 1024, lengths.Options(device="cpu"), 1)
+    assert not given_up
 
 
 @pytest.mark.parametrize("form", ["sparse", ""])

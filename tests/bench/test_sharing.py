@@ -46,3 +46,9 @@ def test_the_largest_batch_is_found_by_trying(most: int, guess: int) -> None:
 
     found = memory.largest(fits, guess)
     assert most - max(0, most // 16) <= found <= most and len(tried) < 20
+
+
+def test_what_is_no_preset_is_refused(tmp_path: Path) -> None:
+    assert (
+        "mini/docs: no preset" in albert("bench", "sharing", "albert-base", "mini/docs", "-o", tmp_path, expect=2).err
+    )

@@ -67,6 +67,7 @@ def test_variants_alternate_after_two_calls_that_do_not_count() -> None:
     ("arguments", "said"),
     [
         (["--work", "s64"], "s128, s512, glue"),
+        (["albert-base:max_position_embeddings=64", "--work", "glue"], "--work glue: the model has 64 positions"),
         (["nonsense"], "neither a preset"),
         (["--rounds", "0"], "rounds"),
         (["--tokens", "-5"], "tokens"),

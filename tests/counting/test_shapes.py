@@ -38,6 +38,9 @@ def test_the_second_release_may_be_named() -> None:
 
 def test_values_are_changed_by_symbol_and_by_name() -> None:
     assert find("albert-base:E=64,sharing=none").config == replace(BASE, embedding_size=64, sharing="none")
+    assert find("albert-base:group_sizes=[2,10],A=8").config == replace(
+        BASE, group_sizes=(2, 10), num_attention_heads=8
+    )
     assert find("albert-base:embedding_size=64").config == replace(BASE, embedding_size=64)
     assert find("albert-base:hidden_dropout_prob=0.1").config == replace(BASE, hidden_dropout_prob=0.1)
     every = find("albert-base:V=100,E=16,H=32,L=4,A=2,F=48,G=2").config

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -74,6 +75,21 @@ def test_the_gap_to_the_paper_s_own_figures_is_none(name: str, tmp_path: Path) -
         assert pages.gap(beside["RoBERTa-large"]["RTE"]) == "89.2 (+2.6)" and beside.keys() == rows.keys()
 
 
+def test_the_seeds_of_an_ensemble_are_those_of_its_tasks(tmp_path: Path) -> None:
+    plan = make(recipe.load("glue"), Request("paper", tmp_path, dry_run=True))
+    seeds = {0: 0.8, 1: 0.8}
+    values = {name: {"mlm_accuracy": {0: 0.5}} for name in plan.variants} | {"ensemble": {"task_rte": seeds}}
+    page = pages.write(outcome.Outcome(plan, values, {}, {}, {"rte": "RTE"}, {}, [])).read_text(encoding="utf-8")
+    assert "2\N{NO-BREAK SPACE}seeds" in page and "0\N{NO-BREAK SPACE}seeds" not in page
+
+
+def test_a_variant_that_was_not_run_is_not_compared_as_another() -> None:
+    plan = make(recipe.load("glue"), Request("paper", Path("out"), dry_run=True))
+    found = outcome.Outcome(plan, {"m15": {"task_rte": {0: 0.8}}}, {}, {}, {}, {}, [])
+    assert {"m15", "RoBERTa-large"} <= found.beside(plan.experiment.tables[0]).keys() and "m1" in plan.variants
+    assert "m1" not in found.beside(plan.experiment.tables[0])
+
+
 PARAMETERS = [
     (name, table)
     for name in recipe.names()
@@ -112,6 +128,22 @@ def test_seconds_are_no_more_exact_than_their_clock_and_pace(tmp_path: Path) -> 
     assert decided(0.1, (0.1,)) == [NOISY, NOISY], "the clock"
     assert decided(100.0, (25.0, 25.1, 24.9, 25.0)) == [HOLDS, HOLDS]
     assert decided(100.0, (5.0, 60.0, 30.0, 5.0)) == [NOISY, NOISY], "a pace that tells nothing"
+
+
+@pytest.mark.parametrize(("value", "bound"), [("task_squad1_f1", 0.88), ("tasks_above_majority", 0.37)])
+def test_seeds_that_agree_on_few_examples_of_a_task_decide_nothing(value: str, bound: float, tmp_path: Path) -> None:
+    claim = recipe.Claim("", "", "", (recipe.Condition(f"large.{value}", "above", bound),))
+    experiment = dataclasses.replace(recipe.load("overall"), claims=(claim,))
+    plan = make(experiment, Request("paper", tmp_path, seeds=2, dry_run=True))
+    (tmp_path / "stages").mkdir()
+    for examples, verdict in ((100, NOISY), (100_000, HOLDS)):
+        for run in plan.runs:
+            for task, stage in run.tasks.items():
+                scores = {name: [0.9] for name in published_metrics(task)}
+                result = {"all_scores": scores, "examples": {"train": 10**9, "dev": examples}}
+                known = {"majority": 0.5, "median": 0.9} if task == "sst2" else {"median": 0.9}
+                store.write_json(plan.result(stage), {"result": result | known})
+        assert outcome.read(plan).claims[0].verdict == verdict
 
 
 def test_speedups_carry_the_spread_of_both_runs(tmp_path: Path) -> None:

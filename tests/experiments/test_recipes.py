@@ -110,6 +110,24 @@ def test_a_plan_counts_what_others_start_from() -> None:
     assert data["total"]["flops"] == pretraining + sum(t["flops"] for t in data["fine_tunings"])
 
 
+def test_seeds_are_not_made_one_by_a_change() -> None:
+    """Their spread would be nothing, and every claim decided."""
+    with pytest.raises(ConfigError, match="another seed"):
+        make(recipe.load("sentence-loss"), Request("mini", Path("out"), changes=("train.seed=3",), dry_run=True))
+
+
+def test_changes_leave_equal_time_equal() -> None:
+    def steps(*changes: str) -> dict[str, int]:
+        plan = make(recipe.load("equal-time"), Request("mini", Path("out"), changes=changes, dry_run=True))
+        assert plan.equal_time["bert-large"].seconds is None
+        return {run.variant: run.recipe.schedule.total_steps for run in plan.runs if run.recipe}
+
+    usual, more = steps(), steps("schedule.total_steps=5000")
+    assert more["xxlarge"] == 5000
+    assert more["bert-large"] / 5000 == pytest.approx(usual["bert-large"] / usual["xxlarge"], rel=0.01)
+    assert steps("train.batch_size=1") == usual, "of both"
+
+
 def test_a_plan_says_which_claims_its_seeds_can_decide_and_what_deciding_costs(tmp_path: Path) -> None:
     def decided(seeds: int, tasks: Path | None = None, dry: bool = True) -> dict[str, Decision]:
         request = Request("paper", Path("out"), tasks=tasks, seeds=seeds, dry_run=dry)
@@ -136,6 +154,14 @@ def test_a_plan_says_which_claims_its_seeds_can_decide_and_what_deciding_costs(t
     compared = ("large", "xxlarge", "bert-large")  # whose speed the others are measured by
     assert faster["device_hours_to_decide"] == pytest.approx(2 * sum(hours[name] for name in compared))
     assert [claim["can_be_decided"] for claim in data["claims"]] == [True, False, False, False]
+
+
+def test_a_claim_about_one_metric_of_a_task_needs_its_files() -> None:
+    plan = make(recipe.load("overall"), Request("paper", Path("out"), seeds=2, dry_run=True))
+    claim = recipe.Claim("", "", "", (recipe.Condition("large.task_squad1_f1", "above", 0.5),))
+    assert not decision(plan, claim).why
+    plan.left_out["squad1"] = "no such file"
+    assert "--tasks" in decision(plan, claim).why
 
 
 # Between these lie the values of models that have learnt nothing, each variant with its own: they know at most how
@@ -213,6 +239,16 @@ def test_a_recipe_lacks_nothing(missing: str) -> None:
     del values[missing]
     with pytest.raises(ConfigError, match=missing):
         recipe.parse(values, "mine")
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [("variants.all.mini.model.hiden_size = 8", "hiden_size"), ("scales.mini = 3", "scales.mini")],
+)
+def test_validate_reads_the_recipe_of_every_variant(lines: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(f'extends = "experiments/sharing"\n{lines}\n')
+    assert said in albert("recipes", "validate", path, expect=2).err
 
 
 def test_no_variant_starts_from_itself(tmp_path: Path) -> None:

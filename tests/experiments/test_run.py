@@ -18,10 +18,10 @@ from typing import Any
 
 import pytest
 
-from albert_cli import store
+from albert_cli import pool, store
 from albert_cli.cli.app import invoke
 from albert_cli.errors import BusyError, Interrupted
-from albert_cli.experiments import outcome, pages, recipe
+from albert_cli.experiments import outcome, pages, recipe, verb
 from albert_cli.experiments.plan import Plan, Request
 from albert_cli.experiments.probe import behaviour
 from albert_cli.experiments.stages import make
@@ -61,11 +61,12 @@ def verdicts(result: dict[str, Any]) -> list[str]:
     return [claim["verdict"] for claim in result["claims"]]
 
 
-def test_the_report_has_verdicts_both_tables_and_every_command(ran: tuple[Path, dict[str, Any]]) -> None:
+def test_the_report_has_verdicts_both_tables_and_every_command(ran: tuple[Path, dict[str, Any]], sharing: str) -> None:
     out, result = ran
     page = Path(result["report"]).read_text(encoding="utf-8")
     assert Path(result["report"]) == out / "sharing-smoke" / "report.html"
     assert "scale smoke" in page.split("</title>")[0]
+    assert f"albert reproduce {sharing} --scale smoke" in page
     assert "89.3/82.3" in page, "the paper's table"
     assert all(word in page for word in ("holds", "too noisy to tell", "shared attention", "albert pretrain"))
     assert page.count("albert pretrain") == page.count("albert probe") == 2
@@ -311,6 +312,40 @@ def test_time_that_is_up_while_a_stage_ends_well_is_not_forgotten(tmp_path: Path
     with pytest.raises(Interrupted):
         run_plan(plan, stage, max_time=2.0)
     assert len(asked) == len(list((tmp_path / "out" / "stages").glob("*.json"))) == 1
+
+
+def test_a_stop_while_speeds_are_measured_ends_the_run(tmp_path: Path, tiny_data: Path) -> None:
+    begun = []
+
+    def stage(arguments: Sequence[str]) -> tuple[int, str]:
+        begun.append(arguments[0])
+        os.kill(os.getpid(), signal.SIGTERM)  # which the stage takes for its own, and ends well
+        return 0, '{"recipe_step": {"seconds": 1.0}}'
+
+    request = Request("smoke", tmp_path / "out", data=tiny_data, device="cpu")
+    with pytest.raises(Interrupted, match="stopped"):
+        verb.reproduce("equal-time", request, stage)
+    assert begun == ["bench"]
+
+
+def test_the_time_is_that_of_all_parts(tmp_path: Path, tiny_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = []
+
+    def part(plan: Plan, invoke: object, places: int, gpus: int, max_time: float) -> int:
+        given.append(max_time)
+        time.sleep(0.01)
+        return 0
+
+    monkeypatch.setattr(verb, "run_plan", part)
+    monkeypatch.setattr(pool, "is_stopping", lambda: False)
+    request = Request("smoke", tmp_path / "out", data=tiny_data, device="cpu")
+    verb.reproduce("equal-time", request, invoke, max_time="1h")
+    assert len(given) == 3 and 3600 > given[0] > given[1] > given[2]
+
+
+def test_a_list_of_thread_counts_is_what_torch_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "2,1")
+    assert verdicts(reproduce("sizes", tmp_path / "out"))
 
 
 def test_time_is_up(tmp_path: Path, tiny_data: Path) -> None:
