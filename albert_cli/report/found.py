@@ -237,7 +237,7 @@ def _read_evaluations(paths: Sequence[Path], checkpoints: Mapping[str, str]) -> 
     runs = {
         path: record
         for path, record in records.items()
-        if record.kind in ("run", "ensemble") and not any(above in evals for above in path.parents)
+        if record.kind == "ensemble" or (record.kind == "run" and not any(above in evals for above in path.parents))
     }
     found = []
     for path, record in (evals | runs).items():

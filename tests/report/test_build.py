@@ -66,8 +66,9 @@ def test_an_ensemble_stands_beside_its_members_and_not_beside_published_scores(t
     write_eval(tmp_path / "w" / "alone", [0.61, 0.63], checkpoint="abc", initial="pretrained")
     write_eval(tmp_path / "w" / "random", [0.51, 0.53], checkpoint="random")
     together = {"kind": "ensemble", "task": "rte", "metric": "accuracy", "score": 0.657, "chosen": ["a", "b"]}
-    (tmp_path / "w" / "together").mkdir()
-    store.write_json(tmp_path / "w" / "together" / "results.json", together)
+    there = tmp_path / "w" / "alone" / "together"  # below an evaluation, of which it is no part
+    there.mkdir()
+    store.write_json(there / "results.json", together)
     said = build([tmp_path / "w"], tmp_path / "report.html", markdown=tmp_path / "report.md")
     assert said.models == ["checkpoint abc", "ensemble of 2", "random weights"]
     lines = (tmp_path / "report.md").read_text().splitlines()
