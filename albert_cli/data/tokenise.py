@@ -201,9 +201,19 @@ def stamps_of(task: ShardTask) -> list[list[int]]:
     return [list(stamp(part.source.path)) for part in task.parts if part.source.path is not None]
 
 
-def remember(task: ShardTask, stamps: list[list[int]]) -> None:
-    """Note what the files looked like; a hint that saves reading them again, and no part of the artefact."""
-    store.write_json(task.directory / _SEEN, {"stamps": stamps})
+def remember(task: ShardTask, stamps: list[list[int]], kept: str = "") -> None:
+    """Note what the files looked like, and the hash of which documents a merge has kept.
+
+    Hints that save reading the text again, and no part of the artefact.
+    """
+    store.write_json(task.directory / _SEEN, {"stamps": stamps, "kept": kept})
+
+
+def kept_by_merge(task: ShardTask) -> str:
+    """The hash of which documents a merge has kept; "" where that is not known."""
+    with suppress(CheckpointError):
+        return str(store.read_json(task.directory / _SEEN).get("kept", ""))
+    return ""
 
 
 def is_same_text(task: ShardTask, sha256: str) -> bool:
@@ -213,7 +223,7 @@ def is_same_text(task: ShardTask, sha256: str) -> bool:
         if len(stamps) == len(task.parts) and store.read_json(seen).get("stamps") == stamps:
             return True
     if (found := task.sha256()) == sha256:
-        remember(task, stamps)
+        remember(task, stamps, kept_by_merge(task))
     return found in (sha256, None)
 
 

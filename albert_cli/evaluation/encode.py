@@ -19,7 +19,7 @@ from albert_cli.errors import CheckpointError, ConfigError
 from albert_cli.evaluation.predict import read_chunks, write_answers
 from albert_cli.model import hub
 from albert_cli.model.heads import BareEncoder, EncoderStates
-from albert_cli.tasks.base import evaluation_batches
+from albert_cli.tasks.base import check_finite, evaluation_batches
 from albert_cli.tasks.classification import Example, encode, text_example
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.device import choose_device
@@ -63,6 +63,7 @@ class TextEncoder:
         for index, _, tokens in evaluation_batches(features, self.device):
             lengths = torch.from_numpy(features.lengths[index])
             found[index] = self._pool(self.model(tokens), lengths).float().cpu().numpy()
+        check_finite(found)
         return found
 
     def _pool(self, states: EncoderStates, lengths: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from albert_cli.errors import InputError
 from albert_cli.model import hub
 from albert_cli.model.heads import MaskedLanguageModel
 from albert_cli.model.packing import pack
+from albert_cli.tasks.base import check_finite
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.device import choose_device
 
@@ -56,6 +57,7 @@ class MaskFiller:
         none, offsets = np.zeros(0, np.int32), np.array([0, len(ids)], np.int32)
         batch = PackedBatch(ids, np.zeros_like(ids), positions, offsets, masked, none, none)
         probabilities = self.model(pack(batch, self.device, masked)).float().softmax(-1)
+        check_finite(probabilities.cpu().numpy())
         best = probabilities.topk(min(top, probabilities.shape[-1]))
         v = self.vocabulary
         return [

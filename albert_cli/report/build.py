@@ -71,7 +71,7 @@ def _page(found: Found) -> Page:
     counts = {
         "data set": len(found.data),
         "pretraining run": len(runs),
-        "task": len({e.task for e in evaluations}),
+        "task": len({e.question for e in evaluations}),
         "fine-tuned model": sum(len(e.scores) for e in evaluations),
     }
     lead = ", ".join(f"{n} {what}{'s' if n != 1 else ''}" for what, n in counts.items() if n)
@@ -95,11 +95,16 @@ def _distinct(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
 
     A directory that is named after its task says nothing, so that the one above it names all tasks of a suite.
     """
-    times = Counter((e.task, e.model, e.part) for e in evaluations)
-    same = [e for e in evaluations if times[e.task, e.model, e.part] > 1]
+    times = Counter(key for e in evaluations for key in _of_a_place(e))
+    same = [e for e in evaluations if any(times[key] > 1 for key in _of_a_place(e))]
     places = {e.path: e.path.parent if e.path.name == e.task else e.path for e in same}
     names = short_names(list(dict.fromkeys(places.values())))
     return [replace(e, model=f"{e.model} ({names[places[e.path]]})") if e.path in places else e for e in evaluations]
+
+
+def _of_a_place(e: Evaluation) -> list[tuple[object, ...]]:
+    """What no two evaluations may share: tables have room for one by part, drawings by number of examples."""
+    return [(e.question, e.model, "part", e.part), (e.question, e.model, "labelled", e.labelled)]
 
 
 def _series(found: Found) -> dict[str, int]:

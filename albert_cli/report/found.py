@@ -66,6 +66,11 @@ class Evaluation:
         return self.record.title or (known.title if known else self.task)
 
     @property
+    def question(self) -> tuple[str, ...]:
+        """What two evaluations of one task share: tables of one's own have a name in common, and perhaps a title."""
+        return (self.task, self.title, *(sorted(self.record.labels) if self.task not in TASKS else ()))
+
+    @property
     def scores(self) -> Mapping[str, float]:
         """By seed, 0..1."""
         return self.record.by_seed
@@ -96,7 +101,8 @@ class Evaluation:
     @property
     def part(self) -> int:
         """How many of the training examples a run learnt from, drawn by its seed; 0 where it was all of them."""
-        return self.record.train_examples
+        wanted = self.record.train_examples
+        return wanted if wanted <= self.record.examples.get("train", wanted) else 0  # there were not as many
 
     @property
     def labelled(self) -> int:
@@ -231,7 +237,7 @@ def _read_evaluations(paths: Sequence[Path], checkpoints: Mapping[str, str]) -> 
     runs = {
         path: record
         for path, record in records.items()
-        if record.kind in ("run", "ensemble") and not any(above in evals for above in path.parents)
+        if record.kind == "ensemble" or (record.kind == "run" and not any(above in evals for above in path.parents))
     }
     found = []
     for path, record in (evals | runs).items():

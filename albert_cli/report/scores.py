@@ -35,8 +35,9 @@ def models(evaluations: Group) -> list[str]:
 def by_task(evaluations: Group) -> list[Group]:
     """The evaluations of each task, controls last; of parts of its training examples only those of the largest."""
     groups: list[Group] = []
-    for task in dict.fromkeys(e.task for e in evaluations):
-        group = sorted((e for e in evaluations if e.task == task), key=lambda e: (-(e.part or math.inf), e.control))
+    for question in dict.fromkeys(e.question for e in evaluations):
+        same = (e for e in evaluations if e.question == question)
+        group = sorted(same, key=lambda e: (-(e.part or math.inf), e.control))
         groups.append([e for e in group if e.part == group[0].part])
     return groups
 
@@ -62,8 +63,8 @@ def section(evaluations: Group, series: Series) -> list[Block]:
     """Tasks by models with the median, whether the seeds are apart, every seed as a dot, and the protocol."""
     groups = by_task(evaluations)
     rings = " A ring is a seed that collapsed." if any(e.record.seeds_collapsed for e in evaluations) else ""
-    tasks = [group[0].task for group in groups]
-    everything = sorted(evaluations, key=lambda e: (tasks.index(e.task), -(e.part or math.inf), e.control))
+    questions = [group[0].question for group in groups]
+    everything = sorted(evaluations, key=lambda e: (questions.index(e.question), -(e.part or math.inf), e.control))
     return [
         _task_table(groups, models(evaluations)),
         *_published(groups),
@@ -227,7 +228,7 @@ _ByCount = dict[float, list[float]]  # every seed's score, by the number of labe
 def by_labels(evaluations: Group, series: Series) -> list[Block]:
     """A drawing and a table for each task that was learnt from several numbers of examples; empty where none was."""
     known = sorted((e for e in evaluations if e.labelled), key=lambda e: e.control)
-    groups = [[e for e in known if e.task == task] for task in dict.fromkeys(e.task for e in known)]
+    groups = [[e for e in known if e.question == one] for one in dict.fromkeys(e.question for e in known)]
     groups = [g for g in groups if any(e.part for e in g) and len({e.labelled for e in g}) > 1]
     text = "A dot is a seed, each with its own part of the training examples; a line joins the medians."
     blocks = [block for group in groups for block in _of_counts(group, series)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -87,7 +88,8 @@ def resolve(sources: Sequence[str]) -> list[Source]:
     found: dict[tuple[Kind, str], Source] = {}
     for given in sources:
         for source in _resolve_one(*_split_weight(given)):
-            before = found.setdefault((source.kind, source.name), source)
+            place = os.path.abspath(source.name) if source.path else source.name  # noqa: PTH100  (links stay as named)
+            before = found.setdefault((source.kind, place), source)
             if before.weight != source.weight:
                 raise ConfigError(f"{source.name}: named twice, with weights {before.weight:g} and {source.weight:g}")
     return list(found.values())

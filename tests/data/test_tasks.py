@@ -277,6 +277,29 @@ def test_of_equal_documents_the_first_is_kept(
     assert build(sources, small_vocabulary, tmp_path / "two", settings)["up_to_date"]
 
 
+def test_other_duplicates_are_dropped_where_a_source_changed_after_a_merge_that_was_killed(
+    small_vocabulary: Path, documents: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many as before, so that their number does not show it."""
+    first, second, out, fresh = (tmp_path / name for name in ("a.txt", "b.txt", "out", "fresh"))
+    first.write_text("\n\n".join([documents[0], *documents[2:60]]))
+    second.write_text("\n\n".join([*documents[:2], *documents[60:120]]))
+    sources, settings = [str(first), str(second)], BuildSettings(holdout=0.1, split_bytes=20_000, dedup=True)
+    with monkeypatch.context() as patch:
+        patch.setattr("albert_cli.data.build.publish", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            build(sources, small_vocabulary, out, settings, workers=1)
+    first.write_text("\n\n".join([documents[1], *documents[2:60]]))
+    build(sources, small_vocabulary, out, settings, workers=1)
+    facts = build(sources, small_vocabulary, fresh, settings, workers=1)
+    assert facts["duplicates_dropped"] == 1 and len(facts["sources"]) == 2
+    assert contents(out) == contents(fresh)
+
+
+def interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
 # ---------------------------------------------------------------- sources that are not what they were
 
 

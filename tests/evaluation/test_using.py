@@ -15,7 +15,7 @@ import transformers
 from safetensors.numpy import load_file
 
 from albert_cli import store
-from albert_cli.errors import CheckpointError, ConfigError, InputError
+from albert_cli.errors import CheckpointError, ConfigError, DivergedError, InputError
 from albert_cli.evaluation.encode import Pooling, TextEncoder, encode_file
 from albert_cli.evaluation.fill_mask import MASK, MaskFiller
 from albert_cli.model import hub
@@ -159,6 +159,16 @@ def test_what_encode_refuses(pretrained: Path, tmp_path: Path) -> None:
     assert "let its name end in .jsonl or .safetensors" in albert(*call, "--out", tmp_path / "v.npy", expect=2).err
     assert "give --out FILE" in albert(*call, "--json", expect=2).err
     assert "is a directory" in albert(*call, "--out", tmp_path, expect=2).err
+
+
+def test_what_is_no_number_is_no_vector_and_no_guess(pretrained: Path) -> None:
+    encoder, filler = TextEncoder.load(str(pretrained)), MaskFiller.load(str(pretrained))
+    for model in (encoder.model, filler.model):
+        torch.nn.init.constant_(next(model.parameters()), float("nan"))
+    with pytest.raises(DivergedError, match="predictions are not finite"):
+        encoder.vectors(texts(["bade figo"]))
+    with pytest.raises(DivergedError, match="predictions are not finite"):
+        filler.fill(f"bade {MASK}")
 
 
 def test_a_vocabulary_of_another_size_is_refused(tiny_vocabulary: Path, tmp_path: Path) -> None:

@@ -66,8 +66,9 @@ def test_an_ensemble_stands_beside_its_members_and_not_beside_published_scores(t
     write_eval(tmp_path / "w" / "alone", [0.61, 0.63], checkpoint="abc", initial="pretrained")
     write_eval(tmp_path / "w" / "random", [0.51, 0.53], checkpoint="random")
     together = {"kind": "ensemble", "task": "rte", "metric": "accuracy", "score": 0.657, "chosen": ["a", "b"]}
-    (tmp_path / "w" / "together").mkdir()
-    store.write_json(tmp_path / "w" / "together" / "results.json", together)
+    there = tmp_path / "w" / "alone" / "together"  # below an evaluation, of which it is no part
+    there.mkdir()
+    store.write_json(there / "results.json", together)
     said = build([tmp_path / "w"], tmp_path / "report.html", markdown=tmp_path / "report.md")
     assert said.models == ["checkpoint abc", "ensemble of 2", "random weights"]
     lines = (tmp_path / "report.md").read_text().splitlines()
@@ -128,6 +129,37 @@ def test_scores_are_drawn_by_the_number_of_labelled_examples(tmp_path: Path) -> 
     assert len([line for line in rest if line.startswith("| RTE | ") and " 277 |" in line]) == 6
     drawn = (tmp_path / "report.html").read_text().split('id="labels"')[1].split("</svg>")[0]
     assert all(f">{label}</text>" in drawn for label in ("100", "400", "800", "checkpoint a  72.0"))
+
+
+def test_more_examples_than_there_are_are_all_of_them_and_nobodys_place_is_taken(tmp_path: Path) -> None:
+    counts = {"examples": {"train": 500, "dev": 277}, "checkpoint": "a"}
+    for part, score in ((0, 0.7), (500, 0.6), (1000, 0.65)):
+        write_eval(tmp_path / "w" / f"of-{part}", [score], train_examples=part, **counts)
+    few = counts | {"examples": {"train": 100, "dev": 277}}
+    write_eval(tmp_path / "w" / "of-100", [0.55], train_examples=100, **few)
+    build([tmp_path / "w"], tmp_path / "report.html", markdown=tmp_path / "report.md")
+    lines = (tmp_path / "report.md").read_text().splitlines()
+    section = lines[lines.index("## By number of labelled examples") : lines.index("## Scores")]
+    assert "| labelled examples | 100 | 500 |" in section
+    for part, shown in ((0, "70.0"), (500, "60.0"), (1000, "65.0")):
+        assert f"| checkpoint a (of-{part}) | – | {shown} |" in section
+    assert "| checkpoint a | 55.0 | – |" in section
+
+
+@pytest.mark.parametrize("apart", ["title", "labels"])
+def test_tables_of_ones_own_are_tasks_of_their_own(tmp_path: Path, apart: str) -> None:
+    given: dict[str, tuple[Any, Any]] = {"title": ("which town?", "which river?"), "labels": (["a", "b"], ["c", "d"])}
+    for number, (value, score) in enumerate(zip(given[apart], (0.9, 0.6), strict=True)):
+        more = {"task": "table", "title": "table", "labels": ["a", "b"], "majority": score - 0.1} | {apart: value}
+        write_eval(tmp_path / "w" / f"{number}", [score, score + 0.02], checkpoint="a", initial="pretrained", **more)
+    weak = more | {"initial": "random"}
+    write_eval(tmp_path / "w" / "weak", [0.5, 0.52], checkpoint="random", **weak)
+    said = build([tmp_path / "w"], tmp_path / "report.html", markdown=tmp_path / "report.md")
+    assert said.models == ["checkpoint a", "random weights"]
+    lines = (tmp_path / "report.md").read_text().splitlines()
+    rows = [line.split(" | ") for line in lines if "2 seeds" in line]
+    assert [(row[1][:4], row[2][:4], row[3][:4]) for row in rows] == [("91.0", "–", "80.0"), ("61.0", "51.0", "50.0")]
+    assert any("(+10.0)" in line for line in lines) and not any("(+40.0)" in line for line in lines)
 
 
 def test_without_parts_of_the_examples_nothing_is_drawn_by_their_number(tmp_path: Path) -> None:

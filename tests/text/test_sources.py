@@ -221,6 +221,14 @@ def test_a_weight_is_part_of_the_name_but_of_no_file_that_is_there(tmp_path: Pat
         resolve([f"{tmp_path}/a.txt", f"{tmp_path}/a.txt@2"])
 
 
+def test_a_file_by_two_names_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.txt").write_text("A.")
+    monkeypatch.chdir(tmp_path)
+    assert [source.name for source in resolve(["a.txt", f"{tmp_path}/a.txt", f"../{tmp_path.name}/a.txt"])] == ["a.txt"]
+    with pytest.raises(ConfigError, match="named twice"):
+        resolve(["a.txt", f"{tmp_path}/a.txt@2"])
+
+
 def test_a_weight_says_how_often_a_document_is_used(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("\n\n".join(f"Document {i}." for i in range(2000)))
