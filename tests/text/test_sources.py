@@ -22,6 +22,7 @@ from albert_cli.random import copies
 from albert_cli.text import lines as reading
 from albert_cli.text.corpus import document_hash, read_documents, read_part
 from albert_cli.text.lines import Part, ReadSettings, Tally, parse_size, snap, stamp
+from albert_cli.text.parts import cut
 from albert_cli.text.sources import Source, resolve
 
 pa = pytest.importorskip("pyarrow")
@@ -133,6 +134,8 @@ def test_squad_and_race_passages_are_text(tmp_path: Path) -> None:
     (race / "10.txt").write_text(json.dumps({"article": "Another."}))
     assert texts(f"squad:{squad}") == ["One.\nTwo."] * 2
     assert texts(f"race:{tmp_path / 'race'}") == ["Another.", "A passage.\nIts end."]
+    read, raw = (cut([source])[0].sources for source in (f"race:{tmp_path / 'race'}", f"{tmp_path / 'race'}"))
+    assert read != raw, "a vocabulary of the one must not count as one of the other"
     (race / "3.txt").write_text('{"text": "no article"}')
     with pytest.raises(InputError, match=r"3\.txt: not a file of RACE's format \(no key 'article'\)"):
         texts(f"race:{tmp_path / 'race'}")
