@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from albert_cli.experiments.claims import CheckedClaim, check
-from albert_cli.experiments.plan import Plan, Run
+from albert_cli.experiments.plan import Plan, Run, is_of_task
 from albert_cli.experiments.recipe import PRINTED, PaperTable
 from albert_cli.report.found import Points, curves
 from albert_cli.results import standard_error
@@ -141,7 +141,7 @@ def _sampling(plan: Plan, variant: str, metrics: Mapping[str, Mapping[int, float
         results = {f"task_{name}": plan.record(stage).task for name, stage in run.tasks.items()}
         for name, result in results.items():
             scored = next((n for split, n in result.examples.items() if split != "train"), None)
-            examples |= {metric: scored for metric in metrics if f"{metric}_".startswith(f"{name}_")}  # F1 too
+            examples |= {metric: scored for metric in metrics if is_of_task(metric, name)}  # F1 too
         for metric, count in examples.items():
             if count and run.seed in metrics.get(metric, {}):
                 share = min(1.0, max(0.0, metrics[metric][run.seed]))

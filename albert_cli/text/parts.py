@@ -58,7 +58,7 @@ class Portion:
         described: list[dict[str, Any]] = []
         for part in self.parts:
             described.append({"source": part.source.name})
-            if part.source.kind in ("squad-answers", "race"):  # squad: or none reads other text out of the same file
+            if part.source.kind in ("squad-answers", "race"):  # the same files hold other text by another kind
                 described[-1]["kind"] = part.source.kind
             if part.stamp and part.source.can_be_split and (part.start or part.end is not None):
                 described[-1] |= {"start": part.start, "end": part.end or part.stamp[0]}
