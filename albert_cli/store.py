@@ -422,7 +422,8 @@ def remove_directory(directory: Path) -> None:
 def lock(directory: Path) -> Iterator[None]:
     """Hold the output directory for this process; the lock dies with it, so `kill -9` leaves nothing stale.
 
-    A directory that was made for the lock and is still empty when the block fails is removed again.
+    What a killed process left half-written in it is deleted first. A directory that was made for the lock and is still
+    empty when the block fails is removed again.
     """
     from filelock import FileLock, Timeout
 
@@ -448,6 +449,7 @@ def lock(directory: Path) -> Iterator[None]:
         what = "its file system has no locks, which keep two runs apart"
         raise BusyError(f"{directory}: {what}", "choose an --out on another disk") from None
     try:
+        remove_leftovers(directory)
         yield
     except BaseException:
         if directory in made and [p.name for p in directory.glob("*")] == [".lock"]:

@@ -396,8 +396,9 @@ def test_one_run_a_directory(tmp_path: Path) -> None:
         with pytest.raises(BusyError, match="another run"), store.lock(tmp_path / "out"):
             raise AssertionError
         holder.kill()
+    (tmp_path / "out" / ".results.json.0123abcd.tmp").write_text("half a resu")
     with store.lock(tmp_path / "out"):
-        pass
+        assert [p.name for p in (tmp_path / "out").iterdir()] == [".lock"]
     (tmp_path / "file").write_text("")
     for target in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(BusyError), store.lock(target):

@@ -215,7 +215,6 @@ def publish(
     }
     shutil.rmtree(out / "vocabulary", ignore_errors=True)
     store.remove_leftovers(out / "shards")
-    store.remove_leftovers(out)
     with store.publish(out, "data", {"vocabulary": tasks[0].vocabulary}) as staging:
         (staging / "vocabulary").mkdir()
         vocabulary.copy_to(staging / "vocabulary")

@@ -60,12 +60,11 @@ _ABOUT_CLAIMS = (
 def write(found: Outcome) -> Path:
     """Write `report.html`, `report.md` and `results.json`; the same results give the same bytes."""
     plan, made = found.plan, _page(found)
-    folder = plan.request.out / f"{plan.experiment.name}-{plan.request.scale}"
     for name, text in (("report.html", page.html(made)), ("report.md", page.markdown(made))):
-        with store.text_writer(folder / name) as stream:  # makes the folder too
+        with store.text_writer(plan.report / name) as stream:  # makes the folder too
             stream.write(text)
-    store.write_json(folder / RESULTS, found.to_json())
-    return folder / "report.html"
+    store.write_json(plan.report / RESULTS, found.to_json())
+    return plan.report / "report.html"
 
 
 class _Claim(TypedDict):

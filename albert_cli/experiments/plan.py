@@ -202,13 +202,23 @@ class Plan:
         variant = self.experiment.variants.get(row)
         return variant.title if variant else row
 
+    @property
+    def folder(self) -> Path:
+        """Where the stages lie, those of other experiments too."""
+        return self.request.out / "stages"
+
+    @property
+    def report(self) -> Path:
+        """The directory of the report."""
+        return self.request.out / f"{self.experiment.name}-{self.request.scale}"
+
     def directory(self, stage: str) -> Path:
         """Where a stage writes."""
-        return self.request.out / "stages" / stage
+        return self.folder / stage
 
     def result(self, stage: str) -> Path:
         """The file that says that a stage is done, with what it printed."""
-        return self.request.out / "stages" / f"{stage}.json"
+        return self.folder / f"{stage}.json"
 
     def record(self, stage: str | None) -> StageRecord:
         """What a stage's result file says; nothing where it is not done."""

@@ -96,6 +96,8 @@ def reproduce(
         return run_plan(plan, invoke, places, gpus, seconds and max(0.0, seconds - (time.monotonic() - started)))
 
     with store.lock(request.out):
+        for folder in (plan.folder, plan.report):  # of a process that was killed
+            store.remove_leftovers(folder)
         done = 0
         # One at a time, with the cores or the GPU that a run has: what stood beside it would be measured too.
         for part in plan.unmeasured:

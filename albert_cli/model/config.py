@@ -132,7 +132,7 @@ class ModelConfig:
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any], origin: str) -> ModelConfig:
-        """Build from a recipe's [model] section; unknown keys and wrong types raise ConfigError."""
+        """Build from a recipe's [model] section; raises ConfigError, which begins with `origin`, where it is none."""
         refuse_unknown(cls, values, origin, "model.")
         known: dict[str, type] = {field.name: type(field.default) for field in fields(cls)}
         for key, value in values.items():
@@ -142,7 +142,10 @@ class ModelConfig:
             fits = fits or (wanted is tuple and type(value) is list and all(type(item) is int for item in value))
             if not fits:
                 raise ConfigError(f"{origin}: model.{key} is {value!r}", f"it must be of type {wanted.__name__}")
-        return cls(**{key: value if value == "auto" else known[key](value) for key, value in values.items()})
+        try:
+            return cls(**{key: value if value == "auto" else known[key](value) for key, value in values.items()})
+        except ConfigError as error:
+            raise ConfigError(f"{origin}: {error.message}", error.hint) from None
 
     @classmethod
     def from_hf(cls, values: Mapping[str, Any], origin: str) -> ModelConfig:
@@ -172,8 +175,7 @@ class ModelConfig:
         try:
             return cls.from_values(given, origin)
         except ConfigError as error:
-            message = error.message if origin in error.message else f"{origin}: {error.message}"
-            raise CheckpointError(message, error.hint) from None
+            raise CheckpointError(error.message, error.hint) from None
 
     @property
     def initial_std(self) -> float:

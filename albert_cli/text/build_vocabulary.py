@@ -195,7 +195,6 @@ def _making(out: Path, request: Mapping[str, Any], is_merge: bool) -> Iterator[N
     with store.lock(out):
         if not is_merge and (out / jobs.FOLDER).exists():
             raise BusyError(f"{out}: jobs draw sentences for a vocabulary here", "--task merge makes it, or remove it")
-        store.remove_leftovers(out)
         store.write_json(out / jobs.REQUEST, request)
         try:
             yield

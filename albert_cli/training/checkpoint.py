@@ -70,9 +70,14 @@ def save(
         save_file({name: tensor.cpu() for name, tensor in state_tensors(optimizer).items()}, staging / OPTIMIZER)
         store.write_json(staging / "state.json", asdict(state))
         store.write_text(staging / "recipe.toml", recipe)
-    for old in store.saved_steps(out)[:-keep]:
-        store.remove_directory(old)
+    keep_newest(out, keep)
     return final
+
+
+def keep_newest(out: Path, count: int) -> None:
+    """Delete all checkpoints but the newest `count`."""
+    for old in store.saved_steps(out)[:-count]:
+        store.remove_directory(old)
 
 
 def newest_valid(out: Path) -> Path | None:

@@ -142,6 +142,8 @@ class Loop:
                 "train.deterministic: slower kernels, attention's backward pass above all; "
                 "`albert bench pretrain` with and without it shows by how much"
             )
+        if self.group.rank == 0:
+            checkpoint.keep_newest(self.out, train.keep)  # a kill may have come right after the last save
         metrics: dict[str, float] = {}
         with contextlib.closing(self.steps(self.schedule.total_steps)) as steps:
             for _ in steps:

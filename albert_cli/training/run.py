@@ -133,7 +133,6 @@ def reported(out: Path) -> Iterator[Status]:
         yield Status()
         return
     with store.lock(out):
-        store.remove_leftovers(out)
         status, state, code, message = Status(), "done", 0, ""
         try:
             yield status

@@ -244,7 +244,9 @@ class Campaign:
         inputs = _snapshot(folder, command.out)
         ended = forked.run(command.words, folder, self.folder / f"log-{number}")
         faults = list(_judge(command, folder, path, ended, inputs))
-        refused = bool(re.search(r"set aside|is not used|making it again", ended.err))  # it was seen, and done without
+        # It was seen, and done without.
+        seen = rf"set aside|is not used|making it again|^warning: {re.escape(name)}:"
+        refused = bool(re.search(seen, ended.err, re.MULTILINE))
         refused = refused or (path.name == store.MANIFEST and not path.exists())  # then it is no step of a run
         # What `inspect` shows of shards is verified by its --verify.
         shown = command.words[0] == "inspect" and "--verify" not in command.words

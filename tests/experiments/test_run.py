@@ -137,12 +137,14 @@ def test_killed_and_started_again_repeats_nothing_and_reports_the_same(
     child.kill()
     done = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in out.glob("stages/*.json")}
     assert 2 <= len(done) < 6
+    (half := out / "stages" / ".pretrain-0123.json.89abcdef.tmp").write_text("half a rec")
     again = json.loads(albert(*call, "--json").out)
     assert again["stages_done_now"] == 6 - len(done)
     assert {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in done} == done
     ours, theirs = (scores(result) for result in (again, ran[1]))
     assert ours == theirs
     assert verdicts(again) == verdicts(ran[1])
+    assert not half.exists()
 
 
 def test_probe_needs_a_position_for_every_token(ran: tuple[Path, dict[str, Any]], tiny_data: Path) -> None:

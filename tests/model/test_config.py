@@ -151,4 +151,6 @@ def test_wrong_types_in_a_recipe_are_refused() -> None:
         ModelConfig.from_values({"hidden_size": "768"}, "recipe")
     with pytest.raises(ConfigError, match="num_hidden_layers is True"):
         ModelConfig.from_values({"num_hidden_layers": True}, "recipe")
+    with pytest.raises(ConfigError, match=r"^recipe: model\.num_attention_heads is 0"):
+        ModelConfig.from_values({"num_attention_heads": 0}, "recipe")
     assert ModelConfig.from_values({"hidden_dropout_prob": 0}, "recipe") == ModelConfig()

@@ -372,6 +372,10 @@ def test_a_recipe_that_does_not_fit_the_data_is_refused(recipe: Path, tiny_data:
 def test_old_checkpoints_go(recipe: Path, tiny_data: Path, tmp_path: Path) -> None:
     pretrain(str(recipe), tiny_data, tmp_path / "run", ["train.keep=4", "train.save_every=3"], device="cpu")
     assert steps(tmp_path / "run") == [21, 24, 27, 30]
+    # Killed after the last checkpoint was there and before the oldest was deleted.
+    shutil.copytree(tmp_path / "run" / "step-00000021", tmp_path / "run" / "step-00000018")
+    pretrain(str(recipe), tiny_data, tmp_path / "run", ["train.keep=4", "train.save_every=3"], device="cpu")
+    assert steps(tmp_path / "run") == [21, 24, 27, 30]
 
 
 # ---------------------------------------------------------------- divergence
