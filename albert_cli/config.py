@@ -15,6 +15,7 @@ import re
 import tomllib
 import typing
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast
 
@@ -165,17 +166,25 @@ def validate(schema: type[T], values: Mapping[str, Any], origin: str) -> T:
 
     values = without_retired(values)
     refuse_unknown(schema, values, origin)
+    with naming(origin):
+        try:
+            # JSON mode lets TOML's integers be floats and its arrays tuples, and strictness still refuses "12" for 12.
+            read = store.adapter(cast(Hashable, schema)).validate_json
+            return cast(T, read(json.dumps(values, default=str), strict=True))
+        except ValidationError as error:
+            first = error.errors()[0]
+            key = ".".join(str(part) for part in first["loc"][:2])  # what follows names a union's member or an index
+            got = "" if first["type"] == "missing" else f" (got {first['input']!r})"
+            raise ConfigError(f"{key}: {first['msg']}{got}") from None
+
+
+@contextmanager
+def naming(origin: str) -> Iterator[None]:
+    """Let a `ConfigError` begin with the recipe that it is about."""
     try:
-        # JSON mode lets TOML's integers be floats and its arrays tuples, and strictness still refuses "12" for 12.
-        read = store.adapter(cast(Hashable, schema)).validate_json
-        return cast(T, read(json.dumps(values, default=str), strict=True))
+        yield
     except ConfigError as error:
         raise ConfigError(f"{origin}: {error.message}", error.hint) from None
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"][:2])  # what follows names a union's member or an index
-        got = "" if first["type"] == "missing" else f" (got {first['input']!r})"
-        raise ConfigError(f"{origin}: {key}: {first['msg']}{got}") from None
 
 
 def refuse_unknown(schema: type[Any], values: Mapping[str, Any], origin: str, prefix: str = "") -> None:

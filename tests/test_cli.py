@@ -229,8 +229,8 @@ def test_copy_then_edit_then_validate(tmp_path: Path, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("sections", "says"),
     [
-        ("[schedule]\ntotal_steps = 10\nwarmup_steps = 20\n", "the rate would never reach its peak"),
-        ("[data]\nmax_seq_length = 4096\n", "the model has only"),
+        ("[schedule]\ntotal_steps = 10\nwarmup_steps = 20\n", "mine.toml: schedule.warmup_steps is 20"),
+        ("[data]\nmax_seq_length = 4096\n", "mine.toml: data.max_seq_length is 4096"),
     ],
 )
 def test_a_recipe_whose_sections_do_not_go_together_is_not_valid(sections: str, says: str, tmp_path: Path) -> None:

@@ -241,7 +241,8 @@ def _task_recipe(task: str, scale: Scale) -> FinetuneRecipe | None:
     if name not in config.shipped_recipes():
         return None
     recipe = config.validate(FinetuneRecipe, config.merge(config.read_recipe(name), scale.task_changes), name)
-    recipe.check()
+    with config.naming(name):
+        recipe.check()
     return recipe
 
 

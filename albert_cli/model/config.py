@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
-from albert_cli.config import refuse_unknown
+from albert_cli.config import naming, refuse_unknown
 from albert_cli.errors import CheckpointError, ConfigError
 
 Sharing = Literal["all", "attention", "ffn", "none"]
@@ -142,10 +142,8 @@ class ModelConfig:
             fits = fits or (wanted is tuple and type(value) is list and all(type(item) is int for item in value))
             if not fits:
                 raise ConfigError(f"{origin}: model.{key} is {value!r}", f"it must be of type {wanted.__name__}")
-        try:
+        with naming(origin):
             return cls(**{key: value if value == "auto" else known[key](value) for key, value in values.items()})
-        except ConfigError as error:
-            raise ConfigError(f"{origin}: {error.message}", error.hint) from None
 
     @classmethod
     def from_hf(cls, values: Mapping[str, Any], origin: str) -> ModelConfig:

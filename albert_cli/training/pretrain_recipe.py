@@ -95,5 +95,6 @@ def resolve(recipe: str, overrides: Sequence[str], vocab_size: int) -> PretrainR
             f"-s model.vocab_size={vocab_size}, or data made with another vocabulary",
         )
     resolved = config.validate(PretrainRecipe, values, recipe)
-    resolved.check()
+    with config.naming(recipe):
+        resolved.check()
     return resolved

@@ -166,5 +166,6 @@ def resolve(task: str, overrides: Sequence[str], recipes: str = PAPER) -> Finetu
                 hint = f"{PAPER}, mini, or a folder with {task}.toml"
                 raise ConfigError(f"--recipes {recipes}: there is no recipe for {task}", hint)
     resolved = config.load(FinetuneRecipe, name, overrides)
-    resolved.check()
+    with config.naming(name):
+        resolved.check()
     return resolved
