@@ -19,16 +19,16 @@ class OptimizerSettings:
 
     `lr = "auto"` is LAMB's rate for the batch (`resolved`); the resolved recipe has its value.
     `clip_norm` shortens a gradient that is longer (0: never). Other published forms of LAMB have `bias_correction`;
-    "nvlamb" also gives LayerNorms and biases a trust ratio (`training/optimizers.py`).
+    "nvlamb" also gives LayerNorms and biases a trust ratio (`training/optimizers.py`). fp32 holds numbers below 3.4e38.
     """
 
     name: Literal["lamb", "nvlamb", "adamw"] = "lamb"
-    lr: Annotated[float, Gt(0), Lt(math.inf)] | Literal["auto"] = 0.00176
-    weight_decay: Annotated[float, Ge(0), Lt(math.inf)] = 0.01
+    lr: Annotated[float, Gt(0), Le(1e38)] | Literal["auto"] = 0.00176
+    weight_decay: Annotated[float, Ge(0), Le(1e38)] = 0.01
     beta1: Fraction = 0.9
     beta2: Fraction = 0.999
-    eps: Annotated[float, Gt(0), Lt(math.inf)] = 1e-6
-    clip_norm: Annotated[float, Ge(0), Lt(math.inf)] = 1.0
+    eps: Annotated[float, Gt(0), Le(1e38)] = 1e-6
+    clip_norm: Annotated[float, Ge(0), Le(1e38)] = 1.0
     bias_correction: bool = False
 
     def __post_init__(self) -> None:
