@@ -39,7 +39,7 @@ class Hints:
 
     def after(self, record: Mapping[str, Any]) -> list[str]:
         """The hints that one more line of the journal gives reason for."""
-        if "mlm_loss" not in record or "loss" not in record:
+        if not {"loss", "mlm_loss", "grad_norm"} <= record.keys():
             return []
         hints = [self._spike(record), self._plateau(record["step"], record["mlm_loss"])]
         return [hint for hint in hints if hint]

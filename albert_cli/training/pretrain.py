@@ -289,16 +289,16 @@ class Pretraining:
 
     def _summary(self, out: Path) -> dict[str, Any]:
         final = store.saved_steps(out)[-1]
-        records = journal.read(out / journal.JOURNAL)
+        speeds = [r["tokens_per_second"] for r in journal.read(out / journal.JOURNAL) if "tokens_per_second" in r]
         metrics = _last_evaluation(out, self.recipe.schedule.total_steps)
-        if "mlm_loss" in metrics:
+        if {"mlm_loss", "mlm_accuracy", "unigram_entropy"} <= metrics.keys():  # a damaged line may lack some
             metrics["below_unigram_entropy"] = round(metrics["unigram_entropy"] - metrics["mlm_loss"], 4)
         state = checkpoint.read_state(final)
         return {
             "checkpoint": str(final),
             "steps": state.step,
             "seconds": round(state.seconds, 1),
-            "tokens_per_second": next((r["tokens_per_second"] for r in reversed(records) if "loss" in r), None),
+            "tokens_per_second": speeds[-1] if speeds else None,
             **metrics,
             "model_sha256": store.sha256_file(final / hub.WEIGHTS),
         }
@@ -314,7 +314,7 @@ def _last_evaluation(out: Path, step: int) -> dict[str, float]:
 def summary_text(result: Mapping[str, Any]) -> str:
     """The result of a run as text."""
     lines = [f"{result['checkpoint']}: {result['steps']:,} steps in {console.duration(result['seconds'])}"]
-    if "mlm_loss" in result:
+    if "below_unigram_entropy" in result:
         below = result["below_unigram_entropy"]
         side = "below" if below >= 0 else "above"
         lines.append(

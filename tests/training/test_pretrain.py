@@ -99,6 +99,16 @@ def test_the_same_command_repeats_nothing_that_is_done(
     assert curve(run) == curve(finished)
 
 
+@pytest.mark.parametrize("name", ["grad_norm", "tokens_per_second", "unigram_entropy", "mlm_accuracy"])
+def test_a_damaged_line_of_the_journal_ends_no_run(
+    name: str, finished: Path, recipe: Path, tiny_data: Path, tmp_path: Path
+) -> None:
+    run = copy(finished, tmp_path)
+    path = run / "metrics.jsonl"
+    path.write_text(path.read_text().replace(f'"{name}"', f'"{name}x"'))
+    assert pretrain(str(recipe), tiny_data, run, device="cpu")["steps"] == 30
+
+
 def test_a_clock_that_jumps_changes_nothing(
     finished: Path, recipe: Path, tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
