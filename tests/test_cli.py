@@ -6,6 +6,7 @@ import io
 import json
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -277,6 +278,12 @@ def test_inspect_says_what_a_directory_is(road: Road) -> None:
     kinds = {"vocabulary": road.vocabulary, "data": road.data, "run": road.run, "task": road.task}
     for kind, directory in kinds.items():
         assert json.loads(albert("inspect", directory, "--json").out)["kind"] == kind
+
+
+def test_inspect_misses_what_the_manifest_names(road: Road, tmp_path: Path) -> None:
+    copy = shutil.copytree(road.vocabulary, tmp_path / "vocabulary")
+    (copy / "vocabulary.json").unlink()
+    assert "vocabulary.json" in albert("inspect", copy, expect=4).err
 
 
 def test_inspect_says_what_an_evaluation_found(road: Road, tmp_path: Path) -> None:

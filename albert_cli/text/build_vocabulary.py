@@ -180,7 +180,7 @@ def describe_vocabulary(directory: Path) -> tuple[dict[str, Any], list[str]]:
         "cleaning": asdict(vocabulary.cleaning),
     }
     lines = console.named_values(facts)
-    if (directory / REPORT).is_file():
+    if store.is_there(directory / REPORT):
         facts["report"] = report = store.read_record(directory / REPORT, Report)
         lines += statistics.lines(report)
     return facts, lines

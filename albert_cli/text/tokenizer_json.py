@@ -28,10 +28,13 @@ _CASE_IGNORABLE = r"[\p{Mn}\p{Me}\p{Cf}\p{Lm}\p{Sk}'.:·’]"
 
 def read_model(model: bytes) -> Any:
     """Parse a SentencePiece model (a `ModelProto`); raises `google.protobuf.message.DecodeError`."""
+    from google.protobuf.message import DecodeError
     from sentencepiece import sentencepiece_model_pb2
 
     proto = sentencepiece_model_pb2.ModelProto()
     proto.ParseFromString(model)
+    if not all(isinstance(p.piece, str) for p in proto.pieces):  # protobuf hands over other bytes as they are
+        raise DecodeError("a piece is not UTF-8")
     return proto
 
 

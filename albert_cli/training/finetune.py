@@ -121,6 +121,8 @@ def finetune(
                 done = Result.read(out / RESULTS)
                 run.check_parents(out, done.as_json(), prepared.parents)
                 store.verify(out, "task")
+                if done.score is None or not done.scores.keys() >= set(prepared.task.metrics):
+                    raise CheckpointError(f"{out / RESULTS}: damaged, it lacks a score")
                 _remove_steps(out)
                 status.state, status.total_steps = "done", s.total_steps  # a kill may have left it at "running"
                 return done

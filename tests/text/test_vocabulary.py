@@ -338,7 +338,9 @@ def test_other_directories_are_refused(tmp_path: Path) -> None:
     train_elsewhere(tmp_path)  # SentencePiece's default ids
     with pytest.raises(CheckpointError, match=r"no piece <pad>, \[CLS\], \[SEP\], \[MASK\]"):
         Vocabulary.load(tmp_path)
-    for content in (b"", b"not a model", b"\x0a\xff\xff\xff\xff"):
+    train_elsewhere(tmp_path, **ALBERT_IDS)
+    model = (tmp_path / "spiece.model").read_bytes()
+    for content in (b"", b"not a model", b"\x0a\xff\xff\xff\xff", model.replace("▁".encode(), b"\xe2\x96\xff")):
         (tmp_path / "spiece.model").write_bytes(content)
         with pytest.raises(CheckpointError):
             Vocabulary.load(tmp_path)

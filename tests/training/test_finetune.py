@@ -19,7 +19,7 @@ import torch
 import transformers
 
 from albert_cli import journal, store
-from albert_cli.errors import ConfigError
+from albert_cli.errors import CheckpointError, ConfigError
 from albert_cli.evaluation.predict import predict
 from albert_cli.model import hub
 from albert_cli.model.heads import SequenceClassifier
@@ -95,6 +95,16 @@ def test_a_run_learns_and_says_all_that_decided_it(tuned: Path, prepared: Prepar
     status = store.read_json(tuned / "status.json")
     assert (status["state"], status["exit_code"], status["step"]) == ("done", 0, 30)
     assert not list(tuned.glob("step-*")) and not list(tuned.glob(".*.tmp"))
+
+
+def test_a_finished_run_without_its_score_is_damaged(tuned: Path, prepared: Prepared, tmp_path: Path) -> None:
+    copy = shutil.copytree(tuned, tmp_path / "out")
+    assert finetune(prepared, copy, 1)["score"] > 0
+    results = store.read_json(copy / "results.json")
+    for damaged in ({"score": "0.9"}, {"scores": {"accuracyx": 0.9}}):
+        store.write_json(copy / "results.json", results | damaged)
+        with pytest.raises(CheckpointError, match=r"results\.json: damaged"):
+            finetune(prepared, copy, 1)
 
 
 def test_the_best_evaluation_is_what_is_kept(tuned: Path) -> None:
