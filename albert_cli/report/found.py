@@ -226,7 +226,7 @@ def _read_pretraining(path: Path, name: str) -> Pretraining:
             digits = step.name.removeprefix("step-")
             checkpoints[manifest.fingerprint()] = f"step {int(digits):,}" if digits.isdecimal() else step.name
             parents |= manifest.parents
-    recipe = store.read_toml(path / "recipe.toml") if (path / "recipe.toml").is_file() else {}
+    recipe = store.read_toml(path / "recipe.toml") if store.is_there(path / "recipe.toml") else {}
     return Pretraining(name, training, heldout, recipe, checkpoints, parents.get("data", ""))
 
 

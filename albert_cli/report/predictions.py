@@ -14,7 +14,7 @@ from typing import Any, Required
 
 from typing_extensions import TypedDict
 
-from albert_cli import journal
+from albert_cli import journal, store
 from albert_cli.results import Number
 from albert_cli.tasks.base import PREDICTIONS
 
@@ -59,7 +59,7 @@ def read(folders: Sequence[Path]) -> list[Predicted]:
     """The examples that the runs in `folders` predicted, in the order of the first run, those with a gold alone."""
     by_id: dict[str, list[Line]] = {}
     for path in (folder / PREDICTIONS for folder in folders):
-        written: list[Any] = journal.read(path, Line) if path.is_file() else []
+        written: list[Any] = journal.read(path, Line) if store.is_there(path) else []
         for line in written:
             by_id.setdefault(line["id"], []).append(line)
     errors = {name: [error for line in lines if (error := _error(line)) is not None] for name, lines in by_id.items()}

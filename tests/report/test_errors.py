@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from albert_cli import store
+from albert_cli.errors import CheckpointError
 from albert_cli.report import errors, predictions
 from albert_cli.report.build import build
 from albert_cli.report.found import collect
@@ -102,6 +103,14 @@ def test_bytes_that_are_no_text_do_not_end_a_report(tmp_path: Path) -> None:
     (tmp_path / "w" / "run-0" / "predictions.dev.jsonl").write_bytes(b"\xff\xfe\n" + written.replace(b'"x"', b'"\xff"'))
     build([tmp_path / "w"], tmp_path / "report.html")
     assert "readable" in Page((tmp_path / "report.html").read_text()).text
+
+
+def test_predictions_that_the_manifest_names_are_missed(tmp_path: Path) -> None:
+    write_predictions(tmp_path, [classified("0", "no", "yes", 0.1)])
+    store.seal(tmp_path, "task")
+    (tmp_path / "predictions.dev.jsonl").unlink()
+    with pytest.raises(CheckpointError, match=r"predictions\.dev\.jsonl"):
+        predictions.read([tmp_path])
 
 
 def test_values_stand_over_what_they_are(tmp_path: Path) -> None:
