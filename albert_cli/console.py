@@ -28,9 +28,8 @@ class _Settings:
 
 
 settings = _Settings()
-# Control codes of both ranges, line separators, what turns the direction of writing around, and halves of characters,
-# which no encoding has.
-_OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+# Control codes of both ranges, line separators, and what turns the direction of writing around.
+_OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 _COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")
 _SECONDS_BETWEEN_LINES = 15.0
 
