@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 from albert_cli import network
 from albert_cli.errors import InputError, MissingData
 from albert_cli.random import text_share
-from albert_cli.text.lines import Part, refuse_utf16
+from albert_cli.text.lines import Part, refuse_utf16, without_bad_characters
 from albert_cli.text.records import (
     is_cut_otherwise,
     json_objects,
@@ -190,10 +190,11 @@ def _of_objects(origin: str, objects: Iterable[tuple[int, Mapping[str, object]]]
 
 
 def _as_text(value: object) -> str:
-    """A cell as text: null is empty, numbers and truth values are written as in JSON."""
-    if isinstance(value, str):
-        return value
-    return "" if value is None else json.dumps(value, ensure_ascii=False, default=str)
+    """A cell as text: null is empty, numbers and truth values are written as in JSON, half a character is U+FFFD."""
+    if value is None:
+        return ""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    return without_bad_characters(text, str, 0, "replace")
 
 
 # ---------------------------------------------------------------- the Hub, through `datasets`, which is imported late

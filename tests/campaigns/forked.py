@@ -79,7 +79,7 @@ def _become(words: Sequence[str], folder: Path, logs: Path, before: Callable[[],
             os.dup2(descriptor, number)
             os.close(descriptor)
         sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
-        sys.stderr = os.fdopen(2, "w", encoding="utf-8", closefd=False)
+        sys.stderr = os.fdopen(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # as Python opens it
         size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (size + MEMORY, size + MEMORY))
         signal.signal(signal.SIGXCPU, _ask_to_stop)

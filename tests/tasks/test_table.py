@@ -65,6 +65,13 @@ def test_jsonl(tmp_path: Path) -> None:
     assert [(e.text_a, e.label) for e in task.read("train")] == [("a\u2028\n\t", 1), ("", 0), ("c", 1)]
 
 
+def test_half_a_character_becomes_one(tmp_path: Path) -> None:
+    path = write(tmp_path / "my.jsonl", '{"text": "a \\ud83d", "label": "\\ud800"}\n{"text": "b", "label": "x"}\n')
+    task = open_table(settings(train=path, dev=path))
+    assert task.labels == ("x", "\ufffd")
+    assert [e.text_a for e in task.read("train")] == ["a \ufffd", "b"]
+
+
 def test_named_columns_and_another_delimiter(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", "stars;review;reply;text\n5;good;thanks;x\n1;bad;sorry;y\n")
     named = settings(train=path, dev=path, delimiter=";", text="review", label="stars")
