@@ -32,6 +32,7 @@ T = TypeVar("T")
 MANIFEST = "manifest.json"
 _UNSEALED = (MANIFEST, "README.md")  # a model card may be edited without breaking anything
 _MODEL = ("config.json", "model.safetensors", "spiece.model", "tokenizer_config.json")
+_NO_RENAMES = (errno.ENOSYS, errno.EOPNOTSUPP, errno.EXDEV, errno.EPERM, errno.EINVAL)
 
 
 # ---------------------------------------------------------------- single files
@@ -450,6 +451,7 @@ def lock(directory: Path) -> Iterator[None]:
         raise BusyError(f"{directory}: {what}", "choose an --out on another disk") from None
     try:
         remove_leftovers(directory)
+        _check_renames(directory)
         yield
     except BaseException:
         if directory in made and [p.name for p in directory.glob("*")] == [".lock"]:
@@ -460,6 +462,25 @@ def lock(directory: Path) -> Iterator[None]:
         raise
     finally:
         guard.release()
+
+
+def _check_renames(directory: Path) -> None:
+    """Raise `BusyError` where a folder cannot be renamed, as on disks that are mounted from an object store.
+
+    Otherwise that is found out when the first checkpoint has been written.
+    """
+    probe, renamed = _temporary(directory / "rename"), _temporary(directory / "renamed")
+    try:
+        probe.mkdir()
+        (probe / "file").touch()
+        probe.rename(renamed)
+    except OSError as error:
+        if error.errno in _NO_RENAMES:  # of anything else speaks what is written next, if anything is
+            what = "its file system does not rename folders, by which they appear whole or not at all"
+            raise BusyError(f"{directory}: {what}", "choose an --out on another disk") from None
+    finally:
+        for folder in (probe, renamed):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 # ---------------------------------------------------------------- the steps of a run

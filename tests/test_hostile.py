@@ -25,6 +25,8 @@ from albert_cli.model import hub
 from albert_cli.report.page import Page, Paragraph, Section, Table, html, markdown
 from albert_cli.text.corpus import read_documents
 from albert_cli.text.lines import ReadSettings
+from albert_cli.training.checkpoint import TrainState
+from albert_cli.training.log import RunLog
 from tests.command import albert
 
 # What a terminal would obey: a title, a deletion, an eight-bit control code, a text turned around.
@@ -219,6 +221,16 @@ def test_a_file_whose_name_speaks_to_terminals_and_lies_about_memory(nasty_file:
     said = albert("vocab", nasty_file, "--out", tmp_path / "v", expect=3)
     assert "error: " in said.err and "out of memory" in said.err
     assert not OBEYED & set(said.err + said.out)
+
+
+def test_names_in_curves_hold_nothing_that_is_obeyed(tmp_path: Path) -> None:
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    log = RunLog(tmp_path, 0, None)
+    log.evaluation(TrainState(step=1), {f"{NASTY}/mlm_loss": 1.0})
+    log.close()
+    (tag,) = accumulator.EventAccumulator(str(tmp_path / "tensorboard")).Reload().Tags()["scalars"]
+    assert tag.startswith("heldout/a") and tag.endswith("/mlm_loss") and not OBEYED & set(tag)
+    assert not OBEYED & set((tmp_path / "metrics.jsonl").read_text())
 
 
 PAGE_TEXT = f"<script>alert(1)</script> [x](javascript:y) | `z` {NASTY} =cmd|'/c calc'!A0"

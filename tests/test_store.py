@@ -480,3 +480,20 @@ def test_a_file_system_without_locks_is_named_at_once(
     monkeypatch.setattr("fcntl.flock", refuse)
     with pytest.raises(BusyError, match="no locks"), store.lock(tmp_path / "out"):
         pass
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.EOPNOTSUPP, errno.EXDEV, errno.EPERM])
+def test_a_file_system_that_renames_no_folder_is_named_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    rename = os.rename
+
+    def files_only(source: Path, target: Path, **places: int) -> None:
+        if Path(source).is_dir():
+            raise OSError(number, os.strerror(number))
+        rename(source, target, **places)
+
+    monkeypatch.setattr("os.rename", files_only)
+    with pytest.raises(BusyError, match="out: its file system does not rename folders"), store.lock(tmp_path / "out"):
+        raise AssertionError
+    assert not list(tmp_path.rglob("*"))

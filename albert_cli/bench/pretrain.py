@@ -26,6 +26,7 @@ from albert_cli import config as recipes
 from albert_cli import console
 from albert_cli.bench import harness, kernels, memory, peer, speedup, stream
 from albert_cli.bench.harness import Round, Step
+from albert_cli.counting.paper import SEVEN
 from albert_cli.data.batches import PackedBatch
 from albert_cli.errors import ConfigError
 from albert_cli.machine import synchronize
@@ -92,6 +93,8 @@ class _Bench:
 
     def __init__(self, name: str, options: Options, device: torch.device, group: Group) -> None:
         self.name, self.options, self.device, self.group = name, options, device, group
+        if options.speedup:
+            speedup.largest(SEVEN, device)
         self.recipe, text, self.source = prepare(name, options)
         length, most = self.recipe.data.max_seq_length, self.recipe.micro_batch
         few = min(most, max(1, _CPU_TOKENS // length)) if device.type == "cpu" else most

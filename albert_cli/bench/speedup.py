@@ -72,16 +72,23 @@ def measure(device: torch.device, precision: str, rounds: int, tokens: int = 0, 
     return {"tokens": max(1, tokens // length) * length, "sequence_length": length, "rounds": rounds, "models": rows}
 
 
+def largest(names: Sequence[str], device: torch.device) -> int:
+    """The parameters of the largest of these presets; raises `ConfigError` where memory is short for it."""
+    size, name = max((count(PRESETS[name]).total, name) for name in names)
+    free = capacity.free(device)
+    if free is not None and free < 9 * size:
+        raise ConfigError(
+            f"{name} takes {9 * size / 1e9:.0f} GB of memory, {free / 1e9:.0f} GB are free",
+            "leave it out, and with it --speedup, which times it too",
+        )
+    return size
+
+
 def buffer(names: Sequence[str], device: torch.device) -> torch.Tensor:
     """Random numbers for the weights of the largest of these presets; raises `ConfigError` where memory is short."""
-    largest = max(count(PRESETS[name]).total for name in names)
-    free = capacity.free(device)
-    if free is not None and free < 9 * largest:
-        raise ConfigError(
-            f"{9 * largest / 1e9:.0f} GB of memory are needed, {free / 1e9:.0f} GB are free", "leave it out"
-        )
+    size = largest(names, device)
     torch.manual_seed(0)
-    return torch.empty(largest, device=device).uniform_(-0.03, 0.03)
+    return torch.empty(size, device=device).uniform_(-0.03, 0.03)
 
 
 def cut_model(name: str, weights: torch.Tensor) -> PretrainingModel:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from albert_cli.counting import costs
 from albert_cli.data.batches import PackedBatch
 from albert_cli.data.shards import Shard, TokenCorpus
+from albert_cli.data.verified import verify_data
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.objectives import PretrainingText
 
@@ -36,9 +37,10 @@ class RandomVocabulary:
 def read(data: Path | None, vocab_size: int | None) -> tuple[PretrainingText, str]:
     """The training split of a data directory, or random ids, and a phrase that says which.
 
-    Raises `CheckpointError` for what is no data directory.
+    Raises `CheckpointError` for what is no data directory, or a damaged one.
     """
     if data is not None:
+        verify_data(data)
         corpus = TokenCorpus.open(data)
         return PretrainingText(corpus, corpus, Vocabulary.load(corpus.vocabulary_dir)), f"text of {data}"
     size, rng = vocab_size or VOCABULARY, np.random.default_rng(0)

@@ -22,6 +22,7 @@ from albert_cli.model.heads import BareEncoder, EncoderStates
 from albert_cli.tasks.base import check_finite, evaluation_batches
 from albert_cli.tasks.classification import Example, encode, text_example
 from albert_cli.text.vocabulary import Vocabulary
+from albert_cli.training import capacity
 from albert_cli.training.device import choose_device
 
 Pooling = Literal["mean", "cls", "pooler"]
@@ -49,6 +50,7 @@ class TextEncoder:
         target, found = choose_device(device), hub.read(hub.find(checkpoint))
         if pooling == "pooler" and "encoder.pooler.weight" not in found.tensors:
             raise CheckpointError(f"{found.directory}: has no pooler", "--pooling mean or cls")
+        capacity.warn_of_answering(found.config, target)
         model = BareEncoder(found.config, pooler=pooling == "pooler")
         hub.load_into(model, found)
         return cls(model.to(target).eval(), hub.vocabulary_of(found), target, pooling)

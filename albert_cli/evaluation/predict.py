@@ -18,6 +18,7 @@ from albert_cli.model import hub
 from albert_cli.tasks.rows import Line
 from albert_cli.tasks.spec import task_of_checkpoint
 from albert_cli.text.lines import refuse_utf16
+from albert_cli.training import capacity
 from albert_cli.training.device import choose_device
 
 T = TypeVar("T")
@@ -102,6 +103,7 @@ def predict(
     `InputError` naming file and line for a line that the task has no use for.
     """
     found, target = hub.read(hub.find(checkpoint)), choose_device(device)
+    capacity.warn_of_answering(found.config, target)
     task, vocabulary = task_of_checkpoint(found), hub.vocabulary_of(found)
     model = task.load(found).to(target).eval()
     length = found.config.max_position_embeddings

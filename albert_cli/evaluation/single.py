@@ -17,7 +17,7 @@ from albert_cli.evaluation.baselines import baselines
 from albert_cli.results import RESULTS, Result, standard_error
 from albert_cli.tasks.base import PREDICTIONS
 from albert_cli.tasks.squad.answers import OFFICIAL
-from albert_cli.training import run
+from albert_cli.training import capacity, run
 from albert_cli.training.finetune import finetune
 from albert_cli.training.task_recipe import resolve
 from albert_cli.training.task_setup import Prepared, Request, prepare, prepared_by
@@ -221,7 +221,7 @@ def _score(prepared: Prepared, out: Path) -> Result:
                 out, done.as_json(), {what: provenance[what] for what in ("task", "checkpoint", "data", "recipe")}
             )
             return done
-        model = prepared.task.load(prepared.checkpoint).to(prepared.device)
+        model = _loaded(prepared)
         result, outputs = prepared.results(model)
         seconds = round(time.monotonic() - started, 2)
         result = result.model_copy(update={"initial": "task checkpoint", "seconds": seconds})
@@ -230,10 +230,14 @@ def _score(prepared: Prepared, out: Path) -> Result:
     return result
 
 
+def _loaded(prepared: Prepared) -> Any:
+    capacity.warn_of_answering(prepared.checkpoint.config, prepared.device)
+    return prepared.task.load(prepared.checkpoint).to(prepared.device)
+
+
 def outputs_of(prepared: Prepared, examples: Sequence[Any]) -> Any:
     """What the checkpoint's own head says of some examples."""
-    model = prepared.task.load(prepared.checkpoint).to(prepared.device).eval()
-    return prepared.task.predict(model, prepared.inputs.encode(examples), prepared.device)
+    return prepared.task.predict(_loaded(prepared).eval(), prepared.inputs.encode(examples), prepared.device)
 
 
 def _predict_unlabelled(prepared: Prepared, out: Path) -> Result:

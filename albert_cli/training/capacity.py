@@ -9,6 +9,7 @@ import torch
 from albert_cli import console, machine
 from albert_cli.counting import costs
 from albert_cli.model.config import ModelConfig
+from albert_cli.tasks.base import EVALUATION_TOKENS
 from albert_cli.training.settings import TrainSettings
 
 
@@ -45,6 +46,17 @@ def free(device: torch.device) -> int | None:
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     return machine.memory().get("available")
+
+
+def warn_of_answering(model: ModelConfig, device: torch.device) -> None:
+    """Warn, before a model is made, where its weights and a batch of `evaluation_batches` need more than there is."""
+    # Measured on a CPU at widths of 512: fp32, the widest of the block and what attention has beside it.
+    batch = EVALUATION_TOKENS * 4 * (1.2 * model.intermediate_size + 7 * model.hidden_size)
+    estimated, left = 4 * costs.count(model).total + batch, free(device)
+    if left is not None and left < estimated:
+        console.warn(
+            f"answering may take {costs.size_in_words(estimated)} of memory, and {costs.size_in_words(left)} are free"
+        )
 
 
 _warned: set[tuple[int, int]] = set()  # of what, in this process: several runs of one shape need one warning

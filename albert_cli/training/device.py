@@ -164,7 +164,8 @@ def _cannot_compile(device: torch.device) -> str | None:
 def compilation_error(error: BaseException) -> str:
     """What went wrong in a compilation, in one line."""
     lines = [line.strip() for line in str(error).splitlines()]
-    telling = [line for line in lines if "Error" in line or "error:" in line]
+    # The compiler's own words say more than the name of the exception that quotes it.
+    telling = sorted((ln for ln in lines if "Error" in ln or "error:" in ln), key=lambda ln: "error:" not in ln)
     return f"compiling fails: {next(iter([*telling, *filter(None, lines)]), type(error).__name__)}"
 
 

@@ -59,7 +59,7 @@ def pretrain(
     note_idle_gpus(target)
     with process_group(target.type) as group:
         entropy = read_facts(data)["unigram_entropy_nats"]
-        others = _open_others(resolved.evaluation, vocabulary, corpus.vocabulary_dir)
+        others = _open_others(resolved.evaluation, vocabulary, corpus.vocabulary_dir, verify)
         text = PretrainingText(corpus, heldout, vocabulary, entropy, others)
         pretraining = Pretraining(resolved, text, store.fingerprint(data), target, group)
         if dry_run:
@@ -75,11 +75,15 @@ def show_config(recipe: str, data: Path, overrides: Sequence[str]) -> tuple[dict
     return config.as_dict(resolved), config.dump_toml(resolved).rstrip()
 
 
-def _open_others(evaluation: Sequence[str], vocabulary: Vocabulary, made_with: Path) -> dict[str, TokenCorpus]:
+def _open_others(
+    evaluation: Sequence[str], vocabulary: Vocabulary, made_with: Path, verify: bool
+) -> dict[str, TokenCorpus]:
     """The corpora of `evaluation`, by the names of their directories; what they hold out, where they do."""
     found = {}
     for directory in map(Path, evaluation):
         corpus = TokenCorpus.open(directory, "heldout")
+        if is_main():
+            verify_data(directory, everything=verify)
         found[directory.name] = corpus if corpus.tokens else TokenCorpus.open(directory, "train")
         if Vocabulary.load(corpus.vocabulary_dir).fingerprint != vocabulary.fingerprint:
             raise ConfigError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from albert_cli.bench import pretrain, speedup
 from albert_cli.counting import costs
 from albert_cli.counting.paper import SEVEN
 from albert_cli.model.config import PRESETS, ModelConfig
+from albert_cli.training import capacity
 from tests.command import albert
 from tests.conftest import RECIPE
 from tests.processes import start_ranks
@@ -69,6 +71,23 @@ def test_without_data_ids_are_random_and_it_says_so(recipe: Path) -> None:
     assert "random ids of 40 pieces" in said and "(no --data)" in said
     assert "where the time goes" in said and "Its 30 steps take 0 s here." in said
     assert "dropout 0.1" in said
+
+
+def test_the_seven_models_are_refused_before_anything_is_measured(
+    recipe: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(capacity, "free", lambda device: 3 * 10**9)
+    monkeypatch.setattr(pretrain, "PretrainingModel", None)
+    call = ("bench", "pretrain", recipe, "-s", "model.vocab_size=40", "--device", "cpu")
+    assert "bert-xlarge takes 12 GB of memory, 3 GB are free" in albert(*call, "--speedup", expect=2).err
+
+
+def test_damaged_data_are_no_text(recipe: Path, tiny_data: Path, tmp_path: Path) -> None:
+    data = shutil.copytree(tiny_data, tmp_path / "data")
+    path = next(data.rglob("train-*.sentences"))
+    path.write_bytes(bytes([path.read_bytes()[0] ^ 1, *path.read_bytes()[1:]]))
+    said = albert("bench", "pretrain", recipe, "--data", data, "--rounds", 1, "--device", "cpu", expect=4)
+    assert f"{path}: damaged" in said.err
 
 
 def test_two_processes_are_measured_together(recipe: Path, tiny_data: Path, tmp_path: Path) -> None:

@@ -61,6 +61,7 @@ precision = "fp32"
 compile = "off"
 """
 TASKS = ("table", "mrpc", "squad2", "race")
+_MORE = ("scored", "further", "vocabulary-half", "searched", "reproduced")
 CPU = ("--device", "cpu")
 
 
@@ -104,14 +105,24 @@ def make(folder: Path, tasks: Sequence[str] = TASKS) -> Path:
             albert("finetune", f"{task}.toml", "--checkpoint", "run", "--data", data, "--out", f"tuned-{task}", *CPU)
         if tasks == TASKS:
             albert("eval", "table.toml", "--checkpoint", "run", "--data", "table", "--out", "eval", "--runs", 2, *CPU)
+            _more()
         shutil.copytree("run", "elsewhere/run")
         Path("elsewhere/run/step-00000004/manifest.json").unlink()
     return folder
 
 
+def _more() -> None:
+    """What few verbs read."""
+    Path("scored.toml").write_text('extends = "recipe.toml"\nevaluation = ["further"]\n')
+    albert("data", "text/b.jsonl", "--vocab", "vocabulary", "--out", "further", "--holdout", 0.2, "--workers", 1)
+    albert("vocab", "text/a.txt", "text/b.jsonl", "--size", 70, "--out", "vocabulary-half", "--task", "0/2")
+    for command in _of_many_runs():
+        albert(*command.words)
+
+
 def tasks_for(wanted: Iterable[Command]) -> Sequence[str]:
     """The tasks whose fine-tuned runs these commands take: all or none."""
-    takes = any(name.startswith(("tuned", "eval")) for command in wanted for name in command.reads)
+    takes = any(name.startswith(("tuned", "eval", *_MORE)) for command in wanted for name in command.reads)
     return TASKS if takes else ()
 
 
@@ -227,12 +238,19 @@ def commands() -> Iterator[Command]:
     yield _command("pretrain, from", f"{pretrain} out -s initial.checkpoint=run", "recipe.toml data run")
     more = "-s initial.continues=run -s schedule.total_steps=6"
     yield _command("pretrain, on", f"{pretrain} out {more}", "recipe.toml data run")
+    call = "pretrain scored.toml --data data --device cpu --out out"
+    yield _command("pretrain, further data", call, "scored.toml recipe.toml data further")
+    yield _command("pretrain, teacher", f"{pretrain} out --teacher run", "recipe.toml data run")
     yield from _of_tasks()
+    yield from _of_many_runs()
+    yield _command("reproduce --list", "reproduce --list --out reproduced", "reproduced", "reproduced", 0.5)
     for given in ("lines.txt", "lines.jsonl"):
         call = f"predict tuned-table --input input/{given} --out out.jsonl --device cpu"
         yield _command("predict", call, f"tuned-table input/{given}", "out.jsonl")
     call = "encode run --input input/lines.txt --out out.jsonl --device cpu"
     yield _command("encode", call, "run input/lines.txt", "out.jsonl")
+    call = "predict tuned-squad2 --input squad/dev-v2.0.json --out out.jsonl --device cpu"
+    yield _command("predict", call, "tuned-squad2 squad", "out.jsonl")
     yield _command("fill-mask", "fill-mask run 'A [MASK] b.' --device cpu", "run")
     yield _command("probe", "probe run --data data --sequences 4 --device cpu", "run data")
     for name in ("vocabulary", "data", "half", "run", "run-half", "tuned-table", "tuned-squad2", "eval"):
@@ -240,7 +258,10 @@ def commands() -> Iterator[Command]:
         if name not in ("half", "eval"):  # nothing there has a manifest
             yield _command("inspect --verify", f"inspect {name} --verify", name, weight=0.3)
     yield _command("inspect --examples", "inspect data --examples 2 --recipe recipe.toml", "data recipe.toml")
-    everything = "data run tuned-table tuned-squad2 eval"
+    yield _command(
+        "bench", "bench pretrain recipe.toml --data data --rounds 1 --device cpu", "recipe.toml data", weight=0.3
+    )
+    everything = "data run tuned-table tuned-squad2 eval searched reproduced"
     yield _command("report", f"report {everything} --out out.html --markdown out.md", everything, "out.html")
     yield _command("params", "params run", "run", weight=0.5)
     yield _command("params", "params elsewhere/run", "elsewhere")
@@ -255,12 +276,25 @@ def _of_text() -> Iterator[Command]:
         yield _command("vocab", f"vocab {source} --size 70 --out out", source, weight=0.2)
         call = f"data {source} --vocab vocabulary --out out --workers 1"
         yield _command("data", call, f"{source} vocabulary", weight=0.6)
+    for source in ("squad:squad/train-v2.0.json", "squad-answers:squad/train-v2.0.json", "race:race"):
+        call, kind = f"data {source} --vocab vocabulary --out out --workers 1", source.partition(":")[0]
+        yield _command("data", call, f"{kind.partition('-')[0]} vocabulary", weight=0.5)
+    call = "vocab text/a.txt text/b.jsonl --size 70 --out vocabulary-half --task 1/2"
+    yield _command("vocab, a share", call, "text/a.txt text/b.jsonl vocabulary-half", "vocabulary-half")
     call = "vocab text/a.txt --size 70 --out vocabulary"
     yield _command("vocab, found", call, "text/a.txt vocabulary", "vocabulary")
     call = "data text/a.txt --vocab vocabulary --out data --holdout 0.2 --workers 1"
     yield _command("data, found", call, "text/a.txt vocabulary data", "data")
     call = "data text/a.txt text/b.jsonl --vocab vocabulary --out half --workers 1"
     yield _command("data, resumed", call, "text/a.txt text/b.jsonl vocabulary half", "half", 2)
+
+
+def _of_many_runs() -> Iterator[Command]:
+    """What finds its runs finished; the same commands make them."""
+    call = "search table.toml lr=1e-3,1e-2 --checkpoint run --data table --runs 1 --device cpu --out searched"
+    yield _command("search, found", call, "table.toml run table searched", "searched")
+    words = reproduction().words[:-1]
+    yield Command("reproduce, found", (*words, "reproduced"), ("data", "reproduced"), "reproduced", 2)
 
 
 def _of_tasks() -> Iterator[Command]:

@@ -46,6 +46,19 @@ def test_predicting_wants_as_many_texts_as_the_task(
     assert not (tmp_path / "out.jsonl").exists()
 
 
+def test_what_answering_takes_is_said_before_a_model_is_made(
+    tuned: Tuned, glue: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cola, text = tuned("cola"), tmp_path / "in.txt"
+    text.write_text("bade figo\n")
+    score = ("eval", "cola", "--data", glue, "--out", tmp_path / "out", "--device", "cpu")
+    for call in (("predict", cola, "--input", text), ("encode", cola, "--input", text), (*score, "--checkpoint", cola)):
+        with monkeypatch.context() as small:
+            small.setattr("albert_cli.machine.memory", lambda: {"total": 2**20, "available": 2**20})
+            said = albert(*call).err
+        assert said.count("warning: answering may take ") == 1 and "1.05 MB are free" in said
+
+
 def test_predicting_cuts_where_training_did(tuned: Tuned, tmp_path: Path) -> None:
     long = " ".join(sentence(i) for i in range(20))
     vocabulary = Vocabulary.load(tuned("cola"))

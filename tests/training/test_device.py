@@ -96,6 +96,12 @@ def test_a_cpu_compiles_only_when_it_is_told_to(monkeypatch: pytest.MonkeyPatch)
         resolved(replace(settings, compile="on"), TINY)
 
 
+def test_of_a_compilation_that_fails_the_compilers_own_words_are_said() -> None:
+    said = "CppCompileError: C++ compile error\n\nOutput:\nfatal error: error closing /tmp/a.s: No space left on device"
+    assert device.compilation_error(RuntimeError(said)).endswith("No space left on device")
+    assert device.compilation_error(RuntimeError("KeyError: 3\n")) == "compiling fails: KeyError: 3"
+
+
 @pytest.mark.parametrize(("precision", "dtype"), [("fp32", torch.float32), ("bf16", torch.bfloat16)])
 def test_products_have_the_precision_that_was_resolved(precision: str, dtype: torch.dtype) -> None:
     with device.autocast(precision, CPU):

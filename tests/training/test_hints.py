@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from albert_cli import journal, store
-from albert_cli.errors import ConfigError, DivergedError
+from albert_cli.errors import CheckpointError, ConfigError, DivergedError
 from albert_cli.training.hints import Hints
 from albert_cli.training.log import Window, beside_the_bar
 from albert_cli.training.loop import not_finite, where
@@ -153,6 +153,10 @@ def test_further_corpora_are_scored_by_name(
     with pytest.raises(ConfigError, match="two directories alike"):
         pretrain(str(recipe), tiny_data, tmp_path / "no", [f'evaluation=["{other}", "{other}"]'], device="cpu")
     assert not (tmp_path / "no").exists()
+    damaged = next(other.rglob("train-*.ids"))
+    damaged.write_bytes(damaged.read_bytes()[::-1])
+    with pytest.raises(CheckpointError, match=r"squad-dev/.*: damaged"):
+        pretrain(str(recipe), tiny_data, tmp_path / "no", named, device="cpu")
 
 
 def test_the_initial_weights_grow_as_the_width_shrinks(recipe: Path, tiny_data: Path, tmp_path: Path) -> None:
