@@ -404,6 +404,20 @@ def test_flash_attention_3_is_taken_where_it_applies(
     assert active[-1] == expected
 
 
+def test_a_flash_attention_3_that_is_broken_is_not_taken(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(name: str) -> None:
+        raise ImportError("undefined symbol: _ZN3c10\nmore")
+
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(device, "activate_flash_attention_impl", broken)
+    device._choose_flash(0.0, CUDA)
+    said = capsys.readouterr().err
+    assert "undefined symbol: _ZN3c10" in said and "more" not in said
+
+
 def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
