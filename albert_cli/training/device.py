@@ -190,8 +190,13 @@ def _choose_flash(dropout: float, device: torch.device) -> None:
     if current_flash_attention_impl() is not None:
         restore_flash_attention_impl()
     if not dropout and torch.cuda.get_device_capability(device) == (9, 0):
-        activate_flash_attention_impl("FA3")
-        console.note("attention: flash attention 3")
+        try:
+            activate_flash_attention_impl("FA3")
+        except (ImportError, OSError, RuntimeError) as error:  # built for another torch
+            reason = str(error).partition("\n")[0]
+            console.warn(f"attention: flash attention 2, since 3 is installed and cannot be used: {reason}")
+        else:
+            console.note("attention: flash attention 3")
 
 
 @contextlib.contextmanager

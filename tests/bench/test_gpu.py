@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from albert_cli import config
+from albert_cli import config, console
 from albert_cli.bench import gpu, harness, memory, pretrain
 from albert_cli.machine import matmul_peak
 from albert_cli.model import block, encoder
@@ -90,8 +90,17 @@ def test_the_table_has_a_row_for_everything(measured: tuple[Path, dict[str, Any]
     assert any(line.startswith("| bf16, padded attention |") and line.endswith("| yes |") for line in lines)
     assert not any("failed" in line for line in lines)
     assert lines[-1].startswith("Seconds: correctness ")
-    assert any(line.startswith("profile-base-s512, a step: ms ") and "waits 0.0" in line for line in lines)
+    assert "| waits | 0.0 | at most 1 |" in lines and "| pageable copies | 0.0 | 0 |" in lines
     assert any(line.startswith("| 12 heads of 64 |") for line in lines)
+
+
+def test_fine_tuning_stands_beside_its_goal() -> None:
+    row = {"median_ms": 70.0, "tokens_per_second": 9, "albert_is_faster": 2.5}
+    works = {"glue": {"variants": {"albert": row, "transformers": row}}}
+    found = {"device": "a GPU", "data": None, "versions": {"torch": "2"}}
+    parts = {"fine-tuning": {"fine_tuning": {"works": works}}}
+    lines = gpu.text({"conditions": found, "parts": parts}, console.markdown).splitlines()
+    assert lines[-4:-2] == ["| albert | 70.0 | 9 | 65 ms |  |", "| transformers | 70.0 | 9 |  | 2.50x |"]
 
 
 def test_a_profile_counts_what_a_step_asks_for(measured: tuple[Path, dict[str, Any]]) -> None:

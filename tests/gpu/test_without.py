@@ -33,6 +33,9 @@ from albert_cli.model.heads import MultipleChoice, PretrainingModel, QuestionAns
 from albert_cli.model.packing import as_one, pack
 from albert_cli.model.sparse import Near
 from albert_cli.ranks import Group
+from albert_cli.tasks import classification
+from albert_cli.tasks.spec import TASKS
+from albert_cli.tasks.squad import head
 from albert_cli.tasks.squad.head import BeamQuestionAnswering, span_loss
 from albert_cli.training import capacity, device, loop, objectives, plan
 from albert_cli.training.batching import BatchSettings
@@ -246,7 +249,7 @@ def as_on_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         return as_one(arrays, lambda size: torch.empty(size, dtype=torch.uint8), target)
 
     with monkeypatch.context() as patch:
-        for module in (packing, loop, objectives):
+        for module in (packing, loop, objectives, classification, head):
             patch.setattr(module, "put", put)
         yield threads
 
@@ -271,6 +274,23 @@ def test_a_step_waits_once_and_copies_nothing_that_blocks(
     assert len(threads) - len(own) == 2 * 3 * len(job.draw(0, Group())), "batches move beside the computation"
     assert len(own) == 2 * 3  # counts, and wishes to stop
     assert asked.moves == len(own)
+
+
+@pytest.mark.parametrize("name", ["mrpc", "stsb", "race", "squad1", "squad2"])
+def test_a_loss_of_fine_tuning_waits_for_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the loop's step, whose one wait is above."""
+    answers = np.array([[3, 4], [0, 0], [2, 2], [5, 7]])
+    kinds: dict[str, tuple[torch.nn.Module, Any]] = {
+        "mrpc": (SequenceClassifier(SHAPE, 2), np.array([0, 1, 1, 0])),
+        "stsb": (SequenceClassifier(SHAPE, 1), np.array([0.5, 4.0, 1.0, 2.5], np.float32)),
+        "race": (MultipleChoice(SHAPE, 4), np.array([2])),
+        "squad1": (QuestionAnswering(SHAPE), answers),
+        "squad2": (BeamQuestionAnswering(SHAPE), answers),
+    }
+    (model, labels), asked = kinds[name], Asked()
+    with as_on_cuda(monkeypatch) as threads, flash.taken(), asked:
+        TASKS[name].loss_sum(model, random_batch((12, 7, 9, 12)), labels, CPU).backward()
+    assert asked.moves == len(threads) > 1 and asked.waits == []
 
 
 def test_one_buffer_holds_arrays_of_every_type() -> None:
@@ -382,6 +402,20 @@ def test_flash_attention_3_is_taken_where_it_applies(
     assert active == ["FA3"]
     device._choose_flash(dropout, CUDA)
     assert active[-1] == expected
+
+
+def test_a_flash_attention_3_that_is_broken_is_not_taken(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(name: str) -> None:
+        raise ImportError("undefined symbol: _ZN3c10\nmore")
+
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(device, "activate_flash_attention_impl", broken)
+    device._choose_flash(0.0, CUDA)
+    said = capsys.readouterr().err
+    assert "undefined symbol: _ZN3c10" in said and "more" not in said
 
 
 def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
