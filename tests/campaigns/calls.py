@@ -45,11 +45,12 @@ NAMES = tuple(dict.fromkeys(name for name, _ in _CALLS.values()))
 
 @dataclass(frozen=True)
 class Call:
-    """A call: what it is, on which file below the folder, by which process."""
+    """A call: what it is, on which file below the folder, by which process; of a rename also to what."""
 
     name: str
     path: Path
     process: int
+    target: Path | None = None
 
 
 Decide = Callable[[Call], int | None]  # None lets the call be; a number is the error that it ends with; 0: kill
@@ -148,7 +149,9 @@ def _answer(asked: bytearray, inside: str, decide: Decide) -> bytes:
     path = _path(process, how, arguments[first], arguments[first + 1] if first < 5 else 0)
     if path is None or not path.startswith(inside):
         return struct.pack("=QqiI", ident, 0, 0, _CONTINUE)
-    found = decide(Call(name, Path(path), process))
+    to = first + 1 if how == "path" else first + 2  # of a rename
+    target = _path(process, how, arguments[to], arguments[to + 1]) if name == "rename" else None
+    found = decide(Call(name, Path(path), process, Path(target) if target else None))
     if found is None:
         return struct.pack("=QqiI", ident, 0, 0, _CONTINUE)
     if found == 0:

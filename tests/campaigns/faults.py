@@ -6,7 +6,7 @@
 
 What a call ends with: ENOSPC, EIO, EINTR or EMFILE, each where the system may say so; the process killed in it; or the
 power lost, which also drops what was written and not flushed: such files fall back to what they held when they were
-last flushed, or before.
+last flushed, or before, and a rename whose folder was not flushed after it did not happen.
 """
 
 from __future__ import annotations
@@ -74,6 +74,7 @@ class Watched:
     hit: Path | None = None
     flushed: dict[int, bytes] = field(default_factory=dict)  # by inode: what a file held when it was last flushed
     unflushed: dict[int, Path] = field(default_factory=dict)
+    renamed: list[tuple[Path, Path, bytes | None]] = field(default_factory=list)  # from, to, the file that stood there
 
     def __call__(self, call: Call) -> int | None:
         """Whether the call is let be; see `calls.watch`."""
@@ -98,9 +99,19 @@ class Watched:
             elif call.name == "fsync" and call.path.is_file():
                 self.flushed[inode] = call.path.read_bytes()
                 self.unflushed.pop(inode, None)
+            elif call.name == "fsync":
+                self.renamed = [entry for entry in self.renamed if entry[1].parent != call.path]
+            elif call.target is not None:
+                stood = call.target.read_bytes() if call.target.is_file() else None
+                self.renamed.append((call.path, call.target, stood))
 
     def lose_power(self) -> None:
-        """Put every file that was written and not flushed back to what the disk has of it."""
+        """Put every file and every name that was written and not flushed back to what the disk has of it."""
+        for source, target, stood in reversed(self.renamed):
+            if os.path.lexists(target) and not os.path.lexists(source):  # it was carried out
+                target.rename(source)
+                if stood is not None:
+                    target.write_bytes(stood)
         for path in self.folder.rglob("*"):
             if path.is_file() and not path.is_symlink() and (inode := path.stat().st_ino) in self.unflushed:
                 held = self.flushed.get(inode, b"")
