@@ -187,13 +187,16 @@ def naming(origin: str) -> Iterator[None]:
         raise ConfigError(f"{origin}: {error.message}", error.hint) from None
 
 
+_type_hints = functools.cache(typing.get_type_hints)  # which compiles every annotation anew
+
+
 def refuse_unknown(schema: type[Any], values: Mapping[str, Any], origin: str, prefix: str = "") -> None:
     """Raise `ConfigError` for a key that the dataclass, or one in it, does not have, with the nearest that it has."""
-    hints = typing.get_type_hints(schema)
+    hints = _type_hints(schema)
     for key, value in values.items():
         if key not in hints:
             sections = [name for name, t in hints.items() if isinstance(t, type) and dataclasses.is_dataclass(t)]
-            there = [f"{name}.{key}" for name in sections if key in typing.get_type_hints(hints[name])]
+            there = [f"{name}.{key}" for name in sections if key in _type_hints(hints[name])]
             meant = f"did you mean {' or '.join(there)}?" if there else None
             raise ConfigError(
                 f"{origin}: unknown key {prefix + key!r}",

@@ -13,9 +13,9 @@ from pathlib import Path
 # A model that trains twenty steps in a second.
 TINY = ["-s", "model.hidden_size=32", "-s", "model.embedding_size=16", "-s", "model.intermediate_size=64"]
 TINY += ["-s", "schedule.total_steps=20", "-s", "train.batch_size=4", "-s", "train.micro_batch_size=4"]
-TINY += ["-s", "train.eval_sequences=32", "--device", "cpu"]
+TINY += ["-s", "train.eval_sequences=32", "-s", "train.precision=fp32", "--device", "cpu"]
 QUICK = ["-s", "schedule.total_steps=4", "-s", "schedule.warmup_steps=1", "-s", "train.eval_every=4"]
-QUICK += ["-s", "train.batch_size=4", "--device", "cpu"]
+QUICK += ["-s", "train.batch_size=4", "-s", "train.precision=fp32", "--device", "cpu"]
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import shutil
@@ -54,13 +55,20 @@ log_every = 5
 eval_every = 15
 eval_sequences = 32
 save_every = 5
+precision = "fp32"  # which one is faster is measured anew in every run
 """
 SYLLABLES = ["ba", "de", "fi", "go", "lu", "ma", "ne", "pi", "ro", "su", "ta", "ve", "wi", "zo", "kra", "ste"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The pages, the longest single tests, come first, so that none of them is left for the end."""
-    items.sort(key=lambda item: item.path.name != "test_pages.py")
+    """The longest single tests come first, so that none of them is left for the end."""
+    longest = ("test_pages.py", "test_cluster.py", "test_campaigns.py", "test_ranks.py")
+    items.sort(key=lambda item: item.path.name not in longest)
+
+
+def pytest_collection_finish() -> None:
+    """What is imported by now stays; every model to be fine-tuned collects garbage first, and need not go over it."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -22,6 +22,7 @@ SHAPE = ModelConfig(
 QUICK = (
     "schedule.total_steps=6", "schedule.warmup_steps=1", "train.eval_every=2", "train.save_every=3",
     "train.batch_size=4", "train.log_every=6", "optimizer.lr=5e-3", "data.max_seq_length=24",
+    "train.precision=fp32",  # which one is faster is measured anew in every run
 )  # fmt: skip
 WORDS = ("bade", "figo", "luma", "wi", "kra", "ne")
 MNLI = "index\t" + "\t".join(map(str, range(1, 8))) + "\tsentence1\tsentence2"

@@ -143,7 +143,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory, tiny_data: Path) -> Path:
     return folder
 
 
-SHORT = "--device cpu -s schedule.total_steps=600 -s train.eval_every=600 -s train.save_every=0"
+SHORT = "--device cpu -s schedule.total_steps=200 -s train.eval_every=200 -s train.save_every=0"
 SLURM_JOB = ["bash", str(CLUSTER / "pretrain.slurm"), *SHORT.split()]
 
 
@@ -197,4 +197,4 @@ def test_kubernetes_goes_on_with_it(stopped: Path, tiny_data: Path) -> None:
     done = subprocess.run([*container["command"], line], env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert f"going on from step {before}" in done.stderr
-    assert (status(stopped / "run")["state"], status(stopped / "run")["step"]) == ("done", 600)
+    assert (status(stopped / "run")["state"], status(stopped / "run")["step"]) == ("done", 200)

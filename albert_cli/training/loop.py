@@ -116,7 +116,7 @@ def micro_batches(total: int, size: int, group: Group) -> Iterator[tuple[int, in
             yield number, start, min(start + size, total)
 
 
-@dataclass
+@dataclass(repr=False)  # to register a signal handler Python takes its repr, which would print every weight
 class Loop:
     """One run of a job, from its state to its last step; `label` names it beside the progress bar."""
 

@@ -25,7 +25,10 @@ SHAPE = ModelConfig(
     vocab_size=300, embedding_size=8, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
     intermediate_size=32, max_position_embeddings=24,
 )  # fmt: skip
-QUICK = ["schedule.total_steps=2", "schedule.warmup_steps=1", "train.batch_size=4", "train.eval_every=2"]
+QUICK = [
+    "schedule.total_steps=2", "schedule.warmup_steps=1", "train.batch_size=4", "train.eval_every=2",
+    "train.precision=fp32",
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import random
 import re
@@ -15,7 +16,7 @@ from albert_cli.errors import ConfigError
 from albert_cli.experiments import recipe
 from albert_cli.experiments.budget import Decision, decision, describe
 from albert_cli.experiments.claims import HOLDS, check
-from albert_cli.experiments.plan import Request
+from albert_cli.experiments.plan import Plan, Request
 from albert_cli.experiments.stages import make
 from albert_cli.training.task_recipe import FinetuneRecipe
 from tests.command import albert
@@ -37,9 +38,14 @@ def test_validate_takes_an_experiment_too(name: str) -> None:
     assert "claims" in albert("recipes", "validate", f"experiments/{name}").out
 
 
+@functools.cache
+def planned(name: str, scale: recipe.ScaleName) -> Plan:
+    return make(recipe.load(name), Request(scale, Path("out"), dry_run=True))
+
+
 @pytest.mark.parametrize(("name", "scale"), PLANNED)
 def test_plans_at_every_scale(name: str, scale: recipe.ScaleName) -> None:
-    plan = make(recipe.load(name), Request(scale, Path("out"), dry_run=True))
+    plan = planned(name, scale)
     data, text = describe(plan)
     assert plan.variants and f"scale {scale}" in text
     assert {run.variant for run in plan.runs} == set(plan.variants)
@@ -58,7 +64,7 @@ def test_plans_at_every_scale(name: str, scale: recipe.ScaleName) -> None:
 
 @pytest.mark.parametrize(("name", "scale"), PLANNED)
 def test_its_tasks_can_be_learnt_with_its_settings(name: str, scale: recipe.ScaleName) -> None:
-    plan = make(recipe.load(name), Request(scale, Path("out"), dry_run=True))
+    plan = planned(name, scale)
     for task in plan.scale.tasks:
         values = config.merge(config.read_recipe(f"finetune/{task}"), plan.scale.task_changes)
         config.validate(FinetuneRecipe, values, task).check()
@@ -89,7 +95,7 @@ def test_two_cores_run_a_mini_experiment_in_twenty_minutes_and_an_h200_its_own_i
     longer = {"sharing": 40, "long-inputs": 70, "start-long": 180}  # as their files say
     limits: dict[recipe.ScaleName, tuple[int, int]] = {"mini": (2, longer.get(name, 20)), "h200": (1, 30)}
     for scale, (devices, minutes) in limits.items():
-        data, _ = describe(make(recipe.load(name), Request(scale, Path("out"), dry_run=True)))
+        data, _ = describe(planned(name, scale))
         assert data["total"]["device_hours"] / devices * 60 <= minutes, scale
 
 

@@ -170,10 +170,10 @@ def wait_for(path: Path) -> None:
 
 
 def test_kill_9_leaves_nothing_that_a_reader_takes_and_the_same_command_goes_on(tmp_path: Path) -> None:
-    source, out = write_text(tmp_path, 30_000), tmp_path / "out"
+    source, out = write_text(tmp_path, 12_000), tmp_path / "out"
     whole = tmp_path / "whole"
     build([str(source)], whole, VocabularySettings(400))
-    for delay in (0, 0.1, 0.3, 0.6):
+    for delay in (0, 0.05, 0.1, 0.2):
         process = start(source, out)
         wait_for(out / "request.json")
         time.sleep(delay)

@@ -31,7 +31,7 @@ from tests.processes import albert, start
 
 OVERRIDES = (
     "optimizer.lr=5e-3", "schedule.total_steps=30", "schedule.warmup_steps=3", "train.batch_size=8",
-    "train.micro_batch_size=8", "train.eval_every=6", "train.log_every=6", "train.save_every=5",
+    "train.micro_batch_size=8", "train.eval_every=6", "train.log_every=6", "train.save_every=5", "train.precision=fp32",
 )  # fmt: skip
 MODEL_FILES = ("config.json", "model.safetensors", "spiece.model", "tokenizer.json", "tokenizer_config.json")
 
@@ -199,7 +199,9 @@ def test_what_auto_stood_for_is_kept_when_a_run_goes_on(
     run, computed = tmp_path / "run", []
     monkeypatch.setattr(device, "bf16_gain", lambda *_: 2.0)
     for _ in range(2):
-        prepared = prepare("table", str(finished), str(table), (*OVERRIDES, "schedule.total_steps=6"), "cpu")
+        prepared = prepare(
+            "table", str(finished), str(table), (*OVERRIDES, "schedule.total_steps=6", "train.precision=auto"), "cpu"
+        )
         computed.append(finetune(prepared, run)["precision"])
         (run / "results.json").unlink()  # as if it had been killed before
         assert 'precision = "bf16"\n' in (run / "recipe.toml").read_text()

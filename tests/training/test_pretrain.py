@@ -301,19 +301,19 @@ def test_what_auto_stood_for_at_the_first_start_is_kept(
     recipe: Path, tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also on a machine that would choose otherwise, and by the command that says "auto"."""
-    run, whole = tmp_path / "run", tmp_path / "whole"
+    run, whole, auto = tmp_path / "run", tmp_path / "whole", ["train.precision=auto"]
     for out, gain in ((run, 2.0), (whole, 2.0)):
         monkeypatch.setattr(device, "bf16_gain", lambda *_, gain=gain: gain)
-        pretrain(str(recipe), tiny_data, out, device="cpu")
+        pretrain(str(recipe), tiny_data, out, auto, device="cpu")
     for path in (run / "recipe.toml", *run.glob("step-*/recipe.toml")):
         assert 'precision = "bf16"\n' in path.read_text() and '"auto"' not in path.read_text()
     shutil.rmtree(run / LAST)
     monkeypatch.setattr(device, "bf16_gain", lambda *_: 0.5)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 64)
-    pretrain(str(recipe), tiny_data, run, device="cpu")
+    pretrain(str(recipe), tiny_data, run, auto, device="cpu")
     assert weights_of(run) == weights_of(whole)
     assert (run / "recipe.toml").read_text() == (whole / "recipe.toml").read_text()
-    more = ["train.threads=2"]  # a person may take more: it changes nothing but rounding
+    more = [*auto, "train.threads=2"]  # a person may take more: it changes nothing but rounding
     assert pretrain(str(recipe), tiny_data, run, more, device="cpu")["steps"] == 30
     assert "threads = 2\n" in (run / "recipe.toml").read_text()
 
@@ -499,7 +499,7 @@ def test_a_warm_up_that_never_ends_is_refused(recipe: Path, tiny_data: Path, tmp
 
 _SMALL_DISK = """
 import os, subprocess, sys
-import albert_cli.training.pretrain
+import albert_cli.training.pretrain, torch._dynamo, torch.utils.tensorboard  # once for both
 from albert_cli.cli import main
 
 disk, *sys.argv[1:] = sys.argv[1:]

@@ -14,12 +14,15 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from safetensors.torch import load_file
+from torch import nn
 
 from albert_cli import journal, store
 from albert_cli.errors import DivergedError
 from albert_cli.model import hub
-from albert_cli.training import objectives
+from albert_cli.ranks import process_group
+from albert_cli.training import objectives, reduction
 from albert_cli.training.loop import Loop
 from albert_cli.training.objectives import PretrainingJob
 from albert_cli.training.optimizers import state_tensors
@@ -213,43 +216,46 @@ def test_when_one_rank_fails_the_other_ends_too(
 # ---------------------------------------------------------------- what they send each other
 
 
-ONE_OF_EACH = """
-import torch, torch.distributed as dist
-from albert_cli.ranks import process_group
-from albert_cli.training import reduction
+def one_of_each() -> None:
+    """The sum of gradients over the ranks in both types, against one process; what is sent, and when."""
+    reduction.BUCKET = 40 * 4  # type: ignore[misc]
+    sent: list[int] = []
+    plain = dist.all_reduce
 
-reduction.BUCKET = 40 * 4
-sent, plain = [], dist.all_reduce
+    def counted(tensor: torch.Tensor, **options: Any) -> Any:
+        sent.append(tensor.nbytes)
+        return plain(tensor, **options)
 
-def counted(tensor, **options):
-    sent.append(tensor.nbytes)
-    return plain(tensor, **options)
+    dist.all_reduce = counted
+    with process_group("cpu") as group:
+        for dtype in (torch.float32, torch.bfloat16):
+            sent.clear()
+            torch.manual_seed(0)
+            frozen = nn.Linear(5, 5).requires_grad_(False)
+            model = nn.Sequential(*(nn.Linear(5, 5) for _ in range(4)), frozen)
+            during = []
+            with reduction.summed_gradients(model, group, dtype):
+                if group.rank < 2:  # the third has nothing to compute
+                    model(torch.full((1, 5), 1.0 + group.rank)).square().sum().backward()
+                    during.append(len(sent))
+            assert during in ([], [4]) and sum(sent) == 4 * 30 * dtype.itemsize, (during, sent)
+            found = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+            model.zero_grad()
+            torch.stack([model(torch.full((1, 5), 1.0 + r)).square().sum() for r in range(2)]).sum().backward()
+            expected = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+            off = float((found - expected).norm() / expected.norm())
+            assert found.dtype == torch.float32 and (1e-4 < off < 1e-2 if dtype == torch.bfloat16 else off < 1e-6), off
+            print(f"summed {dtype}")
+    raise SystemExit
 
-dist.all_reduce = counted
 
-def summed(dtype, group):
-    sent.clear()
-    torch.manual_seed(0)
-    model = torch.nn.Sequential(*(torch.nn.Linear(5, 5) for _ in range(4)), torch.nn.Linear(5, 5).requires_grad_(False))
-    x = torch.full((1, 5), 1.0 + group.rank)
-    during = []
-    with reduction.summed_gradients(model, group, dtype):
-        if group.rank < 2:  # the third has nothing to compute
-            model(x).square().sum().backward()
-            during.append(len(sent))
-    assert during in ([], [4]) and sum(sent) == 4 * 30 * dtype.itemsize, (during, sent)
-    found = torch.cat([p.grad.flatten() for p in model.parameters() if p.requires_grad])
-    model.zero_grad()
-    sum(model(torch.full((1, 5), 1.0 + r)).square().sum() for r in range(2)).backward()
-    expected = torch.cat([p.grad.flatten() for p in model.parameters() if p.requires_grad])
-    off = float((found - expected).norm() / expected.norm())
-    assert found.dtype == torch.float32 and (1e-4 < off < 1e-2 if dtype == torch.bfloat16 else off < 1e-6), off
-    print(f"summed {dtype}\\n", end="")
+def test_gradients_are_sent_once_while_the_backward_pass_goes_on(tmp_path: Path) -> None:
+    ranks = start_ranks(tmp_path / "log", 3, before=one_of_each)
+    assert end(ranks) == [0, 0, 0], "\n".join(r.said() for r in ranks)
+    assert [r.said() for r in ranks] == ["summed torch.float32\nsummed torch.bfloat16\n"] * 3
 
-with process_group("cpu") as group:
-    for dtype in (torch.float32, torch.bfloat16):
-        summed(dtype, group)
-"""
+
+# ---------------------------------------------------------------- started again
 
 
 def launched(tmp_path: Path, script: str, ranks: int, *more: object, launcher: Sequence[str] = ()) -> tuple[int, str]:
@@ -259,11 +265,6 @@ def launched(tmp_path: Path, script: str, ranks: int, *more: object, launcher: S
     call += [str(tmp_path / "script.py"), *map(str, more)]
     done = subprocess.run(call, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
     return done.returncode, done.stdout + done.stderr
-
-
-def test_gradients_are_sent_once_while_the_backward_pass_goes_on(tmp_path: Path) -> None:
-    code, said = launched(tmp_path, ONE_OF_EACH, 3)
-    assert code == 0 and said.count("summed torch.float32") == said.count("summed torch.bfloat16") == 3, said
 
 
 KILLED_ONCE = """
