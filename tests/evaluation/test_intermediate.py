@@ -289,6 +289,10 @@ def test_a_test_set_of_another_size_is_refused_before_anything_is_trained(suite:
     call = ("glue", str(suite.encoder), str(data), tmp_path / "out", 1, QUICK, "cpu")
     with pytest.raises(InputError, match="WNLI: the test set has 145 examples, GLUE's has 146"):
         evaluate(*call, submission_file=tmp_path / "it.zip")
+    rows[-1] = "=1+1" + rows[-1][rows[-1].index("\t") :]
+    write(data, {"WNLI/test": "".join(rows)})
+    with pytest.raises(InputError, match=re.escape("WNLI: the test set has an id that a spreadsheet computes: =1+1")):
+        evaluate(*call, submission_file=tmp_path / "it.zip")
     with pytest.raises(ConfigError, match="is not the name of a zip"):
         evaluate(*call, submission_file=tmp_path / "it.tsv")
     with pytest.raises(ConfigError, match="for all of GLUE"):
