@@ -192,7 +192,7 @@ _type_hints = functools.cache(typing.get_type_hints)  # which compiles every ann
 
 def refuse_unknown(schema: type[Any], values: Mapping[str, Any], origin: str, prefix: str = "") -> None:
     """Raise `ConfigError` for a key that the dataclass, or one in it, does not have, with the nearest that it has."""
-    hints = _type_hints(schema)
+    hints = _type_hints(cast(Hashable, schema))
     for key, value in values.items():
         if key not in hints:
             sections = [name for name, t in hints.items() if isinstance(t, type) and dataclasses.is_dataclass(t)]

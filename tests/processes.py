@@ -20,7 +20,7 @@ _CONTEXT.set_forkserver_preload(
     + [f"torch.{name}" for name in ("_dynamo", "utils.tensorboard")]
 )
 # A process has one server: where the program's own pool is the first to start it, it serves the tests too.
-multiprocessing.forkserver.set_forkserver_preload = lambda modules: None
+multiprocessing.forkserver.set_forkserver_preload = lambda modules: None  # type: ignore[assignment]
 
 
 @dataclass
