@@ -194,7 +194,7 @@ def test_a_signal_ends_the_loop_after_its_step(
 
     job.loss_sums = loss_sums  # type: ignore[method-assign]
     before = signal.getsignal(number)
-    assert "tensor" not in repr(loop), "`signal` takes the repr of a handler, and so prints every weight at each start"
+    assert len(repr(loop)) < 200, "`signal` takes the repr of a handler: with all weights in it half a second"
     with pytest.raises(Interrupted, match="stopped after step 4"):
         loop.run()
     assert signal.getsignal(number) == before
