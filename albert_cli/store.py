@@ -416,6 +416,7 @@ def remove_directory(directory: Path) -> None:
     """Delete a committed directory: hidden in one rename first, so that a crash half-way leaves no ruin."""
     hidden = _temporary(directory)
     directory.rename(hidden)
+    _sync(hidden.parent)  # or a loss of power could keep the deletions and not the rename
     shutil.rmtree(hidden)
 
 

@@ -169,7 +169,7 @@ class Campaign:
         where = self._laid_out(command, f"run-{command.name.partition(',')[0]}")
         watched = Watched(where, fault)
         ended = run(command.words, watched, self.folder / "log")
-        wrong = list(_judge(command, where, fault, ended)) if watched.hit else []
+        wrong = list(_judge(command, where, fault, watched.hit, ended)) if watched.hit else []
         again = forked.run(command.words, where, self.folder / "log-again")
         found = content(where / command.out)
         if fault.name == "unlink" and fault.error in ERRORS["unlink"]:  # what could not be deleted may stay, hidden
@@ -183,7 +183,7 @@ class Campaign:
         return ended, [f"{line} ({hit})" for line in wrong]
 
 
-def _judge(command: Command, folder: Path, fault: Fault, ended: Ended) -> Iterator[str]:
+def _judge(command: Command, folder: Path, fault: Fault, hit: Path, ended: Ended) -> Iterator[str]:
     out = folder / command.out
     if fault.error in (KILL, POWER):
         if ended.code not in (-9, 0, *DOCUMENTED):
@@ -195,7 +195,8 @@ def _judge(command: Command, folder: Path, fault: Fault, ended: Ended) -> Iterat
             yield "a traceback"
         if ended.code and not ended.err.rstrip().rpartition("\n")[2].startswith("hint: "):
             yield f"no hint: {ended.error}"
-        if fault.name != "unlink" and (left := [p.name for p in folder.rglob("*.tmp")]):
+        is_cleaning_up = fault.name == "unlink" or hit.is_dir()  # the latter is opened to be emptied
+        if not is_cleaning_up and (left := [p.name for p in folder.rglob("*.tmp")]):
             yield f"left half-written: {left[0]}"
     yield from unsound(out)
 
