@@ -32,9 +32,9 @@ BAD_FILES: dict[str, tuple[bytes, str]] = {
     "line.txt": (b"fine\n\n" + b"x" * 5000, "line.txt:3: longer than 0.00390625 MiB"),
     "kind.docx": (b"text", "kind.docx: unknown kind of file"),
     "none.parquet": (b"no parquet", "none.parquet: not a readable Parquet file"),
-    "spaces.txt": (b" \t \n" * 100, "no text in any source"),
-    "blank.txt": (b"\n" * 1_000_000, "no text in any source"),
-    "empty.jsonl": (b'{"text": ""}\n{"text": "  "}\n', "no text in any source"),
+    "spaces.txt": (b" \t \n" * 100, "no text in spaces.txt"),
+    "blank.txt": (b"\n" * 1_000_000, "no text in blank.txt"),
+    "empty.jsonl": (b'{"text": ""}\n{"text": "  "}\n', "no text in empty.jsonl"),
 }
 
 

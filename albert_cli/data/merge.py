@@ -53,7 +53,8 @@ def complete(tasks: Sequence[ShardTask], results: Sequence[TaskFacts], workers: 
         for task in tasks:
             store.remove_directory(task.directory)
         if totals["heldout"]["tokens"] == 0:
-            raise InputError("no text in any source", "check the files, or name others")
+            sources = dict.fromkeys(part.source.name for task in tasks for part in task.parts)
+            raise InputError(f"no text in {', '.join(list(sources)[:5])}", "check the files, or name others")
         raise InputError("every document is held out, none is left to train on", "lower --holdout or add text")
     return completed
 

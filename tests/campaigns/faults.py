@@ -189,7 +189,7 @@ def _judge(command: Command, folder: Path, fault: Fault, hit: Path, ended: Ended
         if ended.code not in (-9, 0, *DOCUMENTED):
             yield f"exit code {ended.code}"
     else:
-        if ended.code not in DOCUMENTED and not (fault.error == "ENOMEM" and "out of memory" in ended.error):
+        if ended.code not in DOCUMENTED and not (fault.error == "ENOMEM" and "out of memory" in ended.err):
             yield f"exit code {ended.code}: {ended.error}"
         if "Traceback" in ended.err:
             yield "a traceback"
