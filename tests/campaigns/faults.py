@@ -109,6 +109,7 @@ class Watched:
         """Put every file and every name that was written and not flushed back to what the disk has of it."""
         for source, target, stood in reversed(self.renamed):
             if os.path.lexists(target) and not os.path.lexists(source):  # it was carried out
+                source.parent.mkdir(parents=True, exist_ok=True)
                 target.rename(source)
                 if stood is not None:
                     target.write_bytes(stood)

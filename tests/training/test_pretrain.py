@@ -309,8 +309,11 @@ def test_what_auto_stood_for_at_the_first_start_is_kept(
         assert 'precision = "bf16"\n' in path.read_text() and '"auto"' not in path.read_text()
     shutil.rmtree(run / LAST)
     monkeypatch.setattr(device, "bf16_gain", lambda *_: 0.5)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 64)
-    pretrain(str(recipe), tiny_data, run, auto, device="cpu")
+    threads = torch.get_num_threads()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "get_num_threads", lambda: 64)
+        pretrain(str(recipe), tiny_data, run, auto, device="cpu")
+    torch.set_num_threads(threads)  # which the run has put back to 64
     assert weights_of(run) == weights_of(whole)
     assert (run / "recipe.toml").read_text() == (whole / "recipe.toml").read_text()
     more = [*auto, "train.threads=2"]  # a person may take more: it changes nothing but rounding
