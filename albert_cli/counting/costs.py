@@ -182,8 +182,8 @@ class Setup:
 
     @property
     def norm_item(self) -> int:
-        """Bytes of a number that LayerNorm keeps: CUDA's autocast normalises in fp32, the CPU's does not."""
-        return 2 if self.precision == "bf16" and self.device == "cpu" else 4
+        """Bytes of a number that a block's LayerNorm keeps: CUDA's autocast makes fp32 of it, if it is not compiled."""
+        return 4 if self.device == "cuda" and not self.compiled else self.item
 
 
 GPU: Final = Setup()
@@ -229,7 +229,7 @@ def activation_bytes(config: ModelConfig, length: int, setup: Setup = GPU, *, ch
     whole, last = _block(config, length, length, setup), _block(config, length, _rows(length), setup)
     around = _embeddings(config, length, setup) + _heads(config, length, setup)
     if checkpointed:
-        return around + blocks * length * config.hidden_size * setup.norm_item + (whole if blocks > 1 else last)
+        return around + blocks * length * config.hidden_size * setup.item + (whole if blocks > 1 else last)
     return around + (blocks - 1) * whole + last
 
 
@@ -242,9 +242,7 @@ def _block(config: ModelConfig, tokens: int, rows: int, setup: Setup) -> int:
     # Queries, contexts, the feed-forward part's input; before and after its activation, which for ReLU is one.
     wide = f if config.hidden_act == "relu" else 2 * f
     row = (3 * h + wide) * item
-    row += 2 * (h * setup.norm_item + 2 * 4)  # the input of both LayerNorms, its mean and deviation
-    if setup.fused and rows == tokens and item != setup.norm_item:
-        row += h * item  # the first one's as its terms, the block's input in fp32 and attention's output
+    row += 2 * (h * setup.norm_item + 2 * 4)  # what both LayerNorms take, its mean and deviation
     keys = tokens
     if not config.sees_all(tokens) and setup.device == "cpu":
         keys = 0  # scores and shares are computed again (`model/sparse.py`)

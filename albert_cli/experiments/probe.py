@@ -152,11 +152,11 @@ def layer_steps(encoder: Encoder, batches: Iterable[PackedTokens]) -> dict[str, 
     sums: list[Tensor] = []
     tokens, own = 0, encoder.block
 
-    def listen(x_TH: Tensor, *rest: Any) -> tuple[Tensor, Tensor | None]:
-        y_TH, cast_TH = own(x_TH, *rest)
+    def listen(x_TH: Tensor, *rest: Any) -> Tensor:
+        y_TH = own(x_TH, *rest)
         steps.append(_step(x_TH.float(), y_TH.float(), (inputs or [x_TH])[-1].float()))
         inputs[:] = [x_TH]
-        return y_TH, cast_TH
+        return y_TH
 
     encoder.block = listen
     try:

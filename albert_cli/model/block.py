@@ -76,48 +76,40 @@ class BlockSettings:
 
 def block(
     x_TH: Tensor,
-    cast_TH: Tensor | None,
     a: AttentionWeights,
     f: FeedForwardWeights,
     grid: Grid,
     rows: Rows | None,
     settings: BlockSettings,
-) -> tuple[Tensor, Tensor | None]:
+) -> Tensor:
     """Self-attention and feed-forward network, each with residual connection and LayerNorm.
 
-    [T, H] to [T, H]; with `rows` only their states are computed, [R, H], which is exact for a last layer. `cast_TH`:
-    the input in the precision of products, where the block before has made that. The output comes in both precisions
-    too, since compiled the LayerNorm writes the second beside the first, and a pass over memory is saved each way.
+    [T, H] to [T, H] in the precision of the products, as `x_TH` is; with `rows` only their states are computed,
+    [R, H], which is exact for a last layer.
     """
-    context_RH = _attention(x_TH, in_precision(x_TH, a.qkv) if cast_TH is None else cast_TH, a, grid, rows, settings)
+    context_RH = _attention(x_TH, a, grid, rows, settings)
     residual_RH = x_TH if rows is None else x_TH.index_select(0, rows.index)
     x_RH = _add_and_norm(residual_RH, F.linear(context_RH, a.output, a.output_bias), a.norm, a.norm_bias, settings)
     inner_RF = ACTIVATIONS[settings.activation](F.linear(x_RH, f.up, f.up_bias))
-    x_RH = _add_and_norm(x_RH, F.linear(inner_RF, f.down, f.down_bias), f.norm, f.norm_bias, settings)
-    return x_RH, None if cast_TH is None or rows is not None else in_precision(x_RH, a.qkv)
-
-
-def in_precision(x: Tensor, weight: Tensor) -> Tensor:
-    """`x` in the precision of a weight that it is multiplied with; itself where it has that."""
-    return x if x.dtype == weight.dtype else x.to(weight.dtype)
+    return _add_and_norm(x_RH, F.linear(inner_RF, f.down, f.down_bias), f.norm, f.norm_bias, settings)
 
 
 def _add_and_norm(x: Tensor, update: Tensor, weight: Tensor, bias: Tensor, settings: BlockSettings) -> Tensor:
+    """LayerNorm(x + update), rounded to what the next product takes: post-norm, so that nothing adds up over layers."""
     if settings.hidden_dropout:
         update = F.dropout(update, settings.hidden_dropout)
-    return F.layer_norm(x + update, weight.shape, weight, bias, settings.layer_norm_eps)
+    # CUDA's autocast normalises in fp32; compiled, that is in registers, and half the bytes are read and written.
+    return F.layer_norm(x + update, weight.shape, weight, bias, settings.layer_norm_eps).to(update.dtype)
 
 
-def _attention(
-    x_TH: Tensor, cast_TH: Tensor, a: AttentionWeights, grid: Grid, rows: Rows | None, settings: BlockSettings
-) -> Tensor:
+def _attention(x_TH: Tensor, a: AttentionWeights, grid: Grid, rows: Rows | None, settings: BlockSettings) -> Tensor:
     """Self-attention before its output projection: [T, H], or [R, H] from `rows` only."""
     hidden = x_TH.shape[-1]
     if rows is None:
-        parts = [(grid, F.linear(cast_TH, a.qkv, a.qkv_bias))]
+        parts = [(grid, F.linear(x_TH, a.qkv, a.qkv_bias))]
     else:
         q_RH = F.linear(x_TH.index_select(0, rows.index), a.qkv[:hidden], a.qkv_bias[:hidden])
-        parts = [(rows.grid, q_RH), (grid, F.linear(cast_TH, a.qkv[hidden:], a.qkv_bias[hidden:]))]
+        parts = [(rows.grid, q_RH), (grid, F.linear(x_TH, a.qkv[hidden:], a.qkv_bias[hidden:]))]
     split = [(g, x.view(x.shape[0], -1, settings.heads, hidden // settings.heads)) for g, x in parts]
     return attend(split, settings.attention_dropout, varlen=settings.varlen)
 

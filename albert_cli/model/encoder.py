@@ -94,7 +94,7 @@ class Encoder(nn.Module):
         self.feed_forward = nn.ModuleList(FeedForward(config) for _ in range(config.num_feed_forward_blocks))
         self.pooler = nn.Linear(config.hidden_size, config.hidden_size) if pooler else None
         self.apply(partial(initialize, std=config.initial_std))
-        self.block: Callable[..., tuple[Tensor, Tensor | None]] = block
+        self.block: Callable[..., Tensor] = block
         self.checkpointing = False
 
     def compile(self) -> None:
@@ -109,14 +109,13 @@ class Encoder(nn.Module):
         limits.recompile_limit = max(limits.recompile_limit, _FORMS)
         by_offsets, padded = torch.compile(block), torch.compile(block, dynamic=True)
 
-        def compiled(*given: Any) -> tuple[Tensor, Tensor | None]:
-            x, cast, _, _, grid, rows, settings = given  # as `block` takes them
+        def compiled(*given: Any) -> Tensor:
+            x, _, _, grid, rows, settings = given  # as `block` takes them
             if isinstance(grid.near, Near) or (grid.near is None and not settings.varlen):
                 return padded(*given)
             # Lengths differ from batch to batch, widths never do: kernels for any width would be slower.
-            for tensor in (x, cast, grid.offsets, *((rows.index, rows.grid.offsets) if rows else ())):
-                if tensor is not None:
-                    maybe_mark_dynamic(tensor, 0)
+            for tensor in (x, grid.offsets, *((rows.index, rows.grid.offsets) if rows else ())):
+                maybe_mark_dynamic(tensor, 0)
             return by_offsets(*given)
 
         self.block = compiled
@@ -141,16 +140,12 @@ class Encoder(nn.Module):
         attention = [cast_once(a.weights(), dtype) for a in self.attention]  # type: ignore[operator]
         feed_forward = [cast_once(f.weights(), dtype) for f in self.feed_forward]  # type: ignore[operator]
         again = self.checkpointing and torch.is_grad_enabled()
-        # With `checkpointing` the input alone is kept.
-        cast_TH = None if again else x_TH if dtype is None else x_TH.to(dtype)
+        x_TH = x_TH if dtype is None else x_TH.to(dtype)
         plan = self.config.blocks()
         for depth, (a, f) in enumerate(plan, start=1):
             rows = tokens.rows if depth == len(plan) and not all_rows else None
-            given = (x_TH, cast_TH, attention[a](), feed_forward[f](), tokens.grid, rows, settings)
-            if again:
-                x_TH, cast_TH = checkpoint(self.block, *given, use_reentrant=False)
-            else:
-                x_TH, cast_TH = self.block(*given)
+            given = (attention[a](), feed_forward[f](), tokens.grid, rows, settings)
+            x_TH = checkpoint(self.block, x_TH, *given, use_reentrant=False) if again else self.block(x_TH, *given)
         return x_TH[:count]  # without filler
 
     def settings(self) -> BlockSettings:

@@ -192,10 +192,10 @@ def test_the_peak_is_what_a_backward_pass_holds(config: ModelConfig, precision: 
     ("name", "compiled", "tokens", "counted"),
     [
         ("base", False, 28_608, 10.79),
-        ("base", True, 28_608, 10.15),
+        ("base", True, 28_608, 8.78),
         ("large", False, 28_608, 26.54),
         ("xlarge", False, 13_632, 25.11),
-        ("xlarge", True, 13_632, 25.84),
+        ("xlarge", True, 13_632, 22.07),
         ("xxlarge", False, 13_632, 27.04),
     ],
 )

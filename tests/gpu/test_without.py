@@ -117,7 +117,7 @@ class Sizes:
             value = node.meta.get("example_value")
             if isinstance(value, Tensor) and value.dim() > 0:
                 # Tokens, rows and sequences are the first dimension of what they have; no other size may vary.
-                first = 1 if node.name.startswith(("l_x", "l_cast", "l_grid", "l_rows")) else 0
+                first = 1 if node.name.startswith(("l_x", "l_grid", "l_rows")) else 0
                 if any(isinstance(size, torch.SymInt) for size in value.shape[first:]):
                     self.symbolic.append((node.name, tuple(value.shape)))
         return module.forward
@@ -157,7 +157,7 @@ def test_attention_by_kernels_of_its_own_is_compiled_for_the_block_s_widths(
     encoder.compile()
     grid = SimpleNamespace(near=near and object.__new__(near), offsets=torch.arange(2))
     x_TH: Any = torch.ones(3, TINY.hidden_size)
-    encoder.block(x_TH, None, None, None, grid, None, replace(encoder.settings(), varlen=varlen))
+    encoder.block(x_TH, None, None, grid, None, replace(encoder.settings(), varlen=varlen))
     assert taken == [dynamic]
 
 
