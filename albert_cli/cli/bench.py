@@ -161,24 +161,6 @@ def bench_squad(
     console.emit(measured, squad.text(measured))
 
 
-@verb(bench_app, name="optimizer")
-def bench_optimizer(
-    models: Annotated[
-        list[str] | None, typer.Argument(help="Presets or pretraining recipes; default: albert-base and bert-base.")
-    ] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Timed steps of each optimizer.")] = 15,
-    device: Device = "auto",
-) -> None:
-    """Time a step of LAMB and of AdamW against torch's fused AdamW and against copying memory.
-
-    Example: albert bench optimizer albert-base --rounds 31
-    """
-    from albert_cli.bench import optimizer
-
-    result = optimizer.run(models or ["albert-base", "bert-base"], rounds, device)
-    console.emit(result, optimizer.text(result))
-
-
 @verb(bench_app, name="sharing")
 def bench_sharing(
     out: Out,
