@@ -144,23 +144,6 @@ def bench_data(
     console.emit(measured, data.text(measured))
 
 
-@verb(bench_app, name="squad")
-def bench_squad(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Questions in SQuAD's layout.")],
-    vocab: Annotated[Path, typer.Option("--vocab", help="Vocabulary directory, or a checkpoint with one.")],
-    overrides: Overrides = None,
-) -> None:
-    """Count the windows that questions become, the answers that come back as written, and questions a second.
-
-    Example: albert bench squad dev-v1.1.json --vocab vocabulary -s span.doc_stride=64
-    """
-    from albert_cli.bench import squad
-    from albert_cli.training.task_recipe import resolve
-
-    measured = squad.measure(file, vocab, resolve("squad1", overrides or ()))
-    console.emit(measured, squad.text(measured))
-
-
 @verb(bench_app, name="sharing")
 def bench_sharing(
     out: Out,
