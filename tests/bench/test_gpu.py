@@ -13,7 +13,7 @@ import torch
 from albert_cli import config, console
 from albert_cli.bench import gpu, harness, memory, pretrain
 from albert_cli.machine import matmul_peak
-from albert_cli.model import block, encoder
+from albert_cli.model import block
 from albert_cli.model.config import PRESETS
 from albert_cli.training.optimizers import Lamb
 from albert_cli.training.pretrain_recipe import PretrainRecipe
@@ -87,7 +87,7 @@ def test_the_table_has_a_row_for_everything(measured: tuple[Path, dict[str, Any]
     speeds = [line for line in lines if line.startswith("| base | s")]
     assert len(speeds) == 8
     assert [line.count("%") for line in speeds] == [2, 1, *[2] * 6]  # of the peak, and ours of the goal
-    assert any(line.startswith("| bf16, padded attention |") and line.endswith("| yes |") for line in lines)
+    assert any(line.startswith("Against the CPU in fp32, fp32: ") and "within rounding" in line for line in lines)
     assert not any("failed" in line for line in lines)
     assert lines[-1].startswith("Seconds: correctness ")
     assert "| waits | 0.0 | at most 1 |" in lines and "| pageable copies | 0.0 | 0 |" in lines
@@ -200,13 +200,14 @@ def test_a_bench_has_one_optimizer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_wrong_gradient_ends_everything(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(block, "_add_and_norm", _wrong_once_padded(block._add_and_norm))
-    said = albert("bench", "gpu", "--out", tmp_path, *TINY, expect=1).err
+    monkeypatch.setattr(block, "_add_and_norm", _wrong_in_bf16(block._add_and_norm))
+    call = ("bench", "gpu", "--out", tmp_path, *("train.precision=bf16" if w == FEW[-1] else w for w in TINY))
+    said = albert(*call, expect=1).err
     assert "does not compute what the CPU does" in said
     assert list(json.loads((tmp_path / "bench.json").read_text())["parts"]) == ["correctness"]
-    assert "| NO |" in (tmp_path / "bench.md").read_text()
+    assert "bf16: loss" in (tmp_path / "bench.md").read_text() and "NOT" in (tmp_path / "bench.md").read_text()
     again = json.loads((tmp_path / "bench.json").read_text())
-    albert("bench", "gpu", "--out", tmp_path, *TINY, expect=1)
+    albert(*call, expect=1)
     assert list(json.loads((tmp_path / "bench.json").read_text())["parts"]) == list(again["parts"]), "still"
 
 
@@ -218,11 +219,10 @@ def test_the_device_that_is_chosen_decides(monkeypatch: pytest.MonkeyPatch, tmp_
     assert found["parts"]["seen"]["device"] == "cpu"
 
 
-def _wrong_once_padded(right: Any) -> Any:
-    """A block that computes something else where the variable-length kernel is off."""
-    kernel = vars(encoder)["has_varlen"]
+def _wrong_in_bf16(right: Any) -> Any:
+    """A block that computes something else where its products are in bf16."""
 
     def add_and_norm(*arguments: Any) -> Any:
-        return right(*arguments) * (1.0 if vars(encoder)["has_varlen"] is kernel else 1.01)
+        return right(*arguments) * (1.5 if torch.is_autocast_enabled("cpu") else 1.0)
 
     return add_and_norm
