@@ -50,7 +50,7 @@ class Timing:
 class _Measured(TypedDict):
     conditions: dict[str, Any]
     parts: NotRequired[dict[str, dict[str, Any]]]
-    cells: NotRequired[dict[str, tuple[float, float]]]
+    cells: NotRequired[dict[str, list[float]]]
 
 
 def found_before(file: Path, conditions: Mapping[str, Any]) -> dict[str, Any]:

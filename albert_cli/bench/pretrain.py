@@ -24,9 +24,8 @@ from torch import Tensor
 
 from albert_cli import config as recipes
 from albert_cli import console
-from albert_cli.bench import harness, kernels, memory, peer, speedup, stream
+from albert_cli.bench import harness, kernels, memory, peer, stream
 from albert_cli.bench.harness import Round, Step
-from albert_cli.counting.paper import SEVEN
 from albert_cli.data.batches import PackedBatch
 from albert_cli.errors import ConfigError
 from albert_cli.machine import synchronize
@@ -47,7 +46,7 @@ _CPU_TOKENS = 1024  # of a micro-batch, where the recipe's own would take minute
 
 @dataclass(frozen=True)
 class Options:
-    """How to measure: sequences of a micro-batch (0: chosen by device), rounds, against what, and what else."""
+    """How to measure: sequences of a micro-batch (0: chosen by device), rounds, and against what."""
 
     data: Path | None = None
     overrides: tuple[str, ...] = ()
@@ -55,7 +54,6 @@ class Options:
     rounds: int = 5
     against: str | None = None
     compiled: bool = True
-    speedup: bool = False
     device: str = "auto"
 
 
@@ -93,8 +91,6 @@ class _Bench:
 
     def __init__(self, name: str, options: Options, device: torch.device, group: Group) -> None:
         self.name, self.options, self.device, self.group = name, options, device, group
-        if options.speedup:
-            speedup.largest(SEVEN, device)
         self.recipe, text, self.source = prepare(name, options)
         length, most = self.recipe.data.max_seq_length, self.recipe.micro_batch
         few = min(most, max(1, _CPU_TOKENS // length)) if device.type == "cpu" else most
@@ -131,7 +127,7 @@ class _Bench:
             "share_filled": round(float(lengths.mean()) / self.recipe.data.max_seq_length, 4),
             "model_flops": round(median(part.flops for part in own)),
         }
-        found = {
+        return {
             "recipe": self.name,
             "text": self.source,
             **harness.conditions(self.device, self.train.precision),
@@ -144,9 +140,6 @@ class _Bench:
             "recipe_step": self._recipe_step(parts, micro_batch, compared["matmul_peak_flops"]),
             "memory": memory.measure(self.recipe.model, self._packed(0), self.train, self.device),
         }
-        if self.options.speedup:
-            found["speedup"] = speedup.measure(self.device, self.train.precision, self.options.rounds)
-        return found
 
     def _packed(self, round_: int) -> PackedBatch:
         data: DrawnBatch = self.batches[round_][0].data
@@ -260,7 +253,6 @@ def text(result: Mapping[str, Any]) -> str:
             _parts_text(result),
             console.wrapped(_notes(result)),
             memory.text(result["memory"]),
-            *([speedup.text(result["speedup"])] if "speedup" in result else []),
         ]
     )
 

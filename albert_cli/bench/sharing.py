@@ -1,4 +1,4 @@
-"""`albert bench sharing`: ALBERT-base beside BERT-base in training and inference, by sequence length and batch.
+"""`albert bench sharing`: ALBERT-base beside BERT-base in training and inference, or the paper's "speedup" columns.
 
 Sharing saves parameters and no arithmetic. What it saves of time is the weights' way through memory, which weighs where
 a batch has few tokens; so the two differ most there, and the plot shows from where on they do not.
@@ -8,53 +8,129 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+import torch
+
 from albert_cli import __version__, store
 from albert_cli.bench import harness
-from albert_cli.bench.speedup import buffer, cut_model, inference, training
+from albert_cli.bench.step import pretraining_loss
+from albert_cli.bench.stream import random_batch
 from albert_cli.config import suggestion
+from albert_cli.counting import costs
+from albert_cli.counting.paper import SEVEN
 from albert_cli.errors import ConfigError
 from albert_cli.model.config import PRESETS
+from albert_cli.model.heads import PretrainingModel
+from albert_cli.model.packing import pack
 from albert_cli.report import page, plots
-from albert_cli.report.page import Figure, Grid, Key, Page, Paragraph, Section, Table
-from albert_cli.training.device import choose_device
+from albert_cli.report.page import Block, Figure, Grid, Key, Page, Paragraph, Section, Table
+from albert_cli.training import capacity
+from albert_cli.training.device import autocast, choose_device
 
 LENGTHS: Final = (16, 32, 64, 128, 256, 512)
 BATCHES: Final = (1, 2, 4, 8, 16, 32, 64)
-WHAT: Final[dict[str, Callable[..., harness.Step]]] = {"training": training, "inference": inference}
+# Speeds of training relative to BERT-large (Table 2) and to BERT-xlarge (version 1, arXiv 1909.11942v1), in the order
+# of `SEVEN`: of 125,000 steps on TPUs, where communication and memory weigh as well.
+PAPER: Final[dict[str, tuple[float | None, ...]]] = {
+    "bert-large": (4.7, 1.0, None, 5.6, 1.7, 0.6, 0.3),
+    "bert-xlarge": (17.7, 3.8, 1.0, 21.1, 6.5, 2.4, 1.2),
+}
 JSON, PAGE = "bench.json", "report.html"
 
 
 def run(models: Sequence[str], out: Path, tokens: int, rounds: int, precision: str, device_: str) -> dict[str, Any]:
-    """Time the two models by turns in every cell of at most `tokens` tokens (0: 2,048 on a CPU), and draw the ratio.
+    """Time the models by turns in every cell; two are drawn beside each other, "paper" stands for the paper's seven.
 
-    Cells that `out` has are not measured again, so that a stopped command goes on. Raises `ConfigError` where `out` was
-    measured under other conditions.
+    Cells that `out` has are not measured again, so that a stopped command goes on. The update is left out: at the
+    paper's batch it is below a hundredth of a step. Weights are random and lie in one buffer that all models share, so
+    that memory is needed for the largest alone. Raises `ConfigError` where there is less, and where `out` was measured
+    under other conditions.
     """
-    if len(models) != 2:
-        raise ConfigError(f"two models are compared, not {len(models)}", "such as albert-base bert-base")
-    for name in models:
+    names = SEVEN if list(models) == ["paper"] else tuple(models)
+    for name in names:
         if name not in PRESETS:
             raise ConfigError(f"{name}: no preset", suggestion(name, PRESETS) or f"presets: {', '.join(PRESETS)}")
+    if len(names) != 2 and names != SEVEN:
+        raise ConfigError(f"two models are compared, not {len(names)}", "such as albert-base bert-base; or paper")
     device = choose_device(device_)
-    most = tokens or (2048 if device.type == "cpu" else 65_536)
-    conditions = {**harness.conditions(device, precision), "models": list(models), "rounds": rounds}
+    conditions = {**harness.conditions(device, precision), "models": list(names), "rounds": rounds}
+    weights = _buffer(names, device)
     with store.lock(out):
         found: dict[str, Any] = {"conditions": conditions, "cells": {}} | harness.found_before(out / JSON, conditions)
-        weights = buffer(models, device)
-        made = {name: cut_model(name, weights) for name in models}
-        for what, length, batch in ((w, n, b) for w in WHAT for n in LENGTHS for b in BATCHES if n * b <= most):
+        made = {name: _cut_model(name, weights) for name in names}
+        for what, length, batch in _cells(names, tokens, device):
             key = f"{what} {length} {batch}"
             if key not in found["cells"]:
-                cell = (length * batch, length, precision, device)
-                steps = {name: WHAT[what](model, *cell) for name, model in made.items()}
+                steps = {name: WHAT[what](model, length, batch, precision, device) for name, model in made.items()}
                 timed = harness.alternate(steps, rounds, device, key)
-                found["cells"][key] = [round(1e3 * timed[name].median, 3) for name in models]
+                found["cells"][key] = [round(1e3 * timed[name].median, 3) for name in names]
                 store.write_json(out / JSON, found)
         store.write_text(out / PAGE, page.html(_page(found)))
     return found | {"report": str(out / PAGE)}
+
+
+def _cells(names: Sequence[str], tokens: int, device: torch.device) -> list[tuple[str, int, int]]:
+    """(what, tokens a sequence, batch) of every cell; of the seven a training batch, and the latency of a sequence."""
+    few = device.type == "cpu"
+    if names == SEVEN:
+        # On a CPU a round of 128 tokens is 6 TFLOP, half a minute on two cores.
+        length, most = (128, tokens or 128) if few else (512, tokens or 8192)
+        return [("training", length, max(1, most // length)), ("inference", length, 1)]
+    most = tokens or (2048 if few else 65_536)
+    return [(what, n, b) for what in WHAT for n in LENGTHS for b in BATCHES if n * b <= most]
+
+
+def _buffer(names: Sequence[str], device: torch.device) -> torch.Tensor:
+    """Random numbers for the weights of the largest of these presets; raises `ConfigError` where memory is short."""
+    size, name = max((costs.count(PRESETS[name]).total, name) for name in names)
+    free = capacity.free(device)
+    if free is not None and free < 9 * size:
+        raise ConfigError(
+            f"{name} takes {9 * size / 1e9:.0f} GB of memory, {free / 1e9:.0f} GB are free", "choose smaller models"
+        )
+    torch.manual_seed(0)
+    return torch.empty(size, device=device).uniform_(-0.03, 0.03)
+
+
+def _cut_model(name: str, weights: torch.Tensor) -> PretrainingModel:
+    """The preset without dropout, its parameters cut from the buffer one after the other."""
+    config = replace(PRESETS[name], hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    with torch.device("meta"):
+        model = PretrainingModel(config)
+    used = 0
+    for module in model.modules():
+        for key, parameter in module.named_parameters(recurse=False):
+            cut = weights[used : used + parameter.numel()].view(parameter.shape)
+            setattr(module, key, torch.nn.Parameter(cut))
+            used += parameter.numel()
+    return model
+
+
+def _training(model: PretrainingModel, length: int, batch: int, precision: str, device: torch.device) -> harness.Step:
+    """Forward and backward pass of a batch of full sequences."""
+    drawn = random_batch([length] * batch, model.config.vocab_size)
+    return harness.passes(model, [lambda: pretraining_loss(model, drawn, device)], precision)
+
+
+def _inference(model: PretrainingModel, length: int, batch: int, precision: str, device: torch.device) -> harness.Step:
+    """A batch of full sequences through the encoder."""
+    drawn = random_batch([length] * batch, model.config.vocab_size)
+
+    def step() -> float:
+        with harness.evaluating(model), autocast(precision, device):
+            model.encoder(pack(drawn, device), all_rows=True)
+        return 0.0
+
+    return step
+
+
+WHAT: Final[dict[str, Callable[..., harness.Step]]] = {"training": _training, "inference": _inference}
+
+
+# ---------------------------------------------------------------- shown
 
 
 def times(found: Mapping[str, Any], what: str) -> dict[int, dict[int, float]]:
@@ -68,6 +144,17 @@ def times(found: Mapping[str, Any], what: str) -> dict[int, dict[int, float]]:
 
 
 def _page(found: Mapping[str, Any]) -> Page:
+    c = found["conditions"]
+    lead = f"{c['device']}, {c['threads']} threads, {c['precision']}; medians of {c['rounds']} rounds, by turns."
+    footer = Section("", "", [Paragraph(f"Page made by albert {__version__}.", small=True)])
+    is_paper = c["models"] == list(SEVEN)
+    title = "The paper's speedup columns" if is_paper else " beside ".join(c["models"])
+    blocks = _speedups(found) if is_paper else _ratios(found)
+    return Page(title, title, [Section("speed", "Speed", blocks)], footer, lead)
+
+
+def _ratios(found: Mapping[str, Any]) -> list[Block]:
+    """The speed of the first of two models relative to the second: a plot and a table of training and of inference."""
     first, second = found["conditions"]["models"]
     figures, tables = [], []
     for what in WHAT:
@@ -82,15 +169,33 @@ def _page(found: Mapping[str, Any]) -> Page:
         rows = [[str(n), *(_cell(ratios[n].get(b)) for b in BATCHES)] for n in ratios]
         tables.append(Table([f"{what}: tokens a sequence", *map(str, BATCHES)], rows, caption="Columns: the batch."))
     legend = Paragraph([Key(f"{n} tokens", i) for i, n in enumerate(times(found, "training"), start=1)])
-    c = found["conditions"]
-    lead = f"{c['device']}, {c['threads']} threads, {c['precision']}; medians of {c['rounds']} rounds, by turns."
-    footer = Section("", "", [Paragraph(f"Page made by albert {__version__}.", small=True)])
-    title = f"{first} beside {second}"
-    return Page(title, title, [Section("speed", "Speed", [legend, Grid(figures), *tables])], footer, lead)
+    return [legend, Grid(figures), *tables]
 
 
 def _cell(ratio: float | None) -> str:
     return "–" if ratio is None else f"{ratio:.2f}"
+
+
+def _speedups(found: Mapping[str, Any]) -> list[Block]:
+    """The measured ratios beside those of the paper, and beside those of the FLOPs."""
+    training, inference = (dict(zip(SEVEN, cell, strict=True)) for cell in found["cells"].values())
+    length = int(next(iter(found["cells"])).split(" ")[1])
+    flops = {name: costs.training_flops(PRESETS[name], length) for name in SEVEN}
+    note = (
+        "Fewer tokens than the paper's 2 million a batch, so that all seven fit here. Every weight and its gradient "
+        "are read and written once a batch, however few tokens it has: that is to the disadvantage of the large "
+        "BERTs, which have the most weights, so that ALBERT looks better here than with the paper's batch."
+    )
+    blocks: list[Block] = [Paragraph(note)]
+    for base, printed in PAPER.items():
+        rows = []
+        for name, paper in zip(SEVEN, printed, strict=True):
+            ours, by_flops, latency = (of[base] / of[name] for of in (training, flops, inference))
+            milliseconds = (f"{of[name]:,.1f}" for of in (training, inference))
+            rows.append([name, *map(_cell, (ours, paper, by_flops, latency)), *milliseconds])
+        headers = (f"speed, {base} = 1", "training", "paper", "by FLOPs", "inference", "training ms", "inference ms")
+        blocks.append(Table(headers, rows))
+    return blocks
 
 
 def text(found: Mapping[str, Any]) -> str:

@@ -79,9 +79,6 @@ def bench_pretrain(
     ] = 0,
     rounds: Annotated[int, typer.Option(min=1, help="Timed steps of each variant.")] = 5,
     compiled: Annotated[bool, typer.Option(help="With --against, time the compiled forms too (minutes).")] = True,
-    speedup: Annotated[
-        bool, typer.Option("--speedup", help="Time the paper's seven models too, for its speedup columns.")
-    ] = False,
     overrides: Overrides = None,
     nproc: Ranks = 1,
     device: Device = "auto",
@@ -93,7 +90,7 @@ def bench_pretrain(
     start_ranks(nproc)
     from albert_cli.bench import pretrain
 
-    options = pretrain.Options(data, tuple(overrides or ()), sequences, rounds, against, compiled, speedup, device)
+    options = pretrain.Options(data, tuple(overrides or ()), sequences, rounds, against, compiled, device)
     result = pretrain.run(recipe, options)
     console.emit(result, pretrain.text(result))
 
@@ -147,15 +144,24 @@ def bench_data(
 @verb(bench_app, name="sharing")
 def bench_sharing(
     out: Out,
-    models: Annotated[list[str] | None, typer.Argument(help="Two presets; default: albert-base bert-base.")] = None,
+    models: Annotated[
+        list[str] | None, typer.Argument(help="Two presets; default: albert-base bert-base. Or: paper, its seven.")
+    ] = None,
     tokens: Annotated[
-        int, typer.Option(min=0, help="Leave out batches of more tokens; 0: than 2,048 on a CPU, 65,536 on a GPU.")
+        int,
+        typer.Option(
+            min=0,
+            help="Leave out batches of more tokens; 0: than 2,048 on a CPU, 65,536 on a GPU. Of paper: tokens of the "
+            "batch; 0: 128 on a CPU, 8,192 on a GPU.",
+        ),
     ] = 0,
     rounds: Annotated[int, typer.Option(min=1, help="Timed calls of each model.")] = 3,
     precision: Annotated[Literal["fp32", "bf16"], typer.Option(help="Of the matrix products.")] = "fp32",
     device: Device = "auto",
 ) -> None:
     """Time ALBERT beside BERT in training and inference, at 16 to 512 tokens and batches of 1 to 64, and draw it.
+
+    Or the paper's seven models in one batch, for its speedup columns.
 
     Example: albert bench sharing --out speeds --tokens 4096
     """

@@ -8,18 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-from albert_cli.bench import pretrain, speedup
-from albert_cli.counting import costs
-from albert_cli.counting.paper import SEVEN
-from albert_cli.model.config import PRESETS, ModelConfig
-from albert_cli.training import capacity
+from albert_cli.bench import pretrain
 from tests.command import albert
 from tests.conftest import RECIPE
 from tests.processes import start_ranks
-
-CPU = torch.device("cpu")
 
 
 @pytest.fixture(scope="module")
@@ -73,15 +66,6 @@ def test_without_data_ids_are_random_and_it_says_so(recipe: Path) -> None:
     assert "dropout 0.1" in said
 
 
-def test_the_seven_models_are_refused_before_anything_is_measured(
-    recipe: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(capacity, "free", lambda device: 3 * 10**9)
-    monkeypatch.setattr(pretrain, "PretrainingModel", None)
-    call = ("bench", "pretrain", recipe, "-s", "model.vocab_size=40", "--device", "cpu")
-    assert "bert-xlarge takes 12 GB of memory, 3 GB are free" in albert(*call, "--speedup", expect=2).err
-
-
 def test_damaged_data_are_no_text(recipe: Path, tiny_data: Path, tmp_path: Path) -> None:
     data = shutil.copytree(tiny_data, tmp_path / "data")
     path = next(data.rglob("train-*.sentences"))
@@ -111,39 +95,3 @@ def test_two_processes_are_measured_together(recipe: Path, tiny_data: Path, tmp_
 )
 def test_wrong_arguments(arguments: list[str], code: int, said: str) -> None:
     assert said in albert("bench", "pretrain", *arguments, expect=code).err
-
-
-# ---------------------------------------------------------------- the speedup columns
-
-
-def test_the_speedup_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    def tiny(name: str) -> ModelConfig:
-        wide = {"base": 16, "large": 32, "xlarge": 64, "xxlarge": 64}[name.split("-")[1]]
-        own = {"embedding_size": wide, "sharing": "none"} if name.startswith("bert") else {"embedding_size": 8}
-        return ModelConfig(
-            vocab_size=50,
-            hidden_size=wide,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            intermediate_size=2 * wide,
-            **own,
-        )
-
-    monkeypatch.setattr(speedup, "PRESETS", {name: tiny(name) for name in SEVEN})
-    found = speedup.measure(CPU, "fp32", rounds=9, tokens=64, length=32)
-    assert found["rounds"] == 3  # on a CPU, where a round of the real ones takes half a minute
-    assert found["tokens"] == 64 and list(found["models"]) == list(SEVEN)
-    for base in speedup.BASES:
-        key = base.replace("-", "_")
-        assert found["models"][base][f"training_against_{key}"] == 1
-        assert found["models"][base][f"inference_against_{key}"] == 1
-    assert found["models"]["albert-xxlarge"]["flops_against_bert_xlarge"] == pytest.approx(1, abs=0.3)
-    text = speedup.text(found)
-    assert "17.7x" in text and "5.6x" in text and "–" in text
-    assert "disadvantage of the large BERTs" in " ".join(text.split())
-
-
-def test_the_paper_s_ratios_are_not_those_of_flops_alone() -> None:
-    assert speedup.PAPER.keys() == set(SEVEN)
-    by_flops = costs.training_flops(PRESETS["bert-large"], 512) / costs.training_flops(PRESETS["albert-large"], 512)
-    assert by_flops == pytest.approx(1, abs=0.05)  # the paper's 1.7x is of communication and memory
