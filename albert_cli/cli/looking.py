@@ -79,10 +79,10 @@ def report(
     from albert_cli.report.build import build
 
     made = build(directories, out, markdown=markdown)
-    found = {"tasks": made.tasks, "pretraining runs": made.pretraining, "data": made.data}
-    counted = ", ".join(f"{name} {len(names)}" for name, names in found.items() if names or name != "data")
+    counted = f"tasks {len(made['tasks'])}, pretraining runs {len(made['pretraining'])}"
+    counted += f", data {len(made['data'])}" if made["data"] else ""
     files = " and ".join(str(path) for path in (out, markdown) if path is not None)
-    console.emit(vars(made), f"{files}: {counted}")
+    console.emit(made, f"{files}: {counted}")
 
 
 @verb(app)

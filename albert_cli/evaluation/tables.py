@@ -124,21 +124,22 @@ def _each(why: Mapping[str, str]) -> str:
 def protocol(r: Result) -> str:
     """What a score must never be shown without: seeds, steps, batch, rate, length, start; "" where it is not known."""
     known = (r.eval_every, r.steps, r.batch_size, r.lr, r.warmup_steps, r.max_seq_length, r.dropout)
-    if r.kind != "eval" or not r.seeds or None in known:
+    numbers = r.seeds if r.kind == "eval" else [r.seed] if r.kind == "run" and r.steps else []
+    if not numbers or None in (*known, *numbers):
         return ""
     assert r.steps is not None and r.eval_every is not None
-    k, ended = len(r.seeds), len(r.seeds) - len(r.diverged)
+    k, ended = len(numbers), len(numbers) - len(r.seeds_diverged)
     begin = _BEGINNINGS.get(r.initial, "the pretrained checkpoint")
     begin = begin if r.start_from in (PRETRAINED, "") else f"a model fine-tuned on {TASKS[r.start_from].title}"
     if r.count_heads:
         begin += f" with {r.count_heads} of its attention heads set to count the words that the two texts share"
         begin += f" and {r.spreading_heads} to mark those around" if r.spreading_heads else ""
-    seeds = f"median of {f'{ended} of {k}' if ended < k else k} seeds ({r.seeds[0]} to {r.seeds[-1]})"
+    seeds = f"median of {f'{ended} of {k}' if ended < k else k} seeds ({numbers[0]} to {numbers[-1]})"
     part = f"{r.examples['train']:,.0f} training examples drawn by its seed, " if r.train_examples else ""
     epochs = f" ({r.epochs:g} epochs)" if r.epochs is not None else ""
     looks = f"on dev every {r.eval_every:,} steps, the best kept" if 0 < r.eval_every < r.steps else ""
     return (
-        f"{seeds if k > 1 else f'seed {r.seeds[0]}'}, {part}{r.steps:,} steps of {r.batch_size}{epochs}, rate {r.lr:g} "
+        f"{seeds if k > 1 else f'seed {numbers[0]}'}, {part}{r.steps:,} steps of {r.batch_size}{epochs}, rate {r.lr:g} "
         f"after {r.warmup_steps:,} steps of warm-up, at most {r.max_seq_length} tokens, dropout {r.dropout:g}, from "
         f"{begin}; scored {looks or 'once, after the last step'}"
     )

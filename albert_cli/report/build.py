@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from albert_cli import __version__, store
 from albert_cli.report import data, errors, page, pretraining, scores
@@ -13,23 +14,8 @@ from albert_cli.report.found import Evaluation, Examples, Found, collect, short_
 from albert_cli.report.page import Block, Page, Paragraph, Section, Span, Table, Text
 
 
-@dataclass(frozen=True)
-class Report:
-    """What was written, and what is on it."""
-
-    report: str | None
-    markdown: str | None
-    bytes: int
-    data: list[str]
-    pretraining: list[str]
-    tasks: list[str]
-    models: list[str]
-    scores: int
-    examples: int
-
-
-def build(directories: Sequence[Path], out: Path | None, markdown: Path | None = None) -> Report:
-    """Write the report on everything below `directories` to the file `out`, and return what is on it.
+def build(directories: Sequence[Path], out: Path | None, markdown: Path | None = None) -> dict[str, Any]:
+    """Write the report on everything below `directories` to the file `out`; return the files and what is on them.
 
     `markdown` is a file for the same as Markdown, its drawings in words. The same directories give the same bytes.
     Raises `InputError` for a missing directory or when there is nothing to report, `CheckpointError` for a damaged
@@ -38,22 +24,18 @@ def build(directories: Sequence[Path], out: Path | None, markdown: Path | None =
     found = collect(directories)
     found.evaluations = _distinct(found.evaluations)
     made = _page(found)
-    text = page.html(made)
-    for path, content in ((out, text), (markdown, page.markdown(made) if markdown else "")):
+    for path, render in ((out, page.html), (markdown, page.markdown)):
         if path is not None:
             with store.text_writer(path) as stream:
-                stream.write(content)
-    return Report(
-        report=str(out) if out else None,
-        markdown=str(markdown) if markdown else None,
-        bytes=len(text.encode()),
-        data=[one.name for one in found.data],
-        pretraining=[run.name for run in found.pretraining],
-        tasks=list(dict.fromkeys(e.task for e in found.evaluations)),
-        models=scores.models(found.evaluations),
-        scores=sum(len(e.scores) for e in found.evaluations),
-        examples=len(found.examples),
-    )
+                stream.write(render(made))
+    return {
+        "report": str(out) if out else None,
+        "markdown": str(markdown) if markdown else None,
+        "data": [one.name for one in found.data],
+        "pretraining": [run.name for run in found.pretraining],
+        "tasks": list(dict.fromkeys(e.task for e in found.evaluations)),
+        "models": scores.models(found.evaluations),
+    }
 
 
 def _page(found: Found) -> Page:

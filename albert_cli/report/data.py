@@ -7,8 +7,7 @@ from contextlib import suppress
 
 from albert_cli.config import validate
 from albert_cli.data.batches import PairSettings
-from albert_cli.data.describe import LENGTH_BINS, length_statistics, sample_statistics
-from albert_cli.data.examples import LABELS
+from albert_cli.data.describe import LENGTH_BINS, sample_statistics
 from albert_cli.data.shards import UNITS, TokenCorpus, read_facts
 from albert_cli.data.verified import verify_data
 from albert_cli.errors import AlbertError
@@ -19,7 +18,7 @@ from albert_cli.text.vocabulary import Vocabulary
 
 
 def section(found: Sequence[Data], runs: Sequence[Pretraining]) -> list[Block]:
-    """Sizes, and for sequences drawn from each as its run draws them: lengths, spans, rates."""
+    """Sizes, and for sequences drawn from each as its run draws them: lengths and spans."""
     rows = [
         [data.name, split, *(f"{counts[unit]:,}" for unit in UNITS)]
         for data in found
@@ -39,7 +38,7 @@ def _sequences(data: Data, runs: Sequence[Pretraining]) -> list[Block]:
         seed = int(setting(run.recipe, "train", "seed") or 0)
     verify_data(data.path)
     corpus, vocabulary = TokenCorpus.open(data.path, "train"), Vocabulary.load(data.path / "vocabulary")
-    drawn, lengths = sample_statistics(corpus, vocabulary, settings, seed), length_statistics(corpus, seed)
+    drawn = sample_statistics(corpus, vocabulary, settings, seed)
     edges = [f"{settings.max_seq_length * (n + 1) // LENGTH_BINS:,}" for n in range(LENGTH_BINS)]
     words = [f"{n}" for n in range(1, settings.ngram + 1)]
     of_lengths = plots.bars(edges, drawn["length_share"], describes=f"Lengths of the sequences of {data.name}")
@@ -52,17 +51,6 @@ def _sequences(data: Data, runs: Sequence[Pretraining]) -> list[Block]:
         Figure(of_lengths, "Length of a sequence", [filled]),
         Figure(of_words, "Words of a masked n-gram", [Key("chosen", 1), Key("drawn with p(n)", 2, "line"), by_words]),
     ]
-    shares = {
-        "positions masked, %": drawn["mask_rate"],
-        f"pairs with label 1 ({LABELS[settings.sentence_loss][1]}), %": drawn["label_1_share"],
-        "sequences of one segment, %": drawn["one_segment_share"],
-        "tokens unknown, %": drawn["unknown_share"],
-    }
-    rows = [[name, f"{100 * share:.2f}"] for name, share in shares.items() if share is not None]
-    rows += [
-        [f"tokens a {unit}, mean (5 %, median, 95 %)", "{mean:,.1f} ({p5:,.0f}, {p50:,.0f}, {p95:,.0f})".format(**of)]
-        for unit, of in lengths.items()
-    ]
     sample = f"{drawn['sequences']} sequences of at most {settings.max_seq_length} positions, as training draws them"
     text = f"{data.name}: {sample}. A pass over the text has {drawn['examples_per_pass']:,}."
-    return [Paragraph(text), Grid(panels), Table(["", data.name], rows, look="compact")]
+    return [Paragraph(text), Grid(panels)]

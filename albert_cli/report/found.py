@@ -89,16 +89,6 @@ class Evaluation:
         return found | numbers(record.baselines)
 
     @property
-    def protocol(self) -> dict[str, str]:
-        """Steps, batch, rate and sizes: what a score must never be shown without."""
-        r = self.record
-        values = {"steps": r.steps, "batch": r.batch_size, "learning rate": r.lr}
-        values |= {split: r.examples.get(split) for split in ("train", "dev")}
-        return {
-            name: f"{value:g}" if name == "learning rate" else f"{value:,}" for name, value in values.items() if value
-        }
-
-    @property
     def part(self) -> int:
         """How many of the training examples a run learnt from, drawn by its seed; 0 where it was all of them."""
         wanted = self.record.train_examples

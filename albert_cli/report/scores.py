@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from albert_cli.evaluation import tables
 from albert_cli.report import plots
-from albert_cli.report.found import CLASSICAL, MAJORITY, Evaluation
+from albert_cli.report.found import CLASSICAL, Evaluation
 from albert_cli.report.page import Block, Fact, Figure, Grid, Heading, Key, Paragraph, Span, Table, Text
 from albert_cli.report.published import PUBLISHED
 from albert_cli.results import listed, percent, standard_error
@@ -60,7 +60,7 @@ def facts(evaluations: Group, most: int) -> list[Fact]:
 
 
 def section(evaluations: Group, series: Series) -> list[Block]:
-    """Tasks by models with the median, whether the seeds are apart, every seed as a dot, and the protocol."""
+    """Tasks by models with the median and every seed, as a number and as a dot, and the protocol."""
     groups = by_task(evaluations)
     rings = " A ring is a seed that collapsed." if any(e.record.seeds_collapsed for e in evaluations) else ""
     questions = [group[0].question for group in groups]
@@ -68,11 +68,8 @@ def section(evaluations: Group, series: Series) -> list[Block]:
     return [
         _task_table(groups, models(evaluations)),
         *_published(groups),
-        *(Paragraph(verdict) for verdict in _verdicts(groups)),
         Paragraph(f"A dot is a seed, a bar the median, a diamond a baseline.{rings}", small=True),
         Grid([_dots(group, series) for group in groups]),
-        Heading("Every seed, and the protocol"),
-        _seed_table(everything),
         *(Paragraph(protocol, small=True) for protocol in _protocols(everything)),
     ]
 
@@ -124,10 +121,11 @@ def _score(evaluation: Evaluation, best: float) -> Text:
     spread = max(evaluation.scores.values()) - min(evaluation.scores.values())
     beside = [f"{n} seeds", f"spread {percent(spread)}", f"s.e. {percent(standard_error(record.by_seed.values()))}"]
     beside = beside if n > 1 else [_single(evaluation)]
+    each = [Span(", ".join(map(percent, sorted(evaluation.scores.values()))))] if n > 1 else []
     for name, seeds in (("diverged", record.seeds_diverged), ("collapsed", record.seeds_collapsed)):
         beside += [f"{len(seeds)} {name}"] if seeds else []
     look = "best" if evaluation.median == best else "score"
-    return (Span(percent(evaluation.median), look), Span(", ".join(beside)))
+    return (Span(percent(evaluation.median), look), Span(", ".join(beside)), *each)
 
 
 def _single(evaluation: Evaluation) -> str:
@@ -164,37 +162,6 @@ def _published(groups: Sequence[Group]) -> list[Block]:
 def _alone(group: Group) -> Group:
     """Those of single models, as published rows are; ensembles only where there is nothing else."""
     return [e for e in group if not e.is_ensemble] or group
-
-
-def _verdicts(groups: Sequence[Group]) -> list[str]:
-    """How each pretrained model compares with its controls, seed by seed, a paragraph for each."""
-    apart: dict[tuple[str, str], tuple[list[str], list[str]]] = {}  # tasks where every seed is above, and the others
-    for group in groups:
-        for control in (e for e in group if e.control):
-            for other in (e for e in _alone(group) if not e.control):
-                clear, mixed = apart.setdefault((other.model, control.model), ([], []))
-                is_above = min(other.scores.values()) > max(control.scores.values())
-                task = f"{other.title} ({100 * (other.median - control.median):+.1f})"
-                (clear if is_above else mixed).append(task)
-    verdicts = []
-    for (model, control_name), (clear, mixed) in apart.items():
-        shown = [f"Every seed of {model} is above every seed of {control_name} on {listed(clear)}."] if clear else []
-        shown += [f"On {listed(mixed)} not every seed of {model} is above {control_name}."] if mixed else []
-        verdicts.append(" ".join([*shown, "In brackets: the difference of the medians, in points."]))
-    return verdicts
-
-
-def _seed_table(evaluations: Group) -> Table:
-    columns = list(dict.fromkeys(name for e in evaluations for name in e.protocol))
-    rows = []
-    for e in evaluations:
-        scores = sorted(100 * score for score in e.scores.values())
-        deviation = statistics.stdev(scores) if len(scores) > 1 else None
-        numbers = (statistics.fmean(scores), deviation, standard_error(scores))
-        shown = ["–" if value is None else f"{value:.1f}" for value in numbers]
-        settings = [e.protocol.get(name, "–") for name in columns]
-        rows.append([e.title, e.model, ", ".join(f"{score:.1f}" for score in scores), *shown, *settings])
-    return Table(["task", "model", "scores", "mean", "st. dev.", "s.e.", *columns], rows, text_columns=3)
 
 
 def _protocols(evaluations: Group) -> list[str]:
@@ -250,8 +217,6 @@ def _of_counts(group: Group, series: Series) -> list[Block]:
     )
     described = f"{_name(group)}, by number of labelled examples. {words}"
     drawing = plots.trends(trends, describes=described, x_label="labelled examples")
-    alone = dict.fromkeys(e.model for e in group if not (e.control or e.is_ensemble))
-    verdicts = [Paragraph(verdict) for name in alone if (verdict := _verdict(name, found))]
     counts = sorted({n for of in found.values() for n in of})
     rows: list[list[Text]] = []
     for name, of in found.items():
@@ -263,16 +228,4 @@ def _of_counts(group: Group, series: Series) -> list[Block]:
             row.append((Span(percent(medians[name][n]), look), *beside) if seeds else "–")
         rows.append(row)
     table = Table(["labelled examples", *(f"{n:,.0f}" for n in counts)], rows)
-    return [Figure(drawing, _name(group)), *verdicts, table]
-
-
-def _verdict(model: str, found: Mapping[str, _ByCount]) -> str:
-    """What every seed of a model is above, with how many examples; "" for none. The majority class is left out."""
-    above: dict[str, list[str]] = {}  # what that is, by the counts
-    own = found[model]
-    for name, scores in found.items():
-        clear = [f"{n:,.0f}" for n in sorted(own) if n in scores and min(own[n]) > max(scores[n])]
-        if name not in (model, MAJORITY) and clear:
-            above.setdefault(listed(clear), []).append(name)
-    words = listed([f"{listed(names)} with {counts} examples" for counts, names in above.items()])
-    return f"Every seed of {model} is above {words}." if words else ""
+    return [Figure(drawing, _name(group)), table]
