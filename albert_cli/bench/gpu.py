@@ -48,7 +48,7 @@ _TOKENS: Final = {"base": 32_768, "large": 32_768, "xlarge": 16_384, "xxlarge": 
 _COMPILED_PEER: Final = ("base", "large")  # compiling the others takes more minutes than a part has
 # No dropout, as the second release of the models was trained.
 _NO_DROPOUT: Final = ("model.hidden_dropout_prob=0.0", "model.attention_probs_dropout_prob=0.0")
-AS_TRAINED, QUARTER = "as trained", "a quarter of the tokens"
+AS_TRAINED: Final = "as trained"
 VARIANTS: Final[dict[str, tuple[str, ...]]] = {
     AS_TRAINED: (),
     "padded attention": (),
@@ -84,7 +84,8 @@ def run(out: Path, wanted: Sequence[str], options: Options) -> Found:
     """
     device = choose_device(options.device)
     options = replace(options, device=device.type)
-    names = [_named(part) for part in wanted]
+    if unknown := [part for part in wanted if part not in PARTS]:
+        raise ConfigError(f"--part {unknown[0]}: there is none", f"choose from {', '.join(PARTS)}")
     for size in SIZES:
         _prepared(size, options)  # raises where overrides or data are wrong
     conditions = {
@@ -96,7 +97,7 @@ def run(out: Path, wanted: Sequence[str], options: Options) -> Found:
     with store.lock(out):
         found: Found = {"conditions": conditions, "parts": {}} | harness.found_before(out / JSON, conditions)
         parts = found["parts"]
-        for name in names or [name for name in PARTS if not _is_good(parts.get(name))]:
+        for name in wanted or [name for name in PARTS if not _is_good(parts.get(name))]:
             console.note(f"part {list(PARTS).index(name) + 1} of {len(PARTS)}: {name}")
             begin = time.monotonic()
             parts[name] = _attempted(partial(PARTS[name], options))
@@ -115,16 +116,6 @@ def run(out: Path, wanted: Sequence[str], options: Options) -> Found:
 def _is_good(part: Found | None) -> bool:
     """Whether a part was measured, did not fail, and computed what it should."""
     return part is not None and "failed" not in part and part.get("is_right") is not False
-
-
-def _named(part: str) -> str:
-    """A part by its name or by its number, counted from 1."""
-    if part.isdecimal() and 1 <= int(part) <= len(PARTS):
-        return list(PARTS)[int(part) - 1]
-    if part not in PARTS:
-        parts = ", ".join(f"{number} {name}" for number, name in enumerate(PARTS, 1))
-        raise ConfigError(f"--part {part}: there is none", f"choose from {parts}")
-    return part
 
 
 def _attempted(measure: Callable[[], Found]) -> Found:
@@ -183,17 +174,10 @@ def _correctness(options: Options) -> Found:
 
 
 def _step(size: str, length: int, options: Options) -> Found:
-    """The step beside transformers'; where that does not fit, ours alone, and both at a quarter of the tokens."""
-    tokens = options.tokens or _TOKENS[size]
-    alone = _asked(size, length, options, tokens)
-    if options.alone:
-        return {"results": {"": _bench(size, alone)}}
-    both, few = (_asked(size, length, options, n, against="transformers") for n in (tokens, tokens // 4))
-    found = _attempted(partial(_bench, size, both))
-    if found.get("failed") != "out of memory":
-        return found if "failed" in found else {"results": {"": found}}
-    quarter = _attempted(partial(_bench, size, few))
-    return {"results": {"": _bench(size, alone), QUARTER: quarter}}
+    """The step, beside transformers' unless it is to be alone."""
+    against = None if options.alone else "transformers"
+    asked = _asked(size, length, options, options.tokens or _TOKENS[size], against=against)
+    return {"results": {"": _bench(size, asked)}}
 
 
 def _variants(size: str, length: int, options: Options) -> Found:

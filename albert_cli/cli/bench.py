@@ -176,7 +176,7 @@ def bench_gpu(
     out: Out,
     part: Annotated[
         list[str] | None,
-        typer.Option(help="Measure this part (name or number, again); default: what --out lacks."),
+        typer.Option(help="Measure this part, again; default: what --out lacks."),
     ] = None,
     data: Annotated[
         Path | None, typer.Option(help="Data directory of 30,000 pieces; without one: random ids laid out like text.")
