@@ -134,13 +134,6 @@ def _claims(found: Outcome) -> list[Block]:
     return blocks
 
 
-def finding_in_words(finding: Finding) -> str:
-    """A finding as one line for a terminal."""
-    bounds = f" [{_bounds(finding)}]" if finding.low is not None else ""
-    mean = _number(finding, finding.mean)
-    return f"{finding.condition}: {mean}{bounds}, seeds {_seeds(finding)}: {finding.verdict}"
-
-
 def _number(finding: Finding, value: float | None) -> str:
     if value is None:
         return "not measured"

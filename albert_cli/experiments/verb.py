@@ -20,7 +20,7 @@ from typing import Any
 from albert_cli import console, machine, pool, store
 from albert_cli.errors import AlbertError, BusyError, ConfigError, DivergedError, InputError, Interrupted
 from albert_cli.experiments import outcome, pages, recipe
-from albert_cli.experiments.budget import decision, describe, in_words
+from albert_cli.experiments.budget import decision, describe
 from albert_cli.experiments.plan import Plan, Request, StageRecord
 from albert_cli.experiments.stages import make
 from albert_cli.text.corpus import check_readable
@@ -109,21 +109,9 @@ def reproduce(
         found = outcome.read(plan)
         written = pages.write(found)
     result = found.to_json() | {"report": str(written), "stages": len(plan.stages), "stages_done_now": done}
-    columns = pages.columns(found)
-    rows = [(plan.title(name), *(pages.cell(found, name, metric) for metric in columns)) for name in plan.variants]
-    lines = [console.table((f"{plan.experiment.name}, scale {request.scale}", *columns.values()), rows)]
-    lines += [console.wrapped([in_words(plan, variant)]) for variant in plan.equal_time]
-    for printed in plan.experiment.tables:
-        beside = found.beside(printed)
-        heads = [column for column in printed.columns if any(column in cells for cells in beside.values())]
-        gaps = [(plan.title(row), *(pages.gap(cells.get(column)) for column in heads)) for row, cells in beside.items()]
-        if gaps:
-            lines += ["", console.table((f"ours (minus {printed.title}, {printed.version})", *heads), gaps)]
-    lines.append("")
-    for checked in found.claims:
-        lines.append(f"{checked.verdict.upper()}: {checked.claim.says}")
-        lines += [f"    {pages.finding_in_words(finding)}" for finding in checked.findings]
-    return result | {"wall_seconds": round(time.monotonic() - started, 1)}, "\n".join([*lines, "", str(written)])
+    result["wall_seconds"] = round(time.monotonic() - started, 1)
+    verdicts = [f"{checked.verdict.upper()}: {checked.claim.says}" for checked in found.claims]
+    return result, "\n".join([*verdicts, "", str(written), str(written.with_suffix(".md"))])
 
 
 # ---------------------------------------------------------------- the stages
