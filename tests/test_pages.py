@@ -50,7 +50,6 @@ SUBSTITUTES = {
     "--work glue --rounds 3": "--work glue --rounds 1 --tokens 500",
     "--against transformers --rounds 3": "--against transformers --rounds 1",
     "-s train.precision=fp32 -s train.threads=1": "-s train.precision=fp32 -s train.threads=1 --rounds 1",
-    "mini/wiki --rounds 5": "mini/wiki --rounds 1",
     "-s schedule.total_steps=12000": f"-s schedule.total_steps=12000 {SMALL}",
     "--out taught": f"--out taught {SMALL}",
     "--nproc-per-node 2": "--nproc-per-node 1",
