@@ -25,7 +25,7 @@ OPTIMIZER = "optimizer.safetensors"
 
 @dataclass
 class TrainState:
-    """Where a run stands: updates done, seconds trained, and the best evaluation so far (None: none yet)."""
+    """Where a run stands: updates done, seconds trained, and a task's best evaluation so far (None: none yet)."""
 
     step: int = 0
     seconds: float = 0.0

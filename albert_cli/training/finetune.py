@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors.torch import save_file
 from torch import Tensor
 
 from albert_cli import config, console, journal, store
@@ -28,18 +29,19 @@ from albert_cli.training.settings import AUTO
 from albert_cli.training.task_recipe import FinetuneRecipe, TaskSchedule
 from albert_cli.training.task_setup import Prepared
 
+_BEST = "best.safetensors"  # of a step's directory
 _AT_CHANCE = 0.99  # of the loss of a model that knows only how often each label occurs
 _REMEDY = "a lower optimizer.lr, a longer warm-up or another seed may help"
 
 
 @dataclass
 class TaskJob(Job):
-    """One fine-tuning run as a job of the loop; the best model so far stands in `out` with its predictions on dev."""
+    """One fine-tuning run as a job of the loop; `best` has the weights of its best evaluation so far, on the host."""
 
     prepared: Prepared
     settings: FinetuneRecipe  # the task's recipe with the run's seed, and numbers in the place of "auto"
     model: Any
-    out: Path
+    best: dict[str, Tensor] = field(default_factory=dict)
 
     @property
     def loss_names(self) -> tuple[str, ...]:
@@ -60,35 +62,35 @@ class TaskJob(Job):
 
     def evaluate(self, group: Group) -> dict[str, float]:
         p = self.prepared
-        self.outputs = p.task.predict(self.model, p.inputs.dev, p.device)
-        return p.task.evaluation(self.outputs, p.inputs.dev, p.inputs.dev_examples)
-
-    def score(self, metrics: Mapping[str, float]) -> float:
-        """The task's first metric chooses the checkpoint (§4.2: early stopping on dev)."""
-        return metrics[self.prepared.task.metrics[0]]
+        outputs = p.task.predict(self.model, p.inputs.dev, p.device)
+        return p.task.evaluation(outputs, p.inputs.dev, p.inputs.dev_examples)
 
     def keep_best(self, metrics: Mapping[str, float], state: TrainState) -> None:
-        """Commit the best model so far with its predictions on dev, and delete those that no state refers to."""
-        p, directory = self.prepared, _best(self.out, state.step)
-        parents = {"checkpoint": str(p.provenance["checkpoint"])}
-        # There is one where an attempt ended before its state was saved.
-        with store.commit_directory(directory, "task", parents, replace=True) as staging:
-            self.write_model(staging)
-            named = str(store.read_json(staging / "config.json")["architectures"][0])
-            architecture = f"For{named.partition('For')[2]}"
-            text = card.finetuned(self.model.config, p.task.title, metrics, self.recipe, architecture)
-            store.write_text(staging / "README.md", text)
-            p.task.write_predictions(staging, p.inputs.dev_examples, self.outputs)
-        steps = (checkpoint.read_state(saved).best_step for saved in store.saved_steps(self.out))
-        needed = {directory, *(_best(self.out, step) for step in steps)}
-        for old in set(self.out.glob("best-*")) - needed:
-            store.remove_directory(old)
+        """Copy the weights where the task's first metric is greater than ever (§4.2: early stopping on dev)."""
+        score = metrics[self.prepared.task.metrics[0]]
+        if state.best_score is None or score > state.best_score:
+            state.best_score, state.best_step = score, state.step
+            self.best = {name: tensor.detach().cpu().clone() for name, tensor in self.model.state_dict().items()}
 
     def write_model(self, directory: Path) -> None:
+        """The model as it is and, for the run to go on with, the best so far beside it."""
         task = self.prepared.task
         made_for = hub.FinetunedFor(task.name, task.inputs, self.settings.data.max_seq_length)
         task.write_model(self.model, directory, made_for)
         self.prepared.inputs.vocabulary.copy_to(directory, self.model.config.max_position_embeddings)
+        if self.best:
+            save_file(self.best, directory / _BEST)
+
+    def publish(self, out: Path, scores: Mapping[str, float], outputs: Any) -> None:
+        """Make `out` the task checkpoint of the model as it is, with its card and its predictions on dev."""
+        p, self.best = self.prepared, {}
+        with store.publish(out, "task", {"checkpoint": str(p.provenance["checkpoint"])}) as staging:
+            self.write_model(staging)
+            named = str(store.read_json(staging / "config.json")["architectures"][0])
+            architecture = f"For{named.partition('For')[2]}"
+            text = card.finetuned(self.model.config, p.task.title, scores, self.recipe, architecture)
+            store.write_text(staging / "README.md", text)
+            p.task.write_predictions(staging, p.inputs.dev_examples, outputs)
 
 
 @dataclass(frozen=True)
@@ -147,21 +149,18 @@ def _train(prepared: Prepared, recipe: FinetuneRecipe, out: Path, status: run.St
     need = capacity.needed(p.checkpoint.config, recipe.train, length, few, p.device)
     capacity.warn(need["memory_bytes_estimated"], few, p.device)
     model = p.new_model(seed, recipe.train)
-    job = TaskJob(p, recipe, model, out)
+    job = TaskJob(p, recipe, model)
     optimizer = make_optimizer(model, recipe.optimizer)
     store.write_text(out / "recipe.toml", text)
     group = Group()
-    _drop_states_without_their_best(out)
     state = run.resume_state(out, model, optimizer, group, p.parents)
+    if state.best_step:
+        job.best = hub.read_tensors(checkpoint.step_directory(out, state.step) / _BEST)
     run.running(out, status, state.step, p.schedule.total_steps)
     Loop(job, optimizer, p.schedule, out, group, f"{p.task.title} seed {seed}", p.parents, state).run()
-    best = _best(out, state.best_step)
-    with store.publish(out, "task", store.verify(best, "task").parents) as staging:
-        for path in best.iterdir():
-            if path.name != store.MANIFEST:
-                store.write_bytes(staging / path.name, path.read_bytes())
-    hub.load_into(model, hub.read(out), "all")
+    model.load_state_dict(job.best)
     result, outputs = p.results(model, recipe.train.precision)
+    job.publish(out, result.scores, outputs)
     collapsed = collapse_reason(p.task, outputs, p.inputs.dev, p.inputs.train_examples, out / journal.JOURNAL, result)
     if collapsed:
         console.warn(f"{p.task.title} seed {seed} collapsed: {collapsed}; {_REMEDY}")
@@ -191,26 +190,7 @@ def collapse_reason(
     return None
 
 
-# ---------------------------------------------------------------- the best model beside the states
-
-
-def _best(out: Path, step: int) -> Path:
-    """Where the model of an evaluation is kept while its run goes on."""
-    return out / f"best-{step:08d}"
-
-
-def _drop_states_without_their_best(out: Path) -> None:
-    """Delete states whose best model is not there whole: training then goes on from an older one and finds it anew."""
-    for directory in store.saved_steps(out):
-        try:
-            if step := checkpoint.read_state(directory).best_step:  # 0 before the first evaluation
-                store.verify(_best(out, step), "task")
-        except CheckpointError as error:
-            console.warn(f"{error.message}; {directory.name} is not used to resume")
-            store.remove_directory(directory)
-
-
 def _remove_steps(out: Path) -> None:
     """Delete what only resuming needs; the best model stands in `out` itself."""
-    for directory in (*store.saved_steps(out), *out.glob("best-*")):
+    for directory in store.saved_steps(out):
         store.remove_directory(directory)

@@ -97,12 +97,8 @@ class Job(ABC):
     def evaluate(self, group: Group) -> dict[str, float]:
         """Scores of the current weights, none when there is nothing to score on; called in evaluation mode."""
 
-    @abstractmethod
-    def score(self, metrics: Mapping[str, float]) -> float:
-        """The number by which evaluations are compared; greater is better."""
-
     def keep_best(self, metrics: Mapping[str, float], state: TrainState) -> None:  # noqa: B027
-        """Called on rank 0 when an evaluation is the best so far."""
+        """Called after every evaluation: keep the model, and note it in the state, where it is the best so far."""
 
     @abstractmethod
     def write_model(self, directory: Path) -> None:
@@ -130,8 +126,8 @@ class Loop:
     state: TrainState = field(default_factory=TrainState)
     hints: Hints | None = None
 
-    def run(self) -> dict[str, float]:
-        """Train to the last step; return its evaluation.
+    def run(self) -> None:
+        """Train to the last step.
 
         Raises `DivergedError` before an update, and where an evaluation, is not finite, and `Interrupted` after saving
         when the process was asked to stop (SIGTERM, SIGUSR1, Ctrl-C).
@@ -144,11 +140,10 @@ class Loop:
             )
         if self.group.rank == 0:
             checkpoint.keep_newest(self.out, train.keep)  # a kill may have come right after the last save
-        metrics: dict[str, float] = {}
         with contextlib.closing(self.steps(self.schedule.total_steps)) as steps:
             for _ in steps:
                 if self._is_due(train.eval_every):
-                    metrics = self._evaluate()
+                    self._evaluate()
                 every, _ = train.save_interval()
                 if self._is_due(every) if every else self._save_is_due:
                     self.save()
@@ -157,7 +152,6 @@ class Loop:
                     raise Interrupted(
                         f"{self.out}: stopped after step {self.state.step}", "run the same command again to resume"
                     )
-        return metrics
 
     def steps(self, shown: int | None) -> Generator[None]:
         """Open the run's files and take one step after the other, each with its line in the journal when it is due.
@@ -270,25 +264,21 @@ class Loop:
 
     # ------------------------------------------------------------ every so often
 
-    def _evaluate(self) -> dict[str, float]:
-        """Score the weights, note it, and let the job keep them when they are the best so far."""
+    def _evaluate(self) -> None:
+        """Score the weights, note it, and let the job keep them where they are the best so far."""
         started = time.monotonic()
         metrics = evaluate(self.job, self.group)
         if not metrics:
-            return {}
-        score = self.job.score(metrics)
-        if not math.isfinite(score):  # the last update can spoil the weights, which no step follows
+            return
+        # The last update can spoil the weights, which no step follows.
+        if not all(map(math.isfinite, metrics.values())):
             raise DivergedError(f"step {self.state.step}: what is scored after it is not finite", _STEADIER)
         if self._log:
             self._log.evaluation(self.state, metrics)
             shown = "  ".join(f"{key.replace('_', ' ')} {value:.4g}" for key, value in metrics.items())
             console.note(f"{self.label} step {self.state.step:,}: {shown}")
-        if self.state.best_score is None or score > self.state.best_score:
-            self.state.best_score, self.state.best_step = score, self.state.step
-            if self.group.rank == 0:
-                self.job.keep_best(metrics, self.state)
+        self.job.keep_best(metrics, self.state)
         self._window.started += time.monotonic() - started
-        return metrics
 
     def save(self) -> None:
         """Commit a checkpoint of the current step."""

@@ -166,10 +166,6 @@ class PretrainingJob(Job):
         means = zip(over, totals[: len(over)], strict=True)
         return {name: total / number_of[over[name]] for name, total in means if number_of[over[name]]}
 
-    def score(self, metrics: Mapping[str, float]) -> float:
-        """Masked-word loss, negated: of the held-out text, or else of the first corpus that is scored."""
-        return -next(value for name, value in metrics.items() if name.endswith("mlm_loss"))
-
     def write_model(self, directory: Path) -> None:
         hub.write(self.model, directory, "ForPreTraining")
         shape, sentence_loss = self.model.config, self.settings.data.sentence_loss

@@ -1,16 +1,19 @@
-"""The best model of a run beside the states that it is resumed from, whatever ends the run."""
+"""The best model of a run in the states that it is resumed from, whatever ends the run."""
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from albert_cli import journal, store
 from albert_cli.errors import CheckpointError
-from albert_cli.training import finetune as finetuning
+from albert_cli.training.checkpoint import TrainState
+from albert_cli.training.finetune import TaskJob
 from albert_cli.training.task_setup import Prepared
 from tests.glue import QUICK, finetune, prepare
 
@@ -63,7 +66,7 @@ def test_ended_anywhere_it_finishes_with_the_same_model(
     finetune(rising, tmp_path / "counted", 0)
     total = calls
     assert total > 100
-    for number, last in enumerate(range(3, total + 1, 23)):
+    for number, last in enumerate(range(3, total + 1, 13)):
         out = tmp_path / str(number)
         calls, fatal = 0, last
         with pytest.raises(Killed):
@@ -71,7 +74,7 @@ def test_ended_anywhere_it_finishes_with_the_same_model(
         fatal = -1
         finetune(rising, out, 0)
         assert weights_and_scores(out) == expected, f"ended at the flush number {last}"
-        assert not list(out.glob("step-*")) and not list(out.glob("best-*")) and not list(out.glob(".*.tmp"))
+        assert not list(out.glob("step-*")) and not list(out.glob(".*.tmp"))
         store.verify(out, "task")
         shutil.rmtree(out)
 
@@ -91,41 +94,52 @@ def test_without_its_best_model_a_state_is_not_gone_on_from(
 ) -> None:  # fmt: skip
     out = tmp_path / "out"
     interrupted(rising, out, monkeypatch)
-    newest = store.read_json(max(out.glob("step-*")) / "state.json")
-    best = out / f"best-{newest['best_step']:08d}"
+    newest = max(out.glob("step-*"))
+    assert store.read_json(newest / "state.json")["best_step"] == 8 and newest.name == "step-00000012"
+    best = newest / "best.safetensors"
     if harm == "missing":
-        shutil.rmtree(best)
+        best.unlink()
     else:
-        content = bytearray((best / "model.safetensors").read_bytes())
+        content = bytearray(best.read_bytes())
         content[-1] ^= 1
-        (best / "model.safetensors").write_bytes(content)
+        best.write_bytes(content)
     finetune(rising, out, 0)
-    assert "is not used to resume" in capfd.readouterr().err
+    said = capfd.readouterr().err
+    assert "set aside as damaged-step-00000012" in said and "going on from step 9" in said
     assert weights_and_scores(out) == weights_and_scores(whole)
 
 
-def test_the_model_of_a_lost_attempt_is_replaced(
+def test_what_was_best_after_the_last_state_is_found_again(
     rising: Prepared, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out"
-    real, kept = finetuning.TaskJob.keep_best, 0
+    real = TaskJob.keep_best
 
-    def keep(self: finetuning.TaskJob, *arguments: Any) -> None:
-        nonlocal kept
-        real(self, *arguments)
-        kept += 1
-        if kept == 4:  # the evaluation of step 8 is best, and the last state is of step 6
+    def keep(self: TaskJob, metrics: Mapping[str, float], state: TrainState) -> None:
+        real(self, metrics, state)
+        if state.step == 8:  # whose evaluation is best, and the last state is of step 6
             raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(finetuning.TaskJob, "keep_best", keep)
+        patch.setattr(TaskJob, "keep_best", keep)
         with pytest.raises(Killed):
             finetune(rising, out, 0)
-    assert sorted(p.name[-2:] for p in out.glob("best-*")) == ["02", "06", "08"]  # step 3 knows 2, step 6 knows 6
-    lost = out / "best-00000008"  # on a GPU the second attempt may give other weights
-    store.write_text(lost / "model.safetensors", "other weights")
+    states = {path.name[-2:]: store.read_json(path / "state.json")["best_step"] for path in out.glob("step-*")}
+    assert states == {"03": 2, "06": 6}
     finetune(rising, out, 0)
     assert weights_and_scores(out) == weights_and_scores(whole)
+
+
+def test_the_best_evaluation_is_kept_once_each_time_it_is_better(rising: Prepared) -> None:
+    job, state = TaskJob(rising, rising.recipe, rising.new_model(0)), TrainState()
+    kept = []
+    for step, score in enumerate([0.5, 0.4, 0.7, 0.7, 0.6, 0.8], start=1):
+        state.step = step
+        with torch.no_grad():
+            job.model.classifier.bias.fill_(step)
+        job.keep_best({"pearson": score, "loss": 1.0}, state)
+        kept.append((state.best_step, state.best_score, job.best["classifier.bias"].item()))
+    assert kept == [(1, 0.5, 1), (1, 0.5, 1), (3, 0.7, 3), (3, 0.7, 3), (3, 0.7, 3), (6, 0.8, 6)]
 
 
 def test_a_finished_run_that_was_damaged_is_found_out(rising: Prepared, whole: Path, tmp_path: Path) -> None:

@@ -233,9 +233,9 @@ def test_killed_at_any_moment_it_ends_in_the_same_weights(
     run, rng = tmp_path / "run", random.Random(3)
     conditions: list[Callable[[], bool]] = [
         lambda: bool(list(run.glob("step-*"))),
-        lambda: bool(list(run.glob(".best-*.tmp/*"))),
         lambda: bool(list(run.glob(".step-*.tmp/*"))),
         lambda: (run / "step-00000020").exists(),
+        lambda: bool(list(run.glob(".publish.*.tmp/*"))),
     ]
     for condition in conditions:
         process = start(tmp_path / "log", *command, "--out", run)

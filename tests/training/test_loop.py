@@ -201,20 +201,6 @@ def test_a_signal_ends_the_loop_after_its_step(
     assert [p.name for p in (tmp_path / "run").glob("step-*")] == ["step-00000004"]
 
 
-def test_the_best_evaluation_is_kept_once_each_time_it_is_better(
-    make_job: MakeJob, recipe: Path, tmp_path: Path
-) -> None:
-    job = make_job()
-    scores = iter([0.5, 0.4, 0.7, 0.7, 0.6, 0.8])
-    kept: list[tuple[int, float | None]] = []
-    job.score = lambda metrics: next(scores)  # type: ignore[method-assign]
-    job.keep_best = lambda metrics, state: kept.append((state.step, state.best_score))  # type: ignore[method-assign]
-    loop = make_loop(job, tmp_path / "run", recipe, "train.eval_every=5", "train.save_every=0")
-    loop.run()
-    assert kept == [(5, 0.5), (15, 0.7), (30, 0.8)]
-    assert (loop.state.best_step, loop.state.best_score) == (30, 0.8)
-
-
 def test_weights_that_the_last_update_spoils_are_not_the_end_of_a_run(
     make_job: MakeJob, recipe: Path, tmp_path: Path
 ) -> None:
