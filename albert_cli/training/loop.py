@@ -12,7 +12,6 @@ import math
 import signal
 import time
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -39,7 +38,6 @@ from albert_cli.training.reduction import reduce_gradients, summed_gradients
 from albert_cli.training.settings import ScheduleSettings
 
 DIVERGED: Final = "diverged.json"
-_RECENT = 20  # last steps in it
 _STEADIER: Final = "lower optimizer.lr or lengthen the warm-up; the last checkpoint is intact"
 _SAVE = getattr(signal, "SIGUSR1", signal.SIGTERM)  # what SLURM can send before the time limit
 
@@ -165,7 +163,6 @@ class Loop:
         if self.group.rank == 0:
             (self.out / DIVERGED).unlink(missing_ok=True)
             self._log = RunLog(self.out, self.state.step, self.hints)
-        self._recent: deque[Mapping[str, float]] = deque(maxlen=_RECENT)
         peak = machine.matmul_peak(train.precision, self.job.device, seconds=0.1)
         self._window, self._is_asked = Window(), False
         self._last_save = self._started = time.monotonic()
@@ -206,11 +203,10 @@ class Loop:
         norm = clip(self.job.model, settings.optimizer.clip_norm)
         lr = self.schedule.rate(self.state.step, settings.optimizer.peak)
         values = self._exchange(means, norm, sum(part.tokens for part in parts))
-        losses = {name: values[name] for name in self.job.loss_names}
-        step = {"loss": sum(losses.values()), **values, "lr": lr}
-        self._recent.append({"step": self.state.step, **step})
-        if not all(map(math.isfinite, [*losses.values(), step["grad_norm"]])):
-            self._diverged(parts, losses)
+        step = {"loss": sum(values[name] for name in self.job.loss_names), **values, "lr": lr}
+        decisive = {name: values[name] for name in (*self.job.loss_names, "grad_norm")}
+        if not all(map(math.isfinite, decisive.values())):
+            self._diverged(means, decisive)
         update(self.optimizer, lr)
         self.state.step += 1
         self.state.seconds = self._seconds_before + time.monotonic() - self._started
@@ -230,30 +226,18 @@ class Loop:
         self._tokens, self.must_stop, self._save_is_due = round(of_all), stop > 0, save > 0
         return {**dict(zip(means, values, strict=True)), "grad_norm": last}
 
-    def _diverged(self, parts: Sequence[MicroBatch], losses: Mapping[str, float]) -> NoReturn:
-        """Leave `diverged.json`, and end. The step is computed once more, to see on which rank the cause lies."""
-        step = self.state.step
-        self.optimizer.zero_grad()
-        own = accumulate(self.job, parts, step, Group())
-        bad = {n for n in losses if not math.isfinite(float(own[n]))} or not_finite(self.job.model)
-        self.optimizer.zero_grad()
-        names = [*losses, *(name for name, _ in self.job.model.named_parameters())]
-        causes = self.group.gather([name for name in names if name in bad])
-        numbers = ", ".join(f"{name} {value:.4g}" for name, value in losses.items())
-        at = where(causes)
-        message = f"step {step}: the loss or gradient is not finite ({numbers}{at}); nothing was updated"
+    def _diverged(self, means: Mapping[str, Tensor], values: Mapping[str, float]) -> NoReturn:
+        """Leave `diverged.json` with what is not finite, and end: losses by rank, or else weights by their gradient."""
+        own = [name for name in self.job.loss_names if not math.isfinite(float(means[name]))]
+        causes = [f"{name} on rank {rank}" for rank, names in enumerate(self.group.gather(own)) for name in names]
+        if not causes:  # a loss would spoil every gradient
+            gradients = ((name, p.grad) for name, p in self.job.model.named_parameters() if p.grad is not None)
+            causes = [name for name, gradient in gradients if not bool(torch.isfinite(gradient).all())]
+        numbers = ", ".join(f"{name} {value:.4g}" for name, value in values.items())
+        at = "".join(f"; {name}" for name in causes[:1]) + (f" and {len(causes) - 1} more" if causes[1:] else "")
+        message = f"step {self.state.step}: the loss or gradient is not finite ({numbers}{at}); nothing was updated"
         if self.group.rank == 0:
-            found = {
-                "message": message,
-                "step": step,
-                "not_finite": [{"rank": rank, "names": of} for rank, of in enumerate(causes) if of],
-                "found_again": any(causes),
-                # JSON has no NaN
-                "last_steps": [
-                    {k: v if math.isfinite(v) else str(v) for k, v in values.items()} for values in self._recent
-                ],
-                "parents": dict(self.parents),
-            }
+            found = {"message": message, "step": self.state.step, "not_finite": causes, "parents": dict(self.parents)}
             store.write_json(self.out / DIVERGED, found)
         raise DivergedError(message, _STEADIER)
 
@@ -321,22 +305,6 @@ def accumulate(job: Job, parts: Sequence[MicroBatch], step: int, group: Group) -
     if not parts:
         reduce_gradients(job.model, group, sent_in)
     return means
-
-
-def not_finite(model: nn.Module) -> set[str]:
-    """Names of the parameters whose gradient is not finite."""
-    with_gradient = [(name, p.grad) for name, p in model.named_parameters() if p.grad is not None]
-    return {name for name, gradient in with_gradient if not bool(torch.isfinite(gradient).all())}
-
-
-def where(causes: Sequence[Sequence[str]]) -> str:
-    """On which ranks the cause lies (their losses or else gradients that are not finite), for the error's one line."""
-    ranks = [rank for rank, names in enumerate(causes) if names]
-    if not ranks:
-        return "; computed again it was finite: suspect the hardware"
-    first = causes[ranks[0]]
-    named = f"{first[0]} and {len(first) - 1} more" if len(first) > 1 else first[0]
-    return f"; on rank {', '.join(map(str, ranks))}: {named}"
 
 
 def evaluate(job: Job, group: Group) -> dict[str, float]:

@@ -147,11 +147,14 @@ def update(optimizer: Optimizer, lr: float) -> None:
 
 
 def clip(model: nn.Module, limit: float) -> Tensor:
-    """Scale all gradients so that their global norm is at most `limit` (0: never); return the norm before."""
+    """Scale all gradients so that their global norm is at most `limit` (0: never); return the norm before.
+
+    Where the norm is not finite they stay as they are, so that what spoilt it can be found.
+    """
     gradients = [p.grad for p in model.parameters() if p.requires_grad and p.grad is not None]
     norm: Tensor = torch.linalg.vector_norm(norms(gradients))
     if limit > 0:
-        torch._foreach_mul_(gradients, limit / norm.clamp(min=limit))
+        torch._foreach_mul_(gradients, limit / norm.nan_to_num(limit, limit).clamp(min=limit))
     return norm
 
 

@@ -16,7 +16,6 @@ from albert_cli import journal, store
 from albert_cli.errors import CheckpointError, ConfigError, DivergedError
 from albert_cli.training.hints import Hints
 from albert_cli.training.log import Window, beside_the_bar
-from albert_cli.training.loop import not_finite, where
 from albert_cli.training.objectives import PretrainingJob, right
 from albert_cli.training.pretrain import pretrain, summary_text
 
@@ -180,23 +179,13 @@ def test_a_gradient_that_is_not_finite_is_named(
         return sums
 
     monkeypatch.setattr(PretrainingJob, "loss_sums", loss_sums)
-    with pytest.raises(DivergedError, match=r"step 3: .*on rank 0: order.bias"):
+    with pytest.raises(DivergedError, match=r"step 3: .*grad_norm (nan|inf); order\.bias\)"):
         pretrain(str(recipe), tiny_data, tmp_path / "run", device="cpu")
     found = store.read_json(tmp_path / "run" / "diverged.json")
-    assert found["not_finite"] == [{"rank": 0, "names": ["order.bias"]}]
-    assert found["found_again"] and len(found["last_steps"]) == 4
-    assert {"step", "loss", "lr", "grad_norm"} <= found["last_steps"][0].keys()
+    assert (found["step"], found["not_finite"]) == (3, ["order.bias"])
     monkeypatch.undo()
     pretrain(str(recipe), tiny_data, tmp_path / "run", device="cpu")
     assert not (tmp_path / "run" / "diverged.json").exists()
-
-
-def test_the_names_of_gradients_that_are_not_finite() -> None:
-    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
-    model[0].weight.grad, model[1].bias.grad = torch.tensor([[1.0, 2.0], [3.0, float("inf")]]), torch.zeros(2)
-    assert not_finite(model) == {"0.weight"}
-    assert where([[], ["0.weight", "1.bias"], ["x"]]) == "; on rank 1, 2: 0.weight and 1 more"
-    assert "hardware" in where([[], []])
 
 
 def test_tensorboard_gets_the_curves(recipe: Path, tiny_data: Path, tmp_path: Path) -> None:

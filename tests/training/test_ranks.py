@@ -162,16 +162,14 @@ def test_not_finite_on_one_rank_stops_all_before_the_update(
     arguments = (*command, "--out", run)
     ranks = start_ranks(tmp_path / "log", 2, *arguments, before=partial(poison_rank_1, tmp_path))
     assert end(ranks) == [5, 5], "\n".join(r.said() for r in ranks)
-    assert all("step 7: " in rank.said() and "on rank 1: mlm_loss" in rank.said() for rank in ranks)
+    assert all("step 7: " in rank.said() and "; mlm_loss on rank 1)" in rank.said() for rank in ranks)
     for rank in "01":
         after = json.loads((tmp_path / f"after-{rank}.json").read_text())
         assert after == {"step": 7, "same": True, "moments": True}
     assert steps(run) == [5]
     assert store.read_json(run / "status.json")["exit_code"] == 5
     found = store.read_json(run / "diverged.json")
-    assert (found["step"], found["not_finite"]) == (7, [{"rank": 1, "names": ["mlm_loss"]}])
-    assert [s["step"] for s in found["last_steps"]] == list(range(8))
-    assert found["last_steps"][-1]["mlm_loss"] == "nan" and 0 < found["last_steps"][-2]["grad_norm"] < 100
+    assert (found["step"], found["not_finite"]) == (7, ["mlm_loss on rank 1"])
     ranks = start_ranks(tmp_path / "log", 2, *arguments)
     assert end(ranks) == [0, 0], "\n".join(r.said() for r in ranks)
     assert "going on from step 5" in ranks[0].said() and not (run / "diverged.json").exists()
