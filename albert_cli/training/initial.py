@@ -111,11 +111,8 @@ def read_parent(initial: InitialSettings, model: ModelConfig, vocabulary: Vocabu
     Raises `ConfigError` naming what differs, `CheckpointError` where there is no checkpoint.
     """
     if initial.continues is not None and not Path(initial.continues).is_dir():
-        raise CheckpointError(
-            f"{initial.continues}: no such directory",
-            "name a run of `albert pretrain` or one of its steps; a model of the Hub has no moments to go on with, and "
-            "initial.checkpoint starts from its weights",
-        )
+        hint = "name a run of `albert pretrain` or one of its steps; initial.checkpoint takes a model of the Hub"
+        raise CheckpointError(f"{initial.continues}: no such directory", hint)
     parent = hub.read(hub.find(str(initial.continues or initial.checkpoint)))
     hub.check_parent(parent.directory, "checkpoint", "initial.fingerprint", initial.fingerprint)
     for name in _ALIKE:
@@ -131,20 +128,13 @@ def read_parent(initial: InitialSettings, model: ModelConfig, vocabulary: Vocabu
             "make the data with this one: albert data … --vocab " + str(parent.directory),
         )
     source_blocks(model, parent.config, initial.stack)
-    if initial.continues is not None and parent.config.max_position_embeddings < model.max_position_embeddings:
+    has, needs = ((*_counts(shape), shape.max_position_embeddings) for shape in (parent.config, model))
+    if initial.continues is not None and has != needs:
         raise ConfigError(
-            f"{parent.directory}: the moments of {parent.config.max_position_embeddings} positions do not fit "
-            f"{model.max_position_embeddings}",
+            f"{parent.directory}: has moments of {_blocks(has[:2])} and {has[2]} positions; the model differs",
             "initial.checkpoint starts from the weights alone",
         )
-    parent = with_positions(parent, model.max_position_embeddings, initial.positions)
-    if initial.continues is not None and _counts(parent.config) != _counts(model):
-        has, needs = _blocks(_counts(parent.config)), _blocks(_counts(model))
-        raise ConfigError(
-            f"{parent.directory}: the moments of {has} do not fit {needs}",
-            "initial.checkpoint starts from the weights alone",
-        )
-    return parent
+    return with_positions(parent, model.max_position_embeddings, initial.positions)
 
 
 def source_blocks(child: ModelConfig, parent: ModelConfig, stack: bool = False) -> tuple[list[int], list[int]]:
@@ -190,13 +180,7 @@ def carry_over(
             of_source = {n.removeprefix(prefix): t for n, t in parent.tensors.items() if n.startswith(prefix)}
             tensors |= {f"encoder.{part}.{block}.{leaf}": tensor for leaf, tensor in of_source.items()}
     hub.load_into(model, dataclasses.replace(parent, tensors=tensors))
-    child, before = model.config, parent.config
-    how = f"its encoder, {child.num_hidden_layers} layers where it had {before.num_hidden_layers}"
-    if _counts(before) != _counts(child):
-        what = "its layers, repeated," if stack else "its group 0"
-        how = how.replace("its encoder", f"{what} in all of {_blocks(_counts(child))}")
-    elif before.blocks() == child.blocks():
-        how = "all of its encoder"
+    how = f"its encoder, {model.config.num_hidden_layers} layers where it had {parent.config.num_hidden_layers}"
     heads = [head for head in ("masked", "order") if f"{head}.bias" in tensors]
     with_heads = f"and the heads {' and '.join(heads)}" if heads else "without a head"
     console.note(f"starts from {parent.directory}: {how}, {with_heads}; {optimizer}")
