@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any, Final, Literal
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -23,18 +22,15 @@ from torch.nn.attention import (
 
 from albert_cli import console, machine
 from albert_cli.counting.costs import training_flops
-from albert_cli.data.batches import PackedBatch
 from albert_cli.errors import ConfigError
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.encoder import Encoder
-from albert_cli.model.packing import pack
 from albert_cli.ranks import local_rank, world_size
 from albert_cli.training.settings import TrainSettings
 
 _WORKSPACE: Final = "CUBLAS_WORKSPACE_CONFIG"
 _GAIN: Final = 1.1  # bf16 rounds, so it must be worth it
-_PROBE_FLOPS: Final = 2e9  # of one measured pass: some hundredths of a second
-_PROBE_WIDTH: Final = 512  # a wider model gains no less
+_WIDE: Final = 96  # in narrower models casts take the time that products gain
 # Multiplications and additions of a layer's forward pass that are worth another thread: with fewer, starting and
 # joining the threads of some two hundred small operations a layer takes longer than they save.
 _FLOPS_A_THREAD: Final = 2e8
@@ -70,8 +66,8 @@ def resolve_auto(
 ) -> TrainSettings:
     """The settings with what "auto" stands for here, for micro-batches of this many sequences of `length` tokens.
 
-    Precision: bf16 (products only; weights, sums and softmax stay in fp32) on a GPU that has it, and on a CPU where a
-    measured pass through a layer of this shape is faster by a tenth. Threads, of a CPU: as many as have enough to do,
+    Precision: bf16 (products only; weights, sums and softmax stay in fp32) on a GPU that has it, and on a CPU for
+    a model wide enough where a measured product is faster by a tenth. Threads, of a CPU: as many as have enough to do,
     at most those that torch has. Raises `ConfigError` where compilation is demanded and impossible.
     """
     precision, compile_, threads = settings.precision, settings.compile, settings.threads
@@ -83,7 +79,7 @@ def resolve_auto(
         if why_not:
             console.warn(f"not compiled, which is slower: {why_not}")
     if precision == "auto" and device.type == "cpu":
-        precision = "bf16" if bf16_gain(config, sequences, length) >= _GAIN else "fp32"
+        precision = "bf16" if config.hidden_size >= _WIDE and bf16_gain() >= _GAIN else "fp32"
     elif precision == "auto":
         # Cards before Ampere emulate bf16, slower than fp32.
         in_hardware = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
@@ -100,40 +96,19 @@ def _one_layer(config: ModelConfig) -> ModelConfig:
     return dataclasses.replace(alone, vocab_size=64, num_hidden_layers=1)
 
 
-def bf16_gain(config: ModelConfig, sequences: int, length: int) -> float:
-    """How many times faster this CPU trains a layer of this shape in bf16 than in fp32, measured in 0.1 to 0.3 s.
+@cache
+def bf16_gain() -> float:
+    """How many times faster this CPU multiplies matrices in bf16 than in fp32, measured in 0.1 to 0.3 s.
 
-    A forward and a backward pass, casts and attention included, on one thread and by its own clock: the best of
-    several in turn, so that a busy machine measures the same.
+    On one thread and by its own clock, the best of several in turn, so that a busy machine measures the same.
     """
-    layer = _one_layer(config)
-    if layer.hidden_size > _PROBE_WIDTH:
-        wide = layer.intermediate_size * _PROBE_WIDTH // layer.hidden_size
-        layer = dataclasses.replace(
-            layer, hidden_size=_PROBE_WIDTH, num_attention_heads=_PROBE_WIDTH // 64, intermediate_size=wide
-        )
-    tokens = max(16, int(_PROBE_FLOPS / training_flops(layer, length)))
-    length = min(length, tokens)
-    lengths = np.full(max(1, min(sequences, tokens // length)), length)
-    lengths[1:] -= length > 1  # as in a batch of text, not all are full
-    ids = np.arange(lengths.sum(), dtype=np.int32) % layer.vocab_size
-    offsets, none = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32), np.zeros(0, np.int32)
-    cpu = torch.device("cpu")
     best = {"fp32": float("inf"), "bf16": float("inf")}
-    with use_threads(1), torch.random.fork_rng(devices=[]), torch.inference_mode(False):
-        encoder = Encoder(layer, pooler=False)
-        packed = pack(PackedBatch(ids, 0 * ids, 0 * ids, offsets, none, none, none), cpu)
-        started = time.thread_time()
-        for tried in range(12):
-            for precision in best:
-                begin = time.thread_time()
-                with autocast(precision, cpu):
-                    states = encoder(packed, all_rows=True)
-                states.backward(torch.ones_like(states))
-                if tried:  # the first pass generates code and touches memory
-                    best[precision] = min(best[precision], time.thread_time() - begin)
-            if tried > 1 and time.thread_time() - started > 0.15:
-                break
+    with use_threads(1), torch.random.fork_rng(devices=[]):
+        products = {precision: machine.matmul(precision, torch.device("cpu"))[0] for precision in best}
+        for precision in [*best] * 4:
+            begin = time.thread_time()
+            products[precision]()
+            best[precision] = min(best[precision], time.thread_time() - begin)
     return best["fp32"] / best["bf16"]
 
 

@@ -302,13 +302,14 @@ def test_what_auto_stood_for_at_the_first_start_is_kept(
 ) -> None:
     """Also on a machine that would choose otherwise, and by the command that says "auto"."""
     run, whole, auto = tmp_path / "run", tmp_path / "whole", ["train.precision=auto"]
+    monkeypatch.setattr(device, "_WIDE", 1)
     for out, gain in ((run, 2.0), (whole, 2.0)):
-        monkeypatch.setattr(device, "bf16_gain", lambda *_, gain=gain: gain)
+        monkeypatch.setattr(device, "bf16_gain", lambda gain=gain: gain)
         pretrain(str(recipe), tiny_data, out, auto, device="cpu")
     for path in (run / "recipe.toml", *run.glob("step-*/recipe.toml")):
         assert 'precision = "bf16"\n' in path.read_text() and '"auto"' not in path.read_text()
     shutil.rmtree(run / LAST)
-    monkeypatch.setattr(device, "bf16_gain", lambda *_: 0.5)
+    monkeypatch.setattr(device, "bf16_gain", lambda: 0.5)
     threads = torch.get_num_threads()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch, "get_num_threads", lambda: 64)
