@@ -305,9 +305,8 @@ def pretraining(draw: st.DrawFn) -> PretrainRecipe:
     section["train"] |= draw(
         st.fixed_dictionaries({"seed": counts, "save_every": counts | st.sampled_from(["10m", "1.5h"])})
     )
-    section["schedule"] |= draw(
-        st.fixed_dictionaries({"total_steps": counts, "warmup_ratio": fractions}, optional={"warmup_steps": counts})
-    )
+    section["schedule"] |= {"total_steps": (total := draw(counts)), "warmup_ratio": draw(fractions)}
+    section["schedule"] |= draw(st.fixed_dictionaries({}, optional={"warmup_steps": st.integers(1, total)}))
     section["data"]["favor_shorter_ngram"] = draw(st.booleans())
     return config.validate(PretrainRecipe, section, "drawn")
 

@@ -71,7 +71,4 @@ def recipes_validate(file: Annotated[str, typer.Argument(metavar="FILE", help="A
 
     schema: type[Any] = FinetuneRecipe if "task" in values else VerifyRecipe if "expected" in values else PretrainRecipe
     resolved = config.load(schema, file)
-    if schema is not VerifyRecipe:
-        with config.naming(file):
-            resolved.check()
     return console.emit(config.as_dict(resolved), config.dump_toml(resolved).rstrip())

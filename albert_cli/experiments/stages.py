@@ -240,10 +240,7 @@ def _task_recipe(task: str, scale: Scale) -> FinetuneRecipe | None:
     name = f"finetune/{task}"
     if name not in config.shipped_recipes():
         return None
-    recipe = config.validate(FinetuneRecipe, config.merge(config.read_recipe(name), scale.task_changes), name)
-    with config.naming(name):
-        recipe.check()
-    return recipe
+    return config.validate(FinetuneRecipe, config.merge(config.read_recipe(name), scale.task_changes), name)
 
 
 def fine_tuning_cost(recipe: FinetuneRecipe | None, run: Run, scale: Scale) -> Cost | None:

@@ -284,7 +284,6 @@ class Pretraining:
                 f"{before.directory}: is at step {before.step:,}, and schedule.total_steps is {total:,}",
                 f"it counts the steps of the run before too: -s schedule.total_steps={2 * before.step}",
             )
-        self.recipe.schedule.check()
         changes = before.changes(config.as_dict(self.recipe), self.data_fingerprint)
         self.recipe = replace(self.recipe, initial=replace(initial, changes=changes))
         console.note(f"goes on from {before.directory}, and changes: {'; '.join(changes) or 'nothing'}")

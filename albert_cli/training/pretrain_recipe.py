@@ -48,9 +48,6 @@ class PretrainRecipe:
         if self.initial is not None:
             object.__setattr__(self, "start", StartSettings())
         self.start.check(self.model)
-
-    def check(self) -> None:
-        """Raise `ConfigError` where settings of several sections do not go together."""
         self.schedule.check()
         longest, positions = self.data.max_seq_length, self.model.max_position_embeddings
         if longest > positions:
@@ -94,7 +91,4 @@ def resolve(recipe: str, overrides: Sequence[str], vocab_size: int) -> PretrainR
             f"the recipe's model.vocab_size is {asked}, the data's vocabulary has {vocab_size} pieces",
             f"-s model.vocab_size={vocab_size}, or data made with another vocabulary",
         )
-    resolved = config.validate(PretrainRecipe, values, recipe)
-    with config.naming(recipe):
-        resolved.check()
-    return resolved
+    return config.validate(PretrainRecipe, values, recipe)

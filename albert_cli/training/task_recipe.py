@@ -139,9 +139,6 @@ class FinetuneRecipe:
         if self.start_from == self.task:
             object.__setattr__(self, "start_from", PRETRAINED)
         object.__setattr__(self, "optimizer", self.optimizer.resolved(self.train.batch_size))
-
-    def check(self) -> None:
-        """Raise `ConfigError` where settings of several sections do not go together."""
         if self.schedule.total_steps is not None:
             self.schedule.in_steps(1, 1).check()
         if self.task in SQUAD:
@@ -165,7 +162,4 @@ def resolve(task: str, overrides: Sequence[str], recipes: str = PAPER) -> Finetu
             if not Path(name).is_file():
                 hint = f"{PAPER}, mini, or a folder with {task}.toml"
                 raise ConfigError(f"--recipes {recipes}: there is no recipe for {task}", hint)
-    resolved = config.load(FinetuneRecipe, name, overrides)
-    with config.naming(name):
-        resolved.check()
-    return resolved
+    return config.load(FinetuneRecipe, name, overrides)
