@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -64,28 +63,17 @@ class Batches:
 
     def size(self, step: int) -> int:
         """How many examples the step numbered `step` (from 0) takes."""
-        s = self.settings
-        if step >= s.warmup_steps:
-            return self.batch_size
-        return s.warmup_from + (self.batch_size - s.warmup_from) * step // s.warmup_steps
+        return self.first(step + 1) - self.first(step)
 
     def first(self, step: int) -> int:
         """The number of the step's first example; also how many examples all steps before it take."""
-        grown = self.settings.warmup_steps
-        begins = _begins(self.batch_size, self.settings)
-        return int(begins[min(step, grown)]) + max(0, step - grown) * self.batch_size
+        s, growing = self.settings, min(step, self.settings.warmup_steps)
+        more = (self.batch_size - s.warmup_from) * np.arange(growing) // max(1, s.warmup_steps)
+        return growing * s.warmup_from + int(more.sum()) + (step - growing) * self.batch_size
 
     def indices(self, step: int) -> Integers:
         """The numbers of the step's examples, int64."""
         return np.arange(self.first(step), self.first(step + 1), dtype=np.int64)
-
-
-@lru_cache(maxsize=8)
-def _begins(batch_size: int, settings: BatchSettings) -> Integers:
-    """The first example of each step of the growth, and of the one after it: int64 [warmup_steps + 1]."""
-    batches = Batches(batch_size, settings)
-    sizes = [batches.size(step) for step in range(settings.warmup_steps)]
-    return np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]).astype(np.int64)
 
 
 def cut_by_tokens(lengths: Integers, budget: int) -> list[Integers]:
