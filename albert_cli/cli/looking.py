@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -26,13 +26,6 @@ def params(
     memory: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Say which batches fit, such as 12GB or 80GiB.")
     ] = None,
-    sequence_length: Annotated[
-        int | None, typer.Option(help="Count FLOPs at this length; default 512, or all positions if fewer.")
-    ] = None,
-    device: Annotated[Literal["cuda", "cpu"], typer.Option(help="Where the model would train.")] = "cuda",
-    precision: Annotated[
-        Literal["auto", "bf16", "fp32"], typer.Option(help="auto: bf16 on cuda, fp32 on a cpu.")
-    ] = "auto",
     details: Annotated[
         bool, typer.Option("--details", help="Show counts by part even for more than four models.")
     ] = False,
@@ -43,8 +36,8 @@ def params(
 
     Example: albert params albert-base albert-xxlarge --memory 12GB
     """
-    from albert_cli.counting import costs, tables
     from albert_cli.counting import paper as of_the_paper
+    from albert_cli.counting import tables
     from albert_cli.text.lines import parse_size
 
     if paper:
@@ -52,12 +45,10 @@ def params(
             raise ConfigError("--paper has its own list of models", "leave out the names, or leave out --paper")
         console.emit(*of_the_paper.describe_paper(as_markdown=markdown))
         return
-    chosen: costs.Precision = ("bf16" if device == "cuda" else "fp32") if precision == "auto" else precision
     size = None if memory is None else parse_size(memory)
     if size is not None and size < 1_000_000:
         raise ConfigError(f"--memory {memory}: too little for any model", "for example --memory 12GB")
-    question = tables.Question(sequence_length, size, costs.Setup(device, chosen))
-    console.emit(*tables.describe(names or [], question, set_ or [], details=details, as_markdown=markdown))
+    console.emit(*tables.describe(names or [], size, set_ or [], details=details, as_markdown=markdown))
 
 
 @verb(app)

@@ -6,62 +6,30 @@ Up to four models stand beside each other in full; more of them are a line each.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from typing import Any, Final
 
 from albert_cli.console import columns, markdown, table, wrapped
 from albert_cli.counting import costs, shapes
-from albert_cli.counting.costs import Setup, count, size_in_words
+from albert_cli.counting.costs import GPU, count, size_in_words
 from albert_cli.counting.paper import SEVEN, as_data, figure_in_words
 from albert_cli.counting.shapes import Shape
-from albert_cli.errors import ConfigError
 
 IN_FULL: Final = 4  # models that are shown by part without being asked
 Facts = dict[str, Any]
 Line = tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Question:
-    """What is asked of every model beside its parameters; without a length, the longest sequence up to 512."""
-
-    sequence_length: int | None = None
-    memory: int | None = None
-    setup: Setup = costs.GPU
-
-    def length(self, shape: Shape) -> int:
-        """The sequence length at which a model's FLOPs are counted; raises ConfigError beyond its positions."""
-        positions = shape.config.max_position_embeddings
-        if self.sequence_length is None:
-            return min(512, positions)
-        if self.sequence_length < 2:
-            raise ConfigError(f"--sequence-length {self.sequence_length}: too short", f"choose from 2 to {positions}")
-        if self.sequence_length > positions:
-            raise ConfigError(
-                f"--sequence-length {self.sequence_length}: {shape.name} has {positions} positions",
-                f"choose from 2 to {positions}, or add -s model.max_position_embeddings={self.sequence_length}",
-            )
-        return self.sequence_length
-
-    def lengths(self, shape: Shape) -> list[int]:
-        """The sequence lengths at which a model's memory is estimated."""
-        usual = (n for n in (*costs.LENGTHS, *costs.LONGER) if n <= shape.config.max_position_embeddings)
-        return sorted({*usual, self.length(shape)})
-
-
-NOTHING_MORE: Final = Question()
-
-
 def describe(
     names: Sequence[str] = (),
-    question: Question = NOTHING_MORE,
+    memory: int | None = None,
     overrides: Sequence[str] = (),
     *,
     details: bool = False,
     as_markdown: bool = False,
 ) -> tuple[Facts, str]:
     """The named models (the paper's seven without names) as data and as text; raises as `shapes.find` does."""
-    models = [_facts(shapes.find(name, overrides), question) for name in names or SEVEN]
+    models = [_facts(shapes.find(name, overrides), memory) for name in names or SEVEN]
     if details or len(models) <= IN_FULL:
         headers, lines = ("", *(model["name"] for model in models)), list(_lines(models))
         tables = [markdown(headers, lines)] if as_markdown else list(_side_by_side(headers, lines))
@@ -75,17 +43,16 @@ def describe(
                 batches = [model["largest_batch"].get(n) for n in lengths]
                 rows.append((model["name"], *("–" if b is None else f"{b['kept']:,}" for b in batches)))
             tables.append(show(("largest batch of", *lengths), rows))
-    notes = _notes(models, question)
+    notes = _notes(models, memory)
     return {"models": models}, "\n\n".join([*tables, *(notes if as_markdown else [wrapped(notes)])])
 
 
-def _facts(shape: Shape, question: Question) -> Facts:
-    config, setup = shape.config, question.setup
-    counts, length = count(config), question.length(shape)
-    state = costs.state_bytes(config, setup)
+def _facts(shape: Shape, memory: int | None) -> Facts:
+    config = shape.config
+    counts, length, state = count(config), config.max_position_embeddings, costs.state_bytes(config, GPU)
+    lengths = sorted({length, *(n for n in (*costs.LENGTHS, *costs.LONGER) if n <= length)})
 
     def by_length(number: Callable[[int, bool], int]) -> dict[str, dict[str, int]]:
-        lengths = question.lengths(shape)
         return {str(n): {"kept": number(n, False), "checkpointed": number(n, True)} for n in lengths}
 
     facts = {
@@ -109,16 +76,16 @@ def _facts(shape: Shape, question: Question) -> Facts:
             "training": round(costs.training_flops(config, length)),
             "training_with_last_layer_pruned": round(costs.training_flops(config, length, pruned=True)),
         },
-        "device": setup.device,
-        "precision": setup.precision,
+        "device": GPU.device,
+        "precision": GPU.precision,
         "state_bytes": {**asdict(state), "total": state.total},
         "activation_bytes_per_sequence": by_length(
-            lambda n, again: costs.activation_bytes(config, n, setup, checkpointed=again)
+            lambda n, again: costs.activation_bytes(config, n, GPU, checkpointed=again)
         ),
     }
-    if (memory := question.memory) is not None:
+    if memory is not None:
         facts["largest_batch"] = by_length(
-            lambda n, again: costs.largest_batch(config, n, memory, setup, checkpointed=again)
+            lambda n, again: costs.largest_batch(config, n, memory, GPU, checkpointed=again)
         )
     return facts
 
@@ -210,10 +177,9 @@ def _side_by_side(headers: Line, lines: Sequence[Line]) -> Iterator[str]:
 # ---------------------------------------------------------------- notes
 
 
-def _notes(models: Sequence[Facts], question: Question) -> list[str]:
+def _notes(models: Sequence[Facts], memory: int | None) -> list[str]:
     """The reasons under the tables: the paper's figures first, then what the estimates mean."""
-    setup, first = question.setup, models[0]
-    flops, device = first["flops_per_token"], "a GPU" if setup.device == "cuda" else "a CPU"
+    first, flops = models[0], models[0]["flops_per_token"]
     saved = 1 - flops["training_with_last_layer_pruned"] / flops["training"]
     notes = [f"* {m['name']}: {m['paper']['note']}." for m in models if m["paper"] and m["paper"]["note"]]
     notes += [
@@ -225,14 +191,13 @@ def _notes(models: Sequence[Facts], question: Question) -> list[str]:
         "The paper counts no heads, and the pooler only where layers share weights.",
         "Training is three forward passes a token, with the masked-word head at 15 % of the positions. Computing the "
         f"last layer only where a head reads it saves {100 * saved:.1f} % ({first['name']}).",
-        f"Activations: an estimate of what the backward pass needs of a sequence, in {setup.precision} on "
-        f"{device}: all kept, or recomputed from the blocks' inputs (train.checkpoint_activations). "
-        "Sharing does not shrink them.",
+        "Activations: an estimate of what the backward pass needs of a sequence, in bf16 on a GPU: all kept, or "
+        "recomputed from the blocks' inputs (train.checkpoint_activations). Sharing does not shrink them.",
     ]
     notes.append("Applied: every block's weights as often as it is computed, as if no two layers shared any.")
-    if question.memory is not None:
+    if memory is not None:
         notes.append(
-            f"Largest batch: what fits into {100 * costs.USABLE:.0f} % of {size_in_words(question.memory)} beside "
+            f"Largest batch: what fits into {100 * costs.USABLE:.0f} % of {size_in_words(memory)} beside "
             "weights, gradients and moments; 0 where not even these and LAMB's step do."
         )
     return notes

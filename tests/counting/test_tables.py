@@ -12,8 +12,7 @@ import pytest
 
 from albert_cli.counting import costs
 from albert_cli.counting.paper import SEVEN
-from albert_cli.counting.tables import Question, describe
-from albert_cli.errors import ConfigError
+from albert_cli.counting.tables import describe
 from albert_cli.model.config import PRESETS
 from tests.command import albert
 from tests.counting.test_params import MAIN
@@ -61,26 +60,26 @@ def test_many_models_are_a_line_each_unless_details_are_asked_for() -> None:
 @pytest.mark.parametrize("columns", [80, 100, 120])
 def test_lines_fit_the_terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
-    question = Question(memory=80 * 10**9)
     for names in (SEVEN, ("albert-base",), SEVEN[:4], ("albert-base:E=64,sharing=none", "albert-large:L=3")):
         for details in (False, True):
-            _, text = describe(names, question, details=details)
+            _, text = describe(names, 80 * 10**9, details=details)
             assert max(map(len, text.splitlines())) <= columns
 
 
 def test_flops_and_memory_are_those_of_costs() -> None:
-    setup = costs.Setup("cpu", "fp32")
-    data, _ = describe(["albert-large"], Question(384, 16 * 10**9, setup))
+    data, _ = describe(["albert-large"], 16 * 10**9)
     model, config = data["models"][0], PRESETS["albert-large"]
-    assert model["sequence_length"] == 384
-    assert model["flops_per_token"]["training"] == round(costs.training_flops(config, 384))
-    assert model["state_bytes"]["total"] == costs.state_bytes(config, setup).total
+    assert model["sequence_length"] == 512
+    assert model["flops_per_token"]["training"] == round(costs.training_flops(config, 512))
+    assert model["state_bytes"]["total"] == costs.state_bytes(config, costs.GPU).total
     assert list(model["activation_bytes_per_sequence"]) == ["64", "128", "256", "320", "384", "512"]
     for length, kept in model["activation_bytes_per_sequence"].items():
-        assert kept["kept"] == costs.activation_bytes(config, int(length), setup)
+        assert kept["kept"] == costs.activation_bytes(config, int(length), costs.GPU)
         batch = model["largest_batch"][length]
-        assert batch["kept"] == costs.largest_batch(config, int(length), 16 * 10**9, setup)
-        assert batch["checkpointed"] == costs.largest_batch(config, int(length), 16 * 10**9, setup, checkpointed=True)
+        assert batch["kept"] == costs.largest_batch(config, int(length), 16 * 10**9, costs.GPU)
+        assert batch["checkpointed"] == costs.largest_batch(
+            config, int(length), 16 * 10**9, costs.GPU, checkpointed=True
+        )
 
 
 def test_a_model_with_few_positions() -> None:
@@ -88,13 +87,9 @@ def test_a_model_with_few_positions() -> None:
     few, many = data["models"]
     assert few["sequence_length"] == few["config"]["max_position_embeddings"] < many["sequence_length"] == 512
     assert rows(text)["512 tokens"][0] == "–"
-    with pytest.raises(ConfigError, match="--sequence-length 512: mini/wiki has 128 positions"):
-        describe(["mini/wiki"], Question(512))
-    with pytest.raises(ConfigError, match="--sequence-length 1: too short") as raised:
-        describe(["albert-base"], Question(1))
-    assert raised.value.hint == "choose from 2 to 512"
-    data, _ = describe(["albert-base"], Question(200))
-    assert list(data["models"][0]["activation_bytes_per_sequence"])[1:4] == ["128", "200", "256"]
+    data, _ = describe(["albert-base:max_position_embeddings=600"])
+    assert data["models"][0]["sequence_length"] == 600
+    assert list(data["models"][0]["activation_bytes_per_sequence"])[-2:] == ["512", "600"]
 
 
 def test_shipped_paper_recipes_have_the_presets_shapes() -> None:
@@ -123,13 +118,11 @@ def test_an_assumed_vocabulary_is_said(tmp_path: Path) -> None:
 
 def test_the_command_takes_its_options_to_all_models() -> None:
     call = ["params", "albert-base", "albert-large:E=64", "-s", "model.sharing=none", "--memory", "16GiB", "--json"]
-    data = json.loads(albert(*call, "--sequence-length", 128, "--device", "cpu").out)
+    data = json.loads(albert(*call).out)
     assert [m["config"]["sharing"] for m in data["models"]] == ["none", "none"]
     assert [m["config"]["embedding_size"] for m in data["models"]] == [128, 64]
-    assert {(m["device"], m["precision"], m["sequence_length"]) for m in data["models"]} == {("cpu", "fp32", 128)}
-    expected = costs.largest_batch(
-        replace(PRESETS["albert-base"], sharing="none"), 128, 16 * 2**30, costs.Setup("cpu", "fp32")
-    )
+    assert {(m["device"], m["precision"], m["sequence_length"]) for m in data["models"]} == {("cuda", "bf16", 512)}
+    expected = costs.largest_batch(replace(PRESETS["albert-base"], sharing="none"), 128, 16 * 2**30, costs.GPU)
     assert data["models"][0]["largest_batch"]["128"]["kept"] == expected > 0
 
 
@@ -148,7 +141,6 @@ def test_markdown_is_one_table_whatever_the_width() -> None:
         (["albert-base", "--memory", "0GB"], "--memory 0GB: too little"),
         (["albert-base", "--memory", "12"], "--memory 12: too little"),
         (["albert-base", "--paper"], "--paper has its own list of models"),
-        (["albert-base", "--sequence-length", 0], "--sequence-length 0"),
         (["albert-base", "-s", "train.seed=1"], "only the [model] section has a shape"),
     ],
 )
@@ -160,7 +152,7 @@ def test_wrong_usage_is_one_line_and_a_hint(arguments: list[object], said: str) 
 def test_nothing_heavy_is_imported() -> None:
     script = (
         "import sys; from albert_cli.counting import tables, paper;"
-        "tables.describe([], tables.Question(128, 10**10)); tables.describe(['pretrain/bert-large']);"
+        "tables.describe([], 10**10); tables.describe(['pretrain/bert-large']);"
         "paper.describe_paper(as_markdown=True);"
         "heavy = ('torch', 'pydantic', 'rich', 'numpy', 'transformers', 'matplotlib', 'huggingface_hub');"
         "print([name for name in heavy if name in sys.modules])"

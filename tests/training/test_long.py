@@ -159,8 +159,8 @@ def test_what_it_is_is_said(long_run: Path, tmp_path: Path) -> None:
     assert "window" in shown and "1024" in shown
     albert("report", long_run, "--out", tmp_path / "report.html")
     assert "16 tokens to either side, [CLS] all" in (tmp_path / "report.html").read_text(encoding="utf-8")
-    facts = json.loads(albert("params", step, "--sequence-length", "1024", "--json").out)["models"][0]
-    full = json.loads(albert("params", f"{step}:attention=full", "--sequence-length", "1024", "--json").out)
+    facts = json.loads(albert("params", step, "--json").out)["models"][0]
+    full = json.loads(albert("params", f"{step}:attention=full", "--json").out)
     assert facts["flops_per_token"]["forward"] < full["models"][0]["flops_per_token"]["forward"]
 
 
