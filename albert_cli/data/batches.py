@@ -13,7 +13,7 @@ import numpy as np
 from albert_cli.data.arrays import Flags, Ids, offsets_of
 from albert_cli.data.masking import mask
 from albert_cli.data.pairs import Pairs, PairSettings, draw_pairs
-from albert_cli.data.shards import TokenCorpus, of_damaged_shards
+from albert_cli.data.shards import TokenCorpus
 from albert_cli.errors import InputError
 from albert_cli.random import Integers
 from albert_cli.text.vocabulary import Vocabulary
@@ -45,7 +45,6 @@ def step_indices(step: int, batch_size: int) -> Integers:
     return np.arange(step * batch_size, (step + 1) * batch_size, dtype=np.int64)
 
 
-@of_damaged_shards
 def batch(
     corpus: TokenCorpus, vocabulary: Vocabulary, settings: PairSettings, seed: int, index: Integers
 ) -> PackedBatch:
@@ -70,7 +69,6 @@ def batch(
     )
 
 
-@of_damaged_shards
 def lengths(corpus: TokenCorpus, settings: PairSettings, seed: int, index: Integers) -> Integers:
     """How many tokens, special ones included, each of the examples `index` will have: int64 [N]."""
     pairs = draw_pairs(corpus, index, settings, seed)

@@ -17,7 +17,8 @@ from albert_cli.data.batches import batch, pack
 from albert_cli.data.examples import LABELS, LEGEND, decode, show
 from albert_cli.data.masking import ngram_probabilities, select_spans
 from albert_cli.data.pairs import SPECIALS, PairSettings, draw_pairs, examples_per_pass
-from albert_cli.data.shards import TokenCorpus, of_damaged_shards, read_facts
+from albert_cli.data.shards import TokenCorpus, read_facts
+from albert_cli.data.verified import verify_data
 from albert_cli.random import Integers, Stream, below, keys
 from albert_cli.text.vocabulary import Vocabulary
 
@@ -40,6 +41,7 @@ class Place:
 
 def describe_data(directory: Path, place: Place, examples: int) -> tuple[dict[str, Any], list[str]]:
     """What the directory holds, as a mapping and as lines."""
+    verify_data(directory)
     settings, seed = place.settings, place.seed
     data: Mapping[str, Any] = read_facts(directory)
     vocabulary = Vocabulary.load(directory / "vocabulary")
@@ -116,7 +118,6 @@ def _bars(names: Sequence[int], shares: Sequence[float], expected: Sequence[floa
 # ---------------------------------------------------------------- measured on a random sample
 
 
-@of_damaged_shards
 def sample_statistics(
     corpus: TokenCorpus,
     vocabulary: Vocabulary,
@@ -180,7 +181,6 @@ def _document_tokens(corpus: TokenCorpus, seed: int) -> Integers:
     return tokens
 
 
-@of_damaged_shards
 def length_statistics(corpus: TokenCorpus, seed: int = 0) -> dict[str, dict[str, float]]:
     """Tokens a sentence and a document: mean over all, and the 5th, 50th and 95th percentiles of a sample.
 

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from albert_cli.data.arrays import Flags, Ids, ranges
 from albert_cli.data.pairs import PairSettings
-from albert_cli.errors import CheckpointError
 from albert_cli.random import Integers, Keys, Stream, below, draw, keys, uniform
 from albert_cli.text.vocabulary import Vocabulary
 
@@ -96,11 +95,6 @@ def select_spans(
     index: Integers,
 ) -> Spans:
     """Choose the spans to predict, in every sequence until its budget is spent; arguments as for `mask`."""
-    if ids.size and int(ids.max()) >= vocabulary.size:
-        raise CheckpointError(
-            f"the data holds token {int(ids.max())}, the vocabulary only {vocabulary.size} tokens",
-            "the data is damaged or from another vocabulary: albert inspect DATA --verify",
-        )
     starts_word = vocabulary.is_word_start[ids] if settings.whole_word else np.ones(ids.size, bool)
     words = _words(starts_word, special, offsets)
     share = np.rint(np.diff(offsets) * settings.masked_lm_probability)  # of its length, special tokens included

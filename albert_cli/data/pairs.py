@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from albert_cli.config import NotNegative, Positive, Share
 from albert_cli.data.arrays import truncated_lengths
-from albert_cli.data.shards import Shard, TokenCorpus, find, of_damaged_shards
+from albert_cli.data.shards import Shard, TokenCorpus, find
 from albert_cli.random import Integers, Stream, below, keys, permute, uniform
 
 SPECIALS = 3  # [CLS] A [SEP] B [SEP]
@@ -76,7 +76,6 @@ class Pairs:
     order_labels: NDArray[np.int8]
 
 
-@of_damaged_shards
 def examples_per_pass(corpus: TokenCorpus, settings: PairSettings) -> int:
     """How many examples visit every token of a corpus about once, or each of its short documents once."""
     return max(1, -(-_places(corpus, settings) // (settings.max_seq_length - SPECIALS)))

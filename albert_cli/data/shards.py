@@ -8,11 +8,11 @@ it), offsets uint32.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, wraps
+from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Concatenate, Literal, ParamSpec, TypeAlias, TypeVar
+from typing import Annotated, Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,8 +24,6 @@ from albert_cli.data.arrays import Ids, offsets_of, ranges
 from albert_cli.errors import CheckpointError
 from albert_cli.random import Integers
 
-P = ParamSpec("P")
-T = TypeVar("T")
 Split: TypeAlias = Literal["train", "heldout"]
 SPLITS: tuple[Split, ...] = ("train", "heldout")
 Offsets: TypeAlias = NDArray[np.uint32]
@@ -121,11 +119,6 @@ class Shard:
         if not fits or sentences[-1] != ids.size or documents[-1] != sentences.size - 1:
             raise CheckpointError(f"{prefix}: ids and offsets do not fit together", "make the data directory again")
         return cls(ids, sentences, documents)
-
-    def is_sound(self, vocab_size: int) -> bool:
-        """Whether both offsets rise from 0, as no text is empty, and every id is one of the vocabulary's; reads all."""
-        rise = all(o[0] == 0 and bool((o[1:] > o[:-1]).all()) for o in (self.sentences, self.documents))
-        return rise and int(self.ids.max()) < vocab_size
 
     @property
     def n_tokens(self) -> int:
@@ -263,22 +256,3 @@ class TokenCorpus:
             own = np.arange(rows.size), (beyond >= 0).sum(1)
             token[rows] = base + edges[own] + (beyond[own] + places[own]) * tokens[own] // places[own]
         return token
-
-
-def of_damaged_shards(function: Callable[Concatenate[TokenCorpus, P], T]) -> Callable[Concatenate[TokenCorpus, P], T]:
-    """Of a function of a corpus: what goes wrong over a shard that cannot be is a `CheckpointError`, and no bug."""
-
-    @wraps(function)
-    def run(corpus: TokenCorpus, /, *arguments: P.args, **options: P.kwargs) -> T:
-        try:
-            return function(corpus, *arguments, **options)
-        except (IndexError, ValueError, OverflowError, MemoryError) as error:
-            if corpus.directory is None:  # in memory nothing is damaged
-                raise
-            vocab_size = read_facts(corpus.directory)["vocab_size"]
-            if all(shard.is_sound(vocab_size) for shard in corpus.shards):
-                raise
-            hint = f"albert inspect {corpus.directory} --verify names the file"
-            raise CheckpointError(f"{corpus.directory}: its shards are damaged ({error})", hint) from error
-
-    return run

@@ -15,7 +15,6 @@ from scipy.stats import chi2_contingency, chisquare
 from albert_cli.data.batches import PairSettings, batch, original_ids, pack
 from albert_cli.data.masking import Spans, mask, ngram_probabilities, select_spans
 from albert_cli.data.pairs import draw_pairs
-from albert_cli.errors import CheckpointError
 from albert_cli.text.vocabulary import Vocabulary
 from tests.data.synthetic import FIRST_ORDINARY, FakeVocabulary, numbered_corpus, text_like_corpus, word_starts
 
@@ -232,9 +231,3 @@ def test_masking_changes_only_what_it_lists(seed: int, length: int, cap: int) ->
     assert not special[packed.masked_index].any()
     assert not np.isin(packed.masked_labels, [2, 3]).any()
     assert np.array_equal(packed.offsets, offsets)
-
-
-def test_ids_that_the_vocabulary_lacks_are_refused() -> None:
-    small = FakeVocabulary(size=50, is_word_start=word_starts(50))
-    with pytest.raises(CheckpointError, match="only 50 tokens"):
-        batch(text_like_corpus(20), small, PairSettings(), 0, np.arange(2))
