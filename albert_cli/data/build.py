@@ -21,10 +21,11 @@ from typing_extensions import TypedDict
 from albert_cli import console, pool, store
 from albert_cli.data.merge import complete, publish
 from albert_cli.data.shards import FORMAT, read_facts
-from albert_cli.data.tokenise import BuildSettings, Count, ShardTask, TaskFacts, is_same_text, kept, run_task
+from albert_cli.data.tokenise import BuildSettings, Count, ShardTask, TaskFacts, kept, run_task
 from albert_cli.data.verified import remember_verified, stamps_below, verify_data
 from albert_cli.errors import BusyError, CheckpointError, ConfigError
 from albert_cli.machine import cores
+from albert_cli.text.jobs import hashes_of
 from albert_cli.text.lines import Part
 from albert_cli.text.parts import Share, cut, share_of
 from albert_cli.text.vocabulary import Vocabulary
@@ -52,7 +53,7 @@ def build(
     vocabulary = Vocabulary.load(vocabulary_dir)
     tasks = plan(sources, vocabulary_dir, out, settings)
     begin = time.monotonic()
-    finished = _finished(out, tasks)
+    finished = _finished(out, tasks, workers)
     if finished is not None:
         return {"out": str(out), "up_to_date": True, "seconds": 0.0, **finished}
     workers = workers or cores()
@@ -86,7 +87,7 @@ def _do_share(out: Path, tasks: Sequence[ShardTask], workers: int, index: int, c
     }
 
 
-def _finished(out: Path, tasks: Sequence[ShardTask]) -> Facts | None:
+def _finished(out: Path, tasks: Sequence[ShardTask], workers: int) -> Facts | None:
     """The `data.json` of a complete directory made by these tasks, or None when it is still to be made.
 
     Raises `BusyError` when `out` holds something else, `CheckpointError` when it is damaged.
@@ -101,7 +102,9 @@ def _finished(out: Path, tasks: Sequence[ShardTask]) -> Facts | None:
     is_same = is_same and [{**source, "sha256": None} for source in made] == [
         {**source, "sha256": None} for source in asked["sources"]
     ]
-    if not is_same or not all(is_same_text(t, source["sha256"]) for t, source in zip(tasks, made, strict=True)):
+    if not is_same or not all(
+        found in (source["sha256"], None) for found, source in zip(hashes_of(tasks, workers), made, strict=True)
+    ):
         raise BusyError(f"{out}: holds data from other text, another vocabulary or other settings", _REMEDY)
     verify_data(out)
     store.remove_leftovers(out)

@@ -15,15 +15,7 @@ from numpy.typing import NDArray
 
 from albert_cli import console, pool, store
 from albert_cli.data.shards import FORMAT, SPLITS, UNITS, Shard, id_type
-from albert_cli.data.tokenise import (
-    ShardTask,
-    TaskFacts,
-    kept_by_merge,
-    remember,
-    run_task,
-    stamps_of,
-    vocabulary_of,
-)
+from albert_cli.data.tokenise import ShardTask, TaskFacts, run_task, vocabulary_of
 from albert_cli.data.writer import DROPPED, GROUPS, HELDOUT, GroupWriter
 from albert_cli.errors import InputError
 from albert_cli.random import Integers
@@ -117,14 +109,11 @@ def _changes(
         place += size
         is_here = smallest is not None and any((hashes == np.uint64(smallest)).any() for hashes in found)
         wanted = {"dropped": int((~mask).sum()), "held_out": smallest if is_here else None}
-        change = wanted if is_here or wanted["dropped"] else None
         # As many duplicates may be others: of a task that was made again since.
-        if facts.changed != change or (wanted["dropped"] and kept_by_merge(task) != _hash_of(mask)):
+        wanted["kept"] = hashlib.sha256(np.packbits(mask).tobytes()).hexdigest()
+        change = wanted if is_here or wanted["dropped"] else None
+        if facts.changed != change:
             yield number, task, facts, change, mask
-
-
-def _hash_of(kept: NDArray[np.bool_]) -> str:
-    return hashlib.sha256(np.packbits(kept).tobytes()).hexdigest()
 
 
 def _change(
@@ -164,8 +153,6 @@ def _rewrite(task: ShardTask, facts: TaskFacts, kept: NDArray[np.bool_], heldout
         for group, hashes in _hashes(task):
             (staging / f"{group}.hashes").write_bytes(hashes.astype("<u8").tobytes())
         store.write_json(staging / "shard.json", asdict(facts))
-        stamps = stamps_of(task)
-    remember(task, stamps, _hash_of(kept))
     return facts
 
 

@@ -7,7 +7,7 @@ at a time.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from itertools import chain
@@ -25,7 +25,7 @@ from albert_cli.errors import CheckpointError, ConfigError
 from albert_cli.random import Integers, copies
 from albert_cli.text.clean import Cleaning, clean
 from albert_cli.text.corpus import hash_words
-from albert_cli.text.lines import ReadSettings, Tally, stamp
+from albert_cli.text.lines import ReadSettings, Tally
 from albert_cli.text.parts import SIZE, Portion
 from albert_cli.text.sentences import paragraphs, split_paragraphs
 
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 _OfGroups = AfterValidator(store.with_keys(*GROUPS))
 _CHUNK = 1 << 20  # characters tokenised at a time: enough to amortise the calls, little enough to hold
-_SEEN = ".seen.json"
 
 Count = Callable[[int, int], None]  # bytes of sources, bytes of text done since the last call
 
@@ -99,7 +98,8 @@ class TaskFacts:
     """What a task's `shard.json` says.
 
     task: its identity; sha256: of the text as it lies on the disk; bytes, pieces: of all the text, also of documents
-    that a weight below one leaves out; shards, totals: by group; changed: what a merge has taken out again.
+    that a weight below one leaves out; shards, totals: by group; changed: how many documents a merge has taken out
+    again, and the hash of which it has kept.
     """
 
     task: dict[str, Any]
@@ -125,7 +125,6 @@ def run_task(task: ShardTask, count: Count | None = None) -> TaskFacts:
     settings, tally = task.settings, Tally()
     vocabulary = vocabulary_of(task.vocabulary_dir, task.vocabulary)
     size = seen = pieces = 0
-    stamps = stamps_of(task)
     with (
         store.commit_directory(task.directory, "shard") as staging,
         closing(GroupWriter(staging, vocabulary.size, settings.max_shard_tokens)) as writer,
@@ -142,7 +141,6 @@ def run_task(task: ShardTask, count: Count | None = None) -> TaskFacts:
         totals, shards = writer.finish()
         facts = TaskFacts(task.identity, tally.sha256.hexdigest(), size, pieces, tally.skipped, shards, totals)
         store.write_json(staging / "shard.json", asdict(facts))
-    remember(task, stamps)
     return facts
 
 
@@ -196,37 +194,6 @@ def clean_tidy(sentences: Sequence[str], cleaning: Cleaning) -> list[str]:
 # ---------------------------------------------------------------- finished tasks
 
 
-def stamps_of(task: ShardTask) -> list[list[int]]:
-    """Size, time and inode of every file of a task."""
-    return [list(stamp(part.source.path)) for part in task.parts if part.source.path is not None]
-
-
-def remember(task: ShardTask, stamps: list[list[int]], kept: str = "") -> None:
-    """Note what the files looked like, and the hash of which documents a merge has kept.
-
-    Hints that save reading the text again, and no part of the artefact.
-    """
-    store.write_json(task.directory / _SEEN, {"stamps": stamps, "kept": kept})
-
-
-def kept_by_merge(task: ShardTask) -> str:
-    """The hash of which documents a merge has kept; "" where that is not known."""
-    with suppress(CheckpointError):
-        return str(store.read_json(task.directory / _SEEN).get("kept", ""))
-    return ""
-
-
-def is_same_text(task: ShardTask, sha256: str) -> bool:
-    """Whether the sources still hold what the finished task has read: by their stamps, or else by their hash."""
-    stamps, seen = stamps_of(task), task.directory / _SEEN
-    with suppress(CheckpointError):
-        if len(stamps) == len(task.parts) and store.read_json(seen).get("stamps") == stamps:
-            return True
-    if (found := task.sha256()) == sha256:
-        remember(task, stamps, kept_by_merge(task))
-    return found in (sha256, None)
-
-
 def kept(task: ShardTask) -> TaskFacts | None:
     """What a finished task says, verified, or None when it has to run (again); unusable shards are removed."""
     if not task.directory.exists():
@@ -235,7 +202,7 @@ def kept(task: ShardTask) -> TaskFacts | None:
     try:
         store.verify(task.directory, "shard")
         facts = store.read_record(task.directory / "shard.json", TaskFacts)
-        if facts.task == task.identity and not task.is_stream and is_same_text(task, facts.sha256):
+        if facts.task == task.identity and not task.is_stream and task.sha256() in (facts.sha256, None):
             return facts
     except CheckpointError as error:
         console.note(f"{error.message}; making it again")

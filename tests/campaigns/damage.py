@@ -273,7 +273,7 @@ class Campaign:
                     opened.add(call.path.relative_to(folder))
 
             world.lay_out(self.world, command, folder := self.folder / "reading")
-            files = (p for p in folder.rglob("*") if p.is_file() and p.name not in (".lock", ".seen.json", "README.md"))
+            files = (p for p in folder.rglob("*") if p.is_file() and p.name not in (".lock", "README.md"))
             there = {p.relative_to(folder) for p in files}
             ended = calls.run(command.words, folder, self.folder / "log", note)
             assert ended.code == 0, f"{command.words} over the undamaged world: {ended.err}"
@@ -317,7 +317,7 @@ def _content(path: Path) -> bytes | str | None:
 
 def _snapshot(folder: Path, but: str) -> dict[str, bytes | str | None]:
     """What everything but the output holds."""
-    hints = (".lock", ".verified.json", ".seen.json")  # which belong to no artefact
+    hints = (".lock", ".verified.json")  # which belong to no artefact
     found = (p for p in sorted(folder.rglob("*")) if p.name not in hints and p.relative_to(folder).parts[0] != but)
     return {str(p.relative_to(folder)): _content(p) for p in found}
 

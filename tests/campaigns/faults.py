@@ -224,7 +224,7 @@ def content(out: Path) -> dict[str, object]:
     if out.is_file():
         return {out.name: _content(out)}
     found = (p for p in sorted(out.rglob("*")) if p.is_file() and "tensorboard" not in p.parts)
-    return {str(p.relative_to(out)): _content(p) for p in found if p.name not in (".lock", ".seen.json")}
+    return {str(p.relative_to(out)): _content(p) for p in found if p.name != ".lock"}
 
 
 def _content(path: Path) -> object:

@@ -32,12 +32,8 @@ def write_plan(out: Path) -> None:
 
 
 def contents(directory: Path) -> dict[str, bytes]:
-    """Every file but the lock and the notes on the sources' stamps, by name."""
-    files = (
-        p
-        for p in sorted(directory.rglob("*"))
-        if p.is_file() and p.name not in (".lock", ".seen.json", ".verified.json")
-    )
+    """Every file but the lock and the note on what was verified, by name."""
+    files = (p for p in sorted(directory.rglob("*")) if p.is_file() and p.name not in (".lock", ".verified.json"))
     return {p.relative_to(directory).as_posix(): p.read_bytes() for p in files}
 
 
