@@ -24,7 +24,7 @@ _KINDS = {
     "config.json": "Hugging Face model",
     "plan.json": "unfinished data",
     "request.json": "unfinished vocabulary",
-    "samples/request.json": "unfinished vocabulary",
+    "samples/.locks": "unfinished vocabulary",
     "recipe.toml": "run",  # one that ended before its first step was logged
 }
 _RESULT = ("task", "metric", "score", "median", "spread", "majority", "seeds")
@@ -54,7 +54,7 @@ def describe(
         raise CheckpointError(f"{directory}: {'a file' if directory.exists() else 'no such directory'}", hint)
     manifest = store.read_manifest(directory)
     kind = manifest.kind if manifest else "run" if any(directory.glob("step-*")) else ""
-    kind = kind or next((kind for name, kind in _KINDS.items() if (directory / name).is_file()), "")
+    kind = kind or next((kind for name, kind in _KINDS.items() if (directory / name).exists()), "")
     if not kind:
         raise CheckpointError(f"{directory}: nothing of this program, and no Hugging Face model", hint)
     facts: dict[str, Any] = {"directory": str(directory), "kind": kind}

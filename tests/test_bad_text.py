@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.command import albert
-from tests.test_bad_input import CHECKPOINT, INPUT, USAGE, refused, work
+from tests.test_bad_input import INPUT, USAGE, refused, work
 
 __all__ = ["work"]  # a fixture for every test here
 
@@ -78,11 +78,6 @@ def test_options_of_data_that_cannot_be(
     call = ["data", documents_file, "--vocab", tiny_vocabulary, "--out", "out", *option]
     assert f"error: {message}" in albert(*call, expect=USAGE).err
     assert not Path("out").exists()
-
-
-def test_a_merge_before_its_jobs(documents_file: Path, tiny_vocabulary: Path) -> None:
-    said = refused(CHECKPOINT, "data", documents_file, "--vocab", tiny_vocabulary, "--out", "out", "--task", "merge")
-    assert "1 of 1 tasks are not finished" in said.err
 
 
 def test_vocab_leaves_long_lines_out_on_request(work: Path) -> None:

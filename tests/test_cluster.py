@@ -61,9 +61,9 @@ def run(command: list[str], env: dict[str, str]) -> str:
 
 
 def merged(tmp_path: Path, sources: list[str], vocabulary: Path, env: dict[str, str]) -> None:
-    """The merge makes what one command makes at once."""
+    """The same command without a share makes of the shares what one command makes at once."""
     albert = [str(tmp_path / "bin" / "albert"), "data", *sources, "--vocab", str(vocabulary), "--out"]
-    run([*albert, str(tmp_path / "corpus" / "data"), "--task", "merge"], env)
+    run([*albert, str(tmp_path / "corpus" / "data")], env)
     build(sources, vocabulary, tmp_path / "whole", BuildSettings(read=ReadSettings()), workers=1)
     assert contents(tmp_path / "corpus" / "data") == contents(tmp_path / "whole")
 

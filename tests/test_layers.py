@@ -170,7 +170,6 @@ WRITES = {
     ("data/writer.py", "write_bytes"): "boundaries and token counts, into a staged shard",
     ("bench/data.py", "TemporaryDirectory"): "where the shards of a measurement lie",
     ("data/build.py", "mkdir"): "the folder that the jobs of an array share",
-    ("text/jobs.py", "mkdir"): "such a folder",
     ("data/merge.py", "mkdir"): "the vocabulary's folder in the staged directory",
     ("data/merge.py", "write_bytes"): "piece counts and hashes, into a staged directory",
     ("model/hub.py", "save_file"): "weights, into a staged checkpoint",

@@ -41,8 +41,8 @@ ShareOption = Annotated[
     str | None,
     typer.Option(
         "--task",
-        metavar="I/N|auto|merge",
-        help="Do the I-th of N shares, counted from 0 (auto: as SLURM or Kubernetes says), and merge them last.",
+        metavar="I/N|auto",
+        help="Do the I-th of N shares, counted from 0 (auto: as SLURM or Kubernetes says). Without: all that is left.",
     ),
 ]
 Language = Annotated[str, typer.Option(help="ISO 639 code whose rules split sentences; an unknown one: English.")]

@@ -23,7 +23,7 @@ from albert_cli.data.merge import complete, publish
 from albert_cli.data.shards import FORMAT, read_facts
 from albert_cli.data.tokenise import BuildSettings, Count, ShardTask, TaskFacts, kept, run_task
 from albert_cli.data.verified import remember_verified, stamps_below, verify_data
-from albert_cli.errors import BusyError, CheckpointError, ConfigError
+from albert_cli.errors import BusyError, ConfigError
 from albert_cli.machine import cores
 from albert_cli.text.jobs import hashes_of
 from albert_cli.text.lines import Part
@@ -46,7 +46,7 @@ def build(
     """Make the data directory `out` and return its `data.json` with the time that it took.
 
     workers: processes; 0 means one per core, never more than there are tasks. share: (i, n) does the i-th of n
-    parts of the work and leaves the rest to other jobs; "merge" makes the directory of what they have made.
+    parts of the work and leaves the rest to other jobs and to a call without, which makes the directory of it all.
     Raises `InputError` for unreadable or empty text, `BusyError` when `out` holds something else. A finished
     directory of the same sources is left as it is.
     """
@@ -57,13 +57,12 @@ def build(
     if finished is not None:
         return {"out": str(out), "up_to_date": True, "seconds": 0.0, **finished}
     workers = workers or cores()
-    if isinstance(share, tuple):
+    if share:
         facts = _do_share(out, tasks, workers, *share)
     else:
-        is_merge = share == "merge"
-        with store.lock(out), _nothing_left_behind(out, is_merge):
+        with store.lock(out), _nothing_left_behind(out):
             _begin(out, tasks)
-            results = complete(tasks, _run_all(tasks, workers, may_run=not is_merge), workers)
+            results = complete(tasks, _run_all(tasks, workers), workers)
             facts = publish(out, tasks, results, vocabulary, request(tasks))
             shutil.rmtree(out / _LOCKS, ignore_errors=True)
             (out / _PLAN).unlink()
@@ -72,7 +71,7 @@ def build(
 
 
 def _do_share(out: Path, tasks: Sequence[ShardTask], workers: int, index: int, count: int) -> Facts:
-    """Run one job's tasks; the directory is made whole by the merge."""
+    """Run one job's tasks; the directory is made whole by a build without a share."""
     if any(task.is_stream for task in tasks):
         raise ConfigError("stdin cannot be shared by several jobs", "write it to a file first, or omit --task")
     out.mkdir(parents=True, exist_ok=True)
@@ -113,16 +112,16 @@ def _finished(out: Path, tasks: Sequence[ShardTask], workers: int) -> Facts | No
 
 
 @contextmanager
-def _nothing_left_behind(out: Path, is_merge: bool) -> Iterator[None]:
+def _nothing_left_behind(out: Path) -> Iterator[None]:
     """After a failure keep the tasks that are finished for the next attempt; with none, remove `out`.
 
-    A merge that comes too early removes nothing that jobs have begun.
+    What others have begun there stays too.
     """
-    is_of_jobs = is_merge and (out / _PLAN).is_file()
+    was_begun = (out / _PLAN).is_file()
     try:
         yield
     except BaseException as error:
-        is_in_use = is_of_jobs or isinstance(error, BusyError)
+        is_in_use = was_begun or isinstance(error, BusyError)
         if not is_in_use and not any(out.glob(f"shards/*/{store.MANIFEST}")):
             shutil.rmtree(out, ignore_errors=True)
         raise
@@ -198,18 +197,14 @@ def request(tasks: Sequence[ShardTask]) -> dict[str, Any]:
 # ---------------------------------------------------------------- tasks in processes
 
 
-def run_or_keep(task: ShardTask, may_run: bool = True, count: Count | None = None) -> TaskFacts | None:
-    """What a task's shards say: kept when they are finished and intact, made otherwise (None: not allowed)."""
+def run_or_keep(task: ShardTask, count: Count | None = None) -> TaskFacts:
+    """What a task's shards say: kept when they are finished and intact, made otherwise."""
     with store.lock(task.directory.parents[1] / _LOCKS / task.name):
-        facts = kept(task)
-        return run_task(task, count) if facts is None and may_run else facts
+        return kept(task) or run_task(task, count)
 
 
-def _run_all(tasks: Sequence[ShardTask], workers: int, may_run: bool = True) -> list[TaskFacts]:
-    """Run what is not finished yet, in this process or in several; the results in the order of the tasks.
-
-    Raises `CheckpointError` when a task is not finished and may not be run.
-    """
+def _run_all(tasks: Sequence[ShardTask], workers: int) -> list[TaskFacts]:
+    """Run what is not finished yet, in this process or in several; the results in the order of the tasks."""
     begin, text = time.monotonic(), 0
     finished = {task.name for task in tasks if task.is_finished}
     disk = sum(task.size for task in tasks if task.name in finished)
@@ -226,20 +221,14 @@ def _run_all(tasks: Sequence[ShardTask], workers: int, may_run: bool = True) -> 
             rate = text / 1e6 / max(time.monotonic() - begin, 1e-9)
             progress.update(disk, f"{text / 1e6:.1f} MB of text, {rate:.1f} MB/s")
 
-        results = {task.name: run_or_keep(task, may_run, count) for task in here}
+        results = {task.name: run_or_keep(task, count) for task in here}
         finished_ones = pool.spread(
-            run_or_keep, ((task, may_run) for task in elsewhere), min(workers, len(elsewhere)),
+            run_or_keep, ((task,) for task in elsewhere), min(workers, len(elsewhere)),
             "run the same command again with fewer --workers; finished files are kept",
         )  # fmt: skip
         stack.enter_context(closing(finished_ones))
-        for (task, _), facts in finished_ones:
+        for (task,), facts in finished_ones:
             results[task.name] = facts
-            if facts is not None and task.name not in finished:
+            if task.name not in finished:
                 count(task.size, facts.bytes)
-    missing = sorted(name for name, facts in results.items() if facts is None)
-    if missing:
-        raise CheckpointError(
-            f"{len(missing)} of {len(tasks)} tasks are not finished, the first is {missing[0]}",
-            "run the jobs that are missing again; without --task the rest is done here",
-        )
-    return [facts for task in tasks if (facts := results[task.name]) is not None]
+    return [results[task.name] for task in tasks]

@@ -108,7 +108,7 @@ def _changes(
         mask = np.ones(size, np.bool_) if kept is None else kept[place : place + size]
         place += size
         is_here = smallest is not None and any((hashes == np.uint64(smallest)).any() for hashes in found)
-        wanted = {"dropped": int((~mask).sum()), "held_out": smallest if is_here else None}
+        wanted: dict[str, Any] = {"dropped": int((~mask).sum()), "held_out": smallest if is_here else None}
         # As many duplicates may be others: of a task that was made again since.
         wanted["kept"] = hashlib.sha256(np.packbits(mask).tobytes()).hexdigest()
         change = wanted if is_here or wanted["dropped"] else None

@@ -71,10 +71,10 @@ def build(
     """Train a vocabulary on the sources' text and write its directory; returns the report.
 
     workers: processes that read; 0 means one per core. share: (i, n) draws the sentences of the i-th of n shares of the
-    text, for another job to merge; "merge" trains on what all have drawn. The vocabulary is the same for any number
-    of both. When `out` holds the result of the same call already, its report is returned with `"up_to_date": True`.
+    text and leaves them for a call without, which draws the rest itself. The vocabulary is the same for any number of
+    both. When `out` holds the result of the same call already, its report is returned with `"up_to_date": True`.
     Raises `InputError` for unreadable or empty sources and for text that does not allow the size, `BusyError` when
-    `out` holds something else, `CheckpointError` where a job's sentences are not there.
+    `out` holds something else.
     """
     out, settings = Path(out), settings or VocabularySettings()
     portions = cut(sources)
@@ -85,14 +85,11 @@ def build(
         report = _same(out, request, portions, workers)
         console.note(f"{out}: up to date")
         return {"directory": str(out), "fingerprint": manifest.fingerprint(), "up_to_date": True, **report}
-    if isinstance(share, tuple):
+    if share:
         return jobs.do_share(out, portions, settings, request, workers, share)
-    with _making(out, request, is_merge=share == "merge"):
-        if share == "merge":
-            sample, hashes = jobs.merged(out, settings, request)
-        else:
-            _announce_before(portions, settings)
-            sample, hashes = jobs.draw_all(portions, settings, workers)
+    with _making(out, request):
+        _announce_before(portions, settings)
+        sample, hashes = jobs.draw_all(out, portions, settings, request, workers)
         sample.finish()
         for source, digest in zip(request["sources"], hashes, strict=True):
             source["sha256"] = digest
@@ -187,14 +184,9 @@ def describe_vocabulary(directory: Path) -> tuple[dict[str, Any], list[str]]:
 
 
 @contextmanager
-def _making(out: Path, request: Mapping[str, Any], is_merge: bool) -> Iterator[None]:
-    """Hold `out`, marked as unfinished, while the block runs; after a failure nothing is left but what jobs have drawn.
-
-    Raises `BusyError` where jobs have begun and this is no merge of theirs.
-    """
+def _making(out: Path, request: Mapping[str, Any]) -> Iterator[None]:
+    """Hold `out`, marked as unfinished, while the block runs; after a failure only what jobs have drawn is left."""
     with store.lock(out):
-        if not is_merge and (out / jobs.FOLDER).exists():
-            raise BusyError(f"{out}: jobs draw sentences for a vocabulary here", "--task merge makes it, or remove it")
         store.write_json(out / jobs.REQUEST, request)
         try:
             yield

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -13,32 +13,33 @@ import numpy as np
 from typing_extensions import TypedDict
 
 from albert_cli import console, machine, pool, store
-from albert_cli.errors import BusyError, CheckpointError, ConfigError
+from albert_cli.errors import BusyError, ConfigError
 from albert_cli.text.parts import Portion, share_of
 from albert_cli.text.sampling import Sample, draw_sample
 
 if TYPE_CHECKING:
     from albert_cli.text.build_vocabulary import VocabularySettings
 
-FOLDER = "samples"  # in a vocabulary's directory until all jobs are merged
+FOLDER = "samples"  # in a vocabulary's directory until it is made: what jobs have drawn
+LOCKS = f"{FOLDER}/.locks"
 REQUEST = "request.json"  # in what is being made: what was asked for
 _REMEDY = "a smaller --sample-size or fewer --workers need less memory"
 T = TypeVar("T")
 
 
 class Asked(TypedDict):
-    """What was asked for, of `request.json` and of a vocabulary's report."""
+    """What was asked for, of a vocabulary's report."""
 
     __pydantic_config__ = {"extra": "allow"}  # type: ignore[misc]  # noqa: RUF012
     size: int
     sources: list[dict[str, Any]]
 
 
-def draw_all(
-    portions: Sequence[Portion], settings: VocabularySettings, workers: int
-) -> tuple[Sample, list[str | None]]:
-    """The sample of these portions, and the SHA-256 of each."""
-    sample, hashes = Sample(settings.sample_size, settings.seed), dict[int, str | None]()
+def draw_into(
+    sample: Sample, portions: Sequence[Portion], settings: VocabularySettings, workers: int
+) -> dict[int, str | None]:
+    """Add the sentences of these portions to a sample; returns the SHA-256 of each, by its number."""
+    hashes = dict[int, str | None]()
     done, total = 0, sum(portion.size for portion in portions)
 
     def arguments() -> tuple[Any, ...]:
@@ -50,7 +51,7 @@ def draw_all(
             hashes[portion.number] = digest
             done += portion.size
             progress.update(done, f"{sample.read:,} sentences, {sample.characters / 1e6:.0f} M characters")
-    return sample, [hashes[portion.number] for portion in portions]
+    return hashes
 
 
 def hashes_of(portions: Sequence[Portion], workers: int) -> list[str | None]:
@@ -74,13 +75,9 @@ def _over(
 # ---------------------------------------------------------------- jobs of an array
 
 
-class _AskedOfJobs(Asked):
-    jobs: int
-
-
 @dataclass(frozen=True)
 class _Drawn:
-    """What a job's `sample.json` says: what it was asked, and of the text that it has read."""
+    """What a job's `sample.json` says: the hash of what it was asked, and of the text that it has read."""
 
     asked: str
     portions: list[int]
@@ -98,78 +95,61 @@ def do_share(
     workers: int,
     share: tuple[int, int],
 ) -> dict[str, Any]:
-    """Draw the sentences of one job's portions into `out/samples`; what the job has drawn already is kept."""
+    """Draw the sentences of one job's portions into `out/samples`, for a vocabulary that is made there later."""
     index, count = share
     if any(portion.is_stream for portion in portions):
         raise ConfigError("stdin cannot be shared by several jobs", "write it to a file first, or omit --task")
-    place = out / FOLDER
-    place.mkdir(parents=True, exist_ok=True)
-    wanted = {**request, "jobs": count}
-    if not (place / REQUEST).is_file():
-        store.write_json(place / REQUEST, wanted)
-    elif store.read_json(place / REQUEST) != wanted:
-        raise BusyError(
-            f"{out}: its jobs have other sources, options or another number", "remove it, or ask as they do"
-        )
+    name, place = f"{index}-of-{count}", out / FOLDER
     mine = share_of(portions, index, count)
-    directory = place / f"{index:05d}"
-    asked = store.hash_of(wanted)  # jobs that began together may not have seen each other's request
-    with store.lock(place / ".locks" / str(index)):
-        drawn = _kept(directory, mine, workers, asked)
-        if drawn is None:
-            sample, hashes = draw_all(mine, settings, workers)
-            sample.finish()
-            drawn = _Drawn(
-                asked, [portion.number for portion in mine], hashes, sample.documents, sample.read, sample.characters
-            )
-            with store.commit_directory(directory, "sample", replace=True) as staging:
-                store.write_bytes(staging / "places", sample.places.astype("<i8").tobytes())
-                store.write_bytes(staging / "sentences.txt", "".join(f"{s}\n" for s in sample.sentences).encode())
-                store.write_json(staging / "sample.json", asdict(drawn))
-    finished = sum((place / f"{n:05d}" / store.MANIFEST).is_file() for n in range(count))
+    with store.lock(out / LOCKS / name):
+        list(_drawn_by_jobs(out, request))  # refuses to draw beside jobs that were asked for something else
+        sample = Sample(settings.sample_size, settings.seed)
+        hashes = draw_into(sample, mine, settings, workers)
+        sample.finish()
+        counts = sample.documents, sample.read, sample.characters
+        numbers = [portion.number for portion in mine]
+        drawn = _Drawn(store.hash_of(request), numbers, [hashes[number] for number in numbers], *counts)
+        with store.commit_directory(place / name, "sample", replace=True) as staging:
+            store.write_bytes(staging / "places", sample.places.astype("<i8").tobytes())
+            store.write_bytes(staging / "sentences.txt", "".join(f"{s}\n" for s in sample.sentences).encode())
+            store.write_json(staging / "sample.json", asdict(drawn))
+    finished = len(list(_drawn_by_jobs(out, request)))
     return {"directory": str(out), "job": f"{index}/{count}", "jobs_finished": finished, "sentences_read": drawn.read}
 
 
-def _kept(directory: Path, mine: Sequence[Portion], workers: int, asked: str) -> _Drawn | None:
-    """What the job has drawn before, where it is whole and the text is still the same."""
-    if not directory.exists():
-        return None
-    try:
-        store.verify(directory, "sample")
-        drawn = store.read_record(directory / "sample.json", _Drawn)
-    except CheckpointError as error:
-        console.note(f"{error.message}; drawing it again")
-        return None
-    return drawn if drawn.asked == asked and hashes_of(mine, workers) == drawn.hashes else None
+def draw_all(
+    out: Path, portions: Sequence[Portion], settings: VocabularySettings, request: Mapping[str, Any], workers: int
+) -> tuple[Sample, list[str | None]]:
+    """The sample of these portions, and the SHA-256 of each: what jobs have drawn in `out`, and here the rest.
 
-
-def merged(out: Path, settings: VocabularySettings, request: Mapping[str, Any]) -> tuple[Sample, list[str | None]]:
-    """The sample that all jobs have drawn together, and the SHA-256 of each portion."""
-    place = out / FOLDER
-    if not (place / REQUEST).is_file():
-        raise CheckpointError(f"{out}: no job has drawn sentences here", "--task 0/8 to 7/8 do, or omit --task")
-    wanted = store.read_record(place / REQUEST, _AskedOfJobs)
-    count = wanted["jobs"]
-    if wanted != {**request, "jobs": count}:
-        raise BusyError(f"{out}: its jobs have other sources or options", "name them as the jobs do")
-    missing = [n for n in range(count) if not (place / f"{n:05d}" / store.MANIFEST).is_file()]
-    if missing:
-        raise CheckpointError(
-            f"{out}: {len(missing)} of {count} jobs are not finished, the first is {missing[0]}/{count}",
-            "run those that are missing again",
-        )
+    Raises `BusyError` where a job still draws, or jobs were asked for something else.
+    """
     sample, hashes = Sample(settings.sample_size, settings.seed), dict[int, str | None]()
-    for directory in (place / f"{n:05d}" for n in range(count)):
-        store.verify(directory, "sample")
-        drawn = store.read_record(directory / "sample.json", _Drawn)
-        if drawn.asked != store.hash_of(wanted):
-            raise BusyError(f"{directory}: was drawn with other sources or options", "run this job again")
-        sentences = (directory / "sentences.txt").read_text(encoding="utf-8").split("\n")[:-1]
-        places = np.fromfile(directory / "places", "<i8").astype(np.int64)
-        counts = drawn.documents, drawn.read, drawn.characters
-        sample.merge(Sample(sample.size, sample.seed, sample.limit, sentences, places, *counts))
-        hashes |= dict(zip(drawn.portions, drawn.hashes, strict=True))
-    return sample, [hashes[number] for number in range(len(request["sources"]))]
+    with ExitStack() as stack:
+        for place in out.glob(f"{LOCKS}/*"):
+            stack.enter_context(store.lock(place))
+        for directory, drawn in _drawn_by_jobs(out, request):
+            store.verify(directory, "sample")
+            if hashes.keys() & drawn.portions:
+                continue  # of a job that was one of another number
+            sentences = (directory / "sentences.txt").read_text(encoding="utf-8").split("\n")[:-1]
+            places = np.fromfile(directory / "places", "<i8").astype(np.int64)
+            counts = drawn.documents, drawn.read, drawn.characters
+            sample.merge(Sample(sample.size, sample.seed, sample.limit, sentences, places, *counts))
+            hashes |= dict(zip(drawn.portions, drawn.hashes, strict=True))
+        hashes |= draw_into(sample, [p for p in portions if p.number not in hashes], settings, workers)
+    return sample, [hashes[portion.number] for portion in portions]
+
+
+def _drawn_by_jobs(out: Path, request: Mapping[str, Any]) -> Iterator[tuple[Path, _Drawn]]:
+    """The directories of finished jobs; raises `BusyError` where one was asked for something else."""
+    for manifest in sorted(out.glob(f"{FOLDER}/[!.]*/{store.MANIFEST}")):
+        drawn = store.read_record(manifest.with_name("sample.json"), _Drawn)
+        if drawn.asked != store.hash_of(request):
+            raise BusyError(
+                f"{manifest.parent}: jobs have drawn with other sources or options", "ask as they do, or remove it"
+            )
+        yield manifest.parent, drawn
 
 
 def clear(out: Path) -> None:

@@ -6,14 +6,14 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from albert_cli.errors import ConfigError
 from albert_cli.text.corpus import Document, hash_part, read_part
 from albert_cli.text.lines import Part, ReadSettings, Stamp, Tally, stamp
 from albert_cli.text.sources import Source, resolve
 
-Share: TypeAlias = tuple[int, int] | Literal["merge"] | None
+Share: TypeAlias = tuple[int, int] | None  # the i-th of n
 SIZE = 32 << 20  # bytes
 _MOST = 8192  # portions, of six files each once they are shards; Linux lets a process map 65,530
 _INFLATION = 4  # text is about so much larger than its compressed file
@@ -123,17 +123,15 @@ P = TypeVar("P", bound=Portion)
 
 
 def parse_share(text: str | None, environment: Mapping[str, str]) -> Share:
-    """What `--task` says: `I/N` (the I-th of N jobs, from 0), `auto` (from SLURM or Kubernetes), or `merge`.
+    """What `--task` says: `I/N` (the I-th of N jobs, from 0), `auto` (from SLURM or Kubernetes).
 
     Raises `ConfigError` for anything else, and where `auto` finds no array.
     """
     if text is None:
         return None
-    if text == "merge":
-        return "merge"
     match = re.fullmatch(r"(\d+)/(\d+)", text)
     if match is None and text != "auto":
-        raise ConfigError(f"--task {text}: not of the form I/N", "for example 0/8 to 7/8, or auto, or merge")
+        raise ConfigError(f"--task {text}: not of the form I/N", "for example 0/8 to 7/8, or auto")
     index, count = (int(match[1]), int(match[2])) if match else _from_environment(environment)
     if not 0 <= index < count:
         hint = "jobs count from 0; --task I/N names one"

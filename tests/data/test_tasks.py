@@ -26,7 +26,7 @@ from albert_cli.data.shards import Shard, TokenCorpus
 from albert_cli.data.tokenise import BuildSettings, clean_tidy
 from albert_cli.errors import BusyError, CheckpointError, ConfigError
 from albert_cli.text.clean import Cleaning, clean
-from albert_cli.text.parts import parse_share, share_of
+from albert_cli.text.parts import Share, parse_share, share_of
 from albert_cli.text.sentences import split_sentences
 from tests.data.test_build import TENTH, Files, contents, texts, write_plan
 
@@ -102,60 +102,55 @@ def test_kill_9_at_five_moments_then_the_same_command(
 # ---------------------------------------------------------------- jobs of an array
 
 
-def test_jobs_of_an_array_and_a_merge_make_the_same_directory(
-    small_vocabulary: Path, write_files: Files, tmp_path: Path
-) -> None:
+def test_jobs_of_an_array_make_the_same_directory(small_vocabulary: Path, write_files: Files, tmp_path: Path) -> None:
     sources, whole, out = write_files(3), tmp_path / "whole", tmp_path / "out"
     build(sources, small_vocabulary, whole, TENTH, workers=2)
     for index in (2, 0):
         build(sources, small_vocabulary, out, TENTH, workers=1, share=(index, 3))
-    with pytest.raises(CheckpointError, match="tasks are not finished"):
-        build(sources, small_vocabulary, out, TENTH, share="merge")
     with pytest.raises(BusyError, match="unfinished build of other"):
         build(sources, small_vocabulary, out, BuildSettings(holdout=0.3), share=(1, 3))
     last = build(sources, small_vocabulary, out, TENTH, workers=1, share=(1, 3))
     assert last["tasks_finished"] == last["tasks_in_all"] >= 6
     assert "job 1/3" in summary(last)
     assert store.read_manifest(out) is None
-    build(sources, small_vocabulary, out, TENTH, share="merge")
-    assert contents(out) == contents(whole)
+    shutil.copytree(out, early := tmp_path / "early")
+    store.remove_directory(next((early / "shards").iterdir()))
+    for directory in (out, early):
+        build(sources, small_vocabulary, directory, TENTH)
+        assert contents(directory) == contents(whole)
     assert build(sources, small_vocabulary, out, TENTH, share=(0, 3))["up_to_date"]
 
 
-def test_a_merge_of_nothing_leaves_nothing(small_vocabulary: Path, write_files: Files, out: Path) -> None:
-    with pytest.raises(CheckpointError, match="tasks are not finished"):
-        build(write_files(1), small_vocabulary, out, TENTH, share="merge")
-    assert not out.exists()
-
-
-def test_a_merge_removes_nothing_that_jobs_have_made_or_begun(
-    small_vocabulary: Path, write_files: Files, out: Path
+def test_nothing_is_removed_that_jobs_have_made_or_begun(
+    small_vocabulary: Path, write_files: Files, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sources = write_files(1)
     build(sources, small_vocabulary, out, TENTH, workers=1, share=(0, 1))
     before = contents(out)
     with pytest.raises(BusyError, match="unfinished build of other"):
-        build(sources, small_vocabulary, out, BuildSettings(holdout=0.3), share="merge")
+        build(sources, small_vocabulary, out, BuildSettings(holdout=0.3))
     assert contents(out) == before
     shutil.rmtree(out / "shards")
     (out / "shards" / ".first-being-written").mkdir(parents=True)
-    with pytest.raises(CheckpointError, match="tasks are not finished"):
-        build(sources, small_vocabulary, out, TENTH, share="merge")
+    monkeypatch.setattr("albert_cli.data.build.run_task", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        build(sources, small_vocabulary, out, TENTH, workers=1)
     assert (out / "shards" / ".first-being-written").is_dir()
 
 
 def test_two_jobs_do_not_make_the_same_task(small_vocabulary: Path, write_files: Files, out: Path) -> None:
     sources = write_files(1)
     (first, *_) = plan(sources, small_vocabulary, out, TENTH)
-    with store.lock(out / ".tasks" / first.name), pytest.raises(BusyError, match="another run"):
-        build(sources, small_vocabulary, out, TENTH, workers=1, share=(0, 1))
+    shares: tuple[Share, ...] = ((0, 1), None)
+    for share in shares:
+        with store.lock(out / ".tasks" / first.name), pytest.raises(BusyError, match="another run"):
+            build(sources, small_vocabulary, out, TENTH, workers=1, share=share)
 
 
 @pytest.mark.parametrize(
     ("text", "environment", "expected"),
     [
         (None, {"SLURM_ARRAY_TASK_ID": "1", "SLURM_ARRAY_TASK_COUNT": "2"}, None),
-        ("merge", {}, "merge"),
         ("3/8", {}, (3, 8)),
         ("auto", {"SLURM_ARRAY_TASK_ID": "7", "SLURM_ARRAY_TASK_MIN": "1", "SLURM_ARRAY_TASK_COUNT": "16"}, (6, 16)),
         ("auto", {"JOB_COMPLETION_INDEX": "0", "JOB_COMPLETIONS": "4"}, (0, 4)),

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gzip
 import random
+import shutil
 from functools import partial
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from albert_cli import store
 from albert_cli.errors import BusyError, CheckpointError
 from albert_cli.inspect import describe
 from albert_cli.text.build_vocabulary import VocabularySettings, build
@@ -73,20 +75,22 @@ def test_the_vocabulary_is_the_same_for_any_number_of_workers_and_jobs(tmp_path:
     assert first["sentences"]["read"] > 1000 and len(first["request"]["sources"]) > 15
     build(in_parts, tmp_path / "two", settings, workers=2)
     shared = tmp_path / "shared"
-    for index in (2, 0, 1):
-        with pytest.raises(CheckpointError, match=r"jobs are not finished|no job has drawn"):
-            build(in_parts, shared, settings, share="merge")
+    for index in (2, 0):
         build(in_parts, shared, settings, workers=1, share=(index, 3))
+    shutil.copytree(shared, early := tmp_path / "early")
+    assert build(in_parts, shared, settings, workers=1, share=(1, 3))["jobs_finished"] == 3
     assert "unfinished vocabulary" in describe(shared)[1]
-    larger = VocabularySettings(301)
-    refused: list[tuple[Share, VocabularySettings]] = [(None, settings), ((0, 2), settings), ((0, 3), larger)]
-    for share, other in [*refused, ("merge", larger)]:
-        with pytest.raises(BusyError, match="jobs"):
-            build(in_parts, shared, other, share=share)
-    again = build(in_parts, shared, settings, workers=1, share=(1, 3))
-    assert again["jobs_finished"] == 3
-    build(in_parts, shared, settings, share="merge")
-    assert contents(tmp_path / "one") == contents(tmp_path / "two") == contents(shared)
+    shares: tuple[Share, ...] = (None, (0, 3))
+    for share in shares:
+        with pytest.raises(BusyError, match="jobs have drawn with other"):
+            build(in_parts, shared, VocabularySettings(301), share=share)
+    build(in_parts, early, settings, workers=1, share=(0, 2))  # of another number: some portions twice
+    with store.lock(early / "samples" / ".locks" / "0-of-2"), pytest.raises(BusyError, match="another run"):
+        build(in_parts, early, settings)
+    for directory in (shared, early):
+        build(in_parts, directory, settings)
+        assert not (directory / "samples").exists()
+    assert contents(tmp_path / "one") == contents(tmp_path / "two") == contents(shared) == contents(early)
 
 
 def test_a_job_whose_text_has_changed_draws_again(tmp_path: Path) -> None:
@@ -95,10 +99,10 @@ def test_a_job_whose_text_has_changed_draws_again(tmp_path: Path) -> None:
     build([str(source)], out, settings, share=(0, 1))
     source.write_text("Other such words.\n" * 99)
     build([str(source)], out, settings, share=(0, 1))
-    assert "First" not in (out / "samples" / "00000" / "sentences.txt").read_text()
-    (out / "samples" / "00000" / "sentences.txt").write_text("Damaged.\n")
+    assert "First" not in (out / "samples" / "0-of-1" / "sentences.txt").read_text()
+    (out / "samples" / "0-of-1" / "sentences.txt").write_text("Damaged.\n")
     with pytest.raises(CheckpointError, match=r"sentences\.txt"):
-        build([str(source)], out, settings, share="merge")
+        build([str(source)], out, settings)
 
 
 def test_cleaning_in_place_is_cleaning_each() -> None:
