@@ -15,6 +15,7 @@ from albert_cli.model import hub
 from albert_cli.model.heads import MaskedLanguageModel
 from albert_cli.model.packing import pack
 from albert_cli.tasks.base import check_finite
+from albert_cli.text.clean import without_surrogates
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.device import choose_device
 
@@ -67,15 +68,9 @@ class MaskFiller:
 
     def _encode(self, text: str) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
         """`[CLS] text [SEP]`, int32 [T]."""
-        v = self.vocabulary
-        first, *others = text.split(MASK)
-        if not others:
+        if MASK not in text:
             raise InputError(f"no {MASK} in {text!r}", f"write {MASK} where a word is to be guessed")
-        ids = [v.cls_id, *v.encode(first)]
-        for part in others:
-            # Only after a space does a word begin: what follows a mask closely, such as a full stop, goes on in it.
-            ids += [v.mask_id, *(v.encode(part) if part[:1].isspace() else v.encode_continued(part))]
-        ids.append(v.sep_id)
+        ids = self.vocabulary.tokenizer(special=True).encode(without_surrogates(text)).ids
         limit = self.model.config.max_position_embeddings
         if len(ids) > limit:
             raise InputError(f"{text[:40]!r}…: {len(ids)} tokens, the model has {limit} positions", "shorten the text")

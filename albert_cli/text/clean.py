@@ -80,14 +80,19 @@ def clean(text: str, cleaning: Cleaning) -> str:
     return " ".join(text.split()) if "  " in f" {text} " else text
 
 
-def normalize_characters(text: str, cleaning: Cleaning) -> str:
-    """What `clean` does beside collapsing white space: normal form, accents, case."""
+def without_surrogates(text: str) -> str:
+    """Text with U+FFFD in the place of each lone surrogate."""
     try:
         text.encode()
     except UnicodeEncodeError:
-        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def normalize_characters(text: str, cleaning: Cleaning) -> str:
+    """What `clean` does beside collapsing white space: normal form, accents, case."""
     before, after = cleaning.steps
-    text = normalize(before, text)
+    text = normalize(before, without_surrogates(text))
     if cleaning.strip_accents:
         text = _possible_marks().sub(_unless_mark, text)
     if cleaning.lowercase:
