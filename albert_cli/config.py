@@ -141,15 +141,6 @@ def override(values: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, A
 
 # ---------------------------------------------------------------- validation
 
-# Settings that are no more, with the one value that is still computed: recipes of older releases have them.
-_RETIRED = {"adapt_all": False, "normalize_gradient": False, "permutation": False}
-
-
-def without_retired(values: Mapping[str, Any]) -> dict[str, Any]:
-    """A recipe of an older release as this one would have written it."""
-    kept = {key: value for key, value in values.items() if _RETIRED.get(key) is not value or value is None}
-    return {key: without_retired(value) if isinstance(value, Mapping) else value for key, value in kept.items()}
-
 
 def load(schema: type[T], recipe: str | Mapping[str, Any], overrides: Sequence[str] = ()) -> T:
     """Read a recipe (a name, a path, or values) with overrides into the frozen dataclass `schema`.
@@ -164,7 +155,6 @@ def validate(schema: type[T], values: Mapping[str, Any], origin: str) -> T:
     """Check nested dictionaries against a dataclass: strict types, no unknown keys."""
     from pydantic import ValidationError
 
-    values = without_retired(values)
     refuse_unknown(schema, values, origin)
     with naming(origin):
         try:

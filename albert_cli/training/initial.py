@@ -86,7 +86,7 @@ class RunBefore:
                 "initial.checkpoint starts from the weights alone",
             )
         step = checkpoint.read_state(directory).step
-        recipe = config.without_retired(config.merge(defaults, found))
+        recipe = config.merge(defaults, found)
         return RunBefore(directory, step, recipe, manifest.parents.get("data"))
 
     @property

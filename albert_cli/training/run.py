@@ -59,7 +59,7 @@ def check_same(out: Path, old: dict[str, Any], new: Any) -> None:
     A key that `old` lacks was not known to the release that wrote it, which computed as the key's default does. Older
     releases wrote "auto" as it stood, and found out at every start what it means.
     """
-    before = config.without_retired(config.merge(config.defaults(type(new)), old))
+    before = config.merge(config.defaults(type(new)), old)
     before["train"] |= {key: getattr(new.train, key) for key in AUTO if before["train"][key] == "auto"}
     lines = [line for line in config.differences(before, config.as_dict(new)) if line.split(":")[0] not in HARMLESS]
     if lines:
