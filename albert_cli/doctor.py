@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from albert_cli import __version__, machine
+from albert_cli import __version__, console, machine
 
 PACKAGE = "albert-cli"
 # What an extra brings, for those who do not have it.
@@ -28,14 +28,14 @@ EXTRAS = {
 def describe() -> tuple[dict[str, Any], str]:
     """Everything found, as data and as text; imports torch, and nothing else that is heavy."""
     versions, extras, needed = _versions()
-    torch, of_torch = _torch()
     cpu, memory, compiler, disk = machine.cpu(), machine.memory(), machine.compiler(), shutil.disk_usage(Path.cwd())
     data: dict[str, Any] = {
         "albert": __version__,
         "python": platform.python_version(),
+        "executable": sys.executable,
         "platform": platform.platform(),
         "cpu": cpu,
-        "torch": torch,
+        "torch": _torch(),
         "compiler": compiler,
         "memory_bytes": memory,
         "disk_free_bytes": disk.free,
@@ -43,27 +43,21 @@ def describe() -> tuple[dict[str, Any], str]:
         "missing_requirements": needed,
         "missing_extras": extras,
     }
-    units = ", ".join(cpu["bf16_units"])
-    bf16 = f"bf16 units: {units}" if units else "no bf16 units, so fp32 is the fast format here"
-    free = f"{_gib(memory['available'])} free of {_gib(memory['total'])}" if len(memory) == 2 else "unknown"
-    no_compiler = "none found: install g++ or clang++; without one nothing is compiled, and all else works"
-    installed = ", ".join(f"{name} {version}" for name, version in versions.items())
-    lines = [
-        ("albert", f"{__version__}, Python {data['python']}, {data['platform']}"),
-        ("python", sys.executable),
-        ("cpu", f"{cpu['model']}, {cpu['cores']} core{'s' if cpu['cores'] != 1 else ''}, {bf16}"),
-        ("memory", free),
-        ("disk", f"{_gib(disk.free)} free in the current directory"),
-        *of_torch,
-        ("compiler", f"{compiler}, for torch.compile" if compiler else no_compiler),
-        ("versions", installed or f"unknown: {PACKAGE} is not installed, only run from its folder"),
-        *(("missing", f"{name}, which albert needs: pip install --upgrade {PACKAGE}") for name in needed),
-    ]
+    shown = data | {
+        "compiler": compiler or "none: nothing is compiled; install g++ or clang++",
+        "memory_bytes": {name: _gib(count) for name, count in memory.items()},
+        "disk_free_bytes": _gib(disk.free),
+        "versions": versions or f"unknown: {PACKAGE} is not installed, only run from its folder",
+        "missing_requirements": None,
+        "missing_extras": None,
+    }
+    lines = console.named_values(shown)
+    lines += [f"  {name} is missing, which albert needs: pip install --upgrade {PACKAGE}" for name in needed]
     for extra, names in extras.items():
-        lacks = f"{extra} lacks {', '.join(names)}"
-        lines.append(("extra", f"{lacks}; pip install '{PACKAGE}[{extra}]' brings {EXTRAS[extra]}"))
-    width = max(len(name) for name, _ in lines)
-    return data, "\n".join(f"{name.ljust(width)}  {value}" for name, value in lines)
+        lines.append(
+            f"  extra {extra} lacks {', '.join(names)}; pip install '{PACKAGE}[{extra}]' brings {EXTRAS[extra]}"
+        )
+    return data, "\n".join(lines)
 
 
 def _versions() -> tuple[dict[str, str], dict[str, list[str]], list[str]]:
@@ -85,28 +79,21 @@ def _versions() -> tuple[dict[str, str], dict[str, list[str]], list[str]]:
     return versions, lacking, needed
 
 
-def _torch() -> tuple[dict[str, Any], list[tuple[str, str]]]:
-    """torch and its devices, as data and as lines."""
+def _torch() -> dict[str, Any]:
+    """torch and its devices."""
     try:
         import torch
     except (ImportError, OSError) as error:
-        why = f"{type(error).__name__}: {error}"
-        return {"error": why}, [("torch", f"cannot be imported ({why}); reinstall {PACKAGE}")]
-    threads, devices = torch.get_num_threads(), list[dict[str, Any]]()
-    lines = [("torch", f"{torch.__version__}, CUDA {torch.version.cuda or 'not built in'}, {threads} threads")]
+        return {"error": f"cannot be imported ({type(error).__name__}: {error}); reinstall {PACKAGE}"}
+    devices = list[dict[str, Any]]()
     for i in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
         card = torch.cuda.get_device_properties(i)
         about = {"model": card.name, "memory_bytes": card.total_memory, "capability": f"{card.major}.{card.minor}"}
         devices.append({"name": f"cuda:{i}", **about, "bf16": card.major >= 8})  # its tensor cores, from Ampere on
     if torch.backends.mps.is_available():
         devices.append({"name": "mps", "model": "Apple GPU", "bf16": False})
-    for device in devices:
-        memory = f", {_gib(device['memory_bytes'])}" if "memory_bytes" in device else ""
-        lines.append((device["name"], f"{device['model']}{memory}, {'bf16' if device['bf16'] else 'no bf16, so fp32'}"))
-    if not devices:
-        lines.append(("gpu", "none that torch can use; training runs on the CPU"))
-    found = {"version": str(torch.__version__), "cuda": torch.version.cuda, "threads": threads, "devices": devices}
-    return found | {"triton": importlib.util.find_spec("triton") is not None}, lines
+    found = {"version": str(torch.__version__), "cuda": torch.version.cuda, "threads": torch.get_num_threads()}
+    return found | {"devices": devices, "triton": importlib.util.find_spec("triton") is not None}
 
 
 def _gib(count: int) -> str:

@@ -24,7 +24,7 @@ def test_describes_this_machine() -> None:
     assert data["cpu"]["cores"] >= 1
     assert data["disk_free_bytes"] > 0
     assert data["torch"]["version"] == importlib.metadata.version("torch")
-    assert f"{data['cpu']['cores']} core" in text and data["torch"]["version"] in text
+    assert f"cores {data['cpu']['cores']}," in text and data["torch"]["version"] in text
     assert all(line.strip() for line in text.splitlines())
 
 
@@ -39,7 +39,7 @@ def test_says_when_there_is_no_compiler(monkeypatch: pytest.MonkeyPatch, tmp_pat
     compiler.chmod(0o755)
     data, text = describe()
     assert data["compiler"] == str(compiler)
-    assert f"{compiler}, for torch.compile" in text
+    assert str(compiler) in text
 
 
 def test_lists_the_versions_of_the_requirements_when_installed() -> None:
