@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from albert_cli import console, pool, store
 from albert_cli.data.shards import FORMAT, SPLITS, UNITS, Shard, id_type
 from albert_cli.data.tokenise import ShardTask, TaskFacts, run_task, vocabulary_of
-from albert_cli.data.writer import DROPPED, GROUPS, HELDOUT, GroupWriter
+from albert_cli.data.writer import DROPPED, GROUPS, GroupWriter
 from albert_cli.errors import InputError
 from albert_cli.random import Integers
 from albert_cli.text.vocabulary import Vocabulary
@@ -29,8 +29,7 @@ _Use = tuple[ShardTask, TaskFacts, str, int]
 
 
 def complete(tasks: Sequence[ShardTask], results: Sequence[TaskFacts], workers: int = 1) -> list[TaskFacts]:
-    """Drop duplicates where that is asked, and hold out the document with the smallest hash where the share
-    takes none of a small corpus; what a finished task has too much is taken out of its shards.
+    """Drop duplicates where that is asked: they are taken out of finished tasks' shards.
 
     Raises `InputError` when there is no text, or none left to train on.
     """
@@ -80,38 +79,19 @@ def _first_copies(tasks: Sequence[ShardTask]) -> NDArray[np.bool_]:
     return is_first
 
 
-def _forced_holdout(tasks: Sequence[ShardTask]) -> int | None:
-    """The hash of the document to hold out where the share takes none, or None."""
-    if tasks[0].settings.holdout == 0 or any((task.directory / "heldout.hashes").is_file() for task in tasks):
-        return None
-    groups = [(group, hashes) for task in tasks for group, hashes in _hashes(task)]  # of a small corpus
-    documents = sum(hashes.size for _, hashes in groups)
-    if documents < 2:
-        return None
-    smallest = min(int(hashes.min()) for _, hashes in groups)
-    if all(int(hashes.max()) == smallest for _, hashes in groups):
-        return None  # all the same text
-    console.note(f"holding out 1 of {documents} documents, the one with the smallest hash")
-    return smallest
-
-
 def _changes(
     tasks: Sequence[ShardTask], results: Sequence[TaskFacts]
 ) -> Iterator[tuple[int, ShardTask, TaskFacts, dict[str, Any] | None, NDArray[np.bool_]]]:
     """Of each task whose shards are not what they have to be: its number, what has to change, which documents stay."""
     kept = _first_copies(tasks) if tasks[0].settings.dedup else None
-    smallest = _forced_holdout(tasks)
     place = 0
     for number, (task, facts) in enumerate(zip(tasks, results, strict=True)):
-        found = [hashes for _, hashes in _hashes(task)]
-        size = sum(hashes.size for hashes in found)
+        size = sum(hashes.size for _, hashes in _hashes(task))
         mask = np.ones(size, np.bool_) if kept is None else kept[place : place + size]
         place += size
-        is_here = smallest is not None and any((hashes == np.uint64(smallest)).any() for hashes in found)
-        wanted: dict[str, Any] = {"dropped": int((~mask).sum()), "held_out": smallest if is_here else None}
         # As many duplicates may be others: of a task that was made again since.
-        wanted["kept"] = hashlib.sha256(np.packbits(mask).tobytes()).hexdigest()
-        change = wanted if is_here or wanted["dropped"] else None
+        wanted = {"dropped": int((~mask).sum()), "kept": hashlib.sha256(np.packbits(mask).tobytes()).hexdigest()}
+        change = wanted if wanted["dropped"] else None
         if facts.changed != change:
             yield number, task, facts, change, mask
 
@@ -122,10 +102,10 @@ def _change(
     if facts.changed is not None:  # by a build that was killed, beside other tasks: begin with its text again
         store.remove_directory(task.directory)
         facts = run_task(task)
-    return facts if wanted is None else _rewrite(task, replace(facts, changed=wanted), kept, wanted["held_out"])
+    return facts if wanted is None else _rewrite(task, replace(facts, changed=wanted), kept)
 
 
-def _rewrite(task: ShardTask, facts: TaskFacts, kept: NDArray[np.bool_], heldout: int | None) -> TaskFacts:
+def _rewrite(task: ShardTask, facts: TaskFacts, kept: NDArray[np.bool_]) -> TaskFacts:
     """Write the task's shards anew without the documents that are not kept, in one rename.
 
     The files of hashes stay as they are, so that the same decision can be taken again.
@@ -140,8 +120,6 @@ def _rewrite(task: ShardTask, facts: TaskFacts, kept: NDArray[np.bool_], heldout
                     own = hashes[: shard.documents.size - 1]
                     hashes = hashes[own.size :]
                     groups = np.full(own.size, GROUPS.index(group))
-                    if heldout is not None:
-                        groups[own == np.uint64(heldout)] = HELDOUT
                     groups[~kept[start : start + own.size]] = DROPPED
                     start += own.size
                     lengths, sizes = (np.diff(a).astype(np.int64) for a in (shard.sentences, shard.documents))
@@ -265,6 +243,6 @@ def summary(facts: Facts) -> str:
         )
     if facts["unknown_rate"] > _MANY_UNKNOWN:
         lines.append(f"{facts['unknown_rate']:.1%} of the tokens are unknown: the vocabulary is of other text")
-    if 0 < facts["totals"]["heldout"]["tokens"] < _FEW_HELDOUT:
+    if facts["totals"]["heldout"]["tokens"] < _FEW_HELDOUT and facts["settings"]["holdout"]:
         lines.append("so few tokens are held out that scores on them will say little; --holdout takes a larger share")
     return "\n".join(lines)

@@ -399,7 +399,7 @@ def test_stdin_is_a_source(
         build(["-", other], small_vocabulary, out, TENTH)
     send(b"Ba de fi.\n\nGo lu ma ne.\n")
     facts = build(["-"], small_vocabulary, tmp_path / "tiny", BuildSettings())
-    assert facts["totals"]["heldout"]["documents"] == 1
+    assert facts["totals"]["train"]["documents"] == 2
     with pytest.raises(ConfigError, match="stdin cannot be shared"):
         build(["-"], small_vocabulary, tmp_path / "share", BuildSettings(), share=(0, 2))
 
