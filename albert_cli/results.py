@@ -227,22 +227,6 @@ class Search(Record):
     seconds: Number | None = None
 
 
-class SubmissionFile(Record):
-    """A file of a submission: the model that answers it, or the answer that stands in every row, and why."""
-
-    rows: int = 0
-    model: Words = ""
-    placeholder: str | int | float = ""
-    because: Words = ""
-
-
-class Submission(Record):
-    """The zip for GLUE's server."""
-
-    file: Words = ""
-    files: dict[str, SubmissionFile] = {}
-
-
 class Suite(Record):
     """All tasks of GLUE whose data were there, and one number for them."""
 
@@ -253,7 +237,6 @@ class Suite(Record):
     glue_score: Number | None = None
     mean_of_tasks: Number | None = None
     diagnostics: Result | None = None
-    submission: Submission | None = None
 
 
 def parse(value: Mapping[str, object]) -> Result | Search | Suite:

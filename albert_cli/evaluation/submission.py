@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from albert_cli import console, store
 from albert_cli.errors import ConfigError, InputError, MissingData
 from albert_cli.evaluation.single import answering, model_of, outputs_of, prepare_task
-from albert_cli.results import Result, Submission, SubmissionFile
+from albert_cli.results import Result
 from albert_cli.tasks.classification import Classification, Example
 from albert_cli.tasks.glue import GLUE
 from albert_cli.training.task_setup import Request
@@ -59,13 +59,13 @@ def check(data: str | None, path: Path) -> None:
         _test_set(file, data)
 
 
-def write(path: Path, request: Request, out: Path, tasks: Mapping[str, Result]) -> Submission:
-    """Predict every test set by the task's best seed on dev, and write the zip; returns what is in it.
+def write(path: Path, request: Request, out: Path, tasks: Mapping[str, Result]) -> None:
+    """Predict every test set by the task's best seed on dev, and write the zip.
 
     `tasks` are the results of the suite below `out`. A task without a model or a test set gets placeholder rows, for
-    the server takes nothing less than eleven files; they are named as what they are.
+    the server takes nothing less than eleven files; a warning names them.
     """
-    contents, files = {}, {}
+    contents, placeholders = {}, []
     for file in FILES:
         examples = _test_set(file, request.data)
         model = model_of(GLUE[file.task].classifier_of or file.task, request, out, tasks)
@@ -73,11 +73,11 @@ def write(path: Path, request: Request, out: Path, tasks: Mapping[str, Result]) 
             lacks = "no test set" if examples is None else "no model"
             ids = [e.id for e in examples] if examples else list(map(str, range(file.rows)))
             labels = [file.placeholder] * file.rows
-            files[file.name] = SubmissionFile(rows=file.rows, placeholder=file.placeholder, because=lacks)
+            placeholders.append(f"{file.name} ({file.placeholder}: {lacks})")
         else:
             outputs = outputs_of(prepare_task(answering(request, model), file.task), examples)
             ids, labels = [e.id for e in examples], server_labels(GLUE[file.task], outputs)
-            files[file.name] = SubmissionFile(rows=file.rows, model=model)
+            console.note(f"{file.name}: {file.rows:,} rows predicted by {model}")
         contents[file.name] = HEADER + "".join(f"{i}\t{label}\n" for i, label in zip(ids, labels, strict=True))
     path.parent.mkdir(parents=True, exist_ok=True)
     buffer = io.BytesIO()
@@ -85,7 +85,9 @@ def write(path: Path, request: Request, out: Path, tasks: Mapping[str, Result]) 
         for name, content in contents.items():
             archive.writestr(zipfile.ZipInfo(name, _EPOCH), content, zipfile.ZIP_DEFLATED)
     store.write_bytes(path, buffer.getvalue())
-    return Submission(file=str(path), files=files)
+    if placeholders:
+        listed = ", ".join(placeholders)
+        console.warn(f"{path}: {len(placeholders)} of {len(FILES)} files hold one answer for all rows: {listed}")
 
 
 def _test_set(file: ServerFile, data: str | None) -> list[Example] | None:

@@ -48,9 +48,7 @@ def evaluate(request: Request, task: str, out: Path, submission_file: Path | Non
     if task == GLUE:
         suite = evaluate_suite(request, out)
         if submission_file is not None:
-            made = submission.write(submission_file, request, out, suite.tasks)
-            suite = suite.model_copy(update={"submission": made})
-            suite.write(out / RESULTS)
+            submission.write(submission_file, request, out, suite.tasks)
         return suite
     prepared = prepare_task(request, task)
     if not prepared.for_scoring:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from albert_cli import console
-from albert_cli.results import CONTROLS, Result, Search, Submission, Suite, percent, standard_error
+from albert_cli.results import CONTROLS, Result, Search, Suite, percent, standard_error
 from albert_cli.tasks.spec import SCORED, TASKS
 from albert_cli.training.task_recipe import PRETRAINED
 
@@ -54,9 +54,7 @@ def _suite_text(suite: Suite) -> str:
     left_out = ", ".join(TASKS[name].title for name in suite.left_out)
     notes = [*_notes(tasks), *([f"Left out, without data: {left_out}."] if left_out else [])]
     notes += [_predictions_text(suite.diagnostics)] if suite.diagnostics else []
-    parts = [_table(_HEADERS, rows), console.wrapped(notes)]
-    parts += [_submission_text(suite.submission)] if suite.submission else []
-    return "\n\n".join(filter(None, parts))
+    return "\n\n".join(filter(None, (_table(_HEADERS, rows), console.wrapped(notes))))
 
 
 def _rows(tasks: Sequence[Result]) -> list[list[str]]:
@@ -180,14 +178,3 @@ def _ensemble_text(result: Result) -> str:
     notes = [f"All of them gain {gain['all_over_median']} over the median of their members."]
     notes += ["The chosen were picked by their score on this very dev set, which flatters it."]
     return f"{console.table((result.title, result.metric, ''), rows)}\n\n{console.wrapped(notes)}"
-
-
-def _submission_text(submission: Submission) -> str:
-    empty = [name for name, file in submission.files.items() if not file.model]
-    rows = [
-        (name, f"{file.rows:,}", file.model or f"{file.placeholder} everywhere: {file.because}")
-        for name, file in submission.files.items()
-    ]
-    table, total = console.table((submission.file, "rows", "predicted by"), rows), len(rows)
-    note = f"{len(empty)} of {total} files hold one answer for all rows, and so will their scores: {', '.join(empty)}"
-    return f"{table}\n{console.wrapped([note])}" if empty else table
