@@ -96,7 +96,7 @@ class Record(BaseModel):
 
 
 class Result(Record):
-    """One task: a single run, the median of several seeds, an ensemble, or predictions without labels (`kind`)."""
+    """One task: a single run, the median of several seeds, or an ensemble (`kind`)."""
 
     kind: Words = ""
     task: Words = ""
@@ -133,8 +133,6 @@ class Result(Record):
     chosen: list[str] = []
     of_all: Numbers = {}
     gain: Numbers = {}
-    # of predictions
-    predicted: dict[str, int] = {}
     # how they came about
     checkpoint: Words = ""
     start: Words = ""  # the model of another task that it began with

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 from albert_cli import console, store
-from albert_cli.errors import BusyError, CheckpointError, ConfigError, DivergedError, MissingData
+from albert_cli.errors import BusyError, CheckpointError, ConfigError, DivergedError
 from albert_cli.evaluation.baselines import baselines
 from albert_cli.results import RESULTS, Result, standard_error
 from albert_cli.tasks.base import PREDICTIONS
@@ -23,8 +21,7 @@ from albert_cli.training.task_recipe import resolve
 from albert_cli.training.task_setup import Prepared, Request, prepare, prepared_by
 
 FOLDER = "controls"  # below an evaluation: those of its controls
-TEST_PREDICTIONS = "predictions.test.jsonl"
-SCORING = (RESULTS, PREDICTIONS, TEST_PREDICTIONS, *OFFICIAL)  # what scoring without training writes
+SCORING = (RESULTS, PREDICTIONS, *OFFICIAL)  # what scoring without training writes
 
 
 class NoneEnded(DivergedError):  # noqa: N818  (as its kind)
@@ -207,13 +204,8 @@ def summarise(runs: Sequence[Result]) -> Result:
 def _score(prepared: Prepared, out: Path) -> Result:
     started = time.monotonic()
     refuse_foreign(out, *SCORING)
+    _ = prepared.inputs.examples  # what is wrong with them is said before a folder is made
     with store.lock(out):
-        try:
-            _ = prepared.inputs.examples
-        except MissingData:
-            if prepared.task.train_split is not None:
-                raise
-            return _predict_unlabelled(prepared, out)
         provenance = {"task": prepared.task.name, **prepared.provenance}
         if (out / RESULTS).is_file():
             done = Result.read(out / RESULTS)
@@ -238,24 +230,3 @@ def _loaded(prepared: Prepared) -> Any:
 def outputs_of(prepared: Prepared, examples: Sequence[Any]) -> Any:
     """What the checkpoint's own head says of some examples."""
     return prepared.task.predict(_loaded(prepared).eval(), prepared.inputs.encode(examples), prepared.device)
-
-
-def _predict_unlabelled(prepared: Prepared, out: Path) -> Result:
-    """Answer the diagnostics where only their unlabelled file is there: predictions, and no score."""
-    task = prepared.task
-    examples = task.read("test", prepared.request.data)
-    lines = task.prediction_lines(examples, outputs_of(prepared, examples), scored=False)
-    store.write_text(out / TEST_PREDICTIONS, "".join(lines))
-    counts = Counter(json.loads(line)["prediction"] for line in lines)
-    result = Result(
-        kind="predictions",
-        task=task.name,
-        title=task.title,
-        examples={"test": len(examples)},
-        predicted={label: counts[label] for label in task.labels},
-        predictions=TEST_PREDICTIONS,
-        checkpoint=store.fingerprint(prepared.checkpoint.directory),
-        versions=run.versions(),
-    )
-    result.write(out / RESULTS)
-    return result

@@ -28,8 +28,6 @@ def text(record: Result | Search | Suite) -> str:
     match record.kind:
         case "run":
             return run_text(record, None)
-        case "predictions":
-            return _predictions_text(record)
         case "ensemble":
             return _ensemble_text(record)
     return "\n\n".join(filter(None, (_table(_HEADERS, _rows([record])), console.wrapped(_notes([record])))))
@@ -53,7 +51,7 @@ def _suite_text(suite: Suite) -> str:
     rows = [*_rows(tasks), [name, "", mean, *[""] * (len(_HEADERS) - 3)]]
     left_out = ", ".join(TASKS[name].title for name in suite.left_out)
     notes = [*_notes(tasks), *([f"Left out, without data: {left_out}."] if left_out else [])]
-    notes += [_predictions_text(suite.diagnostics)] if suite.diagnostics else []
+    notes += [run_text(suite.diagnostics, None)] if suite.diagnostics else []
     return "\n\n".join(filter(None, (_table(_HEADERS, rows), console.wrapped(notes))))
 
 
@@ -141,14 +139,6 @@ def protocol(r: Result) -> str:
         f"after {r.warmup_steps:,} steps of warm-up, at most {r.max_seq_length} tokens, dropout {r.dropout:g}, from "
         f"{begin}; scored {looks or 'once, after the last step'}"
     )
-
-
-def _predictions_text(result: Result) -> str:
-    if result.kind != "predictions":
-        return run_text(result, None)
-    total = sum(result.predicted.values())
-    shares = ", ".join(f"{label} {100 * count / total:.0f}%" for label, count in result.predicted.items())
-    return f"{result.title}: {total:,} predictions and no labels to score them by ({shares})"
 
 
 def _search_text(search: Search) -> str:
