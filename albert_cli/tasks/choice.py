@@ -5,7 +5,6 @@ Each option is a sequence `[CLS] passage [SEP] question and option [SEP]`.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from albert_cli.model import hub
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import MultipleChoice
 from albert_cli.tasks.base import Array
-from albert_cli.tasks.classification import LogitsTask, probabilities
+from albert_cli.tasks.classification import LogitsTask
 from albert_cli.tasks.features import PairFeatures, Stretches, TokenizedTexts
 from albert_cli.tasks.rows import Line
 from albert_cli.text.vocabulary import Vocabulary
@@ -112,32 +111,12 @@ class Choice(LogitsTask[ChoiceExample]):
         by_group = {f"{name}_accuracy": float(right[groups == name].mean()) for name in np.unique(groups) if name}
         return {"accuracy": float(right.mean()), **by_group, "loss": self.mean_loss(outputs, features)}
 
-    def baseline(self, train: Sequence[ChoiceExample], dev: Sequence[ChoiceExample]) -> float:
-        """The commonest place of the right option."""
-        commonest = np.bincount([e.label for e in train if e.label is not None]).argmax()
-        return float(np.mean([e.label == commonest for e in dev]))
-
     def chance_loss(self, train: Sequence[ChoiceExample]) -> float:
         """That of options drawn blindly: their places say nothing that a model of one logit an option could learn."""
         return float(np.log(len(self.labels)))
 
-    def constant_output(self, outputs: Array, features: PairFeatures) -> str | None:
-        is_one = np.ptp(outputs.argmax(axis=1)) == 0 < np.ptp(features.gold)
-        return "the choice in the same place for all questions" if is_one else None
-
-    def prediction_lines(self, examples: Sequence[ChoiceExample], outputs: Array, *, scored: bool) -> list[str]:
-        """Id, perhaps the texts, gold letter where known, prediction, and probabilities by letter."""
-        lines = []
-        for example, row in zip(examples, probabilities(outputs), strict=True):
-            entry: dict[str, Any] = {"id": example.id}
-            if scored:
-                entry |= {"text": example.passage, "question": example.question, "choices": list(example.options)}
-            if example.label is not None:
-                entry["label"] = ascii_uppercase[example.label]
-            entry["prediction"] = ascii_uppercase[int(row.argmax())]
-            entry["probabilities"] = {n: round(float(q), 5) for n, q in zip(ascii_uppercase, row, strict=False)}
-            lines.append(json.dumps(entry, ensure_ascii=False) + "\n")
-        return lines
+    def texts(self, example: ChoiceExample) -> dict[str, Any]:
+        return {"text": example.passage, "question": example.question, "choices": list(example.options)}
 
     def answer(
         self,
@@ -172,4 +151,5 @@ class Choice(LogitsTask[ChoiceExample]):
 
     @classmethod
     def of_checkpoint(cls, found: hub.Checkpoint) -> Self | None:
-        return cls(name="", title="predict", metrics=()) if found.architecture == _ARCHITECTURE else None
+        task = cls(name="", title="predict", metrics=(), labels=tuple(ascii_uppercase))
+        return task if found.architecture == _ARCHITECTURE else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +32,7 @@ from albert_cli.text.vocabulary import Vocabulary
 
 _INPUTS = ("a single text", "two texts, with a tab or as text and text_pair")
 _REMEDIES = ("a tab begins a second text; in .jsonl it may stand inside one", "give every line both, an empty one too")
-E = TypeVar("E")
+E = TypeVar("E", bound=Any)  # an example with `id` and `label`
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,14 @@ class LogitsTask(Task[E, PairFeatures, Array]):
         """Cross-entropy summed over N examples."""
         return F.cross_entropy(logits_NC, labels_N, reduction="sum")
 
+    @property
+    def is_regression(self) -> bool:
+        return not self.labels
+
+    @abstractmethod
+    def texts(self, example: E) -> dict[str, Any]:
+        """What a line of predictions says of the example itself."""
+
     def mean_loss(self, outputs: Array, features: PairFeatures) -> float:
         return float(self.summed_loss(torch.from_numpy(outputs), torch.from_numpy(features.gold))) / len(features)
 
@@ -70,6 +79,41 @@ class LogitsTask(Task[E, PairFeatures, Array]):
     def average(self, outputs: Sequence[Array]) -> Array:
         return np.asarray(np.log(np.mean([probabilities(logits) for logits in outputs], axis=0) + 1e-30))
 
+    def predictions_of(self, logits: Array) -> Array:
+        """Class indices [N] of logits [N, C], or values [N]."""
+        return logits[:, 0] if self.is_regression else logits.argmax(axis=1)
+
+    def baseline(self, train: Sequence[E], dev: Sequence[E]) -> float:
+        """The commonest class (of several the first in the task's order), or the mean of the values."""
+        labels, gold = (np.array([e.label for e in examples]) for examples in (train, dev))
+        guess = float(labels.mean()) if self.is_regression else int(np.bincount(labels).argmax())
+        return scores(self.metrics[:1], np.full(len(gold), guess), gold)[self.metrics[0]]
+
+    def constant_output(self, outputs: Array, features: PairFeatures) -> str | None:
+        """One class for all inputs, or values that differ by less than a thousandth of their size."""
+        predicted = self.predictions_of(outputs)
+        least = 1e-3 * np.abs(predicted).max() if self.is_regression else 0
+        if np.ptp(features.gold) == 0 or np.ptp(predicted) > least:
+            return None
+        return f"one {'value' if self.is_regression else 'class'} for all inputs"
+
+    def prediction_lines(self, examples: Sequence[E], outputs: Array, *, scored: bool) -> list[str]:
+        """Id, perhaps the text, gold label where known, prediction, and of classes the probabilities by label."""
+        lines = []
+        for example, logits, row in zip(examples, outputs, probabilities(outputs), strict=True):
+            entry: dict[str, Any] = {"id": example.id}
+            if scored:
+                entry |= self.texts(example)
+            if example.label is not None:
+                entry["label"] = example.label if self.is_regression else self.labels[int(example.label)]
+            if self.is_regression:
+                entry["prediction"] = round(float(logits[0]), 5)
+            else:
+                entry["prediction"] = self.labels[int(logits.argmax())]
+                entry["probabilities"] = {n: round(float(q), 5) for n, q in zip(self.labels, row, strict=False)}
+            lines.append(json.dumps(entry, ensure_ascii=False) + "\n")
+        return lines
+
     def is_made_for(self, found: hub.Checkpoint) -> bool:
         """Whether a checkpoint was fine-tuned for this task, or comes from elsewhere."""
         return found.finetuned_for is None or found.finetuned_for.task in (self.name, self.classifier_of)
@@ -80,10 +124,6 @@ class Classification(LogitsTask[Example]):
     """A class for each text or pair, by one linear layer on the pooled [CLS] vector; without `labels` a value."""
 
     value_range: tuple[float, float] = (-math.inf, math.inf)
-
-    @property
-    def is_regression(self) -> bool:
-        return not self.labels
 
     @property
     def output_names(self) -> tuple[str, ...]:
@@ -131,19 +171,9 @@ class Classification(LogitsTask[Example]):
             return F.mse_loss(logits_NC[:, 0], labels_N.float(), reduction="sum")
         return super().summed_loss(logits_NC, labels_N)
 
-    def predictions_of(self, logits: Array) -> Array:
-        """Class indices [N] of logits [N, C], or values [N]."""
-        return logits[:, 0] if self.is_regression else logits.argmax(axis=1)
-
     def evaluation(self, outputs: Array, features: PairFeatures, examples: Sequence[Example]) -> dict[str, float]:
         loss = self.mean_loss(outputs, features)
         return {**scores(self.metrics, self.predictions_of(outputs), features.gold), "loss": loss}
-
-    def baseline(self, train: Sequence[Example], dev: Sequence[Example]) -> float:
-        """The commonest class (of several the first in the task's order), or the mean of the values."""
-        labels, gold = (np.array([e.label for e in examples]) for examples in (train, dev))
-        guess = float(labels.mean()) if self.is_regression else int(np.bincount(labels).argmax())
-        return scores(self.metrics[:1], np.full(len(gold), guess), gold)[self.metrics[0]]
 
     def chance_loss(self, train: Sequence[Example]) -> float:
         """The entropy of the labels in nats, or the variance of the values."""
@@ -153,34 +183,12 @@ class Classification(LogitsTask[Example]):
         shares = np.unique(labels, return_counts=True)[1] / len(labels)
         return float(-(shares * np.log(shares)).sum())
 
-    def constant_output(self, outputs: Array, features: PairFeatures) -> str | None:
-        """One class for all inputs, or values that differ by less than a thousandth of their size."""
-        predicted = self.predictions_of(outputs)
-        least = 1e-3 * np.abs(predicted).max() if self.is_regression else 0
-        if np.ptp(features.gold) == 0 or np.ptp(predicted) > least:
-            return None
-        return f"one {'value' if self.is_regression else 'class'} for all inputs"
-
     def average(self, outputs: Sequence[Array]) -> Array:
         """The mean of the values, or logits whose softmax is the mean of the models' probabilities (§4.9)."""
         return np.asarray(np.mean(outputs, axis=0)) if self.is_regression else super().average(outputs)
 
-    def prediction_lines(self, examples: Sequence[Example], outputs: Array, *, scored: bool) -> list[str]:
-        """Id, perhaps the text, gold label where known, prediction, and of classes the probabilities by label."""
-        lines = []
-        for example, logits, row in zip(examples, outputs, probabilities(outputs), strict=True):
-            entry: dict[str, Any] = {"id": example.id}
-            if scored:
-                entry |= {"text": example.text_a} | ({} if example.text_b is None else {"text_pair": example.text_b})
-            if example.label is not None:
-                entry["label"] = example.label if self.is_regression else self.labels[int(example.label)]
-            if self.is_regression:
-                entry["prediction"] = round(float(logits[0]), 5)
-            else:
-                entry["prediction"] = self.labels[int(logits.argmax())]
-                entry["probabilities"] = {n: round(float(q), 5) for n, q in zip(self.labels, row, strict=True)}
-            lines.append(json.dumps(entry, ensure_ascii=False) + "\n")
-        return lines
+    def texts(self, example: Example) -> dict[str, Any]:
+        return {"text": example.text_a} | ({} if example.text_b is None else {"text_pair": example.text_b})
 
     def write_model(self, model: nn.Module, directory: Path, made_for: hub.FinetunedFor) -> None:
         hub.write(model, directory, "ForSequenceClassification", self.output_names, made_for)
