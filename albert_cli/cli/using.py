@@ -44,8 +44,8 @@ def predict(
     from albert_cli.evaluation import predict as verb_module
 
     result = verb_module.predict(checkpoint, input_file, out, device, on_bad_bytes)
-    if result is not None:
-        console.emit(result, f"{result['out']}: {result['lines']:,} lines, {result['lines_per_second']:,.0f} a second")
+    if out is not None:
+        console.emit(result, f"{out}: {result['lines']:,} lines, {result['lines_per_second']:,.0f} a second")
 
 
 @verb(app)
@@ -71,10 +71,10 @@ def encode(
     from albert_cli.evaluation import encode as verb_module
 
     result = verb_module.encode_file(checkpoint, input_file, out, pooling, device, on_bad_bytes)
-    if result is not None:
+    if out is not None:
         console.emit(
             result,
-            f"{result['out']}: {result['lines']:,} vectors of {result['dimensions']:,} numbers, "
+            f"{out}: {result['lines']:,} vectors of {result['dimensions']:,} numbers, "
             f"{result['lines_per_second']:,.0f} a second",
         )
 

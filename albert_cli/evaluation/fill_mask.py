@@ -3,87 +3,70 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from albert_cli.data.batches import PackedBatch
 from albert_cli.errors import InputError
+from albert_cli.evaluation.predict import open_checkpoint
 from albert_cli.model import hub
 from albert_cli.model.heads import MaskedLanguageModel
 from albert_cli.model.packing import pack
 from albert_cli.tasks.base import check_finite
 from albert_cli.text.clean import without_surrogates
 from albert_cli.text.vocabulary import Vocabulary
-from albert_cli.training.device import choose_device
 
 MASK = "[MASK]"
-
-
-class Guess(NamedTuple):
-    """What may stand in the place of a mask: as text, with its probability, and as the vocabulary's piece."""
-
-    text: str
-    probability: float
-    piece: str
-
-
-@dataclass
-class MaskFiller:
-    """A pretrained model with its vocabulary."""
-
-    model: MaskedLanguageModel
-    vocabulary: Vocabulary
-    device: torch.device
-
-    @classmethod
-    def load(cls, checkpoint: str, device: str = "cpu") -> MaskFiller:
-        """Read a checkpoint with a masked-language head; raises `CheckpointError` for one without."""
-        target, found = choose_device(device), hub.read(hub.find(checkpoint))
-        model = MaskedLanguageModel(found.config)
-        hub.load_into(model, found, ["masked"])
-        return cls(model.to(target).eval(), hub.vocabulary_of(found), target)
-
-    @torch.inference_mode()
-    def fill(self, text: str, top: int = 5) -> list[list[Guess]]:
-        """For each `[MASK]` in the text, the likeliest tokens and their probabilities, best first.
-
-        Raises `InputError` without a mask, or where the text is longer than the model's positions.
-        """
-        ids = self._encode(text)
-        masked = np.flatnonzero(ids == self.vocabulary.mask_id).astype(np.int32)
-        positions = np.arange(len(ids), dtype=np.int32)
-        none, offsets = np.zeros(0, np.int32), np.array([0, len(ids)], np.int32)
-        batch = PackedBatch(ids, np.zeros_like(ids), positions, offsets, masked, none, none)
-        probabilities = self.model(pack(batch, self.device, masked)).float().softmax(-1)
-        check_finite(probabilities.cpu().numpy())
-        best = probabilities.topk(min(top, probabilities.shape[-1]))
-        v = self.vocabulary
-        return [
-            [Guess(v.decode([i]) or v.pieces[i], p, v.pieces[i]) for i, p in zip(row, values, strict=True)]
-            for row, values in zip(best.indices.tolist(), best.values.tolist(), strict=True)
-        ]
-
-    def _encode(self, text: str) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
-        """`[CLS] text [SEP]`, int32 [T]."""
-        if MASK not in text:
-            raise InputError(f"no {MASK} in {text!r}", f"write {MASK} where a word is to be guessed")
-        ids = self.vocabulary.tokenizer(special=True).encode(without_surrogates(text)).ids
-        limit = self.model.config.max_position_embeddings
-        if len(ids) > limit:
-            raise InputError(f"{text[:40]!r}…: {len(ids)} tokens, the model has {limit} positions", "shorten the text")
-        return np.array(ids, np.int32)
+Int32 = NDArray[np.int32]
 
 
 def fill_masks(checkpoint: str, texts: Sequence[str], top: int, device: str) -> dict[str, Any]:
-    """The guesses for every mask of every text, as `--json` prints them."""
-    filler = MaskFiller.load(checkpoint, device)
-    filled = [
-        {"text": text, "masks": [[g._asdict() for g in mask] for mask in filler.fill(text, top)]} for text in texts
+    """For every text and each `[MASK]` in it the likeliest tokens, best first, as `--json` prints them.
+
+    A guess is text with its probability, and the vocabulary's piece. Raises `CheckpointError` without a masked-language
+    head, `InputError` for a text without a mask, or with more tokens than the model has positions.
+    """
+    found, target = open_checkpoint(checkpoint, device)
+    model, v = MaskedLanguageModel(found.config), hub.vocabulary_of(found)
+    hub.load_into(model, found, ["masked"])
+    model.to(target).eval()
+    encoded = [_encode(text, v, found.config.max_position_embeddings) for text in texts]
+    masks = [_guesses(model, ids, v, top, target) for ids in encoded]
+    return {"texts": [{"text": text, "masks": of} for text, of in zip(texts, masks, strict=True)]}
+
+
+def _encode(text: str, v: Vocabulary, limit: int) -> Int32:
+    """`[CLS] text [SEP]`, int32 [T]."""
+    if MASK not in text:
+        raise InputError(f"no {MASK} in {text!r}", f"write {MASK} where a word is to be guessed")
+    ids = v.tokenizer(special=True).encode(without_surrogates(text)).ids
+    if len(ids) > limit:
+        raise InputError(f"{text[:40]!r}…: {len(ids)} tokens, the model has {limit} positions", "shorten the text")
+    return np.array(ids, np.int32)
+
+
+@torch.inference_mode()
+def _guesses(
+    model: MaskedLanguageModel, ids: Int32, v: Vocabulary, top: int, device: torch.device
+) -> list[list[dict[str, Any]]]:
+    """The `top` guesses for every mask in some tokens."""
+    masked = np.flatnonzero(ids == v.mask_id).astype(np.int32)
+    positions = np.arange(len(ids), dtype=np.int32)
+    none, offsets = np.zeros(0, np.int32), np.array([0, len(ids)], np.int32)
+    batch = PackedBatch(ids, np.zeros_like(ids), positions, offsets, masked, none, none)
+    probabilities = model(pack(batch, device, masked)).float().softmax(-1)
+    check_finite(probabilities.cpu().numpy())
+    best = probabilities.topk(min(top, probabilities.shape[-1]))
+    return [
+        [
+            {"text": v.decode([i]) or v.pieces[i], "probability": p, "piece": v.pieces[i]}
+            for i, p in zip(row, values, strict=True)
+        ]
+        for row, values in zip(best.indices.tolist(), best.values.tolist(), strict=True)
     ]
-    return {"texts": filled}
 
 
 def text(result: Mapping[str, Any]) -> str:

@@ -98,14 +98,14 @@ class _Raw(io.RawIOBase):
     """A binary stream up to a number of bytes, tallied."""
 
     def __init__(self, stream: IO[bytes], left: int | None, tally: Tally) -> None:
-        self._stream, self._left, self._tally = stream, left, tally
+        self._read, self._left, self._tally = getattr(stream, "read1", stream.read), left, tally  # what has come
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
         view = memoryview(buffer)[: self._left]
-        data = self._stream.read(len(view))
+        data = self._read(len(view))
         view[: len(data)] = data
         self._tally.add(data)
         if self._left is not None:
@@ -130,7 +130,7 @@ def errors_named(path: Path | str) -> Iterator[None]:
 def unchanged(part: Part) -> Iterator[None]:
     """Raise `InputError` when the part's file is not the same after the block as before it."""
     path = part.source.path
-    if path is None:
+    if path is None or not path.is_file():  # a pipe has a name too
         yield
         return
     now = stamp(path)
@@ -157,7 +157,8 @@ def open_part(part: Part, tally: Tally) -> Iterator[io.BufferedReader]:
         return
     with unchanged(part), errors_named(source.name), Path(source.name).open("rb", buffering=0) as stream:
         start, end = bounds(part)
-        stream.seek(start)
+        if start:
+            stream.seek(start)
         raw = io.BufferedReader(_Raw(stream, None if end is None else end - start, tally), _BLOCK)
         yield _decompressed(raw, source.compression)
         _read_on(raw)
@@ -259,7 +260,7 @@ def refuse_long(at: Callable[[int], str], number: int, settings: ReadSettings, t
     if settings.on_long_line == "refuse":
         raise InputError(
             f"{at(number)}: longer than {settings.max_line / 2**20:g} MiB",
-            "--max-line allows longer ones, --on-long-line skip leaves them out",
+            "--max-line (vocab, data) allows longer ones, --on-long-line skip leaves them out",
         )
     tally.skipped += 1
 
@@ -274,7 +275,8 @@ def _check_start(part: Part, line: bytes) -> None:
     refuse_utf16(part.source.name, line)
     for magic, name in _COMPRESSED.items():
         if line.startswith(magic) and (b"\0" in line[:16] or len(magic) > 3):
-            hint = "decompress it before the pipe" if part.source.kind == "stdin" else "give it the name that says so"
+            is_pipe = part.source.kind == "stdin"
+            hint = "decompress it before the pipe" if is_pipe else "decompress it, or give it the name that says so"
             raise InputError(f"{part.source.name}: is a {name} file by its first bytes", hint)
 
 
@@ -286,7 +288,7 @@ def _decode(line: bytes, part: Part, number: int, offset: int, on_bad_bytes: OnB
             return line.decode("utf-8", errors="replace").replace("\0", "")
         raise InputError(
             f"{part.at(number)}: invalid UTF-8 at byte {offset + error.start} ({error.reason})",
-            "convert it, for example by iconv; --on-bad-bytes replace (vocab, data) puts U+FFFD in its place",
+            "convert it, for example by iconv; --on-bad-bytes replace (where a verb has it) puts U+FFFD in its place",
         ) from None
     return without_bad_characters(text, part.at, number, on_bad_bytes) if "\0" in text else text
 

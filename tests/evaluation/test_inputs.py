@@ -67,8 +67,15 @@ def test_an_error_names_the_line_after_those_before_it_were_answered(pipe: Calla
     pipe(b'{"a": 1}\n')
     assert next(found) == [{"a": 1}]
     pipe(b"\xff\n")
-    with pytest.raises(InputError, match=r"-:2: not valid UTF-8 at byte 0"):
+    with pytest.raises(InputError, match=r"-:2: invalid UTF-8 at byte 9"):
         next(found)
+
+
+def test_a_named_pipe_is_a_file_too(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with subprocess.Popen(["sh", "-c", f"printf 'one\\ntwo' > '{tmp_path}/pipe'"]) as writer:
+        assert [line for group in groups(str(tmp_path / "pipe")) for line in group] == ["1 one", "2 two"]
+        assert writer.wait() == 0
 
 
 def test_predicting_answers_a_service_line_by_line(tuned: Callable[[str], Path]) -> None:

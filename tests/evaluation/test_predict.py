@@ -13,7 +13,7 @@ import torch
 
 from albert_cli import store
 from albert_cli.errors import CheckpointError, InputError
-from albert_cli.evaluation.fill_mask import MaskFiller
+from albert_cli.evaluation.fill_mask import fill_masks
 from albert_cli.evaluation.predict import predict
 from albert_cli.model import hub
 from albert_cli.model.heads import PretrainingModel, SequenceClassifier
@@ -109,9 +109,9 @@ def test_json_needs_a_file_for_predictions(tuned: Tuned, tmp_path: Path) -> None
 
 
 def test_filling_masks_needs_the_masked_word_head(tuned: Tuned, encoder: Path) -> None:
-    assert MaskFiller.load(str(encoder)).fill("bade [MASK] figo")
+    assert fill_masks(str(encoder), ["bade [MASK] figo"], 5, "cpu")["texts"][0]["masks"]
     with pytest.raises(CheckpointError, match="has no masked-language head"):
-        MaskFiller.load(str(tuned("cola")))
+        fill_masks(str(tuned("cola")), ["bade [MASK] figo"], 5, "cpu")
 
 
 def test_a_state_without_its_heads_is_not_resumed(encoder: Path, tmp_path: Path) -> None:
