@@ -60,7 +60,8 @@ def evaluate(
         if submission or again or controls or recipes != RECIPES:
             hint = "it says what to compare"
             raise ConfigError(f"{task} takes no --submission, --again, --controls or --recipes", hint)
-        found = verify.verify(task, checkpoint, data, out, runs, overrides or [], device, nproc)
+        asked = Request(checkpoint or "", data, runs or 0, tuple(overrides or ()), device, nproc)  # else the recipe's
+        found = verify.verify(task, asked, out)
         console.emit(found, verify.text(found))
         verify.check(found)
         return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,54 +20,33 @@ from albert_cli.tasks.spec import as_published, average, published_metrics
 from albert_cli.training.task_setup import Request
 
 Points = Annotated[float, Ge(-100), Le(100)]
-
-
-@dataclass(frozen=True)
-class Expected:
-    """A score on dev as it was published, times 100; `tolerance` in points, 0 for the recipe's own.
-
-    Of SQuAD `score` is F1 and `exact_match` may stand beside it, of 2.0 both at the best threshold.
-    """
-
-    score: Points
-    exact_match: Points | None = None
-    tolerance: Annotated[float, Ge(0)] = 0.0
-
-    @property
-    def scores(self) -> tuple[float, ...]:
-        """The published numbers, one or two."""
-        return (self.score,) if self.exact_match is None else (self.score, self.exact_match)
+Tolerance = Annotated[float, Ge(0)]
 
 
 @dataclass(frozen=True)
 class VerifyRecipe:
     """What `albert eval verify/NAME` repeats: every task of `expected` from `checkpoint`, by its own recipe.
 
-    `source` says where the scores were published, `runs` how many seeds are fine-tuned (the median counts),
-    `overrides` are laid on every task's recipe. A task passes when none of its scores is more than
-    `tolerance` points below.
+    `expected` are scores on dev as they were published, times 100, by task and metric (of SQuAD 2.0 at the best
+    threshold), `source` says where, `runs` how many seeds are fine-tuned (the median counts), `overrides` are laid on
+    every task's recipe. A task passes when none of its scores is more than `tolerance` points below, or those that
+    `tolerance_of` has for it.
     """
 
     checkpoint: str
     source: str
-    expected: dict[str, Expected] = field(default_factory=dict)
-    tolerance: Annotated[float, Ge(0)] = 1.0
+    expected: dict[str, dict[str, Points]] = field(default_factory=dict)
+    tolerance: Tolerance = 1.0
+    tolerance_of: dict[str, Tolerance] = field(default_factory=dict)
     runs: config.Positive = 1
     overrides: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.expected:
-            raise ConfigError("a recipe to verify names no task", "[expected.sst2] with score = 92.9")
-        for task, expected in self.expected.items():
-            if expected.exact_match is not None and not task.startswith("squad"):
-                raise ConfigError(f"expected.{task}.exact_match: only SQuAD is published with it")
-
-    def tolerance_of(self, task: str) -> float:
-        """How many points below its published score a task may end."""
-        return self.expected[task].tolerance or self.tolerance
-
-
-_OWN_KEYS = tuple(field.name for field in dataclasses.fields(VerifyRecipe))
+            raise ConfigError("a recipe to verify names no task", "[expected] with sst2.accuracy = 92.9")
+        for task, scores in self.expected.items():
+            if not scores or set(scores) - set(published_metrics(task)):
+                raise ConfigError(f"expected.{task}: scores are published as {' and '.join(published_metrics(task))}")
 
 
 def is_recipe(name: str) -> bool:
@@ -75,37 +54,25 @@ def is_recipe(name: str) -> bool:
     return (name.endswith(".toml") or name in config.shipped_recipes()) and "expected" in config.read_recipe(name)
 
 
-def verify(
-    name: str,
-    checkpoint: str | None,
-    data: str | None,
-    out: Path,
-    runs: int | None,
-    overrides: Sequence[str],
-    device: str,
-    nproc: int = 1,
-) -> dict[str, Any]:
+def verify(name: str, request: Request, out: Path) -> dict[str, Any]:
     """Evaluate every task of the recipe below `out`; return `results.json`, a verdict for each.
 
-    `checkpoint` and `runs` stand in for the recipe's own. Of `overrides` those of its own keys (`tolerance=2`) change
-    it, the others (`train.batch_size=16`) the tasks' recipes. `data` is a folder with the
-    folders of GLUE, `squad/` and `race/` (or RACE's own layout), or None for the Hub. Tasks without their data are
-    skipped with the reason. Raises `Skipped` when the recipe's own checkpoint or all data are out of reach.
+    What the request has of `checkpoint` and `runs` stands in for the recipe's own; its `overrides` change the tasks'
+    recipes. `data` is a folder with the folders of GLUE, `squad/` and `race/` (or RACE's own layout), or None for the
+    Hub. Tasks without their data are skipped with the reason. Raises `Skipped` when the recipe's own checkpoint or all
+    data are out of reach.
     """
-    own = [text for text in overrides if text.partition("=")[0].partition(".")[0] in _OWN_KEYS]
-    recipe = config.load(VerifyRecipe, name, own)
-    recipe = dataclasses.replace(
-        recipe, checkpoint=checkpoint or recipe.checkpoint, runs=recipe.runs if runs is None else runs
-    )
+    recipe = config.load(VerifyRecipe, name)
     refuse_foreign(out, RESULTS, *recipe.expected)
+    checkpoint, runs = request.checkpoint or recipe.checkpoint, request.runs or recipe.runs
     try:
-        hub.find(recipe.checkpoint)
+        hub.find(checkpoint)
     except CheckpointError as error:
-        if checkpoint is not None:
+        if request.checkpoint:
             raise
         raise Skipped(f"{name} is skipped: {error.message}", error.hint) from None
-    given = (*recipe.overrides, *(text for text in overrides if text not in own))
-    request = Request(recipe.checkpoint, data, recipe.runs, given, device, nproc)
+    overrides = (*recipe.overrides, *request.overrides)
+    request = dataclasses.replace(request, checkpoint=checkpoint, runs=runs, overrides=overrides)
     tasks = {task: _verdict(recipe, task, request, out) for task in recipe.expected}
     if all(found["verdict"] == "skipped" for found in tasks.values()):
         raise Skipped(f"{name} is skipped: {next(iter(tasks.values()))['reason']}", "--data DIR, or a network")
@@ -114,7 +81,7 @@ def verify(
     result = {
         "kind": "verify",
         "recipe": name,
-        "checkpoint": recipe.checkpoint,
+        "checkpoint": checkpoint,
         "source": recipe.source,
         "tasks": tasks,
         # Avg of what was published and of what was reached here, over the tasks that were evaluated
@@ -126,8 +93,7 @@ def verify(
 
 
 def _verdict(recipe: VerifyRecipe, task: str, request: Request, out: Path) -> dict[str, Any]:
-    tolerance = recipe.tolerance_of(task)
-    expected = dict(zip(published_metrics(task), recipe.expected[task].scores, strict=False))  # F1 alone is allowed
+    expected, tolerance = recipe.expected[task], recipe.tolerance_of.get(task, recipe.tolerance)
     published = {"published": expected, "tolerance": tolerance}
     try:
         found = evaluate(dataclasses.replace(request, data=data_of(task, request.data)), task, out / task)
@@ -140,7 +106,7 @@ def _verdict(recipe: VerifyRecipe, task: str, request: Request, out: Path) -> di
     assert isinstance(found, Result), "of one task"
     scores = {name: 100 * score for name, score in as_published(task, found).items() if name in expected}
     reached = all(scores[name] >= score - tolerance for name, score in expected.items())
-    return {**published, "scores": scores, "runs": recipe.runs, "verdict": "reached" if reached else "not reached"}
+    return {**published, "scores": scores, "runs": request.runs, "verdict": "reached" if reached else "not reached"}
 
 
 def data_of(task: str, data: str | None) -> str | None:
