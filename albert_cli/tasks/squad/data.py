@@ -226,21 +226,21 @@ def _questions(path: Path, version: Version | None) -> Iterator[Question]:
 
 
 def _repaired(questions: list[Question], origin: str, *, is_train: bool) -> list[Question]:
-    """Every answer at a place where its text stands: the nearest one; says how many were not where they should be.
+    """Every answer at its place, or else at the first one of its text; says how many were not where they should be.
 
     A question to train on whose answers the context does not hold is left out; to be scored it needs only their texts.
     """
     moved = lost = 0
     kept: list[Question] = []
     for question in questions:
-        answers = tuple(Answer(a.text, _nearest(question.context, a)) for a in question.answers)
+        answers = tuple(Answer(a.text, _place(question.context, a)) for a in question.answers)
         found = tuple(answer for answer in answers if answer.start != NOT_FOUND)
         moved += sum(a.start not in (b.start, NOT_FOUND) for a, b in zip(answers, question.answers, strict=True))
         lost += len(answers) - len(found)
         if found or not answers or not is_train:
             kept.append(replace(question, answers=found if is_train else answers))
     if moved:
-        console.note(f"{origin}: {moved:,} answers are not at their answer_start; the nearest place is taken")
+        console.note(f"{origin}: {moved:,} answers are not at their answer_start; the first place is taken")
     if lost:
         console.warn(f"{origin}: {lost:,} answers are not in their contexts" + (", left out" if is_train else ""))
     if not kept:
@@ -248,14 +248,7 @@ def _repaired(questions: list[Question], origin: str, *, is_train: bool) -> list
     return kept
 
 
-def _nearest(context: str, answer: Answer) -> int:
-    """Where the answer's text stands nearest to the place given for it; `NOT_FOUND` where it stands nowhere."""
+def _place(context: str, answer: Answer) -> int:
+    """Where the answer's text stands: at the place given for it, else the first one; `NOT_FOUND` where nowhere."""
     text, start = answer
-    if start >= 0 and context.startswith(text, start):
-        return start
-    start = min(max(start, 0), len(context))
-    before = context.rfind(text, 0, start + len(text) - 1)
-    after = context.find(text, start)
-    if NOT_FOUND in (before, after):
-        return max(before, after)
-    return before if start - before <= after - start else after
+    return start if start >= 0 and context.startswith(text, start) else context.find(text)
