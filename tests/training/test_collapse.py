@@ -79,7 +79,7 @@ def test_answers_that_are_all_one(
     questions = [Question(str(i), "ba?", "bade figo", (Answer("bade", 0),) if i else ()) for i in (0, 1)]
     dev = encode_spans(questions, Vocabulary.load(tiny_vocabulary), 80, SpanSettings())
     start = np.array(places)
-    said = Spans(np.arange(2), start, start + 4, np.ones(2), np.zeros((2, 2)), np.array(null))
+    said = Spans(np.arange(2), start, start + 4, np.ones(2), np.array(null))
     lines, results = journal(tmp_path / "metrics.jsonl", [0.1]), Result(score=0.5, majority=0.5)
     assert reason(find_task(task), said, dev, questions, lines, results) == expected
 

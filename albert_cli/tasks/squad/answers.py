@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,21 +22,19 @@ NOTHING_THERE = 1e9  # null odds where there is no span at all: beyond any thres
 PREDICTIONS, NBEST, NULL_ODDS = "predictions.json", "nbest_predictions.json", "null_odds.json"
 AT_THRESHOLD = "predictions_at_threshold.json"
 OFFICIAL = (PREDICTIONS, NBEST, NULL_ODDS, AT_THRESHOLD)
-# What a span's score is the sum of, as the files have it: BERT's reference for the linear head, ALBERT's for the beam.
-LOGITS, LOG_PROBABILITIES = ("start_logit", "end_logit"), ("start_log_prob", "end_log_prob")
 
 
 @dataclass(frozen=True)
 class WindowSpans:
     """A head's output for windows [B]: K spans of each by their first and last token, counted from [CLS].
 
-    terms [B, K, 2] are what a start and an end score; their sum may be compared between the windows of a question,
-    and is -inf where there is no span. null [B] grows with the odds that the window holds no answer.
+    score [B, K] may be compared between the windows of a question, and is -inf where there is no span. null [B] grows
+    with the odds that the window holds no answer.
     """
 
     first: Int64
     last: Int64
-    terms: Float64
+    score: Float64
     null: Float64
 
 
@@ -45,17 +43,15 @@ class Spans:
     """M scored spans of Q questions, those of a question together and the best first.
 
     question int64 [M]; start and end int64 [M], characters of the context as written; probability [M] among the
-    question's own spans; terms [M, 2], what start and end score, are called `names` (nothing where they are not
-    known); null [Q] grows with the odds that there is no answer. Offsets [Q + 1] are where each question's spans begin.
+    question's own spans; null [Q] grows with the odds that there is no answer. Offsets [Q + 1] are where each
+    question's spans begin.
     """
 
     question: Int64
     start: Int64
     end: Int64
     probability: Float64
-    terms: Float64
     null: Float64
-    names: tuple[str, ...] = LOGITS
 
     @property
     def offsets(self) -> Int64:
@@ -76,27 +72,26 @@ def collect(features: SpanFeatures, parts: Iterable[tuple[Int64, WindowSpans]], 
         of = features.question[index]
         np.minimum.at(null, of, there.null)
         shift = features.start[index] - features.context_start(index)
-        window, kept = np.nonzero(np.isfinite(there.terms.sum(axis=2)))
+        window, kept = np.nonzero(np.isfinite(there.score))
         base = features.contexts.offsets[:-1][features.context[of]] + shift
         start = features.contexts.starts[there.first[window, kept] + base[window]].astype(np.int64)
         end = features.contexts.ends[there.last[window, kept] + base[window]].astype(np.int64)
-        columns.append((of[window], start, end, there.terms[window, kept]))
-    question, start, end, terms = (np.concatenate(parts) for parts in zip(*columns, strict=True))
-    spans, best = _ranked(question, start, end, terms, null)
+        columns.append((of[window], start, end, there.score[window, kept]))
+    question, start, end, scores = (np.concatenate(parts) for parts in zip(*columns, strict=True))
+    spans, best = _ranked(question, start, end, scores, null)
     if relative_null:
         null = np.where(np.isfinite(best), null - best, NOTHING_THERE)
-    return Spans(*spans, null, LOGITS if relative_null else LOG_PROBABILITIES)
+    return Spans(*spans, null)
 
 
 def _ranked(
-    question: Int64, start: Int64, end: Int64, terms: Float64, null: Float64
-) -> tuple[tuple[Int64, Int64, Int64, Float64, Float64], Float64]:
+    question: Int64, start: Int64, end: Int64, scores: Float64, null: Float64
+) -> tuple[tuple[Int64, Int64, Int64, Float64], Float64]:
     """Spans sorted by question and score, each once, with probabilities; and each question's best score [Q].
 
     Several tokens may stand for the same characters (½ is 1, ⁄ and 2), or for none at all (a space): of equal spans
     the best is taken, and none without a character.
     """
-    scores = terms.sum(axis=1)
     order = np.lexsort((-scores, end, start, question))
     columns = np.stack([question, start, end])[:, order]
     is_new = np.concatenate([np.ones(1, dtype=bool), (np.diff(columns) != 0).any(axis=0)])[: len(order)]
@@ -107,7 +102,7 @@ def _ranked(
     np.maximum.at(best, question, scores)
     weights = np.exp(scores - best[question])
     total = np.bincount(question, weights, minlength=len(null))
-    return (question, start, end, weights / total[question], terms[order]), best
+    return (question, start, end, weights / total[question]), best
 
 
 def average(outputs: Sequence[Spans]) -> Spans:
@@ -115,20 +110,16 @@ def average(outputs: Sequence[Spans]) -> Spans:
 
     A span that a checkpoint does not have counts there as 0, which is close to the truth: each keeps the likeliest 25
     to 40 of every window. A mean over those that have it would prefer what one is sure of to what all find likely.
-    Spans are compared as places in the text, so that vocabularies may differ. The terms are means over the checkpoints
-    that have the span, as the reference's; none are known where heads differ.
+    Spans are compared as places in the text, so that vocabularies may differ.
     """
     joined = [np.concatenate([getattr(o, name) for o in outputs]) for name in ("question", "start", "end")]
     weights = np.concatenate([o.probability for o in outputs]) / len(outputs)
     keys, same = np.unique(np.stack(joined, axis=1), axis=0, return_inverse=True)
     mean = np.bincount(same.ravel(), weights, minlength=len(keys)).astype(np.float64)
-    of_both = np.concatenate([o.terms for o in outputs]).T
-    terms = np.stack([np.bincount(same.ravel(), term) / np.bincount(same.ravel()) for term in of_both], axis=1)
     null = np.mean([o.null for o in outputs], axis=0)
     order = np.lexsort((keys[:, 2], keys[:, 1], -mean, keys[:, 0]))
     question, start, end = keys[order].T
-    names = outputs[0].names if all(o.names == outputs[0].names for o in outputs) else ()
-    return Spans(question, start, end, mean[order], terms[order], null, names)
+    return Spans(question, start, end, mean[order], null)
 
 
 # ---------------------------------------------------------------- answers
@@ -136,16 +127,12 @@ def average(outputs: Sequence[Spans]) -> Spans:
 
 @dataclass(frozen=True)
 class Found:
-    """An answer: its text as the context has it, the place of its first character and of the one after its last.
-
-    `terms` by name are what its start and its end score.
-    """
+    """An answer: its text as the context has it, the place of its first character and of the one after its last."""
 
     text: str
     start: int
     end: int
     probability: float
-    terms: Mapping[str, float]
 
 
 def best_answers(questions: Sequence[Question], spans: Spans, n_best: int = 1) -> Iterator[list[Found]]:
@@ -157,12 +144,11 @@ def best_answers(questions: Sequence[Question], spans: Spans, n_best: int = 1) -
             start, end = int(spans.start[i]), int(spans.end[i])
             text = question.context[start:end]
             if text.strip() and text not in found:
-                terms = dict(zip(spans.names, spans.terms[i].tolist(), strict=bool(spans.names)))
-                found[text] = Found(text, start, end, float(spans.probability[i]), terms)
+                found[text] = Found(text, start, end, float(spans.probability[i]))
                 if len(found) == n_best:
                     break
         # A context without a single token has none.
-        yield list(found.values()) or [Found("", 0, 0, 0.0, dict.fromkeys(spans.names, 0.0))]
+        yield list(found.values()) or [Found("", 0, 0, 0.0)]
 
 
 def is_unanswered(version: Version, null: float, threshold: float) -> bool:
@@ -178,7 +164,7 @@ def write_official(
     `predictions.json` always answers, as ALBERT's reference does: with the null odds the published evaluation finds the
     best threshold by itself, which needs the answers on either side of it. In 2.0 `predictions_at_threshold.json`
     leaves questions beyond the threshold unanswered (""). `nbest_predictions.json` has probabilities that add up to 1
-    over the n best, and what start and end score.
+    over the n best.
     """
     predictions: dict[str, str] = {}
     n_bests: dict[str, list[dict[str, Any]]] = {}
@@ -186,11 +172,7 @@ def write_official(
     for question, found in zip(questions, best_answers(questions, spans, n_best), strict=True):
         predictions[question.id] = found[0].text
         total = sum(f.probability for f in found) or 1.0
-        n_bests[question.id] = [
-            {"text": f.text, "probability": round(f.probability / total, 6)}
-            | {name: round(term, 6) for name, term in f.terms.items()}
-            for f in found
-        ]
+        n_bests[question.id] = [{"text": f.text, "probability": round(f.probability / total, 6)} for f in found]
     _write(directory / PREDICTIONS, predictions)
     _write(directory / NBEST, n_bests)
     if version == "2.0":

@@ -177,7 +177,8 @@ def window_spans(model: nn.Module, features: SpanFeatures, device: torch.device)
         firsts, lasts, *scored = on_host
         for values in scored:
             check_finite(values[values != -np.inf])  # which only says that there is no span
-        yield index, WindowSpans(firsts, lasts, *(a.astype(np.float64) for a in scored))  # Apple's GPUs have no float64
+        both, nulls = (values.astype(np.float64) for values in scored)  # Apple's GPUs have no float64
+        yield index, WindowSpans(firsts, lasts, both.sum(axis=2), nulls)
 
 
 def _decode_linear(

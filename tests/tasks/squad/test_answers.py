@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,15 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from albert_cli.tasks.squad.answers import (
-    LOG_PROBABILITIES,
-    LOGITS,
-    Spans,
-    answer_lines,
-    average,
-    best_answers,
-    write_official,
-)
+from albert_cli.tasks.squad.answers import Spans, answer_lines, average, best_answers, write_official
 from albert_cli.tasks.squad.data import Answer, Question
 from albert_cli.tasks.squad.metrics import evaluate, score
 
@@ -30,8 +21,7 @@ QUESTIONS = [Question("a", "Who met Bo?", CONTEXT, (Answer("Ada", 0),), "t"), Qu
 
 def spans(*rows: tuple[int, int, int, float], null: tuple[float, float] = (-1.0, 2.0)) -> Spans:
     question, start, end, probability = (np.array(column) for column in zip(*rows, strict=True))
-    terms = np.log(probability)[:, None] * [0.25, 0.75]
-    return Spans(question, start, end, probability.astype(np.float64), terms, np.array(null))
+    return Spans(question, start, end, probability.astype(np.float64), np.array(null))
 
 
 ONE = spans((0, 0, 3, 0.5), (0, 8, 10, 0.3), (0, 17, 19, 0.2), (1, 17, 19, 0.9), (1, 8, 10, 0.1))
@@ -57,34 +47,19 @@ def test_an_ensemble_by_hand() -> None:
     ]  # fmt: skip
     assert found.probability.tolist() == pytest.approx([0.55, 0.25, 0.1, 0.1, 0.5, 0.45, 0.05])
     assert found.null.tolist() == [1.0, 1.0]
-    both, one = np.log([0.3, 0.8]).mean(), np.log(0.5)  # of the span that both have, and of one that only one has
-    assert found.terms[:2].tolist() == [pytest.approx([both / 4, both * 3 / 4]), pytest.approx([one / 4, one * 3 / 4])]
     alone = average([ONE])
     assert (alone.start.tolist(), alone.null.tolist()) == (ONE.start.tolist(), ONE.null.tolist())
 
 
-def test_an_ensemble_of_both_heads_has_probabilities_alone(tmp_path: Path) -> None:
-    other = replace(ONE, names=LOG_PROBABILITIES)
-    assert average([other, other]).names == LOG_PROBABILITIES and average([ONE, other]).names == ()
-    write_official(tmp_path, QUESTIONS, average([ONE, other]), "1.1", threshold=0.0, n_best=1)
-    n_best = json.loads((tmp_path / "nbest_predictions.json").read_text(encoding="utf-8"))
-    assert n_best["a"] == [{"text": "Ada", "probability": 1.0}]
-
-
-@pytest.mark.parametrize("names", [LOGITS, LOG_PROBABILITIES])
-def test_the_official_files(tmp_path: Path, names: tuple[str, str]) -> None:
-    def scored(text: str, probability: float, before: float) -> dict[str, object]:
-        terms = [round(float(np.log(before)) * share, 6) for share in (0.25, 0.75)]
-        return {"text": text, "probability": probability, **dict(zip(names, terms, strict=True))}
-
-    write_official(tmp_path, QUESTIONS, replace(ONE, names=names), "2.0", threshold=1.5, n_best=2)
+def test_the_official_files(tmp_path: Path) -> None:
+    write_official(tmp_path, QUESTIONS, ONE, "2.0", threshold=1.5, n_best=2)
     read = {p.name: json.loads(p.read_text(encoding="utf-8")) for p in tmp_path.iterdir()}
     assert read == {
         "predictions.json": {"a": "Ada", "b": "Bo"},
         "predictions_at_threshold.json": {"a": "Ada", "b": ""},
         "nbest_predictions.json": {
-            "a": [scored("Ada", 0.625, before=0.5), scored("Bo", 0.375, before=0.3)],  # of the two alone
-            "b": [scored("Bo", 1.0, before=0.9)],
+            "a": [{"text": "Ada", "probability": 0.625}, {"text": "Bo", "probability": 0.375}],  # of the two alone
+            "b": [{"text": "Bo", "probability": 1.0}],
         },
         "null_odds.json": {"a": -1.0, "b": 2.0},
     }
@@ -124,8 +99,7 @@ def test_the_published_evaluation_finds_our_scores_in_our_files(data: st.DataObj
     golds = {str(n): list(data.draw(answers)) for n in range(count)}
     asked = [Question(n, "?", CONTEXT, tuple(Answer(a, 0) for a in texts)) for n, texts in golds.items()]
     of, begin, end = np.array(places, dtype=np.int64).reshape(-1, 3).T
-    terms = np.zeros((len(of), 2))
-    found = Spans(of, begin, end, np.full(len(of), 0.5), terms, np.array(null))
+    found = Spans(of, begin, end, np.full(len(of), 0.5), np.array(null))
     threshold = data.draw(st.sampled_from((-1.0, 0.0, 1.0, 2.0)))
     with tempfile.TemporaryDirectory() as folder:
         write_official(Path(folder), asked, found, "2.0", threshold, n_best=3)
