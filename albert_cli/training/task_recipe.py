@@ -144,6 +144,13 @@ class FinetuneRecipe:
         if self.task in SQUAD:
             self.span.check(self.data.max_seq_length)
 
+    def within(self, positions: int) -> FinetuneRecipe:
+        """The recipe for a model of so many positions: the paper's 512 is a ceiling, and a question takes half of them."""
+        if self.data.max_seq_length <= positions:
+            return self
+        span = replace(self.span, max_query_length=min(self.span.max_query_length, positions // 2))
+        return replace(self, data=replace(self.data, max_seq_length=positions), span=span)
+
 
 def resolve(task: str, overrides: Sequence[str], recipes: str = PAPER) -> FinetuneRecipe:
     """The recipe of a task, of a shipped recipe's full name, or of a file, with overrides.

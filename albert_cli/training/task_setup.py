@@ -350,10 +350,7 @@ def prepared_by(
 ) -> Prepared:
     """A task by its recipe; inputs are never longer than the model has positions."""
     task, checkpoint = task.by_recipe(recipe), recipe.model.shaped(checkpoint)
-    limit = checkpoint.config.max_position_embeddings
-    if recipe.data.max_seq_length > limit:
-        # The paper's 512 is a ceiling, not a wish: a small model simply sees less of a long input.
-        recipe = dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, max_seq_length=limit))
+    recipe = recipe.within(checkpoint.config.max_position_embeddings)
     splits = task.dev_splits if for_scoring else (task.train_split, *task.dev_splits)
     part = 0 if for_scoring else recipe.data.train_examples
     inputs = Inputs(
