@@ -145,7 +145,7 @@ class FinetuneRecipe:
             self.span.check(self.data.max_seq_length)
 
     def within(self, positions: int) -> FinetuneRecipe:
-        """The recipe for a model of so many positions: the paper's 512 is a ceiling, and a question takes half of them."""
+        """The recipe for a model of so many positions: 512 is a ceiling, and a question takes half at most."""
         if self.data.max_seq_length <= positions:
             return self
         span = replace(self.span, max_query_length=min(self.span.max_query_length, positions // 2))
