@@ -16,7 +16,6 @@ from albert_cli.model import hub
 from albert_cli.model.heads import MaskedLanguageModel
 from albert_cli.model.packing import pack
 from albert_cli.tasks.base import check_finite
-from albert_cli.text.clean import without_surrogates
 from albert_cli.text.vocabulary import Vocabulary
 
 MASK = "[MASK]"
@@ -40,9 +39,14 @@ def fill_masks(checkpoint: str, texts: Sequence[str], top: int, device: str) -> 
 
 def _encode(text: str, v: Vocabulary, limit: int) -> Int32:
     """`[CLS] text [SEP]`, int32 [T]."""
-    if MASK not in text:
+    first, *others = text.split(MASK)
+    if not others:
         raise InputError(f"no {MASK} in {text!r}", f"write {MASK} where a word is to be guessed")
-    ids = v.tokenizer(special=True).encode(without_surrogates(text)).ids
+    ids = [v.cls_id, *v.encode(first)]
+    for part in others:
+        # Only after a space does a word begin: what follows a mask closely, such as a full stop, goes on in it.
+        ids += [v.mask_id, *(v.encode(part) if part[:1].isspace() else v.encode_continued(part))]
+    ids.append(v.sep_id)
     if len(ids) > limit:
         raise InputError(f"{text[:40]!r}…: {len(ids)} tokens, the model has {limit} positions", "shorten the text")
     return np.array(ids, np.int32)

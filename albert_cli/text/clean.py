@@ -80,19 +80,14 @@ def clean(text: str, cleaning: Cleaning) -> str:
     return " ".join(text.split()) if "  " in f" {text} " else text
 
 
-def without_surrogates(text: str) -> str:
-    """Text with U+FFFD in the place of each lone surrogate."""
+def normalize_characters(text: str, cleaning: Cleaning) -> str:
+    """What `clean` does beside collapsing white space: normal form, accents, case."""
     try:
         text.encode()
     except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return text
-
-
-def normalize_characters(text: str, cleaning: Cleaning) -> str:
-    """What `clean` does beside collapsing white space: normal form, accents, case."""
+        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     before, after = cleaning.steps
-    text = normalize(before, without_surrogates(text))
+    text = normalize(before, text)
     if cleaning.strip_accents:
         text = _possible_marks().sub(_unless_mark, text)
     if cleaning.lowercase:

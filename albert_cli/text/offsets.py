@@ -1,21 +1,34 @@
 """Where each token of a text lies in the text as it was written, through cleaning and SentencePiece.
 
-`tokenizers` repeats both (see `tokenizer_json`) and keeps the place of every character while it does.
+Cleaning works on letters one at a time (with the marks that follow them), so the place of every cleaned character
+is known as it is made; nothing has to be aligned afterwards.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 from unicodedata import combining
 
 import numpy as np
 from numpy.typing import NDArray
 
-from albert_cli.text.clean import without_surrogates
+from albert_cli.text.clean import Cleaning, clean, normalize_characters
 from albert_cli.text.vocabulary import Vocabulary
 
 Int32 = NDArray[np.int32]
+# Several words at once as long as they are ASCII with single spaces between, else one.
+_WORDS = re.compile(r"[!-~]+(?: [!-~]+)*(?!\S)|\S+")
+
+
+class PlacedText(NamedTuple):
+    """A cleaned text, and for each of its characters the `starts` and `ends` of what it came from."""
+
+    text: str
+    starts: list[int]
+    ends: list[int]
 
 
 class PlacedTokens(NamedTuple):
@@ -29,26 +42,81 @@ class PlacedTokens(NamedTuple):
     ends: Int32
 
 
-def encode_with_places(texts: Sequence[str], vocabulary: Vocabulary) -> list[PlacedTokens]:
-    """The tokens of each text, as `Vocabulary.encode_batch` gives them, with their places in it."""
-    size = np.array([len(piece) for piece in vocabulary.pieces])
-    tokenizer, placed = vocabulary.tokenizer(special=False), []
-    for text, ids in zip(map(without_surrogates, texts), vocabulary.encode_batch(texts), strict=True):
-        found = tokenizer.encode(text, add_special_tokens=False)
-        starts = [end - len(text[begin:end].lstrip()) for begin, end in found.offsets]
-        ends = [_behind_marks(text, end) for _, end in found.offsets]
-        if found.tokens[:1] == ["▁"]:  # `tokenizers` gives the word mark that it puts first the next character's place
-            ends[0] = starts[0]
-        # Where the two cut a text differently, which is rare, a place lies between those of the cuts beside it.
-        cuts, own = (np.cumsum([0, *size[i]]) for i in (found.ids, ids))
-        first = np.maximum.accumulate(np.interp(own[:-1], cuts, [*starts, len(text)]))
-        last = np.maximum.accumulate(np.maximum(np.interp(own[1:], cuts, [0, *ends]), first))
-        placed.append(PlacedTokens(*(np.array(values, np.int32) for values in (ids, first, last))))
+def clean_with_places(text: str, cleaning: Cleaning) -> PlacedText:
+    """`clean`, and where each character of the result came from."""
+    characters: list[str] = []
+    starts: list[int] = []
+    ends: list[int] = []
+    for word in _WORDS.finditer(text):
+        begin = word.start()
+        if characters:
+            characters.append(" ")
+            starts.append(ends[-1])
+            ends.append(begin)
+        for made, firsts, lasts in _placed_word(word[0], begin, cleaning):
+            characters.extend(made)
+            starts.extend(firsts)
+            ends.extend(lasts)
+    return _collapsed(characters, starts, ends)
+
+
+def _placed_word(word: str, begin: int, cleaning: Cleaning) -> list[tuple[str, Sequence[int], Sequence[int]]]:
+    """(characters made, where each begins, where each ends) for each letter of a word and the marks on it.
+
+    Several words are fine where they are ASCII: each character then stays in its place.
+    """
+    if word.isascii():
+        places = range(begin, begin + len(word) + 1)
+        return [(word.lower() if cleaning.lowercase else word, places[:-1], places[1:])]
+    cuts = [i for i, letter in enumerate(word) if i == 0 or not combining(letter)] + [len(word)]
+    letters = [(word[a:b], a, b) for a, b in pairwise(cuts)]
+    made = [normalize_characters(letter, cleaning) for letter, _, _ in letters]
+    whole = normalize_characters(word, cleaning)
+    if len(whole) != sum(map(len, made)):  # letters that compose with one another, as the parts of Hangul do
+        return [(whole, [begin] * len(whole), [begin + len(word)] * len(whole))]
+    placed: list[tuple[str, Sequence[int], Sequence[int]]] = []
+    taken = 0
+    for part, (_, a, b) in zip(made, letters, strict=True):
+        size = len(part)
+        # From the whole word, because a letter's form may depend on its place: the Greek final sigma.
+        placed.append((whole[taken : taken + size], [begin + a] * size, [begin + b] * size))
+        taken += size
     return placed
 
 
-def _behind_marks(text: str, end: int) -> int:
-    """Where a letter that ends there ends with the accents that cleaning has dropped."""
-    while end < len(text) and combining(text[end]):
-        end += 1
-    return end
+def _collapsed(characters: list[str], starts: list[int], ends: list[int]) -> PlacedText:
+    """Single spaces, none at the ends: words may have vanished, and compatibility forms bring spaces."""
+    text = "".join(characters)
+    if "  " not in f" {text} " and all(c == " " or not c.isspace() for c in set(text)):
+        return PlacedText(text, starts, ends)
+    kept = [i for i, c in enumerate(characters) if not c.isspace() or (i > 0 and not characters[i - 1].isspace())]
+    if kept and characters[kept[-1]].isspace():
+        kept.pop()
+    text = "".join(" " if characters[i].isspace() else characters[i] for i in kept)
+    return PlacedText(text, [starts[i] for i in kept], [ends[i] for i in kept])
+
+
+def encode_with_places(texts: Sequence[str], vocabulary: Vocabulary) -> list[PlacedTokens]:
+    """The tokens of each text, as `Vocabulary.encode_batch` gives them, with their places in it."""
+    cleaned = [clean(text, vocabulary.cleaning) for text in texts]
+    written = vocabulary.pieces
+    size = np.array([len(piece) for piece in written], dtype=np.int32)
+    has_space = np.array([piece.startswith("▁") for piece in written], dtype=np.int32)
+    placed = []
+    for text, tidy, found in zip(texts, cleaned, vocabulary.encode_cleaned(cleaned), strict=True):
+        ids = np.array(found, dtype=np.int32)
+        if "".join(map(written.__getitem__, found)) == "▁" + tidy.replace(" ", "▁"):
+            # SentencePiece changed nothing: lengths alone tell the places.
+            ends = np.cumsum(size[ids], dtype=np.int32) - 1
+            starts = ends - size[ids] + has_space[ids]
+        else:  # without the space before a word
+            spans = vocabulary.spans_of_cleaned(tidy)
+            starts = np.array([end - len(tidy[begin:end].lstrip(" ")) for _, begin, end in spans], dtype=np.int32)
+            ends = np.array([end for _, _, end in spans], dtype=np.int32)
+        if not text.isascii() or len(text) != len(tidy):  # from places in the cleaned text to those in the original
+            origin = clean_with_places(text, vocabulary.cleaning)
+            is_empty = starts == ends
+            starts = np.array([*origin.starts, len(text)], dtype=np.int32)[starts]
+            ends = np.where(is_empty, starts, np.array([0, *origin.ends], dtype=np.int32)[ends])
+        placed.append(PlacedTokens(ids, starts, ends))
+    return placed

@@ -87,6 +87,20 @@ class Vocabulary:
         ids: list[int] = self._processor.encode(clean(text, self.cleaning))
         return ids
 
+    def encode_continued(self, text: str) -> list[int]:
+        """`encode` for text that goes on right after a special token: no word begins at its first character."""
+        ids: list[int] = self._continuing.encode(clean(text, self.cleaning))
+        return ids
+
+    @cached_property
+    def _continuing(self) -> Any:
+        from sentencepiece import SentencePieceProcessor
+
+        proto = type(self.model)()
+        proto.CopyFrom(self.model)
+        proto.normalizer_spec.add_dummy_prefix = False
+        return SentencePieceProcessor(model_proto=proto.SerializeToString())
+
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """`encode` for many texts at once, on the calling thread."""
         return self.encode_cleaned([clean(text, self.cleaning) for text in texts])
@@ -95,6 +109,19 @@ class Vocabulary:
         """The token ids of texts that need no cleaning any more, on the calling thread."""
         ids: list[list[int]] = self._processor.encode(list(texts), num_threads=1)
         return ids
+
+    def spans_of_cleaned(self, text: str) -> list[tuple[int, int, int]]:
+        """(id, begin, end) of each token of a cleaned text, where `text[begin:end]` has the space before a word too."""
+        from sentencepiece.sentencepiece_pb2 import SentencePieceText
+
+        # Of the forms that tell places this is the one that every release of SentencePiece 0.2 has.
+        found = SentencePieceText.FromString(self._processor.encode(text, out_type="serialized_proto"))
+        if text.isascii():
+            return [(p.id, p.begin, p.end) for p in found.pieces]
+        place = [0]  # of each byte's character
+        for number, character in enumerate(text, start=1):
+            place += [number] * len(character.encode())
+        return [(p.id, place[p.begin], place[p.end]) for p in found.pieces]
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of token ids; special tokens are shown by name, padding is left out."""
@@ -128,14 +155,6 @@ class Vocabulary:
             for index, piece in enumerate(self.pieces)
         ]
         return np.array(starts, dtype=np.bool_)
-
-    def tokenizer(self, *, special: bool) -> Any:
-        """`tokenizer.json` in use; special: "[MASK]" and the like in a text are these tokens, else they are text."""
-        from tokenizers import Tokenizer
-
-        tokenizer = Tokenizer.from_str(self._tokenizer_json)
-        tokenizer.encode_special_tokens = not special
-        return tokenizer
 
     @cached_property
     def _tokenizer_json(self) -> str:  # a second of work, and every checkpoint has a copy
