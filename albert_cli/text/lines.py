@@ -260,7 +260,7 @@ def refuse_long(at: Callable[[int], str], number: int, settings: ReadSettings, t
     if settings.on_long_line == "refuse":
         raise InputError(
             f"{at(number)}: longer than {settings.max_line / 2**20:g} MiB",
-            "--max-line (vocab, data) allows longer ones, --on-long-line skip leaves them out",
+            "vocab and data take --max-line for longer ones, and --on-long-line skip to leave them out",
         )
     tally.skipped += 1
 
@@ -276,7 +276,11 @@ def _check_start(part: Part, line: bytes) -> None:
     for magic, name in _COMPRESSED.items():
         if line.startswith(magic) and (b"\0" in line[:16] or len(magic) > 3):
             is_pipe = part.source.kind == "stdin"
-            hint = "decompress it before the pipe" if is_pipe else "decompress it, or give it the name that says so"
+            hint = (
+                "decompress it before the pipe"
+                if is_pipe
+                else "decompress it; vocab and data read it as it is under a name that says so, such as .gz"
+            )
             raise InputError(f"{part.source.name}: is a {name} file by its first bytes", hint)
 
 

@@ -231,8 +231,10 @@ class Loop:
         own = [name for name in self.job.loss_names if not math.isfinite(float(means[name]))]
         causes = [f"{name} on rank {rank}" for rank, names in enumerate(self.group.gather(own)) for name in names]
         if not causes:  # a loss would spoil every gradient
-            gradients = ((name, p.grad) for name, p in self.job.model.named_parameters() if p.grad is not None)
-            causes = [name for name, gradient in gradients if not bool(torch.isfinite(gradient).all())]
+            parameters = self.job.model.named_parameters()
+            greatest = {name: float(p.grad.abs().max()) for name, p in parameters if p.grad is not None}
+            infinite = [name for name, value in greatest.items() if not math.isfinite(value)]
+            causes = infinite or [max(greatest, key=lambda name: greatest[name])]  # or their norm alone overflowed
         numbers = ", ".join(f"{name} {value:.4g}" for name, value in values.items())
         at = "".join(f"; {name}" for name in causes[:1]) + (f" and {len(causes) - 1} more" if causes[1:] else "")
         message = f"step {self.state.step}: the loss or gradient is not finite ({numbers}{at}); nothing was updated"
