@@ -115,7 +115,7 @@ def run(out: Path, wanted: Sequence[str], options: Options) -> Found:
 
 def _is_good(part: Found | None) -> bool:
     """Whether a part was measured, did not fail, and computed what it should."""
-    return part is not None and "failed" not in part and part.get("is_right") is not False
+    return part is not None and "failed" not in part and "forms" not in part and part.get("is_right") is not False
 
 
 def _attempted(measure: Callable[[], Found]) -> Found:
@@ -247,7 +247,7 @@ def text(found: Mapping[str, Any], render: Callable[[Sequence[str], Sequence[Seq
             + "."
         )
         lines.append(render(_HEADERS, [row for result in results for row in _rows(*result)]))
-    if "is_right" in parts.get("correctness", {}):
+    if "form" in parts.get("correctness", {}):
         lines.append(correctness.text(parts["correctness"]))
     for name, part in parts.items():
         if profile := part.get("profile"):

@@ -57,6 +57,8 @@ def run(models: Sequence[str], out: Path, tokens: int, rounds: int, precision: s
         raise ConfigError(f"two models are compared, not {len(names)}", "such as albert-base bert-base; or paper")
     device = choose_device(device_)
     conditions = {**harness.conditions(device, precision), "models": list(names), "rounds": rounds}
+    if names == SEVEN:
+        conditions["tokens"] = tokens  # of one batch alone, where two models are compared over many
     weights = _buffer(names, device)
     with store.lock(out):
         found: dict[str, Any] = {"conditions": conditions, "cells": {}} | harness.found_before(out / JSON, conditions)
@@ -179,9 +181,10 @@ def _cell(ratio: float | None) -> str:
 def _speedups(found: Mapping[str, Any]) -> list[Block]:
     """The measured ratios beside those of the paper, and beside those of the FLOPs."""
     training, inference = (dict(zip(SEVEN, cell, strict=True)) for cell in found["cells"].values())
-    length = int(next(iter(found["cells"])).split(" ")[1])
-    flops = {name: costs.training_flops(PRESETS[name], length) for name in SEVEN}
+    _, length, batch = next(iter(found["cells"])).split(" ")
+    flops = {name: costs.training_flops(PRESETS[name], int(length)) for name in SEVEN}
     note = (
+        f"A training batch of {batch} x {length} tokens, one sequence for inference. "
         "Fewer tokens than the paper's 2 million a batch, so that all seven fit here. Every weight and its gradient "
         "are read and written once a batch, however few tokens it has: that is to the disadvantage of the large "
         "BERTs, which have the most weights, so that ALBERT looks better here than with the paper's batch."

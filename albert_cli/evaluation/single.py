@@ -21,7 +21,7 @@ from albert_cli.training.task_recipe import resolve
 from albert_cli.training.task_setup import Prepared, Request, prepare, prepared_by
 
 FOLDER = "controls"  # below an evaluation: those of its controls
-SCORING = (RESULTS, PREDICTIONS, *OFFICIAL)  # what scoring without training writes
+SCORING = (RESULTS, PREDICTIONS, "predictions.test.jsonl", *OFFICIAL)  # what scoring without training writes, or wrote
 
 
 class NoneEnded(DivergedError):  # noqa: N818  (as its kind)

@@ -117,6 +117,11 @@ def _each(why: Mapping[str, str]) -> str:
     return ", ".join(f"seed {seed} ({reason})" for seed, reason in why.items())
 
 
+def _sizes(r: Result) -> str:
+    of = (f"{r.examples[split]:,.0f} examples of {split}" for split in ("train", "dev") if r.examples.get(split))
+    return "".join(f", {part}" for part in of)
+
+
 def protocol(r: Result) -> str:
     """What a score must never be shown without: seeds, steps, batch, rate, length, start; "" where it is not known."""
     known = (r.eval_every, r.steps, r.batch_size, r.lr, r.warmup_steps, r.max_seq_length, r.dropout)
@@ -137,7 +142,7 @@ def protocol(r: Result) -> str:
     return (
         f"{seeds if k > 1 else f'seed {numbers[0]}'}, {part}{r.steps:,} steps of {r.batch_size}{epochs}, rate {r.lr:g} "
         f"after {r.warmup_steps:,} steps of warm-up, at most {r.max_seq_length} tokens, dropout {r.dropout:g}, from "
-        f"{begin}; scored {looks or 'once, after the last step'}"
+        f"{begin}; scored {looks or 'once, after the last step'}{_sizes(r)}"
     )
 
 

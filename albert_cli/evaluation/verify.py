@@ -47,6 +47,8 @@ class VerifyRecipe:
         for task, scores in self.expected.items():
             if not scores or set(scores) - set(published_metrics(task)):
                 raise ConfigError(f"expected.{task}: scores are published as {' and '.join(published_metrics(task))}")
+        if unknown := self.tolerance_of.keys() - self.expected.keys():
+            raise ConfigError(f"tolerance_of.{min(unknown)}: no task of [expected]", ", ".join(self.expected))
 
 
 def is_recipe(name: str) -> bool:

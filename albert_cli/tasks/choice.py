@@ -63,6 +63,8 @@ class ChoiceExample:
 class Choice(LogitsTask[ChoiceExample]):
     """The right option of each question; `labels` name the places of the options."""
 
+    one_answer = "the choice in the same place for all questions"
+
     def example(self, line: Line) -> ChoiceExample:
         """A JSON object with `choices` (`options`), `question`, a passage as `text` (`passage`, `article`), `id`."""
         value = line.values()

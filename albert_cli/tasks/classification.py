@@ -9,7 +9,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 import torch
@@ -47,6 +47,8 @@ class Example:
 
 class LogitsTask(Task[E, PairFeatures, Array]):
     """A task whose outputs are logits [N, C] float32, one column a class (an option)."""
+
+    one_answer: ClassVar[str] = "one class for all inputs"  # of a collapsed run
 
     def loss_sum(self, model: nn.Module, batch: PackedBatch, labels: Array, device: torch.device) -> Tensor:
         return self.summed_loss(model(pack(batch, device)).float(), *put([labels], device))
@@ -90,12 +92,12 @@ class LogitsTask(Task[E, PairFeatures, Array]):
         return scores(self.metrics[:1], np.full(len(gold), guess), gold)[self.metrics[0]]
 
     def constant_output(self, outputs: Array, features: PairFeatures) -> str | None:
-        """One class for all inputs, or values that differ by less than a thousandth of their size."""
+        """`one_answer`, or values that differ by less than a thousandth of their size."""
         predicted = self.predictions_of(outputs)
         least = 1e-3 * np.abs(predicted).max() if self.is_regression else 0
         if np.ptp(features.gold) == 0 or np.ptp(predicted) > least:
             return None
-        return f"one {'value' if self.is_regression else 'class'} for all inputs"
+        return "one value for all inputs" if self.is_regression else self.one_answer
 
     def prediction_lines(self, examples: Sequence[E], outputs: Array, *, scored: bool) -> list[str]:
         """Id, perhaps the text, gold label where known, prediction, and of classes the probabilities by label."""

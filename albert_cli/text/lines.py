@@ -120,6 +120,8 @@ def errors_named(path: Path | str) -> Iterator[None]:
         yield
     except FileNotFoundError as error:
         raise InputError(f"{path}: no such file or folder", "check its name") from error
+    except IsADirectoryError as error:
+        raise InputError(f"{path}: is a folder", "name a file") from error
     except (EOFError, lzma.LZMAError, zlib.error, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:  # those of the decompressors have no number
             raise InputError(f"{path}: cannot be read ({error.strerror or error})", "check its permissions") from error
