@@ -118,8 +118,8 @@ def _each(why: Mapping[str, str]) -> str:
 
 
 def _sizes(r: Result) -> str:
-    of = (f"{r.examples[split]:,.0f} examples of {split}" for split in ("train", "dev") if r.examples.get(split))
-    return "".join(f", {part}" for part in of)
+    of = [f"{split} {r.examples[split]:,.0f}" for split in ("train", "dev") if r.examples.get(split)]
+    return f"; {', '.join(of)} examples" if of else ""
 
 
 def protocol(r: Result) -> str:

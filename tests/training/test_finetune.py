@@ -144,7 +144,7 @@ def test_epochs_become_steps_and_dev_is_looked_at_once(finished: Path, table: Pa
     again = prepare(str(run / "recipe.toml"), str(finished), str(table), (), "cpu")
     assert finetune(again, run, 1) == result
     said = protocol_of(summarise([result]))
-    assert "15 steps of 8 (1.5 epochs)" in said and said.endswith("scored once, after the last step")
+    assert "15 steps of 8 (1.5 epochs)" in said and "; scored once, after the last step; train 80, dev" in said
 
 
 def test_epochs_that_end_before_the_warm_up_are_refused(finished: Path, table: Path, tmp_path: Path) -> None:
