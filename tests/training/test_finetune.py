@@ -11,6 +11,7 @@ import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,8 @@ from albert_cli.model import hub
 from albert_cli.model.heads import SequenceClassifier
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training import device
+from albert_cli.training.checkpoint import TrainState
+from albert_cli.training.finetune import TaskJob
 from albert_cli.training.task_setup import Prepared
 from tests.glue import evaluate, finetune, prepare, protocol_of, summarise
 from tests.processes import albert, start
@@ -406,3 +409,14 @@ def test_a_regression_end_to_end(finished: Path, tmp_path: Path) -> None:
     labels, said = ([row[key] for row in found] for key in ("label", "prediction"))
     # The score is that of the predictions beside it, by which the model was kept.
     assert np.corrcoef(labels, said)[0, 1] == pytest.approx(result["score"], abs=2e-5)
+
+
+def test_an_equal_score_does_not_take_the_place_of_the_best() -> None:
+    task = SimpleNamespace(metrics=("accuracy",))
+    job: Any = SimpleNamespace(prepared=SimpleNamespace(task=task), model=torch.nn.Linear(1, 1), best={})
+    state, best = TrainState(), []
+    for step, score in enumerate((0.5, 0.4, 0.7, 0.7, 0.6, 0.8), start=1):
+        state.step = step
+        TaskJob.keep_best(job, {"accuracy": score}, state)
+        best.append((state.best_step, state.best_score))
+    assert best == [(1, 0.5), (1, 0.5), (3, 0.7), (3, 0.7), (3, 0.7), (6, 0.8)]
