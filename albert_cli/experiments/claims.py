@@ -15,7 +15,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
+import numpy as np
+
 from albert_cli.experiments.recipe import EXACT, Claim, Condition
+from albert_cli.experiments.sampling import Sampled, standard_error
 
 Verdict = Literal["holds", "does not hold at this scale", "too noisy to tell"]
 HOLDS: Final[Verdict] = "holds"
@@ -23,8 +26,7 @@ FAILS: Final[Verdict] = "does not hold at this scale"
 NOISY: Final[Verdict] = "too noisy to tell"
 
 CONFIDENCE: Final = 0.9  # one-sided, of the mean over seeds
-Values = Mapping[str, Mapping[str, Mapping[int, float]]]  # variant -> metric -> seed -> value
-Sampling = Mapping[str, Mapping[str, float]]  # variant -> metric -> variance of one measurement, from its examples
+Values = Mapping[str, Mapping[str, Mapping[int, Sampled]]]  # variant -> metric -> seed -> value
 
 
 @dataclass(frozen=True)
@@ -62,21 +64,22 @@ class CheckedClaim:
         return {"says": self.claim.says, "source": self.claim.source, "verdict": self.verdict, "findings": findings}
 
 
-def check(claim: Claim, values: Values, sampling: Sampling) -> CheckedClaim:
+def check(claim: Claim, values: Values) -> CheckedClaim:
     """Hold a claim against the values that were measured."""
-    return CheckedClaim(claim, [find(condition, values, sampling) for condition in claim.all_conditions])
+    return CheckedClaim(claim, [find(condition, values) for condition in claim.all_conditions])
 
 
-def find(condition: Condition, values: Values, sampling: Sampling) -> Finding:
+def find(condition: Condition, values: Values) -> Finding:
     """Hold one condition against the values; runs of the same seed are compared with each other."""
-    by_seed = _compared(condition, values)
-    if not by_seed:
+    compared = _compared(condition, values)
+    if not compared:
         return Finding(condition, {})
+    by_seed = {seed: float(value[0]) for seed, value in compared.items()}
     numbers = list(by_seed.values())
     mean = statistics.fmean(numbers)
     bound = condition.bound
     if isinstance(bound, str):
-        bound = statistics.fmean(_of(bound, values).values())
+        bound = statistics.fmean(float(value[0]) for value in _of(bound, values).values())
     if all(name.partition(".")[2] in EXACT for name in condition.references):
         return Finding(condition, by_seed, mean, mean, mean, _decided(condition, bound, mean, mean))
     if len(numbers) < 2 or not all(map(math.isfinite, numbers)):
@@ -84,7 +87,8 @@ def find(condition: Condition, values: Values, sampling: Sampling) -> Finding:
     from scipy.stats import t
 
     of_seeds = float(t.ppf(CONFIDENCE, len(numbers) - 1)) * statistics.stdev(numbers) / math.sqrt(len(numbers))
-    of_examples = statistics.NormalDist().inv_cdf(CONFIDENCE) * math.sqrt(_sampling(condition, mean, values, sampling))
+    together = np.mean(list(compared.values()), axis=0)
+    of_examples = statistics.NormalDist().inv_cdf(CONFIDENCE) * standard_error(together)
     reach = math.hypot(of_seeds, of_examples)
     low, high = mean - reach, mean + reach
     return Finding(condition, by_seed, mean, low, high, _decided(condition, bound, low, high))
@@ -102,7 +106,7 @@ def _decided(condition: Condition, bound: float, low: float, high: float) -> Ver
             return HOLDS if near else FAILS if not low <= bound <= high else NOISY
 
 
-def _compared(condition: Condition, values: Values) -> dict[int, float]:
+def _compared(condition: Condition, values: Values) -> dict[int, Sampled]:
     """The condition's left side for every seed that has all of its values."""
     of = {name: _of(name, values) for name in condition.references}
     seeds = sorted(set.intersection(*(set(by_seed) for by_seed in of.values())))
@@ -110,28 +114,14 @@ def _compared(condition: Condition, values: Values) -> dict[int, float]:
     for seed in seeds:
         value = of[condition.value][seed]
         if condition.minus:
-            value -= of[condition.minus][seed]
+            value = value - of[condition.minus][seed]
         if condition.over:
             below = of[condition.over][seed]
-            value = value / below if below else math.nan
+            value = np.divide(value, below, out=np.full_like(value, math.nan), where=below != 0)
         found[seed] = value
     return found
 
 
-def _sampling(condition: Condition, mean: float, values: Values, sampling: Sampling) -> float:
-    """The variance of the left side that comes from its examples; both terms of a difference count in full."""
-
-    def variance(reference: str | None) -> float:
-        variant, _, metric = (reference or "").partition(".")
-        return sampling.get(variant, {}).get(metric, 0.0)
-
-    total = variance(condition.value) + variance(condition.minus)
-    if condition.over:
-        below = statistics.fmean(_of(condition.over, values).values())
-        total = (total + mean**2 * variance(condition.over)) / below**2 if below else math.inf
-    return total
-
-
-def _of(reference: str, values: Values) -> Mapping[int, float]:
+def _of(reference: str, values: Values) -> Mapping[int, Sampled]:
     variant, _, metric = reference.partition(".")
     return values.get(variant, {}).get(metric, {})

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from albert_cli.experiments.claims import CheckedClaim, check
-from albert_cli.experiments.plan import Plan, Run, is_of_task
+from albert_cli.experiments.plan import Plan, Run, StageRecord
 from albert_cli.experiments.recipe import PRINTED, PaperTable
+from albert_cli.experiments.sampling import PARTS, Sampled, exact, of_seconds, of_task, unknown
 from albert_cli.report.found import Points, curves
 from albert_cli.results import standard_error
-from albert_cli.tasks.spec import as_published, average
-
-_CLOCK = 0.1  # seconds, to which a run's are rounded
-# What the probe counts the examples of each accuracy under.
-_EXAMPLES = {"mlm": "masked_words", "sop": "sequences", "nsp": "sequences"}
 
 
 @dataclass(frozen=True)
@@ -87,7 +83,7 @@ class Outcome:
 
 def read(plan: Plan) -> Outcome:
     """Gather the results of all stages that are done, and hold the claims against them."""
-    values: dict[str, dict[str, dict[int, float]]] = {name: {} for name in plan.variants}
+    values: dict[str, dict[str, dict[int, Sampled]]] = {name: {} for name in plan.variants}
     steps: dict[str, dict[str, list[list[float]]]] = {}
     drawn: dict[str, dict[str, list[Points]]] = {}
     titles: dict[str, str] = {}
@@ -101,94 +97,69 @@ def read(plan: Plan) -> Outcome:
             steps.setdefault(run.variant, {}).setdefault(name, []).append(layers)
         for name, points in curves(plan.directory(run.pretrain))[1].items():
             drawn.setdefault(run.variant, {}).setdefault(name, []).append(points)
-    sampling = {name: _sampling(plan, name, values[name]) for name in plan.variants}
     if (against := plan.experiment.speed_against) is not None:
-        _add_speedups(values, sampling, against)
-    claims = [check(claim, values, sampling) for claim in plan.claims]
-    return Outcome(plan, values, steps, drawn, titles, diverged, claims)
+        _add_speedups(values, against)
+    claims = [check(claim, values) for claim in plan.claims]
+    shown = {
+        variant: {metric: {seed: float(value[0]) for seed, value in of.items()} for metric, of in metrics.items()}
+        for variant, metrics in values.items()
+    }
+    return Outcome(plan, shown, steps, drawn, titles, diverged, claims)
 
 
-def _add_speedups(
-    values: Mapping[str, dict[str, dict[int, float]]], sampling: Mapping[str, dict[str, float]], against: str
-) -> None:
-    """How many times as fast as one variant each makes a step, as Table 2 has it; and its variance within the runs."""
+def _add_speedups(values: Mapping[str, dict[str, dict[int, Sampled]]], against: str) -> None:
+    """How many times as fast as one variant each makes a step, as Table 2 has it."""
 
-    def step(name: str) -> dict[int, float]:
+    def step(name: str) -> dict[int, Sampled]:
         seconds, steps = values[name].get("seconds", {}), values[name].get("steps", {})
-        return {seed: seconds[seed] / steps[seed] for seed in seconds if seconds[seed] > 0 and steps.get(seed)}
-
-    def relative(name: str) -> float:
-        return sampling[name].get("seconds", 0.0) / statistics.fmean(values[name]["seconds"].values()) ** 2
+        return {seed: seconds[seed] / steps[seed] for seed in seconds if seconds[seed][0] > 0 and seed in steps}
 
     slow = step(against)
-    for name, metrics in values.items():
-        if found := {seed: slow[seed] / one for seed, one in step(name).items() if seed in slow}:
+    for metrics, of in [(values[name], step(name)) for name in values]:
+        if found := {seed: slow[seed] / one for seed, one in of.items() if seed in slow}:
             metrics["speedup"] = found
-            variance = relative(name) + relative(against) if name != against else 0.0
-            sampling[name]["speedup"] = statistics.fmean(found.values()) ** 2 * variance
 
 
-def _sampling(plan: Plan, variant: str, metrics: Mapping[str, Mapping[int, float]]) -> dict[str, float]:
-    """The variance of one measurement: of shares of right answers among n examples p (1 - p) / n, and of seconds."""
-    found: dict[str, float] = {}
-    tasks: dict[str, list[float]] = {}
-    for run in plan.runs:
-        if run.variant != variant:
-            continue
-        found["seconds"] = max(found.get("seconds", 0.0), _seconds_variance(plan.directory(run.pretrain)))
-        probed = plan.record(run.probe).numbers
-        examples = {f"{kind}_accuracy": probed.get(count) for kind, count in _EXAMPLES.items()}
-        results = {f"task_{name}": plan.record(stage).task for name, stage in run.tasks.items()}
-        for name, result in results.items():
-            scored = next((n for split, n in result.examples.items() if split != "train"), None)
-            examples |= {metric: scored for metric in metrics if is_of_task(metric, name)}  # F1 too
-        for metric, count in examples.items():
-            if count and run.seed in metrics.get(metric, {}):
-                share = min(1.0, max(0.0, metrics[metric][run.seed]))
-                found[metric] = max(found.get(metric, 0.0), share * (1 - share) / count)
-        tasks = {
-            "tasks_mean": [found[name] for name in results if name in found],
-            "tasks_above_majority": [found[n] for n, r in results.items() if n in found and r.majority is not None],
-        }
-    return found | {metric: sum(each) / len(each) ** 2 for metric, each in tasks.items() if each}
-
-
-def _seconds_variance(directory: Path) -> float:
-    """The variance of a run's seconds: of the clock as written, and of the pace between lines of the journal."""
-    training, _ = curves(directory)
-    steps = {step for step, _ in training.get("loss", [])}
-    points = [(step, at) for step, at in training.get("seconds", []) if step in steps and step and at]
-    paces = [(b - a) / (n - m) for (m, a), (n, b) in itertools.pairwise(points) if n > m and b > a]
-    last = points[-1][0] if points else 0.0
-    of_paces = statistics.variance(paces) / len(paces) if len(paces) > 1 else 0.0
-    return _CLOCK**2 / 12 + last**2 * of_paces
-
-
-def _numbers(plan: Plan, run: Run, titles: dict[str, str]) -> dict[str, float]:
+def _numbers(plan: Plan, run: Run, titles: dict[str, str]) -> dict[str, Sampled]:
     """Every number of a run: of pretraining its length, of the probe all, of each task what the paper has."""
     trained = plan.record(run.pretrain)
     if models := trained.printed.models:  # `albert params`
         shape = {"layers": models[0].config["num_hidden_layers"], "hidden": models[0].config["hidden_size"]}
-        return {"parameters": models[0].total, "paper_count": models[0].paper_count, **shape}
-    # The accuracy of training is under the masks that the run trains with.
-    names = {"steps": "steps", "seconds": "seconds", "mlm_accuracy": "own_mlm_accuracy"}
-    found = {name: trained.numbers[key] for key, name in names.items() if key in trained.numbers}
-    found |= plan.record(run.probe).numbers
-    scores: dict[str, dict[str, float]] = {}
-    above = []
+        counts = {"parameters": models[0].total, "paper_count": models[0].paper_count, **shape}
+        return {name: exact(count) for name, count in counts.items()}
+    found = {}
+    if (taken := trained.numbers.get("steps")) is not None:
+        found["steps"] = exact(taken)
+    if (seconds := trained.numbers.get("seconds")) is not None:
+        found["seconds"] = of_seconds(seconds, plan.directory(run.pretrain))
+    found |= _probed(plan.record(run.probe))
+    tasks: list[Sampled] = []
+    above: list[Sampled] = []
     for name, stage in run.tasks.items():
         if not (record := plan.record(stage)).numbers:
             continue
         result, title = record.task, record.task.title or name
-        scores[name] = as_published(name, result)
-        if len(scores[name]) > 1:  # F1 and exact match
-            titles |= {f"{name}_{metric}": f"{title} {metric.replace('_', ' ')}" for metric in scores[name]}
-            found |= {f"task_{name}_{metric}": score for metric, score in scores[name].items()}
+        scores = of_task(name, result, plan.directory(stage))
+        if len(scores) > 1:  # F1 and exact match
+            titles |= {f"{name}_{metric}": f"{title} {metric.replace('_', ' ')}" for metric in scores}
+            found |= {f"task_{name}_{metric}": score for metric, score in scores.items()}
         titles[name] = title
-        found[f"task_{name}"] = score = average({name: scores[name]})
+        found[f"task_{name}"] = score = np.mean(list(scores.values()), axis=0)  # as the paper's Avg takes them
+        tasks.append(score)
         above += [score - result.majority] if result.majority is not None else []
-    if scores and len(scores) == len(run.tasks):
-        found["tasks_mean"] = average(scores)
+    if tasks and len(tasks) == len(run.tasks):
+        found["tasks_mean"] = np.mean(tasks, axis=0)
         if above:
-            found["tasks_above_majority"] = statistics.fmean(above)
+            found["tasks_above_majority"] = np.mean(above, axis=0)
+    return found
+
+
+def _probed(record: StageRecord) -> dict[str, Sampled]:
+    """What the probe says, its scores with what they are without each part; those that say nothing of it are counts."""
+    without = record.printed.without_parts
+    found = {name: exact(value) for name, value in record.numbers.items()}
+    for name, value in record.numbers.items():
+        if name.endswith("_accuracy") or name in ("mlm_loss", "below_unigram_entropy"):
+            each = without.get(name, [])
+            found[name] = np.array([value, *each]) if len(each) == PARTS else unknown(value)
     return found

@@ -49,11 +49,11 @@ _LAYERS = {
 }
 _ABOUT_CLAIMS = (
     f"A condition is met when the mean over seeds and its one-sided {CONFIDENCE:.0%} bound lie on the right side of "
-    "the limit. The bound holds the spread of the seeds (Student’s t), of accuracies the sampling error of the "
-    "examples scored, and of seconds the spread within a run. One seed alone decides nothing. Counts are exact. Where "
-    "a claim is about what is learnt, its first condition is that a model has learnt: 3 points above the majority "
-    "class; of masked words 0.75 nats below the unigram entropy, where frequencies and copying give half a nat; of two "
-    "sentences 3.5 points above chance."
+    "the limit. The bound holds the spread of the seeds (Student’s t), the sampling error of the examples, which are "
+    "the same for all variants (a jackknife), and of seconds the spread within a run. One seed alone decides nothing. "
+    "Counts are exact. Where a claim is about what is learnt, its first condition is that a model has learnt: 3 points "
+    "above the majority class; of masked words 0.75 nats below the unigram entropy, where frequencies and copying give "
+    "half a nat; of two sentences 3.5 points above chance."
 )
 
 

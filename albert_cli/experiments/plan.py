@@ -133,6 +133,7 @@ class Printed(Record):
     """What a stage's command printed beside numbers."""
 
     layer_steps: dict[str, list[Number]] = Field(default_factory=dict)
+    without_parts: dict[str, list[Number]] = Field(default_factory=dict)
     recipe_step: Numbers = Field(default_factory=dict)
     models: list[Counted] = Field(default_factory=list)
 

@@ -26,12 +26,12 @@ from albert_cli.data.batches import PackedBatch, PairSettings, batch, original_i
 from albert_cli.data.shards import TokenCorpus, read_facts
 from albert_cli.data.verified import verify_data
 from albert_cli.errors import CheckpointError, ConfigError, InputError
+from albert_cli.experiments.sampling import PARTS, Sampled, mean
 from albert_cli.model import hub
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.encoder import Encoder
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.model.packing import PackedTokens, pack
-from albert_cli.ranks import Group
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.device import choose_device
 from albert_cli.training.objectives import EVALUATION_SEED, PretrainingJob, PretrainingText, right
@@ -39,6 +39,7 @@ from albert_cli.training.pretrain_recipe import PretrainRecipe
 from albert_cli.training.settings import TrainSettings
 
 _MICRO_BATCH = 64
+_Rule = Literal["none", "sop", "nsp"]  # by which examples are drawn
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +79,7 @@ def probe(
         "parameters": sum(sizes.values()),
         "block_parameters": sum(n for name, n in sizes.items() if name.startswith(of_blocks)),
         "layers": len(model.config.blocks()),
-        **_scores(job, asks_pairs={"order.weight", "encoder.pooler.weight"} <= set(found.tensors)),
+        **_scores(job, _pairs(found), asks_pairs={"order.weight", "encoder.pooler.weight"} <= set(found.tensors)),
         **_layers(job),
         **({"depths": _depths(job, layers)} if layers else {}),
     }
@@ -97,7 +98,7 @@ def _text(data: Path, vocabulary: Vocabulary, checkpoint: str) -> PretrainingTex
     return PretrainingText(corpus, corpus, vocabulary, entropy)
 
 
-def _pairs(found: hub.Checkpoint, overrides: Sequence[str]) -> PairSettings:
+def _pairs(found: hub.Checkpoint, overrides: Sequence[str] = ()) -> PairSettings:
     """How examples are drawn: as for the checkpoint's own run, below the overrides."""
     recipe, known = found.directory / "recipe.toml", {field.name for field in dataclasses.fields(PairSettings)}
     own = store.read_toml(recipe).get("data", {}) if store.is_there(recipe) else {}
@@ -115,18 +116,37 @@ def _pairs(found: hub.Checkpoint, overrides: Sequence[str]) -> PairSettings:
 
 
 @torch.inference_mode()
-def _scores(job: PretrainingJob, asks_pairs: bool) -> dict[str, float]:
-    def evaluated(loss: Literal["none", "sop"]) -> dict[str, float]:
-        pairs = dataclasses.replace(job.settings.data, sentence_loss=loss)
-        return dataclasses.replace(job, settings=dataclasses.replace(job.settings, data=pairs)).evaluate(Group())
-
-    plain, order = evaluated("none"), evaluated("sop") if asks_pairs else {}
+def _scores(job: PretrainingJob, own: PairSettings, asks_pairs: bool) -> dict[str, Any]:
+    """The scores and, under `without_parts`, each of them without one of `PARTS` parts of the sequences."""
+    asked = job.settings.data
+    plain = _summed(job, asked, "none")
     found = {"mlm_loss": plain["mlm_loss"], "mlm_accuracy": plain["mlm_accuracy"]}
+    own = dataclasses.replace(own, max_seq_length=asked.max_seq_length, sentence_loss=asked.sentence_loss)
+    found["own_mlm_accuracy"] = plain["mlm_accuracy"] if own == asked else _summed(job, own, "none")["mlm_accuracy"]
     if job.text.unigram_entropy:
         found["below_unigram_entropy"] = job.text.unigram_entropy - plain["mlm_loss"]
-    for key, name in (("order_accuracy", "sop_accuracy"), ("nsp_accuracy", "nsp_accuracy")):
-        found |= {name: order[key]} if key in order else {}
-    return {name: round(value, 6) for name, value in found.items()}
+    for rule in ("sop", "nsp") if asks_pairs else ():
+        if "order_accuracy" in (scored := _summed(job, asked, "sop", rule)):
+            found[f"{rule}_accuracy"] = scored["order_accuracy"]
+    scores = {name: round(float(of_all), 6) for name, (of_all, *_) in found.items()}
+    known = {name: np.round(each[1:], 8).tolist() for name, each in found.items() if np.isfinite(each).all()}
+    return scores | {"without_parts": known}
+
+
+def _summed(
+    job: PretrainingJob, drawn: PairSettings, trained: Literal["none", "sop"], rule: _Rule = "none"
+) -> dict[str, Sampled]:
+    """Every mean over the sequences, drawn by a rule: of all [0], and without each part [1:]; none of no examples."""
+    pairs = dataclasses.replace(drawn, sentence_loss=trained)
+    asked = dataclasses.replace(job, settings=dataclasses.replace(job.settings, data=pairs))
+    count = job.settings.train.eval_sequences
+    size = min(_MICRO_BATCH, math.ceil(count / PARTS))
+    sums: dict[str, Any] = {}  # by part, and how many they are
+    for number, start in enumerate(range(0, count, size)):
+        index = np.arange(start, min(start + size, count))
+        for name, both in asked.summed(job.text.train, dataclasses.replace(pairs, sentence_loss=rule), index).items():
+            sums.setdefault(name, np.zeros((PARTS, 2)))[number % PARTS] += both
+    return {name: mean(*each.T) for name, each in sums.items() if each[:, 1].any()}
 
 
 # ---------------------------------------------------------------- Figure 1

@@ -152,19 +152,22 @@ class PretrainingJob(Job):
 
         What there is none of has no mean: next sentences in a single document, order where documents have one sentence.
         """
-        over = {**{name: name for name in self._scored}, **self.extra_metrics}
-        sums, counts = dict.fromkeys(over, 0.0), dict.fromkeys(self._scored, 0)
+        sums = dict.fromkeys((*self._scored, *self.extra_metrics), (0.0, 0))
         size = self.settings.batch.sequences(self.settings.train, pairs.max_seq_length)
-        for number, start, stop in micro_batches(self.settings.train.eval_sequences, size, group):
-            part = self._micro_batch(corpus, number, EVALUATION_SEED, np.arange(start, stop), pairs)
-            found = self.loss_sums(part.data)
-            sums = {name: sums[name] + found[name].item() for name in over}
-            counts = {name: counts[name] + part.counts[name] for name in counts}
-        ranks = group.gather([*sums.values(), *map(float, counts.values())])
+        for _, start, stop in micro_batches(self.settings.train.eval_sequences, size, group):
+            for name, (total, count) in self.summed(corpus, pairs, np.arange(start, stop)).items():
+                sums[name] = (sums[name][0] + total, sums[name][1] + count)
+        ranks = group.gather([float(number) for both in sums.values() for number in both])
         totals = [sum(values) for values in zip(*ranks, strict=True)]
-        number_of = dict(zip(counts, totals[len(over) :], strict=True))
-        means = zip(over, totals[: len(over)], strict=True)
-        return {name: total / number_of[over[name]] for name, total in means if number_of[over[name]]}
+        means = zip(sums, totals[::2], totals[1::2], strict=True)
+        return {name: total / count for name, total, count in means if count}
+
+    def summed(self, corpus: TokenCorpus, pairs: PairSettings, index: Integers) -> dict[str, tuple[float, int]]:
+        """Of each loss and accuracy its sum over some of the evaluation's examples, and over how many it is."""
+        part = self._micro_batch(corpus, 0, EVALUATION_SEED, index, pairs)
+        found = self.loss_sums(part.data)
+        over = {name: name for name in self._scored} | dict(self.extra_metrics)
+        return {name: (found[name].item(), part.counts[of]) for name, of in over.items()}
 
     def write_model(self, directory: Path) -> None:
         hub.write(self.model, directory, "ForPreTraining")

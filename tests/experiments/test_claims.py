@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from albert_cli.experiments.claims import FAILS, HOLDS, NOISY, Values, check, find
 from albert_cli.experiments.recipe import Claim, Condition
+from albert_cli.experiments.sampling import Sampled, exact, of_examples
 
 ABOVE = Condition("a.mlm_accuracy", "above", 0.1, minus="b.mlm_accuracy")
 BELOW = Condition("a.mlm_accuracy", "below", 0.1, minus="b.mlm_accuracy")
 
 
 def values(**variants: list[float]) -> Values:
-    return {name: {"mlm_accuracy": dict(enumerate(numbers))} for name, numbers in variants.items()}
+    """One metric of variants by seed, of which the examples tell nothing."""
+    return {name: {"mlm_accuracy": dict(enumerate(map(exact, numbers)))} for name, numbers in variants.items()}
 
 
 @pytest.mark.parametrize(
@@ -31,48 +35,74 @@ def values(**variants: list[float]) -> Values:
 )
 def test_a_difference_is_decided_by_its_seeds(a: list[float], above: str, below: str) -> None:
     found = values(a=a, b=[0.3, 0.3, 0.3])
-    assert find(ABOVE, found, {}).verdict == above
-    assert find(BELOW, found, {}).verdict == below
+    assert find(ABOVE, found).verdict == above
+    assert find(BELOW, found).verdict == below
 
 
 def test_the_bounds_are_student_s() -> None:
     # Mean 0.2, deviation 0.01 over three seeds; the quantile of two degrees at 90 % is 1.886 in every table.
-    finding = find(ABOVE, values(a=[0.49, 0.50, 0.51], b=[0.3, 0.3, 0.3]), {})
+    finding = find(ABOVE, values(a=[0.49, 0.50, 0.51], b=[0.3, 0.3, 0.3]))
     assert finding.mean == pytest.approx(0.2)
     assert finding.high == pytest.approx(0.2 + 1.8856 * 0.01 / math.sqrt(3), abs=1e-5)
     assert finding.low == pytest.approx(0.2 - 1.8856 * 0.01 / math.sqrt(3), abs=1e-5)
 
 
-def test_seeds_that_agree_by_chance_do_not_outweigh_few_examples() -> None:
-    found = values(a=[0.52, 0.52], b=[0.4, 0.4])
-    assert find(ABOVE, found, {}).verdict == HOLDS
-    few = {name: {"mlm_accuracy": 0.25 / 100} for name in "ab"}  # a hundred examples: five points of sampling error
-    many = {name: {"mlm_accuracy": 0.25 / 100_000} for name in "ab"}
-    assert find(ABOVE, found, few).verdict == NOISY
-    assert find(ABOVE, found, many).verdict == HOLDS
+def answers(share: float, count: int, rng: np.random.Generator, change: float = 0.0, of: Any = None) -> Any:
+    """Which of `count` examples are right: a share of them by chance, or those `of` another but for a few changes."""
+    right = rng.random(count) < share if of is None else of
+    return right | (rng.random(count) < change)
+
+
+def accuracy(right: Any) -> Sampled:
+    return of_examples(lambda kept: right[kept].mean(), len(right))
+
+
+@pytest.mark.parametrize(("examples", "verdict"), [(100, NOISY), (20_000, HOLDS)])
+def test_seeds_that_agree_by_chance_do_not_outweigh_few_examples(examples: int, verdict: str) -> None:
+    rng = np.random.default_rng(0)
+    a, b = (accuracy(answers(share, examples, rng)) for share in (0.54, 0.4))
+    found: Values = {"a": {"mlm_accuracy": {0: a, 1: a}}, "b": {"mlm_accuracy": {0: b, 1: b}}}
+    assert find(ABOVE, found).verdict == verdict
+
+
+def test_only_the_examples_that_are_answered_differently_count() -> None:
+    """Two models that answer as good as all alike differ surely; two that are as far apart by other examples do not."""
+    rng, condition = np.random.default_rng(0), Condition("a.mlm_accuracy", "above", 0, minus="b.mlm_accuracy")
+    right = answers(0.5, 1000, rng)
+    better = answers(0, 1000, rng, change=0.03, of=right)
+    other = rng.permutation(better)  # as many, elsewhere
+    alike, unlike = (
+        {"a": {"mlm_accuracy": dict.fromkeys((0, 1), accuracy(a))},
+         "b": {"mlm_accuracy": dict.fromkeys((0, 1), accuracy(right))}}
+        for a in (better, other)
+    )  # fmt: skip
+    assert find(condition, alike).mean == pytest.approx(find(condition, unlike).mean)
+    assert find(condition, alike).verdict == HOLDS
+    assert find(condition, unlike).verdict == NOISY
 
 
 def test_only_seeds_that_both_have_are_compared() -> None:
-    found = {"a": {"mlm_accuracy": {0: 0.5, 1: 0.5, 2: 9.0}}, "b": {"mlm_accuracy": {0: 0.3, 1: 0.3}}}
-    assert find(ABOVE, found, {}).by_seed == {0: pytest.approx(0.2), 1: pytest.approx(0.2)}
+    found = values(a=[0.5, 0.5, 9.0], b=[0.3, 0.3])
+    assert find(ABOVE, found).by_seed == {0: pytest.approx(0.2), 1: pytest.approx(0.2)}
 
 
 def test_counts_need_no_second_seed_and_allow_no_error() -> None:
     ratio = Condition("a.block_parameters", "equal", "b.layers", over="b.block_parameters")
-    found: dict[str, dict[str, dict[int, float]]] = {
-        "a": {"block_parameters": {0: 1200.0}},
-        "b": {"block_parameters": {0: 100.0}, "layers": {0: 12.0}},
+    found: dict[str, dict[str, dict[int, Sampled]]] = {
+        "a": {"block_parameters": {0: exact(1200)}},
+        "b": {"block_parameters": {0: exact(100)}, "layers": {0: exact(12)}},
     }
-    assert find(ratio, found, {}).verdict == HOLDS
-    found["a"]["block_parameters"][0] += 1
-    assert find(ratio, found, {}).verdict == FAILS
-    assert find(ratio, {"a": found["a"]}, {}).verdict == NOISY, "what was not counted is not known"
+    assert find(ratio, found).verdict == HOLDS
+    found["a"]["block_parameters"][0] = exact(1201)
+    assert find(ratio, found).verdict == FAILS
+    assert find(ratio, {"a": found["a"]}).verdict == NOISY, "what was not counted is not known"
 
 
 def test_a_ratio_over_nothing_is_not_known() -> None:
     condition = Condition("a.l2_last", "above", 0.1, over="b.l2_mean")
-    found = {"a": {"l2_last": {0: 1.0, 1: 1.0}}, "b": {"l2_mean": {0: 0.0, 1: 1.0}}}
-    assert find(condition, found, {}).verdict == NOISY
+    one, nothing = exact(1), exact(0)
+    found: Values = {"a": {"l2_last": {0: one, 1: one}}, "b": {"l2_mean": {0: nothing, 1: one}}}
+    assert find(condition, found).verdict == NOISY
 
 
 @pytest.mark.parametrize(
@@ -83,13 +113,13 @@ def test_a_claim_is_as_good_as_its_worst_condition(verdicts: tuple[float, float 
     names = ("x", "y")
     conditions = tuple(Condition(f"{name}.mlm_accuracy", "above", 0.4) for name in names)
     found = values(**{n: [v, v] for n, v in zip(names, verdicts, strict=True) if v is not None})
-    assert check(Claim("", "", "", conditions), found, {}).verdict == together
+    assert check(Claim("", "", "", conditions), found).verdict == together
 
 
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=6), st.floats(0, 1))
 def test_never_both_above_and_below(numbers: list[float], bound: float) -> None:
     found = values(a=numbers)
-    above = find(Condition("a.mlm_accuracy", "above", bound), found, {}).verdict
-    below = find(Condition("a.mlm_accuracy", "below", bound), found, {}).verdict
+    above = find(Condition("a.mlm_accuracy", "above", bound), found).verdict
+    below = find(Condition("a.mlm_accuracy", "below", bound), found).verdict
     assert not (above == below == HOLDS)
     assert (above == NOISY) == (below == NOISY) or min(numbers) == max(numbers)

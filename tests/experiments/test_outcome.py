@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Sequence
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
@@ -110,51 +112,71 @@ def test_the_planned_models_have_the_paper_s_parameters(name: str, table: int) -
         assert millions == f"{round(paper_count(models[row]) / 1e6)}M" or paper_note(models[row]), row
 
 
-def test_seconds_are_no_more_exact_than_their_clock_and_pace(tmp_path: Path) -> None:
-    """Two seeds whose seconds are rounded to the same tenth agree by rounding alone."""
+def journal(plan: Plan, stage: str, paces: Sequence[float]) -> None:
+    """What a run appends while it trains: a line each hundred steps, which take so many seconds."""
+    plan.directory(stage).mkdir(parents=True, exist_ok=True)
+    rows = [{"step": 100 * n, "loss": 1.0, "seconds": at} for n, at in enumerate(accumulate(paces), start=1)]
+    (plan.directory(stage) / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "paces", "verdict"),
+    [
+        (0.1, (0.1,), NOISY),  # two runs of one line agree by rounding alone
+        (100.0, (25.0, 25.1, 24.9, 25.0), HOLDS),
+        (100.0, (5.0, 90.0, 30.0, 5.0), NOISY),  # a pace that tells nothing
+    ],
+)
+def test_seconds_are_no_more_exact_than_their_pace(
+    seconds: float, paces: tuple[float, ...], verdict: str, tmp_path: Path
+) -> None:
     plan = make(recipe.load("equal-time"), Request("mini", tmp_path, dry_run=True))
-    (tmp_path / "stages").mkdir()
+    for run in plan.runs:
+        journal(plan, run.pretrain, paces if run.variant == "xxlarge" else paces[::-1])
+        store.write_json(plan.result(run.pretrain), {"result": {"steps": 400, "seconds": seconds}})
+    assert [finding.verdict for finding in outcome.read(plan).claims[0].findings] == [verdict, verdict]
 
-    def decided(seconds: float, paces: tuple[float, ...]) -> list[str]:
-        for run in plan.runs:
-            store.write_json(plan.result(run.pretrain), {"result": {"steps": 400, "seconds": seconds}})
-            at = [sum(paces[:n]) for n in range(1, len(paces) + 1)]
-            rows = [{"step": 100 * n, "loss": 1.0, "seconds": s} for n, s in enumerate(at, start=1)]
-            plan.directory(run.pretrain).mkdir(exist_ok=True)
-            journal = "".join(f"{json.dumps(row)}\n" for row in rows)
-            (plan.directory(run.pretrain) / "metrics.jsonl").write_text(journal)
-        return [finding.verdict for finding in outcome.read(plan).claims[0].findings]
 
-    assert decided(0.1, (0.1,)) == [NOISY, NOISY], "the clock"
-    assert decided(100.0, (25.0, 25.1, 24.9, 25.0)) == [HOLDS, HOLDS]
-    assert decided(100.0, (5.0, 60.0, 30.0, 5.0)) == [NOISY, NOISY], "a pace that tells nothing"
+def predictions(task: str, count: int) -> str:
+    """Of `count` examples of a task nine in ten right, of spans and of classes."""
+    spans, rows = published_metrics(task)[0].endswith("f1"), []
+    for n in range(count):
+        right = n % 10 != n // 10 % 10
+        said = {"f1": float(right), "em": float(right)} if spans else {"label": "a" if right else "b"}
+        rows.append({"id": str(n), "prediction": "a", **said})
+    return "".join(f"{json.dumps(row)}\n" for row in rows)
 
 
 @pytest.mark.parametrize(("value", "bound"), [("task_squad1_f1", 0.88), ("tasks_above_majority", 0.37)])
-def test_seeds_that_agree_on_few_examples_of_a_task_decide_nothing(value: str, bound: float, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("examples", "verdict"), [(None, NOISY), (100, NOISY), (20_000, HOLDS)])
+def test_seeds_that_agree_on_few_examples_of_a_task_decide_nothing(
+    value: str, bound: float, examples: int | None, verdict: str, tmp_path: Path
+) -> None:
+    """And where nothing says what was predicted, nobody knows how sure a score is."""
     claim = recipe.Claim("", "", "", (recipe.Condition(f"large.{value}", "above", bound),))
     experiment = dataclasses.replace(recipe.load("overall"), claims=(claim,))
     plan = make(experiment, Request("paper", tmp_path, seeds=2, dry_run=True))
-    (tmp_path / "stages").mkdir()
-    for examples, verdict in ((100, NOISY), (100_000, HOLDS)):
-        for run in plan.runs:
-            for task, stage in run.tasks.items():
-                scores = {name: [0.9] for name in published_metrics(task)}
-                result = {"all_scores": scores, "examples": {"train": 10**9, "dev": examples}}
-                known = {"majority": 0.5, "median": 0.9} if task == "sst2" else {"median": 0.9}
-                store.write_json(plan.result(stage), {"result": result | known})
-        assert outcome.read(plan).claims[0].verdict == verdict
+    for task, stage in ((task, stage) for run in plan.runs for task, stage in run.tasks.items()):
+        if examples:
+            plan.directory(stage).joinpath("run-0").mkdir(parents=True)
+            (plan.directory(stage) / "run-0/predictions.dev.jsonl").write_text(predictions(task, examples))
+        scores = {name: [0.9] for name in published_metrics(task)}
+        known = {"majority": 0.5} if task == "sst2" else {}
+        result = {"all_scores": scores, "median": 0.9, "labels": ["a", "b"]} | known
+        (tmp_path / "stages").mkdir(exist_ok=True)
+        store.write_json(plan.result(stage), {"result": result})
+    assert outcome.read(plan).claims[0].verdict == verdict
 
 
-def test_speedups_carry_the_spread_of_both_runs(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("paces", "verdict"), [((), NOISY), ((5.0, 5.1, 5.0), HOLDS), ((1.0, 9.0, 90.0), NOISY)])
+def test_speedups_carry_the_spread_of_both_runs(paces: tuple[float, ...], verdict: str, tmp_path: Path) -> None:
     plan = make(recipe.load("overall"), Request("mini", tmp_path, dry_run=True))
-    (tmp_path / "stages").mkdir()
-    for seconds, verdict in ((0.1, NOISY), (1000.0, HOLDS)):
-        for run in plan.runs:
-            share = {"large": 0.5, "xxlarge": 4.0}.get(run.variant, 1.0)
-            store.write_json(plan.result(run.pretrain), {"result": {"steps": 10, "seconds": seconds * share}})
-        (claim,) = (j for j in outcome.read(plan).claims if "trains faster" in j.claim.says)
-        assert claim.verdict == verdict
+    for run in plan.runs:
+        share = {"large": 0.5, "xxlarge": 4.0}.get(run.variant, 1.0)
+        journal(plan, run.pretrain, [share * pace for pace in (paces if run.variant == "large" else paces[::-1])])
+        store.write_json(plan.result(run.pretrain), {"result": {"steps": 10, "seconds": 1000 * share}})
+    (claim,) = (j for j in outcome.read(plan).claims if "trains faster" in j.claim.says)
+    assert claim.verdict == verdict
 
 
 def test_equal_time_is_by_measured_seconds_and_stays_as_it_was_measured(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from albert_cli.experiments import recipe
 from albert_cli.experiments.budget import Decision, decision, describe
 from albert_cli.experiments.claims import HOLDS, check
 from albert_cli.experiments.plan import Plan, Request
+from albert_cli.experiments.sampling import exact
 from albert_cli.experiments.stages import make
 from albert_cli.training.task_recipe import FinetuneRecipe
 from tests.command import albert
@@ -189,12 +190,12 @@ def test_no_claim_about_what_is_learnt_holds_where_nothing_is(name: str) -> None
     experiment, rng = recipe.load(name), random.Random(0)
     for _ in range(200):
         values = {
-            v: {metric: dict.fromkeys((0, 1), rng.uniform(*limits)) for metric, limits in NOTHING.items()}
+            v: {metric: dict.fromkeys((0, 1), exact(rng.uniform(*limits))) for metric, limits in NOTHING.items()}
             for v in experiment.variants
         }
         for claim in experiment.claims:
             if not {r.partition(".")[2] for c in claim.conditions for r in c.references} <= OF_ANY:
-                assert check(claim, values, {}).verdict != HOLDS, claim.says
+                assert check(claim, values).verdict != HOLDS, claim.says
 
 
 def test_a_name_that_is_nearly_right_gets_a_suggestion() -> None:

@@ -24,6 +24,7 @@ from albert_cli.errors import BusyError, Interrupted
 from albert_cli.experiments import outcome, pages, recipe, verb
 from albert_cli.experiments.plan import Plan, Request
 from albert_cli.experiments.probe import behaviour
+from albert_cli.experiments.sampling import PARTS
 from albert_cli.experiments.stages import make
 from albert_cli.experiments.verb import run_plan
 from albert_cli.model import hub
@@ -115,8 +116,9 @@ def test_the_verdict_turns_with_the_result_files(tmp_path: Path, tiny_data: Path
     found = []
     for accuracies in ((0.50, 0.51), (0.92, 0.93), (0.40, 0.80)):
         for run in plan.runs:
-            scores = {"nsp_accuracy": 0.9, "sop_accuracy": accuracies[run.seed], "sequences": 100_000}
-            store.write_json(plan.result(str(run.probe)), {"result": scores})
+            scores = {"nsp_accuracy": 0.9, "sop_accuracy": accuracies[run.seed]}
+            without = {name: [score] * PARTS for name, score in scores.items()}
+            store.write_json(plan.result(str(run.probe)), {"result": scores | {"without_parts": without}})
         read = outcome.read(plan)
         found.append(next(j.verdict for j in read.claims if j.claim.says == claim))
         page = pages.write(read)
