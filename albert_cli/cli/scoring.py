@@ -42,6 +42,10 @@ def evaluate(
         typer.Option(metavar="start,random", help="The same seeds from the weights of step 0, and from random ones."),
     ] = None,
     recipes: Recipes = RECIPES,
+    baselines: Annotated[
+        bool,
+        typer.Option("--baselines/--no-baselines", help="Linear models beside the scores; minutes on large tasks."),
+    ] = True,
     submission: Annotated[
         Path | None, typer.Option(metavar="FILE.zip", help="With glue: write the test predictions for its server.")
     ] = None,
@@ -68,7 +72,7 @@ def evaluate(
     if not checkpoint:
         raise ConfigError("eval needs a --checkpoint", "a pretrained one, or one of the task")
     request = Request(
-        checkpoint, data, runs or 5, tuple(overrides or ()), device, nproc, again, parse(controls), recipes
+        checkpoint, data, runs or 5, tuple(overrides or ()), device, nproc, again, parse(controls), recipes, baselines
     )
     result = suite.evaluate(request, task, out, submission)
     console.emit(result.as_json(), tables.text(result))

@@ -130,7 +130,9 @@ def _median_of_runs(prepared: Prepared, out: Path) -> Result:
         if found.diverged:
             what, there = f"{prepared.task.title} seed {seed}", run_directory(out, seed)
             console.warn(f"{what} diverged and does not count: {found.diverged}; remove {there} to try it again")
-    summary = summarise(results).model_copy(update={"baselines": _baselines(prepared, results)})
+    summary = summarise(results)
+    if prepared.request.baselines:
+        summary = summary.model_copy(update={"baselines": _baselines(prepared, results)})
     summary.write(out / RESULTS)
     return summary
 

@@ -125,7 +125,7 @@ class _Builder:
             folder = inputs.task_data(plan, name) or "TASKS"
             facts = {"task": name, "changes": scale.task_changes, "runs": runs, "data": folder}
             argv = ["eval", name, "--checkpoint", str(checkpoint), "--data", folder, "--out", OUT, "--runs", str(runs)]
-            argv += _options({}, scale.task_changes)
+            argv += ["--no-baselines", *_options({}, scale.task_changes)]
             cost = fine_tuning_cost(recipe, run, scale)
             tasks[name] = plan.stage("task", f"{of}: {name}", facts, (run.pretrain,), argv, cost)
         made = self._measured[run.variant, run.seed] = dataclasses.replace(run, probe=probe, tasks=tasks)

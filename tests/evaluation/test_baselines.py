@@ -14,6 +14,7 @@ from albert_cli.report.found import CLASSICAL, collect
 from albert_cli.results import Result
 from albert_cli.tasks.classification import Example
 from albert_cli.tasks.spec import find_task
+from tests.command import albert
 from tests.glue import QUICK, as_text, evaluate
 
 VERBS = ("bade", "figo", "luma", "ne", "ро", "kra", "ste", "wi")
@@ -76,6 +77,13 @@ def test_they_stand_beside_the_score(encoder: Path, inference: Path, tmp_path: P
     assert (evaluation.baselines[CLASSICAL], (evaluation.record.classical or (None,))[0]) == (score, name)
     build([out], tmp_path / "report.html")
     assert "classical baseline</th>" in (tmp_path / "report.html").read_text()
+
+
+def test_they_can_be_left_out(encoder: Path, inference: Path, tmp_path: Path) -> None:
+    settings = [word for setting in (*QUICK, "start_from=pretrained") for word in ("-s", setting)]
+    words = ["--checkpoint", str(encoder), "--data", str(inference), "--runs", "1", "--device", "cpu", *settings]
+    albert("eval", "rte", *words, "--no-baselines", "--out", str(tmp_path / "scores"))
+    assert "baselines" not in store.read_json(tmp_path / "scores/results.json")
 
 
 def test_a_run_with_fewer_labels_is_compared_with_a_model_of_as_few(
