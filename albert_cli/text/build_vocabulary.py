@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -96,7 +97,7 @@ def build(
         with store.publish(out, "vocabulary") as staging:
             vocabulary.copy_to(staging)
             store.write_json(staging / REPORT, report)
-    jobs.clear(out)
+    shutil.rmtree(out / jobs.FOLDER, ignore_errors=True)
     return {"directory": str(out), "fingerprint": store.fingerprint(out), "up_to_date": False, **report}
 
 
@@ -199,7 +200,7 @@ def _identity(source: Mapping[str, Any]) -> dict[str, Any]:
 def _same(out: Path, request: Mapping[str, Any], portions: Sequence[Portion], workers: int) -> dict[str, Any]:
     """The report of a finished directory when the same request made it; `BusyError` when another one did."""
     (out / jobs.REQUEST).unlink(missing_ok=True)  # there only if the process was killed after its last write
-    jobs.clear(out)
+    shutil.rmtree(out / jobs.FOLDER, ignore_errors=True)
     store.verify(out, "vocabulary")
     report = store.read_record(out / REPORT, Report)
     made = report["request"]

@@ -13,6 +13,7 @@ from albert_cli.errors import InputError
 from albert_cli.random import copies
 from albert_cli.text import records
 from albert_cli.text.lines import Part, ReadSettings, Tally, open_part, text_lines
+from albert_cli.text.sentences import bounded
 from albert_cli.text.sources import Kind, Source, resolve
 
 _LONGEST_DOCUMENT = 1 << 22  # characters; the rest of a longer one follows as a document of its own
@@ -69,21 +70,9 @@ def read_part(part: Part, settings: ReadSettings, tally: Tally) -> Iterator[Docu
     for number, text in _READERS.get(kind, records.read_task)(part, settings, tally):
         if "\r" in text:  # alone it ends a line too: old Macintosh files, mixed files
             text = text.replace("\r\n", "\n").replace("\r", "\n")
-        for document in _bounded(text):
+        for document in bounded(text, _LONGEST_DOCUMENT):
             if not document.isspace():
                 yield Document(document, source.name, number)
-
-
-def _bounded(text: str) -> Iterator[str]:
-    """Cut an overlong text at line ends, or else at spaces."""
-    start = 0
-    while len(text) - start > _LONGEST_DOCUMENT:
-        end = start + _LONGEST_DOCUMENT
-        cut = max(text.rfind("\n", start, end), text.rfind(" ", end - (1 << 16), end)) + 1 or end
-        yield text[start:cut]
-        start = cut
-    if start < len(text):
-        yield text[start:] if start else text
 
 
 def _read_text(part: Part, settings: ReadSettings, tally: Tally) -> Iterator[tuple[int, str]]:

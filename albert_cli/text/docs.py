@@ -62,13 +62,10 @@ def read_docs(stdlib_only: bool = False) -> Iterator[tuple[str, str]]:
 
 def _paragraphs_of_each(paths: Sequence[Path], workers: int) -> Generator[list[str], None, None]:
     """Each file's paragraphs in turn, read in this process or by several."""
-    if workers < 2:
-        yield from map(_paragraphs, paths)
-        return
     done = dict[int, list[list[str]]]()
     chunks = ((start, paths[start : start + _CHUNK]) for start in range(0, len(paths), _CHUNK))
     place = 0
-    with closing(pool.spread(_paragraphs_of_chunk, chunks, workers, "docs:stdlib takes less")) as found:
+    with closing(pool.spread(_paragraphs, chunks, workers, "docs:stdlib takes less")) as found:
         for (start, _), paragraphs in found:
             done[start] = paragraphs
             while place in done:
@@ -76,13 +73,12 @@ def _paragraphs_of_each(paths: Sequence[Path], workers: int) -> Generator[list[s
                 place += _CHUNK
 
 
-def _paragraphs_of_chunk(start: int, paths: Sequence[Path]) -> list[list[str]]:
+def _paragraphs(start: int, paths: Sequence[Path]) -> list[list[str]]:
     gc.disable()  # the cyclic collector looks in vain through each new tree, a quarter of the time
-    return [_paragraphs(path) for path in paths]
-
-
-def _paragraphs(path: Path) -> list[str]:
-    return [paragraph for docstring in _docstrings_of_file(path) for paragraph in prose(docstring)]
+    try:
+        return [[p for docstring in _docstrings_of_file(path) for p in prose(docstring)] for path in paths]
+    finally:
+        gc.enable()
 
 
 def _modules(packages: Iterable[str]) -> Iterator[tuple[Path, str]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
@@ -99,17 +98,16 @@ def do_share(
     index, count = share
     if any(portion.is_stream for portion in portions):
         raise ConfigError("stdin cannot be shared by several jobs", "write it to a file first, or omit --task")
-    name, place = f"{index}-of-{count}", out / FOLDER
-    mine = share_of(portions, index, count)
+    name = f"{index}-of-{count}"
     with store.lock(out / LOCKS / name):
         list(_drawn_by_jobs(out, request))  # refuses to draw beside jobs that were asked for something else
         sample = Sample(settings.sample_size, settings.seed)
-        hashes = draw_into(sample, mine, settings, workers)
+        hashes = draw_into(sample, share_of(portions, index, count), settings, workers)
         sample.finish()
         counts = sample.documents, sample.read, sample.characters
-        numbers = [portion.number for portion in mine]
+        numbers = sorted(hashes)
         drawn = _Drawn(store.hash_of(request), numbers, [hashes[number] for number in numbers], *counts)
-        with store.commit_directory(place / name, "sample", replace=True) as staging:
+        with store.commit_directory(out / FOLDER / name, "sample", replace=True) as staging:
             store.write_bytes(staging / "places", sample.places.astype("<i8").tobytes())
             store.write_bytes(staging / "sentences.txt", "".join(f"{s}\n" for s in sample.sentences).encode())
             store.write_json(staging / "sample.json", asdict(drawn))
@@ -150,8 +148,3 @@ def _drawn_by_jobs(out: Path, request: Mapping[str, Any]) -> Iterator[tuple[Path
                 f"{manifest.parent}: jobs have drawn with other sources or options", "ask as they do, or remove it"
             )
         yield manifest.parent, drawn
-
-
-def clear(out: Path) -> None:
-    """Remove what jobs have drawn."""
-    shutil.rmtree(out / FOLDER, ignore_errors=True)

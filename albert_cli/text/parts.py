@@ -10,8 +10,8 @@ from typing import Any, TypeAlias, TypeVar
 
 from albert_cli.errors import ConfigError
 from albert_cli.text.corpus import Document, hash_part, read_part
-from albert_cli.text.lines import Part, ReadSettings, Stamp, Tally, stamp
-from albert_cli.text.sources import Source, resolve
+from albert_cli.text.lines import Part, ReadSettings, Tally, stamp
+from albert_cli.text.sources import resolve
 
 Share: TypeAlias = tuple[int, int] | None  # the i-th of n
 SIZE = 32 << 20  # bytes
@@ -87,33 +87,25 @@ def cut(sources: Sequence[str], size: int = SIZE) -> list[Portion]:
     large file is a portion; small files that follow one another are put together. The parts of a very large corpus are
     twice, four times... as large. Nothing is opened.
     """
-    found = resolve(sources)
-    stamps = [None if source.path is None else stamp(source.path) for source in found]
-    total = sum(now[0] for now in stamps if now)
+    found = [(source, stamp(source.path) if source.path else None) for source in resolve(sources)]
+    total = sum(now[0] for _, now in found if now)
     while total > _MOST * size:
         size *= 2
-    return [Portion(parts, number) for number, parts in enumerate(_groups(found, stamps, size))]
-
-
-def _groups(sources: Sequence[Source], stamps: Sequence[Stamp | None], size: int) -> list[tuple[Part, ...]]:
-    groups: list[tuple[Part, ...]] = []
-    together: list[Part] = []
-    filled = 0
-    for source, now in zip(sources, stamps, strict=True):
+    groups: list[list[Part]] = []
+    room = -1  # bytes that the last group still takes of small files
+    for source, now in found:
         length = (now[0] if now else size) * (_INFLATION if source.compression else 1)
-        is_small = now is not None and length < size
-        if together and (not is_small or filled + length > size or together[0].source.weight != source.weight):
-            groups.append(tuple(together))
-            together, filled = [], 0
-        if is_small:
-            together.append(Part(source, stamp=now))
-            filled += length
-        elif source.can_be_split and now is not None:
-            starts = range(0, now[0], size)
-            groups += [(Part(source, s, s + size if s + size < now[0] else None, now),) for s in starts]
+        if length >= size:  # a stream, or a large file
+            starts = range(0, now[0], size) if now and source.can_be_split else [0]
+            groups += [[Part(source, start, start + size if start < starts[-1] else None, now)] for start in starts]
+            room = -1
+        elif length > room or groups[-1][0].source.weight != source.weight:
+            groups.append([Part(source, stamp=now)])
+            room = size - length
         else:
-            groups.append((Part(source, stamp=now),))
-    return [*groups, tuple(together)] if together else groups
+            groups[-1].append(Part(source, stamp=now))
+            room -= length
+    return [Portion(tuple(parts), number) for number, parts in enumerate(groups)]
 
 
 # ---------------------------------------------------------------- arrays of jobs

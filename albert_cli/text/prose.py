@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from inspect import cleandoc
+from math import inf
 
 _BORDER = re.compile(r"""([=\-~^"*+#.`:_])\1{2,}$""")  # under a heading, or a transition
 _TABLE = re.compile(r"[=\-+|][=\-+| ]{4,}$")
@@ -51,7 +52,7 @@ class _Reader:
         self._lines: list[str] = []
         self._indent = -1  # of the paragraph's lines; -1: not known yet
         self._item_indent = -1  # where the latest list item began; -1: outside lists
-        self._skipped_below: int | None = None  # leave out lines indented deeper than this
+        self._skipped_below = inf  # leave out lines indented deeper than this
         self._until_blank = False  # leave out lines up to a blank one
         self._in_fence = False
 
@@ -64,13 +65,9 @@ class _Reader:
         elif not text:
             self.end_paragraph()
             self._until_blank = False
-        elif not self._in_fence and not self._until_blank and not self._is_skipped(indent):
+        elif not self._in_fence and not self._until_blank and indent <= self._skipped_below:
+            self._skipped_below = inf
             self._read_text(text, indent)
-
-    def _is_skipped(self, indent: int) -> bool:
-        if self._skipped_below is not None and indent <= self._skipped_below:
-            self._skipped_below = None
-        return self._skipped_below is not None
 
     def _read_text(self, text: str, indent: int) -> None:
         if self._is_markup(text, indent):
@@ -78,10 +75,9 @@ class _Reader:
         if (item := self._item(text, indent)) is not None:
             self.end_paragraph()
             self._item_indent, text = indent, item
-        elif self._lines and self._indent not in (-1, indent):
-            self.end_paragraph()
-            self._indent = indent
         else:
+            if self._indent not in (-1, indent):
+                self.end_paragraph()
             self._indent = indent
         if text.endswith("::"):  # a literal block follows, indented deeper
             text = text.rstrip(": ")

@@ -45,8 +45,8 @@ class Sample:
 
     def add(self, places: Integers, sentences: Sequence[str]) -> None:
         """Take in sentences with their places, in the order of the text."""
-        chosen = np.flatnonzero(self._keys(places) <= np.uint64(self.limit))
-        self.sentences += sentences if chosen.size == places.size else [sentences[i] for i in chosen.tolist()]
+        chosen = self._keys(places) <= np.uint64(self.limit)
+        self.sentences += compress(sentences, chosen.tolist())
         self.places = np.concatenate([self.places, places[chosen]])
         if len(self.sentences) > self.size + self.size // 4:
             self._drop()

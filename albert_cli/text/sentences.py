@@ -36,7 +36,7 @@ def split_paragraphs(lines: Iterable[str], language: str = "en") -> list[str]:
     sentences: list[str] = []
     for line in lines:
         # Spaces are normalised before: sentencex cuts at byte offsets, and panics inside a no-break space.
-        for paragraph in (line,) if len(line) <= _LONGEST_PARAGRAPH else _bounded(line):
+        for paragraph in bounded(line, _LONGEST_PARAGRAPH):  # between open quotes sentencex takes quadratic time
             try:
                 parts = segment(language, paragraph)
             except BaseException as error:  # a Rust panic is no Exception
@@ -47,14 +47,16 @@ def split_paragraphs(lines: Iterable[str], language: str = "en") -> list[str]:
     return sentences
 
 
-def _bounded(paragraph: str) -> Iterator[str]:
-    """Cut an overlong paragraph at spaces: sentencex takes quadratic time between open quotes."""
-    while len(paragraph) > _LONGEST_PARAGRAPH:
-        cut = paragraph.rfind(" ", 0, _LONGEST_PARAGRAPH) + 1 or _LONGEST_PARAGRAPH
-        yield paragraph[:cut]
-        paragraph = paragraph[cut:]
-    if paragraph:
-        yield paragraph
+def bounded(text: str, longest: int) -> Iterator[str]:
+    """The text in parts of at most `longest` characters, cut at line ends, or else at spaces near their ends."""
+    start = 0
+    while len(text) - start > longest:
+        end = start + longest
+        cut = max(text.rfind("\n", start, end), text.rfind(" ", max(start, end - (1 << 16)), end)) + 1 or end
+        yield text[start:cut]
+        start = cut
+    if start < len(text):
+        yield text[start:]
 
 
 def split_plainly(paragraph: str) -> list[str]:

@@ -11,7 +11,6 @@ elsewhere (see `unigram`); characters newer than the Unicode tables of one side.
 from __future__ import annotations
 
 import functools
-import json
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
@@ -38,17 +37,15 @@ def read_model(model: bytes) -> Any:
     return proto
 
 
-def penalise_digit_comma(proto: Any) -> bool:
-    """Lower the score of pieces such as "▁2011," so far that they are never chosen; True when there were any.
+def penalise_digit_comma(proto: Any) -> None:
+    """Lower the score of pieces such as "▁2011," so far that they are never chosen.
 
     ALBERT's tokenizer never emits them. The reference encodes the text before the comma again instead; lowering the
     scores gives the same pieces in one pass, in SentencePiece and in Hugging Face alike.
     """
-    normal = (p for p in proto.pieces if p.type == p.NORMAL)
-    found = [p for p in normal if p.piece.endswith(",") and p.piece[-2:-1].isdigit()]
-    for piece in found:
-        piece.score -= _DIGIT_COMMA_PENALTY
-    return bool(found)
+    for p in proto.pieces:
+        if p.type == p.NORMAL and p.piece.endswith(",") and p.piece[-2:-1].isdigit():
+            p.score -= _DIGIT_COMMA_PENALTY
 
 
 def tokenizer_json(proto: Any, cleaning: Cleaning) -> str:
@@ -73,19 +70,16 @@ def tokenizer_json(proto: Any, cleaning: Cleaning) -> str:
     return str(tokenizer.to_str(pretty=False))
 
 
-def tokenizer_config(cleaning: Cleaning, model_max_length: int) -> str:
+def tokenizer_config(cleaning: Cleaning, model_max_length: int) -> dict[str, Any]:
     """The content of `tokenizer_config.json`."""
-    return json.dumps(
-        {
-            "tokenizer_class": "PreTrainedTokenizerFast",
-            "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
-            "model_max_length": model_max_length,
-            **{f"{name}_token": token for name, token in SPECIAL_TOKENS.items()},
-            "clean_up_tokenization_spaces": False,
-            "albert_cleaning": asdict(cleaning),
-        },
-        indent=2,
-    )
+    return {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
+        "model_max_length": model_max_length,
+        **{f"{name}_token": token for name, token in SPECIAL_TOKENS.items()},
+        "clean_up_tokenization_spaces": False,
+        "albert_cleaning": asdict(cleaning),
+    }
 
 
 def _normalizer(charsmap: bytes, cleaning: Cleaning) -> Any:

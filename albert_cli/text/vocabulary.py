@@ -41,10 +41,8 @@ class Vocabulary:
         self._where = where = source / MODEL if source else Path(MODEL)
         try:
             self.model = read_model(model)
-            is_adapted = penalise_digit_comma(self.model)
-            self._processor = SentencePieceProcessor(
-                model_proto=self.model.SerializeToString() if is_adapted else model
-            )
+            penalise_digit_comma(self.model)
+            self._processor = SentencePieceProcessor(model_proto=self.model.SerializeToString())
         except (DecodeError, RuntimeError) as error:
             raise CheckpointError(f"{where}: not a SentencePiece model") from error
         self._bytes, self.cleaning = model, cleaning
@@ -172,4 +170,4 @@ class Vocabulary:
         """
         store.write_bytes(directory / MODEL, self._bytes)
         store.write_text(directory / TOKENIZER, self._tokenizer_json + "\n")
-        store.write_text(directory / CONFIG, tokenizer_config(self.cleaning, model_max_length) + "\n")
+        store.write_json(directory / CONFIG, tokenizer_config(self.cleaning, model_max_length))
