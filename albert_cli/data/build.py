@@ -11,7 +11,7 @@ import re
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -213,7 +213,7 @@ def _run_all(tasks: Sequence[ShardTask], workers: int) -> list[TaskFacts]:
     ordered = sorted(tasks, key=lambda t: (not t.is_stream, -t.size, t.name))
     here = [t for t in ordered if t.is_stream or min(workers, len(tasks)) <= 1]
     elsewhere = [t for t in ordered if t not in here]
-    with console.progress("data", total, disk) as progress, ExitStack() as stack:
+    with console.progress("data", total, disk) as progress:
 
         def count(more_disk: int, more_text: int) -> None:
             nonlocal disk, text
@@ -222,13 +222,11 @@ def _run_all(tasks: Sequence[ShardTask], workers: int) -> list[TaskFacts]:
             progress.update(disk, f"{text / 1e6:.1f} MB of text, {rate:.1f} MB/s")
 
         results = {task.name: run_or_keep(task, count) for task in here}
-        finished_ones = pool.spread(
-            run_or_keep, ((task,) for task in elsewhere), min(workers, len(elsewhere)),
-            "run the same command again with fewer --workers; finished files are kept",
-        )  # fmt: skip
-        stack.enter_context(closing(finished_ones))
-        for (task,), facts in finished_ones:
-            results[task.name] = facts
-            if task.name not in finished:
-                count(task.size, facts.bytes)
+        remedy = "run the same command again with fewer --workers; finished files are kept"
+        calls = ((task,) for task in elsewhere)
+        with closing(pool.spread(run_or_keep, calls, min(workers, len(elsewhere)), remedy)) as done:
+            for (task,), facts in done:
+                results[task.name] = facts
+                if task.name not in finished:
+                    count(task.size, facts.bytes)
     return [results[task.name] for task in tasks]

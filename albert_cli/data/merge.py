@@ -126,10 +126,8 @@ def _rewrite(task: ShardTask, facts: TaskFacts, kept: NDArray[np.bool_]) -> Task
                     writer.add(groups, np.asarray(shard.ids), lengths, sizes, own)
             totals, shards = writer.finish()
             facts = replace(facts, totals=totals, shards=shards)
-        for group in GROUPS:
-            (staging / f"{group}.hashes").unlink(missing_ok=True)
-        for group, hashes in _hashes(task):
-            (staging / f"{group}.hashes").write_bytes(hashes.astype("<u8").tobytes())
+        for path in task.directory.glob("*.hashes"):
+            shutil.copyfile(path, staging / path.name)
         store.write_json(staging / "shard.json", asdict(facts))
     return facts
 

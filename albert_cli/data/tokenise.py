@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,14 +24,11 @@ from albert_cli.data.writer import DROPPED, GROUPS, HELDOUT, MORE, GroupWriter
 from albert_cli.errors import CheckpointError, ConfigError
 from albert_cli.random import Integers, copies
 from albert_cli.text.clean import Cleaning, clean
-from albert_cli.text.corpus import hash_words
+from albert_cli.text.corpus import Document, hash_words
 from albert_cli.text.lines import ReadSettings, Tally
 from albert_cli.text.parts import SIZE, Portion
 from albert_cli.text.sentences import paragraphs, split_paragraphs
-
-if TYPE_CHECKING:
-    from albert_cli.text.corpus import Document
-    from albert_cli.text.vocabulary import Vocabulary
+from albert_cli.text.vocabulary import Vocabulary
 
 _OfGroups = AfterValidator(store.with_keys(*GROUPS))
 _CHUNK = 1 << 20  # characters tokenised at a time: enough to amortise the calls, little enough to hold
@@ -115,8 +112,6 @@ class TaskFacts:
 @lru_cache(maxsize=1)
 def vocabulary_of(directory: Path, fingerprint: str) -> Vocabulary:
     """A task's vocabulary, loaded once a process."""
-    from albert_cli.text.vocabulary import Vocabulary
-
     return Vocabulary.load(directory)
 
 

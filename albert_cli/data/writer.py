@@ -30,9 +30,7 @@ class ShardWriter:
         self.tokens = self.sentences = self.documents = 0
         self._ids: IO[bytes] | None = None
         self._hashes: IO[bytes] | None = None
-        self._sentences: list[NDArray[np.uint32]] = []
-        self._documents: list[NDArray[np.uint32]] = []
-        self._shard_tokens = self._shard_sentences = 0
+        self._sentences, self._documents = [np.zeros(1, "<u4")], [np.zeros(1, "<u4")]
 
     def add(self, ids: NDArray[np.integer], lengths: Integers, sizes: Integers, hashes: NDArray[np.uint64]) -> None:
         """Append documents, none of them empty.
@@ -40,7 +38,8 @@ class ShardWriter:
         ids: their tokens [tokens]; lengths: of each sentence, none of them 0 [sentences]; sizes: sentences of
         each document [documents]; hashes: uint64 [documents].
         """
-        if sizes.size > 1 and self._shard_tokens + ids.size > self.max_tokens:
+        is_too_much = int(self._sentences[-1][-1]) + ids.size > self.max_tokens
+        if sizes.size > 1 and is_too_much:
             sentence_ends = np.cumsum(sizes)
             token_ends = np.cumsum(lengths)[sentence_ends - 1]
             own = zip(np.split(ids, token_ends[:-1]), np.split(lengths, sentence_ends[:-1]), strict=True)
@@ -49,20 +48,17 @@ class ShardWriter:
             return
         if sizes.size == 0:
             return
-        if self._ids is None or self._shard_tokens + ids.size > self.max_tokens:
+        if self._ids is None or is_too_much:
             self._close_shard()
             self.names.append(f"{self.prefix}-{len(self.names):02d}")
             self._ids = (self.directory / f"{self.names[-1]}.ids").open("wb")
             self._sentences, self._documents = [np.zeros(1, "<u4")], [np.zeros(1, "<u4")]
-            self._shard_tokens = self._shard_sentences = 0
         if self._hashes is None:
             self._hashes = (self.directory / f"{self.prefix}.hashes").open("wb")
         self._ids.write(ids.astype(self.dtype).tobytes())
         self._hashes.write(hashes.astype("<u8").tobytes())
-        self._sentences.append((self._shard_tokens + np.cumsum(lengths)).astype("<u4"))
-        self._documents.append((self._shard_sentences + np.cumsum(sizes)).astype("<u4"))
-        self._shard_tokens += ids.size
-        self._shard_sentences += lengths.size
+        self._sentences.append((self._sentences[-1][-1] + np.cumsum(lengths)).astype("<u4"))
+        self._documents.append((self._documents[-1][-1] + np.cumsum(sizes)).astype("<u4"))
         self.tokens += ids.size
         self.sentences += lengths.size
         self.documents += sizes.size

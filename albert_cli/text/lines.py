@@ -10,7 +10,7 @@ import lzma
 import sys
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -151,24 +151,18 @@ def unchanged(part: Part) -> Iterator[None]:
 def open_part(part: Part, tally: Tally) -> Iterator[io.BufferedReader]:
     """The part's bytes, decompressed; what is left of them at the end is read for the file's hash."""
     source = part.source
-    raw: Any
-    if source.kind == "stdin":
-        raw = io.BufferedReader(_Raw(sys.stdin.buffer, None, tally), _BLOCK)
-        yield raw
-        _read_on(raw)
-        return
-    with unchanged(part), errors_named(source.name), Path(source.name).open("rb", buffering=0) as stream:
+    with (
+        unchanged(part),
+        errors_named(source.name),
+        Path(source.name).open("rb", buffering=0) if source.path else nullcontext(sys.stdin.buffer) as stream,
+    ):
         start, end = bounds(part)
         if start:
             stream.seek(start)
-        raw = io.BufferedReader(_Raw(stream, None if end is None else end - start, tally), _BLOCK)
+        raw: Any = io.BufferedReader(_Raw(stream, None if end is None else end - start, tally), _BLOCK)
         yield _decompressed(raw, source.compression)
-        _read_on(raw)
-
-
-def _read_on(raw: Any) -> None:
-    while raw.read(_BLOCK):
-        pass
+        while raw.read(_BLOCK):
+            pass
 
 
 def _decompressed(raw: Any, compression: str) -> io.BufferedReader:
