@@ -19,11 +19,11 @@ from typing import Any
 from typing_extensions import TypedDict
 
 from albert_cli import console, pool, store
-from albert_cli.data.merge import complete, publish
+from albert_cli.data.merge import Facts, complete, publish
 from albert_cli.data.shards import FORMAT, read_facts
 from albert_cli.data.tokenise import BuildSettings, Count, ShardTask, TaskFacts, kept, run_task
 from albert_cli.data.verified import remember_verified, stamps_below, verify_data
-from albert_cli.errors import BusyError, ConfigError
+from albert_cli.errors import BusyError
 from albert_cli.machine import cores
 from albert_cli.text.jobs import hashes_of
 from albert_cli.text.lines import Part
@@ -32,7 +32,6 @@ from albert_cli.text.vocabulary import Vocabulary
 
 _PLAN, _LOCKS = "plan.json", ".tasks"
 _REMEDY = "choose another --out or remove it"
-Facts = dict[str, Any]
 
 
 def build(
@@ -72,11 +71,10 @@ def build(
 
 def _do_share(out: Path, tasks: Sequence[ShardTask], workers: int, index: int, count: int) -> Facts:
     """Run one job's tasks; the directory is made whole by a build without a share."""
-    if any(task.is_stream for task in tasks):
-        raise ConfigError("stdin cannot be shared by several jobs", "write it to a file first, or omit --task")
+    mine = share_of(tasks, index, count)
     out.mkdir(parents=True, exist_ok=True)
     _begin(out, tasks)
-    results = _run_all(share_of(tasks, index, count), workers)
+    results = _run_all(mine, workers)
     return {
         "job": f"{index}/{count}",
         "tasks": len(results),

@@ -175,7 +175,7 @@ def _document_tokens(corpus: TokenCorpus, seed: int) -> Integers:
     """The lengths of `_UNITS` documents, a uniform sample."""
     number = below(keys(seed, Stream.STATISTICS, np.arange(_UNITS)), corpus.documents)
     tokens = np.empty_like(number)
-    for rows, shard, _, first in corpus.by_shard(np.searchsorted(corpus.document_starts, number, "right") - 1):
+    for rows, shard, _, first in corpus.by_shard(number, corpus.document_starts):
         begin, end = shard.sentences[shard.documents[number[rows] - first + [[0], [1]]]].astype(np.int64)
         tokens[rows] = end - begin
     return tokens

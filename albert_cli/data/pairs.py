@@ -94,7 +94,7 @@ def draw_pairs(corpus: TokenCorpus, index: Integers, settings: PairSettings, see
     target = _targets(index, settings, seed)
     toss = keys(seed, Stream.BOUNDARY, index)
     a_start, b_start, b_stop, home = (np.empty(index.size, np.int64) for _ in range(4))
-    for rows, shard, start, document in corpus.by_shard(corpus.shard_of(anchor)):
+    for rows, shard, start, document in corpus.by_shard(anchor, corpus.starts):
         *cuts, own = _chunk(shard, anchor[rows] - start, target[rows], toss[rows])
         a_start[rows], b_start[rows], b_stop[rows] = (cut + start for cut in cuts)
         home[rows] = own + document
@@ -174,7 +174,7 @@ def _other_document(
     other += other >= home
     toss = keys(seed, Stream.OTHER_SENTENCE, index)
     start, stop = np.empty_like(home), np.empty_like(home)
-    for rows, shard, base, document in corpus.by_shard(np.searchsorted(corpus.document_starts, other, "right") - 1):
+    for rows, shard, base, document in corpus.by_shard(other, corpus.document_starts):
         begin, end = shard.documents[other[rows] - document + [[0], [1]]].astype(np.int64)
         first = begin + below(toss[rows], end - begin)
         enough = find(shard.sentences, shard.sentences[first].astype(np.int64) + wanted[rows], "left")

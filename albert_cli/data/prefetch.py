@@ -14,11 +14,9 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-DEPTH = 2  # steps drawn ahead of the one that is computed on
-
 
 @contextmanager
-def prefetch(draw: Callable[[int], T], steps: Iterable[int], depth: int = DEPTH) -> Iterator[Iterator[T]]:
+def prefetch(draw: Callable[[int], T], steps: Iterable[int], depth: int = 2) -> Iterator[Iterator[T]]:
     """Give an iterator over `draw(step)`, in the order of `steps`, drawn by a background thread.
 
     At most `depth` steps are drawn ahead of the one that was asked for. What `draw` raises is raised where

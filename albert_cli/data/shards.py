@@ -133,17 +133,15 @@ class MappedShards(Sequence[Shard]):
     """
 
     def __init__(self, prefixes: Sequence[Path], dtype: str) -> None:
-        self._size = len(prefixes)
+        self._prefixes = prefixes
         keep = lru_cache(maxsize=max(1, _open_files() // len(SUFFIXES)))
         self._mapped = keep(lambda number: Shard.open(prefixes[number], dtype))
 
     def __len__(self) -> int:
-        return self._size
+        return len(self._prefixes)
 
     def __getitem__(self, number: Any) -> Any:
         """The shard of that number."""
-        if not 0 <= number < len(self):
-            raise IndexError(number)
         return self._mapped(number)
 
 
@@ -204,10 +202,6 @@ class TokenCorpus:
         shares = counts[counts > 0] / counts.sum()
         return float(-(shares * np.log(shares)).sum())
 
-    def shard_of(self, position: Integers) -> Integers:
-        """The number of the shard that holds each global position. Shape of `position`."""
-        return np.searchsorted(self.starts, position, "right") - 1
-
     def take(self, start: Integers, length: Integers) -> Ids:
         """The ids of many runs, one after the other: int32 [sum of `length`]. No run may leave its shard.
 
@@ -215,12 +209,16 @@ class TokenCorpus:
         """
         ids = np.empty(int(length.sum()), np.int32)
         target = np.cumsum(length) - length
-        for rows, shard, base, _ in self.by_shard(self.shard_of(np.minimum(start, self.tokens - 1))):
+        for rows, shard, base, _ in self.by_shard(np.minimum(start, self.tokens - 1), self.starts):
             ids[ranges(target[rows], length[rows])] = shard.ids[ranges(start[rows] - base, length[rows])]
         return ids
 
-    def by_shard(self, number: Integers) -> Iterator[tuple[Integers, Shard, int, int]]:
-        """The rows of each shard number, with the shard and the position and the document at which it begins."""
+    def by_shard(self, number: Integers, starts: Integers) -> Iterator[tuple[Integers, Shard, int, int]]:
+        """The rows of each shard, with the shard and the position and the document at which it begins.
+
+        number: of a position where `starts` are those of the shards' positions, of a document where they are theirs.
+        """
+        number = np.searchsorted(starts, number, "right") - 1
         for which in np.unique(number).tolist():
             rows = np.flatnonzero(number == which)
             yield rows, self.shards[which], int(self.starts[which]), int(self.document_starts[which])
@@ -247,7 +245,7 @@ class TokenCorpus:
         blocks = offsets_of(-(-np.diff(self.document_starts) // _BLOCK))
         shard_of_block = np.searchsorted(blocks, block, "right") - 1
         first = (block - blocks[shard_of_block]) * _BLOCK
-        for rows, shard, base, _ in self.by_shard(shard_of_block):
+        for rows, shard, base, _ in self.by_shard(block, blocks):
             documents = np.minimum(first[rows, None] + np.arange(_BLOCK + 1), shard.documents.size - 1)
             edges = shard.sentences[shard.documents[documents]].astype(np.int64)
             tokens = np.diff(edges)

@@ -141,13 +141,10 @@ def run_task(task: ShardTask, count: Count | None = None) -> TaskFacts:
 
 def groups_of(hashes: NDArray[np.uint64], task: ShardTask) -> Integers:
     """The number of each document's group: held out by its hash, or in train as often as the weight says."""
-    groups, weight = np.zeros(hashes.size, np.int64), task.weight
-    if weight != int(weight):
-        times = np.array([copies(weight, digest) for digest in hashes.tolist()], np.int64)
-        groups[times > int(weight)] = MORE
-        groups[times == 0] = DROPPED
-    held = hashes < np.uint64(int(task.settings.holdout * 2**64))
-    groups[held & (groups != DROPPED)] = HELDOUT
+    times = np.array([copies(task.weight, digest) for digest in hashes.tolist()], np.int64)
+    groups = np.where(times > int(task.weight), MORE, 0)
+    groups[hashes < np.uint64(int(task.settings.holdout * 2**64))] = HELDOUT
+    groups[times == 0] = DROPPED
     return groups
 
 
@@ -173,11 +170,9 @@ def tokenise(
     ids = np.fromiter(chain.from_iterable(tokens), np.int32, int(lengths.sum()))
     sizes = np.fromiter(map(len, sentences), np.int64, len(sentences))
     has_tokens = lengths > 0
-    if not has_tokens.all() or not sizes.all():
-        kept = np.append(0, np.cumsum(has_tokens))
-        sizes = np.diff(kept[np.cumsum(sizes)], prepend=0)
-        lengths, hashes, sizes = lengths[has_tokens], hashes[sizes > 0], sizes[sizes > 0]
-    return ids, lengths, sizes, hashes
+    kept = np.append(0, np.cumsum(has_tokens))
+    sizes = np.diff(kept[np.cumsum(sizes)], prepend=0)
+    return ids, lengths[has_tokens], sizes[sizes > 0], hashes[sizes > 0]
 
 
 def clean_tidy(sentences: Sequence[str], cleaning: Cleaning) -> list[str]:

@@ -12,7 +12,7 @@ import numpy as np
 from typing_extensions import TypedDict
 
 from albert_cli import console, machine, pool, store
-from albert_cli.errors import BusyError, ConfigError
+from albert_cli.errors import BusyError
 from albert_cli.text.parts import Portion, share_of
 from albert_cli.text.sampling import Sample, draw_sample
 
@@ -96,13 +96,11 @@ def do_share(
 ) -> dict[str, Any]:
     """Draw the sentences of one job's portions into `out/samples`, for a vocabulary that is made there later."""
     index, count = share
-    if any(portion.is_stream for portion in portions):
-        raise ConfigError("stdin cannot be shared by several jobs", "write it to a file first, or omit --task")
-    name = f"{index}-of-{count}"
+    mine, name = share_of(portions, index, count), f"{index}-of-{count}"
     with store.lock(out / LOCKS / name):
         list(_drawn_by_jobs(out, request))  # refuses to draw beside jobs that were asked for something else
         sample = Sample(settings.sample_size, settings.seed)
-        hashes = draw_into(sample, share_of(portions, index, count), settings, workers)
+        hashes = draw_into(sample, mine, settings, workers)
         sample.finish()
         counts = sample.documents, sample.read, sample.characters
         numbers = sorted(hashes)

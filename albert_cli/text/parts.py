@@ -149,5 +149,10 @@ def _from_environment(environment: Mapping[str, str]) -> tuple[int, int]:
 
 
 def share_of(portions: Sequence[P], index: int, count: int) -> list[P]:
-    """Those of one job: large ones are dealt out first, so that the jobs take about equally long."""
+    """Those of one job: large ones are dealt out first, so that the jobs take about equally long.
+
+    Raises `ConfigError` where one comes from stdin.
+    """
+    if any(portion.is_stream for portion in portions):
+        raise ConfigError("stdin cannot be shared by several jobs", "write it to a file first, or omit --task")
     return sorted(portions, key=lambda portion: -portion.size)[index::count]
