@@ -64,7 +64,7 @@ def computed(
     model = PretrainingModel(config).train()
     place(model, settings, device)
     with autocast(settings.precision, device):
-        loss = pretraining_loss(model, batch, device)
+        loss = pretraining_loss(model, device, batch)
     loss.backward()  # type: ignore[no-untyped-call]
     gradients = torch.cat([p.grad.flatten().float().cpu() for p in model.parameters() if p.grad is not None])
     return loss.detach().float().cpu(), gradients

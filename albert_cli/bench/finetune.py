@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from torch import Tensor
 
 from albert_cli import console
 from albert_cli.bench import harness, peer
-from albert_cli.bench.harness import Round
 from albert_cli.bench.step import GLUE_MAX
 from albert_cli.counting import costs, shapes
 from albert_cli.data.batches import PackedBatch
@@ -98,20 +96,18 @@ class _Bench:
         model = SequenceClassifier(self.shape, len(self.task.output_names))
         place(model, self.train, self.device)
         precision, settings, first = self.train.precision, self.recipe.optimizer, self.batches[0]
-        own = partial(self._own_loss, model)
-        optimizer, in_turn = make_optimizer(model, settings), partial(next, map(own, cycle(self.batches)))
-        variants = {"albert": harness.whole_step(model, in_turn, optimizer, settings.clip_norm, precision)}
-        losses = {"albert": harness.without_dropout(model, partial(own, first), precision)}
+        own, optimizer = partial(self._own_loss, model), make_optimizer(model, settings)
+        variants = {"albert": harness.whole_step(model, own, self.batches, optimizer, settings.clip_norm, precision)}
+        losses = {"albert": harness.without_dropout(model, own, first, precision)}
         if self.options.against == "transformers":
             twin = peer.twin(model)
             for name, width in (("the longest", 0), (self.cut_to, self.cut_to)):
                 name = f"transformers, padded to {name}"
                 loss = partial(self._peer_loss, twin, width)
-                in_turn = partial(next, map(loss, cycle(self.batches)))
-                variants[name] = harness.plain_step(twin, in_turn, precision)
-                losses[name] = harness.without_dropout(twin, partial(loss, first), precision)
+                variants[name] = harness.plain_step(twin, loss, self.batches, precision)
+                losses[name] = harness.without_dropout(twin, loss, first, precision)
         rounds = [
-            Round(int(batch.offsets[-1]), costs.batch_flops(self.shape, np.diff(batch.offsets), 0))
+            (int(batch.offsets[-1]), costs.batch_flops(self.shape, np.diff(batch.offsets), 0))
             for batch, _ in self.batches[harness.WARM_UP :]
         ]
         compared = harness.compare(variants, rounds, precision, self.device, self.task.title, losses=losses)

@@ -120,7 +120,11 @@ def _is_good(part: Found | None) -> bool:
 
 def _attempted(measure: Callable[[], Found]) -> Found:
     """What `measure` finds, or why it failed: the other parts are still to be measured."""
-    _let_go()
+    # What the last measurement holds goes: models in cycles, what an exception kept, compiled forms.
+    gc.collect()
+    torch._dynamo.reset()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
     try:
         return measure()
     except torch.OutOfMemoryError:
@@ -130,29 +134,17 @@ def _attempted(measure: Callable[[], Found]) -> Found:
     return {"failed": failed}
 
 
-def _let_go() -> None:
-    """Free what the last measurement holds: models in cycles, what an exception kept, compiled forms."""
-    gc.collect()
-    torch._dynamo.reset()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
-
-
 # ---------------------------------------------------------------- the parts
 
 
 def _prepared(size: str, options: Options) -> PretrainRecipe:
-    return pretrain.prepare(_recipe(size), _asked(size, LENGTHS[0], options, LENGTHS[0]))[0]
-
-
-def _recipe(size: str) -> str:
-    return f"pretrain/albert-{size}"
+    return pretrain.prepare(*_asked(size, LENGTHS[0], options, LENGTHS[0]))[0]
 
 
 def _asked(
     size: str, length: int, options: Options, tokens: int, more: Sequence[str] = (), against: str | None = None
-) -> pretrain.Options:
-    return pretrain.Options(
+) -> tuple[str, pretrain.Options]:
+    return f"pretrain/albert-{size}", pretrain.Options(
         Path(options.data) if options.data else None,
         (*_NO_DROPOUT, f"data.max_seq_length={length}", *more, *options.overrides),
         max(1, tokens // length),
@@ -161,11 +153,6 @@ def _asked(
         against is not None and options.device == "cuda" and size in _COMPILED_PEER,
         device=options.device,
     )
-
-
-def _bench(size: str, asked: pretrain.Options) -> Found:
-    _let_go()
-    return pretrain.run(_recipe(size), asked)
 
 
 def _correctness(options: Options) -> Found:
@@ -177,7 +164,7 @@ def _step(size: str, length: int, options: Options) -> Found:
     """The step, beside transformers' unless it is to be alone."""
     against = None if options.alone else "transformers"
     asked = _asked(size, length, options, options.tokens or _TOKENS[size], against=against)
-    return {"results": {"": _bench(size, asked)}}
+    return {"results": {"": pretrain.run(*asked)}}
 
 
 def _variants(size: str, length: int, options: Options) -> Found:
@@ -185,7 +172,7 @@ def _variants(size: str, length: int, options: Options) -> Found:
     found, tokens = {}, options.tokens or _TOKENS[size]
     for name, overrides in VARIANTS.items():
         with _PADDED if name == "padded attention" else nullcontext():
-            found[name] = _attempted(partial(_bench, size, _asked(size, length, options, tokens, overrides)))
+            found[name] = _attempted(partial(pretrain.run, *_asked(size, length, options, tokens, overrides)))
     return {"results": found}
 
 
@@ -194,16 +181,11 @@ def _sweep(size: str, length: int, options: Options) -> Found:
     most = options.tokens or 131_072
     tokens = [most // share for share in (8, 4, 2, 1)]
     asked = {f"{n:,} tokens": _asked(size, length, options, n) for n in tokens}
-    return {"results": {name: _attempted(partial(_bench, size, of)) for name, of in asked.items()}}
+    return {"results": {name: _attempted(partial(pretrain.run, *of)) for name, of in asked.items()}}
 
 
 def _profile(size: str, options: Options) -> Found:
-    asked = _asked(size, 512, options, options.tokens or _TOKENS[size])
-    return {"profile": pretrain.profiled(_recipe(size), asked)}
-
-
-def _attention(options: Options) -> Found:
-    return {"attention": kernels.attention(choose_device(options.device), options.rounds, options.tokens or 32_768)}
+    return {"profile": pretrain.profiled(*_asked(size, 512, options, options.tokens or _TOKENS[size]))}
 
 
 def _fine_tuning(options: Options) -> Found:
@@ -221,7 +203,9 @@ PARTS: Final[dict[str, Callable[[Options], Found]]] = {
     },
     "sweep-base-s512": partial(_sweep, "base", 512),
     **{f"profile-{size}-s512": partial(_profile, size) for size in SIZES},
-    "attention": _attention,
+    "attention": lambda asked: {
+        "attention": kernels.attention(choose_device(asked.device), asked.rounds, asked.tokens or 32_768)
+    },
     "fine-tuning": _fine_tuning,
     "batches": lambda options: memory.by_trying(choose_device(options.device)),
 }

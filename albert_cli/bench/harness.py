@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any, Final, NotRequired
@@ -27,24 +27,7 @@ from albert_cli.training.reduction import reduce_gradients
 WARM_UP: Final = 2  # calls of every variant that are not timed: compilation, autotuning, the allocator
 ALONE: Final = Group()
 Step = Callable[[], float]  # one call to time; it returns its loss
-
-
-@dataclass(frozen=True)
-class Timing:
-    """Seconds of each timed call, and what the last call returned."""
-
-    seconds: tuple[float, ...]
-    result: float
-
-    @property
-    def median(self) -> float:
-        """Of the seconds, which single disturbances leave alone."""
-        return median(self.seconds)
-
-    @property
-    def minimum(self) -> float:
-        """The least of the seconds: those of a call that nothing disturbed."""
-        return min(self.seconds)
+Round = tuple[int, float]  # what it computes: tokens of text, the full model's FLOPs; without padding and pruning
 
 
 class _Measured(TypedDict):
@@ -64,8 +47,13 @@ def found_before(file: Path, conditions: Mapping[str, Any]) -> dict[str, Any]:
     return dict(found)
 
 
-def alternate(variants: Mapping[str, Step], rounds: int, device: torch.device, label: str) -> dict[str, Timing]:
-    """Call each variant once a round, so that whatever disturbs the machine disturbs all of them alike."""
+def alternate(
+    variants: Mapping[str, Step], rounds: int, device: torch.device, label: str
+) -> tuple[dict[str, list[float]], dict[str, float]]:
+    """Seconds of each variant's timed calls, and what its last call returned.
+
+    Each is called once a round, so that whatever disturbs the machine disturbs all of them alike.
+    """
     for function in variants.values():
         for _ in range(WARM_UP):
             function()
@@ -80,15 +68,7 @@ def alternate(variants: Mapping[str, Step], rounds: int, device: torch.device, l
                 synchronize(device)
                 seconds[name].append(time.perf_counter() - begin)
             progress.update(done + 1)
-    return {name: Timing(tuple(seconds[name]), results[name]) for name in variants}
-
-
-@dataclass(frozen=True)
-class Round:
-    """What a timed call computes: tokens of text, and the full model's FLOPs; neither counts padding or pruning."""
-
-    tokens: int
-    flops: float
+    return seconds, results
 
 
 def compare(
@@ -100,23 +80,23 @@ def compare(
     By variant: median and least milliseconds, tokens a second (of all `ranks`), the share of what matrix products reach
     here (`mfu`), how many times as fast "albert" is, and the loss (the last call's, or of `losses`).
     """
-    peak, (product, flops) = matmul_peak(precision, device), matmul(precision, device)
+    peak, (product, of_product) = matmul_peak(precision, device), matmul(precision, device)
     # What disturbs the rounds disturbs the products between them alike.
-    timings = alternate({**variants, "peak": product}, len(rounds), device, label)
-    peak = max(peak, flops / timings.pop("peak").minimum, matmul_peak(precision, device, seconds=0.1))
+    seconds, last = alternate({**variants, "peak": product}, len(rounds), device, label)
+    peak = max(peak, of_product / min(seconds["peak"]), matmul_peak(precision, device, seconds=0.1))
     found = {}
-    for name, timing in timings.items():
-        timed = list(zip(timing.seconds, timings["albert"].seconds, rounds, strict=True))
+    for name in variants:
+        timed = list(zip(seconds[name], seconds["albert"], rounds, strict=True))
         found[name] = {
-            "median_ms": round(1e3 * timing.median, 2),
-            "minimum_ms": round(1e3 * timing.minimum, 2),
-            "tokens_per_second": round(ranks * median(work.tokens / s for s, _, work in timed)),
-            "mfu": round(median(work.flops / s for s, _, work in timed) / peak, 4),
+            "median_ms": round(1e3 * median(seconds[name]), 2),  # which single disturbances leave alone
+            "minimum_ms": round(1e3 * min(seconds[name]), 2),
+            "tokens_per_second": round(ranks * median(tokens / s for s, _, (tokens, _) in timed)),
+            "mfu": round(median(flops / s for s, _, (_, flops) in timed) / peak, 4),
             "albert_is_faster": round(median(s / own for s, own, _ in timed), 3),
-            "loss": round(losses[name] if losses else timing.result, 6),
+            "loss": round((losses or last)[name], 6),
         }
-    tokens = round(fmean(work.tokens for work in rounds), 1)
-    return {"matmul_peak_flops": round(peak), "tokens": tokens, "variants": found}
+    mean = round(fmean(tokens for tokens, _ in rounds), 1)
+    return {"matmul_peak_flops": round(peak), "tokens": mean, "variants": found}
 
 
 def conditions(device: torch.device, precision: str) -> dict[str, Any]:
@@ -168,37 +148,38 @@ def compiled(model: PretrainingModel, step: Step) -> Step:
     return function
 
 
-def passes(model: nn.Module, losses: Sequence[Callable[[], Tensor]], precision: str) -> Step:
-    """Forward and backward pass of each loss in turn; returns the mean of the losses."""
+def passes(model: nn.Module, loss: Callable[[Any], Tensor], batches: Sequence[Any], precision: str) -> Step:
+    """Forward and backward pass of each batch's loss in turn; returns the mean of the losses."""
     device = next(model.parameters()).device
 
     def step() -> float:
         total = torch.zeros((), device=device)
-        for loss in losses:
+        for batch in batches:
             model.zero_grad(set_to_none=True)
             with autocast(precision, device):
-                value = loss()
+                value = loss(batch)
             value.backward()  # type: ignore[no-untyped-call]
             total += value.detach()
-        return float(total) / len(losses)
+        return float(total) / len(batches)
 
     return step
 
 
 def whole_step(
     model: nn.Module,
-    loss: Callable[[], Tensor],
+    loss: Callable[[Any], Tensor],
+    batches: Iterable[Any],
     optimizer: Optimizer,
     clip_norm: float,
     precision: str,
     group: Group = ALONE,
 ) -> Step:
-    """One step as the loop takes it; the rate is 0, so that all rounds compute with the same weights."""
-    device = next(model.parameters()).device
+    """A step as the loop takes it, with one batch after the other; the rate is 0: all rounds have the same weights."""
+    device, in_turn = next(model.parameters()).device, cycle(batches)
 
     def step() -> float:
         with autocast(precision, device):
-            value = loss()
+            value = loss(next(in_turn))
         value.backward()  # type: ignore[no-untyped-call]
         if group.world_size > 1:
             reduce_gradients(model, group)
@@ -209,15 +190,15 @@ def whole_step(
     return step
 
 
-def plain_step(model: nn.Module, loss: Callable[[], Tensor], precision: str) -> Step:
-    """One step as a plain training script has it: clipped, AdamW in one kernel; the rate is 0."""
+def plain_step(model: nn.Module, loss: Callable[[Any], Tensor], batches: Iterable[Any], precision: str) -> Step:
+    """A step as a plain training script has it: clipped, AdamW in one kernel; the rate is 0."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.0, weight_decay=0.01, fused=True)
-    device = next(model.parameters()).device
+    device, in_turn = next(model.parameters()).device, cycle(batches)
 
     def step() -> float:
         optimizer.zero_grad(set_to_none=True)
         with autocast(precision, device):
-            value = loss()
+            value = loss(next(in_turn))
         value.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
@@ -226,10 +207,10 @@ def plain_step(model: nn.Module, loss: Callable[[], Tensor], precision: str) -> 
     return step
 
 
-def without_dropout(model: nn.Module, loss: Callable[[], Tensor], precision: str) -> float:
-    """The loss in evaluation mode."""
+def without_dropout(model: nn.Module, loss: Callable[[Any], Tensor], batch: Any, precision: str) -> float:
+    """The loss of a batch in evaluation mode."""
     with evaluating(model), autocast(precision, next(model.parameters()).device):
-        return float(loss())
+        return float(loss(batch))
 
 
 @contextmanager

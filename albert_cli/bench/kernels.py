@@ -80,7 +80,7 @@ def attention(device: torch.device, rounds: int, tokens: int) -> dict[str, dict[
                 return 0.0
 
             try:
-                row[name] = round(1e3 * alternate({name: step}, rounds, device, name)[name].minimum, 3)
+                row[name] = round(1e3 * min(alternate({name: step}, rounds, device, name)[0][name]), 3)
             except (RuntimeError, ImportError) as error:  # this card or this torch lacks it
                 row[name] = str(error).strip().partition("\n")[0][:60]
         found[f"{heads} heads of {size}"] = row

@@ -10,9 +10,9 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -35,62 +35,54 @@ FORMS: Final = ("full", "window", "block", *PEERS)
 _WARM: Final = 768
 
 
-@dataclass(frozen=True)
-class Options:
-    """What to measure: lengths, forms, layers (0: the model's), timed passes of each, and with what."""
+def run(
+    name: str, lengths: Sequence[int], forms: Sequence[str], layers: int, rounds: int, precision: str, device_: str
+) -> dict[str, Any]:
+    """Seconds of the fastest of some rounds and bytes of the peak beside the model, by form and length.
 
-    lengths: Sequence[int] = LENGTHS
-    forms: Sequence[str] = FORMS
-    layers: int = 0
-    rounds: int = 1
-    precision: Literal["fp32", "bf16"] = "fp32"
-    device: str = "auto"
-
-
-def run(name: str, options: Options) -> dict[str, Any]:
-    """Seconds of the fastest pass and bytes of the peak beside the model, by form and length.
-
-    Raises `ConfigError` for an unknown form. A form that fails at a length, for want of memory for example, has
-    `error` in the place of its numbers.
+    layers: 0 for the model's. Raises `ConfigError` for an unknown form. A form that fails at a length, for want of
+    memory for example, has `error` in the place of its numbers.
     """
-    for form in options.forms:
+    for form in forms:
         if form not in FORMS:
             raise ConfigError(f"--form {form}: unknown", f"choose from {', '.join(FORMS)}")
     config = shapes.find(name).config
-    layers = options.layers or config.num_hidden_layers
+    layers = layers or config.num_hidden_layers
     config = replace(
-        config, max_position_embeddings=max(options.lengths), num_hidden_layers=layers,
+        config, max_position_embeddings=max(lengths), num_hidden_layers=layers,
         num_hidden_groups=min(config.num_hidden_groups, layers),
         hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
     )  # fmt: skip
-    threads, work = torch.get_num_threads(), [(n, form) for n in sorted(options.lengths) for form in options.forms]
-    found: dict[str, dict[str, Any]] = {form: {} for form in options.forms}
-    fresh = pool.forking({__name__} | ({"transformers.modeling_utils"} if {*PEERS} & {*options.forms} else set()))
+    threads, work = torch.get_num_threads(), [(n, form) for n in sorted(lengths) for form in forms]
+    found: dict[str, dict[str, Any]] = {form: {} for form in forms}
+    fresh = pool.forking({__name__} | ({"transformers.modeling_utils"} if {*PEERS} & {*forms} else set()))
     with console.progress("lengths", len(work)) as progress:
         for done, (length, form) in enumerate(work, start=1):
             with ProcessPoolExecutor(1, fresh) as alone:
-                asked = alone.submit(_measured, config, form, length, options, threads)
+                asked = alone.submit(_measured, config, form, length, rounds, precision, device_, threads)
                 try:
                     found[form][str(length)] = asked.result()
                 except Exception as error:
                     found[form][str(length)] = {"error": str(error).splitlines()[0] if str(error) else repr(error)}
             progress.update(done)
-    conditions = harness.conditions(choose_device(options.device), options.precision)
+    conditions = harness.conditions(choose_device(device_), precision)
     sizes = {"attention_window": config.attention_window, "attention_block": config.attention_block}
     return {"model": name, "layers": layers, **sizes, **conditions, "forms": found}
 
 
-def _measured(config: ModelConfig, form: str, length: int, options: Options, threads: int) -> dict[str, float]:
+def _measured(
+    config: ModelConfig, form: str, length: int, rounds: int, precision: str, device_: str, threads: int
+) -> dict[str, float]:
     """One form at one length, in a fresh process."""
     torch.set_num_threads(threads)
     torch.manual_seed(0)
-    device = choose_device(options.device)
+    device = choose_device(device_)
     states = peer.sparse(config, form, length, device) if form in PEERS else _own(config, form, device)
 
     def one_pass(tokens: int) -> float:
         synchronize(device)
         begin = time.perf_counter()
-        with autocast(options.precision, device):
+        with autocast(precision, device):
             found = states(tokens)
         found.backward(torch.ones_like(found))  # type: ignore[no-untyped-call]
         synchronize(device)
@@ -98,7 +90,7 @@ def _measured(config: ModelConfig, form: str, length: int, options: Options, thr
 
     one_pass(min(_WARM, length))
     before = _memory(device, reset=True)
-    seconds = min(one_pass(length) for _ in range(options.rounds))
+    seconds = min(one_pass(length) for _ in range(rounds))
     return {"seconds": round(seconds, 4), "bytes": _memory(device) - before}
 
 

@@ -77,7 +77,7 @@ def held(config: ModelConfig, batch: PackedBatch, train: TrainSettings, device: 
         torch.cuda.reset_peak_memory_stats(device)
         before = torch.cuda.memory_allocated(device)
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), autocast(train.precision, device):
-        loss = pretraining_loss(model, batch, device)
+        loss = pretraining_loss(model, device, batch)
     loss.backward()  # type: ignore[no-untyped-call]
     if device.type != "cuda":
         return sum(kept.values()), None
@@ -126,12 +126,13 @@ def _fits(config: ModelConfig, length: int, precision: str, device: torch.device
             model = PretrainingModel(config).train()
         batch = random_batch([length] * sequences, config.vocab_size)
         optimizer = make_optimizer(model, OptimizerSettings())
-        step = whole_step(model, lambda: pretraining_loss(model, batch, device), optimizer, 1.0, precision)
+        loss = partial(pretraining_loss, model, device)
+        step = whole_step(model, loss, [batch], optimizer, 1.0, precision)
         step(), step()  # the second has all moments
     except torch.OutOfMemoryError:
         return False
     finally:
-        model = step = optimizer = None  # type: ignore[assignment]
+        model = step = optimizer = loss = None  # type: ignore[assignment]
         torch.cuda.empty_cache()
     return True
 

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import cycle
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -25,7 +24,7 @@ from torch import Tensor
 from albert_cli import config as recipes
 from albert_cli import console
 from albert_cli.bench import harness, kernels, memory, peer, stream
-from albert_cli.bench.harness import Round, Step
+from albert_cli.bench.harness import Step
 from albert_cli.data.batches import PackedBatch
 from albert_cli.errors import ConfigError
 from albert_cli.machine import synchronize
@@ -35,7 +34,7 @@ from albert_cli.training import capacity
 from albert_cli.training.batching import BatchSettings
 from albert_cli.training.device import autocast, choose_device, place, reproducible, resolve_auto, use_threads
 from albert_cli.training.loop import MicroBatch
-from albert_cli.training.objectives import DrawnBatch, PretrainingJob, PretrainingText
+from albert_cli.training.objectives import PretrainingJob, PretrainingText
 from albert_cli.training.optimizers import clip, make_optimizer, update
 from albert_cli.training.pretrain_recipe import PretrainRecipe, resolve
 from albert_cli.training.reduction import reduce_gradients
@@ -110,22 +109,24 @@ class _Bench:
         measured = replace(self.recipe, train=self.train, batch=BatchSettings())
         self.job = PretrainingJob(self.model, measured, text)
         self.optimizer = make_optimizer(self.model, self.recipe.optimizer)
-        self.batches = [self.job.draw(step, group) for step in range(options.rounds + harness.WARM_UP)]
+        steps = range(options.rounds + harness.WARM_UP)
+        self.batches = [self.job.draw(step, group)[0] for step in steps]  # of one micro-batch
+        self.packed: list[PackedBatch] = [batch.data.drawn for batch in self.batches]
 
     def run(self) -> dict[str, Any]:
-        own = [parts[0] for parts in self.batches[harness.WARM_UP :]]
+        own = self.batches[harness.WARM_UP :]
         variants, losses = self._variants()
         compared = harness.compare(
-            variants, [Round(part.tokens, part.flops) for part in own], self.train.precision, self.device, "bench",
+            variants, [(batch.tokens, batch.flops) for batch in own], self.train.precision, self.device, "bench",
             losses=losses, ranks=self.group.world_size,
         )  # fmt: skip
         parts = self._parts()
-        lengths = np.concatenate([np.diff(part.data.drawn.offsets) for part in own])
+        lengths = np.concatenate([np.diff(batch.offsets) for batch in self.packed[harness.WARM_UP :]])
         micro_batch = {
             "sequences": self.sequences,
             "tokens": compared["tokens"],
             "share_filled": round(float(lengths.mean()) / self.recipe.data.max_seq_length, 4),
-            "model_flops": round(median(part.flops for part in own)),
+            "model_flops": round(median(batch.flops for batch in own)),
         }
         return {
             "recipe": self.name,
@@ -138,40 +139,33 @@ class _Bench:
             "variants": compared["variants"],
             "parts_ms": {name: round(1e3 * seconds, 3) for name, seconds in parts.items()},
             "recipe_step": self._recipe_step(parts, micro_batch, compared["matmul_peak_flops"]),
-            "memory": memory.measure(self.recipe.model, self._packed(0), self.train, self.device),
+            "memory": memory.measure(self.recipe.model, self.packed[0], self.train, self.device),
         }
-
-    def _packed(self, round_: int) -> PackedBatch:
-        data: DrawnBatch = self.batches[round_][0].data
-        return data.drawn
 
     # ------------------------------------------------------------ everyone's step
 
     def _variants(self) -> tuple[dict[str, Step], dict[str, float]]:
         """The step of everyone who takes part, and each one's loss without dropout before anything is timed."""
-        precision, first = self.train.precision, self._packed(0)
-        losses = {"albert": harness.without_dropout(self.model, lambda: self._loss(self.batches[0][0]), precision)}
+        precision, first = self.train.precision, self.packed[0]
+        losses = {"albert": harness.without_dropout(self.model, self._loss, self.batches[0], precision)}
         variants = {"albert": self.own()}
         if self.options.against == "transformers":
             twin = peer.twin(self.model)
-            losses["transformers"] = harness.without_dropout(twin, lambda: self._peer_loss(twin, first), precision)
+            losses["transformers"] = harness.without_dropout(twin, partial(self._peer_loss, twin), first, precision)
             if self.options.compiled and self.train.compile == "off":
                 variants["albert, compiled"] = harness.compiled(self.model, self.own())
             called: dict[str, Any] = {"transformers": twin}
             if self.options.compiled:
                 called["transformers, compiled"] = torch.compile(twin)
-            packed = [self._packed(round_) for round_ in range(len(self.batches))]
             for name, function in called.items():
-                in_turn = map(partial(self._peer_loss, function), cycle(packed))
-                variants[name] = harness.plain_step(twin, partial(next, in_turn), precision)
+                variants[name] = harness.plain_step(twin, partial(self._peer_loss, function), self.packed, precision)
         return variants, {name: losses[name.removesuffix(", compiled")] for name in variants}
 
     def own(self) -> Step:
         """The step as training takes it, on one micro-batch after the other."""
-        in_turn = map(self._loss, cycle(parts[0] for parts in self.batches))
         return harness.whole_step(
-            self.model, partial(next, in_turn), self.optimizer, self.recipe.optimizer.clip_norm, self.train.precision,
-            self.group,
+            self.model, self._loss, self.batches, self.optimizer, self.recipe.optimizer.clip_norm,
+            self.train.precision, self.group,
         )  # fmt: skip
 
     def _loss(self, part: MicroBatch) -> Tensor:
@@ -201,11 +195,11 @@ class _Bench:
             synchronize(self.device)
             seconds[part].append(time.perf_counter() - begin)
 
-        for number, parts in enumerate(self.batches):
+        for number, batch in enumerate(self.batches):
             with timed("data"):
                 self.job.draw(number, self.group)
             with timed("forward"), autocast(self.train.precision, self.device):
-                loss = self._loss(parts[0])
+                loss = self._loss(batch)
             with timed("backward"):
                 loss.backward()  # type: ignore[no-untyped-call]
             with timed("communication"):

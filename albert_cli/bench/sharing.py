@@ -9,7 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any, Final
 
 import torch
@@ -67,8 +69,8 @@ def run(models: Sequence[str], out: Path, tokens: int, rounds: int, precision: s
             key = f"{what} {length} {batch}"
             if key not in found["cells"]:
                 steps = {name: WHAT[what](model, length, batch, precision, device) for name, model in made.items()}
-                timed = harness.alternate(steps, rounds, device, key)
-                found["cells"][key] = [round(1e3 * timed[name].median, 3) for name in names]
+                seconds, _ = harness.alternate(steps, rounds, device, key)
+                found["cells"][key] = [round(1e3 * median(seconds[name]), 3) for name in names]
                 store.write_json(out / JSON, found)
         store.write_text(out / PAGE, page.html(_page(found)))
     return found | {"report": str(out / PAGE)}
@@ -114,7 +116,7 @@ def _cut_model(name: str, weights: torch.Tensor) -> PretrainingModel:
 def _training(model: PretrainingModel, length: int, batch: int, precision: str, device: torch.device) -> harness.Step:
     """Forward and backward pass of a batch of full sequences."""
     drawn = random_batch([length] * batch, model.config.vocab_size)
-    return harness.passes(model, [lambda: pretraining_loss(model, drawn, device)], precision)
+    return harness.passes(model, partial(pretraining_loss, model, device), [drawn], precision)
 
 
 def _inference(model: PretrainingModel, length: int, batch: int, precision: str, device: torch.device) -> harness.Step:

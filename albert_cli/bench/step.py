@@ -6,7 +6,7 @@ GLUE examples. The optimizer's update is left out: it is the same work for every
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
@@ -86,16 +86,16 @@ def _pretraining(
     drawn = random_batch([length] * max(1, tokens // length), config.vocab_size)
     model = PretrainingModel(config).to(device).train()
     precision = options.precision
-    variants = {"albert": harness.passes(model, [lambda: pretraining_loss(model, drawn, device)], precision)}
+    variants = {"albert": harness.passes(model, partial(pretraining_loss, model, device), [drawn], precision)}
     if options.compiled:
         variants["albert, compiled"] = harness.compiled(model, variants["albert"])
     if not options.alone:
         twin, given = peer.twin(model), peer.pretraining_inputs(model, drawn, device)
-        variants["transformers"] = harness.passes(twin, [partial(_loss, twin, given)], precision)
+        variants["transformers"] = harness.passes(twin, partial(_loss, twin), [given], precision)
         if options.compiled:
-            fused = partial(_loss, torch.compile(twin), given)
-            variants["transformers, compiled"] = harness.passes(twin, [fused], precision)
-    return variants, Round(len(drawn.ids), len(drawn.ids) * costs.training_flops(config, length))
+            fused = partial(_loss, torch.compile(twin))
+            variants["transformers, compiled"] = harness.passes(twin, fused, [given], precision)
+    return variants, (len(drawn.ids), len(drawn.ids) * costs.training_flops(config, length))
 
 
 def _glue(config: ModelConfig, options: Options, device: torch.device) -> tuple[dict[str, Step], Round]:
@@ -105,23 +105,23 @@ def _glue(config: ModelConfig, options: Options, device: torch.device) -> tuple[
     model = SequenceClassifier(config, 2).to(device).train()
     pairs = [(b, torch.from_numpy(b.order_labels).long().to(device)) for b in batches]
 
-    def ours(batch: PackedBatch, label: Tensor) -> Callable[[], Tensor]:
-        return lambda: F.cross_entropy(model(pack(batch, device)).float(), label)
+    def ours(pair: tuple[PackedBatch, Tensor]) -> Tensor:
+        return F.cross_entropy(model(pack(pair[0], device)).float(), pair[1])
 
-    variants = {"albert": harness.passes(model, [ours(b, label) for b, label in pairs], options.precision)}
+    variants = {"albert": harness.passes(model, ours, pairs, options.precision)}
     if not options.alone:
         twin = peer.twin(model)
 
         def theirs(called: Any, width: int) -> Step:
             made = [peer.padded(b, device, width) | {"labels": label} for b, label in pairs]
-            return harness.passes(twin, [partial(_loss, called, given) for given in made], options.precision)
+            return harness.passes(twin, partial(_loss, called), made, options.precision)
 
         variants["transformers, padded to the longest"] = theirs(twin, 0)
         variants[f"transformers, padded to {GLUE_MAX}"] = theirs(twin, GLUE_MAX)
         if options.compiled:
             variants[f"transformers, compiled, padded to {GLUE_MAX}"] = theirs(torch.compile(twin), GLUE_MAX)
     lengths = [int(n) for b in batches for n in np.diff(b.offsets)]
-    return variants, Round(sum(lengths), sum(n * costs.training_flops(config, n, masked=0.0) for n in lengths))
+    return variants, (sum(lengths), sum(n * costs.training_flops(config, n, masked=0.0) for n in lengths))
 
 
 def _loss(called: Any, given: Mapping[str, Tensor]) -> Tensor:
@@ -129,7 +129,7 @@ def _loss(called: Any, given: Mapping[str, Tensor]) -> Tensor:
     return loss
 
 
-def pretraining_loss(model: PretrainingModel, batch: PackedBatch, device: torch.device) -> Tensor:
+def pretraining_loss(model: PretrainingModel, device: torch.device, batch: PackedBatch) -> Tensor:
     """The mean loss at masked positions and that of sentence order, where the batch has any."""
     labels, sop = (torch.from_numpy(a).long().to(device) for a in (batch.masked_labels, batch.order_labels))
     logits = model(pack(batch, device, batch.masked_index))

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Final, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from albert_cli.counting import costs
 from albert_cli.data.batches import PackedBatch
@@ -22,18 +21,6 @@ VOCABULARY: Final = 30_000  # the paper's, where a recipe leaves it to the data
 _SENTENCE, _DOCUMENT, _DOCUMENTS = 25, 30, 400
 
 
-@dataclass(frozen=True)
-class RandomVocabulary:
-    """As many pieces as a recipe asks for, of which seven in ten begin a word."""
-
-    size: int
-    is_word_start: NDArray[np.bool_]
-    cls_id: int = 2
-    sep_id: int = 3
-    mask_id: int = 4
-    first_ordinary_id: int = 5
-
-
 def read(data: Path | None, vocab_size: int | None) -> tuple[PretrainingText, str]:
     """The training split of a data directory, or random ids, and a phrase that says which.
 
@@ -43,9 +30,8 @@ def read(data: Path | None, vocab_size: int | None) -> tuple[PretrainingText, st
         verify_data(data)
         corpus = TokenCorpus.open(data)
         return PretrainingText(corpus, corpus, Vocabulary.load(corpus.vocabulary_dir)), f"text of {data}"
-    size, rng = vocab_size or VOCABULARY, np.random.default_rng(0)
-    first = RandomVocabulary.first_ordinary_id
-    starts = rng.random(size) < 0.7
+    size, first, rng = vocab_size or VOCABULARY, 5, np.random.default_rng(0)
+    starts = rng.random(size) < 0.7  # of a word
     starts[:first] = True
     documents = np.cumsum([0, *np.maximum(2, rng.geometric(1 / _DOCUMENT, _DOCUMENTS))])
     sentences = np.cumsum([0, *np.maximum(1, rng.poisson(_SENTENCE, int(documents[-1])))])
@@ -53,8 +39,10 @@ def read(data: Path | None, vocab_size: int | None) -> tuple[PretrainingText, st
     corpus = TokenCorpus([Shard(ids, sentences.astype(np.uint32), documents.astype(np.uint32))])
     source = f"random ids of {size:,} pieces, in sentences of about {_SENTENCE} (no --data): the work is that of text"
     # No more than these attributes is read of it.
-    vocabulary = cast(Vocabulary, RandomVocabulary(size, starts))
-    return PretrainingText(corpus, corpus, vocabulary), source
+    vocabulary = SimpleNamespace(
+        size=size, is_word_start=starts, cls_id=2, sep_id=3, mask_id=4, first_ordinary_id=first
+    )
+    return PretrainingText(corpus, corpus, cast(Vocabulary, vocabulary)), source
 
 
 def random_batch(lengths: Sequence[int], vocab_size: int) -> PackedBatch:

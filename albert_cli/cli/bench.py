@@ -59,8 +59,8 @@ def bench_lengths(
     """
     from albert_cli.bench import lengths
 
-    options = lengths.Options(length or lengths.LENGTHS, form or lengths.FORMS, layers, rounds, precision, device)
-    result = lengths.run(model, options)
+    counts, forms = length or lengths.LENGTHS, form or lengths.FORMS
+    result = lengths.run(model, counts, forms, layers, rounds, precision, device)
     console.emit(result, lengths.text(result))
 
 

@@ -41,7 +41,7 @@ def test_big_bird_is_measured_with_its_blocks(monkeypatch: pytest.MonkeyPatch) -
     given_up = []
     monkeypatch.setattr(BigBirdModel, "set_attention_type", lambda self, kind: given_up.append(kind))
     config = replace(shapes.find("mini/docs").config, max_position_embeddings=1024, num_hidden_layers=1)
-    lengths._measured(config, "big bird", 1024, lengths.Options(device="cpu"), 1)
+    lengths._measured(config, "big bird", 1024, 1, "fp32", "cpu", 1)
     assert not given_up
 
 
