@@ -22,7 +22,7 @@ from typing import Annotated, Any, TypeVar, cast
 from annotated_types import Ge, Gt, Lt
 
 from albert_cli import store
-from albert_cli.errors import BusyError, ConfigError
+from albert_cli.errors import ConfigError
 
 T = TypeVar("T")
 
@@ -205,11 +205,13 @@ def refuse_unknown(schema: type[Any], values: Mapping[str, Any], origin: str, pr
 
 
 def as_dict(settings: Any) -> dict[str, Any]:
-    """A dataclass as TOML's own types: nested dictionaries and lists, without the values that are None."""
-    return dict(_plain(dataclasses.asdict(settings)))
+    """A dataclass, or a mapping, as TOML's own types: nested dictionaries and lists, without values that are None."""
+    return dict(_plain(settings))
 
 
 def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = dataclasses.asdict(value)
     if isinstance(value, dict):
         return {key: _plain(v) for key, v in value.items() if v is not None}
     return [_plain(v) for v in value] if isinstance(value, list | tuple) else value
@@ -221,14 +223,12 @@ def defaults(schema: type[Any]) -> dict[str, Any]:
         field.name: field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
         for field in dataclasses.fields(schema)
     }
-    given = {name: value for name, value in made.items() if value is not None and value is not dataclasses.MISSING}
-    return {name: as_dict(value) if dataclasses.is_dataclass(value) else _plain(value) for name, value in given.items()}
+    return as_dict({name: value for name, value in made.items() if value is not dataclasses.MISSING})
 
 
 def dump_toml(settings: Any) -> str:
     """The resolved recipe as TOML: plain keys first, then one section a table; lists on one line."""
-    values = as_dict(settings) if dataclasses.is_dataclass(settings) else dict(settings)
-    return "\n".join(_table("", values)).strip() + "\n"
+    return "\n".join(_table("", as_dict(settings))).strip() + "\n"
 
 
 def _table(name: str, values: Mapping[str, Any]) -> Iterator[str]:
@@ -260,14 +260,3 @@ def first_comment(path: Path) -> str:
     """The first sentence of a recipe's first comment: what it is."""
     lines = itertools.takewhile(lambda line: line.startswith("#"), path.read_text(encoding="utf-8").splitlines())
     return re.split(r"(?<=\.) +(?=[A-Z])", " ".join(line.strip("# ") for line in lines))[0]
-
-
-def copy_recipe(name: str, out: Path | None) -> Path:
-    """Copy a shipped recipe to a new file (by default its last name here); raises `BusyError` if it exists."""
-    source = find_recipe(name)
-    target = out or Path(source.name)
-    if target.exists():
-        raise BusyError(f"{target}: already exists", "choose another --out")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    store.write_bytes(target, source.read_bytes())
-    return target

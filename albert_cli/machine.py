@@ -24,20 +24,15 @@ def cpu() -> dict[str, Any]:
     """The processor's name, the cores that this process may use, and its units for bf16."""
     flags: set[str] = set()
     model = platform.processor() or platform.machine()
-    try:
+    with suppress(OSError):  # not Linux
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
             key, _, value = (part.strip() for part in line.partition(":"))
             if key in ("flags", "Features"):
                 flags |= set(value.split())
             elif key == "model name":
                 model = value
-    except OSError:  # not Linux
-        pass
-    return {
-        "model": model,
-        "cores": cores(),
-        "bf16_units": sorted(flags & {"amx_bf16", "avx512_bf16", "bf16"}),
-    }
+    units = sorted(flags & {"amx_bf16", "avx512_bf16", "bf16"})
+    return {"model": model, "cores": cores(), "bf16_units": units}
 
 
 def cores() -> int:
@@ -49,28 +44,31 @@ def cores() -> int:
 
 def memory() -> dict[str, int]:
     """Total and available memory in bytes, within the limits of the container and of this process; empty if unknown."""
-    found: dict[str, int] = {}
-    try:
-        for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines():
-            key, _, value = line.partition(":")
-            if key in ("MemTotal", "MemAvailable"):
-                found[{"MemTotal": "total", "MemAvailable": "available"}[key]] = int(value.split()[0]) * 1024
-    except (OSError, ValueError, IndexError):
+    kilobytes = _counts(Path("/proc/meminfo"))
+    if not kilobytes.keys() >= {"MemTotal", "MemAvailable"}:
         return {}
+    found = {"total": 1024 * kilobytes["MemTotal"], "available": 1024 * kilobytes["MemAvailable"]}
     for limit, used in (*_container_limits(), *_process_limits()):
         found["total"] = min(found["total"], limit)
         found["available"] = max(0, min(found["available"], limit - used))
     return found
 
 
+def _counts(path: Path) -> dict[str, int]:
+    """The numbers of a file of the system that has a name and a number a line; none where there is no such file."""
+    with suppress(OSError, ValueError):
+        lines = [line.split() for line in path.read_text(encoding="utf-8").splitlines()]
+        return {words[0].rstrip(":"): int(words[1]) for words in lines if len(words) > 1}
+    return {}
+
+
 def _container_limits() -> Iterator[tuple[int, int]]:
     """(limit, in use) of the control groups that this process is in, from its own up to the root: v2, then v1."""
     for folder in _control_groups():
         for limit, used in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
-            cache = 0  # of files, which the system gives back when memory is wanted
-            with suppress(OSError, ValueError):
-                counts = dict(line.split(maxsplit=1) for line in (folder / "memory.stat").read_text().splitlines())
-                cache = int(counts.get("total_inactive_file", counts.get("inactive_file", 0)))
+            counts = _counts(folder / "memory.stat")
+            # Files' cache is given back when memory is wanted.
+            cache = counts.get("total_inactive_file", counts.get("inactive_file", 0))
             with suppress(OSError, ValueError):  # "max" is no number
                 yield int((folder / limit).read_text()), int((folder / used).read_text()) - cache
 
@@ -100,12 +98,8 @@ def _process_limits() -> Iterator[tuple[int, int]]:
 
 def killed_for_memory() -> int:
     """How many processes of this machine, or of this container, the system has killed because memory ran out."""
-    killed = 0
-    for path in (Path("/proc/vmstat"), *(folder / "memory.events" for folder in _control_groups())):
-        with suppress(OSError):
-            counts = dict(line.split(maxsplit=1) for line in path.read_text(encoding="utf-8").splitlines())
-            killed = max(killed, int(counts.get("oom_kill", 0)))
-    return killed
+    files = (Path("/proc/vmstat"), *(folder / "memory.events" for folder in _control_groups()))
+    return max(_counts(path).get("oom_kill", 0) for path in files)
 
 
 def keep_freed_memory() -> None:

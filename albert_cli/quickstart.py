@@ -18,6 +18,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -218,7 +219,7 @@ def _fill_masks(out: Path, device: str) -> list[dict[str, Any]]:
     """Mask a word in sentences that pretraining never saw, and note what the model puts there."""
     with (out / "task" / "dev.csv").open(encoding="utf-8", newline="") as stream:
         sentences = [row["text"] for row in csv.DictReader(stream)]
-    chosen = list(_masked(sentences, Vocabulary.load(out / "vocabulary"), 12))
+    chosen = list(islice(_masked(sentences, Vocabulary.load(out / "vocabulary")), 12))
     found = _albert("fill-mask", out / "pretrain", *(text for text, _ in chosen), "--device", device) if chosen else {}
     rows = []
     for (text, word), filled in zip(chosen, found.get("texts", []), strict=True):
@@ -229,14 +230,13 @@ def _fill_masks(out: Path, device: str) -> list[dict[str, Any]]:
     return rows
 
 
-def _masked(sentences: Sequence[str], vocabulary: Vocabulary, count: int) -> Iterator[tuple[str, str]]:
-    """The first sentences with one word masked, and the word: a single token, so that one guess can be right."""
+def _masked(sentences: Sequence[str], vocabulary: Vocabulary) -> Iterator[tuple[str, str]]:
+    """Sentences with one word masked, and the word: a single token, so that one guess can be right."""
     for sentence in sentences:
         words = sentence.split()
         place = int(text_share(f"mask {sentence}") * len(words))
         word = words[place]
-        if count and word.isalpha() and len(vocabulary.encode(word)) == 1 and 8 <= len(words) <= 16:
-            count -= 1
+        if word.isalpha() and len(vocabulary.encode(word)) == 1 and 8 <= len(words) <= 16:
             yield " ".join([*words[:place], "[MASK]", *words[place + 1 :]]), word
 
 

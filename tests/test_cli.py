@@ -223,6 +223,8 @@ def test_copy_then_edit_then_validate(tmp_path: Path, monkeypatch: pytest.Monkey
     text = (tmp_path / "wiki.toml").read_text()
     assert text == config.shipped_recipes()["mini/wiki"].read_text()
     assert albert("recipes", "copy", "mini/wiki", expect=6).err.startswith("error: wiki.toml: already exists")
+    assert albert("recipes", "copy", "mini/wiki", "--out", "sub/it.toml").out == "sub/it.toml\n"
+    assert (tmp_path / "sub" / "it.toml").read_text() == text
     (tmp_path / "mine.toml").write_text('extends = "mini/wiki"\n[train]\nbatch_size = 8\n')
     assert json.loads(albert("recipes", "validate", "mine.toml", "--json").out)["train"]["batch_size"] == 8
 

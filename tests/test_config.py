@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from albert_cli import config
-from albert_cli.errors import BusyError, ConfigError
+from albert_cli.errors import ConfigError
 from albert_cli.training.pretrain_recipe import PretrainRecipe
 from albert_cli.training.settings import ScheduleSettings
 from albert_cli.training.task_recipe import FinetuneRecipe
@@ -239,13 +239,6 @@ def test_names_of_recipes() -> None:
     with pytest.raises(ConfigError, match="ambiguous") as raised:  # one for pretraining on tables, one for tuning
         config.find_recipe("table")
     assert raised.value.hint is not None and "finetune/table" in raised.value.hint
-
-
-def test_copying_a_recipe(tmp_path: Path) -> None:
-    copied = config.copy_recipe("mini/docs", tmp_path / "sub" / "mine.toml")
-    assert config.read_recipe(str(copied)) == config.read_recipe("mini/docs")
-    with pytest.raises(BusyError, match="already exists"):
-        config.copy_recipe("mini/docs", copied)
 
 
 # ---------------------------------------------------------------- overrides

@@ -160,7 +160,7 @@ def test_no_text_runs_as_code_nor_through_a_shell() -> None:
 # Besides store.py. These fill a directory that store.py has staged (and will flush, hash and rename), or make an
 # empty folder for a file that store.py then writes.
 WRITES = {
-    ("config.py", "mkdir"): "the folder of a copied recipe",
+    ("cli/recipes.py", "mkdir"): "the folder of a copied recipe",
     ("journal.py", "open"): "a line at the end of a journal",
     ("launch.py", "TemporaryDirectory"): "where the ranks mark what they have printed",
     ("ranks.py", "mkdir"): "such a mark",

@@ -55,16 +55,19 @@ def measure(
         spent = {"the whole": _timed(lambda: [run_task(task, count) for task in tasks])[1]}
     if not size:
         raise InputError("no text in any source", "check the files, or name others")
-    documents, spent["reading"] = _timed(lambda: _read(tasks))
+    parts = [(part, task.settings.read) for task in tasks for part in task.parts]
+    documents, spent["reading"] = _timed(lambda: [d for part, read in parts for d in read_part(part, read, Tally())])
     spent |= _stages(documents, vocabulary, vocabulary_dir, settings.language)
-    arrays = tokenise(documents, vocabulary, settings.language)
+    ids, *counts, _ = tokenise(documents, vocabulary, settings.language)
+    offsets = [np.append(0, np.cumsum(n)).astype(np.uint32) for n in counts]
+    corpus = TokenCorpus([Shard(ids.astype(np.uint16 if ids.max(initial=0) < 1 << 16 else np.uint32), *offsets)])
     return {
         "bytes": size,
         "documents": len(documents),
-        "pieces": int(arrays[0].size),
+        "pieces": int(ids.size),
         "mb_per_cpu_second": {name: round(size / 1e6 / max(spent[name], 1e-9), 2) for name in _STAGES},
         "whole_to_sentencepiece": round(spent["sentencepiece alone"] / spent["the whole"], 3),
-        "pairs_and_masks": drawing(_corpus(*arrays[:3]), vocabulary, seconds=seconds),
+        "pairs_and_masks": drawing(corpus, vocabulary, seconds=seconds),
     }
 
 
@@ -81,11 +84,6 @@ def _first_tasks(tasks: Sequence[ShardTask], megabytes: int) -> list[ShardTask]:
         if sum(t.size for t in chosen) + task.size <= megabytes * 1_000_000:
             chosen.append(task)
     return chosen
-
-
-def _read(tasks: Sequence[ShardTask]) -> list[Document]:
-    parts = ((task, part) for task in tasks for part in task.parts)
-    return [d for task, part in parts for d in read_part(part, task.settings.read, Tally())]
 
 
 def _stages(
@@ -107,12 +105,6 @@ def _stages(
     encode = SentencePieceProcessor(model_file=str(vocabulary_dir / MODEL)).encode
     spent["sentencepiece, line by line"] = _timed(lambda: [encode(line) for line in cleaned])[1]
     return spent
-
-
-def _corpus(ids: Any, lengths: Any, sizes: Any) -> TokenCorpus:
-    """Tokenised documents as a corpus of one shard in memory."""
-    offsets = [np.append(0, np.cumsum(n)).astype(np.uint32) for n in (lengths, sizes)]
-    return TokenCorpus([Shard(ids.astype(np.uint16 if ids.max(initial=0) < 1 << 16 else np.uint32), *offsets)])
 
 
 # ---------------------------------------------------------------- pairs and masks

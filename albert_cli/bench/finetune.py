@@ -131,10 +131,8 @@ class _Bench:
 
     def _peer_loss(self, twin: torch.nn.Module, width: int, labelled: Labelled) -> Tensor:
         batch, labels = labelled
-        loss: Tensor = twin(
-            **peer.padded(batch, self.device, width), labels=torch.from_numpy(labels).to(self.device)
-        ).loss
-        return loss
+        given = {"labels": torch.from_numpy(labels).to(self.device)}
+        return peer.loss_of(twin, given | peer.padded(batch, self.device, width))
 
 
 def text(result: Mapping[str, Any]) -> str:

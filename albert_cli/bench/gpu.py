@@ -190,8 +190,8 @@ def _profile(size: str, options: Options) -> Found:
 
 def _fine_tuning(options: Options) -> Found:
     """A forward and backward pass on real GLUE lengths, where the host's work counts."""
-    asked = step.Options(0, options.rounds, options.alone, True, "bf16", options.device)
-    return {"fine_tuning": step.run("albert-base", ["glue"], asked)}
+    asked = (options.rounds, options.alone, True, "bf16", options.device)
+    return {"fine_tuning": step.run("albert-base", ["glue"], 0, *asked)}
 
 
 PARTS: Final[dict[str, Callable[[Options], Found]]] = {

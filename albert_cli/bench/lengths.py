@@ -121,9 +121,9 @@ def text(result: dict[str, Any]) -> str:
     forms: dict[str, dict[str, Any]] = result["forms"]
     lengths = list(next(iter(forms.values())))
 
-    def cells(form: str, key: str, scale: float, digits: int) -> list[str]:
+    def cells(form: str, key: str, scale: float) -> list[str]:
         found = [forms[form][n].get(key) for n in lengths]
-        return ["–" if value is None else f"{scale * value:,.{digits}f}" for value in found]
+        return ["–" if value is None else f"{scale * value:,.0f}" for value in found]
 
     head = (
         f"{result['model']}, {result['layers']} layers, on {result['device']}, {result['threads']} threads, "
@@ -131,8 +131,8 @@ def text(result: dict[str, Any]) -> str:
         f"{result['attention_block']}; one sequence, forward and backward"
     )
     parts = [head]
-    for title, key, scale, digits in (("milliseconds", "seconds", 1e3, 0), ("peak, MB", "bytes", 1e-6, 0)):
-        parts.append(console.table((title, *lengths), [(form, *cells(form, key, scale, digits)) for form in forms]))
+    for title, key, scale in (("milliseconds", "seconds", 1e3), ("peak, MB", "bytes", 1e-6)):
+        parts.append(console.table((title, *lengths), [(form, *cells(form, key, scale)) for form in forms]))
     for form in ("window", "block"):
         if "full" in forms and form in forms:
             faster = [n for n in lengths if _ratio(forms, form, n) > 1]

@@ -140,10 +140,8 @@ def _fits(config: ModelConfig, length: int, precision: str, device: torch.device
 def text(measured: Mapping[str, Mapping[str, Any]]) -> str:
     """The result of `measure` as a table."""
     keys = ("activations_kept", "activations_estimated", "state_estimated", "peak")
-    cells = {
-        f"{n}: {m['failed']}" if m.get("failed") else n: [
-            "–" if (v := m[k]) is None else f"{v / 1e6:,.1f}" for k in keys
-        ]
-        for n, m in measured.items()
-    }
-    return console.table(_HEADERS, [(name, *row) for name, row in cells.items()])
+    rows = []
+    for name, found in measured.items():
+        cells = ("–" if found[key] is None else f"{found[key] / 1e6:,.1f}" for key in keys)
+        rows.append((f"{name}: {found['failed']}" if found.get("failed") else name, *cells))
+    return console.table(_HEADERS, rows)

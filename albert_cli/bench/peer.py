@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -42,12 +42,18 @@ def twin(model: PretrainingModel | SequenceClassifier) -> torch.nn.Module:
     labels = getattr(model, "num_labels", 0)
     architecture = "ForSequenceClassification" if labels else "ForPreTraining"
     values: dict[str, Any] = hub.config_to_json(config, architecture, tuple(f"LABEL_{i}" for i in range(labels)))
-    prefix = {"albert": "Albert", "bert": "Bert"}[kind]
+    prefix = kind.capitalize()
     made = getattr(transformers, f"{prefix}Config")(**{k: v for k, v in values.items() if k != "architectures"})
     other: torch.nn.Module = getattr(transformers, prefix + architecture)(made)
     missing, unexpected = other.load_state_dict(names.theirs(model.state_dict(), config, kind), strict=False)
     assert not unexpected and all("decoder" in name for name in missing), (missing, unexpected)
     return other.to(next(model.parameters()).device).train()
+
+
+def loss_of(called: Any, given: Mapping[str, Tensor]) -> Tensor:
+    """What the twin, or its compiled form, makes of inputs with labels."""
+    loss: Tensor = called(**given).loss
+    return loss
 
 
 def padded(batch: PackedBatch, device: torch.device, width: int = 0) -> dict[str, Tensor]:
@@ -86,19 +92,15 @@ def sparse(config: ModelConfig, form: str, length: int, device: torch.device) ->
         "num_attention_heads": config.num_attention_heads, "intermediate_size": config.intermediate_size,
         "vocab_size": config.vocab_size, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
     }  # fmt: skip
-    model: Any
+    made: Any
     if form == "longformer":
         window = 2 * config.attention_window
-        given: dict[str, Any] = {"attention_window": window, "max_position_embeddings": length + window + 2}
-        model = transformers.LongformerModel(transformers.LongformerConfig(**shape, **given), add_pooling_layer=False)
+        own = {"attention_window": window, "max_position_embeddings": length + window + 2}
+        made = transformers.LongformerModel(transformers.LongformerConfig(**shape, **own), add_pooling_layer=False)
     else:
-        given = {
-            "attention_type": "block_sparse",
-            "block_size": _BLOCK,
-            "max_position_embeddings": length + _BLOCK,
-        }
-        model = transformers.BigBirdModel(transformers.BigBirdConfig(**shape, **given), add_pooling_layer=False)
-    model.to(device).train()
+        blocks = {"attention_type": "block_sparse", "block_size": _BLOCK, "max_position_embeddings": length + _BLOCK}
+        made = transformers.BigBirdModel(transformers.BigBirdConfig(**shape, **blocks), add_pooling_layer=False)
+    model = made.to(device).train()
 
     def states(tokens: int) -> Tensor:
         ids = torch.from_numpy(random_batch([tokens], config.vocab_size).ids.astype(np.int64))[None].to(device)

@@ -7,7 +7,7 @@ a batch has few tokens; so the two differ most there, and the plot shows from wh
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -32,6 +32,7 @@ from albert_cli.report.page import Block, Figure, Grid, Key, Page, Paragraph, Se
 from albert_cli.training import capacity
 from albert_cli.training.device import autocast, choose_device
 
+WHAT: Final = ("training", "inference")
 LENGTHS: Final = (16, 32, 64, 128, 256, 512)
 BATCHES: Final = (1, 2, 4, 8, 16, 32, 64)
 # Speeds of training relative to BERT-large (Table 2) and to BERT-xlarge (version 1, arXiv 1909.11942v1), in the order
@@ -68,7 +69,7 @@ def run(models: Sequence[str], out: Path, tokens: int, rounds: int, precision: s
         for what, length, batch in _cells(names, tokens, device):
             key = f"{what} {length} {batch}"
             if key not in found["cells"]:
-                steps = {name: WHAT[what](model, length, batch, precision, device) for name, model in made.items()}
+                steps = {name: _step(what, model, length, batch, precision, device) for name, model in made.items()}
                 seconds, _ = harness.alternate(steps, rounds, device, key)
                 found["cells"][key] = [round(1e3 * median(seconds[name]), 3) for name in names]
                 store.write_json(out / JSON, found)
@@ -113,15 +114,13 @@ def _cut_model(name: str, weights: torch.Tensor) -> PretrainingModel:
     return model
 
 
-def _training(model: PretrainingModel, length: int, batch: int, precision: str, device: torch.device) -> harness.Step:
-    """Forward and backward pass of a batch of full sequences."""
+def _step(
+    what: str, model: PretrainingModel, length: int, batch: int, precision: str, device: torch.device
+) -> harness.Step:
+    """A batch of full sequences: forward and backward pass in training, through the encoder in inference."""
     drawn = random_batch([length] * batch, model.config.vocab_size)
-    return harness.passes(model, partial(pretraining_loss, model, device), [drawn], precision)
-
-
-def _inference(model: PretrainingModel, length: int, batch: int, precision: str, device: torch.device) -> harness.Step:
-    """A batch of full sequences through the encoder."""
-    drawn = random_batch([length] * batch, model.config.vocab_size)
+    if what == "training":
+        return harness.passes(model, partial(pretraining_loss, model, device), [drawn], precision)
 
     def step() -> float:
         with harness.evaluating(model), autocast(precision, device):
@@ -129,9 +128,6 @@ def _inference(model: PretrainingModel, length: int, batch: int, precision: str,
         return 0.0
 
     return step
-
-
-WHAT: Final[dict[str, Callable[..., harness.Step]]] = {"training": _training, "inference": _inference}
 
 
 # ---------------------------------------------------------------- shown

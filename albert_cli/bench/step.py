@@ -6,8 +6,8 @@ GLUE examples. The optimizer's update is left out: it is the same work for every
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from albert_cli.bench import harness, peer
-from albert_cli.bench.harness import Round, Step
+from albert_cli.bench.harness import Round
 from albert_cli.bench.stream import random_batch
 from albert_cli.counting import costs, shapes
 from albert_cli.data.batches import PackedBatch
@@ -40,24 +40,21 @@ GLUE_MAX: Final = 128  # longer examples are cut
 GLUE_LENGTHS: Final = {task: [min(int(n), GLUE_MAX) for n in found.split()] for task, found in _GLUE.items()}
 
 
-@dataclass(frozen=True)
-class Options:
-    """How to measure: tokens of a pretraining batch (0: chosen by device), rounds, and against what."""
-
-    tokens: int = 0
-    rounds: int = 5
-    alone: bool = False
-    compiled: bool = True
-    precision: str = "fp32"
-    device: str = "auto"
+# A model, the loss of a batch, the batches, the same for `transformers` by how they are padded, and what they hold.
+_Work = tuple[Any, Callable[[Any], Tensor], Sequence[Any], Mapping[str, Sequence[Any]], Round]
 
 
-def run(name: str, works: Sequence[str], options: Options) -> dict[str, Any]:
-    """Time every work; raises `ConfigError` for an unknown work, shape or device."""
+def run(
+    name: str, works: Sequence[str], tokens: int, rounds: int, alone: bool, compiled: bool, precision: str, device_: str
+) -> dict[str, Any]:
+    """Time every work; raises `ConfigError` for an unknown work, shape or device.
+
+    tokens: of a pretraining batch, 0 for a number by the device; alone: without `transformers`.
+    """
     for work in works:
         if work not in WORKS:
             raise ConfigError(f"--work {work}: unknown", f"choose from {', '.join(WORKS)}")
-    device = choose_device(options.device)
+    device = choose_device(device_)
     # All losses must agree, so nothing is dropped.
     config = replace(
         shapes.find(name).config,
@@ -68,65 +65,51 @@ def run(name: str, works: Sequence[str], options: Options) -> dict[str, Any]:
         if (GLUE_MAX if work == "glue" else int(work[1:])) > config.max_position_embeddings:
             raise ConfigError(f"--work {work}: the model has {config.max_position_embeddings} positions", "choose less")
         torch.manual_seed(0)
-        if work == "glue":
-            variants, done = _glue(config, options, device)
-        else:
-            variants, done = _pretraining(config, int(work[1:]), options, device)
-        found[work] = harness.compare(variants, [done] * options.rounds, options.precision, device, work)
+        made = _glue(config, device) if work == "glue" else _pretraining(config, int(work[1:]), tokens, device)
+        model, loss, batches, padded, done = made
+        variants = {"albert": harness.passes(model, loss, batches, precision)}
+        if compiled and isinstance(model, PretrainingModel):
+            variants["albert, compiled"] = harness.compiled(model, variants["albert"])
+        if not alone:
+            twin = peer.twin(model)
+            for how, given in padded.items():
+                variants[f"transformers{how}"] = harness.passes(twin, partial(peer.loss_of, twin), given, precision)
+            if compiled:  # of two ways to pad, to the one width
+                fused = partial(peer.loss_of, torch.compile(twin))
+                variants[f"transformers, compiled{how}"] = harness.passes(twin, fused, given, precision)
+        found[work] = harness.compare(variants, [done] * rounds, precision, device, work)
     peak = max(result.pop("matmul_peak_flops") for result in found.values())
-    conditions = harness.conditions(device, options.precision)
+    conditions = harness.conditions(device, precision)
     return {"model": name, **conditions, "matmul_peak_flops": peak, "works": found}
 
 
-def _pretraining(
-    config: ModelConfig, length: int, options: Options, device: torch.device
-) -> tuple[dict[str, Step], Round]:
-    """Variants over one batch of full sequences with 15 % of the positions masked."""
-    tokens = options.tokens or (1024 if device.type == "cpu" else 65_536)
+def _pretraining(config: ModelConfig, length: int, tokens: int, device: torch.device) -> _Work:
+    """One batch of full sequences with 15 % of the positions masked."""
+    tokens = tokens or (1024 if device.type == "cpu" else 65_536)
     drawn = random_batch([length] * max(1, tokens // length), config.vocab_size)
     model = PretrainingModel(config).to(device).train()
-    precision = options.precision
-    variants = {"albert": harness.passes(model, partial(pretraining_loss, model, device), [drawn], precision)}
-    if options.compiled:
-        variants["albert, compiled"] = harness.compiled(model, variants["albert"])
-    if not options.alone:
-        twin, given = peer.twin(model), peer.pretraining_inputs(model, drawn, device)
-        variants["transformers"] = harness.passes(twin, partial(_loss, twin), [given], precision)
-        if options.compiled:
-            fused = partial(_loss, torch.compile(twin))
-            variants["transformers, compiled"] = harness.passes(twin, fused, [given], precision)
-    return variants, (len(drawn.ids), len(drawn.ids) * costs.training_flops(config, length))
+    padded = {"": [peer.pretraining_inputs(model, drawn, device)]}
+    done = len(drawn.ids), len(drawn.ids) * costs.training_flops(config, length)
+    return model, partial(pretraining_loss, model, device), [drawn], padded, done
 
 
-def _glue(config: ModelConfig, options: Options, device: torch.device) -> tuple[dict[str, Step], Round]:
-    """Variants over one batch of each task, one after the other; the sentence-order labels stand for the classes."""
+def _glue(config: ModelConfig, device: torch.device) -> _Work:
+    """One batch of each task, one after the other; the sentence-order labels stand for the classes."""
     shuffled = map(np.random.default_rng(1).permutation, GLUE_LENGTHS.values())
     batches = [random_batch(lengths.tolist(), config.vocab_size) for lengths in shuffled]
     model = SequenceClassifier(config, 2).to(device).train()
     pairs = [(b, torch.from_numpy(b.order_labels).long().to(device)) for b in batches]
 
-    def ours(pair: tuple[PackedBatch, Tensor]) -> Tensor:
+    def loss(pair: tuple[PackedBatch, Tensor]) -> Tensor:
         return F.cross_entropy(model(pack(pair[0], device)).float(), pair[1])
 
-    variants = {"albert": harness.passes(model, ours, pairs, options.precision)}
-    if not options.alone:
-        twin = peer.twin(model)
-
-        def theirs(called: Any, width: int) -> Step:
-            made = [peer.padded(b, device, width) | {"labels": label} for b, label in pairs]
-            return harness.passes(twin, partial(_loss, called), made, options.precision)
-
-        variants["transformers, padded to the longest"] = theirs(twin, 0)
-        variants[f"transformers, padded to {GLUE_MAX}"] = theirs(twin, GLUE_MAX)
-        if options.compiled:
-            variants[f"transformers, compiled, padded to {GLUE_MAX}"] = theirs(torch.compile(twin), GLUE_MAX)
+    padded = {
+        f", padded to {name}": [peer.padded(b, device, width) | {"labels": label} for b, label in pairs]
+        for name, width in (("the longest", 0), (GLUE_MAX, GLUE_MAX))
+    }
     lengths = [int(n) for b in batches for n in np.diff(b.offsets)]
-    return variants, (sum(lengths), sum(n * costs.training_flops(config, n, masked=0.0) for n in lengths))
-
-
-def _loss(called: Any, given: Mapping[str, Tensor]) -> Tensor:
-    loss: Tensor = called(**given).loss
-    return loss
+    done = sum(lengths), sum(n * costs.training_flops(config, n, masked=0.0) for n in lengths)
+    return model, loss, pairs, padded, done
 
 
 def pretraining_loss(model: PretrainingModel, device: torch.device, batch: PackedBatch) -> Tensor:

@@ -29,7 +29,6 @@ EPILOGUE = (
 _LONGEST = 800  # characters of an error
 app = typer.Typer(
     name="albert",
-    help="From raw text to a scored, shareable ALBERT encoder.",
     epilog=EPILOGUE,
     no_args_is_help=True,
     pretty_exceptions_enable=False,

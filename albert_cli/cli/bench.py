@@ -34,8 +34,7 @@ def bench_step(
     """
     from albert_cli.bench import step
 
-    options = step.Options(tokens, rounds, alone, compiled, precision, device)
-    result = step.run(model, work or step.WORKS, options)
+    result = step.run(model, work or step.WORKS, tokens, rounds, alone, compiled, precision, device)
     console.emit(result, step.text(result))
 
 

@@ -9,6 +9,7 @@ import typer
 
 from albert_cli import console
 from albert_cli.cli.app import recipes_app, verb
+from albert_cli.errors import BusyError
 
 
 @verb(recipes_app, name="list")
@@ -44,9 +45,14 @@ def recipes_copy(
 
     Example: albert recipes copy mini/docs --out mine.toml
     """
-    from albert_cli import config
+    from albert_cli import config, store
 
-    copied = config.copy_recipe(name, out)
+    source = config.find_recipe(name)
+    copied = out or Path(source.name)
+    if copied.exists():
+        raise BusyError(f"{copied}: already exists", "choose another --out")
+    copied.parent.mkdir(parents=True, exist_ok=True)
+    store.write_bytes(copied, source.read_bytes())
     console.emit({"recipe": str(copied)}, str(copied))
 
 

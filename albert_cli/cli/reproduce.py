@@ -12,44 +12,41 @@ from albert_cli.cli.app import app, invoke, verb
 from albert_cli.cli.options import Device, Overrides
 from albert_cli.errors import ConfigError
 
-_Scale = Annotated[
-    Literal["smoke", "mini", "h200", "paper"],
-    typer.Option(
-        help="smoke: seconds; mini: 20 minutes on two cores; h200: 25 minutes on one H200; paper: the paper's own."
-    ),
-]
-_Text = Annotated[
-    list[str] | None,
-    typer.Option(metavar="SOURCE", help="Text to pretrain on, as for data; default: docs: (what is installed)."),
-]
-_ExtraText = Annotated[list[str] | None, typer.Option(metavar="SOURCE", help="What extra-data and curves add to it.")]
-_Tasks = Annotated[
-    Path | None, typer.Option(help="Folder with the tasks' files (GLUE's layout); without: intrinsic scores alone.")
-]
-_MaxTime = Annotated[str | None, typer.Option(help="Stop after this time, saved; the same command goes on, e.g. 9m.")]
-_Speeds = Annotated[
-    list[str] | None,
-    typer.Option(metavar="[VARIANT=]N", help="Measured TFLOP/s of a device, for the hours of --dry-run."),
-]
-
 
 @verb(app)
 def reproduce(
     experiment: Annotated[str | None, typer.Argument(help="An experiment's name; --list names them.")] = None,
-    scale: _Scale = "mini",
+    scale: Annotated[
+        Literal["smoke", "mini", "h200", "paper"],
+        typer.Option(
+            help="smoke: seconds; mini: 20 minutes on two cores; h200: 25 minutes on one H200; paper: the paper's own."
+        ),
+    ] = "mini",
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Directory to write; experiments in one share what they can.")
     ] = None,
-    text: _Text = None,
-    extra_text: _ExtraText = None,
+    text: Annotated[
+        list[str] | None,
+        typer.Option(metavar="SOURCE", help="Text to pretrain on, as for data; default: docs: (what is installed)."),
+    ] = None,
+    extra_text: Annotated[
+        list[str] | None, typer.Option(metavar="SOURCE", help="What extra-data and curves add to it.")
+    ] = None,
     data: Annotated[Path | None, typer.Option(help="A data directory instead of text, with its vocabulary.")] = None,
-    tasks: _Tasks = None,
+    tasks: Annotated[
+        Path | None, typer.Option(help="Folder with the tasks' files (GLUE's layout); without: intrinsic scores alone.")
+    ] = None,
     seeds: Annotated[int | None, typer.Option(help="Pretraining seeds a variant; default: the scale's.")] = None,
     overrides: Overrides = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Stages at once; default: one per GPU, else one.")] = None,
     nproc: Annotated[int, typer.Option(min=1, help="Processes of each pretraining run, as for pretrain.")] = 1,
-    max_time: _MaxTime = None,
-    tflops: _Speeds = None,
+    max_time: Annotated[
+        str | None, typer.Option(help="Stop after this time, saved; the same command goes on, e.g. 9m.")
+    ] = None,
+    tflops: Annotated[
+        list[str] | None,
+        typer.Option(metavar="[VARIANT=]N", help="Measured TFLOP/s of a device, for the hours of --dry-run."),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print runs, tokens, FLOPs, hours and disk.")] = False,
     commands: Annotated[bool, typer.Option("--commands", help="Print every command, in order.")] = False,
     list_: Annotated[bool, typer.Option("--list", help="Name the experiments; with --out, their verdicts.")] = False,

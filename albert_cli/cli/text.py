@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -42,8 +43,6 @@ def vocab(
 
     Example: albert vocab wiki.jsonl books/ --size 30000 --out vocabulary
     """
-    import os
-
     from albert_cli.text import build_vocabulary
     from albert_cli.text.clean import Cleaning
     from albert_cli.text.lines import ReadSettings, parse_size
@@ -77,8 +76,6 @@ def data(
 
     Example: albert data wiki.jsonl books/@2 --vocab vocabulary --out data
     """
-    import os
-
     from albert_cli.data import build, merge
     from albert_cli.data.tokenise import BuildSettings
     from albert_cli.text.lines import ReadSettings, parse_size
