@@ -83,12 +83,16 @@ def albert(log: Path, *arguments: object, environment: dict[str, str] | None = N
     return run.wait(), run.said()
 
 
-def start_ranks(log: Path, count: int, *arguments: object, before: Callable[[], None] | None = None) -> list[Run]:
-    """Start the ranks of one run, as torchrun does."""
+def free_port() -> str:
+    """A port that nobody listens on."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(count)}
+        return str(free.getsockname()[1])
+
+
+def start_ranks(log: Path, count: int, *arguments: object, before: Callable[[], None] | None = None) -> list[Run]:
+    """Start the ranks of one run, as torchrun does."""
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "WORLD_SIZE": str(count)}
     return [
         start(
             log.with_name(f"{log.name}-{rank}"),

@@ -329,11 +329,6 @@ def test_never_and_must_mean_what_they_say(run: Path, tiny_data: Path) -> None:
     refused(USAGE, "pretrain", "mini/docs", "--data", tiny_data, "--out", "new", "--resume", "must", *TINY)
 
 
-def test_a_recipe_is_not_copied_over_a_file(work: Path) -> None:
-    (work / "docs.toml").write_text("mine")
-    refused(BUSY, "recipes", "copy", "mini/docs")
-
-
 # ---------------------------------------------------------------- bugs
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,11 +14,13 @@ from typing import Any
 import pytest
 import yaml
 
+from albert_cli import store
 from albert_cli.data.build import build
 from albert_cli.data.tokenise import BuildSettings
 from albert_cli.text.lines import ReadSettings
 from tests.conftest import RECIPE
 from tests.data.test_build import contents
+from tests.processes import free_port
 
 ROOT = Path(__file__).parents[1]
 CLUSTER = ROOT / "recipes" / "cluster"
@@ -116,15 +116,8 @@ exit "${worst:-0}"
 SCONTROL = 'if [ "$1" = show ]; then echo localhost; else echo "$@" >> "$CALLS"; fi'
 
 
-def free_port() -> str:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return str(free.getsockname()[1])
-
-
 def status(run: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((run / "status.json").read_text())
-    return found
+    return store.read_json(run / "status.json")
 
 
 @pytest.fixture(scope="module")

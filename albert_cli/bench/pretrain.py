@@ -236,14 +236,17 @@ class _Bench:
 
 def text(result: Mapping[str, Any]) -> str:
     """The result of `run` as tables."""
-    micro = result["micro_batch"]
+    micro, parts = result["micro_batch"], result["parts_ms"]
+    computing = sum(value for name, value in parts.items() if name != "data")
+    labels = {"data": "data, drawn beside the computation"}
+    rows = [(labels.get(name, name), f"{value:,.2f}", f"{value / computing:.1%}") for name, value in parts.items()]
     return "\n\n".join(
         [
             f"{harness.headline(result['recipe'], result)}\n{result['text']}",
             harness.table(
                 f"a step of {micro['sequences']} sequences, {micro['tokens']:,.0f} tokens", result["variants"]
             ),
-            _parts_text(result),
+            console.table(("where the time goes", "ms", "of the step"), rows),
             console.wrapped(_notes(result)),
             memory.text(result["memory"]),
         ]
@@ -267,11 +270,3 @@ def _notes(result: Mapping[str, Any]) -> list[str]:
         "the rows that a head reads (pruning), which saves some of them. The rows computed are tokens of text, "
         f"{micro['share_filled']:.0%} of what padding to the full length would compute.",
     ]
-
-
-def _parts_text(result: Mapping[str, Any]) -> str:
-    parts = result["parts_ms"]
-    computing = sum(value for name, value in parts.items() if name != "data")
-    labels = {"data": "data, drawn beside the computation"}
-    rows = [(labels.get(name, name), f"{value:,.2f}", f"{value / computing:.1%}") for name, value in parts.items()]
-    return console.table(("where the time goes", "ms", "of the step"), rows)

@@ -11,15 +11,7 @@ import pytest
 
 from albert_cli.bench import pretrain
 from tests.command import albert
-from tests.conftest import RECIPE
 from tests.processes import start_ranks
-
-
-@pytest.fixture(scope="module")
-def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("recipe") / "tiny.toml"
-    path.write_text(RECIPE, encoding="utf-8")
-    return path
 
 
 @pytest.fixture(scope="module")
