@@ -188,9 +188,15 @@ class Task(ABC, Generic[E, F, O]):
         """The checkpoint with its head's outputs in the task's order, where it has names for them."""
         return found
 
-    @abstractmethod
+    def is_made_for(self, found: hub.Checkpoint) -> bool:
+        """Whether a checkpoint was fine-tuned for this task, or comes from elsewhere."""
+        return found.finetuned_for is None or found.finetuned_for.task in (self.name, self.classifier_of)
+
     def load(self, found: hub.Checkpoint) -> nn.Module:
         """That model, its outputs in the task's order."""
+        model = self.new_model(found.config)
+        hub.load_into(model, self.in_order(found), heads_of(model))
+        return model
 
     @classmethod
     @abstractmethod
@@ -207,6 +213,11 @@ class Task(ABC, Generic[E, F, O]):
 
 
 AnyTask = Task[Any, Any, Any]
+
+
+def heads_of(model: nn.Module) -> list[str]:
+    """What a task's model has on its encoder, by name."""
+    return [name for name, _ in model.named_children() if name != "encoder"]
 
 
 def evaluation_batches(features: Features, device: torch.device) -> Iterator[tuple[Int64, PackedBatch, Any]]:

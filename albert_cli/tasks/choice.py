@@ -146,11 +146,6 @@ class Choice(LogitsTask[ChoiceExample]):
         is_one = found.architecture == _ARCHITECTURE and len(found.tensors.get("classifier.weight", ())) == 1
         return is_one and self.is_made_for(found)
 
-    def load(self, found: hub.Checkpoint) -> MultipleChoice:
-        model = self.new_model(found.config)
-        hub.load_into(model, found, ["classifier"])
-        return model
-
     @classmethod
     def of_checkpoint(cls, found: hub.Checkpoint) -> Self | None:
         task = cls(name="", title="predict", metrics=(), labels=tuple(ascii_uppercase))

@@ -116,10 +116,6 @@ class LogitsTask(Task[E, PairFeatures, Array]):
             lines.append(json.dumps(entry, ensure_ascii=False) + "\n")
         return lines
 
-    def is_made_for(self, found: hub.Checkpoint) -> bool:
-        """Whether a checkpoint was fine-tuned for this task, or comes from elsewhere."""
-        return found.finetuned_for is None or found.finetuned_for.task in (self.name, self.classifier_of)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Classification(LogitsTask[Example]):
@@ -207,13 +203,11 @@ class Classification(LogitsTask[Example]):
         head = {n: t[columns] for n, t in found.tensors.items() if n.startswith("classifier.")}
         return dataclasses.replace(found, tensors=found.tensors | head)
 
-    def load(self, found: hub.Checkpoint) -> SequenceClassifier:
-        names = self.output_names
+    def load(self, found: hub.Checkpoint) -> nn.Module:
         if found.has_nameless_labels and self.labels not in ((), found.labels):
-            console.note(f"{found.directory}: names no labels; they are taken for {self.title}'s: {', '.join(names)}")
-        model = SequenceClassifier(found.config, len(names))
-        hub.load_into(model, self.in_order(found), ["classifier"])
-        return model
+            named = ", ".join(self.labels)
+            console.note(f"{found.directory}: names no labels; they are taken for {self.title}'s: {named}")
+        return super().load(found)
 
     @classmethod
     def of_checkpoint(cls, found: hub.Checkpoint) -> Self | None:

@@ -35,7 +35,6 @@ from albert_cli.tasks.squad.windows import SpanFeatures, encode_spans
 from albert_cli.text.vocabulary import Vocabulary
 
 LINEAR, BEAM = "ForQuestionAnswering", "ForBeamQuestionAnswering"
-_HEADS = {LINEAR: ("span",), BEAM: ("start", "end", "answerable")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,13 +116,12 @@ class SpanAnswering(Task[Question, SpanFeatures, Spans]):
         hub.write(model, directory, architecture, (), replace(made_for, settings=asdict(self.settings)))
 
     def has_head(self, found: hub.Checkpoint) -> bool:
-        made_for = found.finetuned_for
-        return found.architecture in _HEADS and (made_for is None or made_for.task == self.name)
+        return found.architecture in (LINEAR, BEAM) and self.is_made_for(found)
 
-    def load(self, found: hub.Checkpoint) -> QuestionAnswering | BeamQuestionAnswering:
-        model = BeamQuestionAnswering(found.config) if found.architecture == BEAM else QuestionAnswering(found.config)
-        hub.load_into(model, found, _HEADS[str(found.architecture)])
-        return model
+    def load(self, found: hub.Checkpoint) -> nn.Module:
+        """The model with the head that the checkpoint has, whatever the recipe asks of new ones."""
+        settings = replace(self.settings, head="beam" if found.architecture == BEAM else "linear")
+        return Task.load(replace(self, settings=settings), found)
 
     @classmethod
     def of_checkpoint(cls, found: hub.Checkpoint) -> Self | None:
@@ -131,7 +129,7 @@ class SpanAnswering(Task[Question, SpanFeatures, Spans]):
 
         Only a model that was fine-tuned on unanswerable questions leaves any unanswered.
         """
-        if found.architecture not in _HEADS:
+        if found.architecture not in (LINEAR, BEAM):
             return None
         made_for = found.finetuned_for
         short = {"max_query_length": min(64, found.config.max_position_embeddings // 4)}
