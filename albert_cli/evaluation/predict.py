@@ -113,4 +113,4 @@ def predict(
         return task.answer(model, examples, vocabulary, length, target)
 
     groups = read_chunks(input_file, on_bad_bytes, task.example) if document is None else chunks(document)
-    return answer_file(groups, answer, out, length, f"{task.noun} are longer than {task.limit(length)} tokens")
+    return answer_file(groups, answer, out, length, task.too_long(length))

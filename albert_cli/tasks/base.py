@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 import torch
@@ -75,8 +75,6 @@ class Task(ABC, Generic[E, F, O]):
     published: tuple[str, ...] = ()
     is_made_of_text: bool = False  # its source takes any text, as `albert data` does, in the place of labelled files
 
-    noun: ClassVar[str] = "inputs"  # what may be cut
-
     # ---------------------------------------------------------------- reading
 
     @property
@@ -120,9 +118,9 @@ class Task(ABC, Generic[E, F, O]):
     def encode(self, examples: Sequence[E], vocabulary: Vocabulary, max_seq_length: int) -> F:
         """The examples as tokens, sequences of at most `max_seq_length`."""
 
-    def limit(self, max_seq_length: int) -> int:
-        """The length in tokens at which `noun` are cut."""
-        return max_seq_length
+    def too_long(self, max_seq_length: int) -> str:
+        """What is cut, and at which length, for messages."""
+        return f"inputs are longer than {max_seq_length} tokens"
 
     @property
     def output_names(self) -> tuple[str, ...]:

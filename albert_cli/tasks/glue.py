@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from albert_cli import console
-from albert_cli.errors import InputError, MissingData
+from albert_cli.errors import InputError
 from albert_cli.tasks.classification import Classification, Example
-from albert_cli.tasks.rows import Rows, check_folder, is_hub, read_delimited, read_hub
+from albert_cli.tasks.rows import Rows, find_in, is_hub, read_delimited, read_hub
 
 HUB = "hf:nyu-mll/glue"
 _IDS = ("index", "id", "idx")
@@ -46,27 +46,20 @@ class GlueFiles:
         first, *others = rows.places(texts if is_test and not is_from_hub else (*texts, label))
         second, gold = others[0] if len(texts) == 2 else None, None if is_test else others[-1]
         identifier = next((rows.columns.index(name) for name in _IDS if name in rows.columns), None)
-        if identifier is not None and split != task.train_split:
-            rows.check_unique(identifier)
+        ids = rows.ids(identifier, is_unique=split != task.train_split)
         return [
             Example(
                 text_a=row[first],
                 text_b=None if second is None else row[second],
                 label=None if gold is None else task.parse_label(row[gold], rows.where(i)),
-                id=str(i) if identifier is None else row[identifier],
+                id=ids[i],
             )
             for i, row in enumerate(rows.cells)
         ]
 
     def _from_file(self, task: Classification, data: Path, split: str, header: tuple[str, ...]) -> Rows:
         file = f"{self.files.get(split, split)}.tsv"
-        check_folder(data, f"{self.folder}/{file}")
-        path = next((path for path in (data / self.folder / file, data / file) if path.is_file()), None)
-        if path is None:
-            raise MissingData(
-                f"{data}: neither {self.folder}/{file} nor {file} is there",
-                f"without --data it is read from the Hugging Face Hub ({HUB})",
-            )
+        path = find_in(data, (f"{self.folder}/{file}", file), HUB)
         rows = read_delimited(path, header=not header)
         if header:
             if {*self.texts, self.label} & set(rows.cells[0]):

@@ -110,8 +110,8 @@ class Inputs:
         features: Features = self.task.encode(examples, self.vocabulary, self.max_seq_length)
         if features.truncated:
             console.note(
-                f"{self.task.title}: {features.truncated:,} of {len(examples):,} {self.task.noun} are longer than "
-                f"{self.task.limit(self.max_seq_length)} tokens and were cut"
+                f"{self.task.title}: {features.truncated:,} of {len(examples):,} "
+                f"{self.task.too_long(self.max_seq_length)} and were cut"
             )
         return features
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -44,8 +44,6 @@ class SpanAnswering(Task[Question, SpanFeatures, Spans]):
     version: Version
     settings: SpanSettings = field(default_factory=SpanSettings)
 
-    noun: ClassVar[str] = "questions"
-
     def example(self, line: Line) -> Question:
         """A JSON object with `question` and `context` (or `text`), perhaps `id`; else the two with a tab between."""
         question, context, identifier = line.fields(("question",), ("context", "text"))
@@ -67,8 +65,8 @@ class SpanAnswering(Task[Question, SpanFeatures, Spans]):
         settings = [f"span.{key}={value}" for key, value in _recorded(made_for.settings).items()]
         return [*super().as_trained(made_for), *settings]
 
-    def limit(self, max_seq_length: int) -> int:
-        return self.settings.max_query_length
+    def too_long(self, max_seq_length: int) -> str:
+        return f"questions are longer than {self.settings.max_query_length} tokens"
 
     def new_model(self, config: ModelConfig) -> QuestionAnswering | BeamQuestionAnswering:
         """The encoder with a fresh head: the one that was asked for, or that the paper uses for the version."""
