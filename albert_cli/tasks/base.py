@@ -114,6 +114,10 @@ class Task(ABC, Generic[E, F, O]):
         """Overrides of a recipe by which inputs are made as in the fine-tuning of a checkpoint."""
         return [f"data.max_seq_length={made_for.max_seq_length}"]
 
+    def together(self, examples: Sequence[E]) -> Iterable[Sequence[E]]:
+        """Examples from anywhere in parts of which each can be encoded, in their order."""
+        return [examples]
+
     @abstractmethod
     def encode(self, examples: Sequence[E], vocabulary: Vocabulary, max_seq_length: int) -> F:
         """The examples as tokens, sequences of at most `max_seq_length`."""
@@ -200,14 +204,6 @@ class Task(ABC, Generic[E, F, O]):
     @abstractmethod
     def of_checkpoint(cls, found: hub.Checkpoint) -> Self | None:
         """The task that a checkpoint's head answers, to predict with it; None for a head of another kind."""
-
-    def answer(
-        self, model: nn.Module, examples: Sequence[E], vocabulary: Vocabulary, max_seq_length: int, device: torch.device
-    ) -> tuple[list[str], int, int]:
-        """A JSON line for each example, how many of them were cut, and the tokens of the longest sequence."""
-        features = self.encode(examples, vocabulary, max_seq_length)
-        lines = self.prediction_lines(examples, self.predict(model, features, device), scored=False)
-        return lines, features.truncated, int(features.lengths.max(initial=0))
 
 
 AnyTask = Task[Any, Any, Any]

@@ -39,7 +39,10 @@ class GlueFiles:
     def read(self, task: Classification, split: str, data: str | None) -> list[Example]:
         is_test, is_from_hub = split in task.test_splits, data is None or is_hub(data)
         if is_from_hub:
-            rows, texts, label = self._from_hub(task, split, data or HUB), self.hub_texts or self.texts, "label"
+            source = f"{HUB}:{self.config}" if data in (None, HUB) else str(data)
+            # Of CoLA, SST-2, MRPC, QQP and WNLI the files say 0 and 1, the Hub has names for the same two.
+            rows = read_hub(source, split.replace("dev", "validation"), task.labels)
+            texts, label = self.hub_texts or self.texts, "label"
         else:
             rows = self._from_file(task, Path(str(data)), split, () if is_test else self.header)
             texts, label = self.test_texts if is_test and self.test_texts else self.texts, self.label
@@ -73,16 +76,6 @@ class GlueFiles:
                 console.note(f"{path}: {skipped} rows with fewer than {len(rows.columns)} fields are left out")
             return replace(rows, cells=[rows.cells[i] for i in whole], lines=[rows.lines[i] for i in whole])
         rows.check_widths()
-        return rows
-
-    def _from_hub(self, task: Classification, split: str, source: str) -> Rows:
-        rows = read_hub(f"{HUB}:{self.config}" if source == HUB else source, split.replace("dev", "validation"))
-        names = rows.names.get("label", ())
-        if task.labels and not set(names) <= set(task.labels):
-            # CoLA, SST-2, MRPC, QQP and WNLI: the files say 0 and 1, the Hub has names for the same two.
-            place = rows.columns.index("label")
-            for row in rows.cells:
-                row[place] = str(names.index(row[place])) if row[place] in names else row[place]
         return rows
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -58,15 +58,12 @@ class Line:
 
 @dataclass(frozen=True)
 class Rows:
-    """A table read whole, never an empty one. `columns` is empty for a file without a header; `names` holds the class
-    names of a Hub data set's label columns, whose cells then hold those names.
-    """
+    """A table read whole, never an empty one. `columns` is empty for a file without a header."""
 
     origin: str
     columns: tuple[str, ...]
     cells: list[list[str]]
     lines: list[int]
-    names: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.cells:
@@ -239,10 +236,11 @@ def hub_splits(source: str) -> tuple[str, ...]:
         raise _unreachable(source, error) from None
 
 
-def read_hub(source: str, split: str) -> Rows:
-    """A split of `hf:NAME[:CONFIG]`; class indices are written as class names, hidden ones (-1) as empty cells.
+def read_hub(source: str, split: str, labels: Sequence[str] = ()) -> Rows:
+    """A split of `hf:NAME[:CONFIG]`; classes are written by their names, hidden ones (-1) as empty cells.
 
-    Raises `MissingData` when the Hub, the data set, its configuration or the split cannot be reached.
+    Where the task knows them by other `labels`, they are written by their numbers. Raises `MissingData` when the Hub,
+    the data set, its configuration or the split cannot be reached.
     """
     network.prefer_offline()
     import datasets
@@ -254,12 +252,13 @@ def read_hub(source: str, split: str) -> Rows:
         table: Any = datasets.load_dataset(name, config or None, split=split)
     except Exception as error:
         raise _unreachable(origin, error) from None
-    names = {c: tuple(f.names) for c, f in table.features.items() if isinstance(f, datasets.ClassLabel)}
     columns = {column: table[column][:] for column in table.column_names}
-    for column, known in names.items():
-        columns[column] = ["" if v is None or v < 0 else known[v] for v in columns[column]]
+    for column, kind in table.features.items():
+        if isinstance(kind, datasets.ClassLabel):
+            known = kind.names if not labels or set(kind.names) <= set(labels) else range(len(kind.names))
+            columns[column] = ["" if v is None or v < 0 else str(known[v]) for v in columns[column]]
     rows = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
-    return replace(_of_objects(origin, enumerate(rows, start=1)), names=names)
+    return _of_objects(origin, enumerate(rows, start=1))
 
 
 def _unreachable(origin: str, error: Exception) -> MissingData:
