@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from albert_cli import store
@@ -26,13 +25,13 @@ from albert_cli.model import hub
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.packing import pack
 from albert_cli.tasks.features import Features, Int64
+from albert_cli.tasks.metrics import Array as Array
 from albert_cli.tasks.rows import Line
 from albert_cli.text.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-Array = NDArray[Any]
 E = TypeVar("E")
 F = TypeVar("F", bound=Features)
 O = TypeVar("O")  # noqa: E741

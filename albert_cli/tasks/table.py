@@ -21,7 +21,6 @@ from albert_cli.tasks.columns import (
     find,
     is_choice,
     labels_of,
-    no_column,
     options_of,
     right_option,
 )
@@ -159,8 +158,8 @@ class TableFiles:
 
     def _choices(self, task: Choice, split: str, rows: Rows, ids: list[str]) -> list[ChoiceExample]:
         columns = choice_columns(rows, self.settings)
-        if columns.label is None and split != "test":
-            raise no_column(rows, "label", NAMES_OF_CHOICE["label"])
+        if split != "test":
+            column(rows, "label", self.settings, NAMES_OF_CHOICE)
         of_splits = [(self.rows(s), choice_columns(self.rows(s), self.settings).label) for s in self.files]
         found = {row[place] for there, place in of_splits if place is not None for row in there.cells}
         # Numbers count from 1 where the number of options is among the labels and 0 is not.

@@ -24,18 +24,10 @@ AT_THRESHOLD = "predictions_at_threshold.json"
 OFFICIAL = (PREDICTIONS, NBEST, NULL_ODDS, AT_THRESHOLD)
 
 
-@dataclass(frozen=True)
-class WindowSpans:
-    """A head's output for windows [B]: K spans of each by their first and last token, counted from [CLS].
-
-    score [B, K] may be compared between the windows of a question, and is -inf where there is no span. null [B] grows
-    with the odds that the window holds no answer.
-    """
-
-    first: Int64
-    last: Int64
-    score: Float64
-    null: Float64
+# A head's output for some windows: their places in the features [B]; K spans of each by their first and last token,
+# counted from [CLS], [B, K]; the spans' scores [B, K], which may be compared between the windows of a question, -inf
+# where there is no span; and a number for each window [B] that grows with the odds that it holds no answer.
+WindowSpans = tuple[Int64, Int64, Int64, Float64, Float64]
 
 
 @dataclass(frozen=True)
@@ -59,8 +51,8 @@ class Spans:
         return offsets_of(np.bincount(self.question, minlength=len(self.null)))
 
 
-def collect(features: SpanFeatures, parts: Iterable[tuple[Int64, WindowSpans]], *, relative_null: bool) -> Spans:
-    """The spans of all windows by question; `parts` are (the windows [B], a head's output for them).
+def collect(features: SpanFeatures, parts: Iterable[WindowSpans], *, relative_null: bool) -> Spans:
+    """The spans of all windows by question.
 
     A question's null odds are the least of its windows', since one that holds the answer is enough; under
     `relative_null` the score of its best span is taken off, as both are sums of logits (and not of log-probabilities);
@@ -68,15 +60,15 @@ def collect(features: SpanFeatures, parts: Iterable[tuple[Int64, WindowSpans]], 
     """
     columns: list[tuple[NDArray[Any], ...]] = []
     null = np.full(len(features.context), np.inf)
-    for index, there in parts:
+    for index, first, last, score_of, null_of in parts:
         of = features.question[index]
-        np.minimum.at(null, of, there.null)
+        np.minimum.at(null, of, null_of)
         shift = features.start[index] - features.context_start(index)
-        window, kept = np.nonzero(np.isfinite(there.score))
+        window, kept = np.nonzero(np.isfinite(score_of))
         base = features.contexts.offsets[:-1][features.context[of]] + shift
-        start = features.contexts.starts[there.first[window, kept] + base[window]].astype(np.int64)
-        end = features.contexts.ends[there.last[window, kept] + base[window]].astype(np.int64)
-        columns.append((of[window], start, end, there.score[window, kept]))
+        start = features.contexts.starts[first[window, kept] + base[window]].astype(np.int64)
+        end = features.contexts.ends[last[window, kept] + base[window]].astype(np.int64)
+        columns.append((of[window], start, end, score_of[window, kept]))
     question, start, end, scores = (np.concatenate(parts) for parts in zip(*columns, strict=True))
     spans, best = _ranked(question, start, end, scores, null)
     if relative_null:
