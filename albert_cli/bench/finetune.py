@@ -26,7 +26,7 @@ from albert_cli.data.batches import PackedBatch
 from albert_cli.errors import ConfigError, InputError
 from albert_cli.model.heads import SequenceClassifier
 from albert_cli.model.packing import pack
-from albert_cli.tasks.classification import Classification, encode
+from albert_cli.tasks.classification import Classification
 from albert_cli.tasks.spec import find_task
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.device import choose_device, place, resolve_auto, use_threads
@@ -79,7 +79,7 @@ class _Bench:
         )
         examples = self.task.read(task.train_split, options.data)
         self.cut_to = min(self.recipe.data.max_seq_length, self.shape.max_position_embeddings)
-        features = encode(examples, vocabulary, self.cut_to)
+        features = task.encode(examples, vocabulary, self.cut_to)
         if features.labels is None:
             raise InputError(f"{self.task.title}: the training data have no labels")
         self.mean_length = float(features.lengths.mean())

@@ -10,13 +10,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from albert_cli.tasks.base import AnyTask
+from albert_cli.tasks.base import AnyTask, Array
 from albert_cli.tasks.classification import Classification, Example
 from albert_cli.tasks.metrics import scores
 
-Array = NDArray[Any]
 WORDS, OVERLAP = "words", "overlap"
 
 _C = 10.0  # the inverse of the penalty's strength

@@ -18,7 +18,7 @@ from albert_cli.evaluation.predict import answer_file, open_checkpoint, read_chu
 from albert_cli.model import hub
 from albert_cli.model.heads import BareEncoder
 from albert_cli.tasks.base import check_finite, evaluation_batches
-from albert_cli.tasks.classification import Example, encode, text_example
+from albert_cli.tasks.classification import Classification, Example
 from albert_cli.tasks.features import PairFeatures
 from albert_cli.text.lines import OnBadBytes
 
@@ -66,27 +66,28 @@ def encode_file(
 ) -> dict[str, Any]:
     """The vector of each line of a file (or stdin, `-`): JSON lines to stdout or to `out`, or one tensor; a summary.
 
-    Lines are those of `text_example`; what is too long is cut. `out` ends in .jsonl (an object with `id` and `vector` a
-    line) or in .safetensors (`vectors` [N, H] float32, in memory until the last line; row i is line i). Both hold the
-    same numbers.
+    Lines are those of `Classification.example`; what is too long is cut. `out` ends in .jsonl (an object with `id` and
+    `vector` a line) or in .safetensors (`vectors` [N, H] float32, in memory until the last line; row i is line i). Both
+    hold the same numbers.
     """
     if out is not None and out.suffix not in (".jsonl", ".safetensors"):
         raise ConfigError(f"--out {out}: unknown kind of file", "let its name end in .jsonl or .safetensors")
     found, target = open_checkpoint(checkpoint, device)
     model, vocabulary = load(found, pooling).to(target), hub.vocabulary_of(found)
     length, width = found.config.max_position_embeddings, found.config.hidden_size
+    texts = Classification(name="", title="", metrics=(), inputs=0)  # one or two, as a classifier reads them
     as_tensor = out is not None and out.suffix == ".safetensors"
     rows: list[Vectors] = [np.empty((0, width), np.float32)]
 
     def answer(examples: Sequence[Example]) -> tuple[Iterable[str], int, int]:
-        features = encode(examples, vocabulary, length)
+        features = texts.encode(examples, vocabulary, length)
         vectors = vectors_of(model, features, pooling, target)
         if as_tensor:
             rows.append(vectors)
         lines = () if as_tensor else _lines(examples, vectors)
         return lines, features.truncated, int(features.lengths.max(initial=0))
 
-    groups = read_chunks(input_file, on_bad_bytes, text_example)
+    groups = read_chunks(input_file, on_bad_bytes, texts.example)
     too_long = f"lines are longer than {length} tokens"
     summary = answer_file(groups, answer, None if as_tensor else out, length, too_long)
     if out is not None and as_tensor:

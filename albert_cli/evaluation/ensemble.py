@@ -82,23 +82,20 @@ def _checkpoints(path: Path, task: str) -> list[Path]:
 
 def _alone(request: Request, task: str, directories: Sequence[Path]) -> tuple[Prepared, list[Any], list[float]]:
     """The first checkpoint made ready, what each says of the first one's dev examples, and its score."""
-    first = _prepared(request, task, directories[0])
+    first: Prepared | None = None
     outputs: list[Any] = []
     scores: list[float] = []
     for directory in directories:
-        outputs.append(dev_outputs(_prepared(request, task, directory) if outputs else first, first))
+        prepared = prepare_task(replace(request, checkpoint=str(directory)), task)
+        if not prepared.for_scoring:
+            what = f"{directory}: is no model of {prepared.task.title}"
+            raise CheckpointError(what, "an ensemble is of task checkpoints")
+        first = first or prepared
+        outputs.append(dev_outputs(prepared, first))
         scores.append(_scores(first, outputs[-1])[first.task.metrics[0]])
         console.note(f"{directory}: {first.task.title} {first.task.metrics[0]} {percent(scores[-1])}")
+    assert first is not None, "several, as the caller saw to"
     return first, outputs, scores
-
-
-def _prepared(request: Request, task: str, directory: Path) -> Prepared:
-    prepared = prepare_task(replace(request, checkpoint=str(directory)), task)
-    if not prepared.for_scoring:
-        raise CheckpointError(
-            f"{directory}: is no model of {prepared.task.title}", "an ensemble is of task checkpoints"
-        )
-    return prepared
 
 
 def dev_outputs(prepared: Prepared, first: Prepared) -> Any:

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from albert_cli.data.batches import PackedBatch
 from albert_cli.errors import InputError
@@ -16,10 +15,10 @@ from albert_cli.model import hub
 from albert_cli.model.heads import MaskedLanguageModel
 from albert_cli.model.packing import pack
 from albert_cli.tasks.base import check_finite
+from albert_cli.tasks.features import Int32
 from albert_cli.text.vocabulary import Vocabulary
 
 MASK = "[MASK]"
-Int32 = NDArray[np.int32]
 
 
 def fill_masks(checkpoint: str, texts: Sequence[str], top: int, device: str) -> dict[str, Any]:

@@ -54,7 +54,7 @@ def read_chunks(name: str, on_bad_bytes: OnBadBytes, make: Callable[[Line], T]) 
             chunk = []
 
 
-def chunks(examples: Sequence[T]) -> Iterator[Sequence[T]]:
+def _chunks(examples: Sequence[T]) -> Iterator[Sequence[T]]:
     """Examples that are all there, as many at a time."""
     return (examples[start : start + _CHUNK] for start in range(0, len(examples), _CHUNK))
 
@@ -110,7 +110,10 @@ def predict(
     document = task.examples_of_document(Path(input_file)) if input_file.endswith(".json") else None
 
     def answer(examples: Sequence[Any]) -> tuple[list[str], int, int]:
-        return task.answer(model, examples, vocabulary, length, target)
+        features = task.encode(examples, vocabulary, length)
+        lines = task.prediction_lines(examples, task.predict(model, features, target), scored=False)
+        return lines, features.truncated, int(features.lengths.max(initial=0))
 
-    groups = read_chunks(input_file, on_bad_bytes, task.example) if document is None else chunks(document)
-    return answer_file(groups, answer, out, length, f"{task.noun} are longer than {task.limit(length)} tokens")
+    chunks = read_chunks(input_file, on_bad_bytes, task.example) if document is None else _chunks(document)
+    groups = (part for chunk in chunks for part in task.together(chunk))
+    return answer_file(groups, answer, out, length, task.too_long(length))

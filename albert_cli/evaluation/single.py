@@ -14,7 +14,7 @@ from albert_cli.errors import BusyError, CheckpointError, ConfigError, DivergedE
 from albert_cli.evaluation.baselines import baselines
 from albert_cli.results import RESULTS, Result, standard_error
 from albert_cli.tasks.base import PREDICTIONS
-from albert_cli.tasks.squad.answers import OFFICIAL
+from albert_cli.tasks.squad.task import OFFICIAL
 from albert_cli.training import capacity, run
 from albert_cli.training.finetune import finetune
 from albert_cli.training.task_recipe import resolve

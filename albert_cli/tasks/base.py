@@ -12,11 +12,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from albert_cli import store
@@ -26,13 +25,13 @@ from albert_cli.model import hub
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.packing import pack
 from albert_cli.tasks.features import Features, Int64
+from albert_cli.tasks.metrics import Array as Array
 from albert_cli.tasks.rows import Line
 from albert_cli.text.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-Array = NDArray[Any]
 E = TypeVar("E")
 F = TypeVar("F", bound=Features)
 O = TypeVar("O")  # noqa: E741
@@ -75,8 +74,6 @@ class Task(ABC, Generic[E, F, O]):
     published: tuple[str, ...] = ()
     is_made_of_text: bool = False  # its source takes any text, as `albert data` does, in the place of labelled files
 
-    noun: ClassVar[str] = "inputs"  # what may be cut
-
     # ---------------------------------------------------------------- reading
 
     @property
@@ -116,13 +113,17 @@ class Task(ABC, Generic[E, F, O]):
         """Overrides of a recipe by which inputs are made as in the fine-tuning of a checkpoint."""
         return [f"data.max_seq_length={made_for.max_seq_length}"]
 
+    def together(self, examples: Sequence[E]) -> Iterable[Sequence[E]]:
+        """Examples from anywhere in parts of which each can be encoded, in their order."""
+        return [examples]
+
     @abstractmethod
     def encode(self, examples: Sequence[E], vocabulary: Vocabulary, max_seq_length: int) -> F:
         """The examples as tokens, sequences of at most `max_seq_length`."""
 
-    def limit(self, max_seq_length: int) -> int:
-        """The length in tokens at which `noun` are cut."""
-        return max_seq_length
+    def too_long(self, max_seq_length: int) -> str:
+        """What is cut, and at which length, for messages."""
+        return f"inputs are longer than {max_seq_length} tokens"
 
     @property
     def output_names(self) -> tuple[str, ...]:
@@ -188,25 +189,28 @@ class Task(ABC, Generic[E, F, O]):
         """The checkpoint with its head's outputs in the task's order, where it has names for them."""
         return found
 
-    @abstractmethod
+    def is_made_for(self, found: hub.Checkpoint) -> bool:
+        """Whether a checkpoint was fine-tuned for this task, or comes from elsewhere."""
+        return found.finetuned_for is None or found.finetuned_for.task in (self.name, self.classifier_of)
+
     def load(self, found: hub.Checkpoint) -> nn.Module:
         """That model, its outputs in the task's order."""
+        model = self.new_model(found.config)
+        hub.load_into(model, self.in_order(found), heads_of(model))
+        return model
 
     @classmethod
     @abstractmethod
     def of_checkpoint(cls, found: hub.Checkpoint) -> Self | None:
         """The task that a checkpoint's head answers, to predict with it; None for a head of another kind."""
 
-    def answer(
-        self, model: nn.Module, examples: Sequence[E], vocabulary: Vocabulary, max_seq_length: int, device: torch.device
-    ) -> tuple[list[str], int, int]:
-        """A JSON line for each example, how many of them were cut, and the tokens of the longest sequence."""
-        features = self.encode(examples, vocabulary, max_seq_length)
-        lines = self.prediction_lines(examples, self.predict(model, features, device), scored=False)
-        return lines, features.truncated, int(features.lengths.max(initial=0))
-
 
 AnyTask = Task[Any, Any, Any]
+
+
+def heads_of(model: nn.Module) -> list[str]:
+    """What a task's model has on its encoder, by name."""
+    return [name for name, _ in model.named_children() if name != "encoder"]
 
 
 def evaluation_batches(features: Features, device: torch.device) -> Iterator[tuple[Int64, PackedBatch, Any]]:

@@ -6,7 +6,7 @@ Each option is a sequence `[CLS] passage [SEP] question and option [SEP]`.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -80,6 +80,9 @@ class Choice(LogitsTask[ChoiceExample]):
             raise InputError(f'{line.where}: needs a "text" or a "question"', _SHAPE)
         return ChoiceExample(str(value.get("id", line.number)), passage, question, tuple(options), None)
 
+    def together(self, examples: Sequence[ChoiceExample]) -> Iterable[Sequence[ChoiceExample]]:
+        return (list(group) for _, group in groupby(examples, key=lambda example: len(example.options)))
+
     def encode(self, examples: Sequence[ChoiceExample], vocabulary: Vocabulary, max_seq_length: int) -> PairFeatures:
         """A sequence for each option, the passage first; all questions have the same number of options.
 
@@ -106,6 +109,11 @@ class Choice(LogitsTask[ChoiceExample]):
     def new_model(self, config: ModelConfig) -> MultipleChoice:
         return MultipleChoice(config, len(self.labels))
 
+    def predict(self, model: nn.Module, features: PairFeatures, device: torch.device) -> Array:
+        assert isinstance(model, MultipleChoice)
+        model.choices = features.group
+        return super().predict(model, features, device)
+
     def evaluation(self, outputs: Array, features: PairFeatures, examples: Sequence[ChoiceExample]) -> dict[str, float]:
         """Accuracy, of every group of the examples too, and the mean loss."""
         right = outputs.argmax(axis=1) == features.gold
@@ -120,23 +128,6 @@ class Choice(LogitsTask[ChoiceExample]):
     def texts(self, example: ChoiceExample) -> dict[str, Any]:
         return {"text": example.passage, "question": example.question, "choices": list(example.options)}
 
-    def answer(
-        self,
-        model: nn.Module,
-        examples: Sequence[ChoiceExample],
-        vocabulary: Vocabulary,
-        max_seq_length: int,
-        device: torch.device,
-    ) -> tuple[list[str], int, int]:
-        assert isinstance(model, MultipleChoice)
-        lines: list[str] = []
-        cut = longest = 0
-        for count, group in groupby(examples, key=lambda example: len(example.options)):
-            model.choices = count
-            found, more, most = super().answer(model, list(group), vocabulary, max_seq_length, device)
-            lines, cut, longest = lines + found, cut + more, max(longest, most)
-        return lines, cut, longest
-
     def write_model(self, model: nn.Module, directory: Path, made_for: hub.FinetunedFor) -> None:
         """The encoder and its head, as `transformers` has them; the options have no names there."""
         hub.write(model, directory, _ARCHITECTURE, (), made_for)
@@ -145,11 +136,6 @@ class Choice(LogitsTask[ChoiceExample]):
         """Whether the checkpoint has a head for choices, and was not fine-tuned for another task."""
         is_one = found.architecture == _ARCHITECTURE and len(found.tensors.get("classifier.weight", ())) == 1
         return is_one and self.is_made_for(found)
-
-    def load(self, found: hub.Checkpoint) -> MultipleChoice:
-        model = self.new_model(found.config)
-        hub.load_into(model, found, ["classifier"])
-        return model
 
     @classmethod
     def of_checkpoint(cls, found: hub.Checkpoint) -> Self | None:

@@ -116,10 +116,6 @@ class LogitsTask(Task[E, PairFeatures, Array]):
             lines.append(json.dumps(entry, ensure_ascii=False) + "\n")
         return lines
 
-    def is_made_for(self, found: hub.Checkpoint) -> bool:
-        """Whether a checkpoint was fine-tuned for this task, or comes from elsewhere."""
-        return found.finetuned_for is None or found.finetuned_for.task in (self.name, self.classifier_of)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Classification(LogitsTask[Example]):
@@ -146,11 +142,38 @@ class Classification(LogitsTask[Example]):
         return value
 
     def example(self, line: Line) -> Example:
-        """A text, or two; as many as the model was fine-tuned on, where that is known."""
-        return text_example(line, self.inputs)
+        """A line as a text, or two with a tab between; of a `.jsonl` file as an object.
+
+        It has `text` (or `text_a`) and perhaps `text_pair` (or `text_b`) and `id`. There must be as many texts as
+        `inputs`; where that is 0, one or two. Raises `InputError` naming file and line.
+        """
+        text, pair, identifier = line.fields(("text", "text_a"), ("text_pair", "text_b"))
+        if not isinstance(text, str) or not isinstance(pair, str | None):
+            raise InputError(f'{line.where}: needs a string "text"', 'each line: {"text": "…", "text_pair": "…"}')
+        if self.inputs and self.inputs != (1 if pair is None else 2):
+            got, wanted = ("one text", "two texts")[pair is not None], _INPUTS[self.inputs - 1]
+            hint = _REMEDIES[self.inputs - 1]
+            raise InputError(f"{line.where}: {got}, but the model was fine-tuned on {wanted}", hint)
+        return Example(text, pair, None, identifier)
 
     def encode(self, examples: Sequence[Example], vocabulary: Vocabulary, max_seq_length: int) -> PairFeatures:
-        return encode(examples, vocabulary, max_seq_length)
+        """`[CLS] A [SEP]`, and for pairs `B [SEP]`, cut to `max_seq_length` tokens.
+
+        The longer of two texts loses its last token first, text B on a tie, as in the reference.
+        """
+        texts = TokenizedTexts([e.text_a for e in examples] + [e.text_b or "" for e in examples], vocabulary)
+        size = len(examples)
+        is_pair = np.fromiter((e.text_b is not None for e in examples), dtype=bool, count=size)
+        first, second = texts.stretches.at(np.arange(size)), texts.stretches.at(size + np.arange(size))
+        room = max_seq_length - 2 - is_pair
+        kept_a, kept_b = truncated_lengths(first.length, second.length, room)
+        labels = [e.label for e in examples]
+        kind = np.float32 if any(isinstance(label, float) for label in labels) else np.int64
+        return PairFeatures(
+            texts.ids, Stretches(first.start, kept_a), Stretches(second.start, kept_b), is_pair,
+            None if None in labels else np.array(labels, dtype=kind),
+            int(np.count_nonzero(first.length + second.length > room)), vocabulary.cls_id, vocabulary.sep_id,
+        )  # fmt: skip
 
     def new_model(self, config: ModelConfig) -> SequenceClassifier:
         return SequenceClassifier(config, len(self.output_names))
@@ -207,13 +230,11 @@ class Classification(LogitsTask[Example]):
         head = {n: t[columns] for n, t in found.tensors.items() if n.startswith("classifier.")}
         return dataclasses.replace(found, tensors=found.tensors | head)
 
-    def load(self, found: hub.Checkpoint) -> SequenceClassifier:
-        names = self.output_names
+    def load(self, found: hub.Checkpoint) -> nn.Module:
         if found.has_nameless_labels and self.labels not in ((), found.labels):
-            console.note(f"{found.directory}: names no labels; they are taken for {self.title}'s: {', '.join(names)}")
-        model = SequenceClassifier(found.config, len(names))
-        hub.load_into(model, self.in_order(found), ["classifier"])
-        return model
+            named = ", ".join(self.labels)
+            console.note(f"{found.directory}: names no labels; they are taken for {self.title}'s: {named}")
+        return super().load(found)
 
     @classmethod
     def of_checkpoint(cls, found: hub.Checkpoint) -> Self | None:
@@ -235,39 +256,3 @@ def probabilities(logits: Array) -> Array:
     """The softmax of logits [N, C] over the classes."""
     shifted = np.exp(logits - logits.max(axis=1, keepdims=True))
     return np.asarray(shifted / shifted.sum(axis=1, keepdims=True))
-
-
-def text_example(line: Line, inputs: int = 0) -> Example:
-    """A line as a text, or two with a tab between; of a `.jsonl` file as an object.
-
-    It has `text` (or `text_a`) and perhaps `text_pair` (or `text_b`) and `id`. `inputs` is the number of texts that the
-    model was fine-tuned on; 0 takes either. Raises `InputError` naming file and line.
-    """
-    text, pair, identifier = line.fields(("text", "text_a"), ("text_pair", "text_b"))
-    if not isinstance(text, str) or not isinstance(pair, str | None):
-        raise InputError(f'{line.where}: needs a string "text"', 'each line: {"text": "…", "text_pair": "…"}')
-    example = Example(text, pair, None, identifier)
-    if inputs and inputs != (1 if example.text_b is None else 2):
-        got, wanted = ("one text", "two texts")[example.text_b is not None], _INPUTS[inputs - 1]
-        raise InputError(f"{line.where}: {got}, but the model was fine-tuned on {wanted}", _REMEDIES[inputs - 1])
-    return example
-
-
-def encode(examples: Sequence[Example], vocabulary: Vocabulary, max_seq_length: int) -> PairFeatures:
-    """`[CLS] A [SEP]`, and for pairs `B [SEP]`, cut to `max_seq_length` tokens.
-
-    The longer of two texts loses its last token first, text B on a tie, as in the reference.
-    """
-    texts = TokenizedTexts([e.text_a for e in examples] + [e.text_b or "" for e in examples], vocabulary)
-    size = len(examples)
-    is_pair = np.fromiter((e.text_b is not None for e in examples), dtype=bool, count=size)
-    first, second = texts.stretches.at(np.arange(size)), texts.stretches.at(size + np.arange(size))
-    room = max_seq_length - 2 - is_pair
-    kept_a, kept_b = truncated_lengths(first.length, second.length, room)
-    labels = [e.label for e in examples]
-    kind = np.float32 if any(isinstance(label, float) for label in labels) else np.int64
-    return PairFeatures(
-        texts.ids, Stretches(first.start, kept_a), Stretches(second.start, kept_b), is_pair,
-        None if None in labels else np.array(labels, dtype=kind),
-        int(np.count_nonzero(first.length + second.length > room)), vocabulary.cls_id, vocabulary.sep_id,
-    )  # fmt: skip

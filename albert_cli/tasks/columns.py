@@ -27,7 +27,6 @@ NAMES_OF_CHOICE = {
     "question": ("question", "sent2", "query", "prompt"),
     "choices": ("choices", "options", "endings"),
     "label": ("label", "answer", "answerkey", "answer_key", "correct", "class", "target"),
-    "id": _NAMES["id"],
 }
 _OPTION = re.compile(r"(?:choice|option|ending|answer|sol)[_ ]?(?:[0-9]|[a-h])")
 
@@ -74,7 +73,7 @@ def find(rows: Rows, role: str, settings: TableSettings, names: Mapping[str, Seq
     named: str = getattr(settings, role)
     if named:
         if named not in rows.columns:
-            raise no_column(rows, role, [named])
+            raise _no_column(rows, role, [named])
         return rows.columns.index(named)
     if role == "text_pair" and settings.text:
         return None  # who names the text and no second one means a single text
@@ -82,15 +81,15 @@ def find(rows: Rows, role: str, settings: TableSettings, names: Mapping[str, Seq
     return next((lowered.index(name) for name in names[role] if name in lowered), None)
 
 
-def column(rows: Rows, role: str, settings: TableSettings) -> int:
+def column(rows: Rows, role: str, settings: TableSettings, names: Mapping[str, Sequence[str]] = _NAMES) -> int:
     """The place of the column with this role; raises `InputError` where there is none."""
-    place = find(rows, role, settings)
+    place = find(rows, role, settings, names)
     if place is None:
-        raise no_column(rows, role, _NAMES[role])
+        raise _no_column(rows, role, names[role])
     return place
 
 
-def no_column(rows: Rows, role: str, wanted: Sequence[str]) -> InputError:
+def _no_column(rows: Rows, role: str, wanted: Sequence[str]) -> InputError:
     """The error for a table without a column of these names."""
     there = ", ".join(map(repr, rows.columns[:20]))
     hint = DELIMITER if is_cut_otherwise(rows.columns) else f"line 1 names the columns; -s table.{role}=COLUMN"
@@ -125,12 +124,11 @@ def _option_columns(rows: Rows, settings: TableSettings) -> tuple[int, ...]:
     """The columns with the options: those that are named, or the one with lists, or several that are called so."""
     for name in settings.choices:
         if name not in rows.columns:
-            raise no_column(rows, "choices", [name])
+            raise _no_column(rows, "choices", [name])
     if settings.choices:
         return tuple(map(rows.columns.index, settings.choices))
-    lowered = [name.lower() for name in rows.columns]
-    single = next((lowered.index(name) for name in NAMES_OF_CHOICE["choices"] if name in lowered), None)
-    several = tuple(i for i, name in enumerate(lowered) if _OPTION.fullmatch(name))
+    single = find(rows, "choices", settings, NAMES_OF_CHOICE)
+    several = tuple(i for i, name in enumerate(rows.columns) if _OPTION.fullmatch(name.lower()))
     return (single,) if single is not None else several if len(several) > 1 else ()
 
 
@@ -138,11 +136,11 @@ def choice_columns(rows: Rows, settings: TableSettings) -> ChoiceColumns:
     """The columns of multiple choice; raises `InputError` where one is lacking."""
     options = _option_columns(rows, settings)
     if not options:
-        raise no_column(rows, "choices", NAMES_OF_CHOICE["choices"])
+        raise _no_column(rows, "choices", NAMES_OF_CHOICE["choices"])
     passage, question, label = (find(rows, role, settings, NAMES_OF_CHOICE) for role in ("text", "question", "label"))
     found = ChoiceColumns(options, passage, question, label)
     if found.passage is None and found.question is None:
-        raise no_column(rows, "question", NAMES_OF_CHOICE["question"])
+        raise _no_column(rows, "question", NAMES_OF_CHOICE["question"])
     return found
 
 

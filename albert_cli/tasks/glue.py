@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from albert_cli import console
-from albert_cli.errors import InputError, MissingData
+from albert_cli.errors import InputError
 from albert_cli.tasks.classification import Classification, Example
-from albert_cli.tasks.rows import Rows, check_folder, is_hub, read_delimited, read_hub
+from albert_cli.tasks.rows import Rows, find_in, is_hub, read_delimited, read_hub
 
 HUB = "hf:nyu-mll/glue"
 _IDS = ("index", "id", "idx")
@@ -39,34 +39,30 @@ class GlueFiles:
     def read(self, task: Classification, split: str, data: str | None) -> list[Example]:
         is_test, is_from_hub = split in task.test_splits, data is None or is_hub(data)
         if is_from_hub:
-            rows, texts, label = self._from_hub(task, split, data or HUB), self.hub_texts or self.texts, "label"
+            source = f"{HUB}:{self.config}" if data in (None, HUB) else str(data)
+            # Of CoLA, SST-2, MRPC, QQP and WNLI the files say 0 and 1, the Hub has names for the same two.
+            rows = read_hub(source, split.replace("dev", "validation"), task.labels)
+            texts, label = self.hub_texts or self.texts, "label"
         else:
             rows = self._from_file(task, Path(str(data)), split, () if is_test else self.header)
             texts, label = self.test_texts if is_test and self.test_texts else self.texts, self.label
         first, *others = rows.places(texts if is_test and not is_from_hub else (*texts, label))
         second, gold = others[0] if len(texts) == 2 else None, None if is_test else others[-1]
         identifier = next((rows.columns.index(name) for name in _IDS if name in rows.columns), None)
-        if identifier is not None and split != task.train_split:
-            rows.check_unique(identifier)
+        ids = rows.ids(identifier, is_unique=split != task.train_split)
         return [
             Example(
                 text_a=row[first],
                 text_b=None if second is None else row[second],
                 label=None if gold is None else task.parse_label(row[gold], rows.where(i)),
-                id=str(i) if identifier is None else row[identifier],
+                id=ids[i],
             )
             for i, row in enumerate(rows.cells)
         ]
 
     def _from_file(self, task: Classification, data: Path, split: str, header: tuple[str, ...]) -> Rows:
         file = f"{self.files.get(split, split)}.tsv"
-        check_folder(data, f"{self.folder}/{file}")
-        path = next((path for path in (data / self.folder / file, data / file) if path.is_file()), None)
-        if path is None:
-            raise MissingData(
-                f"{data}: neither {self.folder}/{file} nor {file} is there",
-                f"without --data it is read from the Hugging Face Hub ({HUB})",
-            )
+        path = find_in(data, (f"{self.folder}/{file}", file), HUB)
         rows = read_delimited(path, header=not header)
         if header:
             if {*self.texts, self.label} & set(rows.cells[0]):
@@ -80,16 +76,6 @@ class GlueFiles:
                 console.note(f"{path}: {skipped} rows with fewer than {len(rows.columns)} fields are left out")
             return replace(rows, cells=[rows.cells[i] for i in whole], lines=[rows.lines[i] for i in whole])
         rows.check_widths()
-        return rows
-
-    def _from_hub(self, task: Classification, split: str, source: str) -> Rows:
-        rows = read_hub(f"{HUB}:{self.config}" if source == HUB else source, split.replace("dev", "validation"))
-        names = rows.names.get("label", ())
-        if task.labels and not set(names) <= set(task.labels):
-            # CoLA, SST-2, MRPC, QQP and WNLI: the files say 0 and 1, the Hub has names for the same two.
-            place = rows.columns.index("label")
-            for row in rows.cells:
-                row[place] = str(names.index(row[place])) if row[place] in names else row[place]
         return rows
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import BaseModel
 
-from albert_cli.errors import InputError, MissingData
+from albert_cli.errors import InputError
 from albert_cli.tasks.choice import Choice, ChoiceExample
-from albert_cli.tasks.rows import check_folder, is_hub, parse_as, read_hub, read_lines, read_text
+from albert_cli.tasks.rows import check_unique, find_in, is_hub, parse_as, read_hub, read_lines, read_text
 from albert_cli.text.records import parse_json
 
 HUB = "hf:ehovy/race"
@@ -35,14 +35,13 @@ class RaceFiles:
 
     def _from_folder(self, task: Choice, split: str, data: Path) -> Iterator[ChoiceExample]:
         for level in self.levels:
-            folder = _level_folder(data, split, level, self.levels)
-            seen: dict[str, str] = {}
-            for text, where in _passages(folder):
-                record = parse_as(_Passage, text, where, _SHAPE)
-                name = record.id or where
-                if (before := seen.setdefault(name, where)) != where:
-                    raise InputError(f"{where}: the id {name!r} is that of {before} too", "give each passage its own")
-                yield from _questions(task, split, record, name, level, where)
+            others = [name for name in self.levels if (data / split / name).is_dir()]
+            hint = f"the task race_{others[0]} needs {others[0]} alone" if others else None
+            folder = find_in(data, (f"{split}/{level}", f"RACE/{split}/{level}"), HUB, hint)
+            found = [(parse_as(_Passage, text, where, _SHAPE), where) for text, where in _passages(folder)]
+            check_unique((record.id or where, where) for record, where in found)
+            for record, where in found:
+                yield from _questions(task, split, record, level, where)
 
     def _from_hub(self, task: Choice, split: str, source: str) -> list[ChoiceExample]:
         config = self.levels[0] if len(self.levels) == 1 else "all"
@@ -59,19 +58,6 @@ class RaceFiles:
             label = int(task.parse_label(answer, rows.where(i))) if answer or split != "test" else None
             examples.append(ChoiceExample(f"{passage}:{number}", article, question, found, label, level))
         return examples
-
-
-def _level_folder(data: Path, split: str, level: str, levels: Sequence[str]) -> Path:
-    check_folder(data, f"{split}/{level}/")
-    for folder in (data / split / level, data / "RACE" / split / level):
-        if folder.is_dir():
-            return folder
-    others = [name for name in levels if (data / split / name).is_dir()]
-    hint = f"without --data it is read from the Hugging Face Hub ({HUB})"
-    raise MissingData(
-        f"{data}: {split}/{level} is not there",
-        f"the task race_{others[0]} needs {others[0]} alone" if others else hint,
-    )
 
 
 def _passages(folder: Path) -> Iterator[tuple[str, str]]:
@@ -96,9 +82,7 @@ class _Passage(BaseModel):
     id: str | None = None
 
 
-def _questions(
-    task: Choice, split: str, record: _Passage, name: str, level: str, where: str
-) -> Iterator[ChoiceExample]:
+def _questions(task: Choice, split: str, record: _Passage, level: str, where: str) -> Iterator[ChoiceExample]:
     if record.answers is None and split not in task.test_splits:
         raise InputError(f"{where}: no answers", _SHAPE)
     answers = [None] * len(record.questions) if record.answers is None else record.answers
@@ -108,7 +92,7 @@ def _questions(
     for i, (question, options, answer) in enumerate(zip(record.questions, record.options, answers, strict=True)):
         there = f"{where}: question {i + 1}"
         label = None if answer is None else int(task.parse_label(answer, there))
-        yield ChoiceExample(f"{name}:{i}", record.article, question, _four(options, there), label, level)
+        yield ChoiceExample(f"{record.id or where}:{i}", record.article, question, _four(options, there), label, level)
 
 
 def _four(options: list[str], where: str) -> tuple[str, ...]:

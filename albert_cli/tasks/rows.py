@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from albert_cli import network
+from albert_cli import console, network
 from albert_cli.errors import InputError, MissingData
 from albert_cli.random import text_share
-from albert_cli.text.lines import Part, refuse_utf16, without_bad_characters
+from albert_cli.text.lines import Part, errors_named, refuse_utf16, without_bad_characters
 from albert_cli.text.records import (
     is_cut_otherwise,
     json_objects,
@@ -25,6 +25,7 @@ from albert_cli.text.records import (
 from albert_cli.text.sources import Source
 
 M = TypeVar("M", bound=BaseModel)
+T = TypeVar("T")
 DELIMITER = "is the delimiter another one? -s table.delimiter=';'"
 
 
@@ -57,15 +58,12 @@ class Line:
 
 @dataclass(frozen=True)
 class Rows:
-    """A table read whole, never an empty one. `columns` is empty for a file without a header; `names` holds the class
-    names of a Hub data set's label columns, whose cells then hold those names.
-    """
+    """A table read whole, never an empty one. `columns` is empty for a file without a header."""
 
     origin: str
     columns: tuple[str, ...]
     cells: list[list[str]]
     lines: list[int]
-    names: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.cells:
@@ -90,41 +88,62 @@ class Rows:
             if len(row) != width:
                 raise InputError(f"{self.where(index)}: {len(row)} fields where {width} are expected", hint)
 
-    def check_unique(self, place: int) -> None:
-        """Raise `InputError` at the first row that repeats an earlier one's value at `place`: its identifier."""
-        first: dict[str, int] = {}
-        for index, row in enumerate(self.cells):
-            if (before := first.setdefault(row[place], index)) != index:
-                raise InputError(
-                    f"{self.where(index)}: the id {row[place]!r} is that of {self.where(before)} too",
-                    "predictions are named by their id; give each example its own",
-                )
+    def ids(self, place: int | None, *, is_unique: bool) -> list[str]:
+        """The rows' identifiers, those at `place` or else their numbers; `check_unique` of those that must be so."""
+        if place is None:
+            return [str(index) for index in range(len(self.cells))]
+        if is_unique:
+            check_unique((row[place], self.where(index)) for index, row in enumerate(self.cells))
+        return [row[place] for row in self.cells]
 
 
-def held_out(keys: Sequence[str], share: float) -> set[str]:
-    """Which of the keys of some units are held out as dev: those whose hash comes first, and never all of them."""
-    count = min(len(keys) - 1, max(1, round(len(keys) * share)))
-    return set(sorted(keys, key=text_share)[:count])
+def check_unique(found: Iterable[tuple[str, str]]) -> None:
+    """Of identifiers, each with where it stands, raise `InputError` at the first that repeats an earlier one."""
+    first: dict[str, str] = {}
+    for name, where in found:
+        if (before := first.setdefault(name, where)) != where:
+            hint = "predictions are named by their id; give each its own"
+            raise InputError(f"{where}: the id {name!r} is that of {before} too", hint)
+
+
+def in_split(
+    split: str, examples: Sequence[T], units: Sequence[str], share: float, origin: str, what: str, remedy: str
+) -> list[T]:
+    """Train's or dev's of all examples, where a share of their units is held out as dev, and never all of them.
+
+    Those whose hash comes first; `what` they are called. Raises `InputError` where there is a single one.
+    """
+    every = sorted(set(units))
+    dev = set(sorted(every, key=text_share)[: min(len(every) - 1, max(1, round(len(every) * share)))])
+    if not dev:
+        raise InputError(f"{origin}: a single {what} cannot be split into train and dev", remedy)
+    if split == "dev":
+        console.note(f"{origin}: no dev data, so {len(dev)} of {len(every)} {what}s are held out")
+    return [example for example, unit in zip(examples, units, strict=True) if (unit in dev) == (split == "dev")]
 
 
 # ---------------------------------------------------------------- files
 
 
-def check_folder(data: Path, holding: str) -> None:
-    """Raise `InputError` unless `--data` is a folder, which should be `holding` what the task reads."""
+def find_in(data: Path, names: Sequence[str], hub: str, hint: str | None = None) -> Path:
+    """The first of some files or folders that is there in the folder `--data`.
+
+    Raises `InputError` where that is no folder, `MissingData` where it holds none of them.
+    """
     if not data.is_dir():
         reason = "is no directory" if data.exists() else "no such directory"
-        raise InputError(f"{data}: {reason}", f"--data names the folder that holds {holding}")
+        raise InputError(f"{data}: {reason}", f"--data names the folder that holds {names[0]}")
+    for name in names:
+        if (data / name).exists():
+            return data / name
+    hint = hint or f"without --data it is read from the Hugging Face Hub ({hub})"
+    raise MissingData(f"{data}: neither {' nor '.join(names)} is there", hint)
 
 
 def read_text(path: Path) -> str:
     """A whole UTF-8 file without its byte order mark; raises `InputError` naming file and line."""
-    try:
+    with errors_named(path):
         raw = path.read_bytes()
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file") from None
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -217,10 +236,11 @@ def hub_splits(source: str) -> tuple[str, ...]:
         raise _unreachable(source, error) from None
 
 
-def read_hub(source: str, split: str) -> Rows:
-    """A split of `hf:NAME[:CONFIG]`; class indices are written as class names, hidden ones (-1) as empty cells.
+def read_hub(source: str, split: str, labels: Sequence[str] = ()) -> Rows:
+    """A split of `hf:NAME[:CONFIG]`; classes are written by their names, hidden ones (-1) as empty cells.
 
-    Raises `MissingData` when the Hub, the data set, its configuration or the split cannot be reached.
+    Where the task knows them by other `labels`, they are written by their numbers. Raises `MissingData` when the Hub,
+    the data set, its configuration or the split cannot be reached.
     """
     network.prefer_offline()
     import datasets
@@ -232,12 +252,13 @@ def read_hub(source: str, split: str) -> Rows:
         table: Any = datasets.load_dataset(name, config or None, split=split)
     except Exception as error:
         raise _unreachable(origin, error) from None
-    names = {c: tuple(f.names) for c, f in table.features.items() if isinstance(f, datasets.ClassLabel)}
     columns = {column: table[column][:] for column in table.column_names}
-    for column, known in names.items():
-        columns[column] = ["" if v is None or v < 0 else known[v] for v in columns[column]]
+    for column, kind in table.features.items():
+        if isinstance(kind, datasets.ClassLabel):
+            known = kind.names if not labels or set(kind.names) <= set(labels) else range(len(kind.names))
+            columns[column] = ["" if v is None or v < 0 else str(known[v]) for v in columns[column]]
     rows = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
-    return replace(_of_objects(origin, enumerate(rows, start=1)), names=names)
+    return _of_objects(origin, enumerate(rows, start=1))
 
 
 def _unreachable(origin: str, error: Exception) -> MissingData:

@@ -21,11 +21,10 @@ from albert_cli.tasks.columns import (
     find,
     is_choice,
     labels_of,
-    no_column,
     options_of,
     right_option,
 )
-from albert_cli.tasks.rows import Rows, held_out, hub_splits, is_hub, read_delimited, read_hub, read_jsonl, read_parquet
+from albert_cli.tasks.rows import Rows, hub_splits, in_split, is_hub, read_delimited, read_hub, read_jsonl, read_parquet
 
 _SUFFIXES = (".tsv", ".csv", ".jsonl", ".parquet")
 _FILE_NAMES = {"train": ("train",), "dev": ("dev", "validation"), "test": ("test",)}
@@ -75,6 +74,7 @@ def open_table(settings: TableSettings, data: str | None = None, known: tuple[st
 
 def _locate(settings: TableSettings, data: str | None) -> dict[str, str]:
     """Split to file (or to `hf:…` and the Hub's split after a `#`), train first."""
+    found: dict[str, str] = {}
     given: dict[str, str] = {split: name for split in _FILE_NAMES if (name := getattr(settings, split))}
     if is_hub(data):
         there = hub_splits(str(data))
@@ -82,12 +82,10 @@ def _locate(settings: TableSettings, data: str | None) -> dict[str, str]:
         found = {split: f"{data}#{name}" for split, name in wanted.items() if name in there}
     elif data is not None:
         found = _folder_files(Path(data), [split for split in _FILE_NAMES if split not in given])
-    else:
-        found = {}
-    files = {split: name for split in _FILE_NAMES if (name := given.get(split) or found.get(split))}
-    if not files:
+    found |= given
+    if not found:
         raise ConfigError("the task 'table' has no data", "--data DIR, or -s table.train=FILE")
-    return files
+    return {split: found[split] for split in _FILE_NAMES if split in found}
 
 
 def _folder_files(folder: Path, splits: Sequence[str]) -> dict[str, str]:
@@ -133,19 +131,13 @@ class TableFiles:
             return self._examples(task, split)
         examples = self._examples(task, "train")
         keys = [f"{self.settings.holdout_seed}:{i}" for i in range(len(examples))]
-        dev = held_out(keys, self.settings.holdout)
-        if not dev:
-            raise InputError("a single training row cannot be split into train and dev", "-s table.dev=FILE")
-        if split == "dev":
-            console.note(f"{self.files['train']}: no dev data, so {len(dev)} of {len(examples)} rows are held out")
-        return [example for key, example in zip(keys, examples, strict=True) if (key in dev) == (split == "dev")]
+        share, file = self.settings.holdout, self.files["train"]
+        return in_split(split, examples, keys, share, file, "row", "-s table.dev=FILE")
 
     def _examples(self, task: Classification | Choice, split: str) -> list[Any]:
         rows = self.rows(split)
-        identifier = find(rows, "id", self.settings)
-        if identifier is not None and (split != "train" or "dev" not in self.files):  # dev is a part of train then
-            rows.check_unique(identifier)
-        ids = [str(i) if identifier is None else row[identifier] for i, row in enumerate(rows.cells)]
+        is_unique = split != "train" or "dev" not in self.files  # dev is a part of train then
+        ids = rows.ids(find(rows, "id", self.settings), is_unique=is_unique)
         if isinstance(task, Choice):
             return self._choices(task, split, rows, ids)
         text = column(rows, "text", self.settings)
@@ -166,8 +158,8 @@ class TableFiles:
 
     def _choices(self, task: Choice, split: str, rows: Rows, ids: list[str]) -> list[ChoiceExample]:
         columns = choice_columns(rows, self.settings)
-        if columns.label is None and split != "test":
-            raise no_column(rows, "label", NAMES_OF_CHOICE["label"])
+        if split != "test":
+            column(rows, "label", self.settings, NAMES_OF_CHOICE)
         of_splits = [(self.rows(s), choice_columns(self.rows(s), self.settings).label) for s in self.files]
         found = {row[place] for there, place in of_splits if place is not None for row in there.cells}
         # Numbers count from 1 where the number of options is among the labels and 0 is not.

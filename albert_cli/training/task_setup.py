@@ -22,7 +22,7 @@ from albert_cli.model.encoder import Encoder
 from albert_cli.model.matching import PLACES, check_count_heads, count_words
 from albert_cli.random import epoch_order
 from albert_cli.results import Result
-from albert_cli.tasks.base import PREDICTIONS, AnyTask, fingerprint
+from albert_cli.tasks.base import PREDICTIONS, AnyTask, fingerprint, heads_of
 from albert_cli.tasks.features import Features
 from albert_cli.tasks.spec import find_task
 from albert_cli.tasks.table import open_table
@@ -110,8 +110,8 @@ class Inputs:
         features: Features = self.task.encode(examples, self.vocabulary, self.max_seq_length)
         if features.truncated:
             console.note(
-                f"{self.task.title}: {features.truncated:,} of {len(examples):,} {self.task.noun} are longer than "
-                f"{self.task.limit(self.max_seq_length)} tokens and were cut"
+                f"{self.task.title}: {features.truncated:,} of {len(examples):,} "
+                f"{self.task.too_long(self.max_seq_length)} and were cut"
             )
         return features
 
@@ -186,7 +186,7 @@ class Prepared:
         if self.start or settings.initial != "random":
             found, heads = self.start or self.checkpoint, []
             if settings.head == "checkpoint":
-                found, heads = self.task.in_order(found), [n for n, _ in model.named_children() if n != "encoder"]
+                found, heads = self.task.in_order(found), heads_of(model)
             else:  # a head in the file belongs to another task, whatever its shape
                 encoder = {n: t for n, t in found.tensors.items() if n.startswith("encoder.")}
                 found = dataclasses.replace(found, tensors=encoder)

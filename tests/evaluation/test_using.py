@@ -22,7 +22,8 @@ from albert_cli.evaluation.fill_mask import MASK, fill_masks
 from albert_cli.model import hub
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import BareEncoder, MaskedLanguageModel, PretrainingModel, QuestionAnswering
-from albert_cli.tasks.classification import Example, encode
+from albert_cli.tasks.classification import Example
+from albert_cli.tasks.glue import GLUE
 from albert_cli.text.vocabulary import Vocabulary
 from tests.command import albert
 from tests.model.shapes import shake
@@ -65,7 +66,7 @@ def texts(lines: list[str]) -> list[Example]:
 def vectors(directory: Path, examples: list[Example], pooling: Pooling = "mean") -> Vectors:
     """What `albert encode` says of texts."""
     found = hub.read(directory)
-    features = encode(examples, hub.vocabulary_of(found), found.config.max_position_embeddings)
+    features = GLUE["mrpc"].encode(examples, hub.vocabulary_of(found), found.config.max_position_embeddings)
     return vectors_of(load(found, pooling), features, pooling, torch.device("cpu"))
 
 

@@ -72,7 +72,7 @@ def test_a_score_within_the_tolerance_is_reached(tmp_path: Path, checkpoint: Pat
         "published": {"accuracy": 99.5}, "tolerance": 1.0, "scores": {"accuracy": 100.0}, "runs": 1,
         "verdict": "reached",
     }  # fmt: skip
-    assert result["tasks"]["race"]["verdict"] == "skipped" and "is not there" in result["tasks"]["race"]["reason"]
+    assert result["tasks"]["race"]["verdict"] == "skipped" and "is there" in result["tasks"]["race"]["reason"]
     assert result["average"] == {"published": 99.5, "here": 100.0} and "Avg of 1" in verify.text(result)
     assert result["reached"] and result == store.read_json(tmp_path / "out" / "results.json")
     verify.check(result)

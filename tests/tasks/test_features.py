@@ -13,11 +13,14 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from albert_cli.random import epoch_order
-from albert_cli.tasks.classification import Example, encode
+from albert_cli.tasks.classification import Example
 from albert_cli.tasks.features import PairFeatures
+from albert_cli.tasks.glue import GLUE
 from albert_cli.tasks.spec import find_task
 from albert_cli.text.build_vocabulary import VocabularySettings, build
 from albert_cli.text.vocabulary import Vocabulary
+
+encode = GLUE["mrpc"].encode
 
 
 class Letters:

@@ -110,7 +110,7 @@ def test_bad_passages_are_refused_by_file(tmp_path: Path, record: Any, message: 
 def test_bad_folders_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such directory"):
         RACE.read("dev", str(tmp_path / "none"))
-    with pytest.raises(InputError, match="dev/middle is not there"):
+    with pytest.raises(InputError, match="neither dev/middle nor RACE/dev/middle is there"):
         RACE.read("dev", str(tmp_path))
     write(tmp_path, "high", "1.txt", PLAIN)
     with pytest.raises(InputError) as raised:

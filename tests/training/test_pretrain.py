@@ -23,7 +23,8 @@ from albert_cli.errors import CheckpointError, ConfigError, DivergedError
 from albert_cli.model import hub
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.model.packing import pack
-from albert_cli.tasks.classification import Example, encode
+from albert_cli.tasks.classification import Example
+from albert_cli.tasks.glue import GLUE
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training import checkpoint, device
 from albert_cli.training import plan as plan_module
@@ -196,7 +197,7 @@ def test_transformers_reads_every_step(step: int, finished: Path) -> None:
     texts = [("Kra bade wi.", "Luma figo."), ("Ste.", "Nepi roro suta vewi.")]
     inputs = tokenizer([a for a, _ in texts], [b for _, b in texts], padding=True, return_tensors="pt")
     examples = [Example(a, b, None, "") for a, b in texts]
-    features = encode(examples, Vocabulary.load(directory), 48)
+    features = GLUE["mrpc"].encode(examples, Vocabulary.load(directory), 48)
     packed, _ = features.batch(np.arange(2))
     there = inputs["attention_mask"].bool()
     assert inputs["input_ids"][there].tolist() == packed.ids.tolist()

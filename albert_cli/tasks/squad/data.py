@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -15,8 +14,8 @@ from pydantic import AfterValidator, BaseModel, field_validator
 from albert_cli import console
 from albert_cli.config import Positive, Share
 from albert_cli.data.pairs import SPECIALS
-from albert_cli.errors import ConfigError, InputError, MissingData
-from albert_cli.tasks.rows import held_out, is_hub, parse_as, read_hub, read_text
+from albert_cli.errors import ConfigError, InputError
+from albert_cli.tasks.rows import check_unique, find_in, in_split, is_hub, parse_as, read_hub, read_text
 
 Version = Literal["1.1", "2.0"]
 _LAYOUT = "the layout is {data: [{title, paragraphs: [{context, qas: [{id, question, answers: […]}]}]}]}"
@@ -100,24 +99,14 @@ class SquadFiles:
     def _from_files(self, data: Path, split: str, holdout: float) -> list[Question]:
         train, dev = (None if data.is_file() else _find(data, name, self.version) for name in ("train", "dev"))
         path = data if data.is_file() else dev if split == "dev" and dev else train
-        if path is None:
-            raise MissingData(
-                f"{data}: neither {split}-v{self.version}.json nor {split}.json is there",
-                f"without --data it is read from the Hugging Face Hub ({self.hub})",
-            )
-        questions = list(_questions(path, self.version))
+        path = path or find_in(data, (f"{split}-v{self.version}.json", f"{split}.json"), self.hub)
+        questions = _questions(path, self.version)
         if dev:
             return questions
         by_title = len({q.title for q in questions}) > 1
         units = [q.title if by_title else q.context for q in questions]
-        every = sorted(set(units))
-        held = held_out(every, holdout)
-        if not held:
-            raise InputError(f"{path}: a single context cannot be split into train and dev", "put a dev.json beside it")
-        if split == "dev":
-            what = "articles" if by_title else "contexts"
-            console.note(f"{path}: no dev data, so {len(held)} of its {len(every)} {what} are held out")
-        return [q for q, unit in zip(questions, units, strict=True) if (unit in held) == (split == "dev")]
+        what = "article" if by_title else "context"
+        return in_split(split, questions, units, holdout, str(path), what, "put a dev.json beside it")
 
     def _from_hub(self, source: str, split: str) -> list[Question]:
         rows = read_hub(source, split.replace("dev", "validation"))
@@ -136,8 +125,6 @@ class SquadFiles:
 
 def _find(data: Path, split: str, version: Version) -> Path | None:
     """The file of a split in a folder, or in its folder `squad`."""
-    if not data.exists():
-        raise InputError(f"{data}: no such file or directory", f"--data names the folder of {split}-v{version}.json")
     names = (f"{split}-v{version}.json", f"{split}.json")
     paths = (folder / name for name in names for folder in (data, data / "squad"))
     return next((path for path in paths if path.is_file()), None)
@@ -145,7 +132,7 @@ def _find(data: Path, split: str, version: Version) -> Path | None:
 
 def read_file(path: Path, version: Version | None = None) -> list[Question]:
     """All questions of a file in SQuAD's layout, answered or not; without `version` answers may be missing."""
-    return _repaired(list(_questions(path, version)), str(path), is_train=False)
+    return _repaired(_questions(path, version), str(path), is_train=False)
 
 
 def _not_blank(text: str) -> str:
@@ -204,22 +191,18 @@ class _File(BaseModel):
     data: list[_Article]
 
 
-def _questions(path: Path, version: Version | None) -> Iterator[Question]:
-    seen: dict[str, str] = {}
+def _questions(path: Path, version: Version | None) -> list[Question]:
+    found = []
     for a, article in enumerate(parse_as(_File, read_text(path), str(path), _LAYOUT).data):
         title = str(a if article.title is None else article.title)
         for p, paragraph in enumerate(article.paragraphs):
             for q, record in enumerate(paragraph.qas):
                 here = f"{path}: data[{a}].paragraphs[{p}].qas[{q}]"
-                question = record.question_of(paragraph.context, title, here, version)
-                if (before := seen.setdefault(question.id, here)) is not here:
-                    raise InputError(
-                        f"{here}: the id {question.id!r} is that of {before.removeprefix(f'{path}: ')} too",
-                        "predictions are named by their id; give each question its own",
-                    )
-                yield question
-    if not seen:
+                found.append((record.question_of(paragraph.context, title, here, version), here))
+    if not found:
         raise InputError(f"{path}: holds no questions", _LAYOUT)
+    check_unique((question.id, where) for question, where in found)
+    return [question for question, _ in found]
 
 
 # ---------------------------------------------------------------- answers that are not where they should be

@@ -158,8 +158,8 @@ def _null_logits(
 # ---------------------------------------------------------------- prediction
 
 
-def window_spans(model: nn.Module, features: SpanFeatures, device: torch.device) -> Iterator[tuple[Int64, WindowSpans]]:
-    """The best spans of every window, some windows [B] at a time with their places in the features."""
+def window_spans(model: nn.Module, features: SpanFeatures, device: torch.device) -> Iterator[WindowSpans]:
+    """The best spans of every window, some windows at a time."""
     kept = max(_KEPT, features.settings.n_best)
     decode = _decode_beam if isinstance(model, BeamQuestionAnswering) else _decode_linear
     for index, batch, tokens in evaluation_batches(features, device):
@@ -178,7 +178,7 @@ def window_spans(model: nn.Module, features: SpanFeatures, device: torch.device)
         for values in scored:
             check_finite(values[values != -np.inf])  # which only says that there is no span
         both, nulls = (values.astype(np.float64) for values in scored)  # Apple's GPUs have no float64
-        yield index, WindowSpans(firsts, lasts, both.sum(axis=2), nulls)
+        yield index, firsts, lasts, both.sum(axis=2), nulls
 
 
 def _decode_linear(

@@ -85,10 +85,7 @@ def evaluate(
     For version 2.0 with `null_odds` [N]: a question with higher odds than the threshold counts as unanswered, in
     those two and in their parts over the questions with and without an answer (`has_answer_em` and so on);
     `best_em` and `best_f1` are those under the threshold that is best for each, `best_threshold` the one for F1.
-    Raises `ValueError` where there is nothing to score.
     """
-    if not predictions or len(predictions) != len(golds):
-        raise ValueError(f"{len(predictions)} predictions for {len(golds)} questions")
     raw = np.array([score(p, g, version) for p, g in zip(predictions, golds, strict=True)], dtype=np.float64)
     if version == "1.1":
         return {"f1": _mean(raw[:, 1]), "em": _mean(raw[:, 0])}

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from albert_cli import store
 from albert_cli.config import validate
 from albert_cli.data.batches import PackedBatch
 from albert_cli.errors import CheckpointError, ConfigError, InputError
@@ -19,23 +21,17 @@ from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import QuestionAnswering
 from albert_cli.tasks.base import Array, Task
 from albert_cli.tasks.rows import Line
-from albert_cli.tasks.squad.answers import (
-    Spans,
-    answer_lines,
-    average,
-    best_answers,
-    collect,
-    is_unanswered,
-    write_official,
-)
+from albert_cli.tasks.squad.answers import Spans, best_answers, collect
 from albert_cli.tasks.squad.data import Question, SpanSettings, SquadFiles, Version, read_file
 from albert_cli.tasks.squad.head import BeamQuestionAnswering, span_loss, window_spans
-from albert_cli.tasks.squad.metrics import evaluate
+from albert_cli.tasks.squad.metrics import evaluate, score
 from albert_cli.tasks.squad.windows import SpanFeatures, encode_spans
 from albert_cli.text.vocabulary import Vocabulary
 
 LINEAR, BEAM = "ForQuestionAnswering", "ForBeamQuestionAnswering"
-_HEADS = {LINEAR: ("span",), BEAM: ("start", "end", "answerable")}
+_PREDICTIONS, _NBEST, _NULL_ODDS = "predictions.json", "nbest_predictions.json", "null_odds.json"
+_AT_THRESHOLD = "predictions_at_threshold.json"
+OFFICIAL = (_PREDICTIONS, _NBEST, _NULL_ODDS, _AT_THRESHOLD)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,8 +40,6 @@ class SpanAnswering(Task[Question, SpanFeatures, Spans]):
 
     version: Version
     settings: SpanSettings = field(default_factory=SpanSettings)
-
-    noun: ClassVar[str] = "questions"
 
     def example(self, line: Line) -> Question:
         """A JSON object with `question` and `context` (or `text`), perhaps `id`; else the two with a tab between."""
@@ -68,8 +62,8 @@ class SpanAnswering(Task[Question, SpanFeatures, Spans]):
         settings = [f"span.{key}={value}" for key, value in _recorded(made_for.settings).items()]
         return [*super().as_trained(made_for), *settings]
 
-    def limit(self, max_seq_length: int) -> int:
-        return self.settings.max_query_length
+    def too_long(self, max_seq_length: int) -> str:
+        return f"questions are longer than {self.settings.max_query_length} tokens"
 
     def new_model(self, config: ModelConfig) -> QuestionAnswering | BeamQuestionAnswering:
         """The encoder with a fresh head: the one that was asked for, or that the paper uses for the version."""
@@ -94,22 +88,78 @@ class SpanAnswering(Task[Question, SpanFeatures, Spans]):
 
     def constant_output(self, outputs: Spans, features: SpanFeatures) -> str | None:
         """No answer to any question where some have one, or the same place in every text."""
-        silent = is_unanswered(self.version, float(outputs.null.min()), self.settings.threshold)
-        if silent and features.is_answered.any():
+        if self.is_unanswered(float(outputs.null.min())) and features.is_answered.any():
             return "no question answered"
         first = outputs.offsets[:-1][np.diff(outputs.offsets) > 0]
         places = np.stack([outputs.start[first], outputs.end[first]])
         return "the same place in every text" if len(first) > 1 and (places == places[:, :1]).all() else None
 
+    def is_unanswered(self, null: float) -> bool:
+        """Whether a question counts as unanswerable: in 2.0 alone, by its null odds."""
+        return self.version == "2.0" and null > self.settings.threshold
+
     def average(self, outputs: Sequence[Spans]) -> Spans:
-        return average(outputs)
+        """Mean probabilities of the spans, and mean null odds (§4.9).
+
+        A span that a checkpoint does not have counts there as 0, which is close to the truth: each keeps the likeliest
+        25 to 40 of every window. A mean over those that have it would prefer what one is sure of to what all find
+        likely. Spans are compared as places in the text, so that vocabularies may differ.
+        """
+        joined = [np.concatenate([getattr(o, name) for o in outputs]) for name in ("question", "start", "end")]
+        weights = np.concatenate([o.probability for o in outputs]) / len(outputs)
+        keys, same = np.unique(np.stack(joined, axis=1), axis=0, return_inverse=True)
+        mean = np.bincount(same.ravel(), weights, minlength=len(keys)).astype(np.float64)
+        null = np.mean([o.null for o in outputs], axis=0)
+        order = np.lexsort((keys[:, 2], keys[:, 1], -mean, keys[:, 0]))
+        question, start, end = keys[order].T
+        return Spans(question, start, end, mean[order], null)
 
     def prediction_lines(self, examples: Sequence[Question], outputs: Spans, *, scored: bool) -> list[str]:
-        return answer_lines(examples, outputs, self.version, self.settings.threshold, is_scored=scored)
+        """Id, title, question, prediction with its place and probability, null odds in 2.0.
+
+        Where they are `scored`, also the gold answers, and the exact match and F1 against them.
+        """
+        lines = []
+        for question, (best, *_), null in zip(examples, best_answers(examples, outputs), outputs.null, strict=True):
+            unanswered = self.is_unanswered(null)
+            text = "" if unanswered else best.text
+            line: dict[str, Any] = {"id": question.id, "title": question.title, "question": question.question}
+            golds = [answer.text for answer in question.answers]
+            if scored:
+                line["answers"] = golds
+            line |= {"prediction": text, "start": best.start, "end": best.end}
+            line["probability"] = round(best.probability, 5)
+            if unanswered:
+                line |= {"start": None, "end": None}
+            if self.version == "2.0":
+                line["null_odds"] = round(float(null), 5)
+            if scored:
+                line |= {name: round(value, 5) for name, value in score(text, golds, self.version)._asdict().items()}
+            lines.append(json.dumps(line, ensure_ascii=False) + "\n")
+        return lines
 
     def write_predictions(self, directory: Path, examples: Sequence[Question], outputs: Spans) -> None:
+        """Also the files of SQuAD's own tools: an answer per question, its n best, and in 2.0 its null odds.
+
+        `predictions.json` always answers, as ALBERT's reference does: with the null odds the published evaluation finds
+        the best threshold by itself, which needs the answers on either side of it. In 2.0
+        `predictions_at_threshold.json` leaves questions beyond the threshold unanswered (""). `nbest_predictions.json`
+        has probabilities that add up to 1 over the n best.
+        """
         super().write_predictions(directory, examples, outputs)
-        write_official(directory, examples, outputs, self.version, self.settings.threshold, self.settings.n_best)
+        predictions: dict[str, str] = {}
+        n_bests: dict[str, list[dict[str, Any]]] = {}
+        for question, found in zip(examples, best_answers(examples, outputs, self.settings.n_best), strict=True):
+            predictions[question.id] = found[0].text
+            total = sum(f.probability for f in found) or 1.0
+            n_bests[question.id] = [{"text": f.text, "probability": round(f.probability / total, 6)} for f in found]
+        _write(directory / _PREDICTIONS, predictions)
+        _write(directory / _NBEST, n_bests)
+        if self.version == "2.0":
+            odds = {question.id: null for question, null in zip(examples, outputs.null.tolist(), strict=True)}
+            _write(directory / _NULL_ODDS, odds)  # in full: rounded, different odds would tie
+            kept = {name: "" if self.is_unanswered(odds[name]) else text for name, text in predictions.items()}
+            _write(directory / _AT_THRESHOLD, kept)
 
     def write_model(self, model: nn.Module, directory: Path, made_for: hub.FinetunedFor) -> None:
         """The encoder and its head: the linear one under Hugging Face's class, the other under one of our own."""
@@ -117,13 +167,12 @@ class SpanAnswering(Task[Question, SpanFeatures, Spans]):
         hub.write(model, directory, architecture, (), replace(made_for, settings=asdict(self.settings)))
 
     def has_head(self, found: hub.Checkpoint) -> bool:
-        made_for = found.finetuned_for
-        return found.architecture in _HEADS and (made_for is None or made_for.task == self.name)
+        return found.architecture in (LINEAR, BEAM) and self.is_made_for(found)
 
-    def load(self, found: hub.Checkpoint) -> QuestionAnswering | BeamQuestionAnswering:
-        model = BeamQuestionAnswering(found.config) if found.architecture == BEAM else QuestionAnswering(found.config)
-        hub.load_into(model, found, _HEADS[str(found.architecture)])
-        return model
+    def load(self, found: hub.Checkpoint) -> nn.Module:
+        """The model with the head that the checkpoint has, whatever the recipe asks of new ones."""
+        settings = replace(self.settings, head="beam" if found.architecture == BEAM else "linear")
+        return Task.load(replace(self, settings=settings), found)
 
     @classmethod
     def of_checkpoint(cls, found: hub.Checkpoint) -> Self | None:
@@ -131,7 +180,7 @@ class SpanAnswering(Task[Question, SpanFeatures, Spans]):
 
         Only a model that was fine-tuned on unanswerable questions leaves any unanswered.
         """
-        if found.architecture not in _HEADS:
+        if found.architecture not in (LINEAR, BEAM):
             return None
         made_for = found.finetuned_for
         short = {"max_query_length": min(64, found.config.max_position_embeddings // 4)}
@@ -142,6 +191,12 @@ class SpanAnswering(Task[Question, SpanFeatures, Spans]):
             raise CheckpointError(error.message) from None
         version: Version = "2.0" if made_for and made_for.task == "squad2" else "1.1"
         return cls(name="", title="predict", metrics=(), version=version, settings=settings)
+
+
+def _write(path: Path, by_id: dict[str, Any]) -> None:
+    """One JSON object, one question per line."""
+    lines = (f"{json.dumps(k, ensure_ascii=False)}: {json.dumps(v, ensure_ascii=False)}" for k, v in by_id.items())
+    store.write_text(path, "{\n" + ",\n".join(lines) + "\n}\n")
 
 
 def _golds(examples: Sequence[Question]) -> list[list[str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from albert_cli.tasks.squad.answers import Spans, answer_lines, average, best_answers, write_official
-from albert_cli.tasks.squad.data import Answer, Question
+from albert_cli.tasks.squad.answers import Spans, best_answers
+from albert_cli.tasks.squad.data import Answer, Question, SpanSettings
 from albert_cli.tasks.squad.metrics import evaluate, score
+from albert_cli.tasks.squad.task import SQUAD, SpanAnswering
 
 CONTEXT = "Ada met Bo, then Bo left."
 QUESTIONS = [Question("a", "Who met Bo?", CONTEXT, (Answer("Ada", 0),), "t"), Question("b", "Who sang?", CONTEXT)]
@@ -25,6 +27,10 @@ def spans(*rows: tuple[int, int, int, float], null: tuple[float, float] = (-1.0,
 
 
 ONE = spans((0, 0, 3, 0.5), (0, 8, 10, 0.3), (0, 17, 19, 0.2), (1, 17, 19, 0.9), (1, 8, 10, 0.1))
+
+
+def squad2(threshold: float, n_best: int) -> SpanAnswering:
+    return replace(SQUAD["squad2"], settings=SpanSettings(threshold=threshold, n_best=n_best))
 
 
 def test_of_equal_texts_the_better_place_is_taken() -> None:
@@ -41,19 +47,19 @@ def test_a_question_without_any_span_is_answered_by_nothing() -> None:
 
 def test_an_ensemble_by_hand() -> None:
     other = spans((0, 8, 10, 0.8), (0, 4, 7, 0.2), (1, 0, 3, 1.0), null=(3.0, 0.0))
-    found = average([ONE, other])
+    found = SQUAD["squad2"].average([ONE, other])
     assert np.stack([found.question, found.start, found.end], axis=1).tolist() == [
         [0, 8, 10], [0, 0, 3], [0, 4, 7], [0, 17, 19], [1, 0, 3], [1, 17, 19], [1, 8, 10],
     ]  # fmt: skip
     assert found.probability.tolist() == pytest.approx([0.55, 0.25, 0.1, 0.1, 0.5, 0.45, 0.05])
     assert found.null.tolist() == [1.0, 1.0]
-    alone = average([ONE])
+    alone = SQUAD["squad2"].average([ONE])
     assert (alone.start.tolist(), alone.null.tolist()) == (ONE.start.tolist(), ONE.null.tolist())
 
 
 def test_the_official_files(tmp_path: Path) -> None:
-    write_official(tmp_path, QUESTIONS, ONE, "2.0", threshold=1.5, n_best=2)
-    read = {p.name: json.loads(p.read_text(encoding="utf-8")) for p in tmp_path.iterdir()}
+    squad2(threshold=1.5, n_best=2).write_predictions(tmp_path, QUESTIONS, ONE)
+    read = {p.name: json.loads(p.read_text(encoding="utf-8")) for p in tmp_path.glob("*.json")}
     assert read == {
         "predictions.json": {"a": "Ada", "b": "Bo"},
         "predictions_at_threshold.json": {"a": "Ada", "b": ""},
@@ -102,7 +108,7 @@ def test_the_published_evaluation_finds_our_scores_in_our_files(data: st.DataObj
     found = Spans(of, begin, end, np.full(len(of), 0.5), np.array(null))
     threshold = data.draw(st.sampled_from((-1.0, 0.0, 1.0, 2.0)))
     with tempfile.TemporaryDirectory() as folder:
-        write_official(Path(folder), asked, found, "2.0", threshold, n_best=3)
+        squad2(threshold, n_best=3).write_predictions(Path(folder), asked, found)
         theirs = published_evaluation(golds, Path(folder), threshold)
         kept = json.loads((Path(folder) / "predictions_at_threshold.json").read_text(encoding="utf-8"))
     raw = [best[0].text for best in best_answers(asked, found)]
@@ -117,12 +123,12 @@ def test_the_published_evaluation_finds_our_scores_in_our_files(data: st.DataObj
 
 
 def test_lines_with_and_without_scores() -> None:
-    answered, unanswered = map(json.loads, answer_lines(QUESTIONS, ONE, "2.0", 0.0, is_scored=True))
+    answered, unanswered = map(json.loads, SQUAD["squad2"].prediction_lines(QUESTIONS, ONE, scored=True))
     assert answered == {
         "id": "a", "title": "t", "question": "Who met Bo?", "answers": ["Ada"], "prediction": "Ada",
         "start": 0, "end": 3, "probability": 0.5, "null_odds": -1.0, "em": 1.0, "f1": 1.0,
     }  # fmt: skip
     assert (unanswered["prediction"], unanswered["start"], unanswered["end"], unanswered["f1"]) == ("", None, None, 1.0)
-    first, second = map(json.loads, answer_lines(QUESTIONS, ONE, "1.1", 0.0, is_scored=False))
+    first, second = map(json.loads, SQUAD["squad1"].prediction_lines(QUESTIONS, ONE, scored=False))
     assert set(first) == {"id", "title", "question", "prediction", "start", "end", "probability"}
     assert second["prediction"] == "Bo"  # 1.1 always answers

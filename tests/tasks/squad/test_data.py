@@ -73,7 +73,7 @@ AWKWARD: list[tuple[object, str]] = [
     ({"data": [{"paragraphs": [{"context": "x", "qas": [{"id": "1"}]}]}]}, r"qas\[0\]\.question: Field required"),
 ]
 AWKWARD_QUESTIONS: list[tuple[list[object], str]] = [
-    ([qa(), qa()], r"qas\[1\]: the id 'q' is that of data\[0\]\.paragraphs\[0\]\.qas\[0\] too"),
+    ([qa(), qa()], r"qas\[1\]: the id 'q' is that of .*data\[0\]\.paragraphs\[0\]\.qas\[0\] too"),
     ([{"question": "Who?", "answers": []}], r"qas\[0\]\.id: Field required"),
     ([qa(is_impossible=True)], r"qas\[0\] \(id q\): is_impossible, yet it has answers"),
     ([{"id": "q", "question": "Who?", "answers": [], "is_impossible": False}], r"\(id q\): has no answer, yet"),
@@ -149,7 +149,7 @@ def test_a_missing_split_is_said(tmp_path: Path) -> None:
     file(tmp_path, qa())
     with pytest.raises(InputError, match=r"neither train-v1\.1\.json nor train\.json is there"):
         find_task("squad1").read("train", str(tmp_path))
-    with pytest.raises(InputError, match="no such file or directory"):
+    with pytest.raises(InputError, match="no such directory"):
         find_task("squad1").read("dev", str(tmp_path / "nowhere"))
     single = file(tmp_path, qa(), name="only.json")
     with pytest.raises(InputError, match="a single context cannot be split"):

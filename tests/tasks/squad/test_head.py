@@ -19,7 +19,7 @@ from albert_cli.model import hub
 from albert_cli.model.heads import QuestionAnswering
 from albert_cli.model.packing import pack
 from albert_cli.tasks.spec import task_of_checkpoint
-from albert_cli.tasks.squad.answers import answer_lines, best_answers
+from albert_cli.tasks.squad.answers import best_answers
 from albert_cli.tasks.squad.data import Answer, Question, SpanSettings, read_file
 from albert_cli.tasks.squad.head import BeamQuestionAnswering
 from albert_cli.tasks.squad.metrics import evaluate
@@ -356,7 +356,7 @@ def test_a_context_without_a_piece_is_answered_by_nothing_in_plain_json(cls: typ
     assert features.length.tolist()[0] == 0
     found = SQUAD["squad1"].predict(model, features, CPU)
     assert np.isfinite(found.null).all()
-    lines = [json.loads(line) for line in answer_lines(asked, found, "2.0", 0.0, is_scored=False)]
+    lines = [json.loads(line) for line in SQUAD["squad2"].prediction_lines(asked, found, scored=False)]
     assert (lines[0]["prediction"], lines[0]["probability"]) == ("", 0.0)
     if cls is QuestionAnswering:
         assert lines[0]["null_odds"] > 1e6
