@@ -254,7 +254,9 @@ def _drawings(found: Outcome) -> list[Block]:
             drawing = plots.curves(lines, percent=percent, describes=f"{title} over steps")
             figures.append(Figure(drawing, title, [caption]))
     figures += _against_parameters(found, colours)
-    legend = Paragraph([Key(found.plan.title(name), colour) for name, colour in colours.items() if found.values.get(name)])
+    legend = Paragraph(
+        [Key(found.plan.title(name), colour) for name, colour in colours.items() if found.values.get(name)]
+    )
     return [legend, Grid(figures)] if figures else []
 
 
