@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import hashlib
 import json
 import os
 import random
@@ -20,7 +21,6 @@ import re
 import shutil
 import sys
 import tempfile
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -237,7 +237,7 @@ def _content(path: Path) -> object:
             return [_without_times(json.loads(line)) for line in lines]
     if path.suffix in (".html", ".md"):
         data = re.sub(rb"[\d.]+ (?:s|min|minutes|seconds)\b", b"", data)
-    return zlib.crc32(data)
+    return hashlib.sha256(data).hexdigest()
 
 
 def _without_times(value: Any) -> Any:

@@ -99,7 +99,7 @@ def make(folder: Path, tasks: Sequence[str] = TASKS) -> Path:
         albert("data", "text/a.txt", "--vocab", "vocabulary", "--out", "data", "--holdout", 0.2, "--workers", 1)
         albert("data", "text/a.txt", "text/b.jsonl", "--vocab", "vocabulary", "--out", "half", "--task", "1/2")
         albert("pretrain", "recipe.toml", "--data", "data", "--out", "run", *CPU)
-        _undone(Path("run"), Path("run-half"), 4)
+        undone(Path("run"), Path("run-half"), 4)
         for task in tasks:
             data = {"mrpc": "glue", "squad2": "squad"}.get(task, task)
             albert("finetune", f"{task}.toml", "--checkpoint", "run", "--data", data, "--out", f"tuned-{task}", *CPU)
@@ -218,7 +218,7 @@ def _question(name: str, context: str, number: int) -> dict[str, Any]:
     return {"id": name, "question": "Who?", "answers": answers, "is_impossible": not answers}
 
 
-def _undone(run: Path, out: Path, steps: int) -> None:
+def undone(run: Path, out: Path, steps: int) -> None:
     """A copy of a finished run as a kill before its last save leaves it."""
     shutil.copytree(run, out)
     shutil.rmtree(out / f"step-{steps:08d}")
