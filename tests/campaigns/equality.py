@@ -1,9 +1,9 @@
-"""The same bytes before and after: what a fixed set of commands makes, a line and a SHA-256 each, to be compared by `diff`.
+"""The same bytes before and after: what a set of commands makes, a line and a SHA-256 each, to be compared by `diff`.
 
     python -m tests.campaigns.equality OUT > before.txt      in one checkout, and in the other: > after.txt
 
-The product is the checkout that it is started from. Weights, predictions, vectors and data count by their bytes; JSON and
-Markdown without what another run has otherwise: times, rates and versions. What the commands made stays in OUT.
+The product is the checkout that it is started from. Weights, predictions, vectors and data count by their bytes; JSON
+and pages without what another run has otherwise: times, rates and versions. What the commands made stays in OUT.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from contextlib import chdir
 from pathlib import Path
 
+from albert_cli import store
 from tests.campaigns import world
 from tests.campaigns.faults import content
 from tests.command import albert
@@ -34,7 +35,10 @@ TUNE = (
     "-s train.batch_size=4 -s train.eval_every=2 " + RUN
 )
 SPAN = "-s span.max_query_length=8 -s span.doc_stride=4"
-DROPOUT = "-s schedule.total_steps=8 -s train.save_every=4 -s model.hidden_dropout_prob=0.1 -s train.threads=1 --device cpu"
+DROPOUT = (
+    "-s schedule.total_steps=8 -s train.save_every=4 -s model.hidden_dropout_prob=0.1 -s train.threads=1 --device cpu"
+)
+TIMED = {"state.json", "results.json"}  # have seconds in them, and so a fingerprint that varies
 # Of what `tests.campaigns.world` makes, by name and command.
 COMMANDS = {
     "data-workers": "data text/a.txt text/b.jsonl --vocab vocabulary --out {out} --holdout 0.2 --workers 2",
@@ -62,13 +66,14 @@ COMMANDS = {
     "-s start_from=pretrained",
     "eval-table": f"eval table --checkpoint docs --data table --runs 2 --nproc 2 --out {{out}} {TUNE}",
     "eval-squad1": f"eval squad1 --checkpoint docs --data squad --runs 2 --out {{out}} {TUNE} {SPAN}",
-    "eval-scored": f"eval cola --checkpoint docs-cola --data glue --out {{out}} --device cpu",
+    "eval-scored": "eval cola --checkpoint docs-cola --data glue --out {out} --device cpu",
     "ensemble": "ensemble mrpc eval-mrpc --data glue --out {out} --device cpu",
     "ensemble-squad": "ensemble squad1 eval-squad1 --data squad --out {out} --device cpu",
     "searched-cola": f"search cola lr=1e-3,1e-2 batch=4 --checkpoint docs --data glue --runs 1 --out {{out}} {TUNE}",
     **{
         f"predict-{kind}": f"predict {run} --input {given} --out {{out}}.jsonl --device cpu"
-        for kind, run, given in (("sentence", "docs-cola", "input/lines.txt"), ("table", "tuned-table", "input/lines.jsonl"),
+        for kind, run, given in (("sentence", "docs-cola", "input/lines.txt"),
+                                 ("table", "tuned-table", "input/lines.jsonl"),
                                  ("number", "docs-stsb", "input/pairs.txt"), ("pair", "docs-mnli", "input/pairs.txt"),
                                  ("squad1", "eval-squad1/run-0", "squad/dev-v1.1.json"),
                                  ("squad2", "docs-squad2", "squad/dev-v2.0.json"))
@@ -83,9 +88,10 @@ COMMANDS = {
     "inspect": "inspect data --examples 2 --recipe recipe.toml",
     "params-paper": "params --paper",
     "params-run": "params docs",
-    "experiments": "reproduce experiment.toml --scale smoke --data data --tasks glue --seeds 1 --device cpu --out {out}",
-    "report": "report docs docs-cola eval-squad1 eval-mrpc searched-cola ensemble experiments "
-    "--out {out}.html --markdown {out}.md",
+    "experiments": "reproduce small.toml --scale smoke --data data --tasks glue --seeds 1 --out {out} --device cpu",
+    # A drawing of speeds cannot be compared, so of what has them the tables alone.
+    "report-runs": "report docs experiments --markdown {out}.md",
+    "report": "report docs-cola eval-squad1 eval-mrpc searched-cola ensemble --out {out}.html --markdown {out}.md",
 }  # fmt: skip
 
 
@@ -105,7 +111,11 @@ def make(folder: Path) -> Path:
 
 def lines(folder: Path) -> Iterator[str]:
     """`SHA-256  NAME` of every file that the commands made, but for what varies from run to run."""
-    for name, found in sorted(content(folder).items()):
+    made = [path.parent for path in sorted(folder.rglob(store.MANIFEST))]
+    timed = [directory for directory in made if any((directory / name).exists() for name in TIMED)]
+    names = {store.fingerprint(directory).encode(): str(directory.relative_to(folder)).encode() for directory in timed}
+    names |= {fingerprint[:8]: name for fingerprint, name in names.items()}  # as pages shorten them
+    for name, found in sorted(content(folder, names).items()):
         digest = found if isinstance(found, str) else hashlib.sha256(json.dumps(found).encode()).hexdigest()
         yield f"{digest}  {name}"
 
@@ -133,19 +143,21 @@ def _files() -> None:
         Path(f"squad/{split}-v1.1.json").write_text(json.dumps({**squad, "version": "1.1"}))
     Path("input/pairs.txt").write_text("".join(f"{words[i]}\t{words[i + 2]}\n" for i in range(6)))
     smoke = 'variants = ["all", "none"], tasks = ["mrpc", "rte"]'
-    Path("experiment.toml").write_text(f'extends = "experiments/sharing"\nscales.smoke = {{ {smoke} }}\n')
+    Path("small.toml").write_text(f'extends = "experiments/sharing"\nscales.smoke = {{ {smoke} }}\n')
 
 
-def main() -> int:
+def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("out", type=Path, help="a folder for what the commands make; it is emptied first")
     out = parser.parse_args().out
     shutil.rmtree(out, ignore_errors=True)
-    print("\n".join(lines(make(out))))
-    return 0
+    results = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # what is started by --nproc prints
+    results.write("".join(f"{line}\n" for line in lines(make(out))))
+    results.close()
 
 
 if __name__ == "__main__":
     os.environ["OMP_NUM_THREADS"] = "1"
-    sys.exit(main())
+    main()

@@ -22,10 +22,11 @@ import shutil
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from albert_cli import store
@@ -49,7 +50,22 @@ ERRORS = {
 }
 COMMANDS = ("vocab", "data", "pretrain", "pretrain, resumed", "finetune", "eval", "predict", "report", "reproduce")
 # What a second run has otherwise; a fingerprint of what has times in it too.
-_TIMES = ("seconds", "tokens_per_second", "mfu", "lines_per_second", "wall_seconds", "created", "stamps", "fingerprint")
+_VARIES = {
+    "seconds",
+    "wall_seconds",
+    "tokens_per_second",
+    "lines_per_second",
+    "mfu",
+    "created",
+    "stamps",
+    "fingerprint",
+    "versions",
+    "created_by",
+}
+# The same in pages: times, speeds, the version, and ids in drawings.
+_IN_TEXT = re.compile(
+    rb"[\d.]+ (?:s|min|minutes|seconds)\b|\| tokens a second.*|`?albert`? [\d.]+\d|\b[mp][0-9a-f]{10}\b"
+)
 
 
 @dataclass(frozen=True)
@@ -219,30 +235,36 @@ def _is_being_published(directory: Path) -> bool:
     return (directory / "request.json").exists() or (directory / "plan.json").exists()
 
 
-def content(out: Path) -> dict[str, object]:
-    """What a command's output holds, but for the times: by file the hash of its bytes, or its values without them."""
+def content(out: Path, names: Mapping[bytes, bytes] = MappingProxyType({})) -> dict[str, object]:
+    """What a command's output holds, but for the times: by file the hash of its bytes, or its values without them.
+
+    `names` stand for fingerprints of what has times in it.
+    """
     if out.is_file():
-        return {out.name: _content(out)}
+        return {out.name: _content(out, names)}
     found = (p for p in sorted(out.rglob("*")) if p.is_file() and "tensorboard" not in p.parts)
-    return {str(p.relative_to(out)): _content(p) for p in found if p.name != ".lock"}
+    return {str(p.relative_to(out)): _content(p, names) for p in found if p.name not in (".lock", ".verified.json")}
 
 
-def _content(path: Path) -> object:
+def _content(path: Path, names: Mapping[bytes, bytes]) -> object:
     data = path.read_bytes()
     if path.name == store.MANIFEST:  # it knows files that have times in them; what it names is compared by itself
         return sorted(json.loads(data)["files"])
+    if path.suffix in (".json", ".jsonl", ".toml", ".md", ".html"):
+        for fingerprint, name in names.items():
+            data = data.replace(fingerprint, name)
     if path.suffix in (".json", ".jsonl") and path.name != "tokenizer.json":
         with suppress(ValueError):
             lines = [data] if path.suffix == ".json" else data.splitlines()
             return [_without_times(json.loads(line)) for line in lines]
     if path.suffix in (".html", ".md"):
-        data = re.sub(rb"[\d.]+ (?:s|min|minutes|seconds)\b", b"", data)
+        data = _IN_TEXT.sub(b"", data)
     return hashlib.sha256(data).hexdigest()
 
 
 def _without_times(value: Any) -> Any:
     if isinstance(value, dict):
-        return {k: _without_times(v) for k, v in value.items() if k not in _TIMES}
+        return {k: _without_times(v) for k, v in value.items() if k not in _VARIES}
     return [_without_times(v) for v in value] if isinstance(value, list) else value
 
 

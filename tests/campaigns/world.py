@@ -167,7 +167,7 @@ def _texts(rng: random.Random) -> None:
     Path("text/c.csv").write_text("id,text\n" + "".join(f'{i},"{d}"\n' for i, d in enumerate(documents)))
     Path("text/d.tsv").write_text("id\ttext\n" + "".join(f"{i}\t{d}\n" for i, d in enumerate(documents)))
     pq.write_table(pa.table({"text": documents}), "text/e.parquet")
-    Path("text/f.txt.gz").write_bytes(gzip.compress(plain))
+    Path("text/f.txt.gz").write_bytes(gzip.compress(plain, mtime=0))
     Path("text/g.txt.bz2").write_bytes(bz2.compress(plain))
     Path("text/h.txt.xz").write_bytes(lzma.compress(plain))
     Path("text/i.txt.zst").write_bytes(pa.compress(plain, codec="zstd", asbytes=True))
