@@ -18,7 +18,7 @@ from albert_cli import console, store
 from albert_cli.errors import CheckpointError
 from albert_cli.model import hub
 from albert_cli.random import step_seed
-from albert_cli.training.optimizers import load_state, misfit, state_tensors
+from albert_cli.training.optimizers import load_state, state_tensors
 
 OPTIMIZER = "optimizer.safetensors"
 
@@ -106,10 +106,10 @@ def restore(directory: Path, optimizer: Optimizer) -> TrainState:
     Raises `CheckpointError` where it cannot be read or is that of another model.
     """
     state, path = read_state(directory), directory / OPTIMIZER
-    tensors = hub.read_tensors(path)
-    if (wrong := misfit(optimizer, tensors)) is not None:
-        raise CheckpointError(f"{path}: does not fit this run's model ({wrong})")
-    load_state(optimizer, tensors, state.step)
+    try:
+        load_state(optimizer, hub.read_tensors(path), state.step)
+    except ValueError as error:
+        raise CheckpointError(f"{path}: does not fit this run's model ({error})") from None
     return state
 
 

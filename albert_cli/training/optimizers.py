@@ -166,32 +166,25 @@ def state_tensors(optimizer: Optimizer) -> dict[str, Tensor]:
     return {f"{key}.{name}": tensor for name, state in kept for key, tensor in state.items()}
 
 
-def misfit(optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> str | None:
-    """The first of such tensors that is missing or has another shape than this optimizer's, or None."""
+@torch.no_grad()
+def load_state(optimizer: Optimizer, tensors: Mapping[str, Tensor], steps: int) -> None:
+    """Load what `state_tensors` gave after this many steps.
+
+    Raises `ValueError` that names the first tensor that is missing or has another shape than this optimizer's.
+    """
     parts = {full.partition(".")[0] for full in tensors}
     for name, parameter in _named(optimizer):
         state = optimizer.state[parameter]
         for part in sorted({*parts, *state}):
             tensor = tensors.get(f"{part}.{name}")
             if tensor is None:
-                return f"no {part}.{name}"
-            # Those that torch's own optimizers make later are the parameter's shape, or a number.
+                raise ValueError(f"no {part}.{name}")
+            # Those that torch's own optimizers make in their first step are the parameter's shape, or a number.
             if tensor.shape != state.get(part, parameter if tensor.dim() else tensor).shape:
-                return f"{part}.{name} is {list(tensor.shape)}"
-    return None
-
-
-@torch.no_grad()
-def load_state(optimizer: Optimizer, tensors: Mapping[str, Tensor], steps: int) -> None:
-    """Load what `state_tensors` gave after this many steps."""
-    parts = {full.partition(".")[0] for full in tensors}
-    for name, parameter in _named(optimizer):
-        state = optimizer.state[parameter]
-        for part in {*parts, *state}:
-            tensor = tensors[f"{part}.{name}"]
+                raise ValueError(f"{part}.{name} is {list(tensor.shape)}")
             if part in state:
                 state[part].copy_(tensor)
-            else:  # torch's own optimizers make theirs in their first step
+            else:
                 state[part] = tensor.to(parameter.device) if tensor.dim() else tensor
     for group in optimizer.param_groups:
         group["steps"] = steps
