@@ -96,17 +96,14 @@ class TaskModel:
     attention_block: int | None = None
     attention_global: GlobalTokens | None = None
 
-    @property
-    def shape(self) -> dict[str, Any]:
-        """What is asked of the model's shape: its attention and its positions."""
-        names = ("attention", "attention_window", "attention_block", "attention_global", "max_position_embeddings")
-        return {name: value for name in names if (value := getattr(self, name)) is not None}
-
     def shaped(self, found: Checkpoint) -> Checkpoint:
-        """The checkpoint in that shape."""
-        asked = self.shape
-        positions = asked.pop("max_position_embeddings", found.config.max_position_embeddings)
-        return with_positions(replace(found, config=replace(found.config, **asked)), positions, self.positions)
+        """The checkpoint with the attention and the positions that are asked for."""
+        names = ("attention", "attention_window", "attention_block", "attention_global")
+        asked: dict[str, Any] = {name: value for name in names if (value := getattr(self, name)) is not None}
+        found = replace(found, config=replace(found.config, **asked))
+        if self.max_position_embeddings is None:
+            return found
+        return with_positions(found, self.max_position_embeddings, self.positions)
 
     def __post_init__(self) -> None:
         if self.spreading_heads and not self.count_heads:
