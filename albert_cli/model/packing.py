@@ -57,6 +57,12 @@ class Grid:
         flat = grid.reshape(self.sequences * self.width, *grid.shape[2:])
         return flat if self.slots is None else flat.index_select(0, self.slots)
 
+    def slots_at(self, width: int) -> Tensor:
+        """The slots of the same rows in a rectangle of another width."""
+        count, device = self.sequences * self.width, self.offsets.device
+        slots = torch.arange(count, device=device) if self.slots is None else self.slots
+        return slots // self.width * width + slots % self.width
+
     def rounded(self, rows: int) -> Grid:
         """The grid of these `rows` and filler, `round_up(rows)` in all, in a rectangle whose width is rounded up too.
 
@@ -67,8 +73,7 @@ class Grid:
             width = round_up(width + 1)  # there was no such cell
         if not filler and width == self.width:
             return self
-        slots = torch.arange(rows, device=self.offsets.device) if self.slots is None else self.slots
-        slots = slots // self.width * width + slots % self.width
+        slots = self.slots_at(width)
         taken = torch.zeros(self.sequences * width, dtype=torch.uint8, device=slots.device).index_fill(0, slots, 1)
         mask = taken.bool().view(self.sequences, 1, 1, width)
         return Grid(self.sequences, width, self.offsets, torch.cat([slots, taken.argmin().expand(filler)]), mask)

@@ -170,7 +170,8 @@ def _lay_keys(
     # No offsets here: what reads them is a kernel for whole sequences.
     global_index, of_chunk = np.flatnonzero(is_global), np.maximum(sequence, 0)
     cells, of_global, chunks_of, nothing = put([cell, global_index, of_chunk, lengths[:0]], device)
-    globals_ = _at_width(grid_of(global_index, host.offsets, device), global_CG.shape[1])
+    globals_, width = grid_of(global_index, host.offsets, device), global_CG.shape[1]
+    globals_ = replace(globals_, width=width, slots=globals_.slots_at(width), mask=None)
     keys = Keys(len(everything), Grid(total, chunk, nothing, cells, None), reach, of_global, globals_, chunks_of)
     return keys, cell, np.concatenate([inside_cK & near_CK[:, None], of_globals], 2)
 
@@ -202,12 +203,6 @@ def _attend(near: Near, given: Grid, product: Product, q_RAd: Tensor, k_TAd: Ten
         context = product(q_NAGd, k_NASd, v_NASd, given.mask)
         found = found.index_copy(0, near.broad, near.broad_grid.gather(context.transpose(1, 2).flatten(2)))
     return found
-
-
-def _at_width(grid: Grid, width: int) -> Grid:
-    """The same cells in a wider rectangle."""
-    slots = torch.arange(grid.sequences * grid.width, device=grid.offsets.device) if grid.slots is None else grid.slots
-    return replace(grid, width=width, slots=slots // grid.width * width + slots % grid.width, mask=None)
 
 
 # ---------------------------------------------------------------- CUDA
