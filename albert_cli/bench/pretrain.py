@@ -102,7 +102,7 @@ class _Bench:
             length=length,
         )
         need = capacity.needed(self.recipe.model, self.train, length, self.sequences, device)
-        capacity.warn(need["memory_bytes_estimated"], self.sequences, device)
+        capacity.warn(need, self.sequences, device)
         torch.manual_seed(0)
         self.model = PretrainingModel(self.recipe.model)
         place(self.model, self.train, device)

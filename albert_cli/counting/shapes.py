@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from albert_cli import config as recipes
+from albert_cli import network, store
 from albert_cli.errors import ConfigError
 from albert_cli.model.config import PRESETS, ModelConfig
 
@@ -54,13 +55,14 @@ def find(name: str, overrides: Sequence[str] = ()) -> Shape:
         return changed(preset, "preset")
     path, shipped = Path(plain), recipes.shipped_recipes()
     if plain and (path.is_dir() or path.name == "config.json"):
-        return changed(_from_checkpoint(path), "checkpoint")
+        directory = path if path.is_dir() else path.parent
+        if not (directory / "config.json").exists() and (steps := store.saved_steps(directory)):
+            directory = steps[-1]  # which a run stands for
+        return changed(ModelConfig.read(directory / "config.json"), "checkpoint")
     if plain.endswith(".toml") or any(plain in (full, full.rsplit("/", 1)[-1]) for full in shipped):
         return _from_recipe(name, plain, changes)
     is_recipe_folder = any(full.startswith(f"{plain.partition('/')[0]}/") for full in shipped)
     if re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", plain) and not is_recipe_folder:
-        from albert_cli import network, store  # presets and recipes need none of their imports
-
         file = network.hub_files(plain, ["config.json"]) / "config.json"
         return changed(ModelConfig.from_hf(store.read_json(file), f"{plain}/config.json"), "hub")
     hint = recipes.suggestion(plain, [*PRESETS, *shipped])
@@ -92,16 +94,6 @@ def _model_section(overrides: Sequence[str]) -> dict[str, Any]:
         key = next(iter(values), "model")
         raise ConfigError(f"-s {key}…: only the [model] section has a shape", "for example -s model.embedding_size=64")
     return section
-
-
-def _from_checkpoint(path: Path) -> ModelConfig:
-    """A directory's config.json; a run stands for its newest step."""
-    from albert_cli import store  # presets and recipes need none of its imports
-
-    if path.is_dir():
-        steps = store.saved_steps(path)
-        path = (steps[-1] if steps and not (path / "config.json").exists() else path) / "config.json"
-    return ModelConfig.from_hf(store.read_json(path), str(path))
 
 
 def _from_recipe(name: str, plain: str, changes: Mapping[str, Any]) -> Shape:

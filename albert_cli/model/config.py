@@ -9,8 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
+from albert_cli import store
 from albert_cli.config import naming, refuse_unknown
 from albert_cli.errors import CheckpointError, ConfigError
 
@@ -174,6 +176,11 @@ class ModelConfig:
             return cls.from_values(given, origin)
         except ConfigError as error:
             raise CheckpointError(error.message, error.hint) from None
+
+    @classmethod
+    def read(cls, path: Path) -> ModelConfig:
+        """The shape in a checkpoint's config.json; raises `CheckpointError` as `from_hf`, and where it is no JSON."""
+        return cls.from_hf(store.read_json(path), str(path))
 
     @property
     def initial_std(self) -> float:

@@ -28,8 +28,6 @@ from albert_cli.text.vocabulary import Vocabulary
 WEIGHTS = "model.safetensors"
 
 _CLASSES = {"albert": "Albert", "bert": "Bert", OWN_MODEL_TYPE: "AlbertCli"}  # what names of classes begin with
-# The bare encoder's class; its files leave out the prefix `albert.` or `bert.` that every other file has.
-_BARE = "Model"
 START = "start"  # of a run: its weights at step 0, where they were made with a recipe's [start]
 # Heads that no class of Hugging Face has: its classes would load the encoder and draw the head anew.
 OWN_HEADS = ("ForBeamQuestionAnswering",)
@@ -64,13 +62,6 @@ class FinetunedFor:
     inputs: int
     max_seq_length: int
     settings: Mapping[str, Any] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        """Entries of `config.json`: Hugging Face's key for the name, one of our own for what it lacks."""
-        ours: dict[str, Any] = {"inputs": self.inputs, "max_seq_length": self.max_seq_length}
-        if self.settings:
-            ours["settings"] = dict(self.settings)
-        return {"finetuning_task": self.task, "albert_task": ours}
 
 
 def config_to_json(config: ModelConfig, architecture: str, labels: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -225,12 +216,6 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
             raise CheckpointError(f"{path}: cannot be read ({error})", "it must be in safetensors form") from None
 
 
-def shape(directory: Path) -> ModelConfig:
-    """The shape of a checkpoint's model, without its weights."""
-    path = directory / "config.json"
-    return ModelConfig.from_hf(store.read_json(path), str(path))
-
-
 def _check_size(path: Path, config: ModelConfig) -> None:
     """Raise `CheckpointError` where a file is far too small for the encoder that its config.json asks for.
 
@@ -337,8 +322,9 @@ def write(
     config: ModelConfig = model.config  # type: ignore[assignment]
     tensors = {name: tensor.detach().float().cpu().contiguous() for name, tensor in model.state_dict().items()}
     tensors = names.theirs(tensors, config, model_type(config, architecture))
-    if architecture == _BARE:
-        tensors = {name.removeprefix(f"{model_type(config)}."): tensor for name, tensor in tensors.items()}
     save_file(tensors, directory / WEIGHTS, metadata={"format": "pt"})
     values = config_to_json(config, architecture, labels)
-    store.write_json(directory / "config.json", values | (finetuned_for.to_json() if finetuned_for else {}))
+    if finetuned_for is not None:  # Hugging Face's key for the name, one of our own for what it lacks
+        ours = {name: value for name, value in asdict(finetuned_for).items() if value != {}}
+        values |= {"finetuning_task": ours.pop("task"), "albert_task": ours}
+    store.write_json(directory / "config.json", values)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
@@ -62,9 +63,9 @@ def warn_of_answering(model: ModelConfig, device: torch.device) -> None:
 _warned: set[tuple[int, int]] = set()  # of what, in this process: several runs of one shape need one warning
 
 
-def warn(estimated: int, sequences: int, device: torch.device) -> None:
-    """Warn, before anything is computed, where a micro-batch of this many sequences needs more bytes than there are."""
-    left = free(device)
+def warn(need: Mapping[str, int], sequences: int, device: torch.device) -> None:
+    """Warn, before anything is computed, where what a micro-batch of this many sequences has `needed` is not there."""
+    estimated, left = need["memory_bytes_estimated"], free(device)
     if left is not None and left < estimated and (estimated, sequences) not in _warned:
         _warned.add((estimated, sequences))
         console.warn(

@@ -146,8 +146,7 @@ def finetune(
 def _train(prepared: Prepared, recipe: FinetuneRecipe, out: Path, status: run.Status) -> Result:
     p, seed, text = prepared, recipe.train.seed, config.dump_toml(recipe)
     length, few = recipe.data.max_seq_length, min(recipe.train.micro_batch_size, recipe.train.batch_size)
-    need = capacity.needed(p.checkpoint.config, recipe.train, length, few, p.device)
-    capacity.warn(need["memory_bytes_estimated"], few, p.device)
+    capacity.warn(capacity.needed(p.checkpoint.config, recipe.train, length, few, p.device), few, p.device)
     model = p.new_model(seed, recipe.train)
     job = TaskJob(p, recipe, model)
     optimizer = make_optimizer(model, recipe.optimizer)

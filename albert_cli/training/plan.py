@@ -19,6 +19,7 @@ from albert_cli.data.pairs import examples_per_pass
 from albert_cli.data.shards import TokenCorpus
 from albert_cli.errors import CheckpointError
 from albert_cli.model import hub
+from albert_cli.model.config import ModelConfig
 from albert_cli.ranks import Group
 from albert_cli.training import capacity
 from albert_cli.training.device import use_threads
@@ -37,7 +38,7 @@ _SAVING = (0.1, 2e8)  # seconds of a checkpoint, and bytes written, hashed and s
 
 def memory_needed(recipe: PretrainRecipe, device: torch.device, sequences: int) -> dict[str, int]:
     """Bytes that a process needs for a micro-batch of `sequences` of full length, see `capacity.needed`."""
-    teacher = hub.shape(hub.find(recipe.distill.teacher)) if recipe.distill else None
+    teacher = ModelConfig.read(hub.find(recipe.distill.teacher) / "config.json") if recipe.distill else None
     return capacity.needed(recipe.model, recipe.train, recipe.data.max_seq_length, sequences, device, teacher)
 
 
@@ -59,12 +60,6 @@ def micro_tokens(recipe: PretrainRecipe, device: torch.device, group: Group) -> 
 def sent_bytes(recipe: PretrainRecipe, group: Group) -> int:
     """Bytes of gradients that each process sends a step, around a ring."""
     return costs.gradient_bytes(recipe.model, group.world_size) // (2 if recipe.train.communication == "bf16" else 1)
-
-
-def warn_of_memory(recipe: PretrainRecipe, device: torch.device) -> None:
-    """Warn where a micro-batch needs more than there is."""
-    estimated = memory_needed(recipe, device, recipe.micro_batch)["memory_bytes_estimated"]
-    capacity.warn(estimated, recipe.micro_batch, device)
 
 
 def check_disk(recipe: PretrainRecipe, out: Path) -> None:

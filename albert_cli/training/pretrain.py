@@ -23,7 +23,7 @@ from albert_cli.model.heads import PretrainingModel
 from albert_cli.model.starts import StartSettings, set_start, word_dimensions
 from albert_cli.ranks import Group, is_main, process_group
 from albert_cli.text.vocabulary import Vocabulary
-from albert_cli.training import checkpoint, plan, run
+from albert_cli.training import capacity, checkpoint, plan, run
 from albert_cli.training.checkpoint import TrainState
 from albert_cli.training.device import choose_device, note_idle_gpus, place, resolve_auto, use_threads
 from albert_cli.training.distill import Teacher
@@ -213,7 +213,8 @@ class Pretraining:
         if self.recipe.distill is not None:
             self.recipe = replace(self.recipe, distill=self.recipe.distill.resolved())
         self._resolve_auto(old)
-        plan.warn_of_memory(self.recipe, self.device)
+        few = self.recipe.micro_batch
+        capacity.warn(plan.memory_needed(self.recipe, self.device, few), few, self.device)
         if budget is not None:
             # The first start froze the schedule; asking for a time again means that run.
             if old is not None:
