@@ -82,8 +82,8 @@ def _place(directory: Path, recipe: str | None, seed: int | None, step: int) -> 
         size = TrainSettings().batch_size
         return Place(PairSettings(), seed or 0, step, size, step * size)
     resolved = resolve(recipe, [], Vocabulary.load(directory).size)
-    batches, seed = resolved.batches, resolved.train.seed if seed is None else seed
-    return Place(resolved.data, seed, step, batches.size(step), batches.first(step))
+    seed = resolved.train.seed if seed is None else seed
+    return Place(resolved.data, seed, step, len(resolved.examples_of(step)), resolved.examples_before(step))
 
 
 def _verify_below(directory: Path) -> int:

@@ -1,12 +1,11 @@
-"""Which examples a step takes and how they are cut into micro-batches: functions of seed and step, and of nothing else.
+"""`[batch]` of a pretraining recipe: how large a step's batch is, and how it is cut into micro-batches.
 
-`[batch]` of a pretraining recipe. With the defaults every step has `train.batch_size` sequences, computed
-`train.micro_batch_size` at a time.
+With the defaults every step has `train.batch_size` sequences, computed `train.micro_batch_size` at a time.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -52,28 +51,6 @@ class BatchSettings:
     def sequences(self, train: TrainSettings, max_seq_length: int) -> int:
         """How many sequences of full length a micro-batch holds at most."""
         return min(self.tokens // max_seq_length or train.micro_batch_size, train.batch_size)
-
-
-@dataclass(frozen=True)
-class Batches:
-    """The examples of every step, in order: none comes twice, none is left out."""
-
-    batch_size: int
-    settings: BatchSettings = field(default_factory=BatchSettings)
-
-    def size(self, step: int) -> int:
-        """How many examples the step numbered `step` (from 0) takes."""
-        return self.first(step + 1) - self.first(step)
-
-    def first(self, step: int) -> int:
-        """The number of the step's first example; also how many examples all steps before it take."""
-        s, growing = self.settings, min(step, self.settings.warmup_steps)
-        more = (self.batch_size - s.warmup_from) * np.arange(growing) // max(1, s.warmup_steps)
-        return growing * s.warmup_from + int(more.sum()) + (step - growing) * self.batch_size
-
-    def indices(self, step: int) -> Integers:
-        """The numbers of the step's examples, int64."""
-        return np.arange(self.first(step), self.first(step + 1), dtype=np.int64)
 
 
 def cut_by_tokens(lengths: Integers, budget: int) -> list[Integers]:

@@ -83,7 +83,7 @@ class PretrainingJob(Job):
 
     def draw(self, step: int, group: Group) -> list[MicroBatch]:
         s = self.settings
-        index, seed = s.batches.indices(step), s.train.seed
+        index, seed = s.examples_of(step), s.train.seed
         if budget := s.batch.tokens:
             # Every rank needs all lengths, which takes a small part of the time of drawing.
             groups = cut_by_tokens(lengths(self.text.train, s.data, seed, index), budget)

@@ -143,7 +143,7 @@ def arithmetic(
     """What a run would do: shapes, tokens, memory and disk."""
     train, total = recipe.train, recipe.schedule.total_steps
     length, kept = recipe.data.max_seq_length, costs.checkpoint_bytes(recipe.model)
-    growth = {"sequences_in_first_step": recipe.batches.size(0), "batch_warmup_steps": recipe.batch.warmup_steps}
+    growth = {"sequences_in_first_step": len(recipe.examples_of(0)), "batch_warmup_steps": recipe.batch.warmup_steps}
     return {
         "parameters": costs.count(recipe.model).total,
         "steps": total,

@@ -6,12 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+import numpy as np
+
 from albert_cli import config
 from albert_cli.data.batches import PairSettings
 from albert_cli.errors import ConfigError
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.starts import StartSettings
-from albert_cli.training.batching import Batches, BatchSettings
+from albert_cli.random import Integers
+from albert_cli.training.batching import BatchSettings
 from albert_cli.training.distill import DistillSettings
 from albert_cli.training.initial import InitialSettings
 from albert_cli.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
@@ -56,10 +59,15 @@ class PretrainRecipe:
                 f"-s data.max_seq_length={positions} or -s model.max_position_embeddings={longest}",
             )
 
-    @property
-    def batches(self) -> Batches:
-        """The examples of every step."""
-        return Batches(self.train.batch_size, self.batch)
+    def examples_before(self, step: int) -> int:
+        """How many examples all steps before this one (from 0) take; the number of its own first example."""
+        full, batch, growing = self.train.batch_size, self.batch, min(step, self.batch.warmup_steps)
+        more = (full - batch.warmup_from) * np.arange(growing) // max(1, batch.warmup_steps)
+        return growing * batch.warmup_from + int(more.sum()) + (step - growing) * full
+
+    def examples_of(self, step: int) -> Integers:
+        """The numbers of the step's examples, int64: over all steps none comes twice, and none is left out."""
+        return np.arange(self.examples_before(step), self.examples_before(step + 1), dtype=np.int64)
 
     @property
     def micro_batch(self) -> int:
@@ -69,7 +77,7 @@ class PretrainRecipe:
     @property
     def sequences(self) -> int:
         """How many the whole run takes, from its first step on."""
-        return self.batches.first(self.schedule.total_steps) - self.batches.first(self.first_step)
+        return self.examples_before(self.schedule.total_steps) - self.examples_before(self.first_step)
 
     @property
     def first_step(self) -> int:

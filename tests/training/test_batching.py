@@ -15,8 +15,10 @@ from albert_cli.data.pairs import examples_per_pass
 from albert_cli.data.shards import TokenCorpus
 from albert_cli.errors import ConfigError
 from albert_cli.ranks import Group
-from albert_cli.training.batching import Batches, BatchSettings, cut_by_tokens
+from albert_cli.training.batching import BatchSettings, cut_by_tokens
 from albert_cli.training.pretrain import pretrain
+from albert_cli.training.pretrain_recipe import PretrainRecipe
+from albert_cli.training.settings import TrainSettings
 from tests.processes import end, start_ranks
 from tests.training.test_loop import MakeJob, gradients, make_job  # noqa: F401  (a fixture)
 from tests.training.test_pretrain import curve, weights_of
@@ -25,23 +27,27 @@ GROWING = ("batch.warmup_steps=12", "batch.warmup_from=2")
 BY_TOKENS = "batch.micro_tokens=70"
 
 
+def growing(batch_size: int, steps: int, begin: int) -> PretrainRecipe:
+    return PretrainRecipe(train=TrainSettings(batch_size=batch_size), batch=BatchSettings(steps, begin))
+
+
 @given(st.integers(1, 5000), st.integers(0, 400), st.data())
 def test_every_example_is_taken_once_and_in_order(batch_size: int, steps: int, data: st.DataObject) -> None:
     begin = data.draw(st.integers(1, batch_size))
-    batches = Batches(batch_size, BatchSettings(steps, begin))
-    sizes = [batches.size(step) for step in range(steps + 3)]
+    recipe = growing(batch_size, steps, begin)
+    sizes = [len(recipe.examples_of(step)) for step in range(steps + 3)]
     assert sizes == sorted(sizes) and sizes[-3:] == [batch_size] * 3
     assert steps == 0 or sizes[0] == begin
     step = data.draw(st.integers(0, steps + 2))
-    assert batches.first(step) == sum(sizes[:step])
-    assert batches.indices(step).tolist() == list(range(sum(sizes[:step]), sum(sizes[: step + 1])))
+    assert recipe.examples_before(step) == sum(sizes[:step])
+    assert recipe.examples_of(step).tolist() == list(range(sum(sizes[:step]), sum(sizes[: step + 1])))
 
 
 def test_it_grows_evenly() -> None:
-    sizes = [Batches(100, BatchSettings(warmup_steps=4, warmup_from=20)).size(step) for step in range(6)]
+    sizes = [len(growing(100, 4, 20).examples_of(step)) for step in range(6)]
     assert sizes == [20, 40, 60, 80, 100, 100]
-    far = Batches(4096, BatchSettings(10_000, 256))
-    assert far.first(125_000) == far.first(10_000) + 115_000 * 4096
+    far = growing(4096, 10_000, 256)
+    assert far.examples_before(125_000) == far.examples_before(10_000) + 115_000 * 4096
 
 
 @given(st.lists(st.integers(3, 64), min_size=1, max_size=60), st.integers(64, 500))
@@ -61,7 +67,7 @@ def test_lengths_are_known_before_the_text_is_read(make_job: MakeJob) -> None:  
     job = make_job()
     for loss in ("sop", "nsp", "none"):
         job = make_job(data__sentence_loss=loss)
-        index = job.settings.batches.indices(5)
+        index = job.settings.examples_of(5)
         (part,) = make_job(data__sentence_loss=loss, train__micro_batch_size=100).draw(5, Group())
         known = lengths(job.text.train, job.settings.data, job.settings.train.seed, index)
         assert known.tolist() == np.diff(part.data.drawn.offsets).tolist()
