@@ -323,15 +323,15 @@ def test_a_warning_of_memory_is_said_once_and_of_none_at_all(
     cpu = torch.device("cpu")
     capacity._warned.clear()
     for _ in range(4):  # the seeds of an evaluation, with a little less free each time
-        capacity.warn(1000, 8, cpu)
+        capacity.warn({"memory_bytes_estimated": 1000}, 8, cpu)
     assert capsys.readouterr().err.count("warning: ") == 1
-    capacity.warn(1001, 8, cpu)
+    capacity.warn({"memory_bytes_estimated": 1001}, 8, cpu)
     assert "8 sequences" in capsys.readouterr().err
     capacity._warned.clear()
     monkeypatch.setattr(capacity, "free", lambda device: 0)
-    capacity.warn(1000, 8, cpu)
+    capacity.warn({"memory_bytes_estimated": 1000}, 8, cpu)
     assert "warning: " in capsys.readouterr().err
     monkeypatch.undo()
     monkeypatch.setattr(machine, "memory", dict)
-    capacity.warn(1002, 8, cpu)
+    capacity.warn({"memory_bytes_estimated": 1002}, 8, cpu)
     assert capacity.free(cpu) is None and not capsys.readouterr().err
