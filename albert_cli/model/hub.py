@@ -28,6 +28,8 @@ from albert_cli.text.vocabulary import Vocabulary
 WEIGHTS = "model.safetensors"
 
 _CLASSES = {"albert": "Albert", "bert": "Bert", OWN_MODEL_TYPE: "AlbertCli"}  # what names of classes begin with
+# The bare encoder's class; its files leave out the prefix `albert.` or `bert.` that every other file has.
+_BARE = "Model"
 START = "start"  # of a run: its weights at step 0, where they were made with a recipe's [start]
 # Heads that no class of Hugging Face has: its classes would load the encoder and draw the head anew.
 OWN_HEADS = ("ForBeamQuestionAnswering",)
@@ -322,6 +324,8 @@ def write(
     config: ModelConfig = model.config  # type: ignore[assignment]
     tensors = {name: tensor.detach().float().cpu().contiguous() for name, tensor in model.state_dict().items()}
     tensors = names.theirs(tensors, config, model_type(config, architecture))
+    if architecture == _BARE:
+        tensors = {name.removeprefix(f"{model_type(config)}."): tensor for name, tensor in tensors.items()}
     save_file(tensors, directory / WEIGHTS, metadata={"format": "pt"})
     values = config_to_json(config, architecture, labels)
     if finetuned_for is not None:  # Hugging Face's key for the name, one of our own for what it lacks
