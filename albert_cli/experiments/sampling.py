@@ -90,9 +90,10 @@ def of_task(task: str, result: Result, directory: Path) -> dict[str, Sampled]:
 
 
 def _of_lines(metric: str, lines: Sequence[Any], labels: Sequence[str]) -> Sampled:
-    """A metric of one run: spans have their own scores, of classes and values it is computed again."""
-    if all(metric in line for line in lines):
-        each = np.array([line[metric] for line in lines])
+    """A metric of one run: a mean over its lines where it is one, of other classes and values computed again."""
+    if metric == "accuracy" or all(metric in line for line in lines):
+        right = [line[metric] if metric in line else line["prediction"] == line["label"] for line in lines]
+        each = np.array(right, np.float64)
         return of_examples(lambda kept: each[kept].mean(), len(lines))
     gold, said = ([line[key] for line in lines] for key in ("label", "prediction"))
     if any(isinstance(label, str) for label in gold):  # classes, of which F1 is the second's

