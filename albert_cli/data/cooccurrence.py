@@ -19,7 +19,7 @@ from albert_cli.random import Integers
 
 WINDOW: Final = 8  # tokens to either side; a neighbour at distance d counts 1 / d
 _CONTEXTS: Final = 8192  # the commonest tokens: 30,000 words by as many contexts take 1 GB
-_TOKENS: Final = 64 << 20  # read at most, evenly over the corpus: half a minute
+_TOKENS_A_WORD: Final = 1000  # read for each of the vocabulary, evenly over the corpus; more make no better vectors
 _RUN: Final = 1 << 20  # tokens read at a time
 _SMOOTHING: Final = 0.75  # exponent of the contexts' frequencies: rare contexts would weigh too much
 _SPARE: Final = 32  # further dimensions in which the SVD looks for the leading ones
@@ -61,8 +61,8 @@ def cooccurrences(corpus: TokenCorpus) -> Tensor:
 
 
 def _runs(corpus: TokenCorpus) -> Iterator[Integers]:
-    """Runs of neighbouring tokens, int64: all of a corpus of `_TOKENS`, an even share of a larger one."""
-    share = min(1.0, _TOKENS / max(corpus.tokens, 1))
+    """Runs of neighbouring tokens, int64: all of a small corpus, an even share of one that has more than are read."""
+    share = min(1.0, _TOKENS_A_WORD * len(corpus.unigram_counts()) / max(corpus.tokens, 1))
     for shard in corpus.shards:
         for start in range(0, shard.n_tokens, _RUN):
             there = min(_RUN, shard.n_tokens - start)

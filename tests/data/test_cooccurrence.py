@@ -79,12 +79,12 @@ def test_more_dimensions_than_words_are_zeros() -> None:
 
 def test_a_large_corpus_is_read_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cooccurrence, "_RUN", 100)
-    monkeypatch.setattr(cooccurrence, "_TOKENS", 500)
+    monkeypatch.setattr(cooccurrence, "_TOKENS_A_WORD", 500 / 16)
     corpus = Corpus(*([word] * 130 for word in range(16)), size=16)
     runs = list(cooccurrence._runs(corpus))
     assert 480 <= sum(map(len, runs)) <= 520
     assert {int(run[0]) for run in runs} == set(range(16)), "every shard is read"
-    monkeypatch.setattr(cooccurrence, "_TOKENS", 16 * 130)
+    monkeypatch.setattr(cooccurrence, "_TOKENS_A_WORD", 130)
     assert sum(map(len, cooccurrence._runs(corpus))) == 16 * 130
 
 
