@@ -8,14 +8,12 @@ from typing import Any
 
 from albert_cli import console, journal, store
 from albert_cli.data.describe import Place, describe_data
-from albert_cli.data.pairs import PairSettings
 from albert_cli.data.verified import verify_data
 from albert_cli.errors import CheckpointError
 from albert_cli.results import RESULTS
 from albert_cli.text.build_vocabulary import describe_vocabulary
 from albert_cli.text.vocabulary import Vocabulary
-from albert_cli.training.pretrain_recipe import resolve
-from albert_cli.training.settings import TrainSettings
+from albert_cli.training.pretrain_recipe import PretrainRecipe, resolve
 
 # By a file in it, what a directory without a manifest is, or what is being made there.
 _KINDS = {
@@ -65,7 +63,10 @@ def describe(
         facts["verified"] = verify_data(directory, everything=True) if kind == "data" else _verify_below(directory)
     text = [f"{directory}: {kind}" + (f" {facts['fingerprint']}" if manifest else ", unverified (no manifest)")]
     if kind == "data":
-        more, lines = describe_data(directory, _place(directory, recipe, seed, step), examples)
+        drawn = PretrainRecipe() if recipe is None else resolve(recipe, [], Vocabulary.load(directory).size)
+        seed = drawn.train.seed if seed is None else seed
+        place = Place(drawn.data, seed, step, len(drawn.examples_of(step)), drawn.examples_before(step))
+        more, lines = describe_data(directory, place, examples)
     elif kind == "vocabulary":
         more, lines = describe_vocabulary(directory)
     else:
@@ -74,16 +75,6 @@ def describe(
     if verify:
         lines = [*lines, f"verified: {facts['verified']} files match their SHA-256"]
     return facts | more, "\n".join([*text, *lines])
-
-
-def _place(directory: Path, recipe: str | None, seed: int | None, step: int) -> Place:
-    """Where the examples of `step` begin, as the recipe or the defaults draw them."""
-    if recipe is None:
-        size = TrainSettings().batch_size
-        return Place(PairSettings(), seed or 0, step, size, step * size)
-    resolved = resolve(recipe, [], Vocabulary.load(directory).size)
-    seed = resolved.train.seed if seed is None else seed
-    return Place(resolved.data, seed, step, len(resolved.examples_of(step)), resolved.examples_before(step))
 
 
 def _verify_below(directory: Path) -> int:

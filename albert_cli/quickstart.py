@@ -28,7 +28,7 @@ from albert_cli import console, machine, store
 from albert_cli.cli.app import invoke
 from albert_cli.errors import BusyError
 from albert_cli.random import text_share
-from albert_cli.results import listed
+from albert_cli.results import CONTROLS, listed
 from albert_cli.text.corpus import Document, read_documents
 from albert_cli.text.sentences import split_sentences
 from albert_cli.text.vocabulary import Vocabulary
@@ -36,7 +36,6 @@ from albert_cli.text.vocabulary import Vocabulary
 _HIDDEN_NAME = "package"  # what stands where a package was named
 _ALIASES = {"numpy": ["np"], "pandas": ["pd"], "matplotlib": ["plt", "mpl", "pyplot"], "networkx": ["nx"]}
 _ALIASES |= {"sklearn": ["scikit-learn", "scikit", "skl"], "torch": ["pytorch"], "tkinter": ["tk", "tcl"]}
-_CONTROLS = ("start", "random")
 _NAMES = {
     "pretrained": "mini ALBERT, pretrained",
     "start": "same start, not pretrained",
@@ -88,7 +87,7 @@ def run(out: Path, *, smoke: bool = False, device: str = "auto") -> dict[str, An
         evaluations = {
             count: _albert(
                 *("eval", "mini/table", "--checkpoint", model, "--data", task, "--out", out / "scores" / count),
-                *("--runs", scale.runs, "--nproc", min(machine.cores(), 2), "--controls", ",".join(_CONTROLS)),
+                *("--runs", scale.runs, "--nproc", min(machine.cores(), 2), "--controls", ",".join(CONTROLS)),
                 *("-s", 'table.title="which package?"', "-s", f"data.train_examples={count}"),
                 *("-s", f"schedule.epochs={epochs}", "--device", device),
             )
@@ -106,7 +105,7 @@ def run(out: Path, *, smoke: bool = False, device: str = "auto") -> dict[str, An
             "task": scores,
             "every_pretrained_seed_above": {
                 name: all(of[name]["every_seed_above"] for of in scores.values())
-                for name in (*_CONTROLS, "bag_of_words")
+                for name in (*CONTROLS, "bag_of_words")
             },
             "examples": examples,
             "report": str(report),

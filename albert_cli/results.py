@@ -57,12 +57,6 @@ def standard_error(scores: Iterable[float]) -> float | None:
     return statistics.stdev(found) / math.sqrt(len(found)) if len(found) > 1 else None
 
 
-def _baselines(value: object) -> dict[str, float | dict[str, float]]:
-    items = value.items() if isinstance(value, Mapping) else ()
-    both = {str(name): numbers(of) if isinstance(of, Mapping) else number(of) for name, of in items}
-    return {name: of for name, of in both.items() if of is not None}
-
-
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Numbers = Annotated[dict[str, float], BeforeValidator(numbers)]
 Words = Annotated[str, Field(strict=True)]
@@ -102,7 +96,6 @@ class Result(Record):
     task: Words = ""
     title: Words = ""
     metric: Words = "score"
-    label: Words = ""
     # of one run
     score: Number | None = None
     scores: Numbers = {}
@@ -125,7 +118,7 @@ class Result(Record):
     median_without_collapsed: Number | None = None
     # what they stand beside
     majority: Number | None = None
-    baselines: Annotated[Mapping[str, float | dict[str, float]], BeforeValidator(_baselines)] = {}
+    baselines: dict[str, Numbers] = {}  # of each linear model every metric
     controls: dict[str, Result] = {}
     every_seed_above: bool | None = None
     # of an ensemble
@@ -186,9 +179,7 @@ class Result(Record):
     @property
     def classical(self) -> tuple[str, float] | None:
         """The best of the linear models by the main metric, and its score."""
-        found = {
-            name: of[self.metric] for name, of in self.baselines.items() if isinstance(of, dict) and self.metric in of
-        }
+        found = {name: of[self.metric] for name, of in self.baselines.items() if self.metric in of}
         return max(found.items(), key=lambda item: item[1], default=None)
 
 
@@ -206,23 +197,13 @@ class Point(Result):
     directory: Words = ""
 
 
-class Search(Record):
+class Search(Result):
     """Every combination of some lists of hyper-parameters, and the best by dev."""
 
-    kind: Words = ""
-    task: Words = ""
-    title: Words = ""
-    metric: Words = ""
-    majority: Number | None = None
     points: list[Point] = []
     best: Point = Point()
     caveat: Words = ""
-    checkpoint: Words = ""
-    data: Words = ""
-    versions: dict[str, str] = {}
-    examples: dict[str, int] = {}
     budget: dict[str, int] = {}
-    seconds: Number | None = None
 
 
 class Suite(Record):

@@ -79,9 +79,13 @@ def _temporary(path: Path) -> Path:
 
 @contextmanager
 def _replacing(path: Path) -> Iterator[Path]:
-    """A hidden sibling to write, which becomes the file on a clean exit: readers see the old content or the new."""
+    """A hidden sibling to write, which becomes the file on a clean exit: readers see the old content or the new.
+
+    The folder is made where there is none.
+    """
     temporary = _temporary(path)
     with explain(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
         try:
             yield temporary
             _sync(temporary)
@@ -101,7 +105,6 @@ def write_bytes(path: Path, data: bytes) -> None:
 @contextmanager
 def text_writer(path: Path) -> Iterator[IO[str]]:
     """A UTF-8 text stream whose content becomes the file on a clean exit, and nothing otherwise."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     with _replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as stream:
         yield stream
 

@@ -38,7 +38,7 @@ def test_numbers_that_are_none_are_left_out_and_the_others_kept() -> None:
         {"scores_by_seed": scores, "majority": "high", "baselines": {"a": {"m": 0.2}, "b": 3}}
     )
     assert (result.by_seed, result.majority) == ({"0": 0.5, "4": 1.0}, None)
-    assert result.baselines == {"a": {"m": 0.2}, "b": 3.0}
+    assert result.baselines == {"a": {"m": 0.2}, "b": {}}
     assert Result(score=0.25, seed=7).by_seed == {"7": 0.25}
 
 

@@ -14,8 +14,9 @@ import numpy as np
 from sentencepiece import SentencePieceProcessor
 
 from albert_cli import console
-from albert_cli.data.batches import PairSettings, batch, step_indices
+from albert_cli.data.batches import batch
 from albert_cli.data.build import plan
+from albert_cli.data.pairs import PairSettings
 from albert_cli.data.prefetch import prefetch
 from albert_cli.data.shards import Shard, TokenCorpus
 from albert_cli.data.tokenise import BuildSettings, ShardTask, clean_tidy, run_task, tokenise
@@ -124,7 +125,7 @@ def drawing(
         rules, sequences = PairSettings(max_seq_length=length), max(1, _TOKENS // length)
 
         def draw(step: int, rules: PairSettings = rules, sequences: int = sequences) -> tuple[int, int]:
-            drawn = batch(corpus, vocabulary, rules, 0, step_indices(step, sequences))
+            drawn = batch(corpus, vocabulary, rules, 0, np.arange(step * sequences, (step + 1) * sequences))
             return drawn.ids.size, sum(part.nbytes for part in vars(drawn).values())
 
         draw(0)  # touches the vocabulary's tables and the pages of the shards' offsets

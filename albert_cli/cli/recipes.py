@@ -51,7 +51,6 @@ def recipes_copy(
     copied = out or Path(source.name)
     if copied.exists():
         raise BusyError(f"{copied}: already exists", "choose another --out")
-    copied.parent.mkdir(parents=True, exist_ok=True)
     store.write_bytes(copied, source.read_bytes())
     console.emit({"recipe": str(copied)}, str(copied))
 

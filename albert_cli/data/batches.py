@@ -1,7 +1,7 @@
 """Packed training batches: a pure function of (seed, indices) over a corpus.
 
-A step's batch is `batch(..., step_indices(step, batch_size))`; a rank or a micro-batch draws a part of
-these indices and gets the same examples as whoever draws them all.
+`PretrainRecipe.examples_of` says which examples a step takes; a rank or a micro-batch draws a part of these indices and
+gets the same examples as whoever draws them all.
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ from albert_cli.data.shards import TokenCorpus
 from albert_cli.errors import InputError
 from albert_cli.random import Integers
 from albert_cli.text.vocabulary import Vocabulary
-
-__all__ = ["PackedBatch", "PairSettings", "batch", "lengths", "original_ids", "step_indices"]
 
 
 @dataclass(frozen=True)
@@ -38,11 +36,6 @@ class PackedBatch:
     masked_index: Ids
     masked_labels: Ids
     order_labels: Ids
-
-
-def step_indices(step: int, batch_size: int) -> Integers:
-    """The examples of step `step` (counted from 0): int64 [batch_size]."""
-    return np.arange(step * batch_size, (step + 1) * batch_size, dtype=np.int64)
 
 
 def batch(

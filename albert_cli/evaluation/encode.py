@@ -91,7 +91,6 @@ def encode_file(
     too_long = f"lines are longer than {length} tokens"
     summary = answer_file(groups, answer, None if as_tensor else out, length, too_long)
     if out is not None and as_tensor:
-        out.parent.mkdir(parents=True, exist_ok=True)
         store.write_bytes(out, save({"vectors": np.concatenate(rows)}, metadata={"pooling": pooling}))
     return {**summary, "out": str(out), "dimensions": width, "pooling": pooling}
 

@@ -79,7 +79,6 @@ def write(path: Path, request: Request, out: Path, tasks: Mapping[str, Result]) 
             ids, labels = [e.id for e in examples], server_labels(GLUE[file.task], outputs)
             console.note(f"{file.name}: {file.rows:,} rows predicted by {model}")
         contents[file.name] = HEADER + "".join(f"{i}\t{label}\n" for i, label in zip(ids, labels, strict=True))
-    path.parent.mkdir(parents=True, exist_ok=True)
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in contents.items():

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from albert_cli import config, console
 from albert_cli.counting.costs import size_in_words, three_digits
 from albert_cli.errors import ConfigError
-from albert_cli.experiments.plan import Cost, Plan, Run, is_of_task
+from albert_cli.experiments.plan import Cost, Plan, Run
 from albert_cli.experiments.recipe import EXACT, Claim
 
 # How many devices the hours are printed for, beside one.
@@ -107,7 +107,8 @@ def decision(plan: Plan, claim: Claim) -> Decision:
     stages = [(run, stage) for run in runs for stage in (run.pretrain, *(run.tasks.values() if tasks else ())) if stage]
     hours = sum(_row(plan, run, stage).hours for run, stage in stages)
     why = ""
-    are_left_out = any(is_of_task(metric, left) for metric in tasks for left in plan.left_out)
+    # A metric is a task's own or named after it, as squad1_f1 is of squad1.
+    are_left_out = any(f"{metric}_".startswith(f"{left}_") for metric in tasks for left in plan.left_out)
     if are_left_out or (tasks and not any(run.tasks for run in plan.runs)):
         why = "its tasks have no files here; --tasks names their folder"
     elif seeds < 2:

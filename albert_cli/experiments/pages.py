@@ -61,8 +61,7 @@ def write(found: Outcome) -> Path:
     """Write `report.html`, `report.md` and `results.json`; the same results give the same bytes."""
     plan, made = found.plan, _page(found)
     for name, text in (("report.html", page.html(made)), ("report.md", page.markdown(made))):
-        with store.text_writer(plan.report / name) as stream:  # makes the folder too
-            stream.write(text)
+        store.write_text(plan.report / name, text)
     store.write_json(plan.report / RESULTS, found.to_json())
     return plan.report / "report.html"
 

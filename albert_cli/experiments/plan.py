@@ -255,8 +255,3 @@ class Plan:
         words = tuple(where if word == OUT else word for word in (*argv, *device, "--json"))
         self.stages.setdefault(stage.id, dataclasses.replace(stage, argv=words))
         return stage.id
-
-
-def is_of_task(metric: str, task: str) -> bool:
-    """Whether it is the task's own metric or one named after it, as `squad1_f1` is of `squad1`."""
-    return f"{metric}_".startswith(f"{task}_")

@@ -22,7 +22,8 @@ import torch
 from torch import Tensor
 
 from albert_cli import config, console, store
-from albert_cli.data.batches import PackedBatch, PairSettings, batch, original_ids
+from albert_cli.data.batches import PackedBatch, batch, original_ids
+from albert_cli.data.pairs import PairSettings
 from albert_cli.data.shards import TokenCorpus, read_facts
 from albert_cli.data.verified import verify_data
 from albert_cli.errors import CheckpointError, ConfigError, InputError

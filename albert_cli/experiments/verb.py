@@ -222,5 +222,4 @@ def _keep(plan: Plan, name: str, code: int, printed: str, seconds: float) -> Non
     else:
         raise StageError(stage.title, stage.command, code)
     record = {"stage": name, "title": stage.title, "command": stage.command, "seconds": round(seconds, 1)}
-    with store.text_writer(plan.result(name)) as stream:  # makes the folder too
-        stream.write(json.dumps(record | outcome, indent=2, ensure_ascii=False) + "\n")
+    store.write_json(plan.result(name), record | outcome)

@@ -26,8 +26,7 @@ def build(directories: Sequence[Path], out: Path | None, markdown: Path | None =
     made = _page(found)
     for path, render in ((out, page.html), (markdown, page.markdown)):
         if path is not None:
-            with store.text_writer(path) as stream:
-                stream.write(render(made))
+            store.write_text(path, render(made))
     return {
         "report": str(out) if out else None,
         "markdown": str(markdown) if markdown else None,

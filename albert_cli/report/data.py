@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from albert_cli.config import validate
-from albert_cli.data.batches import PairSettings
 from albert_cli.data.describe import LENGTH_BINS, sample_statistics
+from albert_cli.data.pairs import PairSettings
 from albert_cli.data.shards import UNITS, TokenCorpus, read_facts
 from albert_cli.data.verified import verify_data
 from albert_cli.errors import AlbertError

@@ -82,11 +82,10 @@ class Evaluation:
 
     @property
     def baselines(self) -> dict[str, float]:
-        """The majority class, the best of the linear models, and those that a result names one by one."""
+        """The majority class, and the best of the linear models."""
         record = self.record
         found = {MAJORITY: record.majority} if record.majority is not None else {}
-        found |= {CLASSICAL: record.classical[1]} if record.classical else {}
-        return found | numbers(record.baselines)
+        return found | ({CLASSICAL: record.classical[1]} if record.classical else {})
 
     @property
     def part(self) -> int:
@@ -242,8 +241,6 @@ def _read_evaluations(paths: Sequence[Path], checkpoints: Mapping[str, str]) -> 
 
 
 def _model_name(record: Result, checkpoints: Mapping[str, str]) -> str:
-    if record.label:
-        return record.label
     if record.kind == "ensemble":
         return f"ensemble of {len(record.chosen)}" if record.chosen else "ensemble"
     mark = record.checkpoint

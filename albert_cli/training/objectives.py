@@ -15,7 +15,8 @@ from torch import Tensor
 
 from albert_cli import store
 from albert_cli.counting import costs
-from albert_cli.data.batches import PackedBatch, PairSettings, batch, lengths
+from albert_cli.data.batches import PackedBatch, batch, lengths
+from albert_cli.data.pairs import PairSettings
 from albert_cli.data.shards import TokenCorpus
 from albert_cli.model import card, hub
 from albert_cli.model.heads import PretrainingModel

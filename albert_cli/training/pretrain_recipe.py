@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from albert_cli import config
-from albert_cli.data.batches import PairSettings
+from albert_cli.data.pairs import PairSettings
 from albert_cli.errors import ConfigError
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.starts import StartSettings

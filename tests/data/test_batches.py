@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from albert_cli.data.batches import PackedBatch, PairSettings, batch, original_ids, step_indices
-from albert_cli.data.pairs import draw_pairs
+from albert_cli.data.batches import PackedBatch, batch, original_ids
+from albert_cli.data.pairs import PairSettings, draw_pairs
 from albert_cli.data.shards import TokenCorpus
 from albert_cli.errors import InputError
 from tests.data.synthetic import FIRST_ORDINARY, FakeVocabulary, concatenate, numbered_corpus, text_like_corpus
@@ -87,11 +87,6 @@ def test_passes_and_seeds_differ() -> None:
     for seed, index in ((1, 0), (0, 1), (0, 10**6)):
         other = batch(corpus, VOCABULARY, PairSettings(), seed, np.array([index]))
         assert not np.array_equal(first.ids, other.ids)
-
-
-def test_steps_follow_each_other_without_a_gap() -> None:
-    assert np.concatenate([step_indices(s, 3) for s in range(3)]).tolist() == list(range(9))
-    assert step_indices(2**40, 4096).dtype == np.int64
 
 
 def test_no_examples_make_an_empty_batch() -> None:

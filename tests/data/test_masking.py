@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.stats import chi2_contingency, chisquare
 
-from albert_cli.data.batches import PairSettings, batch, original_ids, pack
+from albert_cli.data.batches import batch, original_ids, pack
 from albert_cli.data.masking import Spans, mask, ngram_probabilities, select_spans
-from albert_cli.data.pairs import draw_pairs
+from albert_cli.data.pairs import PairSettings, draw_pairs
 from albert_cli.text.vocabulary import Vocabulary
 from tests.data.synthetic import FIRST_ORDINARY, FakeVocabulary, numbered_corpus, text_like_corpus, word_starts
 

@@ -34,9 +34,9 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import chi2_contingency, chisquare
 
-from albert_cli.data.batches import PairSettings, pack
+from albert_cli.data.batches import pack
 from albert_cli.data.masking import mask, select_spans
-from albert_cli.data.pairs import draw_pairs
+from albert_cli.data.pairs import PairSettings, draw_pairs
 from albert_cli.data.shards import TokenCorpus
 from tests.data import reference
 from tests.data.reference import Document, Instance, Masked

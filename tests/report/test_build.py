@@ -25,7 +25,7 @@ def workspace(tmp_path: Path) -> Path:
     root = tmp_path / "work"
     checkpoint = write_pretraining(root / "pretrain")
     write_eval(root / "pretrained", [0.61, 0.63, 0.62], checkpoint=checkpoint, initial="pretrained")
-    write_eval(root / "random", [0.55, 0.52, 0.54], checkpoint="random", baselines={"bag of words": 0.58})
+    write_eval(root / "random", [0.55, 0.52, 0.54], checkpoint="random", baselines={"bag of words": {"accuracy": 0.58}})
     return root
 
 
@@ -216,7 +216,7 @@ def test_nothing_is_loaded_and_nothing_runs(workspace: Path, tmp_path: Path) -> 
 def test_markup_in_every_label_is_escaped(tmp_path: Path) -> None:
     root = tmp_path / "work"
     write_eval(
-        root / "a", [0.5, 0.6], task=HOSTILE, metric=HOSTILE, label=HOSTILE, baselines={HOSTILE: 0.4},
+        root / "a", [0.5, 0.6], task=HOSTILE, metric=HOSTILE, baselines={HOSTILE: {HOSTILE: 0.4}},
         versions={HOSTILE: HOSTILE}, checkpoint=HOSTILE, recipe=HOSTILE, data=HOSTILE,
     )  # fmt: skip
     store.write_json(root / "examples.json", {"title": HOSTILE, "rows": [{HOSTILE: HOSTILE}]})
@@ -338,7 +338,7 @@ def test_markdown_has_the_tables_of_the_page(workspace: Path, tmp_path: Path) ->
         "62.0 3 seeds, spread 2.0, s.e. 0.6 61.0, 62.0, 63.0",
         "54.0 3 seeds, spread 3.0, s.e. 0.9 52.0, 54.0, 55.0",
     )
-    assert f"| RTE accuracy | {own} | {control} | 52.7 | 58.0 |" in lines
+    assert f"| RTE accuracy | {own} | {control} | 52.7 | 58.0 bag of words |" in lines
     assert any(line.startswith("| RTE accuracy | 62.0 | 70.4 ") for line in lines)  # beside BERT-large
     assert not [line for line in lines if "<" in line.replace(r"\<", "")]
     assert "Nats a masked token." in lines, "a drawing's caption without the key to its colours"

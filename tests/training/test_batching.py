@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from albert_cli.data.batches import PairSettings, lengths
-from albert_cli.data.pairs import examples_per_pass
+from albert_cli.data.batches import lengths
+from albert_cli.data.pairs import PairSettings, examples_per_pass
 from albert_cli.data.shards import TokenCorpus
 from albert_cli.errors import ConfigError
 from albert_cli.ranks import Group
