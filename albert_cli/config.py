@@ -218,7 +218,7 @@ def _plain(value: Any) -> Any:
 
 
 def defaults(schema: type[Any]) -> dict[str, Any]:
-    """What a dataclass has of itself, as `as_dict` gives it: every field that has a default which is not None."""
+    """The defaults of a dataclass, as `as_dict` writes them: every field that has a default which is not None."""
     made = {
         field.name: field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
         for field in dataclasses.fields(schema)

@@ -104,7 +104,7 @@ def permute(index: Integers, size: int, key: Keys) -> Integers:
 def copies(weight: float, digest: int) -> int:
     """How often a document with this 64-bit hash is used in a pass: `weight` on average, its floor or one more.
 
-    Of a weight of 2.25 a quarter of the documents get three and the rest two, of 0.25 the rest gets none.
+    At 2.25 a quarter of the documents is used three times, the others twice; at 0.25 a quarter once, the others never.
     The hash is mixed first, so that the choice does not follow the one of the held-out documents.
     """
     mixed = (digest ^ digest >> 31) * 0xBF58476D1CE4E5B9 & _WORD

@@ -46,7 +46,10 @@ ShareOption = Annotated[
     ),
 ]
 Language = Annotated[str, typer.Option(help="ISO 639 code whose rules split sentences; an unknown one: English.")]
-Resume = Annotated[Literal["auto", "must", "never"], typer.Option(help="Whether to go on with what is in --out.")]
+Resume = Annotated[
+    Literal["auto", "must", "never"],
+    typer.Option(help="auto: go on with what is in --out, if anything; must: only that; never: only a new run."),
+]
 Ranks = Annotated[int, typer.Option(min=1, help="Start this many processes here through torchrun.")]
 CheckpointName = Annotated[
     str, typer.Option("--checkpoint", help="A checkpoint directory, a run (its newest step), or a Hub id.")

@@ -13,8 +13,9 @@ from albert_cli.cli.options import CheckpointName, Device, Out, Overrides, TaskD
 from albert_cli.errors import ConfigError
 
 RECIPES = "finetune"  # the paper's
+RUNS = 5  # of which the paper takes the median (§4.2)
 Recipes = Annotated[str, typer.Option(metavar="NAME", help="Recipes to use: finetune, mini, or a folder of one's own.")]
-Runs = Annotated[int | None, typer.Option(min=1, help="Seeds to fine-tune; the median is reported. Default: 5.")]
+Runs = Annotated[int | None, typer.Option(min=1, help=f"Seeds to fine-tune; the median is reported. Default: {RUNS}.")]
 Processes = Annotated[
     int, typer.Option(min=1, help="Runs at a time: one per GPU, or this many sharing the CPU's cores.")
 ]
@@ -39,7 +40,9 @@ def evaluate(
     ] = False,
     controls: Annotated[
         str | None,
-        typer.Option(metavar="start,random", help="The same seeds from the weights of step 0, and from random ones."),
+        typer.Option(
+            metavar="start,random", help="For comparison, the same from the weights at step 0 (start) or random ones."
+        ),
     ] = None,
     recipes: Recipes = RECIPES,
     baselines: Annotated[
@@ -72,8 +75,9 @@ def evaluate(
     if not checkpoint:
         raise ConfigError("eval needs a --checkpoint", "a pretrained one, or one of the task")
     request = Request(
-        checkpoint, data, runs or 5, tuple(overrides or ()), device, nproc, again, parse(controls), recipes, baselines
-    )
+        checkpoint, data, runs or RUNS, tuple(overrides or ()), device, nproc, again, parse(controls), recipes,
+        baselines,
+    )  # fmt: skip
     result = suite.evaluate(request, task, out, submission)
     console.emit(result.as_json(), tables.text(result))
 
@@ -99,7 +103,7 @@ def search(
     from albert_cli.evaluation import tables
     from albert_cli.training.task_setup import Request
 
-    request = Request(checkpoint, data, runs or 5, tuple(overrides or ()), device, nproc, recipes=recipes)
+    request = Request(checkpoint, data, runs or RUNS, tuple(overrides or ()), device, nproc, recipes=recipes)
     result = verb_module.search(request, task, lists, out)
     console.emit(result.as_json(), tables.text(result))
 

@@ -26,7 +26,7 @@ class PackedBatch:
     ids, segment_ids, position_ids: int32 [T], positions from 0 in every sequence; offsets: int32 [N + 1].
     masked_index: int32 [M], packed positions to predict, ascending; masked_labels: int32 [M], the tokens
     that were there.
-    order_labels: int32 [N]; 0 in order, 1 swapped (or from another document), -1 no label.
+    order_labels: int32 [N], see `data.pairs.Pairs`.
     """
 
     ids: Ids

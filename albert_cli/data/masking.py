@@ -1,7 +1,7 @@
 """N-gram masking of complete words (§4.1), vectorised over a packed batch.
 
 The rule is the released generator's: word starts in random order, each with a span of n words, p(n)
-proportional to 1/n; a span that would exceed the budget is shortened, one that touches a chosen span is
+proportional to 1/n; a span that would exceed the budget is shortened, one that overlaps a chosen span is
 left out; every chosen token becomes [MASK] (80 %), stays (10 %) or becomes a random token (10 %). On
 purpose different: the budget is 15 % of the positions (the generator's cap is a setting), a span never
 crosses a [SEP], a segment's first token always starts a word, and random tokens are ordinary ones, never a
@@ -76,7 +76,7 @@ class _Words:
     """Words and special tokens in the order of the batch; W of them.
 
     start: packed positions, int64 [W + 1], the last the end of the batch; is_special: bool [W]; sequence:
-    int64 [W]; reach: the words from each to its segment's end, int64 [W].
+    int64 [W]; reach: how many words there are from each to its segment's end, int64 [W].
     """
 
     start: Integers
@@ -142,12 +142,12 @@ def _choose(
         drawn = drawn_words[word]
         n = np.minimum(drawn, words.reach[word])
         size = start[word + n] - start[word]
-        while (too_long := (size > room) & (n > 1)).any():
+        while (too_long := (size > room) & (n > 1)).any():  # shorten until it fits
             n -= too_long
             size = start[word + n] - start[word]
         covers = word[:, None] + ahead
         beyond = ahead >= n[:, None]
-        free = (size <= room) & (beyond | ~taken[covers]).all(1)
+        free = (size <= room) & (beyond | ~taken[covers]).all(1)  # every word of it
         taken[covers[free][~beyond[free]]] = True
         left[active[free]] -= size[free]
         found.append((word[free], n[free], (n < drawn)[free]))
@@ -167,7 +167,7 @@ def ngram_probabilities(settings: PairSettings) -> NDArray[np.float64]:
 def _candidates(words: _Words, bits: Keys, settings: PairSettings) -> tuple[Integers, Integers]:
     """The span length in words drawn for every word, int64 [W], and the order of trial, special tokens left out.
 
-    It goes by sequence, and at random within each.
+    It goes by sequence, and at random within each: of the 64 bits 24 draw the length and 40 the order.
     """
     n = np.ones(bits.size, np.int64)
     length_bits = bits & np.uint64((1 << 24) - 1)

@@ -5,11 +5,11 @@ visits them in random order, and shifts all of them by a random phase, so that n
 places and every token of a longer document is covered equally often.
 
 A document shorter than a sequence is drawn in proportion to its length ("by-length", the default), or it has a
-stride to itself ("once"): every pass then draws each exactly once, but for at most one that is drawn twice, where
-the last stride laps over the first.
+stride to itself ("once"): a pass then draws each once (at most one twice, where the last
+stride overlaps the first).
 
-Nothing of the corpus' size is held but, for "once", a number for every 64 documents: the order is a keyed permutation,
-and sentences and documents are found by bisection in the shards' offsets, which stay on the disk.
+Memory does not grow with the corpus, except that "once" keeps a number for every 64 documents: the order is a keyed
+permutation, and sentences and documents are found by bisection in the shards' offsets, which stay on the disk.
 
 Where this departs from the released data generator on purpose:
 - the target length is drawn for every sequence, not for every document;
@@ -103,23 +103,24 @@ def draw_pairs(corpus: TokenCorpus, index: Integers, settings: PairSettings, see
     paired = b_stop > b_start
     key, several = keys(seed, Stream.SWAP, index), corpus.documents > 1
     coin = (key >> np.uint64(63)).astype(bool) & paired
-    labelled = paired & (settings.sentence_loss != "none")
-    label = np.where(coin, 1, 0)
-    swapped, away = coin, np.zeros_like(coin)
+    swapped = away = unlabelled = np.zeros_like(coin)
+    labelled, label = paired, coin.astype(np.int64)
     match settings.sentence_loss:
-        case "nsp":
-            labelled &= several  # where every pair is in order, an answer says nothing
-            swapped, away = away, coin & labelled
+        case "sop":
+            swapped = coin
+        case "nsp" if several:
+            away = coin
         case "three-way":
             label = (key % np.uint64(3 if several else 2)).astype(np.int64)
             swapped, away = paired & (label == 1), paired & (label == 2)
+        case _:  # nothing is asked, or of a single document, where every pair is in order
+            labelled = unlabelled
     if away.any():
         rows = np.flatnonzero(away)
         wanted = np.maximum(target - (a_stop - a_start), 1)[rows]
         b_start[rows], b_stop[rows] = _other_document(corpus, home[rows], wanted, index[rows], seed)
-    if settings.sentence_loss in ("sop", "three-way"):
-        a_start, b_start = np.where(swapped, b_start, a_start), np.where(swapped, a_start, b_start)
-        a_stop, b_stop = np.where(swapped, b_stop, a_stop), np.where(swapped, a_stop, b_stop)
+    a_start, b_start = np.where(swapped, b_start, a_start), np.where(swapped, a_start, b_start)
+    a_stop, b_stop = np.where(swapped, b_stop, a_stop), np.where(swapped, a_stop, b_stop)
     a_length, b_length = truncated_lengths(a_stop - a_start, b_stop - b_start, longest)
     a_start, a_stop = _cut(a_start, a_stop, a_length, seed, Stream.CUT_A, index)
     b_start, b_stop = _cut(b_start, b_stop, b_length, seed, Stream.CUT_B, index)
@@ -186,6 +187,6 @@ def _other_document(
 def _cut(
     start: Integers, stop: Integers, length: Integers, seed: int, stream: Stream, index: Integers
 ) -> tuple[Integers, Integers]:
-    """Bring segments down to `length`: of what goes, a random part goes from the front and the rest from the back."""
+    """Bring segments down to `length`: a random part of what is too much is cut at the front, the rest at the back."""
     front = below(keys(seed, stream, index), stop - start - length + 1)
     return start + front, start + front + length

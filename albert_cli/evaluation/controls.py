@@ -1,7 +1,6 @@
 """`--controls`: the same seeds from the weights at step 0 of pretraining, and from random ones, beside every score.
 
-What pretraining itself has brought is what lies between: the start has all that was known beforehand, random weights
-have only the shape.
+Score minus start is what pretraining brought; start minus random is what was known beforehand.
 """
 
 from __future__ import annotations

@@ -33,8 +33,9 @@ class TaskRuns:
 def train(jobs: Sequence[TaskRuns], nproc: int) -> None:
     """Fine-tune every seed of every job, `nproc` at a time; one at a time is left to the evaluation itself.
 
-    Tasks that are only scored are left alone. A run that fails does not stop the others; the first error is raised
-    at the end, of which divergence is none. Asked to stop, every process saves its run, and the same command goes on.
+    Tasks that are only scored are left alone. A run that fails does not stop the others; at the end the first error
+    is raised (divergence does not count as one). Asked to stop, every process saves its run, and the same command goes
+    on.
     """
     runs = [run for job in jobs if not job.prepared.for_scoring for run in _runs(job)]
     if nproc == 1 or not runs:
@@ -57,26 +58,26 @@ def train(jobs: Sequence[TaskRuns], nproc: int) -> None:
 
 def _runs(job: TaskRuns) -> list[pool.Job[float | None]]:
     prepared, request = job.prepared, job.prepared.request
-    start = prepared.start.directory if prepared.start else None
-    if prepared.start_note:
+    found = prepared.intermediate.directory if prepared.intermediate else None
+    if prepared.intermediate_note:
         request = replace(request, overrides=(*request.overrides, f"start_from={PRETRAINED}"))
     return [
         pool.Job(
             f"{run_directory(job.out, seed)}: {job.task} seed {seed}", _fine_tuned,
-            (request, job.task, start, prepared.start_note, run_directory(job.out, seed), seed),
+            (request, job.task, found, prepared.intermediate_note, run_directory(job.out, seed), seed),
         )
         for seed in seeds(prepared)
     ]  # fmt: skip
 
 
 def _fine_tuned(
-    request: Request, task: str, start: Path | None, start_note: str | None, out: Path, seed: int
+    request: Request, task: str, intermediate: Path | None, note: str | None, out: Path, seed: int
 ) -> float | None:
-    return run_seed(_prepared(request, task, start, start_note), out, seed).score
+    return run_seed(_prepared(request, task, intermediate, note), out, seed).score
 
 
 @lru_cache(maxsize=1)
-def _prepared(request: Request, task: str, start: Path | None, start_note: str | None) -> Prepared:
+def _prepared(request: Request, task: str, intermediate: Path | None, note: str | None) -> Prepared:
     """The task read and encoded once for all seeds that this process runs after each other."""
-    prepared = replace(prepare_task(request, task), start_note=start_note)
-    return from_intermediate(prepared, start) if start else prepared
+    prepared = replace(prepare_task(request, task), intermediate_note=note)
+    return from_intermediate(prepared, intermediate) if intermediate else prepared

@@ -85,14 +85,14 @@ def search(request: Request, task: str, lists: Sequence[str], out: Path) -> Sear
         f"{len(found)} combinations, {request.runs} seed{'s' if request.runs != 1 else ''} each: {runs} runs, "
         f"{steps:,} steps, finished runs included"  # and without those of a task to start from
     )
-    starts: dict[str, hub.Checkpoint] = {}  # by the task that was fine-tuned for it, for all combinations alike
+    intermediates: dict[str, hub.Checkpoint] = {}  # by the task that was fine-tuned for it, for all combinations alike
     for i, job in enumerate(found):
         name, prepared = job.prepared.recipe.start_from, job.prepared
-        if name not in starts:
+        if name not in intermediates:
             prepared = with_intermediate(prepared, out / f"start-{name}", request.overrides)
-        if start := starts.get(name, prepared.start):
-            starts[name] = start
-            prepared = replace(prepared, start=start)
+        if checkpoint := intermediates.get(name, prepared.intermediate):
+            intermediates[name] = checkpoint
+            prepared = replace(prepared, intermediate=checkpoint)
         found[i] = replace(job, prepared=prepared)
     parallel.train(found, request.nproc)
     result = _results(points, found, {"combinations": len(found), "runs": runs, "steps": steps})

@@ -36,7 +36,7 @@ class NoneEnded(DivergedError):  # noqa: N818  (as its kind)
 
 
 def prepare_task(request: Request, task: str) -> Prepared:
-    """Ready to be scored as it is, when its checkpoint has the task's own head; else, or `again`, to be trained."""
+    """The task, to be scored as it is if the checkpoint has its head; otherwise, or under `again`, to be trained."""
     prepared = prepare(task, request)
     if request.again or not _is_scored(prepared):
         return prepared
@@ -72,7 +72,7 @@ def evaluate_task(prepared: Prepared, out: Path) -> Result:
     if prepared.for_scoring:
         return _score(prepared, out)
     found = prepared.checkpoint
-    if found.labels and prepared.start is None:
+    if found.labels and prepared.intermediate is None:
         what = found.finetuned_for.task if found.finetuned_for else "another task"
         console.note(
             f"{found.directory}: was fine-tuned for {what} ({', '.join(found.labels)}); "

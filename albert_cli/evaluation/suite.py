@@ -1,4 +1,4 @@
-"""`albert eval`: a task, or GLUE: every task that has its data, MNLI before those that start from it, one number."""
+"""`albert eval`: scores one task, or all of GLUE (MNLI before the tasks that start from it) with their mean."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One transformer block as a function of its weights, because layers share weights but never inputs (§3.1).
+"""One transformer block as a function of its weights, so that layers can share them (§3.1).
 
 A function, so that one compiled form serves every layer whichever weights it is given. Post-LayerNorm as in BERT.
 Shapes: T packed tokens, R rows that a head reads, N sequences, S the longest one, A heads of width d, H hidden.
@@ -26,7 +26,7 @@ _TWICE_ROOT: Final = 2 * math.sqrt(2 / math.pi)
 def gelu_new(x: Tensor) -> Tensor:
     """The tanh approximation of GELU, with which the released weights were trained; Hugging Face calls it so.
 
-    Compiled for CUDA it is written with a sigmoid, the same function: tanh takes longer there than the memory does.
+    Compiled for CUDA it is written with a sigmoid, the same function: tanh takes longer there than the memory traffic.
     """
     if x.is_cuda and torch.compiler.is_compiling():
         return x * torch.sigmoid(_TWICE_ROOT * (x + 0.044715 * x * x * x))
@@ -84,7 +84,7 @@ def block(
 ) -> Tensor:
     """Self-attention and feed-forward network, each with residual connection and LayerNorm.
 
-    [T, H] to [T, H] in the precision of the products, as `x_TH` is; with `rows` only their states are computed,
+    [T, H] to [T, H] in the precision of `x_TH`; with `rows` only their states are computed,
     [R, H], which is exact for a last layer.
     """
     context_RH = _attention(x_TH, a, grid, rows, settings)

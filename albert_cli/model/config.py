@@ -33,7 +33,7 @@ _HF_DEFAULTS: Final[dict[str, dict[str, Any]]] = {
 # Old releases of Hugging Face's two classes could do these; the only values that the model here computes.
 _COMPUTED_OTHERWISE: Final = {"position_embedding_type": "absolute", "is_decoder": False}
 
-_MOST_BLOCKS: Final = 10_000  # in depth: every one is listed when a shape is counted
+_MOST_BLOCKS: Final = 10_000  # layers times inner blocks; `blocks` lists them all
 
 
 @dataclass(frozen=True)
@@ -207,7 +207,7 @@ class ModelConfig:
 
     @property
     def is_sparse(self) -> bool:
-        """Whether the longest sequences are beyond what a token sees: then no other library computes this model."""
+        """Whether some token of the longest sequence does not see all of it; only this program has such models."""
         return not self.sees_all(self.max_position_embeddings)
 
     @property

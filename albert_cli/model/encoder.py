@@ -82,7 +82,7 @@ class FeedForward(nn.Module):
 class Encoder(nn.Module):
     """Token ids to hidden states, and the pooled [CLS] vector that sentence-level heads read.
 
-    Heads that read tokens alone take it without the pooler.
+    For heads that read tokens only it is made without the pooler.
     """
 
     def __init__(self, config: ModelConfig, *, pooler: bool = True) -> None:
@@ -100,8 +100,8 @@ class Encoder(nn.Module):
     def compile(self) -> None:
         """Run the block as one kernel-fusing program: one compilation for all layers, since it is one function.
 
-        It has a form each for all tokens and for a head's rows, for training and evaluation, for lengths that differ
-        and that are the same, for one sequence and for several: more than torch would make before it gave up.
+        It is compiled anew for all tokens or a head's rows, for training or evaluation, for lengths that differ or are
+        the same, for one sequence or several. By itself torch gives up after fewer forms, so its limit is raised.
         """
         from torch._dynamo import maybe_mark_dynamic  # the compiler: it takes as long to import as torch
 
@@ -137,14 +137,14 @@ class Encoder(nn.Module):
         x_TH: Tensor = self.embeddings(tokens)
         if self.projection is not None:
             x_TH = self.projection(x_TH)
-        attention = [cast_once(a.weights(), dtype) for a in self.attention]  # type: ignore[operator]
-        feed_forward = [cast_once(f.weights(), dtype) for f in self.feed_forward]  # type: ignore[operator]
+        attention = [for_each_layer(a.weights(), dtype) for a in self.attention]  # type: ignore[operator]
+        feed_forward = [for_each_layer(f.weights(), dtype) for f in self.feed_forward]  # type: ignore[operator]
         again = self.checkpointing and torch.is_grad_enabled()
         x_TH = x_TH if dtype is None else x_TH.to(dtype)
         plan = self.config.blocks()
-        for depth, (a, f) in enumerate(plan, start=1):
+        for depth, (attention_index, ffn_index) in enumerate(plan, start=1):
             rows = tokens.rows if depth == len(plan) and not all_rows else None
-            given = (attention[a](), feed_forward[f](), tokens.grid, rows, settings)
+            given = (attention[attention_index](), feed_forward[ffn_index](), tokens.grid, rows, settings)
             x_TH = checkpoint(self.block, x_TH, *given, use_reentrant=False) if again else self.block(x_TH, *given)
         return x_TH[:count]  # without filler
 
@@ -176,11 +176,11 @@ def initialize(module: nn.Module, std: float) -> None:
 # ---------------------------------------------------------------- shared weights in the precision of the products
 
 
-def cast_once(weights: Weights, dtype: torch.dtype | None) -> Callable[[], Weights]:
+def for_each_layer(weights: Weights, dtype: torch.dtype | None) -> Callable[[], Weights]:
     """A function that gives one layer the weights in `dtype` (None: as they are); they are cast here, once.
 
-    Left to autocast, twelve layers' gradients of a shared matrix would be summed in bf16, where the last of them
-    hardly count. LayerNorm's own parameters stay as they are, because it computes in fp32.
+    Left to autocast, twelve layers' gradients of a shared matrix would be summed in bf16, which loses most of the
+    last ones. LayerNorm's own parameters stay as they are, because it computes in fp32.
     """
     named: Any = weights
     copies = [
@@ -188,12 +188,12 @@ def cast_once(weights: Weights, dtype: torch.dtype | None) -> Callable[[], Weigh
         for name, weight in named._asdict().items()
     ]
 
-    def for_a_layer() -> Weights:
+    def for_one() -> Weights:
         pairs = zip(weights, copies, strict=True)
         given = (w if c is None else _Copy.apply(w, c) for w, c in pairs)  # type: ignore[no-untyped-call]
         return cast(Weights, named._make(given))
 
-    return for_a_layer
+    return for_one
 
 
 class _Copy(torch.autograd.Function):

@@ -1,4 +1,4 @@
-"""What is put on the encoder: the two pretraining objectives (§3.1), and the heads that tasks need.
+"""The heads on the encoder: the two pretraining objectives (§3.1), and the heads that tasks need.
 
 Every model takes a packed batch. Shapes: T tokens, R rows that a head reads, M masked positions, N sequences,
 H hidden, E embedding, V vocabulary, C labels or choices.
@@ -49,10 +49,7 @@ class MaskedLanguageHead(nn.Module):
 
 
 class PretrainingLogits(NamedTuple):
-    """`masked` [M, V] over the vocabulary, `sentence_order` [N, 2]: 0 = original order, 1 = swapped.
-
-    With three labels [N, 3]: 2 = from another document.
-    """
+    """`masked` [M, V] over the vocabulary, `sentence_order` [N, 2 or 3] over the order labels (`data.pairs.Pairs`)."""
 
     masked: Tensor
     sentence_order: Tensor

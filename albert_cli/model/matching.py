@@ -21,7 +21,8 @@ from albert_cli.errors import ConfigError
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.encoder import Attention, Embeddings, Encoder
 
-SCORE: Final = 6.0  # before softmax, of a word with itself elsewhere; others lie around 0: e^6 is some 400 of them
+# Before softmax, of a word with itself elsewhere; others lie around 0: it weighs as much as e^6, some 400, of them.
+SCORE: Final = 6.0
 _SAMPLE: Final = 4096  # words to measure the word table by
 _NEGLIGIBLE: Final = 1e-3  # a direction's spread, against the widest, below which words do not differ in it
 
@@ -110,7 +111,7 @@ def count_words(
 
     A token asks the *other* text for its own word, and [CLS] takes the attention where there is none: the head adds to
     the token, along a direction that words do not use, whether it found its twin. In the next layer [CLS], whose
-    queries are set to ask nothing and so to see all tokens alike, gets the mean of that over the two texts. For tasks
+    queries are set to zero and so attend to all tokens evenly, gets the mean of that over the two texts. For tasks
     on pairs, right before fine-tuning: pretraining has no use for such heads and destroys them. `word_ids` are the
     tokens that occur in texts; two segments, [CLS] first, in the first `places` positions. Segment vectors are set too,
     to lie clearly apart.

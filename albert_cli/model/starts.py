@@ -31,7 +31,7 @@ _POSITION_DIMENSIONS: Final = 32  # of the embedding, at most; words and segment
 _POSITION_NORM: Final = 0.5  # of a position's vector, against a word's
 _FREQUENCIES: Final = (0.05, 2.6)  # radians a position, of the sinusoids: from the whole sequence to neighbours
 _NEIGHBOUR_SCORE: Final = 7.0  # before softmax, of the position that a head looks at: two thirds of the attention
-_QUIET: Final = 0.3  # scale of what else positions, segments and unseen tokens have: words prevail
+_QUIET: Final = 0.3  # scale of the random part of positions, segments and unseen tokens: words prevail
 _EVEN: Final = 0.5  # exponent of the norms of word vectors: frequent words would drown the others
 
 PositionGrowth = Literal["tile", "interpolate"]
@@ -67,10 +67,10 @@ class StartSettings:
     """`[start]` of a pretraining recipe: which weights at step 0 are not drawn at random. Nothing is on by default.
 
     `words = "cooccurrence"`: word vectors from the corpus's own co-occurrences (`data.cooccurrence`).
-    `neighbours`, such as [-1, 1]: one attention head each looks that many positions away from its own; positions are
-    sinusoids in dimensions of their own. `copying` (0: off) is how much a token adds to itself of what all heads attend
-    to alike: their value and output matrices are near that multiple of the identity. The masked-word head then starts
-    as the embedding's inverse (mimetic initialisation: Trockman and Kolter, 2023, arXiv 2305.09828).
+    `neighbours`, such as [-1, 1]: for each number one head of every block looks that many positions away; positions are
+    sinusoids in dimensions of their own. `copying` (0: off): the factor with which attention adds to a token the mean
+    of those that it attends to, since value and output matrices are near that multiple of the identity. The masked-word
+    head then starts as the embedding's inverse (mimetic initialisation: Trockman and Kolter, 2023, arXiv 2305.09828).
     `matching_heads`: how many heads look for the same word elsewhere (`model.matching`); they are the first ones.
     """
 
@@ -141,12 +141,12 @@ def _set_words(weight_VE: Tensor, words_VE: Tensor, std: float) -> None:
 
 
 def _set_paths(model: PretrainingModel, settings: StartSettings, generator: torch.Generator) -> None:
-    """The embedding's projection and its inverse, positions and the heads that use them, and copying."""
+    """Set the embedding's projection and its inverse, positions and the heads that look at neighbours, and copying."""
     config, encoder = model.config, model.encoder
     hidden, size, width = config.hidden_size, config.embedding_size, config.head_size
     reserved = position_dimensions(config) if settings.neighbours else 0
-    words = size - reserved
-    lift_HE = torch.eye(size)
+    word_dims = size - reserved
+    lift_HE = torch.eye(size)  # from E to H by orthonormal columns; its transpose takes them back
     if encoder.projection is not None:
         square = nn.init.orthogonal_(torch.empty(max(hidden, size), max(hidden, size)), generator=generator)
         lift_HE = square[:hidden, :size]
@@ -154,21 +154,21 @@ def _set_paths(model: PretrainingModel, settings: StartSettings, generator: torc
     if settings.copying:
         model.masked.dense.weight.copy_(lift_HE.T)
     if settings.neighbours:
-        _set_positions(encoder.embeddings, words)
+        _set_positions(encoder.embeddings, word_dims)
     first = settings.matching_heads
     # Each head adds as many of the words' dimensions as it is wide.
-    gain = settings.copying * words / (config.num_attention_heads * min(width, words))
+    gain = settings.copying * word_dims / (config.num_attention_heads * min(width, word_dims))
     for block in encoder.attention:
         assert isinstance(block, Attention)
         for head, offset in enumerate(settings.neighbours, start=first):
             rows = slice(head * width, (head + 1) * width)
             query_dK, key_dK = _looking_at(offset, reserved, width, size)
-            block.query.weight[rows] = query_dK @ lift_HE[:, words:].T
-            block.key.weight[rows] = key_dK @ lift_HE[:, words:].T
+            block.query.weight[rows] = query_dK @ lift_HE[:, word_dims:].T
+            block.key.weight[rows] = key_dK @ lift_HE[:, word_dims:].T
         for head in range(config.num_attention_heads if settings.copying else 0):
             rows = slice(head * width, (head + 1) * width)
-            kept_dE = nn.init.orthogonal_(torch.empty(width, words), generator=generator)
-            value_dH = kept_dE @ lift_HE[:, :words].T
+            kept_dW = nn.init.orthogonal_(torch.empty(width, word_dims), generator=generator)
+            value_dH = kept_dW @ lift_HE[:, :word_dims].T
             block.value.weight[rows], block.output.weight[:, rows] = value_dH, gain * value_dH.T
 
 

@@ -113,7 +113,7 @@ class Task(ABC, Generic[E, F, O]):
         return [f"data.max_seq_length={made_for.max_seq_length}"]
 
     def together(self, examples: Sequence[E]) -> Iterable[Sequence[E]]:
-        """Examples from anywhere in parts of which each can be encoded, in their order."""
+        """Cut examples of mixed origin into runs that can each be encoded, in their order."""
         return [examples]
 
     @abstractmethod
@@ -168,7 +168,7 @@ class Task(ABC, Generic[E, F, O]):
 
     @abstractmethod
     def prediction_lines(self, examples: Sequence[E], outputs: O, *, scored: bool) -> list[str]:
-        """One JSON line per example, where it is `scored` with its text, so that a report can show what is wrong."""
+        """One JSON line per example; under `scored` with its text, so that a report can show what is wrong."""
 
     def write_predictions(self, directory: Path, examples: Sequence[E], outputs: O) -> None:
         """Write `PREDICTIONS`, and whatever files the task's own tools expect."""

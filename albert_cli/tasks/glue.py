@@ -19,9 +19,9 @@ _IDS = ("index", "id", "idx")
 class GlueFiles:
     """A task of GLUE: `folder/SPLIT.tsv` with the columns `texts` and `label`, or the Hub's configuration `config`.
 
-    There the texts may be called `hub_texts`, and `test_texts` in the file of the test set. Another data set of the Hub
-    with these columns does too, its configuration named: `hf:NAME:CONFIG`. `header` names the columns of labelled files
-    that have no header line. `skip_short` leaves out rows with too few fields, as the reference does for QQP, whose
+    There the texts may be called `hub_texts`, and `test_texts` in the file of the test set. `--data hf:NAME:CONFIG`
+    takes another data set of the Hub with the same columns. `header` names the columns of labelled files that have no
+    header line. `skip_short` leaves out rows with too few fields, as the reference does for QQP, whose
     questions hold line breaks; everywhere else such a row is an error. `files` names the files that are not called as
     their split.
     """

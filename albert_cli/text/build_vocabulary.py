@@ -71,8 +71,8 @@ def build(
     """Train a vocabulary on the sources' text and write its directory; returns the report.
 
     workers: processes that read; 0 means one per core. share: (i, n) draws the sentences of the i-th of n shares of the
-    text and leaves them for a call without, which draws the rest itself. The vocabulary is the same for any number of
-    both. When `out` holds the result of the same call already, its report is returned with `"up_to_date": True`.
+    text and leaves them for a call without, which draws the rest itself. The vocabulary does not depend on
+    either. When `out` holds the result of the same call already, its report is returned with `"up_to_date": True`.
     Raises `InputError` for unreadable or empty sources and for text that does not allow the size, `BusyError` when
     `out` holds something else.
     """
@@ -102,7 +102,7 @@ def build(
 
 
 def _announce_before(portions: Sequence[Portion], settings: VocabularySettings) -> None:
-    """Announce before a long reading about what the training after it will take."""
+    """Before a long read, announce an estimate of the training that follows."""
     if sum(portion.size > 0 for portion in portions) < 2:
         return  # there is little to wait for
     whole = sum(portion.text_size * portion.weight for portion in portions)

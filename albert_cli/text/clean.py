@@ -38,7 +38,8 @@ class Cleaning:
         compatible = self.normal_form.startswith("NFK")
         composed: _Form = "NFKC" if compatible else "NFC"
         if not self.strip_accents:
-            return composed, composed  # twice: small letters may compose where capitals do not
+            # Before and after lower-casing: some small letters compose though their capitals do not.
+            return composed, composed
         return "NFKD" if compatible else "NFD", None if self.normal_form == "NFKD" else composed
 
 

@@ -31,7 +31,7 @@ class Sample:
 
     Those with the smallest keys stay; a key is a hash of the seed and of the sentence's place. So the samples of a
     text's portions make the sample of the whole, whoever drew them (bottom-k sampling; Cohen and Kaplan, PODC 2007).
-    limit: a key above it cannot be among the smallest; memory is bounded by the size.
+    limit: sentences with a larger key are dropped at once, so that memory stays within `size`.
     """
 
     size: int

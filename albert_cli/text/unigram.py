@@ -29,7 +29,7 @@ _LARGE = 2_000_000_000  # bytes that 32-bit suffix arrays hold; SentencePiece's 
 
 
 def announce(sentences: int, size: int, about: str = "") -> None:
-    """Say what training on this many sentences and bytes takes, and warn when that is more memory than there is."""
+    """Print the memory and time that training on so much takes, and warn when that is more memory than there is."""
     needed = size * _MEMORY_A_BYTE * (2 if size > _LARGE else 1)
     console.note(
         f"training on {about}{sentences:,} sentences, {size / 1e6:.1f} MB: takes about {max(needed / 1e9, 0.1):.1f} GB"

@@ -1,4 +1,4 @@
-"""The SentencePiece vocabulary in use: loading one, ids of text and back, what masking must know of it."""
+"""The SentencePiece vocabulary in use: loading one, ids of text and back, which tokens begin a word (for masking)."""
 
 from __future__ import annotations
 

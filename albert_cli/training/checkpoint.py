@@ -10,14 +10,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import torch
 from safetensors.torch import save_file
 from torch.optim import Optimizer
 
 from albert_cli import console, store
 from albert_cli.errors import CheckpointError
 from albert_cli.model import hub
-from albert_cli.random import step_seed
 from albert_cli.training.optimizers import load_state, state_tensors
 
 OPTIMIZER = "optimizer.safetensors"
@@ -82,7 +80,7 @@ def keep_newest(out: Path, count: int) -> None:
 
 def newest_valid(out: Path) -> Path | None:
     """The newest checkpoint whose every byte verifies; a damaged one is named, set aside and passed over."""
-    # One without its manifest stands in the way of its successor; another's file of such a name does not.
+    # A step without a manifest is set aside too: it would block the step that is saved there again.
     steps = sorted(p for p in out.glob("step-*") if p.name.removeprefix("step-").isdecimal())
     for directory in reversed(steps):
         try:
@@ -111,14 +109,3 @@ def restore(directory: Path, optimizer: Optimizer) -> TrainState:
     except ValueError as error:
         raise CheckpointError(f"{path}: does not fit this run's model ({error})") from None
     return state
-
-
-def seed_for(seed: int, step: int, part: int) -> None:
-    """Seed the generators of the computation (dropout) for one micro-batch of one step."""
-    number = step_seed(seed, step, part)
-    torch.default_generator.manual_seed(number)
-    # `torch.manual_seed` would format a traceback for every device that is not in use, which takes a millisecond.
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        torch.cuda.manual_seed_all(number)
-    elif torch.backends.mps.is_available():
-        torch.mps.manual_seed(number)

@@ -25,6 +25,7 @@ from albert_cli.counting.costs import training_flops
 from albert_cli.errors import ConfigError
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.encoder import Encoder
+from albert_cli.random import step_seed
 from albert_cli.ranks import local_rank, world_size
 from albert_cli.training.settings import TrainSettings
 
@@ -212,3 +213,14 @@ def autocast(precision: str, device: torch.device) -> contextlib.AbstractContext
     if precision == "bf16":
         return torch.autocast(device.type, dtype=torch.bfloat16)
     return contextlib.nullcontext()
+
+
+def seed_for(seed: int, step: int, part: int) -> None:
+    """Seed the generators of the computation (dropout) for one micro-batch of one step."""
+    number = step_seed(seed, step, part)
+    torch.default_generator.manual_seed(number)
+    # `torch.manual_seed` would format a traceback for every device that is not in use, which takes a millisecond.
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.manual_seed_all(number)
+    elif torch.backends.mps.is_available():
+        torch.mps.manual_seed(number)

@@ -32,7 +32,7 @@ _ALIKE = (
 
 @dataclass(frozen=True)
 class InitialSettings:
-    """`[initial]`: the checkpoint that a run starts from, as one of two.
+    """`[initial]`: the checkpoint that a run starts from; exactly one of `checkpoint` and `continues`.
 
     `checkpoint`, a directory, a run (its newest step) or a Hub id: its weights; optimizer and schedule begin anew.
     With `stack` a deeper model repeats the other's layers from the bottom, which grows layers that share nothing.

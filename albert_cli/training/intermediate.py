@@ -32,13 +32,14 @@ def prepare_intermediate(prepared: Prepared, overrides: Sequence[str]) -> Prepar
 
 def from_intermediate(prepared: Prepared, directory: Path) -> Prepared:
     """The same, its encoder taken from a finished run of the task to start from."""
-    return dataclasses.replace(prepared, start=open_checkpoint(directory)[0])
+    return dataclasses.replace(prepared, intermediate=open_checkpoint(directory)[0])
 
 
 def without_intermediate(prepared: Prepared, why: str) -> Prepared:
     """The same from the checkpoint as it is, with a warning; an error if `-s` asked for the start.
 
-    The recipes of RTE, STS-B and MRPC ask for MNLI as the paper does, which must not keep those without it from them.
+    The recipes of RTE, STS-B and MRPC ask for MNLI as the paper does; users without MNLI must be able to run them all
+    the same.
     """
     name = find_task(prepared.recipe.start_from).title
     if any(map(_is_start, prepared.request.overrides)):
@@ -47,7 +48,7 @@ def without_intermediate(prepared: Prepared, why: str) -> Prepared:
     note = f"the recipe starts from {name}, whose data are not there: {why}"
     console.warn(f"{prepared.task.title} starts from the checkpoint itself: {note}")
     recipe = dataclasses.replace(prepared.recipe, start_from=PRETRAINED)
-    return dataclasses.replace(prepared, recipe=recipe, start_note=note)
+    return dataclasses.replace(prepared, recipe=recipe, intermediate_note=note)
 
 
 def _is_start(override: str) -> bool:

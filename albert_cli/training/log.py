@@ -44,7 +44,7 @@ class Window:
 
 
 class RunLog:
-    """Rank 0's `metrics.jsonl`, which goes on after `step`, with the same curves for TensorBoard, and hints."""
+    """Rank 0's `metrics.jsonl`, cut back to `step` first; the same figures for TensorBoard; and hints."""
 
     def __init__(self, out: Path, step: int, hints: Hints | None) -> None:
         self._journal, self._hints, self._curves = journal.Journal(out / journal.JOURNAL), hints, out / "tensorboard"

@@ -30,7 +30,7 @@ from albert_cli.model.packing import put
 from albert_cli.ranks import Group, handled
 from albert_cli.training import checkpoint
 from albert_cli.training.checkpoint import TrainState
-from albert_cli.training.device import autocast, reproducible
+from albert_cli.training.device import autocast, reproducible, seed_for
 from albert_cli.training.hints import Hints
 from albert_cli.training.log import RunLog, Window, beside_the_bar
 from albert_cli.training.optimizers import clip, make_optimizer, update
@@ -296,7 +296,7 @@ def accumulate(job: Job, parts: Sequence[MicroBatch], step: int, group: Group) -
     means = {name: torch.zeros((), device=device) for name in counts}
     sent_in = torch.bfloat16 if train.communication == "bf16" else torch.float32
     for part in parts:
-        checkpoint.seed_for(train.seed, step, part.number)
+        seed_for(train.seed, step, part.number)
         with autocast(train.precision, device):
             sums = job.loss_sums(part.data)
         loss = torch.stack([sums[name] / counts[name] for name in names]).sum()

@@ -98,7 +98,7 @@ class PretrainingJob(Job):
         self, corpus: TokenCorpus, number: int, seed: int, index: Integers, pairs: PairSettings
     ) -> MicroBatch:
         drawn = batch(corpus, self.text.vocabulary, pairs, seed, index)
-        if pairs.sentence_loss == "nsp" and self.model.config.order_labels == 3:  # which has a name of its own for it
+        if pairs.sentence_loss == "nsp" and self.model.config.order_labels == 3:  # class 2 is "from another document"
             drawn = replace(drawn, order_labels=np.where(drawn.order_labels == 1, 2, drawn.order_labels))
         counts = {"mlm_loss": len(drawn.masked_index)}
         if self.teacher:
@@ -164,7 +164,7 @@ class PretrainingJob(Job):
         return {name: total / count for name, total, count in means if count}
 
     def summed(self, corpus: TokenCorpus, pairs: PairSettings, index: Integers) -> dict[str, tuple[float, int]]:
-        """Of each loss and accuracy its sum over some of the evaluation's examples, and over how many it is."""
+        """For each loss and accuracy its sum over these examples of the evaluation, and their number."""
         part = self._micro_batch(corpus, 0, EVALUATION_SEED, index, pairs)
         found = self.loss_sums(part.data)
         over = {name: name for name in self._scored} | dict(self.extra_metrics)
@@ -204,7 +204,7 @@ def _fused() -> Callable[..., dict[str, Tensor]]:
 
 
 def right(logits: Tensor, labels: Tensor) -> Tensor:
-    """How many of the labels [N] have the greatest of their logits [N, C]; a label of -1 is never right."""
+    """How many of the labels [N] are the argmax of their logits [N, C]; a label of -1 is never right."""
     if logits.dtype != torch.float32:
         return (logits.max(-1).indices == labels).sum()  # on a CPU four times faster than argmax in bf16
     # Ten times faster on a CPU, and the same where no two logits are equal, which in bf16 they may be.

@@ -36,18 +36,24 @@ class Lamb(Optimizer):
         u = m / (sqrt(v) + eps) + decay * w   (decay only for matrices and tables)
         w <- w - lr * ratio * u               ratio = ||w|| / ||u|| when both are positive, else 1
 
-    The ratio is 1 for LayerNorms and biases too unless `adapt_all`, and for everything without `adapt`: the AdamW of
-    the reference's fine-tuning. `bias_correction` divides m by 1 - beta1^t and v by 1 - beta2^t in u.
+    The ratio is 1 for LayerNorms and biases too unless `ratio_for_all`, and for everything without `trust_ratio`: the
+    AdamW of the reference's fine-tuning. `bias_correction` divides m by 1 - beta1^t and v by 1 - beta2^t in u.
     """
 
     def __init__(
-        self, named_parameters: Named, settings: OptimizerSettings, *, adapt: bool = True, adapt_all: bool = False
+        self,
+        named_parameters: Named,
+        settings: OptimizerSettings,
+        *,
+        trust_ratio: bool = True,
+        ratio_for_all: bool = False,
     ) -> None:
         named = [(name, p) for name, p in named_parameters if p.requires_grad]
         groups = [
             {"params": [(n, p) for n, p in named if not is_excluded(n)], "decay": settings.weight_decay,
-             "adapt": adapt},
-            {"params": [(n, p) for n, p in named if is_excluded(n)], "decay": 0.0, "adapt": adapt and adapt_all},
+             "trust_ratio": trust_ratio},
+            {"params": [(n, p) for n, p in named if is_excluded(n)], "decay": 0.0,
+             "trust_ratio": trust_ratio and ratio_for_all},
         ]  # fmt: skip
         self.settings = settings
         self._buffers: dict[torch.dtype, Tensor] = {}
@@ -61,13 +67,14 @@ class Lamb(Optimizer):
         for group in self.param_groups:
             group["steps"] += 1
             parameters: list[Tensor] = group["params"]
-            if not group["adapt"]:
+            if not group["trust_ratio"]:
                 self._advance(parameters, parameters, group["steps"], group["lr"], group["decay"])
                 continue
             # All at once, in few kernels; one by one on a CPU, where a parameter then stays in the cache.
             for part in [[p] for p in parameters] if parameters[0].device.type == "cpu" else [parameters]:
+                # `updates` holds decay * w; the kernel at a rate of -1 adds m / (sqrt(v) + eps) to it: LAMB's u.
                 updates = self._scaled(part, group["decay"])
-                self._advance(part, updates, group["steps"], -1.0, 0.0)
+                self._advance(part, updates, group["steps"], lr=-1.0, decay=0.0)
                 torch._foreach_addcmul_(part, updates, trust_ratios(part, updates), value=-group["lr"])
 
     def _advance(
@@ -75,7 +82,7 @@ class Lamb(Optimizer):
     ) -> None:
         """Advance the moments, and take lr * (m / (sqrt(v) + eps) + decay * into) from `into`."""
         s = self.settings
-        # The kernel knows bias correction only; after infinitely many steps there is none.
+        # The kernel knows bias correction only; at an infinite count of steps there is none.
         count = torch.full((), steps if s.bias_correction else math.inf, dtype=torch.float32, device=into[0].device)
         torch._fused_adamw_(
             list(into),
@@ -128,8 +135,8 @@ def norms(tensors: Sequence[Tensor]) -> Tensor:
 # `optimizer.name` of a recipe to what makes it from (named parameters, settings); names stand in `OptimizerSettings`.
 OPTIMIZERS: Final[Mapping[str, Callable[[Named, OptimizerSettings], Optimizer]]] = {
     "lamb": Lamb,
-    "nvlamb": partial(Lamb, adapt_all=True),
-    "adamw": partial(Lamb, adapt=False),
+    "nvlamb": partial(Lamb, ratio_for_all=True),
+    "adamw": partial(Lamb, trust_ratio=False),
 }
 
 

@@ -100,7 +100,7 @@ def _open_others(
 
 @dataclass
 class Pretraining:
-    """A run whose inputs are known to fit together; its recipe is complete once it was resolved against `out`."""
+    """A run whose inputs are known to fit together; `resolve` completes its recipe."""
 
     recipe: PretrainRecipe
     text: PretrainingText

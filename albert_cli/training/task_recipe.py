@@ -68,9 +68,9 @@ class TaskModel:
 
     Controls show what pretraining brought: `initial = "random"` keeps the checkpoint's shape and vocabulary and draws
     new weights, `initial = "start"` takes the weights at step 0 of the run that the checkpoint belongs to (`[start]` of
-    its recipe). For tasks on pairs of texts, where an encoder is too small to have learnt it, `count_heads` of each
-    attention block start by looking for each word in the other text, whatever they did before, and [CLS] gets the share
-    that was found (`model.matching`); beside these the last `spreading_heads` tell each token how many of those around
+    its recipe). For tasks on pairs of texts, where an encoder is too small to have learnt it, `count_heads`
+    heads of every block are rewritten to look for each word in the other text, and [CLS] gets the share that is found
+    (`model.matching`); beside these the last `spreading_heads` tell each token how many of those around
     it were found, for tasks on tokens such as SQuAD. `classifier_bias = "labels"` lets the classifier's bias begin at
     what the training labels say by themselves: the mean value, or the logarithms of the classes' shares.
 

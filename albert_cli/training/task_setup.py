@@ -157,8 +157,8 @@ class Prepared:
     inputs: Inputs
     device: torch.device
     for_scoring: bool = False
-    start: hub.Checkpoint | None = None  # fine-tuned for another task, whose encoder a run starts from
-    start_note: str | None = None  # why the start is another than the recipe asked for
+    intermediate: hub.Checkpoint | None = None  # fine-tuned for another task, whose encoder a run starts from
+    intermediate_note: str | None = None  # why it is another than the recipe asked for
 
     @property
     def task(self) -> AnyTask:
@@ -172,7 +172,7 @@ class Prepared:
         return dataclasses.replace(self, inputs=dataclasses.replace(self.inputs, seed=seed))
 
     def new_model(self, seed: int, train: TrainSettings | None = None) -> Any:
-        """The encoder from the checkpoint (or of step 0, or anew, by `model.initial`) with a new head or the file's."""
+        """The encoder of the checkpoint, of step 0 or random (`model.initial`); the head new or the checkpoint's."""
         gc.collect()  # the first optimizer of a process leaves its callers' frames, and so the model, in a cycle
         settings = self.recipe.model
         shape = dataclasses.replace(
@@ -183,8 +183,8 @@ class Prepared:
         )
         torch.manual_seed(seed)
         model = self.task.new_model(shape)
-        if self.start or settings.initial != "random":
-            found, heads = self.start or self.checkpoint, []
+        if self.intermediate or settings.initial != "random":
+            found, heads = self.intermediate or self.checkpoint, []
             if settings.head == "checkpoint":
                 found, heads = self.task.in_order(found), heads_of(model)
             else:  # a head in the file belongs to another task, whatever its shape
@@ -193,7 +193,7 @@ class Prepared:
             hub.load_into(model, found, heads)
         check_count_heads(settings.count_heads, settings.spreading_heads, shape)
         assert isinstance(model.encoder, Encoder)
-        if self.start is None:  # a start was made with the same settings
+        if self.intermediate is None:  # the intermediate task's run has set these heads already
             word_ids = torch.arange(self.inputs.vocabulary.first_ordinary_id, shape.vocab_size)
             places = self.recipe.data.max_seq_length if settings.spreading_heads else PLACES
             count_words(
@@ -289,9 +289,9 @@ class Prepared:
         text = config.dump_toml(dataclasses.replace(recipe, train=dataclasses.replace(recipe.train, seed=0)))
         return {
             "checkpoint": store.fingerprint(self.checkpoint.directory),
-            **({"start": store.fingerprint(self.start.directory)} if self.start else {}),
+            **({"start": store.fingerprint(self.intermediate.directory)} if self.intermediate else {}),
             "start_from": recipe.start_from,
-            **({"start_note": self.start_note} if self.start_note else {}),
+            **({"start_note": self.intermediate_note} if self.intermediate_note else {}),
             "initial": recipe.model.initial,
             "head": recipe.model.head,
             "recipe": hashlib.sha256(text.encode()).hexdigest()[:16],

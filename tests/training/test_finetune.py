@@ -300,7 +300,7 @@ def test_heads_count_shared_words_whatever_they_did(finished: Path, table: Path)
         )
         assert not torch.equal(plain[:size], counting[:size])
     ready = prepare("table", str(finished), str(table), count, "cpu")
-    from_start = replace(ready, start=stored)  # whose own fine-tuning has made and trained them
+    from_start = replace(ready, intermediate=stored)  # whose own fine-tuning has made and trained them
     assert all(torch.equal(t, stored.tensors[n]) for n, t in encoder_of(from_start.new_model(1)).items())
     with pytest.raises(ConfigError, match=r"model\.count_heads is 99"):
         prepare("table", str(finished), str(table), (*OVERRIDES, "model.count_heads=99"), "cpu").new_model(1)

@@ -26,7 +26,8 @@ from albert_cli.model.heads import PretrainingModel
 from albert_cli.ranks import Group
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training import capacity, loop
-from albert_cli.training.checkpoint import OPTIMIZER, TrainState, restore, save, seed_for
+from albert_cli.training.checkpoint import OPTIMIZER, TrainState, restore, save
+from albert_cli.training.device import seed_for
 from albert_cli.training.loop import Loop, accumulate, measure, micro_batches
 from albert_cli.training.objectives import PretrainingJob, PretrainingText
 from albert_cli.training.optimizers import clip, make_optimizer, state_tensors, update

@@ -52,7 +52,7 @@ class EndHead(nn.Module):
         return self.output(x_TKH)[..., 0]  # type: ignore[no-any-return]
 
 
-class AnswerableHead(nn.Module):
+class NullHead(nn.Module):
     """Whether a sequence holds no answer: from where it would start, and from [CLS]; 2H -> H -> 1."""
 
     def __init__(self, config: ModelConfig) -> None:
@@ -76,7 +76,7 @@ class BeamQuestionAnswering(nn.Module):
         self.encoder = Encoder(config, pooler=False)
         self.start = nn.Linear(config.hidden_size, 1)
         self.end = EndHead(config)
-        self.answerable = AnswerableHead(config)
+        self.answerable = NullHead(config)
         for head in (self.start, self.end, self.answerable):
             head.apply(partial(initialize, std=config.initial_std))
 
@@ -112,7 +112,7 @@ class _Layout:
 
 
 def span_loss(model: nn.Module, batch: PackedBatch, answers: Int64, device: torch.device) -> Tensor:
-    """Half the cross-entropies of start and end, summed over windows; for the beam head half that of answerability too.
+    """(start + end) / 2 of the cross-entropies, summed over windows; for the beam head (start + end + null) / 2.
 
     `answers` [N, 2] are the first and last token, 0, 0 for none.
     """
