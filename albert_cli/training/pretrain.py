@@ -206,7 +206,11 @@ class Pretraining:
     # ------------------------------------------------------------ the recipe, complete
 
     def resolve(self, out: Path, resume: run.Resume, budget: float | None) -> None:
-        """Fix what "auto" and a time mean, and refuse a directory, a recipe or a disk that does not fit."""
+        """Complete the recipe, and refuse a directory, a recipe or a disk that does not fit.
+
+        In this order: the checkpoint to begin with, the teacher, what "auto" stands for, the steps that fit into a
+        time; then what a resumed run must not change.
+        """
         old = run.saved_recipe(out, resume)
         self.group.barrier()  # rank 0 must not write its recipe before all have looked
         self._resolve_initial(out, old)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,10 +17,20 @@ from albert_cli.tasks.squad.windows import SpanFeatures
 
 NOTHING_THERE = 1e9  # null odds where there is no span at all: beyond any threshold, yet a number in JSON
 
-# A head's output for some windows: their places in the features [B]; K spans of each by their first and last token,
-# counted from [CLS], [B, K]; the spans' scores [B, K], which may be compared between the windows of a question, -inf
-# where there is no span; and a number for each window [B] that grows with the odds that it holds no answer.
-WindowSpans = tuple[Int64, Int64, Int64, Float64, Float64]
+
+class WindowSpans(NamedTuple):
+    """A head's output for B windows, K spans of each.
+
+    window [B]: places in the features. first, last [B, K]: tokens, counted from [CLS]. score [B, K] may be compared
+    between the windows of a question, and is -inf where there is no span. null [B] grows with the odds that a window
+    holds no answer.
+    """
+
+    window: Int64
+    first: Int64
+    last: Int64
+    score: Float64
+    null: Float64
 
 
 @dataclass(frozen=True)

@@ -178,7 +178,7 @@ def window_spans(model: nn.Module, features: SpanFeatures, device: torch.device)
         for values in scored:
             check_finite(values[values != -np.inf])  # which only says that there is no span
         both, nulls = (values.astype(np.float64) for values in scored)  # Apple's GPUs have no float64
-        yield index, firsts, lasts, both.sum(axis=2), nulls
+        yield WindowSpans(index, firsts, lasts, both.sum(axis=2), nulls)
 
 
 def _decode_linear(
