@@ -157,15 +157,12 @@ def test_no_text_runs_as_code_nor_through_a_shell() -> None:
 
 # ---------------------------------------------------------------- who writes
 
-# Besides store.py. These fill a directory that store.py has staged (and will flush, hash and rename), or make an
-# empty folder for a file that store.py then writes.
+# Besides store.py. These fill a directory that store.py has staged (and will flush, hash and rename), or make one where
+# jobs meet.
 WRITES = {
-    ("cli/recipes.py", "mkdir"): "the folder of a copied recipe",
     ("journal.py", "open"): "a line at the end of a journal",
     ("launch.py", "TemporaryDirectory"): "where the ranks mark what they have printed",
     ("ranks.py", "mkdir"): "such a mark",
-    ("evaluation/encode.py", "mkdir"): "the folder of the vectors' file",
-    ("evaluation/submission.py", "mkdir"): "the folder of the zip",
     ("data/writer.py", "open"): "token ids, streamed into a staged shard",
     ("data/writer.py", "write_bytes"): "boundaries and token counts, into a staged shard",
     ("bench/data.py", "TemporaryDirectory"): "where the shards of a measurement lie",
