@@ -67,7 +67,7 @@ def read_part(part: Part, settings: ReadSettings, tally: Tally) -> Iterator[Docu
         return
     if kind == "stdin":
         kind = "jsonl" if cast(io.BufferedReader, sys.stdin.buffer).peek(1)[:1] == b"{" else "text"
-    for number, text in _READERS.get(kind, records.read_task)(part, settings, tally):
+    for number, text in _READERS[kind](part, settings, tally):
         if "\r" in text:  # alone it ends a line too: old Macintosh files, mixed files
             text = text.replace("\r\n", "\n").replace("\r", "\n")
         for document in bounded(text, _LONGEST_DOCUMENT):
@@ -99,6 +99,9 @@ _READERS: dict[Kind, Callable[[Part, ReadSettings, Tally], Iterator[tuple[int, s
     "tsv": records.read_table,
     "parquet": records.read_parquet,
     "hub": records.read_hub,
+    "squad": records.read_task,
+    "squad-answers": records.read_task,
+    "race": records.read_task,
 }
 
 

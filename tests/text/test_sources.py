@@ -11,7 +11,7 @@ import sys
 import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given, settings
@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 from albert_cli.errors import ConfigError, InputError
 from albert_cli.random import copies
 from albert_cli.text import lines as reading
-from albert_cli.text.corpus import document_hash, read_documents, read_part
+from albert_cli.text.corpus import _READERS, document_hash, read_documents, read_part
 from albert_cli.text.lines import Part, ReadSettings, Tally, parse_size, snap, stamp
 from albert_cli.text.parts import cut
-from albert_cli.text.sources import Source, resolve
+from albert_cli.text.sources import Kind, Source, resolve
 
 pa = pytest.importorskip("pyarrow")
 import pyarrow.parquet as pq  # noqa: E402
@@ -434,3 +434,7 @@ def test_permission_denied_is_an_input_error(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     done = subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True, text=True, env=environment)
     assert "a.txt: cannot be read (Permission denied)" in done.stdout, done.stderr
+
+
+def test_every_kind_of_source_has_its_reader() -> None:
+    assert {*_READERS, "docs", "stdin"} == {*get_args(Kind)}
