@@ -16,6 +16,7 @@ from albert_cli.evaluation.single import refuse_foreign
 from albert_cli.evaluation.suite import evaluate
 from albert_cli.model import hub
 from albert_cli.results import RESULTS, Result
+from albert_cli.tasks.glue import GLUE
 from albert_cli.tasks.spec import as_published, average, published_metrics
 from albert_cli.training.task_setup import Request
 
@@ -112,10 +113,10 @@ def _verdict(recipe: VerifyRecipe, task: str, request: Request, out: Path) -> di
 
 
 def data_of(task: str, data: str | None) -> str | None:
-    """Where a task's data lie in the folder of all: `glue/`, `squad/` or `race/` in it, or that folder itself."""
+    """Where a task's data lie in the folder of all: `glue/`, `squad/`, `race/` or its name in it, or that folder."""
     if data is None:
         return None
-    family = "squad" if task.startswith("squad") else "race" if task.startswith("race") else "glue"
+    family = next((name for name in ("squad", "race") if task.startswith(name)), "glue" if task in GLUE else task)
     names = (family, family.upper(), "SQuAD" if family == "squad" else family.title())
     return next((str(Path(data) / name) for name in names if (Path(data) / name).is_dir()), data)
 

@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from albert_cli import journal
+from albert_cli.report import predictions
 from albert_cli.report.found import curves
-from albert_cli.report.predictions import Line
 from albert_cli.results import Result
 from albert_cli.tasks.base import PREDICTIONS
 from albert_cli.tasks.metrics import scores
@@ -78,7 +78,7 @@ def of_seconds(seconds: float, directory: Path) -> Sampled:
 def of_task(task: str, result: Result, directory: Path) -> dict[str, Sampled]:
     """Of a task's result the metrics that the paper's tables have, from what its runs predicted for each example."""
     folders = [directory, *sorted(directory.glob("run-*"))]
-    written = [journal.read(path, Line) for f in folders if (path := f / PREDICTIONS).is_file()]
+    written = [journal.read(path, predictions.Line) for f in folders if (path := f / PREDICTIONS).is_file()]
     found = {}
     for metric in published_metrics(task):
         runs = [_of_lines(metric.removeprefix("best_"), lines, result.labels) for lines in written if lines]
@@ -90,13 +90,15 @@ def of_task(task: str, result: Result, directory: Path) -> dict[str, Sampled]:
 
 
 def _of_lines(metric: str, lines: Sequence[Any], labels: Sequence[str]) -> Sampled:
-    """A metric of one run: a mean over its lines where it is one, of other classes and values computed again."""
-    if metric == "accuracy" or all(metric in line for line in lines):
-        right = [line[metric] if metric in line else line["prediction"] == line["label"] for line in lines]
-        each = np.array(right, np.float64)
+    """A metric of one run: of spans the mean over its lines, of classes and values computed again."""
+    kind = predictions.kind(lines[0])
+    if kind == "span":
+        each = np.array([line[metric] for line in lines], np.float64)
         return of_examples(lambda kept: each[kept].mean(), len(lines))
+    if kind == "other":
+        return unknown(0.0)
     gold, said = ([line[key] for line in lines] for key in ("label", "prediction"))
-    if any(isinstance(label, str) for label in gold):  # classes, of which F1 is the second's
+    if kind == "class":  # F1 is the second's
         classes = list(labels) or sorted({*gold, *said})
         gold, said = ([classes.index(label) for label in column] for column in (gold, said))
     gold_N, said_N = np.array(gold), np.array(said)

@@ -15,6 +15,7 @@ from albert_cli.report.scores import by_task
 _CLASSES = 12  # a larger table is no longer read as a picture; its largest entries are listed
 _EXAMPLES = 8
 _CHARACTERS = 400  # shown of a text
+_SHOWN_ERROR = {"span": "F1", "class": "its probability, %", "value": "off by", "other": "runs right, %"}
 _TEXTS = ("title", "text", "text_pair", "question", "choices")
 
 
@@ -91,18 +92,17 @@ def _worst(found: Sequence[Predicted]) -> list[Block]:
     if not rows:
         return []
     texts = [name for name in _TEXTS if any(of.example.get(name) for of in rows)] or ["id"]
-    first = rows[0].example
-    kind = "F1" if "f1" in first else "its probability, %" if isinstance(first.get("label"), str) else "off by"
+    shown = _SHOWN_ERROR[predictions.kind(rows[0].example)]
     cells = [
         [
             *(_text(of.example.get(name)) for name in texts),
             _gold(of.example),
             _predicted(of),
-            f"{of.error:.2f}" if kind == "off by" else f"{100 * (1 - of.error):.1f}",
+            f"{of.error:.2f}" if shown == "off by" else f"{100 * (1 - of.error):.1f}",
         ]
         for of in rows
     ]
-    headers = [*(name.replace("_", " ") for name in texts), "is", "predicted", kind]
+    headers = [*(name.replace("_", " ") for name in texts), "is", "predicted", shown]
     summary = f"The {len(rows)} worst of {len(found):,} examples" if len(rows) > 1 else "The one error"
     return [Details(summary, [Table(headers, cells, len(texts) + 2, look="prose")], open=True)]
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Required
+from typing import Any, Literal, Required
 
 from typing_extensions import TypedDict
 
@@ -24,8 +24,14 @@ _SAME = {"how much": "how many", "whom": "who", "whose": "who"}
 _LENGTHS = {"none": 0, "1": 1, "2": 2, "3": 3, "4–5": 5, "6–10": 10, "over 10": math.inf}
 
 
+Kind = Literal["span", "class", "value", "other"]
+
+
 class Line(TypedDict, total=False):
-    """A run's line about an example: a class, a value or a span, the gold one where known, and the texts."""
+    """A run's line about an example: a prediction, the gold one where known, and the texts.
+
+    By its keys it is of one `Kind`; of a kind of task whose lines are "other" the wrong examples are listed, no more.
+    """
 
     id: Required[str]
     prediction: Required[str | Number]
@@ -40,6 +46,15 @@ class Line(TypedDict, total=False):
     text_pair: str
     question: str
     choices: list[str]
+
+
+def kind(line: Line) -> Kind:
+    """What a line is about: a span with its own scores, a class with the probabilities of all, a number."""
+    if "answers" in line and "f1" in line:
+        return "span"
+    if "probabilities" in line:
+        return "class"
+    return "value" if isinstance(line["prediction"], float) else "other"
 
 
 @dataclass(frozen=True)
@@ -67,8 +82,8 @@ def read(folders: Sequence[Path]) -> list[Predicted]:
 
 
 def _error(line: Line) -> float | None:
-    """1 less F1, 1 less the gold label's probability, or the distance from the value."""
-    if "f1" in line:
+    """1 less F1, 1 less the gold label's probability, the distance from the value; or whether it is wrong."""
+    if kind(line) == "span":
         return 1 - line["f1"]
     gold, predicted = line.get("label"), line["prediction"]
     if isinstance(gold, str):
@@ -83,7 +98,7 @@ def worst(predicted: Sequence[Predicted], most: int) -> list[Predicted]:
     """
 
     def is_wrong(line: Line) -> bool:
-        return line["f1"] < 1 if "f1" in line else line.get("label") != line["prediction"]
+        return line["f1"] < 1 if kind(line) == "span" else line.get("label") != line["prediction"]
 
     def sureness(of: Predicted) -> float:
         sure = [line.get("probability", 0.0) for line in of.lines if line["prediction"]]
@@ -94,8 +109,9 @@ def worst(predicted: Sequence[Predicted], most: int) -> list[Predicted]:
 
 
 def confusion(predicted: Sequence[Predicted]) -> tuple[list[str], Counter[tuple[str, str]]]:
-    """Classes, and how often (gold, predicted) occurs over all runs; no classes for values and spans."""
-    pairs = [(line.get("label"), line["prediction"]) for of in predicted for line in of.lines]
+    """Classes, and how often (gold, predicted) occurs over all runs; no classes for anything else."""
+    lines = [line for of in predicted for line in of.lines if kind(line) == "class"]
+    pairs = [(line.get("label"), line["prediction"]) for line in lines]
     counts = Counter((gold, guess) for gold, guess in pairs if isinstance(gold, str) and isinstance(guess, str))
     known = [name for of in predicted for name in of.example.get("probabilities", {})]
     return list(dict.fromkeys([*known, *(name for pair in counts for name in pair)])) if counts else [], counts
@@ -148,11 +164,11 @@ def by_question_word(predicted: Sequence[Predicted]) -> list[Group]:
     return groups if any(group.name != "other" for group in groups) else []
 
 
-def _groups(predicted: Sequence[Predicted], kind: Callable[[Line], str]) -> list[Group]:
+def _groups(predicted: Sequence[Predicted], group_of: Callable[[Line], str]) -> list[Group]:
     questions: dict[str, list[Sequence[Line]]] = {}
     for of in predicted:
-        if "f1" in of.example:
-            questions.setdefault(kind(of.example), []).append(of.lines)
+        if kind(of.example) == "span":
+            questions.setdefault(group_of(of.example), []).append(of.lines)
     groups = []
     for name, found in questions.items():
         lines = list(itertools.chain.from_iterable(found))

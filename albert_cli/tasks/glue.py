@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from albert_cli import console
-from albert_cli.errors import InputError
+from albert_cli.errors import InputError, MissingData
 from albert_cli.tasks.classification import Classification, Example
 from albert_cli.tasks.rows import Rows, find_in, is_hub, read_delimited, read_hub
 
@@ -17,17 +17,16 @@ _IDS = ("index", "id", "idx")
 
 @dataclass(frozen=True)
 class GlueFiles:
-    """A task of GLUE: `folder/SPLIT.tsv` with the columns `texts` and `label`, or the Hub's configuration `config`.
+    """A task of GLUE: `folder/SPLIT.tsv` with the columns `texts` and `label`, or of `hub` what has the task's name.
 
     There the texts may be called `hub_texts`, and `test_texts` in the file of the test set. `--data hf:NAME:CONFIG`
-    takes another data set of the Hub with the same columns. `header` names the columns of labelled files that have no
-    header line. `skip_short` leaves out rows with too few fields, as the reference does for QQP, whose
-    questions hold line breaks; everywhere else such a row is an error. `files` names the files that are not called as
-    their split.
+    takes another data set of the Hub with the same columns; a task that is on none has no `hub`. `header` names the
+    columns of labelled files that have no header line. `skip_short` leaves out rows with too few fields, as the
+    reference does for QQP, whose questions hold line breaks; everywhere else such a row is an error. `files` names the
+    files that are not called as their split.
     """
 
     folder: str
-    config: str
     texts: tuple[str, ...]
     label: str = "label"
     hub_texts: tuple[str, ...] = ()
@@ -35,11 +34,14 @@ class GlueFiles:
     header: tuple[str, ...] = ()
     skip_short: bool = False
     files: Mapping[str, str] = field(default_factory=dict, hash=False)
+    hub: str | None = HUB
 
     def read(self, task: Classification, split: str, data: str | None) -> list[Example]:
+        if data is None and self.hub is None:
+            raise MissingData(f"{task.name}: its files are not on the Hub", f"--data DIR, which holds {self.folder}/")
         is_test, is_from_hub = split in task.test_splits, data is None or is_hub(data)
         if is_from_hub:
-            source = f"{HUB}:{self.config}" if data in (None, HUB) else str(data)
+            source = f"{self.hub}:{task.name}" if data in (None, self.hub) else str(data)
             # Of CoLA, SST-2, MRPC, QQP and WNLI the files say 0 and 1, the Hub has names for the same two.
             rows = read_hub(source, split.replace("dev", "validation"), task.labels)
             texts, label = self.hub_texts or self.texts, "label"
@@ -62,7 +64,7 @@ class GlueFiles:
 
     def _from_file(self, task: Classification, data: Path, split: str, header: tuple[str, ...]) -> Rows:
         file = f"{self.files.get(split, split)}.tsv"
-        path = find_in(data, (f"{self.folder}/{file}", file), HUB)
+        path = find_in(data, (f"{self.folder}/{file}", file), self.hub)
         rows = read_delimited(path, header=not header)
         if header:
             if {*self.texts, self.label} & set(rows.cells[0]):
@@ -95,46 +97,46 @@ GLUE: dict[str, Classification] = {
     for task in (
         Classification(
             name="cola", title="CoLA", labels=_BINARY, metrics=("mcc", "accuracy"), inputs=1,
-            source=GlueFiles("CoLA", "cola", ("sentence",), header=_COLA),
+            source=GlueFiles("CoLA", ("sentence",), header=_COLA),
         ),
         Classification(
             name="sst2", title="SST-2", labels=_BINARY, metrics=("accuracy",), inputs=1,
-            source=GlueFiles("SST-2", "sst2", ("sentence",)),
+            source=GlueFiles("SST-2", ("sentence",)),
         ),
         Classification(
             name="mrpc", title="MRPC", labels=_BINARY, metrics=("accuracy", "f1"),
-            source=GlueFiles("MRPC", "mrpc", ("#1 String", "#2 String"), "Quality", hub_texts=_SENTENCES),
+            source=GlueFiles("MRPC", ("#1 String", "#2 String"), "Quality", hub_texts=_SENTENCES),
         ),
         Classification(
             name="stsb", title="STS-B", metrics=("pearson", "spearman"), value_range=(0.0, 5.0),
-            source=GlueFiles("STS-B", "stsb", _SENTENCES, "score"),
+            source=GlueFiles("STS-B", _SENTENCES, "score"),
         ),
         Classification(
             name="qqp", title="QQP", labels=_BINARY, metrics=("accuracy", "f1"),
-            source=GlueFiles("QQP", "qqp", ("question1", "question2"), "is_duplicate", skip_short=True),
+            source=GlueFiles("QQP", ("question1", "question2"), "is_duplicate", skip_short=True),
         ),
         Classification(
             name="mnli", title="MNLI", labels=_INFERENCE, metrics=("accuracy",),
-            source=GlueFiles("MNLI", "mnli", _SENTENCES, "gold_label", hub_texts=_MNLI),
+            source=GlueFiles("MNLI", _SENTENCES, "gold_label", hub_texts=_MNLI),
             dev_splits=("dev_matched", "dev_mismatched"), test_splits=("test_matched", "test_mismatched"),
         ),
         Classification(
             name="qnli", title="QNLI", labels=_ENTAILMENT, metrics=("accuracy",),
-            source=GlueFiles("QNLI", "qnli", ("question", "sentence")),
+            source=GlueFiles("QNLI", ("question", "sentence")),
         ),
         Classification(
             name="rte", title="RTE", labels=_ENTAILMENT, metrics=("accuracy",),
-            source=GlueFiles("RTE", "rte", _SENTENCES),
+            source=GlueFiles("RTE", _SENTENCES),
         ),
         Classification(
             name="wnli", title="WNLI", labels=_BINARY, metrics=("accuracy",),
-            source=GlueFiles("WNLI", "wnli", _SENTENCES),
+            source=GlueFiles("WNLI", _SENTENCES),
         ),
         # GLUE's diagnostics (§4): unlabelled in the benchmark's own folder, labelled as a file beside it.
         Classification(
             name="ax", title="AX", labels=_INFERENCE, metrics=("mcc",), train_split=None, classifier_of="mnli",
             source=GlueFiles(
-                "diagnostic", "ax", ("Premise", "Hypothesis"), "Label", hub_texts=_MNLI, test_texts=_SENTENCES,
+                "diagnostic", ("Premise", "Hypothesis"), "Label", hub_texts=_MNLI, test_texts=_SENTENCES,
                 files={"dev": "diagnostic-full", "test": "diagnostic"},
             ),
         ),

@@ -125,7 +125,7 @@ def in_split(
 # ---------------------------------------------------------------- files
 
 
-def find_in(data: Path, names: Sequence[str], hub: str, hint: str | None = None) -> Path:
+def find_in(data: Path, names: Sequence[str], hub: str | None, hint: str | None = None) -> Path:
     """The first of some files or folders that is there in the folder `--data`.
 
     Raises `InputError` where that is no folder, `MissingData` where it holds none of them.
@@ -136,8 +136,8 @@ def find_in(data: Path, names: Sequence[str], hub: str, hint: str | None = None)
     for name in names:
         if (data / name).exists():
             return data / name
-    hint = hint or f"without --data it is read from the Hugging Face Hub ({hub})"
-    raise MissingData(f"{data}: neither {' nor '.join(names)} is there", hint)
+    on_hub = f"without --data it is read from the Hugging Face Hub ({hub})" if hub else None
+    raise MissingData(f"{data}: neither {' nor '.join(names)} is there", hint or on_hub)
 
 
 def read_text(path: Path) -> str:

@@ -19,7 +19,7 @@ Kind: TypeAlias = Literal[
 ]
 TASKS: dict[Kind, str] = {"squad": ".json", "squad-answers": ".json", "race": ".txt"}  # read as KIND:FILES
 
-ENDINGS: dict[str, Kind] = {".txt": "text", ".jsonl": "jsonl", ".csv": "csv", ".tsv": "tsv"}
+ENDINGS: dict[str, Kind] = {".txt": "text", ".jsonl": "jsonl", ".csv": "csv", ".tsv": "tsv", ".parquet": "parquet"}
 COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst")
 _LARGEST_WEIGHT = 100
 _WEIGHT = re.compile(r"(.+)@(\d+(?:\.\d+)?)", re.DOTALL)
@@ -122,11 +122,11 @@ def _resolve_one(name: str, weight: float) -> list[Source]:
     for path in _existing(name, _ALL_ENDINGS):
         *_, ending, last = ["", "", *Path(path.name.lower()).suffixes]
         compression = last if last in COMPRESSIONS else ""
-        found.append(Source(str(path), ENDINGS.get(ending if compression else last, "parquet"), compression, weight))
+        found.append(Source(str(path), ENDINGS[ending if compression else last], compression, weight))
     return found
 
 
-_ALL_ENDINGS = (".parquet", *ENDINGS, *(kind + packed for kind in ENDINGS for packed in COMPRESSIONS))
+_ALL_ENDINGS = (*ENDINGS, *(e + packed for e in ENDINGS if e != ".parquet" for packed in COMPRESSIONS))
 
 
 def _existing(name: str, endings: Sequence[str]) -> list[Path]:

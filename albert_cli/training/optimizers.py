@@ -177,16 +177,19 @@ def state_tensors(optimizer: Optimizer) -> dict[str, Tensor]:
 def load_state(optimizer: Optimizer, tensors: Mapping[str, Tensor], steps: int) -> None:
     """Load what `state_tensors` gave after this many steps.
 
-    Raises `ValueError` that names the first tensor that is missing or has another shape than this optimizer's.
+    Raises `ValueError` that names the first tensor that is missing, has another shape than this optimizer's, or is one
+    that it does not keep.
     """
     parts = {full.partition(".")[0] for full in tensors}
     for name, parameter in _named(optimizer):
         state = optimizer.state[parameter]
-        for part in sorted({*parts, *state}):
+        known = set(state) or parts  # torch's own optimizers make theirs in the first step
+        for part in sorted(parts | known):
             tensor = tensors.get(f"{part}.{name}")
             if tensor is None:
                 raise ValueError(f"no {part}.{name}")
-            # Those that torch's own optimizers make in their first step are the parameter's shape, or a number.
+            if part not in known:
+                raise ValueError(f"{part}.{name} is not of this optimizer")
             if tensor.shape != state.get(part, parameter if tensor.dim() else tensor).shape:
                 raise ValueError(f"{part}.{name} is {list(tensor.shape)}")
             if part in state:

@@ -144,7 +144,8 @@ def predictions(task: str, count: int) -> str:
     spans, rows = published_metrics(task)[0].endswith("f1"), []
     for n in range(count):
         right = n % 10 != n // 10 % 10
-        said = {"f1": float(right), "em": float(right)} if spans else {"label": "a" if right else "b"}
+        span = {"answers": ["a"], "f1": float(right), "em": float(right)}
+        said = span if spans else {"label": "a" if right else "b", "probabilities": {"a": 1.0}}
         rows.append({"id": str(n), "prediction": "a", **said})
     return "".join(f"{json.dumps(row)}\n" for row in rows)
 

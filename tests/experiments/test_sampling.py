@@ -55,7 +55,7 @@ def test_a_task_s_score_is_the_one_in_its_result(runs: int, tmp_path: Path) -> N
     for run in range(runs):
         said = np.where(rng.random(1000) < 0.7, gold, ~gold)
         lines = [
-            {"id": str(n), "label": f"is {a}", "prediction": f"is {b}"}
+            {"id": str(n), "label": f"is {a}", "prediction": f"is {b}", "probabilities": {f"is {b}": 1.0}}
             for n, (a, b) in enumerate(zip(gold, said, strict=True))
         ]
         (tmp_path / f"run-{run}").mkdir()

@@ -128,10 +128,22 @@ def test_values_stand_over_what_they_are(tmp_path: Path) -> None:
 def test_many_classes_are_listed_and_not_drawn(tmp_path: Path) -> None:
     store.write_json(tmp_path / "results.json", {"kind": "run", "task": "table", "metric": "accuracy", "score": 0.5})
     names = [f"class {i}" for i in range(30)]
-    lines = [{"id": str(i), "label": n, "prediction": "class 7" if i % 2 else n} for i, n in enumerate(names)]
+    lines = [classified(str(i), n, "class 7" if i % 2 else n, 0.5, probabilities={n: 0.5}) for i, n in enumerate(names)]
     write_predictions(tmp_path, lines)
     build([tmp_path], tmp_path / "report.html")
     assert "The commonest confusions of 30 classes" in Page((tmp_path / "report.html").read_text()).text
+
+
+def test_lines_of_another_kind_of_task_are_neither_classes_nor_answers(tmp_path: Path) -> None:
+    """A tagger's, say: tags of a sentence with its F1. The wrong ones are listed, and nothing is drawn of them."""
+    store.write_json(tmp_path / "results.json", {"kind": "run", "task": "tags", "metric": "f1", "score": 0.5})
+    said = {"prediction": "O O", "f1": 0.5}
+    tagged = {"a": "B-PER O", "b": "O O"}
+    write_predictions(tmp_path, [{"id": n, "label": tags, "text": f"text {n}", **said} for n, tags in tagged.items()])
+    build([tmp_path], tmp_path / "report.html")
+    text = Page((tmp_path / "report.html").read_text()).text
+    assert "The one error" in text and "text a" in text and "text b" not in text
+    assert "Rows: what it is" not in text and "By words of the answer" not in text
 
 
 @settings(max_examples=30)

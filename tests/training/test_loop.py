@@ -273,8 +273,8 @@ def test_a_checkpoint_gives_back_state_and_moments(make_job: MakeJob, tmp_path: 
     assert all(torch.equal(tensor, loaded[name]) for name, tensor in kept.items())
 
 
-@pytest.mark.parametrize("what", ["missing", "transposed", "a number", "no safetensors"])
-def test_moments_of_another_model_are_refused(what: str, make_job: MakeJob, tmp_path: Path) -> None:
+@pytest.mark.parametrize("what", ["missing", "transposed", "a number", "of another optimizer", "no safetensors"])
+def test_moments_of_another_model_or_optimizer_are_refused(what: str, make_job: MakeJob, tmp_path: Path) -> None:
     job = make_job()
     optimizer = make_optimizer(job.model, OptimizerSettings())
     directory = save(tmp_path, TrainState(), optimizer, job.write_model, "# recipe\n", {}, keep=2)
@@ -284,12 +284,14 @@ def test_moments_of_another_model_are_refused(what: str, make_job: MakeJob, tmp_
         "missing": {},
         "transposed": {name: tensors[name].T.contiguous()},
         "a number": {name: torch.tensor([1.0])},
+        "of another optimizer": {name: tensors[name], f"third.{name[6:]}": tensors[name].clone()},
     }
     del tensors[name]
     save_file(tensors | others.get(what, {}), directory / OPTIMIZER)
     if what == "no safetensors":
         (directory / OPTIMIZER).write_bytes(b"something")
-    said = "cannot be read" if what == "no safetensors" else f"does not fit this run's model .*{name}"
+    name = f"third.{name[6:]}" if what == "of another optimizer" else name
+    said = "cannot be read" if what == "no safetensors" else f"does not fit this run's model and optimizer .*{name}"
     with pytest.raises(CheckpointError, match=rf"{OPTIMIZER}: {said}"):
         restore(directory, optimizer)
 
