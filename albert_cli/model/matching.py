@@ -166,6 +166,7 @@ def _set_segments_apart(embeddings: Embeddings, word_ids: Tensor, generator: tor
 
 def _read_words(encoder: Encoder, cls_id: int, word_ids: Tensor, generator: torch.Generator, places: int) -> _Seen:
     """Measure what the first block sees."""
+    # Each word at some places of both segments: the mean over all, the step between segments, and [CLS] against it.
     word_ids = word_ids[torch.randperm(len(word_ids), generator=generator)[:_SAMPLE]]
     last = min(places, encoder.config.max_position_embeddings)
     places_2kn = torch.randint(1, last, (2, _READINGS, len(word_ids)), generator=generator)
@@ -178,6 +179,7 @@ def _read_words(encoder: Encoder, cls_id: int, word_ids: Tensor, generator: torc
     mean_H = readings_2knH.mean((0, 1, 2))
     cls_H = _seen_at(encoder, torch.tensor([cls_id]), torch.tensor([0]), 0)[0] - mean_H
 
+    # What tells [CLS] from words, and directions in which words hardly differ (ascending variances).
     x_mH = (readings_2knH - mean_H).flatten(0, 2)
     spread_H, directions_HH = _principal(x_mH)
     inverse_HH = directions_HH / (spread_H + _RIDGE * spread_H.mean()) @ directions_HH.T
@@ -186,6 +188,7 @@ def _read_words(encoder: Encoder, cls_id: int, word_ids: Tensor, generator: torc
     unused_iH = directions_HH.T[1:]
     unused_iH = F.normalize(unused_iH - torch.outer(unused_iH @ ones_H, ones_H), dim=1)
 
+    # Words less what places and segments add to them, and the directions in which words differ.
     of_place_H, places_HH = _principal((readings_2knH - of_word_2nH[:, None]).flatten(0, 2))
     not_words_Hj = torch.cat([places_HH[:, of_place_H > _OF_PLACE * of_place_H.max()], segment_H[:, None]], 1)
     not_words_Hj = torch.linalg.qr(not_words_Hj)[0]
@@ -194,6 +197,7 @@ def _read_words(encoder: Encoder, cls_id: int, word_ids: Tensor, generator: torc
     _, spread_r, words_rH = torch.linalg.svd(words_nH, full_matrices=False)
     kept = spread_r > _OF_WORDS * spread_r[0]
     whitening_rH = words_rH[kept] / spread_r[kept, None].sqrt()
+    # How far apart the segments are, and where a token stands.
     half = float((step_nH @ segment_H).mean()) / 2
     angle_mf = places_2kn.flatten()[:, None] * torch.tensor(_AROUND)
     wave_mf = torch.cat([angle_mf.cos(), angle_mf.sin()], 1)

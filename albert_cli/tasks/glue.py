@@ -37,19 +37,14 @@ class GlueFiles:
     hub: str | None = HUB
 
     def read(self, task: Classification, split: str, data: str | None) -> list[Example]:
-        if data is None and self.hub is None:
-            raise MissingData(f"{task.name}: its files are not on the Hub", f"--data DIR, which holds {self.folder}/")
-        is_test, is_from_hub = split in task.test_splits, data is None or is_hub(data)
-        if is_from_hub:
-            source = f"{self.hub}:{task.name}" if data in (None, self.hub) else str(data)
-            # Of CoLA, SST-2, MRPC, QQP and WNLI the files say 0 and 1, the Hub has names for the same two.
-            rows = read_hub(source, split.replace("dev", "validation"), task.labels)
-            texts, label = self.hub_texts or self.texts, "label"
+        is_test = split in task.test_splits
+        if data is None or is_hub(data):
+            rows, columns = self._from_hub(task, data, split), [*(self.hub_texts or self.texts), "label"]
         else:
-            rows = self._from_file(task, Path(str(data)), split, () if is_test else self.header)
-            texts, label = self.test_texts if is_test and self.test_texts else self.texts, self.label
-        first, *others = rows.places(texts if is_test and not is_from_hub else (*texts, label))
-        second, gold = others[0] if len(texts) == 2 else None, None if is_test else others[-1]
+            rows = self._from_file(task, Path(data), split, () if is_test else self.header)
+            columns = [*(self.test_texts or self.texts)] if is_test else [*self.texts, self.label]
+        first, *others = rows.places(columns)
+        second, gold = others[0] if len(self.texts) == 2 else None, None if is_test else others[-1]
         identifier = next((rows.columns.index(name) for name in _IDS if name in rows.columns), None)
         ids = rows.ids(identifier, is_unique=split != task.train_split)
         return [
@@ -61,6 +56,13 @@ class GlueFiles:
             )
             for i, row in enumerate(rows.cells)
         ]
+
+    def _from_hub(self, task: Classification, data: str | None, split: str) -> Rows:
+        if data is None and self.hub is None:
+            raise MissingData(f"{task.name}: its files are not on the Hub", f"--data DIR, which holds {self.folder}/")
+        source = f"{self.hub}:{task.name}" if data in (None, self.hub) else str(data)
+        # Of CoLA, SST-2, MRPC, QQP and WNLI the files say 0 and 1, the Hub has names for the same two.
+        return read_hub(source, split.replace("dev", "validation"), task.labels)
 
     def _from_file(self, task: Classification, data: Path, split: str, header: tuple[str, ...]) -> Rows:
         file = f"{self.files.get(split, split)}.tsv"

@@ -11,7 +11,7 @@ from unicodedata import normalize
 from albert_cli import console
 from albert_cli.errors import InputError
 from albert_cli.machine import memory
-from albert_cli.text.tokenizer_json import read_model
+from albert_cli.text.spiece import read_model
 
 # The options of the published vocabularies (README of the reference code). As a list: given as one string,
 # SentencePiece reads the quotation mark as CSV quoting and fuses the rest into one bogus symbol.

@@ -15,13 +15,8 @@ from numpy.typing import NDArray
 from albert_cli import store
 from albert_cli.errors import CheckpointError
 from albert_cli.text.clean import Cleaning, TokenizerConfig, clean
-from albert_cli.text.tokenizer_json import (
-    SPECIAL_TOKENS,
-    penalise_digit_comma,
-    read_model,
-    tokenizer_config,
-    tokenizer_json,
-)
+from albert_cli.text.spiece import SPECIAL_TOKENS, penalise_digit_comma, read_model
+from albert_cli.text.tokenizer_json import tokenizer_config, tokenizer_json
 
 MODEL, TOKENIZER, CONFIG = "spiece.model", "tokenizer.json", "tokenizer_config.json"
 _PLAIN = frozenset(string.ascii_letters + string.punctuation)

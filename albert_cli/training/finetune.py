@@ -120,12 +120,7 @@ def finetune(
         if old is not None:
             run.check_same(out, old, recipe)
             if (out / RESULTS).is_file():
-                done = Result.read(out / RESULTS)
-                run.check_parents(out, done.as_json(), prepared.parents)
-                store.verify(out, "task")
-                if done.score is None or not done.scores.keys() >= set(prepared.task.metrics):
-                    raise CheckpointError(f"{out / RESULTS}: damaged, it lacks a score")
-                _remove_steps(out)
+                done = _finished(prepared, out)
                 status.state, status.total_steps = "done", s.total_steps  # a kill may have left it at "running"
                 return done
             if not again and (out / DIVERGED).is_file():
@@ -141,6 +136,17 @@ def finetune(
             if not (out / DIVERGED).is_file():  # seen by an evaluation, not by a step
                 store.write_json(out / DIVERGED, {"message": error.message, "parents": dict(prepared.parents)})
             raise
+
+
+def _finished(prepared: Prepared, out: Path) -> Result:
+    """The result of a run that is done, verified; raises `CheckpointError` where it is damaged or of other parents."""
+    done = Result.read(out / RESULTS)
+    run.check_parents(out, done.as_json(), prepared.parents)
+    store.verify(out, "task")
+    if done.score is None or not done.scores.keys() >= set(prepared.task.metrics):
+        raise CheckpointError(f"{out / RESULTS}: damaged, it lacks a score")
+    _remove_steps(out)
+    return done
 
 
 def _train(prepared: Prepared, recipe: FinetuneRecipe, out: Path, status: run.Status) -> Result:

@@ -87,26 +87,26 @@ def within(budget: float, begun: float, recipe: PretrainRecipe, job: Pretraining
     with use_threads(train.threads):
         step = measure(_full_sized(job), group, steps=8, seconds=min(10, budget / 20))
         evaluation = evaluation_seconds(job, group)
-    save = _SAVING[0] + costs.checkpoint_bytes(recipe.model) / _SAVING[1]
+    saving = _SAVING[0] + costs.checkpoint_bytes(recipe.model) / _SAVING[1]
     every, interval = train.save_interval()
     if total > done:
         step *= recipe.sequences / ((total - done) * train.batch_size)
-    saves = save / every if every else save * step / interval if interval else 0.0
-    evaluations = evaluation / train.eval_every if train.eval_every else 0.0
-    left = (1 - _RESERVE) * (budget - (time.monotonic() - begun)) - evaluation - save
-    steps = max(1, int(group.agree(left / (step + evaluations + saves))))
+    saving_per_step = saving / every if every else saving * step / interval if interval else 0.0
+    evaluation_per_step = evaluation / train.eval_every if train.eval_every else 0.0
+    left = (1 - _RESERVE) * (budget - (time.monotonic() - begun)) - evaluation - saving  # one of each at the end
+    steps = max(1, int(group.agree(left / (step + evaluation_per_step + saving_per_step))))
 
     def scaled(number: int) -> int:
         return round(number * (done + steps) / total)
 
     # What a run that is continued has behind it keeps its length.
     warmup, decay, growth = schedule.warmup_steps, schedule.decay_steps, recipe.batch.warmup_steps
-    rising = warmup if warmup is None or done else scaled(warmup)
-    growth = growth if done else scaled(growth)
-    schedule = replace(
-        schedule, total_steps=done + steps, warmup_steps=rising, decay_steps=None if decay is None else scaled(decay)
-    )
-    of_them = f", {rising:,} of them warm-up, as the recipe has {warmup:,} of {total:,}" if warmup and not done else ""
+    if not done:
+        warmup, growth = None if warmup is None else scaled(warmup), scaled(growth)
+    decay = None if decay is None else scaled(decay)
+    was = f"as the recipe has {schedule.warmup_steps or 0:,} of {total:,}"
+    of_them = f", {warmup:,} of them warm-up, {was}" if warmup and not done else ""
+    schedule = replace(schedule, total_steps=done + steps, warmup_steps=warmup, decay_steps=decay)
     console.note(
         f"{1000 * step:.1f} ms a step, {evaluation:.1f} s an evaluation: {steps:,} steps fit into "
         f"{console.duration(budget)}{of_them}"
