@@ -75,6 +75,7 @@ class Interrupted(AlbertError):  # noqa: N818  (it is a normal end, not an error
     """Asked to stop; the current step is saved and the same command goes on (exit code 75, EX_TEMPFAIL)."""
 
     exit_code = 75
+    remedy = "run the same command again to resume"
 
 
 # The disk, or a limit of this process, rather than the path that was named.

@@ -81,7 +81,7 @@ def run(
         else:
             _run_apart(jobs, places, keep)
         if is_stopping():
-            raise Interrupted("stopped before every run was done", "run the same command again to resume")
+            raise Interrupted("stopped before every run was done")
 
 
 def _run_apart(jobs: Sequence[Job[T]], places: Places, keep: Callable[[Job[T], T | BaseException], None]) -> None:
@@ -223,7 +223,7 @@ def _begin(place: int, places: Places, quiet: bool, debug: bool, environment: Ma
 
 def _work(call: Callable[..., T], arguments: tuple[Any, ...]) -> T:
     def end(number: int, frame: object) -> None:
-        raise Interrupted("stopped before training", "run the same command again to resume")
+        raise Interrupted("stopped before training")
 
     with ranks.handled((signal.SIGTERM,), end):  # while it trains, the loop's own handler saves
         return call(*arguments)

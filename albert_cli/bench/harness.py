@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
 from statistics import fmean, median
@@ -20,7 +19,7 @@ from albert_cli.errors import ConfigError
 from albert_cli.machine import matmul, matmul_peak, synchronize
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.ranks import Group
-from albert_cli.training.device import autocast
+from albert_cli.training.device import autocast, evaluating
 from albert_cli.training.optimizers import clip, update
 from albert_cli.training.reduction import reduce_gradients
 
@@ -211,14 +210,3 @@ def without_dropout(model: nn.Module, loss: Callable[[Any], Tensor], batch: Any,
     """The loss of a batch in evaluation mode."""
     with evaluating(model), autocast(precision, next(model.parameters()).device):
         return float(loss(batch))
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """While it is open, the model is in evaluation mode, and nothing keeps a gradient."""
-    model.eval()
-    try:
-        with torch.inference_mode():
-            yield
-    finally:
-        model.train()

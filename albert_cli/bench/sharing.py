@@ -30,7 +30,7 @@ from albert_cli.model.packing import pack
 from albert_cli.report import page, plots
 from albert_cli.report.page import Block, Figure, Grid, Key, Page, Paragraph, Section, Table
 from albert_cli.training import capacity
-from albert_cli.training.device import autocast, choose_device
+from albert_cli.training.device import autocast, choose_device, evaluating
 
 WHAT: Final = ("training", "inference")
 LENGTHS: Final = (16, 32, 64, 128, 256, 512)
@@ -123,7 +123,7 @@ def _step(
         return harness.passes(model, partial(pretraining_loss, model, device), [drawn], precision)
 
     def step() -> float:
-        with harness.evaluating(model), autocast(precision, device):
+        with evaluating(model), autocast(precision, device):
             model.encoder(pack(drawn, device), all_rows=True)
         return 0.0
 

@@ -166,7 +166,7 @@ def run_plan(plan: Plan, invoke: Invoke, jobs: int = 1, gpus: int = 0, max_time:
 
 
 def _stopped(plan: Plan) -> Interrupted:
-    return Interrupted(f"{plan.request.out}: stopped", "run the same command again to resume")
+    return Interrupted(f"{plan.request.out}: stopped")
 
 
 def _carry_out(invoke: Invoke, argv: Sequence[str], title: str, directory: Path, needs: Sequence[Path]) -> _Ended:

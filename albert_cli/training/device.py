@@ -215,6 +215,17 @@ def autocast(precision: str, device: torch.device) -> contextlib.AbstractContext
     return contextlib.nullcontext()
 
 
+@contextlib.contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """While it is open, the model is in evaluation mode, and nothing keeps a gradient."""
+    model.eval()
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        model.train()
+
+
 def seed_for(seed: int, step: int, part: int) -> None:
     """Seed the generators of the computation (dropout) for one micro-batch of one step."""
     number = step_seed(seed, step, part)

@@ -30,7 +30,7 @@ from albert_cli.model.packing import put
 from albert_cli.ranks import Group, handled
 from albert_cli.training import checkpoint
 from albert_cli.training.checkpoint import TrainState
-from albert_cli.training.device import autocast, reproducible, seed_for
+from albert_cli.training.device import autocast, evaluating, reproducible, seed_for
 from albert_cli.training.hints import Hints
 from albert_cli.training.log import RunLog, Window, beside_the_bar
 from albert_cli.training.optimizers import clip, make_optimizer, update
@@ -147,9 +147,7 @@ class Loop:
                     self.save()
                 if self.must_stop:
                     self.save()
-                    raise Interrupted(
-                        f"{self.out}: stopped after step {self.state.step}", "run the same command again to resume"
-                    )
+                    raise Interrupted(f"{self.out}: stopped after step {self.state.step}")
 
     def steps(self, shown: int | None) -> Generator[None]:
         """Open the run's files and take one step after the other, each with its line in the journal when it is due.
@@ -311,11 +309,8 @@ def accumulate(job: Job, parts: Sequence[MicroBatch], step: int, group: Group) -
 
 def evaluate(job: Job, group: Group) -> dict[str, float]:
     """The scores of the current weights, with products in the recipe's precision."""
-    job.model.eval()
-    with torch.inference_mode(), autocast(job.settings.train.precision, job.device):
-        metrics = job.evaluate(group)
-    job.model.train()
-    return metrics
+    with evaluating(job.model), autocast(job.settings.train.precision, job.device):
+        return job.evaluate(group)
 
 
 def measure(job: Job, group: Group, *, steps: int, seconds: float) -> float:
