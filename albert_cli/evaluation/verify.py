@@ -116,7 +116,7 @@ def data_of(task: str, data: str | None) -> str | None:
     """Where a task's data lie in the folder of all: `glue/`, `squad/`, `race/` or its name in it, or that folder."""
     if data is None:
         return None
-    family = next((name for name in ("squad", "race") if task.startswith(name)), "glue" if task in GLUE else task)
+    family = "glue" if task in GLUE else next((name for name in ("squad", "race") if task.startswith(name)), task)
     names = (family, family.upper(), "SQuAD" if family == "squad" else family.title())
     return next((str(Path(data) / name) for name in names if (Path(data) / name).is_dir()), data)
 

@@ -90,7 +90,7 @@ def of_task(task: str, result: Result, directory: Path) -> dict[str, Sampled]:
 
 
 def _of_lines(metric: str, lines: Sequence[Any], labels: Sequence[str]) -> Sampled:
-    """A metric of one run: of spans the mean over its lines, of classes and values computed again."""
+    """A metric of one run: of spans the mean, of classes and values computed again, of other lines unknown."""
     kind = predictions.kind(lines[0])
     if kind == "span":
         each = np.array([line[metric] for line in lines], np.float64)

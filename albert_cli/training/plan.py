@@ -100,13 +100,12 @@ def within(budget: float, begun: float, recipe: PretrainRecipe, job: Pretraining
         return round(number * (done + steps) / total)
 
     # What a run that is continued has behind it keeps its length.
-    warmup, decay, growth = schedule.warmup_steps, schedule.decay_steps, recipe.batch.warmup_steps
-    if not done:
-        warmup, growth = None if warmup is None else scaled(warmup), scaled(growth)
+    had, decay, growth = schedule.warmup_steps, schedule.decay_steps, recipe.batch.warmup_steps
+    warmup = had if had is None or done else scaled(had)
+    growth = growth if done else scaled(growth)
     decay = None if decay is None else scaled(decay)
-    was = f"as the recipe has {schedule.warmup_steps or 0:,} of {total:,}"
-    of_them = f", {warmup:,} of them warm-up, {was}" if warmup and not done else ""
     schedule = replace(schedule, total_steps=done + steps, warmup_steps=warmup, decay_steps=decay)
+    of_them = f", {warmup:,} of them warm-up, as the recipe has {had:,} of {total:,}" if had and not done else ""
     console.note(
         f"{1000 * step:.1f} ms a step, {evaluation:.1f} s an evaluation: {steps:,} steps fit into "
         f"{console.duration(budget)}{of_them}"

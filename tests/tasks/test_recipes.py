@@ -47,6 +47,7 @@ def test_table_14(name: str) -> None:
 
 
 def test_every_task_with_training_data_has_a_recipe() -> None:
+    assert set(TABLE_14) == {*SCORED, "squad1", "squad2", "race"} <= TASKS.keys()
     for name, task in TASKS.items():
         assert task.train_split is None or read_recipe(f"finetune/{name}")["task"] == name
     for name in ("race_middle", "race_high"):
