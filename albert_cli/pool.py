@@ -201,7 +201,7 @@ def forking(modules: set[str]) -> BaseContext:
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch._dynamo", *sorted(modules)])  # an optimizer imports the compiler
+    context.set_forkserver_preload(["torch", *sorted(modules)])
     return context
 
 

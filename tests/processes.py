@@ -17,7 +17,7 @@ PATIENCE = 1800  # seconds; what hangs ends, and a machine may be as busy as it 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
     [f"albert_cli.{name}" for name in ("cli.app", "training.pretrain", "training.finetune", "evaluation.parallel")]
-    + [f"torch.{name}" for name in ("_dynamo", "utils.tensorboard")]
+    + ["torch.utils.tensorboard"]
 )
 # A process has one server: where the program's own pool is the first to start it, it serves the tests too.
 multiprocessing.forkserver.set_forkserver_preload = lambda modules: None  # type: ignore[assignment]

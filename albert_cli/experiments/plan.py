@@ -184,8 +184,9 @@ class Plan:
 
     @property
     def claims(self) -> list[Claim]:
-        """What is asked at this scale."""
-        return [c for c in self.experiment.claims if not c.scales or self.request.scale in c.scales]
+        """What is asked at this scale, and of tasks only where it has any."""
+        asked = [c for c in self.experiment.claims if not c.scales or self.request.scale in c.scales]
+        return [c for c in asked if self.scale.tasks or not c.is_of_tasks]
 
     @property
     def chosen(self) -> list[str]:

@@ -205,6 +205,11 @@ class Claim:
         guards = (Condition(name, "above", LEARNT[name.partition(".")[2]]) for name in self.learnt)
         return (*guards, *self.conditions)
 
+    @property
+    def is_of_tasks(self) -> bool:
+        """Whether it compares what fine-tuned models make of tasks."""
+        return any(".task" in name for condition in self.conditions for name in condition.references)
+
 
 @dataclass(frozen=True)
 class Experiment:

@@ -13,6 +13,7 @@ to form the update again or to keep it and read it back.
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -60,6 +61,10 @@ class Lamb(Optimizer):
         super().__init__([group for group in groups if group["params"]], {"lr": 0.0, "steps": 0})
         for _, p in named:
             self.state[p] = {"first": torch.zeros_like(p), "second": torch.zeros_like(p)}
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """As torch has it, without its decorator, which imports the compiler: a second and a half."""
+        inspect.unwrap(Optimizer.add_param_group)(self, param_group)
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
@@ -150,7 +155,9 @@ def update(optimizer: Optimizer, lr: float) -> None:
     for group in optimizer.param_groups:
         group["lr"] = lr
     optimizer.step()
-    optimizer.zero_grad()
+    for group in optimizer.param_groups:  # `zero_grad` would import the compiler
+        for parameter in group["params"]:
+            parameter.grad = None
 
 
 def clip(model: nn.Module, limit: float) -> Tensor:

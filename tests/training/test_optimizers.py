@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import sys
 import typing
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, cast, get_args
 
 import numpy as np
@@ -27,6 +29,7 @@ from albert_cli.training.optimizers import (
 )
 from albert_cli.training.settings import OptimizerSettings
 from tests.model.shapes import ALL, TINY
+from tests.processes import start
 
 Arrays = dict[str, NDArray[Any]]
 SHAPES: dict[str, tuple[int, ...]] = {
@@ -187,3 +190,19 @@ def test_frozen_parameters_are_left_alone() -> None:
     frozen = nn.Parameter(torch.ones(2), requires_grad=False)
     update(Lamb([("weight", frozen), ("other.weight", nn.Parameter(torch.ones(2)))], OptimizerSettings()), 0.5)
     assert torch.equal(frozen, torch.ones(2))
+
+
+def one_step() -> None:
+    model = PretrainingModel(TINY)
+    optimizer = make_optimizer(model, OptimizerSettings())
+    sum(p.sum() for p in model.parameters()).backward()  # type: ignore[union-attr]
+    update(optimizer, 1e-3)
+    assert all(p.grad is None for p in model.parameters())
+    print("torch._dynamo" in sys.modules)
+    raise SystemExit
+
+
+def test_an_update_does_not_import_the_compiler(tmp_path: Path) -> None:
+    """It would take every start of a training half as long again as torch."""
+    run = start(tmp_path / "log", before=one_step)
+    assert (run.wait(), run.said()) == (0, "False\n")

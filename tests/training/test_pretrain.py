@@ -499,7 +499,7 @@ def test_a_warm_up_that_never_ends_is_refused(recipe: Path, tiny_data: Path, tmp
 
 _SMALL_DISK = """
 import os, subprocess, sys
-import albert_cli.training.pretrain, torch._dynamo, torch.utils.tensorboard  # once for both
+import albert_cli.training.pretrain, torch.utils.tensorboard  # once for both
 from albert_cli.cli import main
 
 disk, *sys.argv[1:] = sys.argv[1:]
