@@ -1,10 +1,10 @@
-"""Attention heads that start by comparing words, so that a small encoder sees at once which words two texts share.
+"""Attention heads that count matched words: a small encoder knows at once how much of one text stands in the other.
 
 From random weights attention is nearly uniform, and a small encoder needs some ten thousand updates before a token
 finds its other occurrences; until then tasks on pairs of texts stay at the majority class. A head whose query and key
 are one and the same projection lets every token look at the tokens most like itself from the first step on. Starting
-Wq Wk' near the identity is due to Trockman and Kolter (2023, arXiv 2305.09828); here a few heads only, and in the
-directions in which words differ.
+Wq Wk' near the identity is due to Trockman and Kolter (2023, arXiv 2305.09828); here a few heads only, in the
+directions in which words differ, and right before fine-tuning: pretraining has no use for them and destroys them.
 """
 
 from __future__ import annotations
@@ -21,63 +21,7 @@ from albert_cli.errors import ConfigError
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.encoder import Attention, Embeddings, Encoder
 
-# Before softmax, of a word with itself elsewhere; others lie around 0: it weighs as much as e^6, some 400, of them.
-SCORE: Final = 6.0
 _SAMPLE: Final = 4096  # words to measure the word table by
-_NEGLIGIBLE: Final = 1e-3  # a direction's spread, against the widest, below which words do not differ in it
-
-
-def check_heads(name: str, heads: int, config: ModelConfig) -> None:
-    """Raise `ConfigError` unless a model of this shape has that many heads."""
-    if not 0 <= heads <= config.num_attention_heads:
-        hint = f"the model has {config.num_attention_heads} attention heads; 0 leaves them as they are"
-        raise ConfigError(f"{name} is {heads}", hint)
-
-
-@torch.no_grad()
-def compare_words(encoder: Encoder, heads: int, *, seed: int) -> None:
-    """Have the first `heads` heads of every attention block compare words; all other weights stay as they are.
-
-    Query and key become the same random projection, H to d, of the word vectors whitened, with a bias that takes off
-    their mean, scaled so that a word scores `SCORE` with itself at another place.
-    """
-    if not heads:
-        return
-    generator = torch.Generator().manual_seed(seed)
-    words = torch.randperm(encoder.config.vocab_size, generator=generator)[:_SAMPLE]
-    count = encoder.config.max_position_embeddings
-    here_nH, there_nH = (
-        _seen_at(encoder, words, torch.randint(count, (len(words),), generator=generator), 0) for _ in range(2)
-    )
-    mean_H = here_nH.mean(0)
-    _, spread_r, directions_rH = torch.linalg.svd(here_nH - mean_H, full_matrices=False)
-    kept = spread_r > _NEGLIGIBLE * spread_r[0]
-    whitening_rH = directions_rH[kept] / spread_r[kept, None] * math.sqrt(len(here_nH))
-    size = encoder.config.hidden_size // encoder.config.num_attention_heads
-    for block in encoder.attention:
-        assert isinstance(block, Attention)
-        for head in range(heads):
-            projection_dr = nn.init.orthogonal_(torch.empty(size, len(whitening_rH)), generator=generator)
-            weight_dH = projection_dr @ whitening_rH
-            here_nd, there_nd = ((x_nH - mean_H) @ weight_dH.T for x_nH in (here_nH, there_nH))
-            score = float((here_nd * there_nd).sum(-1).mean()) / math.sqrt(size)
-            weight_dH *= math.sqrt(SCORE / score)
-            rows = slice(head * size, (head + 1) * size)
-            for linear in (block.query, block.key):
-                linear.weight[rows] = weight_dH.to(linear.weight)
-                linear.bias[rows] = -(weight_dH @ mean_H).to(linear.bias)
-
-
-def _seen_at(encoder: Encoder, ids: Tensor, places: Tensor, segment: int) -> Tensor:
-    """What the first block sees of tokens [n] at these places of a segment, [n, H] in fp32."""
-    e = encoder.embeddings
-    x_nE = e.norm(e.word.weight[ids] + e.position.weight[places] + e.segment.weight[segment])
-    x_nH: Tensor = x_nE if encoder.projection is None else encoder.projection(x_nE)
-    return x_nH.float()
-
-
-# ---------------------------------------------------------------- heads that count matched words
-
 _OTHER_TEXT: Final = 8.0  # before softmax: what the other text's words score more, and the own text's less
 _TWIN: Final = 10.0  # what the same word scores on top
 _NO_TWIN: Final = 5.0  # what [CLS], where attention goes without a twin, scores above any word of the other text
@@ -95,8 +39,12 @@ _OF_WORDS: Final = 0.05  # a direction's spread over words, against the widest, 
 
 def check_count_heads(heads: int, spreading: int, config: ModelConfig) -> None:
     """Raise `ConfigError` unless a model of this shape has room for this many heads that count, and that spread."""
+    has = config.num_attention_heads
     for name, number in (("count_heads", heads), ("spreading_heads", spreading), ("both", heads + spreading)):
-        check_heads(f"model.{name}", number, config)
+        if not 0 <= number <= has:
+            raise ConfigError(
+                f"model.{name} is {number}", f"the model has {has} attention heads; 0 leaves them as they are"
+            )
     if heads and config.head_size < 4:
         raise ConfigError(
             f"model.count_heads needs heads of width 4; the model's have {config.head_size}", "-s model.count_heads=0"
@@ -203,6 +151,14 @@ def _read_words(encoder: Encoder, cls_id: int, word_ids: Tensor, generator: torc
     wave_mf = torch.cat([angle_mf.cos(), angle_mf.sin()], 1)
     place_fH = (inverse_HH @ x_mH.T @ (wave_mf - wave_mf.mean(0)) / len(x_mH)).T  # least squares, with the ridge
     return _Seen(mean_H, cls_H, detector_H, segment_H, half, words_nH, whitening_rH, unused_iH, place_fH)
+
+
+def _seen_at(encoder: Encoder, ids: Tensor, places: Tensor, segment: int) -> Tensor:
+    """What the first block sees of tokens [n] at these places of a segment, [n, H] in fp32."""
+    e = encoder.embeddings
+    x_nE = e.norm(e.word.weight[ids] + e.position.weight[places] + e.segment.weight[segment])
+    x_nH: Tensor = x_nE if encoder.projection is None else encoder.projection(x_nE)
+    return x_nH.float()
 
 
 def _principal(x_nH: Tensor) -> tuple[Tensor, Tensor]:

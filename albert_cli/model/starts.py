@@ -25,7 +25,6 @@ from albert_cli.model import hub
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.encoder import Attention, Embeddings
 from albert_cli.model.heads import PretrainingModel
-from albert_cli.model.matching import check_heads, compare_words
 
 _POSITION_DIMENSIONS: Final = 32  # of the embedding, at most; words and segments are zero there
 _POSITION_NORM: Final = 0.5  # of a position's vector, against a word's
@@ -71,21 +70,18 @@ class StartSettings:
     sinusoids in dimensions of their own. `copying` (0: off): the factor with which attention adds to a token the mean
     of those that it attends to, since value and output matrices are near that multiple of the identity. The masked-word
     head then starts as the embedding's inverse (mimetic initialisation: Trockman and Kolter, 2023, arXiv 2305.09828).
-    `matching_heads`: how many heads look for the same word elsewhere (`model.matching`); they are the first ones.
     """
 
     words: Literal["random", "cooccurrence"] = "random"
     neighbours: tuple[int, ...] = ()
     copying: Annotated[float, Ge(0), Le(10)] = 0.0
-    matching_heads: int = 0
 
     def check(self, config: ModelConfig) -> None:
         """Raise `ConfigError` where a model of this shape lacks the heads or the room."""
-        check_heads("start.matching_heads", self.matching_heads, config)
-        heads, has = self.matching_heads + len(self.neighbours), config.num_attention_heads
+        heads, has = len(self.neighbours), config.num_attention_heads
         if heads > has:
             raise ConfigError(
-                f"start.neighbours and start.matching_heads take {heads} attention heads, the model has {has}",
+                f"start.neighbours takes {heads} attention heads, the model has {has}",
                 "fewer neighbours, or a larger model.num_attention_heads",
             )
         if (self.neighbours or self.copying) and config.embedding_size > 2 * config.hidden_size:
@@ -122,7 +118,6 @@ def set_start(model: PretrainingModel, settings: StartSettings, words_VE: Tensor
         _set_words(embeddings.word.weight, words_VE, model.config.initial_std)
     if settings.copying or settings.neighbours:
         _set_paths(model, settings, generator)
-    compare_words(model.encoder, settings.matching_heads, seed=seed)
 
 
 def word_dimensions(settings: StartSettings, config: ModelConfig) -> int:
@@ -155,9 +150,10 @@ def _set_paths(model: PretrainingModel, settings: StartSettings, generator: torc
         model.masked.dense.weight.copy_(lift_HE.T)
     if settings.neighbours:
         _set_positions(encoder.embeddings, word_dims)
-    first = settings.matching_heads
     # Each head adds as many of the words' dimensions as it is wide.
     gain = settings.copying * word_dims / (config.num_attention_heads * min(width, word_dims))
+    # One head stays free if there is one: fine-tuning may put a head that counts there (`model.matching`).
+    first = min(1, config.num_attention_heads - len(settings.neighbours))
     for block in encoder.attention:
         assert isinstance(block, Attention)
         for head, offset in enumerate(settings.neighbours, start=first):

@@ -100,9 +100,9 @@ def dropout(one: Facts) -> tuple[float, float]:
 LOSSES = ("none", "nsp", "sop")
 # What each experiment's variants are to differ in, and what that is for each.
 PARTS: dict[str, object] = {
-    "full": ("cooccurrence", [-1, 1], 0.93, 1), "none": ("random", [], 0.0, 0),
-    "no-words": ("random", [-1, 1], 0.93, 1), "no-neighbours": ("cooccurrence", [], 0.93, 1),
-    "no-copying": ("cooccurrence", [-1, 1], 0.0, 1), "no-matching": ("cooccurrence", [-1, 1], 0.93, 0),
+    "full": ("cooccurrence", [-1, 1], 0.93), "none": ("random", [], 0.0),
+    "no-words": ("random", [-1, 1], 0.93), "no-neighbours": ("cooccurrence", [], 0.93),
+    "no-copying": ("cooccurrence", [-1, 1], 0.0),
 }  # fmt: skip
 SHAPES: dict[str, tuple[Callable[[Facts], Any], dict[str, Any]]] = {
     "overall": (

@@ -1,4 +1,4 @@
-"""Heads that start by comparing words: what they attend to, what they leave alone, and what they are good for."""
+"""Heads that count matched words: what they find, what they leave alone, and which models have room for them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -17,8 +16,7 @@ from albert_cli.data.batches import PackedBatch
 from albert_cli.errors import ConfigError
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.encoder import Attention, Encoder
-from albert_cli.model.heads import SequenceClassifier
-from albert_cli.model.matching import SCORE, check_heads, compare_words, count_words
+from albert_cli.model.matching import check_count_heads, count_words
 from albert_cli.model.packing import pack
 
 CPU = torch.device("cpu")
@@ -32,13 +30,6 @@ SMALL = ModelConfig(
     max_position_embeddings=32,
     initializer_range="auto",
 )
-SHAPES = {
-    "E < H": SMALL,
-    "E = H": replace(SMALL, embedding_size=64),
-    "E > H": replace(SMALL, embedding_size=96),
-    "fewer directions than a head has": replace(SMALL, embedding_size=8, num_attention_heads=2),
-    "own weights a layer": replace(SMALL, sharing="none"),
-}
 
 
 def _batch(ids: NDArray[np.integer], second_from: int) -> PackedBatch:
@@ -63,102 +54,6 @@ def _scores(encoder: Encoder, block: int, head: int, ids: NDArray[np.integer], s
     q_Sd, k_Sd = (linear(x_SH)[:, rows] for linear in (attention.query, attention.key))
     scores_SS: Tensor = (q_Sd @ k_Sd.T / math.sqrt(size)).detach()
     return scores_SS
-
-
-@pytest.mark.parametrize("name", SHAPES)
-def test_words_look_for_themselves_in_the_other_text(name: str) -> None:
-    torch.manual_seed(0)
-    encoder = Encoder(SHAPES[name])
-    with torch.no_grad():  # so that words prevail, as they do after training
-        encoder.embeddings.position.weight.mul_(0.3)
-        encoder.embeddings.segment.weight.mul_(0.3)
-    compare_words(encoder, 1, seed=0)
-    words = np.random.default_rng(0).permutation(499)[:12] + 1
-    ids = np.concatenate([words, words[::-1]])
-    for block in range(len(encoder.attention)):
-        scores = _scores(encoder, block, 0, ids, second_from=12)
-        twin = scores.flip(1).diagonal()  # the same word stands as far from the end as this one from the start
-        others = scores[~(torch.eye(24, dtype=torch.bool) | torch.eye(24, dtype=torch.bool).flip(1))]
-        assert abs(float(twin.mean()) - SCORE) < SCORE / 2
-        assert float((twin > others.quantile(0.9)).float().mean()) > 0.9
-
-
-def test_only_the_query_and_key_of_those_heads_change() -> None:
-    torch.manual_seed(0)
-    encoder = Encoder(SMALL)
-    before = {name: tensor.clone() for name, tensor in encoder.state_dict().items()}
-    compare_words(encoder, 2, seed=0)
-    changed = {name for name, tensor in encoder.state_dict().items() if not torch.equal(tensor, before[name])}
-    assert changed == {f"attention.0.{part}.{leaf}" for part in ("query", "key") for leaf in ("weight", "bias")}
-    for name in changed:  # heads are rows; the last two of the four stay
-        assert torch.equal(encoder.state_dict()[name][32:], before[name][32:])
-
-
-def test_no_head_changes_nothing_and_a_seed_repeats() -> None:
-    torch.manual_seed(0)
-    encoder = Encoder(SMALL)
-    before = {name: tensor.clone() for name, tensor in encoder.state_dict().items()}
-    compare_words(encoder, 0, seed=0)
-    assert all(torch.equal(tensor, before[name]) for name, tensor in encoder.state_dict().items())
-    made = []
-    for seed in (1, 1, 2):
-        encoder.load_state_dict(before)
-        compare_words(encoder, 1, seed=seed)
-        made.append(encoder.state_dict()["attention.0.query.weight"].clone())
-    assert torch.equal(made[0], made[1])
-    assert not torch.equal(made[0], made[2])
-
-
-@pytest.mark.parametrize("heads", [-1, 5])
-def test_as_many_heads_as_there_are(heads: int) -> None:
-    check_heads("matching_heads", 4, SMALL)
-    with pytest.raises(ConfigError, match=f"matching_heads is {heads}"):
-        check_heads("matching_heads", heads, SMALL)
-
-
-def test_an_encoder_learns_which_texts_share_words() -> None:
-    """The task that small encoders fail: two texts of ten words each, which share five words or none.
-
-    When it begins to, after some 240 steps, some 550 or not in a thousand, rounding and the seed decide.
-    """
-    tried = ((seed, *_trained(1, 600, seed)) for seed in (3, 2, 1, 0))
-    seed, steps = next((seed, steps) for seed, learnt, steps in tried if learnt > 0.9)
-    without, _ = _trained(0, steps, seed)
-    assert without < 0.6
-
-
-def _trained(heads: int, most: int, seed: int) -> tuple[float, int]:
-    """Train until a batch's loss is small; the accuracy on new texts, and after how many steps, at most `most`."""
-    torch.manual_seed(seed)
-    model = SequenceClassifier(SMALL, 2)
-    compare_words(model.encoder, heads, seed=seed)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    rng = np.random.default_rng(seed)
-    for step in range(most):
-        ids, gold = _texts(rng, 64)
-        loss = F.cross_entropy(model(pack(_batch(ids, 11), CPU)), gold)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        if loss.detach() < 0.1:
-            most = step + 1
-            break
-    with torch.no_grad():
-        ids, gold = _texts(rng, 500)
-        found = model(pack(_batch(ids, 11), CPU)).argmax(1)
-    return float((found == gold).float().mean()), most
-
-
-def _texts(rng: np.random.Generator, count: int) -> tuple[NDArray[np.integer], Tensor]:
-    """[CLS] and two texts of ten words, which share five words if their label is 1: ids [N, 21], labels [N]."""
-    words = 1 + np.argsort(rng.random((count, 499)), axis=1)[:, :20]
-    gold = rng.integers(0, 2, count)
-    words[gold == 1, 10:15] = words[gold == 1, :5]
-    words[:, 10:] = rng.permuted(words[:, 10:], axis=1)
-    return np.concatenate([np.zeros((count, 1), np.int64), words], axis=1), torch.from_numpy(gold)
-
-
-# ---------------------------------------------------------------- heads that count
 
 
 def _overlapping(rng: np.random.Generator, count: int) -> tuple[NDArray[np.integer], NDArray[np.floating]]:
@@ -234,3 +129,13 @@ def test_heads_that_count_leave_the_others_but_for_what_cls_asks() -> None:
     encoder.load_state_dict(before)
     count_words(encoder, 2, seed=0, cls_id=0, word_ids=torch.arange(1, 500))
     assert torch.equal(encoder.state_dict()["attention.0.query.weight"], one)
+
+
+@pytest.mark.parametrize(
+    ("heads", "spreading", "named"),
+    [(-1, 0, "count_heads is -1"), (5, 0, "count_heads is 5"), (0, 5, "spreading_heads is 5"), (2, 3, "both is 5")],
+)
+def test_no_more_heads_than_the_model_has(heads: int, spreading: int, named: str) -> None:
+    check_count_heads(2, 2, SMALL)
+    with pytest.raises(ConfigError, match=rf"model\.{named}"):
+        check_count_heads(heads, spreading, SMALL)

@@ -25,7 +25,7 @@ SHAPE = ModelConfig(
     max_position_embeddings=40,
     initializer_range="auto",
 )
-FULL = StartSettings(words="cooccurrence", neighbours=(-1, 1), copying=0.7, matching_heads=1)
+FULL = StartSettings(words="cooccurrence", neighbours=(-1, 1), copying=0.7)
 
 
 def started(settings: StartSettings, config: ModelConfig = SHAPE, seed: int = 0) -> PretrainingModel:
@@ -129,12 +129,10 @@ def test_nothing_is_set_by_default_and_each_part_alone_leaves_the_others() -> No
     word, lift = "encoder.embeddings.word.weight", "encoder.projection.weight"
     query_key = {f"encoder.attention.0.{part}.weight" for part in ("query", "key")}
     value_output = {f"encoder.attention.0.{part}.weight" for part in ("value", "output")}
-    biases = {f"encoder.attention.0.{part}.bias" for part in ("query", "key")}
     for settings, changed in (
         (StartSettings(words="cooccurrence"), {word}),
         (StartSettings(neighbours=(1,)), {word, lift, *query_key}),
         (StartSettings(copying=0.5), {lift, "masked.dense.weight", *value_output}),
-        (StartSettings(matching_heads=1), query_key | biases),
     ):
         found = started(settings).state_dict()
         assert {name for name, tensor in found.items() if not torch.equal(tensor, drawn[name])} == tables | changed
@@ -149,8 +147,7 @@ def test_a_seed_repeats() -> None:
 @pytest.mark.parametrize(
     ("settings", "changes", "message"),
     [
-        (replace(FULL, matching_heads=5), {}, r"start\.matching_heads is 5"),
-        (replace(FULL, matching_heads=3), {}, "take 5 attention heads, the model has 4"),
+        (replace(FULL, neighbours=(-2, -1, 0, 1, 2)), {}, "takes 5 attention heads, the model has 4"),
         (FULL, {"num_attention_heads": 48}, "too narrow"),
         (FULL, {"embedding_size": 256}, "an embedding that fits"),
         (FULL, {"embedding_size": 8}, "too narrow"),

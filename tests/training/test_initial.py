@@ -236,9 +236,9 @@ def test_the_run_records_what_it_started_from(deep: Path, finished: Path) -> Non
 def test_a_checkpoint_s_weights_take_the_place_of_a_start(
     recipe: Path, tiny_data: Path, finished: Path, tmp_path: Path
 ) -> None:
-    barely = ["optimizer.lr=1e-9", "start.matching_heads=1", f"initial.checkpoint={finished}", "schedule.total_steps=1"]
+    barely = ["optimizer.lr=1e-9", "start.neighbours=[-1]", f"initial.checkpoint={finished}", "schedule.total_steps=1"]
     pretrain(str(recipe), tiny_data, tmp_path / "run", barely, device="cpu")
-    assert tomllib.loads((tmp_path / "run" / "recipe.toml").read_text())["start"]["matching_heads"] == 0
+    assert tomllib.loads((tmp_path / "run" / "recipe.toml").read_text())["start"]["neighbours"] == []
     assert not (tmp_path / "run" / "start").exists()
     key, old = "encoder.attention.0.key.weight", hub.read(finished / LAST).tensors
     assert torch.allclose(hub.read(tmp_path / "run" / "step-00000001").tensors[key], old[key], atol=1e-6)
@@ -354,7 +354,7 @@ def test_a_continued_run_names_its_changes_and_resumes_to_the_same_bytes(
     first, run, last = tmp_path / "first", tmp_path / "run", "step-00000045"
     shutil.copytree(finished, first)
     mark = store.fingerprint(first / LAST)
-    changes = ("model.hidden_dropout_prob=0.1", "schedule.total_steps=45", "train.keep=9", "start.matching_heads=1")
+    changes = ("model.hidden_dropout_prob=0.1", "schedule.total_steps=45", "train.keep=9", "start.neighbours=[-1]")
     call = (str(recipe), tiny_data, run, (f"initial.continues={first}", *changes))
     pretrain(*call, device="cpu")
     named = ["model.hidden_dropout_prob: 0.0 -> 0.1", "schedule.total_steps: 30 -> 45"]

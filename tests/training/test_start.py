@@ -15,7 +15,7 @@ from albert_cli.training.pretrain import pretrain
 from tests.processes import end, start_ranks
 
 START = [
-    "start.words=cooccurrence", "start.neighbours=[-1]", "start.copying=0.7", "start.matching_heads=1",
+    "start.words=cooccurrence", "start.neighbours=[-1]", "start.copying=0.7",
     "model.embedding_size=32", "model.hidden_size=32", "model.always_project=true",
     "train.precision=fp32",
 ]  # fmt: skip
@@ -84,6 +84,6 @@ def test_transformers_computes_the_same(run: Path) -> None:
 def test_more_heads_than_there_are_is_said_before_anything_is_written(
     recipe: Path, tiny_data: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(ConfigError, match=r"start\.matching_heads is 3"):
-        pretrain(str(recipe), tiny_data, tmp_path / "no", ["start.matching_heads=3"], device="cpu")
+    with pytest.raises(ConfigError, match="takes 3 attention heads, the model has 2"):
+        pretrain(str(recipe), tiny_data, tmp_path / "no", ["start.neighbours=[-1, 1, 2]"], device="cpu")
     assert not (tmp_path / "no").exists()
