@@ -4,7 +4,7 @@ From random weights attention is nearly uniform, and a small encoder needs some 
 finds its other occurrences; until then tasks on pairs of texts stay at the majority class. A head whose query and key
 are one and the same projection lets every token look at the tokens most like itself from the first step on. Starting
 Wq Wk' near the identity is due to Trockman and Kolter (2023, arXiv 2305.09828); here a few heads only, in the
-directions in which words differ, and right before fine-tuning: pretraining has no use for them and destroys them.
+directions in which words differ.
 """
 
 from __future__ import annotations
