@@ -24,7 +24,7 @@ from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import MultipleChoice
 from albert_cli.tasks.base import Array
 from albert_cli.tasks.classification import LogitsTask
-from albert_cli.tasks.features import PairFeatures, Stretches, TokenizedTexts
+from albert_cli.tasks.features import PairFeatures, Stretches, tokenize
 from albert_cli.tasks.rows import Line
 from albert_cli.text.vocabulary import Vocabulary
 
@@ -91,16 +91,15 @@ class Choice(LogitsTask[ChoiceExample]):
         """
         size, choices = len(examples), len(examples[0].options) if examples else 1
         assert all(len(e.options) == choices for e in examples), "a task has one number of options"
-        texts = TokenizedTexts([e.passage for e in examples] + [a for e in examples for a in e.answers], vocabulary)
-        passage = texts.stretches.at(np.repeat(np.arange(size), choices))
-        answer = texts.stretches.at(np.arange(size, size + size * choices))
+        ids, texts = tokenize([e.passage for e in examples] + [a for e in examples for a in e.answers], vocabulary)
+        passage, answer = texts.at(np.repeat(np.arange(size), choices)), texts.at(np.arange(size, len(texts.start)))
         room = max_seq_length - SPECIALS
         kept_answer = np.minimum(answer.length, min(MAX_QUESTION, (room + 1) // 2))
         kept_passage = np.minimum(passage.length, room - kept_answer)
         is_cut = ((kept_passage < passage.length) | (kept_answer < answer.length)).reshape(-1, choices).any(axis=1)
         labels = [e.label for e in examples]
         return PairFeatures(
-            texts.ids, Stretches(passage.start, kept_passage),
+            ids, Stretches(passage.start, kept_passage),
             Stretches(answer.start + answer.length - kept_answer, kept_answer), np.ones(size * choices, dtype=bool),
             None if None in labels else np.array(labels, dtype=np.int64),
             int(np.count_nonzero(is_cut)), vocabulary.cls_id, vocabulary.sep_id, choices,

@@ -25,7 +25,7 @@ from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import SequenceClassifier
 from albert_cli.model.packing import pack, put
 from albert_cli.tasks.base import Array, Task, check_finite, evaluation_batches
-from albert_cli.tasks.features import PairFeatures, Stretches, TokenizedTexts
+from albert_cli.tasks.features import PairFeatures, Stretches, tokenize
 from albert_cli.tasks.metrics import scores
 from albert_cli.tasks.rows import Line
 from albert_cli.text.vocabulary import Vocabulary
@@ -54,7 +54,9 @@ class LogitsTask(Task[E, PairFeatures, Array]):
         return self.summed_loss(model(pack(batch, device)).float(), *put([labels], device))
 
     def summed_loss(self, logits_NC: Tensor, labels_N: Tensor) -> Tensor:
-        """Cross-entropy summed over N examples."""
+        """Cross-entropy, or squared error on the raw values, summed over N examples."""
+        if self.is_regression:
+            return F.mse_loss(logits_NC[:, 0], labels_N.float(), reduction="sum")
         return F.cross_entropy(logits_NC, labels_N, reduction="sum")
 
     @property
@@ -79,6 +81,9 @@ class LogitsTask(Task[E, PairFeatures, Array]):
         return logits
 
     def average(self, outputs: Sequence[Array]) -> Array:
+        """The mean of the values, or logits whose softmax is the mean of the models' probabilities (§4.9)."""
+        if self.is_regression:
+            return np.asarray(np.mean(outputs, axis=0))
         return np.asarray(np.log(np.mean([probabilities(logits) for logits in outputs], axis=0) + 1e-30))
 
     def predictions_of(self, logits: Array) -> Array:
@@ -161,16 +166,16 @@ class Classification(LogitsTask[Example]):
 
         The longer of two texts loses its last token first, text B on a tie, as in the reference.
         """
-        texts = TokenizedTexts([e.text_a for e in examples] + [e.text_b or "" for e in examples], vocabulary)
+        ids, texts = tokenize([e.text_a for e in examples] + [e.text_b or "" for e in examples], vocabulary)
         size = len(examples)
         is_pair = np.fromiter((e.text_b is not None for e in examples), dtype=bool, count=size)
-        first, second = texts.stretches.at(np.arange(size)), texts.stretches.at(size + np.arange(size))
+        first, second = texts.at(np.arange(size)), texts.at(size + np.arange(size))
         room = max_seq_length - 2 - is_pair
         kept_a, kept_b = truncated_lengths(first.length, second.length, room)
         labels = [e.label for e in examples]
         kind = np.float32 if any(isinstance(label, float) for label in labels) else np.int64
         return PairFeatures(
-            texts.ids, Stretches(first.start, kept_a), Stretches(second.start, kept_b), is_pair,
+            ids, Stretches(first.start, kept_a), Stretches(second.start, kept_b), is_pair,
             None if None in labels else np.array(labels, dtype=kind),
             int(np.count_nonzero(first.length + second.length > room)), vocabulary.cls_id, vocabulary.sep_id,
         )  # fmt: skip
@@ -190,12 +195,6 @@ class Classification(LogitsTask[Example]):
             bias = np.log(counts / counts.sum())
         model.classifier.bias.copy_(torch.from_numpy(bias))
 
-    def summed_loss(self, logits_NC: Tensor, labels_N: Tensor) -> Tensor:
-        """Cross-entropy, or squared error on the raw values, summed over N examples."""
-        if self.is_regression:
-            return F.mse_loss(logits_NC[:, 0], labels_N.float(), reduction="sum")
-        return super().summed_loss(logits_NC, labels_N)
-
     def evaluation(self, outputs: Array, features: PairFeatures, examples: Sequence[Example]) -> dict[str, float]:
         loss = self.mean_loss(outputs, features)
         return {**scores(self.metrics, self.predictions_of(outputs), features.gold), "loss": loss}
@@ -207,10 +206,6 @@ class Classification(LogitsTask[Example]):
             return float(np.var(labels.astype(np.float64)))
         shares = np.unique(labels, return_counts=True)[1] / len(labels)
         return float(-(shares * np.log(shares)).sum())
-
-    def average(self, outputs: Sequence[Array]) -> Array:
-        """The mean of the values, or logits whose softmax is the mean of the models' probabilities (§4.9)."""
-        return np.asarray(np.mean(outputs, axis=0)) if self.is_regression else super().average(outputs)
 
     def texts(self, example: Example) -> dict[str, Any]:
         return {"text": example.text_a} | ({} if example.text_b is None else {"text_pair": example.text_b})

@@ -137,8 +137,8 @@ def choice_columns(rows: Rows, settings: TableSettings) -> ChoiceColumns:
     options = _option_columns(rows, settings)
     if not options:
         raise _no_column(rows, "choices", NAMES_OF_CHOICE["choices"])
-    passage, question, label = (find(rows, role, settings, NAMES_OF_CHOICE) for role in ("text", "question", "label"))
-    found = ChoiceColumns(options, passage, question, label)
+    roles = ("text", "question", "label")
+    found = ChoiceColumns(options, *(find(rows, role, settings, NAMES_OF_CHOICE) for role in roles))
     if found.passage is None and found.question is None:
         raise _no_column(rows, "question", NAMES_OF_CHOICE["question"])
     return found

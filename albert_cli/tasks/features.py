@@ -79,20 +79,15 @@ class Stretches(NamedTuple):
     def at(self, index: Int64) -> Stretches:
         return Stretches(self.start[index], self.length[index])
 
-    def tokens_of(self, ids: Int32) -> Int32:
-        return ids[ranges(*self)]
 
-
-class TokenizedTexts:
-    """The tokens `ids` of some texts, each distinct text stored once, and the `stretches` of each text."""
-
-    def __init__(self, texts: Sequence[str], vocabulary: Vocabulary) -> None:
-        slots = {text: slot for slot, text in enumerate(dict.fromkeys(texts))}
-        encoded = vocabulary.encode_batch(list(slots))
-        lengths = np.fromiter(map(len, encoded), dtype=np.int64, count=len(encoded))
-        self.ids: Int32 = np.fromiter(chain.from_iterable(encoded), dtype=np.int32, count=int(lengths.sum()))
-        slot_of_text = np.fromiter((slots[t] for t in texts), dtype=np.int64, count=len(texts))
-        self.stretches = Stretches(offsets_of(lengths)[slot_of_text], lengths[slot_of_text])
+def tokenize(texts: Sequence[str], vocabulary: Vocabulary) -> tuple[Int32, Stretches]:
+    """The tokens of some texts, each distinct text stored once, and where those of each text are."""
+    slots = {text: slot for slot, text in enumerate(dict.fromkeys(texts))}
+    encoded = vocabulary.encode_batch(list(slots))
+    lengths = np.fromiter(map(len, encoded), dtype=np.int64, count=len(encoded))
+    ids = np.fromiter(chain.from_iterable(encoded), dtype=np.int32, count=int(lengths.sum()))
+    slot_of_text = np.fromiter((slots[t] for t in texts), dtype=np.int64, count=len(texts))
+    return ids, Stretches(offsets_of(lengths), lengths).at(slot_of_text)
 
 
 @dataclass(frozen=True)
@@ -150,9 +145,9 @@ def pack_pairs(
     segment_ids = np.zeros_like(ids)
     starts = offsets[:-1]
     ids[starts] = cls_id
-    ids[ranges(starts + 1, length_a)] = first[1].tokens_of(first[0])
+    ids[ranges(starts + 1, length_a)] = first[0][ranges(*first[1])]
     start_b = starts + 2 + length_a
-    ids[ranges(start_b, length_b)] = second[1].tokens_of(second[0])
+    ids[ranges(start_b, length_b)] = second[0][ranges(*second[1])]
     segment_ids[ranges(start_b, length_b + is_pair)] = 1
     positions = ranges(np.zeros_like(lengths), lengths).astype(np.int32)
     none = np.empty(0, dtype=np.int32)

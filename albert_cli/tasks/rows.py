@@ -184,14 +184,11 @@ def read_delimited(path: Path, delimiter: str = "\t", *, quoting: bool = False, 
     return Rows(str(path), tuple(cells[0]), cells[1:], lines[1:])
 
 
-def read_jsonl(path: Path) -> Rows:
-    """One JSON object a line; its keys are the columns, those of the first line being required of all."""
+def read_objects(path: Path) -> Rows:
+    """A Parquet file, or a JSON object a line; the columns are the keys of the first, which all must have."""
+    if path.suffix.lower() == ".parquet":
+        return _of_objects(str(path), parquet_rows(Part(Source(str(path), "parquet"))))
     return _of_objects(str(path), json_objects(enumerate(read_lines(path), start=1), f"{path}:{{}}".format))
-
-
-def read_parquet(path: Path) -> Rows:
-    """A Parquet file; its rows count from 1 in messages."""
-    return _of_objects(str(path), parquet_rows(Part(Source(str(path), "parquet"))))
 
 
 def _of_objects(origin: str, objects: Iterable[tuple[int, Mapping[str, object]]]) -> Rows:

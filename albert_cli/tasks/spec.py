@@ -17,7 +17,6 @@ from albert_cli.tasks.recall import RECALL
 from albert_cli.tasks.squad.task import SQUAD
 
 TASKS: dict[str, AnyTask] = {**GLUE, **SQUAD, **RACE, RECALL.name: RECALL}
-KINDS = tuple(dict.fromkeys(type(task) for task in TASKS.values()))
 
 
 def find_task(name: str) -> AnyTask:
@@ -33,7 +32,7 @@ def find_task(name: str) -> AnyTask:
 
 def task_of_checkpoint(found: hub.Checkpoint) -> AnyTask:
     """The task that a checkpoint's head answers, to predict with it; raises `CheckpointError` where it has no head."""
-    for kind in KINDS:
+    for kind in dict.fromkeys(type(task) for task in TASKS.values()):
         if (task := kind.of_checkpoint(found)) is not None:
             return task
     what = "may give a text several labels" if found.has_several_labels else "has no classifier"

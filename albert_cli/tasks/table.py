@@ -24,7 +24,7 @@ from albert_cli.tasks.columns import (
     options_of,
     right_option,
 )
-from albert_cli.tasks.rows import Rows, hub_splits, in_split, is_hub, read_delimited, read_hub, read_jsonl, read_parquet
+from albert_cli.tasks.rows import Rows, hub_splits, in_split, is_hub, read_delimited, read_hub, read_objects
 
 _SUFFIXES = (".tsv", ".csv", ".jsonl", ".parquet")
 _FILE_NAMES = {"train": ("train",), "dev": ("dev", "validation"), "test": ("test",)}
@@ -143,18 +143,14 @@ class TableFiles:
         text = column(rows, "text", self.settings)
         pair = column(rows, "text_pair", self.settings) if task.inputs == 2 else None
         label = (find if split == "test" else column)(rows, "label", self.settings)
-
-        def label_of(row: list[str], where: str) -> int | float | None:
-            if label is None or (not row[label] and split == "test"):
-                return None
-            if not row[label]:
-                raise InputError(f"{where}: the label is empty", "fill it in, or leave the row out")
-            return task.parse_label(row[label], where)
-
-        return [
-            Example(row[text], None if pair is None else row[pair], label_of(row, rows.where(i)), ids[i])
-            for i, row in enumerate(rows.cells)
-        ]
+        examples = []
+        for i, row in enumerate(rows.cells):
+            name = "" if label is None else row[label]
+            if not name and split != "test":
+                raise InputError(f"{rows.where(i)}: the label is empty", "fill it in, or leave the row out")
+            gold = task.parse_label(name, rows.where(i)) if name else None
+            examples.append(Example(row[text], None if pair is None else row[pair], gold, ids[i]))
+        return examples
 
     def _choices(self, task: Choice, split: str, rows: Rows, ids: list[str]) -> list[ChoiceExample]:
         columns = choice_columns(rows, self.settings)
@@ -171,9 +167,9 @@ class TableFiles:
                 hint = "one number of choices a table"
                 raise InputError(f"{rows.where(i)}: {len(options)} choices where train has {len(task.labels)}", hint)
             passage, question = ("" if place is None else row[place] for place in (columns.passage, columns.question))
-            label = None if columns.label is None else row[columns.label]
-            is_hidden = label is None or (not label and split == "test")
-            right = None if is_hidden else right_option(str(label), options, first, rows.where(i))
+            label = "" if columns.label is None else row[columns.label]
+            is_hidden = not label and split == "test"
+            right = None if is_hidden else right_option(label, options, first, rows.where(i))
             examples.append(ChoiceExample(ids[i], passage, question, options, right))
         return examples
 
@@ -184,12 +180,10 @@ def _read_file(name: str, settings: TableSettings) -> Rows:
         return read_hub(source, split or "train")
     path = Path(name)
     suffix = path.suffix.lower()
-    if suffix == ".jsonl":
-        return read_jsonl(path)
     if suffix not in _SUFFIXES:
         raise InputError(f"{path}: a table is a .tsv, .csv, .jsonl or .parquet file", "convert or rename it")
-    if suffix == ".parquet":
-        return read_parquet(path)
+    if suffix in (".jsonl", ".parquet"):
+        return read_objects(path)
     quoting = suffix == ".csv" if settings.quoting == "auto" else settings.quoting == "on"
     delimiter = settings.delimiter or ("," if suffix == ".csv" else "\t")
     rows = read_delimited(path, delimiter, quoting=quoting)

@@ -38,8 +38,7 @@ class Spans:
     """M scored spans of Q questions, those of a question together and the best first.
 
     question int64 [M]; start and end int64 [M], characters of the context as written; probability [M] among the
-    question's own spans; null [Q] grows with the odds that there is no answer. Offsets [Q + 1] are where each
-    question's spans begin.
+    question's own spans; null [Q] grows with the odds that there is no answer.
     """
 
     question: Int64
@@ -60,6 +59,9 @@ def collect(features: SpanFeatures, parts: Iterable[WindowSpans], *, relative_nu
     A question's null odds are the least of its windows', since one that holds the answer is enough; under
     `relative_null` the score of its best span is taken off, as both are sums of logits (and not of log-probabilities);
     without one they are `NOTHING_THERE`.
+
+    Several tokens may stand for the same characters (½ is 1, ⁄ and 2), or for none at all (a space): of equal spans
+    the best is taken, and none without a character.
     """
     columns: list[tuple[NDArray[Any], ...]] = []
     null = np.full(len(features.context), np.inf)
@@ -73,31 +75,19 @@ def collect(features: SpanFeatures, parts: Iterable[WindowSpans], *, relative_nu
         end = features.contexts.ends[last[window, kept] + base[window]].astype(np.int64)
         columns.append((of[window], start, end, score_of[window, kept]))
     question, start, end, scores = (np.concatenate(parts) for parts in zip(*columns, strict=True))
-    spans, best = _ranked(question, start, end, scores, null)
-    if relative_null:
-        null = np.where(np.isfinite(best), null - best, NOTHING_THERE)
-    return Spans(*spans, null)
-
-
-def _ranked(
-    question: Int64, start: Int64, end: Int64, scores: Float64, null: Float64
-) -> tuple[tuple[Int64, Int64, Int64, Float64], Float64]:
-    """Spans sorted by question and score, each once, with probabilities; and each question's best score [Q].
-
-    Several tokens may stand for the same characters (½ is 1, ⁄ and 2), or for none at all (a space): of equal spans
-    the best is taken, and none without a character.
-    """
     order = np.lexsort((-scores, end, start, question))
-    columns = np.stack([question, start, end])[:, order]
-    is_new = np.concatenate([np.ones(1, dtype=bool), (np.diff(columns) != 0).any(axis=0)])[: len(order)]
-    order = order[is_new & (columns[1] < columns[2])]
+    places = np.stack([question, start, end])[:, order]
+    is_new = (np.diff(places, prepend=-1) != 0).any(axis=0)
+    order = order[is_new & (places[1] < places[2])]
     order = order[np.lexsort((end[order], start[order], -scores[order], question[order]))]
-    question, start, end, scores = question[order], start[order], end[order], scores[order]
+    question, start, end, scores = (column[order] for column in (question, start, end, scores))
     best = np.full(len(null), -np.inf)
     np.maximum.at(best, question, scores)
     weights = np.exp(scores - best[question])
     total = np.bincount(question, weights, minlength=len(null))
-    return (question, start, end, weights / total[question]), best
+    if relative_null:
+        null = np.where(np.isfinite(best), null - best, NOTHING_THERE)
+    return Spans(question, start, end, weights / total[question], null)
 
 
 # ---------------------------------------------------------------- answers

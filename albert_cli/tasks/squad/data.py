@@ -97,7 +97,7 @@ class SquadFiles:
         return _repaired(questions, data or self.hub, is_train=split == task.train_split)
 
     def _from_files(self, data: Path, split: str, holdout: float) -> list[Question]:
-        train, dev = (None if data.is_file() else _find(data, name, self.version) for name in ("train", "dev"))
+        train, dev = (_find(data, name, self.version) for name in ("train", "dev"))
         path = data if data.is_file() else dev if split == "dev" and dev else train
         path = path or find_in(data, (f"{split}-v{self.version}.json", f"{split}.json"), self.hub)
         questions = _questions(path, self.version)
@@ -216,7 +216,11 @@ def _repaired(questions: list[Question], origin: str, *, is_train: bool) -> list
     moved = lost = 0
     kept: list[Question] = []
     for question in questions:
-        answers = tuple(Answer(a.text, _place(question.context, a)) for a in question.answers)
+        context = question.context
+        answers = tuple(
+            a if a.start >= 0 and context.startswith(a.text, a.start) else Answer(a.text, context.find(a.text))
+            for a in question.answers
+        )
         found = tuple(answer for answer in answers if answer.start != NOT_FOUND)
         moved += sum(a.start not in (b.start, NOT_FOUND) for a, b in zip(answers, question.answers, strict=True))
         lost += len(answers) - len(found)
@@ -229,9 +233,3 @@ def _repaired(questions: list[Question], origin: str, *, is_train: bool) -> list
     if not kept:
         raise InputError(f"{origin}: no question to train on has an answer in its context", "is it the right file?")
     return kept
-
-
-def _place(context: str, answer: Answer) -> int:
-    """Where the answer's text stands: at the place given for it, else the first one; `NOT_FOUND` where nowhere."""
-    text, start = answer
-    return start if start >= 0 and context.startswith(text, start) else context.find(text)

@@ -8,9 +8,8 @@ there is an answer. Shapes: T packed tokens, N sequences of at most S tokens, K 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -89,26 +88,24 @@ class BeamQuestionAnswering(nn.Module):
 # ---------------------------------------------------------------- training
 
 
-@dataclass(frozen=True)
-class _Layout:
-    """Places in a packed batch: `sequence` [T] whose token it is, `first` [N] each [CLS], `context` [T] bool."""
+class _Layout(NamedTuple):
+    """Of a packed batch: `sequence` [T] whose token it is, `first` [N] each [CLS], and bool [T] for `context`.
+
+    An answer may begin and end where `allowed` [T] is true: in the context, and at [CLS] where there is none.
+    """
 
     sequence: Tensor
     first: Tensor
     context: Tensor
+    allowed: Tensor
 
     @classmethod
-    def of(cls, batch: PackedBatch, device: torch.device) -> _Layout:
-        offsets = batch.offsets.astype(np.int64)
-        sequence = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
-        context = batch.segment_ids == 1
-        context[offsets[1:] - 1] = False  # the last [SEP]
-        return cls(*put([sequence, offsets[:-1], context], device))
-
-    @property
-    def allowed(self) -> Tensor:
-        """bool [T]: what an answer may begin and end with: the context, and [CLS] where there is none."""
-        return self.context.index_fill(0, self.first, True)
+    def of(cls, tokens: PackedTokens, device: torch.device) -> _Layout:
+        first, context = tokens.host.offsets[:-1], tokens.host.segment_ids == 1
+        context[tokens.host.offsets[1:] - 1] = False  # the last [SEP]
+        allowed = context.copy()
+        allowed[first] = True
+        return cls(*put([tokens.host.sequence, first, context, allowed], device))
 
 
 def span_loss(model: nn.Module, batch: PackedBatch, answers: Int64, device: torch.device) -> Tensor:
@@ -119,7 +116,7 @@ def span_loss(model: nn.Module, batch: PackedBatch, answers: Int64, device: torc
     (answer_N2,) = put([answers], device)
     tokens = pack(batch, device)
     if isinstance(model, BeamQuestionAnswering):
-        return _beam_loss(model, tokens, _Layout.of(batch, device), answer_N2)
+        return _beam_loss(model, tokens, _Layout.of(tokens, device), answer_N2)
     logits_NS2 = tokens.grid.spread(model(tokens).float())
     is_token_NS = tokens.grid.spread(torch.ones_like(tokens.ids, dtype=torch.bool))
     logits_NS2 = logits_NS2.masked_fill(~is_token_NS[..., None], _NEVER)
@@ -168,7 +165,7 @@ def window_spans(model: nn.Module, features: SpanFeatures, device: torch.device)
             inside = batch.offsets[:-1].astype(np.int64) + features.context_start(index)
             begins[ranges(inside, features.length[index])] = features.is_best_window(index)
             may_start_NS = tokens.grid.spread(*put([begins], device))
-            *found, null = decode(model, tokens, _Layout.of(batch, device), may_start_NS, features.settings)
+            *found, null = decode(model, tokens, _Layout.of(tokens, device), may_start_NS, features.settings)
             first, last, start, end = (values.flatten(1) for values in found)
             scores, best = (start + end).topk(min(kept, start.shape[1]), dim=1)
             first, last, start, end = (values.gather(1, best) for values in (first, last, start, end))

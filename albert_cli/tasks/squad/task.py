@@ -88,7 +88,7 @@ class SpanAnswering(Task[Question, SpanFeatures, Spans]):
 
     def constant_output(self, outputs: Spans, features: SpanFeatures) -> str | None:
         """No answer to any question where some have one, or the same place in every text."""
-        if self.is_unanswered(float(outputs.null.min())) and features.is_answered.any():
+        if self.is_unanswered(float(outputs.null.min())) and features.answer.any():
             return "no question answered"
         first = outputs.offsets[:-1][np.diff(outputs.offsets) > 0]
         places = np.stack([outputs.start[first], outputs.end[first]])
@@ -127,10 +127,8 @@ class SpanAnswering(Task[Question, SpanFeatures, Spans]):
             golds = [answer.text for answer in question.answers]
             if scored:
                 line["answers"] = golds
-            line |= {"prediction": text, "start": best.start, "end": best.end}
-            line["probability"] = round(best.probability, 5)
-            if unanswered:
-                line |= {"start": None, "end": None}
+            start, end = (None, None) if unanswered else (best.start, best.end)
+            line |= {"prediction": text, "start": start, "end": end, "probability": round(best.probability, 5)}
             if self.version == "2.0":
                 line["null_odds"] = round(float(null), 5)
             if scored:
@@ -208,7 +206,6 @@ def _recorded(made_with: Mapping[str, Any]) -> dict[str, Any]:
     return {f.name: made_with[f.name] for f in fields(SpanSettings) if f.name in made_with}
 
 
-_OF_UNANSWERABLE = ("best_f1", "best_em", "has_answer_f1", "has_answer_em", "no_answer_em")
 SQUAD: dict[str, SpanAnswering] = {
     "squad1": SpanAnswering(
         name="squad1",
@@ -222,7 +219,7 @@ SQUAD: dict[str, SpanAnswering] = {
     "squad2": SpanAnswering(
         name="squad2",
         title="SQuAD 2.0",
-        metrics=("f1", "em", *_OF_UNANSWERABLE),
+        metrics=("f1", "em", "best_f1", "best_em", "has_answer_f1", "has_answer_em", "no_answer_em"),
         # At the threshold that is best on the dev set itself, as its evaluation and the reference's score them.
         published=("best_f1", "best_em"),
         source=SquadFiles("2.0", "hf:rajpurkar/squad_v2"),

@@ -15,14 +15,7 @@ from numpy.typing import NDArray
 from albert_cli.data.arrays import offsets_of, ranges
 from albert_cli.data.batches import PackedBatch
 from albert_cli.data.pairs import SPECIALS
-from albert_cli.tasks.features import (
-    Features,
-    Int32,
-    Int64,
-    Stretches,
-    TokenizedTexts,
-    pack_pairs,
-)
+from albert_cli.tasks.features import Features, Int32, Int64, Stretches, pack_pairs, tokenize
 from albert_cli.tasks.squad.data import NOT_FOUND, Question, SpanSettings
 from albert_cli.text.offsets import encode_with_places
 from albert_cli.text.vocabulary import Vocabulary
@@ -76,7 +69,6 @@ class SpanFeatures(Features):
     start: Int64
     length: Int64
     answer: Int64
-    is_answered: NDArray[np.bool_]
     settings: SpanSettings
     cls_id: int
     sep_id: int
@@ -136,9 +128,8 @@ def encode_spans(
     lengths = np.array([len(p.ids) for p in placed_texts], dtype=np.int64)
     contexts = Contexts(ids, starts, ends, offsets_of(lengths))
     context = np.fromiter((slots[q.context] for q in questions), dtype=np.int64, count=len(questions))
-    queries = TokenizedTexts([q.question for q in questions], vocabulary)
-    whole = queries.stretches.length
-    query = np.minimum(whole, settings.max_query_length)
+    query_ids, whole = tokenize([q.question for q in questions], vocabulary)
+    query = np.minimum(whole.length, settings.max_query_length)
 
     room = max_seq_length - SPECIALS - query
     stride = np.minimum(settings.doc_stride, room)
@@ -147,20 +138,15 @@ def encode_spans(
     question = np.repeat(np.arange(len(questions)), windows)
     start = ranges(np.zeros_like(windows), windows) * stride[question]
     length = np.minimum(tokens[question] - start, room[question])
-    answer = _answers(questions, contexts, context)
+    answers = [next((a for a in q.answers if a.start != NOT_FOUND), None) for q in questions]
+    places = np.array([a.place if a else (0, 0) for a in answers], dtype=np.int64).reshape(-1, 2)
+    first, last = contexts.tokens_at(context, places[:, 0], places[:, 1])
+    is_there = np.array([a is not None for a in answers], dtype=bool) & (first <= last)
+    answer = np.where(is_there[:, None], np.stack([first, last], axis=1), -1)
     inside = (answer[question, 0] >= start) & (answer[question, 1] < start + length)
     placed = answer[question] - (start - query[question] - _BEFORE)[:, None]
     return SpanFeatures(
-        contexts, context, queries.ids, Stretches(queries.stretches.start, query), question, start, length,
-        np.where(inside[:, None], placed, 0), inside, settings,
-        vocabulary.cls_id, vocabulary.sep_id, int(np.count_nonzero(whole > query)),
+        contexts, context, query_ids, Stretches(whole.start, query), question, start, length,
+        np.where(inside[:, None], placed, 0), settings,
+        vocabulary.cls_id, vocabulary.sep_id, int(np.count_nonzero(whole.length > query)),
     )  # fmt: skip
-
-
-def _answers(questions: Sequence[Question], contexts: Contexts, context: Int64) -> Int64:
-    """The first and last token of each question's first answer, int64 [Q, 2]; -1 where there is none."""
-    found = [next((a for a in q.answers if a.start != NOT_FOUND), None) for q in questions]
-    start, stop = np.array([a.place if a else (0, 0) for a in found], dtype=np.int64).reshape(-1, 2).T
-    first, last = contexts.tokens_at(context, start, stop)
-    is_there = np.array([a is not None for a in found], dtype=bool) & (first <= last)
-    return np.where(is_there[:, None], np.stack([first, last], axis=1), -1)

@@ -90,14 +90,13 @@ def test_answers_in_windows_by_hand(vocabulary: Vocabulary) -> None:
         expected = [place - start + begin, last - start + begin] if inside else [0, 0]
         assert features.answer[window].tolist() == expected
     assert features.length.sum() >= pieces
-    assert features.is_answered.any()
+    assert features.answer.any()
 
 
 def test_no_answer_and_an_answer_that_is_nowhere_point_to_cls(vocabulary: Vocabulary) -> None:
     lost = Question("a", "ba", "de fi", (Answer("go", NOT_FOUND),))
     features = encode_spans([lost, Question("b", "ba", "de fi")], vocabulary, 14, SETTINGS)
     assert features.answer.tolist() == [[0, 0], [0, 0]]
-    assert not features.is_answered.any()
 
 
 def test_an_input_without_room_is_refused(vocabulary: Vocabulary) -> None:
