@@ -60,7 +60,6 @@ def evaluate(
     Example: albert eval glue --checkpoint run --data glue --runs 5 --out scores
     """
     from albert_cli.evaluation import suite, tables, verify
-    from albert_cli.evaluation.controls import parse
     from albert_cli.training.task_setup import Request
 
     if verify.is_recipe(task):
@@ -75,8 +74,8 @@ def evaluate(
     if not checkpoint:
         raise ConfigError("eval needs a --checkpoint", "a pretrained one, or one of the task")
     request = Request(
-        checkpoint, data, runs or RUNS, tuple(overrides or ()), device, nproc, again, parse(controls), recipes,
-        baselines,
+        checkpoint, data, runs or RUNS, tuple(overrides or ()), device, nproc, again,
+        suite.parse_controls(controls), recipes, baselines,
     )  # fmt: skip
     result = suite.evaluate(request, task, out, submission)
     console.emit(result.as_json(), tables.text(result))

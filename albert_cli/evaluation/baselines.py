@@ -34,25 +34,23 @@ def baselines(task: AnyTask, train: Sequence[Any], dev: Sequence[Any]) -> dict[s
     texts = [_texts(task, examples) for examples in (train, dev)]
     if not any(text.strip() for texts_of_train in texts[0] for text in texts_of_train):
         return {}  # not a word to count
+    from sklearn.linear_model import LogisticRegression, Ridge
+
     features = {WORDS: _words(*texts)}
     if task.inputs == 2:
         features[OVERLAP] = _overlap(*texts)
-    return {name: scores(task.metrics, _predictions(task, *x, labels), gold) for name, x in features.items()}
+    found = {}
+    for name, (of_train, of_dev) in features.items():
+        model = Ridge(alpha=1 / _C) if task.is_regression else LogisticRegression(C=_C, max_iter=1000)
+        is_constant = np.ptp(labels) == 0
+        answers = np.full(len(gold), labels[0]) if is_constant else model.fit(of_train, labels).predict(of_dev)
+        found[name] = scores(task.metrics, answers, gold)
+    return found
 
 
 def _texts(task: Classification, examples: Sequence[Example]) -> list[list[str]]:
     first = [e.text_a for e in examples]
     return [first, [e.text_b or "" for e in examples]] if task.inputs == 2 else [first]
-
-
-def _predictions(task: Classification, train: Any, dev: Any, labels: Array) -> Array:
-    """The model's answers [N] for the features of dev, learnt from those of train and their labels."""
-    from sklearn.linear_model import LogisticRegression, Ridge
-
-    if np.ptp(labels) == 0:
-        return np.full(dev.shape[0], labels[0])
-    model = Ridge(alpha=1 / _C) if task.is_regression else LogisticRegression(C=_C, max_iter=1000)
-    return np.asarray(model.fit(train, labels).predict(dev))
 
 
 def _words(train: list[list[str]], dev: list[list[str]]) -> tuple[Any, Any]:

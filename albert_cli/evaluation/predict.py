@@ -54,11 +54,6 @@ def read_chunks(name: str, on_bad_bytes: OnBadBytes, make: Callable[[Line], T]) 
             chunk = []
 
 
-def _chunks(examples: Sequence[T]) -> Iterator[Sequence[T]]:
-    """Examples that are all there, as many at a time."""
-    return (examples[start : start + _CHUNK] for start in range(0, len(examples), _CHUNK))
-
-
 def open_checkpoint(checkpoint: str, device: str) -> tuple[hub.Checkpoint, torch.device]:
     """A checkpoint, and the device that is to answer by it; a warning where that may take more memory than is free."""
     found, target = hub.read(hub.find(checkpoint)), choose_device(device)
@@ -114,6 +109,9 @@ def predict(
         lines = task.prediction_lines(examples, task.predict(model, features, target), scored=False)
         return lines, features.truncated, int(features.lengths.max(initial=0))
 
-    chunks = read_chunks(input_file, on_bad_bytes, task.example) if document is None else _chunks(document)
+    if document is None:
+        chunks = read_chunks(input_file, on_bad_bytes, task.example)
+    else:
+        chunks = (document[start : start + _CHUNK] for start in range(0, len(document), _CHUNK))
     groups = (part for chunk in chunks for part in task.together(chunk))
     return answer_file(groups, answer, out, length, task.too_long(length))

@@ -44,6 +44,8 @@ def parse(lists: Sequence[str]) -> list[Combination]:
     Raises `ConfigError` for what is no list, an empty value, or a key that is given twice.
     """
     found: dict[str, list[str]] = {}
+    settings: dict[str, str] = {}  # by the key that was given
+    instead = {f"schedule.{key}": f"schedule.{of}" for key, of in config.INSTEAD_OF.items()}
     for text in lists:
         key, equals, values = text.partition("=")
         listed = list(dict.fromkeys(value.strip() for value in values.split(",")))
@@ -54,18 +56,12 @@ def parse(lists: Sequence[str]) -> list[Combination]:
             raise ConfigError(f"{text}: no key is called {key!r}", hint)
         if "/" in text:
             raise ConfigError(f"{text}: a value must not contain /, because it names a folder")
-        if same := next(
-            (other for other in found if _set_the_same(SHORT.get(key, key), SHORT.get(other, other))), None
-        ):
-            raise ConfigError(f"{key} is given twice" if same == key else f"{same} and {key} set the same thing")
-        found[key] = listed
+        setting = SHORT.get(key, key)
+        for other, its in settings.items():
+            if setting in (its, instead.get(its)) or its == instead.get(setting):  # only one of them would count
+                raise ConfigError(f"{key} is given twice" if other == key else f"{other} and {key} set the same thing")
+        settings[key], found[key] = setting, listed
     return list(itertools.product(*([(key, value) for value in values] for key, values in found.items())))
-
-
-def _set_the_same(one: str, other: str) -> bool:
-    """Whether of two settings only one would count: the same one, or one that takes the other's place."""
-    instead = {f"schedule.{key}": f"schedule.{of}" for key, of in config.INSTEAD_OF.items()}
-    return one in (other, instead.get(other)) or instead.get(one) == other
 
 
 def search(request: Request, task: str, lists: Sequence[str], out: Path) -> Search:
@@ -78,7 +74,15 @@ def search(request: Request, task: str, lists: Sequence[str], out: Path) -> Sear
         raise ConfigError("a search is for one task", "for example albert search rte …")
     points = parse(lists)
     refuse_foreign(out, RESULTS, *map(_folder, points), "start-*")
-    found = [_combination(request, task, point, out) for point in points]
+    found = []
+    for point in points:
+        overrides = tuple(f"{SHORT.get(key, key)}={value}" for key, value in point)
+        prepared = prepare_task(replace(request, overrides=request.overrides + overrides), task)
+        if prepared.for_scoring:
+            hint = "search from a pretrained checkpoint"
+            raise ConfigError(f"{request.checkpoint}: is fine-tuned for {prepared.task.title} already", hint)
+        _ = prepared.inputs.examples  # what is wrong with them is found out before anything is trained
+        found.append(TaskRuns(task, prepared, out / _folder(point)))
     runs = len(found) * request.runs
     steps = sum(job.prepared.schedule.total_steps for job in found) * request.runs
     console.note(
@@ -102,17 +106,6 @@ def search(request: Request, task: str, lists: Sequence[str], out: Path) -> Sear
 
 def _folder(point: Combination) -> str:
     return ",".join(f"{key}={value}" for key, value in point)
-
-
-def _combination(request: Request, task: str, point: Combination, out: Path) -> TaskRuns:
-    overrides = tuple(f"{SHORT.get(key, key)}={value}" for key, value in point)
-    request = replace(request, overrides=request.overrides + overrides)
-    prepared = prepare_task(request, task)
-    if prepared.for_scoring:
-        hint = "search from a pretrained checkpoint"
-        raise ConfigError(f"{request.checkpoint}: is fine-tuned for {prepared.task.title} already", hint)
-    _ = prepared.inputs.examples  # what is wrong with them is found out before anything is trained
-    return TaskRuns(task, prepared, out / _folder(point))
 
 
 def _results(search: Sequence[Combination], found: Sequence[TaskRuns], budget: dict[str, int]) -> Search:

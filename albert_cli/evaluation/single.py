@@ -36,32 +36,26 @@ class NoneEnded(DivergedError):  # noqa: N818  (as its kind)
 
 
 def prepare_task(request: Request, task: str) -> Prepared:
-    """The task, to be scored as it is if the checkpoint has its head; otherwise, or under `again`, to be trained."""
+    """The task, to be scored as it is if the checkpoint has its head; otherwise, or under `again`, to be trained.
+
+    Raises `ConfigError` where nobody can know that the head is the task's.
+    """
     prepared = prepare(task, request)
-    if request.again or not _is_scored(prepared):
+    recipe, found, asked = prepared.recipe, prepared.checkpoint, prepared.task
+    model, made_for = recipe.model, found.finetuned_for
+    if request.again or model.initial != "pretrained" or model.head == "new" or not asked.has_head(found):
         return prepared
-    recipe, made_for = prepared.recipe, prepared.checkpoint.finetuned_for
-    if made_for is not None:  # inputs are made as in its fine-tuning
-        try:
-            recipe = resolve(task, [*prepared.task.as_trained(made_for), *request.overrides], request.recipes)
-        except ConfigError as error:  # without what the checkpoint says of itself it was resolved before
-            raise CheckpointError(f"{prepared.checkpoint.directory / 'config.json'}: {error.message}") from None
-    return prepared_by(
-        recipe, request, prepared.task, prepared.checkpoint, prepared.inputs.vocabulary, for_scoring=True
-    )
-
-
-def _is_scored(prepared: Prepared) -> bool:
-    """Whether the checkpoint's own head answers; raises `ConfigError` where nobody can know that it is the task's."""
-    model, found, task = prepared.recipe.model, prepared.checkpoint, prepared.task
-    if model.initial != "pretrained" or model.head == "new" or not task.has_head(found):
-        return False
     if model.head == "auto" and found.has_nameless_labels:
         raise ConfigError(
-            f"{found.directory}: its classes have no names ({', '.join(found.labels)}); are they {task.title}'s?",
-            f"-s model.head=checkpoint takes them for {', '.join(task.output_names)}, model.head=new trains anew",
+            f"{found.directory}: its classes have no names ({', '.join(found.labels)}); are they {asked.title}'s?",
+            f"-s model.head=checkpoint takes them for {', '.join(asked.output_names)}, model.head=new trains anew",
         )
-    return True
+    if made_for is not None:  # inputs are made as in its fine-tuning
+        try:
+            recipe = resolve(task, [*asked.as_trained(made_for), *request.overrides], request.recipes)
+        except ConfigError as error:  # without what the checkpoint says of itself it was resolved before
+            raise CheckpointError(f"{found.directory / 'config.json'}: {error.message}") from None
+    return prepared_by(recipe, request, asked, found, prepared.inputs.vocabulary, for_scoring=True)
 
 
 def evaluate_task(prepared: Prepared, out: Path) -> Result:
@@ -71,14 +65,26 @@ def evaluate_task(prepared: Prepared, out: Path) -> Result:
     """
     if prepared.for_scoring:
         return _score(prepared, out)
-    found = prepared.checkpoint
-    if found.labels and prepared.intermediate is None:
-        what = found.finetuned_for.task if found.finetuned_for else "another task"
+    checkpoint = prepared.checkpoint
+    if checkpoint.labels and prepared.intermediate is None:
+        what = checkpoint.finetuned_for.task if checkpoint.finetuned_for else "another task"
         console.note(
-            f"{found.directory}: was fine-tuned for {what} ({', '.join(found.labels)}); "
+            f"{checkpoint.directory}: was fine-tuned for {what} ({', '.join(checkpoint.labels)}); "
             f"{prepared.task.title} is trained from its encoder"
         )
-    return _median_of_runs(prepared, out)
+    refuse_foreign(out, RESULTS, "run-*", FOLDER, prepared.recipe.start_from)
+    results = []
+    for seed in seeds(prepared):
+        there = run_directory(out, seed)
+        results.append(found := run_seed(prepared, there, seed))
+        if found.diverged:
+            what = f"{prepared.task.title} seed {seed}"
+            console.warn(f"{what} diverged and does not count: {found.diverged}; remove {there} to try it again")
+    summary = summarise(results)
+    if prepared.request.baselines:
+        summary = summary.model_copy(update={"baselines": _baselines(prepared, results)})
+    summary.write(out / RESULTS)
+    return summary
 
 
 def refuse_foreign(out: Path, *own: str) -> None:
@@ -120,21 +126,6 @@ def model_of(name: str, request: Request, out: Path, tasks: Mapping[str, Result]
     if name not in tasks:
         return None
     return str(best_run(out / name, tasks[name])) if tasks[name].kind == "eval" else request.checkpoint
-
-
-def _median_of_runs(prepared: Prepared, out: Path) -> Result:
-    refuse_foreign(out, RESULTS, "run-*", FOLDER, prepared.recipe.start_from)
-    results = []
-    for seed in seeds(prepared):
-        results.append(found := run_seed(prepared, run_directory(out, seed), seed))
-        if found.diverged:
-            what, there = f"{prepared.task.title} seed {seed}", run_directory(out, seed)
-            console.warn(f"{what} diverged and does not count: {found.diverged}; remove {there} to try it again")
-    summary = summarise(results)
-    if prepared.request.baselines:
-        summary = summary.model_copy(update={"baselines": _baselines(prepared, results)})
-    summary.write(out / RESULTS)
-    return summary
 
 
 _seen: dict[tuple[str, ...], dict[str, dict[str, float]]] = {}  # of this process, by what they learnt from

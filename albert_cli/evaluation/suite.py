@@ -1,16 +1,22 @@
-"""`albert eval`: scores one task, or all of GLUE (MNLI before the tasks that start from it) with their mean."""
+"""`albert eval`: scores one task, or all of GLUE (MNLI before the tasks that start from it) with their mean.
+
+`--controls`: the same seeds from the weights at step 0 of pretraining, and from random ones, beside every score. Score
+minus start is what pretraining brought; start minus random is what was known beforehand.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from albert_cli import console
 from albert_cli.errors import ConfigError, InputError, MissingData
-from albert_cli.evaluation import controls, parallel, submission
+from albert_cli.evaluation import parallel, submission
+from albert_cli.evaluation.parallel import TaskRuns
 from albert_cli.evaluation.single import (
     FOLDER,
     NoneEnded,
@@ -21,7 +27,7 @@ from albert_cli.evaluation.single import (
     prepare_task,
     refuse_foreign,
 )
-from albert_cli.results import RESULTS, Result, Suite
+from albert_cli.results import CONTROLS, RESULTS, Result, Suite
 from albert_cli.tasks.glue import HUB
 from albert_cli.tasks.spec import SCORED, TASKS, average
 from albert_cli.training.intermediate import (
@@ -33,6 +39,7 @@ from albert_cli.training.intermediate import (
 from albert_cli.training.task_setup import Prepared, Request
 
 GLUE = "glue"
+_OF_CONTROLS = {"median", "spread", "stdev", "standard_error", "scores_by_seed", "diverged", "collapsed"}
 
 
 def evaluate(request: Request, task: str, out: Path, submission_file: Path | None = None) -> Result | Suite:
@@ -41,22 +48,22 @@ def evaluate(request: Request, task: str, out: Path, submission_file: Path | Non
     A checkpoint of this very task is scored as it is, or fine-tuned again. Any other, one of another task included, is
     where the seeded fine-tunings start from. `submission_file` becomes the suite's zip for GLUE's server.
     """
-    if submission_file is not None:
-        if task != GLUE:
-            raise ConfigError("--submission is for all of GLUE", "albert eval glue … --submission FILE.zip")
-        submission.check(request.data, submission_file)
     if task == GLUE:
+        if submission_file is not None:
+            submission.check(request.data, submission_file)
         suite = evaluate_suite(request, out)
         if submission_file is not None:
             submission.write(submission_file, request, out, suite.tasks)
         return suite
+    if submission_file is not None:
+        raise ConfigError("--submission is for all of GLUE", "albert eval glue … --submission FILE.zip")
     prepared = prepare_task(request, task)
     if not prepared.for_scoring:
         refuse_foreign(out, RESULTS, "run-*", FOLDER, prepared.recipe.start_from)  # before hours of MNLI
-    beside = controls.jobs(task, prepared, out, out)
+    beside = _control_jobs(task, prepared, out, out)
     prepared = with_intermediate(prepared, out / prepared.recipe.start_from)
-    parallel.train([parallel.TaskRuns(task, prepared, out), *beside], request.nproc)
-    return controls.evaluate_beside(prepared, out, beside)
+    parallel.train([TaskRuns(task, prepared, out), *beside], request.nproc)
+    return _evaluate_beside(prepared, out, beside)
 
 
 def evaluate_suite(request: Request, out: Path) -> Suite:
@@ -88,8 +95,11 @@ def evaluate_suite(request: Request, out: Path) -> Suite:
     tasks = {name: results[name] for name in SCORED if name in results}
     mean = average({name: counted(result) for name, result in tasks.items()})
     further: dict[str, Any] = {"mean_of_tasks": mean} if left_out else {"glue_score": mean}
-    if diagnostics := _diagnostics(request, out, tasks):
-        further["diagnostics"] = diagnostics
+    if (mnli := model_of("mnli", request, out, tasks)) is not None:  # whose best model answers AX
+        try:
+            further["diagnostics"] = evaluate_task(prepare_task(answering(request, mnli), "ax"), out / "ax")
+        except MissingData as error:
+            console.note(f"{TASKS['ax'].title} is left out: {error.message}")
     suite = Suite(kind="suite", tasks=tasks, left_out=left_out, tasks_scored=len(tasks), **further)
     suite.write(out / RESULTS)
     return suite
@@ -119,28 +129,17 @@ def _evaluate(
     request: Request, tasks: Mapping[str, Prepared], out: Path, failed: dict[str, NoneEnded]
 ) -> dict[str, Result]:
     """The results of those tasks of which a seed ended; the others' errors go into `failed`."""
-    beside = {name: controls.jobs(name, prepared, out / name, out) for name, prepared in tasks.items()}
-    jobs = [[parallel.TaskRuns(name, prepared, out / name), *beside[name]] for name, prepared in tasks.items()]
+    beside = {name: _control_jobs(name, prepared, out / name, out) for name, prepared in tasks.items()}
+    jobs = [[TaskRuns(name, prepared, out / name), *beside[name]] for name, prepared in tasks.items()]
     parallel.train(list(chain.from_iterable(jobs)), request.nproc)
     results = {}
     for name, prepared in tasks.items():
         try:
-            results[name] = controls.evaluate_beside(prepared, out / name, beside[name])
+            results[name] = _evaluate_beside(prepared, out / name, beside[name])
         except NoneEnded as error:
             console.warn(error.message)
             failed[name] = error
     return results
-
-
-def _diagnostics(request: Request, out: Path, tasks: Mapping[str, Result]) -> Result | None:
-    """AX by the best model of MNLI, where both are there."""
-    if (mnli := model_of("mnli", request, out, tasks)) is None:
-        return None
-    try:
-        return evaluate_task(prepare_task(answering(request, mnli), "ax"), out / "ax")
-    except MissingData as error:
-        console.note(f"{TASKS['ax'].title} is left out: {error.message}")
-        return None
 
 
 def counted(result: Result) -> dict[str, float]:
@@ -149,3 +148,54 @@ def counted(result: Result) -> dict[str, float]:
     CoLA alone counts by one, Matthews' correlation (arXiv 1804.07461, §3).
     """
     return {name: score for name, score in result.medians.items() if (result.task, name) != ("cola", "accuracy")}
+
+
+# ---------------------------------------------------------------- controls
+
+
+def parse_controls(text: str | None) -> tuple[str, ...]:
+    """The names in `start,random`; raises `ConfigError` for any other."""
+    names = tuple(dict.fromkeys(name.strip() for name in (text or "").split(",") if name.strip()))
+    if unknown := [name for name in names if name not in CONTROLS]:
+        raise ConfigError(f"--controls: no control is called {unknown[0]!r}", f"choose from {', '.join(CONTROLS)}")
+    return names
+
+
+def _control_jobs(task: str, prepared: Prepared, out: Path, others: Path) -> list[TaskRuns]:
+    """Each control as runs of its own below `out`.
+
+    Where the recipe starts from another task's model, a control starts from its own, which stands (or is fine-tuned)
+    beside the models of that task below `others`. Raises `ConfigError` where nothing is trained, and where there are no
+    weights of step 0.
+    """
+    request = prepared.request
+    if request.controls and prepared.for_scoring:
+        hint = "give --checkpoint a pretrained model"
+        raise ConfigError(f"--controls: {prepared.task.title} is only scored here, so nothing is compared", hint)
+    found = []
+    for name in request.controls:
+        asked = replace(request, overrides=(*request.overrides, f"model.initial={name}"), controls=())
+        of_control = prepare_task(asked, task)
+        folder = others / of_control.recipe.start_from / FOLDER / name
+        found.append(TaskRuns(task, with_intermediate(of_control, folder), out / FOLDER / name))
+    return found
+
+
+def _evaluate_beside(prepared: Prepared, out: Path, controls: Sequence[TaskRuns]) -> Result:
+    """The task's result with those of its controls in it; `every_seed_above` says whether all seeds are apart."""
+    result = evaluate_task(prepared, out)
+    if controls:
+        beside, lowest = {}, min(result.scores_by_seed.values())
+        for job in controls:
+            try:
+                found = evaluate_task(job.prepared, job.out)
+            except NoneEnded as error:  # a result too
+                console.warn(f"{CONTROLS[job.out.name]}: {error.message}")
+                kept = Result(median=None, scores_by_seed={}, diverged=error.seeds, every_seed_above=None)
+            else:
+                clear = lowest > max(found.scores_by_seed.values())
+                kept = Result(**found.model_dump(include=_OF_CONTROLS), every_seed_above=clear)
+            beside[job.out.name] = kept
+        result = result.model_copy(update={"controls": beside})
+        result.write(out / RESULTS)
+    return result

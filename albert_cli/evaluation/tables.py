@@ -117,11 +117,6 @@ def _each(why: Mapping[str, str]) -> str:
     return ", ".join(f"seed {seed} ({reason})" for seed, reason in why.items())
 
 
-def _sizes(r: Result) -> str:
-    of = [f"{split} {r.examples[split]:,.0f}" for split in ("train", "dev") if r.examples.get(split)]
-    return f"; {', '.join(of)} examples" if of else ""
-
-
 def protocol(r: Result) -> str:
     """What a score must never be shown without: seeds, steps, batch, rate, length, start; "" where it is not known."""
     known = (r.eval_every, r.steps, r.batch_size, r.lr, r.warmup_steps, r.max_seq_length, r.dropout)
@@ -139,10 +134,12 @@ def protocol(r: Result) -> str:
     part = f"{r.examples['train']:,.0f} training examples drawn by its seed, " if r.train_examples else ""
     epochs = f" ({r.epochs:g} epochs)" if r.epochs is not None else ""
     looks = f"on dev every {r.eval_every:,} steps, the best kept" if 0 < r.eval_every < r.steps else ""
+    sizes = ", ".join(f"{name} {r.examples[name]:,.0f}" for name in ("train", "dev") if r.examples.get(name))
     return (
         f"{seeds if k > 1 else f'seed {numbers[0]}'}, {part}{r.steps:,} steps of {r.batch_size}{epochs}, rate {r.lr:g} "
         f"after {r.warmup_steps:,} steps of warm-up, at most {r.max_seq_length} tokens, dropout {r.dropout:g}, from "
-        f"{begin}; scored {looks or 'once, after the last step'}{_sizes(r)}"
+        f"{begin}; scored {looks or 'once, after the last step'}"
+        f"{f'; {sizes} examples' if sizes else ''}"
     )
 
 

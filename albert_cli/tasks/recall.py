@@ -66,14 +66,15 @@ def _example(sentences: Sequence[str], words: Sequence[int], last: int, name: st
     at, count = int(begin * (last + 1)), 0
     before = BEFORE[0] + int(place * (BEFORE[1] - BEFORE[0]))
     answer = int(label * len(ANSWERS))
-    chosen, is_told = [], False
+    fact = f"The key word is {ANSWERS[answer]}."
+    chosen: list[str] = []
     while count < WORDS and at < len(sentences):
-        if count >= before and not is_told:
-            chosen.append(f"The key word is {ANSWERS[answer]}.")
-            is_told = True
+        if count >= before and fact not in chosen:
+            chosen.append(fact)
         chosen.append(sentences[at])
         count, at = count + words[at], at + 1
-    chosen += [] if is_told else [f"The key word is {ANSWERS[answer]}."]  # behind a very long sentence
+    if fact not in chosen:  # behind a very long sentence
+        chosen.append(fact)
     return Example(" ".join([*chosen, "What is the key word?"]), None, answer, name)
 
 

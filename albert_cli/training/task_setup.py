@@ -40,7 +40,7 @@ class Request:
     """What a user asked for, whatever the task: how many `runs`, and how many of them at a time.
 
     `again`: fine-tune a checkpoint of this very task too. `controls`: the weights that the same seeds start from for
-    comparison (`evaluation.controls`). `recipes`: whose recipes. `baselines`: whether linear models learn the task too.
+    comparison (`evaluation.suite`). `recipes`: whose recipes. `baselines`: whether linear models learn the task too.
     """
 
     checkpoint: str

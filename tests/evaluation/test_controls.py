@@ -12,7 +12,7 @@ import torch
 
 from albert_cli import store
 from albert_cli.errors import ConfigError
-from albert_cli.evaluation import controls
+from albert_cli.evaluation import suite
 from albert_cli.model import hub
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.report.build import build
@@ -112,7 +112,7 @@ def test_a_control_that_diverges_keeps_nothing_from_being_shown(
             raise NoneEnded("CoLA", {"0": "step 3"})
         return evaluate_task(prepared, out)
 
-    monkeypatch.setattr(controls, "evaluate_task", failing)
+    monkeypatch.setattr(suite, "evaluate_task", failing)
     result = evaluate("cola", str(run), str(glue), tmp_path / "out", 1, ONCE, "cpu", controlled=["random"])
     found = result["controls"]["random"]
     assert (found["median"], found["diverged"], found["every_seed_above"]) == (None, {"0": "step 3"}, None)
@@ -121,8 +121,8 @@ def test_a_control_that_diverges_keeps_nothing_from_being_shown(
 
 def test_what_cannot_be_controlled_is_refused(run: Path, glue: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no control is called 'randon'"):
-        controls.parse("start,randon")
-    assert controls.parse("random, start,random") == ("random", "start") and controls.parse(None) == ()
+        suite.parse_controls("start,randon")
+    assert suite.parse_controls("random, start,random") == ("random", "start") and suite.parse_controls(None) == ()
     evaluate("cola", str(run), str(glue), tmp_path / "out", 1, ONCE, "cpu")
     tuned = str(tmp_path / "out" / "run-0")
     with pytest.raises(ConfigError, match="CoLA is only scored here"):
