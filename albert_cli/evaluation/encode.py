@@ -43,7 +43,7 @@ def vectors_of(model: BareEncoder, features: PairFeatures, pooling: Pooling, dev
     does; `cls` takes the last layer at [CLS]; `pooler` takes that through the pooler, tanh(xW + b).
     """
     found = np.empty((len(features), model.config.hidden_size), np.float32)
-    for index, _, tokens in evaluation_batches(features, device):
+    for index, tokens in evaluation_batches(features, device):
         states = model(tokens)
         if pooling == "mean":
             lengths = torch.from_numpy(features.lengths[index]).to(device)

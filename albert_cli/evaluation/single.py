@@ -206,8 +206,7 @@ def _score(prepared: Prepared, out: Path) -> Result:
                 out, done.as_json(), {what: provenance[what] for what in ("task", "checkpoint", "data", "recipe")}
             )
             return done
-        model = _loaded(prepared)
-        result, outputs = prepared.results(model)
+        result, outputs = prepared.results(_loaded(prepared))
         seconds = round(time.monotonic() - started, 2)
         result = result.model_copy(update={"initial": "task checkpoint", "seconds": seconds})
         prepared.task.write_predictions(out, prepared.inputs.dev_examples, outputs)

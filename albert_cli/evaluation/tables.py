@@ -25,11 +25,10 @@ def text(record: Result | Search | Suite) -> str:
         return _search_text(record)
     if isinstance(record, Suite):
         return _suite_text(record)
-    match record.kind:
-        case "run":
-            return run_text(record, None)
-        case "ensemble":
-            return _ensemble_text(record)
+    if record.kind == "run":
+        return run_text(record, None)
+    if record.kind == "ensemble":
+        return _ensemble_text(record)
     return "\n\n".join(filter(None, (_table(_HEADERS, _rows([record])), console.wrapped(_notes([record])))))
 
 

@@ -22,7 +22,7 @@ from albert_cli.data.batches import PackedBatch
 from albert_cli.errors import ConfigError, DivergedError, InputError
 from albert_cli.model import hub
 from albert_cli.model.config import ModelConfig
-from albert_cli.model.packing import pack
+from albert_cli.model.packing import PackedTokens, pack
 from albert_cli.tasks.features import Features, Int64
 from albert_cli.tasks.metrics import Array as Array
 from albert_cli.tasks.rows import Line
@@ -88,7 +88,7 @@ class Task(ABC, Generic[E, F, O]):
         return self.source.read(self, split, data)
 
     def parse_label(self, text: str, where: str) -> int | float:
-        """The class's index of a label in a file; raises `InputError` beginning with `where` (file and line)."""
+        """The class's index (or the value) of a label in a file; raises `InputError` that begins with `where` it is."""
         if text not in self.labels:
             hint = "correct the label, or leave the row out"
             raise InputError(f"{where}: label {text!r} is not one of {', '.join(self.labels)}", hint)
@@ -212,11 +212,10 @@ def heads_of(model: nn.Module) -> list[str]:
     return [name for name, _ in model.named_children() if name != "encoder"]
 
 
-def evaluation_batches(features: Features, device: torch.device) -> Iterator[tuple[Int64, PackedBatch, Any]]:
-    """Every item once, without gradients: its place in the features [B], the batch, and the same on the device."""
+def evaluation_batches(features: Features, device: torch.device) -> Iterator[tuple[Int64, PackedTokens]]:
+    """Every item once: places in the features [B], and those items on the device."""
     for index in features.eval_batches(EVALUATION_TOKENS):
-        batch, _ = features.batch(index)
-        yield index, batch, pack(batch, device)
+        yield index, pack(features.batch(index)[0], device)
 
 
 def check_finite(outputs: Array) -> None:

@@ -75,7 +75,7 @@ class LogitsTask(Task[E, PairFeatures, Array]):
         """Logits [N, C] in the order of the features; batches are grouped by length."""
         columns = features.group if features.group > 1 else len(self.output_names)
         logits = np.empty((len(features), columns), dtype=np.float32)
-        for index, _, tokens in evaluation_batches(features, device):
+        for index, tokens in evaluation_batches(features, device):
             logits[index] = model(tokens).float().cpu().numpy()
         check_finite(logits)
         return logits
@@ -133,7 +133,6 @@ class Classification(LogitsTask[Example]):
         return self.labels or ("score",)
 
     def parse_label(self, text: str, where: str) -> int | float:
-        """The class's index, or the value; raises `InputError` for a label outside the set or range."""
         if not self.is_regression:
             return super().parse_label(text, where)
         try:
@@ -147,10 +146,9 @@ class Classification(LogitsTask[Example]):
         return value
 
     def example(self, line: Line) -> Example:
-        """A line as a text, or two with a tab between; of a `.jsonl` file as an object.
+        """One text, or two with a tab between; in JSON `text` (`text_a`) and perhaps `text_pair` (`text_b`) and `id`.
 
-        It has `text` (or `text_a`) and perhaps `text_pair` (or `text_b`) and `id`. There must be as many texts as
-        `inputs`; where that is 0, one or two. Raises `InputError` naming file and line.
+        There must be as many texts as `inputs`; where that is 0, one or two.
         """
         text, pair, identifier = line.fields(("text", "text_a"), ("text_pair", "text_b"))
         if not isinstance(text, str) or not isinstance(pair, str | None):

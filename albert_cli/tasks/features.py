@@ -120,7 +120,6 @@ class PairFeatures(Features):
         return self.labels
 
     def batch(self, index: Int64) -> tuple[PackedBatch, NDArray[Any] | None]:
-        """The examples at `index` [B] as B * group packed sequences, and their labels [B]."""
         rows = (index[:, None] * self.group + np.arange(self.group)).ravel()
         parts = ((self.ids, self.first.at(rows)), (self.ids, self.second.at(rows)))
         packed = pack_pairs(*parts, self.is_pair[rows], self.cls_id, self.sep_id)

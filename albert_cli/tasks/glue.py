@@ -38,8 +38,13 @@ class GlueFiles:
 
     def read(self, task: Classification, split: str, data: str | None) -> list[Example]:
         is_test = split in task.test_splits
+        if data is None and self.hub is None:
+            raise MissingData(f"{task.name}: its files are not on the Hub", f"--data DIR, which holds {self.folder}/")
         if data is None or is_hub(data):
-            rows, columns = self._from_hub(task, data, split), [*(self.hub_texts or self.texts), "label"]
+            source = f"{self.hub}:{task.name}" if data in (None, self.hub) else str(data)
+            # Of CoLA, SST-2, MRPC, QQP and WNLI the files say 0 and 1, the Hub has names for the same two.
+            rows = read_hub(source, split.replace("dev", "validation"), task.labels)
+            columns = [*(self.hub_texts or self.texts), "label"]
         else:
             rows = self._from_file(task, Path(data), split, () if is_test else self.header)
             columns = [*(self.test_texts or self.texts)] if is_test else [*self.texts, self.label]
@@ -56,13 +61,6 @@ class GlueFiles:
             )
             for i, row in enumerate(rows.cells)
         ]
-
-    def _from_hub(self, task: Classification, data: str | None, split: str) -> Rows:
-        if data is None and self.hub is None:
-            raise MissingData(f"{task.name}: its files are not on the Hub", f"--data DIR, which holds {self.folder}/")
-        source = f"{self.hub}:{task.name}" if data in (None, self.hub) else str(data)
-        # Of CoLA, SST-2, MRPC, QQP and WNLI the files say 0 and 1, the Hub has names for the same two.
-        return read_hub(source, split.replace("dev", "validation"), task.labels)
 
     def _from_file(self, task: Classification, data: Path, split: str, header: tuple[str, ...]) -> Rows:
         file = f"{self.files.get(split, split)}.tsv"

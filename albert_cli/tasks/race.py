@@ -99,24 +99,19 @@ def _four(options: list[str], where: str) -> tuple[str, ...]:
     return tuple(options)
 
 
-LEVELS = ("middle", "high")
 # As a whole, scored by level too, and each of its levels alone, which models of the whole answer too.
 RACE: dict[str, Choice] = {
-    "race": Choice(
-        name="race",
-        title="RACE",
+    name: Choice(
+        name=name,
+        title=title,
         labels=LETTERS,
-        metrics=("accuracy", *(f"{level}_accuracy" for level in LEVELS)),
-        source=RaceFiles(LEVELS),
+        metrics=("accuracy", *(f"{level}_accuracy" for level in levels if len(levels) > 1)),
+        source=RaceFiles(levels),
+        classifier_of=None if name == "race" else "race",
     )
-} | {
-    f"race_{level}": Choice(
-        name=f"race_{level}",
-        title=f"RACE, {level} school",
-        labels=LETTERS,
-        metrics=("accuracy",),
-        source=RaceFiles((level,)),
-        classifier_of="race",
+    for name, title, levels in (
+        ("race", "RACE", ("middle", "high")),
+        ("race_middle", "RACE, middle school", ("middle",)),
+        ("race_high", "RACE, high school", ("high",)),
     )
-    for level in LEVELS
 }

@@ -159,10 +159,10 @@ def window_spans(model: nn.Module, features: SpanFeatures, device: torch.device)
     """The best spans of every window, some windows at a time."""
     kept = max(_KEPT, features.settings.n_best)
     decode = _decode_beam if isinstance(model, BeamQuestionAnswering) else _decode_linear
-    for index, batch, tokens in evaluation_batches(features, device):
+    for index, tokens in evaluation_batches(features, device):
         with torch.inference_mode():
-            begins = np.zeros(len(batch.ids), dtype=bool)
-            inside = batch.offsets[:-1].astype(np.int64) + features.context_start(index)
+            begins = np.zeros(len(tokens.ids), dtype=bool)
+            inside = tokens.host.offsets[:-1] + features.context_start(index)
             begins[ranges(inside, features.length[index])] = features.is_best_window(index)
             may_start_NS = tokens.grid.spread(*put([begins], device))
             *found, null = decode(model, tokens, _Layout.of(tokens, device), may_start_NS, features.settings)
