@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -130,8 +129,8 @@ def _evaluate(
 ) -> dict[str, Result]:
     """The results of those tasks of which a seed ended; the others' errors go into `failed`."""
     beside = {name: _control_jobs(name, prepared, out / name, out) for name, prepared in tasks.items()}
-    jobs = [[TaskRuns(name, prepared, out / name), *beside[name]] for name, prepared in tasks.items()]
-    parallel.train(list(chain.from_iterable(jobs)), request.nproc)
+    jobs = [job for name, p in tasks.items() for job in (TaskRuns(name, p, out / name), *beside[name])]
+    parallel.train(jobs, request.nproc)
     results = {}
     for name, prepared in tasks.items():
         try:

@@ -25,19 +25,18 @@ class RaceFiles:
     levels: tuple[str, ...]
 
     def read(self, task: Choice, split: str, data: str | None) -> list[ChoiceExample]:
-        if data is None or is_hub(data):
-            examples = self._from_hub(task, split, data or HUB)
-        else:
-            examples = list(self._from_folder(task, split, Path(data)))
+        source = HUB if data is None else data
+        read = self._from_hub if is_hub(source) else self._from_folder
+        examples = list(read(task, split, source))
         if not examples:
-            raise InputError(f"{data or HUB}: {split} holds no questions", _SHAPE)
+            raise InputError(f"{source}: {split} holds no questions", _SHAPE)
         return examples
 
-    def _from_folder(self, task: Choice, split: str, data: Path) -> Iterator[ChoiceExample]:
+    def _from_folder(self, task: Choice, split: str, data: str) -> Iterator[ChoiceExample]:
         for level in self.levels:
-            others = [name for name in self.levels if (data / split / name).is_dir()]
+            others = [name for name in self.levels if Path(data, split, name).is_dir()]
             hint = f"the task race_{others[0]} needs {others[0]} alone" if others else None
-            folder = find_in(data, (f"{split}/{level}", f"RACE/{split}/{level}"), HUB, hint)
+            folder = find_in(Path(data), (f"{split}/{level}", f"RACE/{split}/{level}"), HUB, hint)
             texts: Iterable[tuple[str, str]]
             if (path := folder / "all.txt").is_file():  # what the reference reads: a level's passages, one per line
                 lines = enumerate(read_lines(path), start=1)
@@ -52,12 +51,11 @@ class RaceFiles:
             for record, where in found:
                 yield from _questions(task, split, record, level, where)
 
-    def _from_hub(self, task: Choice, split: str, source: str) -> list[ChoiceExample]:
+    def _from_hub(self, task: Choice, split: str, source: str) -> Iterator[ChoiceExample]:
         config = self.levels[0] if len(self.levels) == 1 else "all"
         rows = read_hub(f"{source}:{config}" if source == HUB else source, split.replace("dev", "validation"))
         places = rows.places(("example_id", "article", "question", "options", "answer"))
         times: dict[str, int] = {}
-        examples = []
         for i, row in enumerate(rows.cells):
             passage, article, question, options, answer = (row[place] for place in places)
             number = times[passage] = times.get(passage, -1) + 1
@@ -65,8 +63,7 @@ class RaceFiles:
             level = next((known for known in self.levels if passage.startswith(known)), "")
             found = _four(parse_json(options, rows.where(i), _SHAPE), rows.where(i))
             label = int(task.parse_label(answer, rows.where(i))) if answer or split != "test" else None
-            examples.append(ChoiceExample(f"{passage}:{number}", article, question, found, label, level))
-        return examples
+            yield ChoiceExample(f"{passage}:{number}", article, question, found, label, level)
 
 
 class _Passage(BaseModel):

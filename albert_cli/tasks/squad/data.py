@@ -86,38 +86,36 @@ class SquadFiles:
     only article otherwise.
     """
 
-    version: Version
     hub: str
 
     def read(self, task: Any, split: str, data: str | None) -> list[Question]:
-        if data is None or is_hub(data):
-            questions = self._from_hub(data or self.hub, split)
-        else:
-            questions = self._from_files(Path(data), split, task.settings.holdout)
-        return _repaired(questions, data or self.hub, is_train=split == task.train_split)
+        source = self.hub if data is None else data
+        found = _from_hub(task, split, source) if is_hub(source) else self._from_files(task, split, Path(source))
+        return _repaired(found, source, is_train=split == task.train_split)
 
-    def _from_files(self, data: Path, split: str, holdout: float) -> list[Question]:
-        train, dev = (_find(data, name, self.version) for name in ("train", "dev"))
+    def _from_files(self, task: Any, split: str, data: Path) -> list[Question]:
+        train, dev = (_find(data, name, task.version) for name in ("train", "dev"))
         path = data if data.is_file() else dev if split == "dev" and dev else train
-        path = path or find_in(data, (f"{split}-v{self.version}.json", f"{split}.json"), self.hub)
-        questions = _questions(path, self.version)
+        path = path or find_in(data, (f"{split}-v{task.version}.json", f"{split}.json"), self.hub)
+        questions = _questions(path, task.version)
         if dev:
             return questions
         by_title = len({q.title for q in questions}) > 1
         units = [q.title if by_title else q.context for q in questions]
         what = "article" if by_title else "context"
-        return in_split(split, questions, units, holdout, str(path), what, "put a dev.json beside it")
+        return in_split(split, questions, units, task.settings.holdout, str(path), what, "put a dev.json beside it")
 
-    def _from_hub(self, source: str, split: str) -> list[Question]:
-        rows = read_hub(source, split.replace("dev", "validation"))
-        places = rows.places(("id", "title", "context", "question", "answers"))
-        found = []
-        for index, row in enumerate(rows.cells):
-            id_, title, context, question, answers = (row[place] for place in places)
-            text = json.dumps({"id": id_, "question": question, "answers": json.loads(answers or "null")})
-            record = parse_as(_QuestionRecord, text, rows.where(index), _LAYOUT)
-            found.append(record.question_of(context, title, rows.where(index), self.version))
-        return found
+
+def _from_hub(task: Any, split: str, source: str) -> list[Question]:
+    rows = read_hub(source, split.replace("dev", "validation"))
+    places = rows.places(("id", "title", "context", "question", "answers"))
+    found = []
+    for index, row in enumerate(rows.cells):
+        id_, title, context, question, answers = (row[place] for place in places)
+        text = json.dumps({"id": id_, "question": question, "answers": json.loads(answers or "null")})
+        record = parse_as(_QuestionRecord, text, rows.where(index), _LAYOUT)
+        found.append(record.question_of(context, title, rows.where(index), task.version))
+    return found
 
 
 # ---------------------------------------------------------------- files

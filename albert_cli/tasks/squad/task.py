@@ -212,7 +212,7 @@ SQUAD: dict[str, SpanAnswering] = {
         title="SQuAD 1.1",
         metrics=("f1", "em"),
         published=("f1", "em"),
-        source=SquadFiles("1.1", "hf:rajpurkar/squad"),
+        source=SquadFiles("hf:rajpurkar/squad"),
         test_splits=(),
         version="1.1",
     ),
@@ -222,7 +222,7 @@ SQUAD: dict[str, SpanAnswering] = {
         metrics=("f1", "em", "best_f1", "best_em", "has_answer_f1", "has_answer_em", "no_answer_em"),
         # At the threshold that is best on the dev set itself, as its evaluation and the reference's score them.
         published=("best_f1", "best_em"),
-        source=SquadFiles("2.0", "hf:rajpurkar/squad_v2"),
+        source=SquadFiles("hf:rajpurkar/squad_v2"),
         test_splits=(),
         version="2.0",
     ),
