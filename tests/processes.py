@@ -16,7 +16,7 @@ from pathlib import Path
 PATIENCE = 1800  # seconds; what hangs ends, and a machine may be as busy as it likes
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
-    [f"albert_cli.{name}" for name in ("cli.app", "training.pretrain", "training.finetune", "evaluation.parallel")]
+    [f"albert_cli.{name}" for name in ("cli.app", "training.pretrain", "training.finetune", "evaluation.suite")]
     + ["torch.utils.tensorboard"]
 )
 # A process has one server: where the program's own pool is the first to start it, it serves the tests too.

@@ -9,9 +9,7 @@ from pathlib import Path
 
 from albert_cli import config, console
 from albert_cli.errors import ConfigError
-from albert_cli.evaluation import parallel
-from albert_cli.evaluation.parallel import TaskRuns
-from albert_cli.evaluation.single import NoneEnded, evaluate_task, prepare_task, refuse_foreign
+from albert_cli.evaluation.single import NoneEnded, TaskRuns, evaluate_task, prepare_task, refuse_foreign, train_at_once
 from albert_cli.evaluation.suite import GLUE
 from albert_cli.model import hub
 from albert_cli.results import RESULTS, Point, Search
@@ -98,7 +96,7 @@ def search(request: Request, task: str, lists: Sequence[str], out: Path) -> Sear
             intermediates[name] = checkpoint
             prepared = replace(prepared, intermediate=checkpoint)
         found[i] = replace(job, prepared=prepared)
-    parallel.train(found, request.nproc)
+    train_at_once(found, request.nproc)
     result = _results(points, found, {"combinations": len(found), "runs": runs, "steps": steps})
     result.write(out / RESULTS)
     return result

@@ -1,23 +1,31 @@
-"""One task: the median of k seeded fine-tunings (§4.2), or the scores of a task checkpoint as it is."""
+"""One task: the median of k seeded fine-tunings (§4.2), or the scores of a task checkpoint as it is.
+
+`--nproc`: the fine-tunings over processes, one per GPU, or N that share the cores of a CPU.
+"""
 
 from __future__ import annotations
 
 import statistics
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from fnmatch import fnmatch
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from albert_cli import console, store
+import torch
+
+from albert_cli import console, pool, store
 from albert_cli.errors import BusyError, CheckpointError, ConfigError, DivergedError
 from albert_cli.evaluation.baselines import baselines
-from albert_cli.results import RESULTS, Result, standard_error
+from albert_cli.results import RESULTS, Result, percent, standard_error
 from albert_cli.tasks.base import PREDICTIONS
 from albert_cli.tasks.squad.task import OFFICIAL
 from albert_cli.training import capacity, run
 from albert_cli.training.finetune import finetune
-from albert_cli.training.task_recipe import resolve
+from albert_cli.training.intermediate import from_intermediate
+from albert_cli.training.task_recipe import PRETRAINED, resolve
 from albert_cli.training.task_setup import Prepared, Request, prepare, prepared_by
 
 FOLDER = "controls"  # below an evaluation: those of its controls
@@ -189,6 +197,71 @@ def summarise(runs: Sequence[Result]) -> Result:
         median_without_collapsed=statistics.median(sound) if sound else None,
         seconds=round(sum(r.seconds or 0.0 for r in results), 2),
     )
+
+
+# ---------------------------------------------------------------- several runs at a time
+
+
+@dataclass(frozen=True)
+class TaskRuns:
+    """A task to be fine-tuned with every seed: as the user names it, made ready, and where its runs go."""
+
+    task: str
+    prepared: Prepared
+    out: Path
+
+
+def train_at_once(jobs: Sequence[TaskRuns], nproc: int) -> None:
+    """Fine-tune every seed of every job, `nproc` at a time; one at a time is left to the evaluation itself.
+
+    Tasks that are only scored are left alone. A run that fails does not stop the others; at the end the first error
+    is raised (divergence does not count as one). Asked to stop, every process saves its run, and the same command goes
+    on.
+    """
+    runs = [one for job in jobs if not job.prepared.for_scoring for one in _runs(job)]
+    if nproc == 1 or not runs:
+        return
+    errors: dict[str, BaseException] = {}
+
+    def keep(job: pool.Job[float | None], score: float | BaseException | None) -> None:
+        if isinstance(score, BaseException):
+            errors[job.name] = score
+        else:
+            console.note(f"{job.name} {percent(score) or 'diverged'}")
+
+    count = min(nproc, len(runs))
+    threads, gpus = max(1, torch.get_num_threads() // count), torch.cuda.device_count()
+    pool.run(runs, pool.Places(count, threads, gpus, quiet=True), keep)
+    for one in runs:
+        if one.name in errors:
+            raise errors[one.name]
+
+
+def _runs(job: TaskRuns) -> list[pool.Job[float | None]]:
+    prepared, request = job.prepared, job.prepared.request
+    found = prepared.intermediate.directory if prepared.intermediate else None
+    if prepared.intermediate_note:
+        request = replace(request, overrides=(*request.overrides, f"start_from={PRETRAINED}"))
+    return [
+        pool.Job(
+            f"{run_directory(job.out, seed)}: {job.task} seed {seed}", _fine_tuned,
+            (request, job.task, found, prepared.intermediate_note, run_directory(job.out, seed), seed),
+        )
+        for seed in seeds(prepared)
+    ]  # fmt: skip
+
+
+def _fine_tuned(
+    request: Request, task: str, intermediate: Path | None, note: str | None, out: Path, seed: int
+) -> float | None:
+    return run_seed(_prepared(request, task, intermediate, note), out, seed).score
+
+
+@lru_cache(maxsize=1)
+def _prepared(request: Request, task: str, intermediate: Path | None, note: str | None) -> Prepared:
+    """The task read and encoded once for all seeds that this process runs after each other."""
+    prepared = replace(prepare_task(request, task), intermediate_note=note)
+    return from_intermediate(prepared, intermediate) if intermediate else prepared
 
 
 # ---------------------------------------------------------------- a task checkpoint

@@ -14,17 +14,18 @@ from typing import Any
 
 from albert_cli import console
 from albert_cli.errors import ConfigError, InputError, MissingData
-from albert_cli.evaluation import parallel, submission
-from albert_cli.evaluation.parallel import TaskRuns
+from albert_cli.evaluation import submission
 from albert_cli.evaluation.single import (
     FOLDER,
     NoneEnded,
+    TaskRuns,
     answering,
     best_run,
     evaluate_task,
     model_of,
     prepare_task,
     refuse_foreign,
+    train_at_once,
 )
 from albert_cli.results import CONTROLS, RESULTS, Result, Suite
 from albert_cli.tasks.glue import HUB
@@ -61,7 +62,7 @@ def evaluate(request: Request, task: str, out: Path, submission_file: Path | Non
         refuse_foreign(out, RESULTS, "run-*", FOLDER, prepared.recipe.start_from)  # before hours of MNLI
     beside = _control_jobs(task, prepared, out, out)
     prepared = with_intermediate(prepared, out / prepared.recipe.start_from)
-    parallel.train([TaskRuns(task, prepared, out), *beside], request.nproc)
+    train_at_once([TaskRuns(task, prepared, out), *beside], request.nproc)
     return _evaluate_beside(prepared, out, beside)
 
 
@@ -130,7 +131,7 @@ def _evaluate(
     """The results of those tasks of which a seed ended; the others' errors go into `failed`."""
     beside = {name: _control_jobs(name, prepared, out / name, out) for name, prepared in tasks.items()}
     jobs = [job for name, p in tasks.items() for job in (TaskRuns(name, p, out / name), *beside[name])]
-    parallel.train(jobs, request.nproc)
+    train_at_once(jobs, request.nproc)
     results = {}
     for name, prepared in tasks.items():
         try:

@@ -12,9 +12,8 @@ import pytest
 from albert_cli.results import Result
 from albert_cli.tasks.classification import Example
 from albert_cli.tasks.spec import find_task
-from albert_cli.tasks.squad.answers import Spans
 from albert_cli.tasks.squad.data import Answer, Question, SpanSettings
-from albert_cli.tasks.squad.windows import encode_spans
+from albert_cli.tasks.squad.windows import Spans, encode_spans
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.finetune import collapse_reason as reason
 from tests.glue import as_text, summarise

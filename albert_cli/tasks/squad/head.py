@@ -23,9 +23,8 @@ from albert_cli.model.encoder import Encoder, initialize
 from albert_cli.model.packing import PackedTokens, pack, put
 from albert_cli.tasks.base import check_finite, evaluation_batches
 from albert_cli.tasks.features import Int64
-from albert_cli.tasks.squad.answers import WindowSpans
 from albert_cli.tasks.squad.data import SpanSettings
-from albert_cli.tasks.squad.windows import SpanFeatures
+from albert_cli.tasks.squad.windows import SpanFeatures, WindowSpans
 
 _KEPT = 40  # spans of a window at least: enough for an ensemble to find those of its other members
 _NEVER = -1e30

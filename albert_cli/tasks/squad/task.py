@@ -21,11 +21,10 @@ from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import QuestionAnswering
 from albert_cli.tasks.base import Array, Task
 from albert_cli.tasks.rows import Line
-from albert_cli.tasks.squad.answers import Spans, best_answers, collect
 from albert_cli.tasks.squad.data import Question, SpanSettings, SquadFiles, Version, read_file
 from albert_cli.tasks.squad.head import BeamQuestionAnswering, span_loss, window_spans
 from albert_cli.tasks.squad.metrics import evaluate, score
-from albert_cli.tasks.squad.windows import SpanFeatures, encode_spans
+from albert_cli.tasks.squad.windows import SpanFeatures, Spans, best_answers, collect, encode_spans
 from albert_cli.text.vocabulary import Vocabulary
 
 LINEAR, BEAM = "ForQuestionAnswering", "ForBeamQuestionAnswering"

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from albert_cli.tasks.squad.answers import Spans, best_answers
 from albert_cli.tasks.squad.data import Answer, Question, SpanSettings
 from albert_cli.tasks.squad.metrics import evaluate, score
 from albert_cli.tasks.squad.task import SQUAD, SpanAnswering
+from albert_cli.tasks.squad.windows import Spans, best_answers
 
 CONTEXT = "Ada met Bo, then Bo left."
 QUESTIONS = [Question("a", "Who met Bo?", CONTEXT, (Answer("Ada", 0),), "t"), Question("b", "Who sang?", CONTEXT)]

@@ -19,12 +19,11 @@ from albert_cli.model import hub
 from albert_cli.model.heads import QuestionAnswering
 from albert_cli.model.packing import pack
 from albert_cli.tasks.spec import task_of_checkpoint
-from albert_cli.tasks.squad.answers import best_answers
 from albert_cli.tasks.squad.data import Answer, Question, SpanSettings, read_file
 from albert_cli.tasks.squad.head import BeamQuestionAnswering
 from albert_cli.tasks.squad.metrics import evaluate
 from albert_cli.tasks.squad.task import BEAM, LINEAR, SQUAD
-from albert_cli.tasks.squad.windows import SpanFeatures, encode_spans
+from albert_cli.tasks.squad.windows import SpanFeatures, best_answers, encode_spans
 from albert_cli.text.vocabulary import Vocabulary
 from tests.glue import finetune, prepare
 from tests.gpu.test_without import Operations
