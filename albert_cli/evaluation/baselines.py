@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from albert_cli.tasks.base import AnyTask, Array
-from albert_cli.tasks.classification import Classification, Example
+from albert_cli.tasks.classification import Classification
 from albert_cli.tasks.metrics import scores
 
 WORDS, OVERLAP = "words", "overlap"
@@ -31,7 +31,9 @@ def baselines(task: AnyTask, train: Sequence[Any], dev: Sequence[Any]) -> dict[s
     if not isinstance(task, Classification):
         return {}
     labels, gold = (np.array([e.label for e in examples]) for examples in (train, dev))
-    texts = [_texts(task, examples) for examples in (train, dev)]
+    texts = [
+        [[e.text_a for e in examples], [e.text_b or "" for e in examples]][: task.inputs] for examples in (train, dev)
+    ]
     if not any(text.strip() for texts_of_train in texts[0] for text in texts_of_train):
         return {}  # not a word to count
     from sklearn.linear_model import LogisticRegression, Ridge
@@ -46,11 +48,6 @@ def baselines(task: AnyTask, train: Sequence[Any], dev: Sequence[Any]) -> dict[s
         answers = np.full(len(gold), labels[0]) if is_constant else model.fit(of_train, labels).predict(of_dev)
         found[name] = scores(task.metrics, answers, gold)
     return found
-
-
-def _texts(task: Classification, examples: Sequence[Example]) -> list[list[str]]:
-    first = [e.text_a for e in examples]
-    return [first, [e.text_b or "" for e in examples]] if task.inputs == 2 else [first]
 
 
 def _words(train: list[list[str]], dev: list[list[str]]) -> tuple[Any, Any]:

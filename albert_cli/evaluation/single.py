@@ -215,8 +215,7 @@ def train_at_once(jobs: Sequence[TaskRuns], nproc: int) -> None:
     """Fine-tune every seed of every job, `nproc` at a time; one at a time is left to the evaluation itself.
 
     Tasks that are only scored are left alone. A run that fails does not stop the others; at the end the first error
-    is raised (divergence does not count as one). Asked to stop, every process saves its run, and the same command goes
-    on.
+    is raised (divergence is none). Asked to stop, every process saves its run, and the same command goes on.
     """
     runs = [one for job in jobs if not job.prepared.for_scoring for one in _runs(job)]
     if nproc == 1 or not runs:

@@ -69,10 +69,9 @@ def evaluate(request: Request, task: str, out: Path, submission_file: Path | Non
 def evaluate_suite(request: Request, out: Path) -> Suite:
     """Every GLUE task that has its data there; those without are named and left out.
 
-    A task of which every seed diverges does not keep the others from being trained: its `NoneEnded` comes last.
-
-    Raises `InputError` for data that are there and damaged before anything is trained: a mean without the task would
-    be another number than the one that was asked for, and a warning is easily missed.
+    A task of which every seed diverges does not keep the others from being trained: its `NoneEnded` comes last. Raises
+    `InputError` for damaged data before anything is trained: a mean without the task would be another number than the
+    one that was asked for.
     """
     refuse_foreign(out, RESULTS, *TASKS)
     ready, left_out = _with_data(request)

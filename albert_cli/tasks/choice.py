@@ -28,8 +28,7 @@ from albert_cli.tasks.features import PairFeatures, Stretches, tokenize
 from albert_cli.tasks.rows import Line
 from albert_cli.text.vocabulary import Vocabulary
 
-# Of question and option the last tokens are kept, as in the reference: what comes last is the option.
-MAX_QUESTION = 128
+MAX_QUESTION = 128  # tokens of question and option, the last as in the reference: what comes last is the option
 _ARCHITECTURE = "ForMultipleChoice"
 _BLANK = re.compile("_+")
 _SHAPE = 'each line: {"text": "…", "question": "…", "choices": ["…", "…"]}'
@@ -84,7 +83,7 @@ class Choice(LogitsTask[ChoiceExample]):
         return (list(group) for _, group in groupby(examples, key=lambda example: len(example.options)))
 
     def encode(self, examples: Sequence[ChoiceExample], vocabulary: Vocabulary, max_seq_length: int) -> PairFeatures:
-        """Question and option keep their last 128 tokens (at most half of a shorter limit), the passage its first."""
+        """Question and option keep their last 128 tokens, at most half of a shorter limit; the passage its first."""
         size, choices = len(examples), len(examples[0].options) if examples else 1
         assert all(len(e.options) == choices for e in examples), "a task has one number of options"
         ids, texts = tokenize([e.passage for e in examples] + [a for e in examples for a in e.answers], vocabulary)

@@ -44,8 +44,7 @@ class Features(ABC):
     def batch_index(self, seed: int, step: int, batch_size: int) -> Int64:
         """The items of a training step (counted from 0), int64 [batch_size], a pure function of (seed, step).
 
-        Every epoch is a permutation of all items; a batch runs over its end into the next, so that no batch is short
-        and no item is left out.
+        Every epoch is a permutation of all items; a batch runs over its end into the next, so that none is short.
         """
         size = len(self)
         epoch, slot = np.divmod(step * batch_size + np.arange(batch_size, dtype=np.int64), size)

@@ -33,9 +33,9 @@ _FILE_NAMES = {"train": ("train",), "dev": ("dev", "validation"), "test": ("test
 def open_table(settings: TableSettings, data: str | None = None, known: tuple[str, ...] = ()) -> AnyTask:
     """The task of one's own table: finds the files, reads train, and decides on columns, kind and classes.
 
-    `data` is a folder, a single file (then train) or `hf:NAME[:CONFIG]`; `known` are the outputs of a model, for
-    data without train to take the classes from. Raises `ConfigError` when nothing
-    names a file, `InputError` for a missing file or column, or labels that make no task.
+    `data` is a folder, a single file (then train) or `hf:NAME[:CONFIG]`; `known` are the outputs of a model, for data
+    without train to take the classes from. Raises `ConfigError` when nothing names a file, `InputError` for a missing
+    file or column, or labels that make no task.
     """
     files = _locate(settings, data)
     table = TableFiles(settings, files)

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from albert_cli.tasks.squad.data import Version
 
@@ -55,9 +55,7 @@ def _f1(found: list[str], gold: list[str], version: Version) -> float:
     return 2 * precision * recall / (precision + recall)
 
 
-def best_threshold(
-    scores: Float64, answered: Sequence[bool], has_answer: Sequence[bool], odds: Float64
-) -> tuple[float, float]:
+def best_threshold(scores: Float64, answered: ArrayLike, has_answer: ArrayLike, odds: Float64) -> tuple[float, float]:
     """The threshold that maximises the mean score when questions with higher null odds stay unanswered, and that score.
 
     scores [N] of the predictions as they are, answered [N] whether those are answers, has_answer [N] whether the
@@ -99,9 +97,7 @@ def evaluate(
             result |= {f"{name}_f1": _mean(final[part, 1]), f"{name}_em": _mean(final[part, 0])}
     if null_odds is not None:
         answered = [bool(p) for p in predictions]
-        (_, best_em), (best_at, best_f1) = (
-            best_threshold(raw[:, i], answered, possible.tolist(), odds) for i in range(2)
-        )
+        (_, best_em), (best_at, best_f1) = (best_threshold(raw[:, i], answered, possible, odds) for i in range(2))
         result |= {"best_f1": best_f1, "best_em": best_em, "best_threshold": best_at}
     return result
 
