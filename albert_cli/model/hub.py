@@ -193,9 +193,16 @@ def read(directory: Path) -> Checkpoint:
         console.note(f"{directory}: not written by albert, so there are no hashes to verify")
     values = store.read_json(directory / "config.json")
     config = ModelConfig.from_hf(values, str(directory / "config.json"))
-    _check_size(directory / WEIGHTS, config)
+    path, wanted = directory / WEIGHTS, count(config).without_pooler
+    # A model is made before its weights are looked at: a few bytes of text could ask for a terabyte of memory. A byte
+    # for each parameter: no format of weights that is read here has fewer.
+    if path.is_file() and (there := path.stat().st_size) < wanted:
+        raise CheckpointError(
+            f"{path}: {there:,} bytes cannot hold the {wanted:,} parameters that config.json asks for",
+            "the file and its config.json do not belong together",
+        )
     kind = OWN_MODEL_TYPE if values.get("model_type") == OWN_MODEL_TYPE else model_type(config)
-    stored = read_tensors(directory / WEIGHTS)
+    stored = read_tensors(path)
     tensors = names.ours(stored, config, kind)
     if values.get("tie_word_embeddings") is False and any(n.endswith("predictions.decoder.weight") for n in stored):
         # Hugging Face computes with this matrix and a bias of its own; the head here has the word table.
@@ -216,20 +223,6 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
             if number_of(error) == errno.ENOMEM:  # no fault of the file's
                 raise
             raise CheckpointError(f"{path}: cannot be read ({error})", "it must be in safetensors form") from None
-
-
-def _check_size(path: Path, config: ModelConfig) -> None:
-    """Raise `CheckpointError` where a file is far too small for the encoder that its config.json asks for.
-
-    A model is made before its weights are looked at: a few bytes of text could ask for a terabyte of memory.
-    """
-    wanted = count(config).without_pooler
-    # A byte for each parameter: no format of weights that is read here has fewer.
-    if path.is_file() and (there := path.stat().st_size) < wanted:
-        raise CheckpointError(
-            f"{path}: {there:,} bytes cannot hold the {wanted:,} parameters that config.json asks for",
-            "the file and its config.json do not belong together",
-        )
 
 
 def check_parent(directory: Path, what: str, key: str, fingerprint: str | None) -> str:

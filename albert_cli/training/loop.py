@@ -31,8 +31,7 @@ from albert_cli.ranks import Group, handled
 from albert_cli.training import checkpoint
 from albert_cli.training.checkpoint import TrainState
 from albert_cli.training.device import autocast, evaluating, reproducible, seed_for
-from albert_cli.training.hints import Hints
-from albert_cli.training.log import RunLog, Window, beside_the_bar
+from albert_cli.training.log import Hints, RunLog, Window, beside_the_bar
 from albert_cli.training.optimizers import clip, make_optimizer, update
 from albert_cli.training.reduction import reduce_gradients, summed_gradients
 from albert_cli.training.settings import ScheduleSettings

@@ -27,8 +27,8 @@ from albert_cli.training import capacity, checkpoint, plan, run
 from albert_cli.training.checkpoint import TrainState
 from albert_cli.training.device import choose_device, note_idle_gpus, place, resolve_auto, use_threads
 from albert_cli.training.distill import Teacher
-from albert_cli.training.hints import Hints
 from albert_cli.training.initial import RunBefore, carry_over, read_parent
+from albert_cli.training.log import Hints
 from albert_cli.training.loop import Loop
 from albert_cli.training.objectives import PretrainingJob, PretrainingText
 from albert_cli.training.optimizers import make_optimizer
