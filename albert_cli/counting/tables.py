@@ -1,7 +1,4 @@
-"""What `albert params` prints: models side by side, parameters by part, computation, memory, the batch that fits.
-
-Up to four models stand beside each other in full; more of them are a line each.
-"""
+"""What `albert params` prints: models side by side, parameters by part, computation, memory, the batch that fits."""
 
 from __future__ import annotations
 
@@ -193,8 +190,8 @@ def _notes(models: Sequence[Facts], memory: int | None) -> list[str]:
         f"last layer only where a head reads it saves {100 * saved:.1f} % ({first['name']}).",
         "Activations: an estimate of what the backward pass needs of a sequence, in bf16 on a GPU: all kept, or "
         "recomputed from the blocks' inputs (train.checkpoint_activations). Sharing does not shrink them.",
+        "Applied: every block's weights as often as it is computed, as if no two layers shared any.",
     ]
-    notes.append("Applied: every block's weights as often as it is computed, as if no two layers shared any.")
     if memory is not None:
         notes.append(
             f"Largest batch: what fits into {100 * costs.USABLE:.0f} % of {size_in_words(memory)} beside "

@@ -67,10 +67,7 @@ class FinetunedFor:
 
 
 def config_to_json(config: ModelConfig, architecture: str, labels: tuple[str, ...] = ()) -> dict[str, Any]:
-    """`config.json`: Hugging Face's keys, and the architecture class that reads the heads.
-
-    `labels` name a classifier's outputs; a single one makes it a regression.
-    """
+    """`config.json`: Hugging Face's keys; `labels` name a classifier's outputs, a single one makes it a regression."""
     kind, form = model_type(config, architecture), config.attention
     left_out = {"attention_window", "attention_block"} - {f"attention_{form}"}
     if form == "full":
@@ -151,10 +148,7 @@ class Checkpoint:
 
 
 def find(name: str) -> Path:
-    """The directory that a checkpoint name means: a model directory, a run (its newest step), or a Hub id.
-
-    Raises `CheckpointError` when there is none.
-    """
+    """The directory behind a model directory, a run (its newest step) or a Hub id; raises `CheckpointError`."""
     path = Path(name)
     if (path / "config.json").is_file():
         return path
@@ -182,10 +176,9 @@ def find_start(name: str) -> Path:
 
 
 def read(directory: Path) -> Checkpoint:
-    """Read and verify a checkpoint directory.
+    """Read and verify a checkpoint directory; raises `CheckpointError` when something is missing or damaged.
 
-    A directory with a manifest is hashed first; for one from elsewhere a note calls it unverified. Raises
-    `CheckpointError` when something is missing or damaged.
+    One with a manifest is hashed first; for one from elsewhere a note calls it unverified.
     """
     if store.read_manifest(directory) is not None:
         store.verify(directory)

@@ -105,10 +105,7 @@ def position_dimensions(config: ModelConfig) -> int:
 
 @torch.no_grad()
 def set_start(model: PretrainingModel, settings: StartSettings, words_VE: Tensor | None, seed: int) -> None:
-    """Write the start's parts into a freshly initialised model; a function of its arguments.
-
-    `words_VE`: the corpus's word vectors for `words = "cooccurrence"`, as wide as `word_dimensions` says.
-    """
+    """Write the start's parts into a freshly initialised model; `words_VE` is None or [V, `word_dimensions`]."""
     if settings == StartSettings():
         return
     embeddings, generator = model.encoder.embeddings, torch.Generator().manual_seed(seed)

@@ -99,10 +99,7 @@ def newest_valid(out: Path) -> Path | None:
 
 
 def restore(directory: Path, optimizer: Optimizer) -> TrainState:
-    """Load a verified checkpoint's moments into the optimizer and return where the run stood.
-
-    Raises `CheckpointError` where it cannot be read or is that of another model.
-    """
+    """Load a verified checkpoint's moments, return where the run stood; raises `CheckpointError` if they do not fit."""
     state, path = read_state(directory), directory / OPTIMIZER
     try:
         load_state(optimizer, hub.read_tensors(path), state.step)

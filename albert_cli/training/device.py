@@ -86,15 +86,11 @@ def resolve_auto(
         in_hardware = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
         precision = "bf16" if in_hardware else "fp32"
     if threads == "auto" and device.type == "cpu":
-        layer = sequences * length * training_flops(_one_layer(config), length) / 3
+        alone = dataclasses.replace(config, num_hidden_groups=1, inner_group_num=1, sharing="all", group_sizes=())
+        alone = dataclasses.replace(alone, vocab_size=64, num_hidden_layers=1)  # such a vocabulary costs nothing
+        layer = sequences * length * training_flops(alone, length) / 3
         threads = min(torch.get_num_threads(), max(1, round(layer / _FLOPS_A_THREAD)))
     return dataclasses.replace(settings, precision=precision, compile=compile_, threads=threads)
-
-
-def _one_layer(config: ModelConfig) -> ModelConfig:
-    """A layer of this shape by itself, with a vocabulary that costs nothing."""
-    alone = dataclasses.replace(config, num_hidden_groups=1, inner_group_num=1, sharing="all", group_sizes=())
-    return dataclasses.replace(alone, vocab_size=64, num_hidden_layers=1)
 
 
 @cache

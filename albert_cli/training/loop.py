@@ -73,9 +73,9 @@ class Job(ABC):
         return next(self.model.parameters()).device
 
     @property
-    @abstractmethod
     def loss_names(self) -> tuple[str, ...]:
         """The losses whose sum is minimised."""
+        return ("loss",)
 
     @property
     def extra_metrics(self) -> Mapping[str, str]:
@@ -151,9 +151,8 @@ class Loop:
     def steps(self, shown: int | None) -> Generator[None]:
         """Open the run's files and take one step after the other, each with its line in the journal when it is due.
 
-        `shown`: how many the progress bar counts to; None where that is open.
-
-        Evaluating, saving and stopping are left to the caller; closing the generator closes the files.
+        `shown`: how many the progress bar counts to; None where that is open. Evaluating, saving and stopping are left
+        to the caller; closing the generator closes the files.
         """
         train, total = self.job.settings.train, self.schedule.total_steps
         self._log = None

@@ -277,10 +277,7 @@ class Pretraining:
         self.recipe = replace(recipe, train=train, batch=batch)
 
     def _name_changes(self) -> None:
-        """Put into the recipe, and print, what a continued run changes.
-
-        Raises `ConfigError` where nothing is left for it to do.
-        """
+        """Note and print what a continued run changes; raises `ConfigError` where nothing is left for it to do."""
         initial, before, total = self.recipe.initial, self._run_before, self.recipe.schedule.total_steps
         if initial is None or before is None:
             return

@@ -118,23 +118,20 @@ class Inputs:
 
 @lru_cache(maxsize=3)
 def _examples(inputs: Inputs) -> dict[str, list[Any]]:
-    found = {}
+    task, found = inputs.task, dict[str, list[Any]]()
     for split in inputs.splits:
+        if split is None and (answered_by := task.classifier_of):
+            raise InputError(
+                f"{task.title} is not trained on: a model fine-tuned on {find_task(answered_by).title} answers it",
+                f"name one as --checkpoint: albert finetune {answered_by} makes it",
+            )
         if split is None:
-            raise _without_training_data(inputs.task)
-        found[split] = inputs.task.read(split, inputs.data)
+            raise InputError(f"{task.title} has no training data here", "--data DIR with a train file")
+        found[split] = task.read(split, inputs.data)
     if inputs.part:
         split, whole = next(iter(found.items()))
         found[split] = [whole[i] for i in epoch_order(len(whole), inputs.seed, _NO_EPOCH)[: inputs.part]]
     return found
-
-
-def _without_training_data(task: AnyTask) -> InputError:
-    if task.classifier_of:
-        hint = f"name one as --checkpoint: albert finetune {task.classifier_of} makes it"
-        model = find_task(task.classifier_of).title
-        return InputError(f"{task.title} is not trained on: a model fine-tuned on {model} answers it", hint)
-    return InputError(f"{task.title} has no training data here", "--data DIR with a train file")
 
 
 @lru_cache(maxsize=2)
@@ -218,10 +215,7 @@ class Prepared:
 
     @cached_property
     def schedule(self) -> ScheduleSettings:
-        """The recipe's `[schedule]` in steps; epochs are of the items of training, such as a text's windows.
-
-        Raises `ConfigError` where epochs amount to fewer steps than the warm-up has.
-        """
+        """In steps; epochs are of items, such as windows. Raises `ConfigError` where the warm-up has more."""
         s = self.recipe.schedule
         found = s.in_steps(len(self.inputs.train) if s.epochs is not None else 1, self.recipe.train.batch_size)
         found.check()
@@ -244,8 +238,8 @@ class Prepared:
     def results(self, model: nn.Module, precision: str | None = None) -> tuple[Result, Any]:
         """What every result says (`results.json`): the model's scores on each dev split, and all that decided them.
 
-        Also its outputs on the first of these splits. The default precision is what training would have; after
-        training it is what training had, so that the score is the one by which the model was kept.
+        Also its outputs on the first of these splits. After training `precision` is what training had, so that the
+        score is the one by which the model was kept.
         """
         precision = precision or self.train_settings.precision
         model.eval()
