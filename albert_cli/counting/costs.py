@@ -141,7 +141,6 @@ def batch_flops(config: ModelConfig, lengths: NDArray[np.integer[Any]], masked: 
 
 
 def _masked(length: int) -> int:
-    """Masked positions of a sequence."""
     return max(1, round(MASKED * length))
 
 
@@ -246,9 +245,7 @@ def _block(config: ModelConfig, tokens: int, rows: int, setup: Setup) -> int:
     wide = f if config.hidden_act == "relu" else 2 * f
     row = (3 * h + wide) * item
     row += 2 * (h * setup.norm_item + 2 * 4)  # what both LayerNorms take, its mean and deviation
-    keys = tokens
-    if not config.sees_all(tokens) and setup.device == "cpu":
-        keys = 0  # scores and shares are computed again (`model/sparse.py`)
+    keys = tokens if config.sees_all(tokens) else 0  # sparse attention is computed again (`model/sparse.py`)
     if setup.device == "cpu" and setup.precision == "bf16":
         row += heads * keys * item  # no fused kernel there: probabilities
     else:

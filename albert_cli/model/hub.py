@@ -113,9 +113,8 @@ class Checkpoint:
     @property
     def labels(self) -> tuple[str, ...]:
         """The sequence classifier's labels in order; empty without one, and where several may apply at once."""
-        if self.architecture not in (None, "ForSequenceClassification"):
-            return ()  # a layer called `classifier` is also in the heads for choices and for tokens
-        if self.has_several_labels:
+        # A layer called `classifier` is also in the heads for choices and for tokens.
+        if self.has_several_labels or self.architecture not in (None, "ForSequenceClassification"):
             return ()
         outputs = len(self.tensors.get("classifier.weight", ()))
         named = self.values.get("id2label")

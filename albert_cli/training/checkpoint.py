@@ -85,6 +85,7 @@ def newest_valid(out: Path) -> Path | None:
     for directory in reversed(steps):
         try:
             store.verify(directory, "checkpoint")
+            return directory
         except CheckpointError as error:
             aside = directory.with_name(f"damaged-{directory.name}")
             if aside.exists():
@@ -93,8 +94,6 @@ def newest_valid(out: Path) -> Path | None:
             directory.rename(aside)
             if directory == steps[0]:
                 console.warn(f"{out}: no checkpoint is intact, so training starts from step 0")
-        else:
-            return directory
     return None
 
 

@@ -55,10 +55,8 @@ class Window:
 class Hints:
     """Hints in words when a run's curve looks like trouble, decided from the journal's lines in order.
 
-    From them alone, so that a resumed run has the hints of an uninterrupted one.
-
-    `unigram_entropy`, nats: the loss of a model that only knows how often each token occurs. `warmup`: steps during
-    which slow progress is no wonder.
+    From them alone, so that a resumed run has the hints of an uninterrupted one. `unigram_entropy`, nats: the loss of
+    a model that only knows how often each token occurs. `warmup`: steps during which slow progress is no wonder.
     """
 
     unigram_entropy: float
