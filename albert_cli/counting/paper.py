@@ -98,8 +98,6 @@ def paper_note(config: ModelConfig) -> str:
     )
 
 
-# ---------------------------------------------------------------- all of it
-
 _HEADERS: Final = ("shape", "without pooler", "with pooler", "with heads", "the paper", "in")
 _INTRODUCTION: Final = """# Every shape of the paper
 

@@ -87,9 +87,6 @@ def _facts(shape: Shape, memory: int | None) -> Facts:
     return facts
 
 
-# ---------------------------------------------------------------- the cells of a table
-
-
 def _in_short(model: Facts) -> dict[str, str]:
     """A model's cells as a row, by the column's heading."""
     kept = model["activation_bytes_per_sequence"][str(model["sequence_length"])]["kept"]
@@ -169,9 +166,6 @@ def _side_by_side(headers: Line, lines: Sequence[Line]) -> Iterator[str]:
             stop += 1
         yield table(("", *headers[first:stop]), [(cells[0], *cells[first:stop]) for cells in lines])
         first = stop
-
-
-# ---------------------------------------------------------------- notes
 
 
 def _notes(models: Sequence[Facts], memory: int | None) -> list[str]:
