@@ -31,12 +31,11 @@ from albert_cli.machine import synchronize
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.ranks import Group, process_group
 from albert_cli.training import capacity
-from albert_cli.training.batching import BatchSettings
 from albert_cli.training.device import autocast, choose_device, place, reproducible, resolve_auto, use_threads
 from albert_cli.training.loop import MicroBatch
 from albert_cli.training.objectives import PretrainingJob, PretrainingText
 from albert_cli.training.optimizers import clip, make_optimizer, update
-from albert_cli.training.pretrain_recipe import PretrainRecipe, resolve
+from albert_cli.training.pretrain_recipe import BatchSettings, PretrainRecipe, resolve
 from albert_cli.training.reduction import reduce_gradients
 
 PARTS = ("data", "forward", "backward", "optimizer", "communication")

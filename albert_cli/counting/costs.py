@@ -133,10 +133,7 @@ def training_flops(config: ModelConfig, length: int, *, pruned: bool = False, ma
 
 
 def batch_flops(config: ModelConfig, lengths: NDArray[np.integer[Any]], masked: int) -> float:
-    """FLOPs of forward and backward pass over sequences of these lengths with `masked` masked positions in all.
-
-    The full model's: what pruning the last block saves is not taken off.
-    """
+    """FLOPs of the full model's forward and backward pass over sequences of these lengths, `masked` masks in all."""
     tokens, pairs = float(lengths.sum()), sum(int(n) * seen_tokens(config, int(n)) for n in lengths)
     a_token = training_flops(config, 0, masked=masked / max(tokens, 1.0))
     # The rest grows with what a token sees of the sequence that it stands in.
@@ -144,7 +141,6 @@ def batch_flops(config: ModelConfig, lengths: NDArray[np.integer[Any]], masked: 
 
 
 def _masked(length: int) -> int:
-    """Masked positions of a sequence."""
     return max(1, round(MASKED * length))
 
 
@@ -227,7 +223,13 @@ def activation_bytes(config: ModelConfig, length: int, setup: Setup = GPU, *, ch
     """
     blocks = len(config.blocks())
     whole, last = _block(config, length, length, setup), _block(config, length, _rows(length), setup)
-    around = _embeddings(config, length, setup) + _heads(config, length, setup)
+    size = config.embedding_size
+    embeddings = 3 * 8 + size * 4 + 2 * 4  # of a token: ids, the input of the LayerNorm over E
+    if config.has_projection:
+        embeddings += size * setup.item  # its input
+    if config.hidden_dropout_prob:
+        embeddings += size * (1 if setup.device == "cuda" else 4)
+    around = length * embeddings + _heads(config, length, setup)
     if checkpointed:
         return around + blocks * length * config.hidden_size * setup.item + (whole if blocks > 1 else last)
     return around + (blocks - 1) * whole + last
@@ -243,9 +245,7 @@ def _block(config: ModelConfig, tokens: int, rows: int, setup: Setup) -> int:
     wide = f if config.hidden_act == "relu" else 2 * f
     row = (3 * h + wide) * item
     row += 2 * (h * setup.norm_item + 2 * 4)  # what both LayerNorms take, its mean and deviation
-    keys = tokens
-    if not config.sees_all(tokens) and setup.device == "cpu":
-        keys = 0  # scores and shares are computed again (`model/sparse.py`)
+    keys = tokens if config.sees_all(tokens) else 0  # sparse attention is computed again (`model/sparse.py`)
     if setup.device == "cpu" and setup.precision == "bf16":
         row += heads * keys * item  # no fused kernel there: probabilities
     else:
@@ -255,17 +255,6 @@ def _block(config: ModelConfig, tokens: int, rows: int, setup: Setup) -> int:
     if config.attention_probs_dropout_prob and setup.device == "cpu":
         row += 3 * heads * keys * item  # no fused kernel there: probabilities, their mask, their product
     return kept + rows * row
-
-
-def _embeddings(config: ModelConfig, tokens: int, setup: Setup) -> int:
-    """Ids, the input of the LayerNorm over E, and the projection's input."""
-    size = config.embedding_size
-    kept = 3 * 8 + size * 4 + 2 * 4
-    if config.has_projection:
-        kept += size * setup.item
-    if config.hidden_dropout_prob:
-        kept += size * (1 if setup.device == "cuda" else 4)
-    return tokens * kept
 
 
 def _heads(config: ModelConfig, length: int, setup: Setup) -> int:

@@ -1,8 +1,4 @@
-"""The paper's comparison: every shape in one line, and the figure that the paper prints for it.
-
-The paper rounds in a way of its own, which `paper_count` reproduces and `paper_note` explains where the figures
-cannot be met (arXiv 1909.11942).
-"""
+"""The paper's comparison (arXiv 1909.11942): every shape in one line, and the figure that the paper prints for it."""
 
 from __future__ import annotations
 
@@ -102,8 +98,6 @@ def paper_note(config: ModelConfig) -> str:
     )
 
 
-# ---------------------------------------------------------------- all of it
-
 _HEADERS: Final = ("shape", "without pooler", "with pooler", "with heads", "the paper", "in")
 _INTRODUCTION: Final = """# Every shape of the paper
 
@@ -134,7 +128,13 @@ def describe_paper(*, as_markdown: bool = False) -> tuple[dict[str, Any], str]:
                 numbers = [f"**{number}**" if number == rounded else number for number in numbers]
             rows.append((name, *numbers, figure_in_words(counted["paper"]), paper["table"]))
         parts += [f"{marked}{heading}", show(_HEADERS, rows)]
-    batches = _batches()
+    batches = [(name, "published", fits) for name, fits in BATCHES.items()]
+    for name in ("bert-base", "bert-large", "albert-base", "albert-large"):
+        for precision in PRECISIONS:
+            setup = costs.Setup("cuda", precision, compiled=False)  # as it is tried
+            found = tuple(costs.largest_batch(PRESETS[name], n, MEMORY, setup) for n in costs.LENGTHS)
+            batches.append((name, f"by arithmetic, {precision}", found))
+    batches.sort(key=lambda row: list(PRESETS).index(row[0]))
     heading, notes = "The largest batch that 12 GB hold", list(_ABOUT_BATCHES)
     rows_ = [(name, how, *map(str, fits)) for name, how, fits in batches]
     parts.append(f"## {heading}\n\n{' '.join(notes)}" if as_markdown else f"{heading}\n{wrapped(notes)}")
@@ -152,17 +152,6 @@ _ABOUT_BATCHES: Final = (
     "--part batches` tries it. Sharing leaves room for a larger batch only by the weights' state: the activations are "
     "as large.",
 )
-
-
-def _batches() -> list[tuple[str, str, tuple[int, ...]]]:
-    """What was published for BERT, and what arithmetic says of it and of the ALBERTs of its shapes."""
-    found = [(name, "published", fits) for name, fits in BATCHES.items()]
-    for name in ("bert-base", "bert-large", "albert-base", "albert-large"):
-        for precision in PRECISIONS:
-            setup = costs.Setup("cuda", precision, compiled=False)  # as it is tried
-            fits = tuple(costs.largest_batch(PRESETS[name], n, MEMORY, setup) for n in costs.LENGTHS)
-            found.append((name, f"by arithmetic, {precision}", fits))
-    return sorted(found, key=lambda row: list(PRESETS).index(row[0]))
 
 
 def as_data(config: ModelConfig) -> dict[str, Any]:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -60,15 +60,22 @@ def find(name: str, overrides: Sequence[str] = ()) -> Shape:
             directory = steps[-1]  # which a run stands for
         return changed(ModelConfig.read(directory / "config.json"), "checkpoint")
     if plain.endswith(".toml") or any(plain in (full, full.rsplit("/", 1)[-1]) for full in shipped):
-        return _from_recipe(name, plain, changes)
+        recipe, hint = recipes.read_recipe(plain), "name a pretraining recipe, a preset or a checkpoint directory"
+        section = recipe.get("model")
+        if "task" in recipe:
+            raise ConfigError(f"{plain}: a fine-tuning recipe has no shape of its own, the checkpoint decides it", hint)
+        if not isinstance(section, dict):
+            raise ConfigError(f"{plain}: no [model] section to count", hint)
+        section = {**section, **changes}
+        return Shape(name, ModelConfig.from_values(section, name), "recipe", "vocab_size" not in section)
     is_recipe_folder = any(full.startswith(f"{plain.partition('/')[0]}/") for full in shipped)
     if re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", plain) and not is_recipe_folder:
         file = network.hub_files(plain, ["config.json"]) / "config.json"
         return changed(ModelConfig.from_hf(store.read_json(file), f"{plain}/config.json"), "hub")
-    hint = recipes.suggestion(plain, [*PRESETS, *shipped])
     raise ConfigError(
         f"{plain}: neither a preset, a recipe, a checkpoint directory nor a Hub id",
-        hint or f"presets: {', '.join(PRESETS)}; `albert recipes list` names the recipes; a Hub id is owner/name",
+        recipes.suggestion(plain, [*PRESETS, *shipped])
+        or f"presets: {', '.join(PRESETS)}; `albert recipes list` names the recipes; a Hub id is owner/name",
     )
 
 
@@ -94,15 +101,3 @@ def _model_section(overrides: Sequence[str]) -> dict[str, Any]:
         key = next(iter(values), "model")
         raise ConfigError(f"-s {key}…: only the [model] section has a shape", "for example -s model.embedding_size=64")
     return section
-
-
-def _from_recipe(name: str, plain: str, changes: Mapping[str, Any]) -> Shape:
-    recipe = recipes.read_recipe(plain)
-    section = recipe.get("model")
-    hint = "name a pretraining recipe, a preset or a checkpoint directory"
-    if "task" in recipe:
-        raise ConfigError(f"{plain}: a fine-tuning recipe has no shape of its own, the checkpoint decides it", hint)
-    if not isinstance(section, dict):
-        raise ConfigError(f"{plain}: no [model] section to count", hint)
-    section = {**section, **changes}
-    return Shape(name, ModelConfig.from_values(section, name), "recipe", "vocab_size" not in section)

@@ -1,7 +1,4 @@
-"""What `albert params` prints: models side by side, parameters by part, computation, memory, the batch that fits.
-
-Up to four models stand beside each other in full; more of them are a line each.
-"""
+"""What `albert params` prints: models side by side, parameters by part, computation, memory, the batch that fits."""
 
 from __future__ import annotations
 
@@ -90,9 +87,6 @@ def _facts(shape: Shape, memory: int | None) -> Facts:
     return facts
 
 
-# ---------------------------------------------------------------- the cells of a table
-
-
 def _in_short(model: Facts) -> dict[str, str]:
     """A model's cells as a row, by the column's heading."""
     kept = model["activation_bytes_per_sequence"][str(model["sequence_length"])]["kept"]
@@ -174,9 +168,6 @@ def _side_by_side(headers: Line, lines: Sequence[Line]) -> Iterator[str]:
         first = stop
 
 
-# ---------------------------------------------------------------- notes
-
-
 def _notes(models: Sequence[Facts], memory: int | None) -> list[str]:
     """The reasons under the tables: the paper's figures first, then what the estimates mean."""
     first, flops = models[0], models[0]["flops_per_token"]
@@ -193,8 +184,8 @@ def _notes(models: Sequence[Facts], memory: int | None) -> list[str]:
         f"last layer only where a head reads it saves {100 * saved:.1f} % ({first['name']}).",
         "Activations: an estimate of what the backward pass needs of a sequence, in bf16 on a GPU: all kept, or "
         "recomputed from the blocks' inputs (train.checkpoint_activations). Sharing does not shrink them.",
+        "Applied: every block's weights as often as it is computed, as if no two layers shared any.",
     ]
-    notes.append("Applied: every block's weights as often as it is computed, as if no two layers shared any.")
     if memory is not None:
         notes.append(
             f"Largest batch: what fits into {100 * costs.USABLE:.0f} % of {size_in_words(memory)} beside "

@@ -87,7 +87,14 @@ def block(
     [T, H] to [T, H] in the precision of `x_TH`; with `rows` only their states are computed,
     [R, H], which is exact for a last layer.
     """
-    context_RH = _attention(x_TH, a, grid, rows, settings)
+    hidden = x_TH.shape[-1]
+    if rows is None:
+        parts = [(grid, F.linear(x_TH, a.qkv, a.qkv_bias))]
+    else:
+        q_RH = F.linear(x_TH.index_select(0, rows.index), a.qkv[:hidden], a.qkv_bias[:hidden])
+        parts = [(rows.grid, q_RH), (grid, F.linear(x_TH, a.qkv[hidden:], a.qkv_bias[hidden:]))]
+    split = [(g, x.view(x.shape[0], -1, settings.heads, hidden // settings.heads)) for g, x in parts]
+    context_RH = attend(split, settings.attention_dropout, varlen=settings.varlen)
     residual_RH = x_TH if rows is None else x_TH.index_select(0, rows.index)
     x_RH = _add_and_norm(residual_RH, F.linear(context_RH, a.output, a.output_bias), a.norm, a.norm_bias, settings)
     inner_RF = ACTIVATIONS[settings.activation](F.linear(x_RH, f.up, f.up_bias))
@@ -102,18 +109,6 @@ def _add_and_norm(x: Tensor, update: Tensor, weight: Tensor, bias: Tensor, setti
     return F.layer_norm(x + update, weight.shape, weight, bias, settings.layer_norm_eps).to(update.dtype)
 
 
-def _attention(x_TH: Tensor, a: AttentionWeights, grid: Grid, rows: Rows | None, settings: BlockSettings) -> Tensor:
-    """Self-attention before its output projection: [T, H], or [R, H] from `rows` only."""
-    hidden = x_TH.shape[-1]
-    if rows is None:
-        parts = [(grid, F.linear(x_TH, a.qkv, a.qkv_bias))]
-    else:
-        q_RH = F.linear(x_TH.index_select(0, rows.index), a.qkv[:hidden], a.qkv_bias[:hidden])
-        parts = [(rows.grid, q_RH), (grid, F.linear(x_TH, a.qkv[hidden:], a.qkv_bias[hidden:]))]
-    split = [(g, x.view(x.shape[0], -1, settings.heads, hidden // settings.heads)) for g, x in parts]
-    return attend(split, settings.attention_dropout, varlen=settings.varlen)
-
-
 def attend(parts: list[tuple[Grid, Tensor]], dropout: float, *, varlen: bool = False) -> Tensor:
     """softmax(q k' / sqrt(d)) v over the tokens of each sequence, or over those near (`model.sparse`): [R, A * d].
 
@@ -122,13 +117,13 @@ def attend(parts: list[tuple[Grid, Tensor]], dropout: float, *, varlen: bool = F
     product alone.
     """
     asked, given = parts[0][0], parts[-1][0]
-    if (near := asked.near) is not None:
+    near = asked.near
+    if near is not None or varlen:
         q_RAd, k_TAd, v_TAd = (x for _, part in parts for x in part.unbind(1))
         if isinstance(near, Near):
             return attend_near(near, given, q_RAd, k_TAd, v_TAd, partial(_rectangle, dropout=dropout))
-        return attend_flex(near, q_RAd, k_TAd, v_TAd)
-    if varlen:
-        q_RAd, k_TAd, v_TAd = (x for _, part in parts for x in part.unbind(1))
+        if near is not None:
+            return attend_flex(near, q_RAd, k_TAd, v_TAd)
         # What `torch.nn.attention.varlen` calls, which leaves out the kernel's dropout.
         found = torch.ops.aten._flash_attention_forward(
             q_RAd, k_TAd, v_TAd, asked.offsets, given.offsets, asked.reach, given.reach, dropout, False, False

@@ -15,14 +15,11 @@ def pretrained(config: ModelConfig, sentence_loss: str, metrics: Mapping[str, fl
     """The card of a pretraining checkpoint; `recipe` is the resolved recipe as TOML."""
     names = {"sop": "sentence-order", "nsp": "next-sentence", "none": "no sentence", "three-way": "three-way sentence"}
     summary = f"A {_shape(config)} pretrained with masked-language and {names[sentence_loss]} prediction."
-    scores = {_measure(name): value for name, value in metrics.items()}
+    scores = {}
+    for name, value in metrics.items():  # `mlm_loss` is of the held-out text, `NAME/mlm_loss` of another corpus
+        corpus, slash, measure = name.rpartition("/")
+        scores[f"{console.as_markdown(corpus) if slash else 'held-out'} {measure.replace('_', ' ')}"] = value
     return _card("fill-mask", summary, scores, config, "ForPreTraining", recipe)
-
-
-def _measure(name: str) -> str:
-    """`mlm_loss` is of the held-out text, `NAME/mlm_loss` of another corpus."""
-    corpus, slash, measure = name.rpartition("/")
-    return f"{console.as_markdown(corpus) if slash else 'held-out'} {measure.replace('_', ' ')}"
 
 
 def finetuned(config: ModelConfig, task: str, metrics: Mapping[str, float], recipe: str, architecture: str) -> str:

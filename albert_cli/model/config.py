@@ -80,10 +80,6 @@ class ModelConfig:
     attention_global: GlobalTokens = "cls"
 
     def __post_init__(self) -> None:
-        self._check_ranges()
-        self._check_structure()
-
-    def _check_ranges(self) -> None:
         for name, kind in _KINDS.items():
             value, wanted = getattr(self, name), None
             if kind is int and not 1 <= value < 2**31:
@@ -98,8 +94,6 @@ class ModelConfig:
                 wanted = "it must be greater than 0"
             if wanted:
                 raise ConfigError(f"model.{name} is {value!r}", wanted)
-
-    def _check_structure(self) -> None:
         hidden, heads = self.hidden_size, self.num_attention_heads
         layers, groups = self.num_hidden_layers, self.num_hidden_groups
         if hidden % heads:

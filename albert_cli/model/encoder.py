@@ -80,10 +80,7 @@ class FeedForward(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Token ids to hidden states, and the pooled [CLS] vector that sentence-level heads read.
-
-    For heads that read tokens only it is made without the pooler.
-    """
+    """Token ids to hidden states and, unless made without `pooler`, the pooled [CLS] vector of sentence-level heads."""
 
     def __init__(self, config: ModelConfig, *, pooler: bool = True) -> None:
         super().__init__()

@@ -67,10 +67,7 @@ class FinetunedFor:
 
 
 def config_to_json(config: ModelConfig, architecture: str, labels: tuple[str, ...] = ()) -> dict[str, Any]:
-    """`config.json`: Hugging Face's keys, and the architecture class that reads the heads.
-
-    `labels` name a classifier's outputs; a single one makes it a regression.
-    """
+    """`config.json`: Hugging Face's keys; `labels` name a classifier's outputs, a single one makes it a regression."""
     kind, form = model_type(config, architecture), config.attention
     left_out = {"attention_window", "attention_block"} - {f"attention_{form}"}
     if form == "full":
@@ -116,9 +113,8 @@ class Checkpoint:
     @property
     def labels(self) -> tuple[str, ...]:
         """The sequence classifier's labels in order; empty without one, and where several may apply at once."""
-        if self.architecture not in (None, "ForSequenceClassification"):
-            return ()  # a layer called `classifier` is also in the heads for choices and for tokens
-        if self.has_several_labels:
+        # A layer called `classifier` is also in the heads for choices and for tokens.
+        if self.has_several_labels or self.architecture not in (None, "ForSequenceClassification"):
             return ()
         outputs = len(self.tensors.get("classifier.weight", ()))
         named = self.values.get("id2label")
@@ -151,10 +147,7 @@ class Checkpoint:
 
 
 def find(name: str) -> Path:
-    """The directory that a checkpoint name means: a model directory, a run (its newest step), or a Hub id.
-
-    Raises `CheckpointError` when there is none.
-    """
+    """The directory behind a model directory, a run (its newest step) or a Hub id; raises `CheckpointError`."""
     path = Path(name)
     if (path / "config.json").is_file():
         return path
@@ -182,10 +175,9 @@ def find_start(name: str) -> Path:
 
 
 def read(directory: Path) -> Checkpoint:
-    """Read and verify a checkpoint directory.
+    """Read and verify a checkpoint directory; raises `CheckpointError` when something is missing or damaged.
 
-    A directory with a manifest is hashed first; for one from elsewhere a note calls it unverified. Raises
-    `CheckpointError` when something is missing or damaged.
+    One with a manifest is hashed first; for one from elsewhere a note calls it unverified.
     """
     if store.read_manifest(directory) is not None:
         store.verify(directory)
@@ -193,9 +185,16 @@ def read(directory: Path) -> Checkpoint:
         console.note(f"{directory}: not written by albert, so there are no hashes to verify")
     values = store.read_json(directory / "config.json")
     config = ModelConfig.from_hf(values, str(directory / "config.json"))
-    _check_size(directory / WEIGHTS, config)
+    path, wanted = directory / WEIGHTS, count(config).without_pooler
+    # A model is made before its weights are looked at: a few bytes of text could ask for a terabyte of memory. A byte
+    # for each parameter: no format of weights that is read here has fewer.
+    if path.is_file() and (there := path.stat().st_size) < wanted:
+        raise CheckpointError(
+            f"{path}: {there:,} bytes cannot hold the {wanted:,} parameters that config.json asks for",
+            "the file and its config.json do not belong together",
+        )
     kind = OWN_MODEL_TYPE if values.get("model_type") == OWN_MODEL_TYPE else model_type(config)
-    stored = read_tensors(directory / WEIGHTS)
+    stored = read_tensors(path)
     tensors = names.ours(stored, config, kind)
     if values.get("tie_word_embeddings") is False and any(n.endswith("predictions.decoder.weight") for n in stored):
         # Hugging Face computes with this matrix and a bias of its own; the head here has the word table.
@@ -216,20 +215,6 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
             if number_of(error) == errno.ENOMEM:  # no fault of the file's
                 raise
             raise CheckpointError(f"{path}: cannot be read ({error})", "it must be in safetensors form") from None
-
-
-def _check_size(path: Path, config: ModelConfig) -> None:
-    """Raise `CheckpointError` where a file is far too small for the encoder that its config.json asks for.
-
-    A model is made before its weights are looked at: a few bytes of text could ask for a terabyte of memory.
-    """
-    wanted = count(config).without_pooler
-    # A byte for each parameter: no format of weights that is read here has fewer.
-    if path.is_file() and (there := path.stat().st_size) < wanted:
-        raise CheckpointError(
-            f"{path}: {there:,} bytes cannot hold the {wanted:,} parameters that config.json asks for",
-            "the file and its config.json do not belong together",
-        )
 
 
 def check_parent(directory: Path, what: str, key: str, fingerprint: str | None) -> str:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from albert_cli.errors import ConfigError
 from albert_cli.model.config import ModelConfig
-from albert_cli.model.encoder import Attention, Embeddings, Encoder
+from albert_cli.model.encoder import Attention, Encoder
 
 _SAMPLE: Final = 4096  # words to measure the word table by
 _OTHER_TEXT: Final = 8.0  # before softmax: what the other text's words score more, and the own text's less
@@ -70,7 +70,11 @@ def count_words(
     if not heads:
         return
     generator = torch.Generator().manual_seed(seed)
-    _set_segments_apart(encoder.embeddings, word_ids, generator)
+    # Two segment vectors that differ by twice a word's length, in a direction of their own.
+    segment_2E, word_VE = encoder.embeddings.segment.weight, encoder.embeddings.word.weight
+    step_E = torch.randn(word_VE.shape[1], generator=generator)
+    step_E = F.normalize(step_E - step_E.mean(), dim=0) * word_VE[word_ids].norm(dim=1).median()
+    segment_2E[:2] = segment_2E[:2].mean(0) + torch.stack([step_E, -step_E])
     seen = _read_words(encoder, cls_id, word_ids, generator, places)
     size, count = encoder.config.head_size, encoder.config.num_attention_heads
     for block in encoder.attention:
@@ -79,7 +83,11 @@ def count_words(
             _set_count_head(block, head, size, seen, generator, of_token=spreading > 0)
         for head in range(count - spreading, count):
             _set_spreading_head(block, head, size, seen, seen.unused_iH[2 * heads], generator)
-        _ask_nothing(block.query, seen)
+        # [CLS] sees all tokens alike; words' queries stay.
+        query = block.query
+        of_cls = query.weight @ (seen.cls_H + seen.mean_H) + query.bias
+        query.weight.sub_(torch.outer(of_cls, seen.detector_H))
+        query.bias.add_(of_cls * (seen.detector_H @ seen.mean_H))
 
 
 @dataclass(frozen=True)
@@ -104,14 +112,6 @@ class _Seen:
     place_fH: Tensor
 
 
-def _set_segments_apart(embeddings: Embeddings, word_ids: Tensor, generator: torch.Generator) -> None:
-    """Two segment vectors that differ by twice a word's length, in a direction of their own."""
-    segment_2E, word_VE = embeddings.segment.weight, embeddings.word.weight
-    step_E = torch.randn(word_VE.shape[1], generator=generator)
-    step_E = F.normalize(step_E - step_E.mean(), dim=0) * word_VE[word_ids].norm(dim=1).median()
-    segment_2E[:2] = segment_2E[:2].mean(0) + torch.stack([step_E, -step_E])
-
-
 def _read_words(encoder: Encoder, cls_id: int, word_ids: Tensor, generator: torch.Generator, places: int) -> _Seen:
     """Measure what the first block sees."""
     # Each word at some places of both segments: the mean over all, the step between segments, and [CLS] against it.
@@ -129,7 +129,7 @@ def _read_words(encoder: Encoder, cls_id: int, word_ids: Tensor, generator: torc
 
     # What tells [CLS] from words, and directions in which words hardly differ (ascending variances).
     x_mH = (readings_2knH - mean_H).flatten(0, 2)
-    spread_H, directions_HH = _principal(x_mH)
+    spread_H, directions_HH = torch.linalg.eigh(x_mH.T @ x_mH / len(x_mH))
     inverse_HH = directions_HH / (spread_H + _RIDGE * spread_H.mean()) @ directions_HH.T
     detector_H = inverse_HH @ cls_H / (cls_H @ inverse_HH @ cls_H)
     ones_H = torch.full_like(mean_H, len(mean_H) ** -0.5)  # LayerNorm takes that direction away
@@ -137,7 +137,8 @@ def _read_words(encoder: Encoder, cls_id: int, word_ids: Tensor, generator: torc
     unused_iH = F.normalize(unused_iH - torch.outer(unused_iH @ ones_H, ones_H), dim=1)
 
     # Words less what places and segments add to them, and the directions in which words differ.
-    of_place_H, places_HH = _principal((readings_2knH - of_word_2nH[:, None]).flatten(0, 2))
+    moved_mH = (readings_2knH - of_word_2nH[:, None]).flatten(0, 2)
+    of_place_H, places_HH = torch.linalg.eigh(moved_mH.T @ moved_mH / len(moved_mH))
     not_words_Hj = torch.cat([places_HH[:, of_place_H > _OF_PLACE * of_place_H.max()], segment_H[:, None]], 1)
     not_words_Hj = torch.linalg.qr(not_words_Hj)[0]
     words_nH = of_word_2nH.mean(0) - mean_H
@@ -159,12 +160,6 @@ def _seen_at(encoder: Encoder, ids: Tensor, places: Tensor, segment: int) -> Ten
     x_nE = e.norm(e.word.weight[ids] + e.position.weight[places] + e.segment.weight[segment])
     x_nH: Tensor = x_nE if encoder.projection is None else encoder.projection(x_nE)
     return x_nH.float()
-
-
-def _principal(x_nH: Tensor) -> tuple[Tensor, Tensor]:
-    """The principal variances [H] of vectors whose mean is zero, ascending, and their directions as columns [H, H]."""
-    variances_H, directions_HH = torch.linalg.eigh(x_nH.T @ x_nH / len(x_nH))
-    return variances_H, directions_HH
 
 
 def _set_count_head(
@@ -215,10 +210,3 @@ def _set_spreading_head(
     block.value.bias[rows.start] = -seen.unused_iH[0] @ seen.mean_H
     block.output.weight[:, rows] = 0
     block.output.weight[:, rows.start] = _SPREAD * around_H
-
-
-def _ask_nothing(query: nn.Linear, seen: _Seen) -> None:
-    """Have [CLS] see all tokens alike; words' queries stay."""
-    of_cls = query.weight @ (seen.cls_H + seen.mean_H) + query.bias
-    query.weight.sub_(torch.outer(of_cls, seen.detector_H))
-    query.bias.add_(of_cls * (seen.detector_H @ seen.mean_H))

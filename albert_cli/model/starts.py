@@ -23,7 +23,7 @@ from albert_cli import console
 from albert_cli.errors import ConfigError
 from albert_cli.model import hub
 from albert_cli.model.config import ModelConfig
-from albert_cli.model.encoder import Attention, Embeddings
+from albert_cli.model.encoder import Attention
 from albert_cli.model.heads import PretrainingModel
 
 _POSITION_DIMENSIONS: Final = 32  # of the embedding, at most; words and segments are zero there
@@ -105,17 +105,19 @@ def position_dimensions(config: ModelConfig) -> int:
 
 @torch.no_grad()
 def set_start(model: PretrainingModel, settings: StartSettings, words_VE: Tensor | None, seed: int) -> None:
-    """Write the start's parts into a freshly initialised model; a function of its arguments.
-
-    `words_VE`: the corpus's word vectors for `words = "cooccurrence"`, as wide as `word_dimensions` says.
-    """
+    """Write the start's parts into a freshly initialised model; `words_VE` is None or [V, `word_dimensions`]."""
     if settings == StartSettings():
         return
     embeddings, generator = model.encoder.embeddings, torch.Generator().manual_seed(seed)
     for table in (embeddings.position, embeddings.segment):
         table.weight.mul_(_QUIET)
     if words_VE is not None:
-        _set_words(embeddings.word.weight, words_VE, model.config.initial_std)
+        # Of the usual spread, their norms evened out; tokens that the corpus lacks are random and small.
+        norm_V1, size, weight_VE = words_VE.norm(dim=1, keepdim=True), words_VE.shape[1], embeddings.word.weight
+        is_seen_V1 = norm_V1 > 1e-6
+        even_VE = words_VE * norm_V1.clamp(min=1e-6) ** (_EVEN - 1)
+        scale = model.config.initial_std / float(even_VE[is_seen_V1[:, 0]].std())
+        weight_VE[:, :size] = torch.where(is_seen_V1, even_VE * scale, _QUIET * weight_VE[:, :size])
     if settings.copying or settings.neighbours:
         _set_paths(model, settings, generator)
 
@@ -123,16 +125,6 @@ def set_start(model: PretrainingModel, settings: StartSettings, words_VE: Tensor
 def word_dimensions(settings: StartSettings, config: ModelConfig) -> int:
     """How many embedding dimensions are left for words."""
     return config.embedding_size - (position_dimensions(config) if settings.neighbours else 0)
-
-
-def _set_words(weight_VE: Tensor, words_VE: Tensor, std: float) -> None:
-    """Word vectors of the usual spread, their norms evened out; tokens that the corpus lacks are random and small."""
-    norm_V1 = words_VE.norm(dim=1, keepdim=True)
-    is_seen_V1 = norm_V1 > 1e-6
-    even_VE = words_VE * norm_V1.clamp(min=1e-6) ** (_EVEN - 1)
-    scale = std / float(even_VE[is_seen_V1[:, 0]].std())
-    size = words_VE.shape[1]
-    weight_VE[:, :size] = torch.where(is_seen_V1, even_VE * scale, _QUIET * weight_VE[:, :size])
 
 
 def _set_paths(model: PretrainingModel, settings: StartSettings, generator: torch.Generator) -> None:
@@ -148,8 +140,13 @@ def _set_paths(model: PretrainingModel, settings: StartSettings, generator: torc
         encoder.projection.weight.copy_(lift_HE)
     if settings.copying:
         model.masked.dense.weight.copy_(lift_HE.T)
-    if settings.neighbours:
-        _set_positions(encoder.embeddings, word_dims)
+    if settings.neighbours:  # sinusoids, in dimensions where words and segments become zero
+        position_PE, word_VE = encoder.embeddings.position.weight, encoder.embeddings.word.weight
+        word_VE[:, word_dims:] = 0
+        encoder.embeddings.segment.weight[:, word_dims:] = 0
+        angle_PF = torch.arange(len(position_PE))[:, None] * _frequencies(reserved)
+        norm = _POSITION_NORM * word_VE.norm(dim=1).median() / math.sqrt(angle_PF.shape[1])
+        position_PE[:, word_dims:] = norm * torch.cat([angle_PF.cos(), angle_PF.sin()], 1)
     # Each head adds as many of the words' dimensions as it is wide.
     gain = settings.copying * word_dims / (config.num_attention_heads * min(width, word_dims))
     # One head stays free if there is one: fine-tuning may put a head that counts there (`model.matching`).
@@ -166,16 +163,6 @@ def _set_paths(model: PretrainingModel, settings: StartSettings, generator: torc
             kept_dW = nn.init.orthogonal_(torch.empty(width, word_dims), generator=generator)
             value_dH = kept_dW @ lift_HE[:, :word_dims].T
             block.value.weight[rows], block.output.weight[:, rows] = value_dH, gain * value_dH.T
-
-
-def _set_positions(embeddings: Embeddings, words: int) -> None:
-    """Sinusoids in the dimensions from `words` on, where words and segments become zero."""
-    position_PE = embeddings.position.weight
-    embeddings.word.weight[:, words:] = 0
-    embeddings.segment.weight[:, words:] = 0
-    angle_PF = torch.arange(len(position_PE))[:, None] * _frequencies(position_PE.shape[1] - words)
-    norm = _POSITION_NORM * embeddings.word.weight.norm(dim=1).median() / math.sqrt(angle_PF.shape[1])
-    position_PE[:, words:] = norm * torch.cat([angle_PF.cos(), angle_PF.sin()], 1)
 
 
 def _frequencies(dimensions: int) -> Tensor:

@@ -85,6 +85,7 @@ def newest_valid(out: Path) -> Path | None:
     for directory in reversed(steps):
         try:
             store.verify(directory, "checkpoint")
+            return directory
         except CheckpointError as error:
             aside = directory.with_name(f"damaged-{directory.name}")
             if aside.exists():
@@ -93,16 +94,11 @@ def newest_valid(out: Path) -> Path | None:
             directory.rename(aside)
             if directory == steps[0]:
                 console.warn(f"{out}: no checkpoint is intact, so training starts from step 0")
-        else:
-            return directory
     return None
 
 
 def restore(directory: Path, optimizer: Optimizer) -> TrainState:
-    """Load a verified checkpoint's moments into the optimizer and return where the run stood.
-
-    Raises `CheckpointError` where it cannot be read or is that of another model.
-    """
+    """Load a verified checkpoint's moments, return where the run stood; raises `CheckpointError` if they do not fit."""
     state, path = read_state(directory), directory / OPTIMIZER
     try:
         load_state(optimizer, hub.read_tensors(path), state.step)

@@ -21,7 +21,7 @@ from torch.nn.attention import (
 )
 
 from albert_cli import console, machine
-from albert_cli.counting.costs import training_flops
+from albert_cli.counting.costs import training_flops, unshared
 from albert_cli.errors import ConfigError
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.encoder import Encoder
@@ -86,15 +86,10 @@ def resolve_auto(
         in_hardware = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
         precision = "bf16" if in_hardware else "fp32"
     if threads == "auto" and device.type == "cpu":
-        layer = sequences * length * training_flops(_one_layer(config), length) / 3
+        alone = dataclasses.replace(unshared(config), vocab_size=64, num_hidden_layers=1)  # such words cost nothing
+        layer = sequences * length * training_flops(alone, length) / 3
         threads = min(torch.get_num_threads(), max(1, round(layer / _FLOPS_A_THREAD)))
     return dataclasses.replace(settings, precision=precision, compile=compile_, threads=threads)
-
-
-def _one_layer(config: ModelConfig) -> ModelConfig:
-    """A layer of this shape by itself, with a vocabulary that costs nothing."""
-    alone = dataclasses.replace(config, num_hidden_groups=1, inner_group_num=1, sharing="all", group_sizes=())
-    return dataclasses.replace(alone, vocab_size=64, num_hidden_layers=1)
 
 
 @cache
@@ -210,9 +205,7 @@ def reproducible(wanted: bool) -> Iterator[None]:
 
 def autocast(precision: str, device: torch.device) -> contextlib.AbstractContextManager[Any]:
     """Products in bf16 under "bf16", with fp32 weights; everything as it is otherwise."""
-    if precision == "bf16":
-        return torch.autocast(device.type, dtype=torch.bfloat16)
-    return contextlib.nullcontext()
+    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bf16")
 
 
 @contextlib.contextmanager

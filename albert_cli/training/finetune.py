@@ -43,10 +43,6 @@ class TaskJob(Job):
     model: Any
     best: dict[str, Tensor] = field(default_factory=dict)
 
-    @property
-    def loss_names(self) -> tuple[str, ...]:
-        return ("loss",)
-
     def draw(self, step: int, group: Group) -> list[MicroBatch]:
         settings, train = self.settings.train, self.prepared.inputs.train
         index = train.batch_index(settings.seed, step, settings.batch_size)
@@ -181,7 +177,6 @@ def collapse_reason(
 ) -> str | None:
     """Why a run counts as collapsed, in a few words: constant predictions, or a loss at chance. None for any other.
 
-    `outputs` are those of the kept model on the features `dev`, `log` is the run's journal.
     Only evaluations are looked at: the training losses of the journal are means since a line or a resumption.
     """
     if same := task.constant_output(outputs, dev):

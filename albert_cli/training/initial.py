@@ -106,10 +106,7 @@ class RunBefore:
 
 
 def read_parent(initial: InitialSettings, model: ModelConfig, vocabulary: Vocabulary) -> hub.Checkpoint:
-    """The checkpoint to start from, once it is known to fit a run's shape and vocabulary.
-
-    Raises `ConfigError` naming what differs, `CheckpointError` where there is no checkpoint.
-    """
+    """The checkpoint to start from; raises `ConfigError` where it does not fit, `CheckpointError` if there is none."""
     if initial.continues is not None and not Path(initial.continues).is_dir():
         hint = "name a run of `albert pretrain` or one of its steps; initial.checkpoint takes a model of the Hub"
         raise CheckpointError(f"{initial.continues}: no such directory", hint)

@@ -31,8 +31,7 @@ from albert_cli.ranks import Group, handled
 from albert_cli.training import checkpoint
 from albert_cli.training.checkpoint import TrainState
 from albert_cli.training.device import autocast, evaluating, reproducible, seed_for
-from albert_cli.training.hints import Hints
-from albert_cli.training.log import RunLog, Window, beside_the_bar
+from albert_cli.training.log import Hints, RunLog, Window, beside_the_bar
 from albert_cli.training.optimizers import clip, make_optimizer, update
 from albert_cli.training.reduction import reduce_gradients, summed_gradients
 from albert_cli.training.settings import ScheduleSettings
@@ -74,9 +73,9 @@ class Job(ABC):
         return next(self.model.parameters()).device
 
     @property
-    @abstractmethod
     def loss_names(self) -> tuple[str, ...]:
         """The losses whose sum is minimised."""
+        return ("loss",)
 
     @property
     def extra_metrics(self) -> Mapping[str, str]:
@@ -152,9 +151,8 @@ class Loop:
     def steps(self, shown: int | None) -> Generator[None]:
         """Open the run's files and take one step after the other, each with its line in the journal when it is due.
 
-        `shown`: how many the progress bar counts to; None where that is open.
-
-        Evaluating, saving and stopping are left to the caller; closing the generator closes the files.
+        `shown`: how many the progress bar counts to; None where that is open. Evaluating, saving and stopping are left
+        to the caller; closing the generator closes the files.
         """
         train, total = self.job.settings.train, self.schedule.total_steps
         self._log = None

@@ -24,7 +24,6 @@ from albert_cli.model.packing import PackedTokens, pack, put
 from albert_cli.random import Integers
 from albert_cli.ranks import Group
 from albert_cli.text.vocabulary import Vocabulary
-from albert_cli.training.batching import cut_by_tokens
 from albert_cli.training.distill import Teacher
 from albert_cli.training.loop import Job, MicroBatch, micro_batches
 from albert_cli.training.pretrain_recipe import PretrainRecipe
@@ -56,6 +55,23 @@ class DrawnBatch:
     tokens: PackedTokens
     labels: Tensor
     order: Tensor
+
+
+def cut_by_tokens(lengths: Integers, budget: int) -> list[Integers]:
+    """The places in `lengths` [B], in groups whose lengths add up to at most `budget`, none of which is greater.
+
+    Longest first: a group's lengths are alike, so that little is padded where attention needs a rectangle, and what
+    does not fit into memory fails at once.
+    """
+    order = np.argsort(-lengths, kind="stable")
+    ends = np.cumsum(lengths[order])
+    groups, start = [], 0
+    while start < len(order):
+        before = int(ends[start - 1]) if start else 0
+        stop = int(np.searchsorted(ends, before + budget, side="right"))
+        groups.append(order[start:stop])
+        start = stop
+    return groups
 
 
 @dataclass

@@ -1,7 +1,4 @@
-"""What a pretraining run will need: memory and disk by arithmetic, time by measuring some of it.
-
-And the other way round: how many steps fit into a time.
-"""
+"""What a pretraining run needs: memory and disk by arithmetic, time by measuring; the steps that fit into a time."""
 
 from __future__ import annotations
 
@@ -77,12 +74,11 @@ def check_disk(recipe: PretrainRecipe, out: Path) -> None:
 
 
 def within(budget: float, begun: float, recipe: PretrainRecipe, job: PretrainingJob, group: Group) -> PretrainRecipe:
-    """The recipe with as many steps as fit into `budget` seconds since `begun`: measured first, so that the schedule
-    can reach zero.
+    """The recipe with as many steps as fit into `budget` seconds since `begun`, so that the schedule can reach zero.
 
     The budget is that of the whole run from now on: steps, evaluations, checkpoints, and this measurement. The shape of
     the schedule stays: a batch that grows keeps its mean share of the full one.
-    """  # fmt: skip
+    """
     train, schedule, total, done = recipe.train, recipe.schedule, recipe.schedule.total_steps, recipe.first_step
     with use_threads(train.threads):
         step = measure(_full_sized(job), group, steps=8, seconds=min(10, budget / 20))

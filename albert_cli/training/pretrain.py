@@ -27,8 +27,8 @@ from albert_cli.training import capacity, checkpoint, plan, run
 from albert_cli.training.checkpoint import TrainState
 from albert_cli.training.device import choose_device, note_idle_gpus, place, resolve_auto, use_threads
 from albert_cli.training.distill import Teacher
-from albert_cli.training.hints import Hints
 from albert_cli.training.initial import RunBefore, carry_over, read_parent
+from albert_cli.training.log import Hints
 from albert_cli.training.loop import Loop
 from albert_cli.training.objectives import PretrainingJob, PretrainingText
 from albert_cli.training.optimizers import make_optimizer
@@ -110,7 +110,7 @@ class Pretraining:
     begun: float = field(default_factory=time.monotonic)
 
     def train(self, out: Path, status: run.Status, resume: run.Resume, budget: float | None) -> dict[str, Any]:
-        """Run to the last step, or go on with what `out` holds."""
+        """Run to the last step, or go on with what `out` holds; what came of it."""
         self.resolve(out, resume, budget)
         recipe = self.recipe
         parents = {"data": self.data_fingerprint}
@@ -131,7 +131,20 @@ class Pretraining:
             loop = Loop(job, optimizer, recipe.schedule, out, self.group, "pretrain", parents, state, hints)
             loop.run()
             loop.save()
-        return self._summary(out)
+        final = store.saved_steps(out)[-1]
+        speeds = [r["tokens_per_second"] for r in journal.read(out / journal.JOURNAL) if "tokens_per_second" in r]
+        metrics = _last_evaluation(out, recipe.schedule.total_steps)
+        if {"mlm_loss", "mlm_accuracy", "unigram_entropy"} <= metrics.keys():  # a damaged line may lack some
+            metrics["below_unigram_entropy"] = round(metrics["unigram_entropy"] - metrics["mlm_loss"], 4)
+        state = checkpoint.read_state(final)
+        return {
+            "checkpoint": str(final),
+            "steps": state.step,
+            "seconds": round(state.seconds, 1),
+            "tokens_per_second": speeds[-1] if speeds else None,
+            **metrics,
+            "model_sha256": store.sha256_file(final / hub.WEIGHTS),
+        }
 
     def plan(self, out: Path, budget: float | None) -> dict[str, Any]:
         """What a run would do; the arithmetic is printed before anything is measured, unless as JSON."""
@@ -179,7 +192,6 @@ class Pretraining:
 
     @cached_property
     def _teacher(self) -> Teacher | None:
-        """The model that the recipe names to learn from."""
         distill, length = self.recipe.distill, self.recipe.data.max_seq_length
         return Teacher.read(distill, self.text.vocabulary, length, self.device) if distill else None
 
@@ -277,10 +289,7 @@ class Pretraining:
         self.recipe = replace(recipe, train=train, batch=batch)
 
     def _name_changes(self) -> None:
-        """Put into the recipe, and print, what a continued run changes.
-
-        Raises `ConfigError` where nothing is left for it to do.
-        """
+        """Note and print what a continued run changes; raises `ConfigError` where nothing is left for it to do."""
         initial, before, total = self.recipe.initial, self._run_before, self.recipe.schedule.total_steps
         if initial is None or before is None:
             return
@@ -292,24 +301,6 @@ class Pretraining:
         changes = before.changes(config.as_dict(self.recipe), self.data_fingerprint)
         self.recipe = replace(self.recipe, initial=replace(initial, changes=changes))
         console.note(f"goes on from {before.directory}, and changes: {'; '.join(changes) or 'nothing'}")
-
-    # ------------------------------------------------------------ what came of it
-
-    def _summary(self, out: Path) -> dict[str, Any]:
-        final = store.saved_steps(out)[-1]
-        speeds = [r["tokens_per_second"] for r in journal.read(out / journal.JOURNAL) if "tokens_per_second" in r]
-        metrics = _last_evaluation(out, self.recipe.schedule.total_steps)
-        if {"mlm_loss", "mlm_accuracy", "unigram_entropy"} <= metrics.keys():  # a damaged line may lack some
-            metrics["below_unigram_entropy"] = round(metrics["unigram_entropy"] - metrics["mlm_loss"], 4)
-        state = checkpoint.read_state(final)
-        return {
-            "checkpoint": str(final),
-            "steps": state.step,
-            "seconds": round(state.seconds, 1),
-            "tokens_per_second": speeds[-1] if speeds else None,
-            **metrics,
-            "model_sha256": store.sha256_file(final / hub.WEIGHTS),
-        }
 
 
 def _last_evaluation(out: Path, step: int) -> dict[str, float]:

@@ -9,15 +9,52 @@ from typing import Any, Literal
 import numpy as np
 
 from albert_cli import config
+from albert_cli.config import NotNegative, Positive
 from albert_cli.data.pairs import PairSettings
 from albert_cli.errors import ConfigError
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.starts import StartSettings
 from albert_cli.random import Integers
-from albert_cli.training.batching import BatchSettings
 from albert_cli.training.distill import DistillSettings
 from albert_cli.training.initial import InitialSettings
 from albert_cli.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
+
+
+@dataclass(frozen=True)
+class BatchSettings:
+    """`[batch]`: a batch that grows, and micro-batches of tokens.
+
+    Over the first `warmup_steps` updates the batch grows evenly from `warmup_from` sequences to `train.batch_size`; the
+    learning rate keeps its own schedule. `micro_tokens` (0: not used) bounds the tokens of a micro-batch, special ones
+    included, where `train.micro_batch_size` would bound its sequences. "auto" is as many as a GPU's memory holds, and 0
+    on a CPU; found at the first start and kept in the run's recipe.
+    """
+
+    warmup_steps: NotNegative = 0
+    warmup_from: Positive = 32
+    micro_tokens: NotNegative | Literal["auto"] = 0
+
+    def check(self, batch_size: int, max_seq_length: int) -> None:
+        """Raise `ConfigError` where these settings do not fit the rest of the recipe."""
+        if self.warmup_steps and self.warmup_from > batch_size:
+            raise ConfigError(
+                f"batch.warmup_from is {self.warmup_from}, more than the train.batch_size of {batch_size} to grow to",
+                f"-s batch.warmup_from={max(1, batch_size // 8)}",
+            )
+        if 0 < self.tokens < max_seq_length:
+            raise ConfigError(
+                f"batch.micro_tokens is {self.micro_tokens}, but one sequence may have {max_seq_length}",
+                f"-s batch.micro_tokens={max_seq_length} is the least, 0 goes by train.micro_batch_size",
+            )
+
+    @property
+    def tokens(self) -> int:
+        """`micro_tokens` as a number; "auto" is 0 until it is resolved."""
+        return 0 if self.micro_tokens == "auto" else self.micro_tokens
+
+    def sequences(self, train: TrainSettings, max_seq_length: int) -> int:
+        """How many sequences of full length a micro-batch holds at most."""
+        return min(self.tokens // max_seq_length or train.micro_batch_size, train.batch_size)
 
 
 @dataclass(frozen=True)

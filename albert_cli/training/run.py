@@ -28,9 +28,6 @@ def versions() -> dict[str, str]:
     return {"albert": __version__, **{name: version(name) for name in ("torch", "numpy", "sentencepiece")}}
 
 
-# ---------------------------------------------------------------- resuming
-
-
 def saved_recipe(out: Path, resume: Resume) -> dict[str, Any] | None:
     """The recipe of a run that `out` already holds, or None for a fresh start.
 
@@ -107,9 +104,6 @@ def check_parents(out: Path, old: Mapping[str, str], new: Mapping[str, str]) -> 
         if old.get(what) != mark:
             other = "other data" if what == "data" else f"another {what}"
             raise ConfigError(f"{out}: was made from {other} ({old.get(what)}, now {mark})", "choose another --out")
-
-
-# ---------------------------------------------------------------- status
 
 
 @dataclass

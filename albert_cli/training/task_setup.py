@@ -76,14 +76,35 @@ class Inputs:
         return hash((self.task.name, self.data, self.splits, self.max_seq_length, self.part, self.seed))
 
     @property
+    @lru_cache(maxsize=3)  # noqa: B019  (for all that are equal)
     def examples(self) -> dict[str, list[Any]]:
         """The examples of each split: the training split unless a model is only scored, then every dev split."""
-        return _examples(self)
+        task, found = self.task, dict[str, list[Any]]()
+        for split in self.splits:
+            if split is None and (answered_by := task.classifier_of):
+                raise InputError(
+                    f"{task.title} is not trained on: a model fine-tuned on {find_task(answered_by).title} answers it",
+                    f"name one as --checkpoint: albert finetune {answered_by} makes it",
+                )
+            if split is None:
+                raise InputError(f"{task.title} has no training data here", "--data DIR with a train file")
+            found[split] = task.read(split, self.data)
+        if self.part:
+            split, whole = next(iter(found.items()))
+            found[split] = [whole[i] for i in epoch_order(len(whole), self.seed, _NO_EPOCH)[: self.part]]
+        return found
 
     @property
+    @lru_cache(maxsize=2)  # noqa: B019
     def features(self) -> dict[str, Features]:
         """The examples as tokens."""
-        return _features(self)
+        return {split: self.encode(examples) for split, examples in self.examples.items()}
+
+    @property
+    @lru_cache(maxsize=64)  # noqa: B019
+    def fingerprint(self) -> str:
+        """That of all examples."""
+        return fingerprint(e for examples in self.examples.values() for e in examples)
 
     @property
     def train(self) -> Features:
@@ -114,37 +135,6 @@ class Inputs:
                 f"{self.task.too_long(self.max_seq_length)} and were cut"
             )
         return features
-
-
-@lru_cache(maxsize=3)
-def _examples(inputs: Inputs) -> dict[str, list[Any]]:
-    found = {}
-    for split in inputs.splits:
-        if split is None:
-            raise _without_training_data(inputs.task)
-        found[split] = inputs.task.read(split, inputs.data)
-    if inputs.part:
-        split, whole = next(iter(found.items()))
-        found[split] = [whole[i] for i in epoch_order(len(whole), inputs.seed, _NO_EPOCH)[: inputs.part]]
-    return found
-
-
-def _without_training_data(task: AnyTask) -> InputError:
-    if task.classifier_of:
-        hint = f"name one as --checkpoint: albert finetune {task.classifier_of} makes it"
-        model = find_task(task.classifier_of).title
-        return InputError(f"{task.title} is not trained on: a model fine-tuned on {model} answers it", hint)
-    return InputError(f"{task.title} has no training data here", "--data DIR with a train file")
-
-
-@lru_cache(maxsize=2)
-def _features(inputs: Inputs) -> dict[str, Features]:
-    return {split: inputs.encode(examples) for split, examples in inputs.examples.items()}
-
-
-@lru_cache(maxsize=64)
-def _fingerprint(inputs: Inputs) -> str:
-    return fingerprint(e for examples in inputs.examples.values() for e in examples)
 
 
 @dataclass(frozen=True)
@@ -218,10 +208,7 @@ class Prepared:
 
     @cached_property
     def schedule(self) -> ScheduleSettings:
-        """The recipe's `[schedule]` in steps; epochs are of the items of training, such as a text's windows.
-
-        Raises `ConfigError` where epochs amount to fewer steps than the warm-up has.
-        """
+        """In steps; epochs are of items, such as windows. Raises `ConfigError` where the warm-up has more."""
         s = self.recipe.schedule
         found = s.in_steps(len(self.inputs.train) if s.epochs is not None else 1, self.recipe.train.batch_size)
         found.check()
@@ -239,13 +226,11 @@ class Prepared:
             return None
         return self.task.baseline(train, self.inputs.dev_examples)
 
-    # ---------------------------------------------------------------- results.json
-
     def results(self, model: nn.Module, precision: str | None = None) -> tuple[Result, Any]:
         """What every result says (`results.json`): the model's scores on each dev split, and all that decided them.
 
-        Also its outputs on the first of these splits. The default precision is what training would have; after
-        training it is what training had, so that the score is the one by which the model was kept.
+        Also its outputs on the first of these splits. After training `precision` is what training had, so that the
+        score is the one by which the model was kept.
         """
         precision = precision or self.train_settings.precision
         model.eval()
@@ -295,7 +280,7 @@ class Prepared:
             "initial": recipe.model.initial,
             "head": recipe.model.head,
             "recipe": hashlib.sha256(text.encode()).hexdigest()[:16],
-            "data": _fingerprint(self.inputs),
+            "data": self.inputs.fingerprint,
             "versions": run.versions(),
             "batch_size": recipe.train.batch_size,
             "lr": recipe.optimizer.peak,

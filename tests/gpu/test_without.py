@@ -38,9 +38,9 @@ from albert_cli.tasks.spec import TASKS
 from albert_cli.tasks.squad import head
 from albert_cli.tasks.squad.head import BeamQuestionAnswering, span_loss
 from albert_cli.training import capacity, device, loop, objectives, plan
-from albert_cli.training.batching import BatchSettings
 from albert_cli.training.device import place
 from albert_cli.training.loop import Loop, measure
+from albert_cli.training.pretrain_recipe import BatchSettings
 from albert_cli.training.settings import TrainSettings
 from tests.gpu import flash
 from tests.model.shapes import TINY, random_batch

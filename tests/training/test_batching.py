@@ -15,9 +15,9 @@ from albert_cli.data.pairs import PairSettings, examples_per_pass
 from albert_cli.data.shards import TokenCorpus
 from albert_cli.errors import ConfigError
 from albert_cli.ranks import Group
-from albert_cli.training.batching import BatchSettings, cut_by_tokens
+from albert_cli.training.objectives import cut_by_tokens
 from albert_cli.training.pretrain import pretrain
-from albert_cli.training.pretrain_recipe import PretrainRecipe
+from albert_cli.training.pretrain_recipe import BatchSettings, PretrainRecipe
 from albert_cli.training.settings import TrainSettings
 from tests.processes import end, start_ranks
 from tests.training.test_loop import MakeJob, gradients, make_job  # noqa: F401  (a fixture)

@@ -14,8 +14,7 @@ import torch
 
 from albert_cli import journal, store
 from albert_cli.errors import CheckpointError, ConfigError, DivergedError
-from albert_cli.training.hints import Hints
-from albert_cli.training.log import Window, beside_the_bar
+from albert_cli.training.log import Hints, Window, beside_the_bar
 from albert_cli.training.objectives import PretrainingJob, right
 from albert_cli.training.pretrain import pretrain, summary_text
 
