@@ -163,8 +163,8 @@ def _ratios(found: Mapping[str, Any]) -> list[Block]:
             plots.Line([(math.log2(batch), ratio) for batch, ratio in sorted(ratios[n].items())], i, "marked")
             for i, n in enumerate(ratios, start=1)
         ]
-        level = plots.Level(1.0, f"as fast as {second}")
-        drawing = plots.curves(lines, [level], describes=f"{what}: speed against the batch", x_label="batch, 2 to the")
+        describes, level = f"{what}: speed against the batch", {1.0: f"as fast as {second}"}
+        drawing = plots.curves(lines, level, describes=describes, x_label="batch, 2 to the")
         figures.append(Figure(drawing, what.capitalize(), [f"How many times as fast as {second} {first} is."]))
         rows = [[str(n), *(_cell(ratios[n].get(b)) for b in BATCHES)] for n in ratios]
         tables.append(Table([f"{what}: tokens a sequence", *map(str, BATCHES)], rows, caption="Columns: the batch."))
