@@ -19,7 +19,7 @@ from albert_cli.data.build import plan
 from albert_cli.data.pairs import PairSettings
 from albert_cli.data.prefetch import prefetch
 from albert_cli.data.shards import Shard, TokenCorpus
-from albert_cli.data.tokenise import BuildSettings, ShardTask, clean_tidy, run_task, tokenise
+from albert_cli.data.tokenise import BuildSettings, clean_tidy, run_task, tokenise
 from albert_cli.errors import InputError
 from albert_cli.text.corpus import Document, hash_words, read_part
 from albert_cli.text.lines import Tally
@@ -46,8 +46,11 @@ def measure(
     """
     vocabulary = Vocabulary.load(vocabulary_dir)
     with TemporaryDirectory(prefix="albert-bench-") as folder:
-        tasks = _first_tasks(plan(sources, vocabulary_dir, Path(folder) / "data", settings), megabytes)
-        size = 0
+        every = plan(sources, vocabulary_dir, Path(folder) / "data", settings)
+        tasks, size = [every[0]], 0
+        for task in every[1:]:
+            if sum(t.size for t in tasks) + task.size <= megabytes * 1_000_000:
+                tasks.append(task)
 
         def count(disk: int, text: int) -> None:
             nonlocal size
@@ -78,23 +81,12 @@ def _timed(work: Callable[[], Result]) -> tuple[Result, float]:
     return work(), time.process_time() - begin
 
 
-def _first_tasks(tasks: Sequence[ShardTask], megabytes: int) -> list[ShardTask]:
-    """The tasks of the first megabytes; at least one."""
-    chosen = [tasks[0]]
-    for task in tasks[1:]:
-        if sum(t.size for t in chosen) + task.size <= megabytes * 1_000_000:
-            chosen.append(task)
-    return chosen
-
-
 def _stages(
     documents: Sequence[Document], vocabulary: Vocabulary, vocabulary_dir: Path, language: str
 ) -> dict[str, float]:
     """Seconds of each stage between reading and writing, on all documents at once."""
-    spent = {}
     texts, of_paragraphs = _timed(lambda: [paragraphs(document.text) for document in documents])
-    _, of_hashes = _timed(lambda: [hash_words(" ".join(lines)) for lines in texts])
-    spent["hashing"] = of_hashes
+    spent = {"hashing": _timed(lambda: [hash_words(" ".join(lines)) for lines in texts])[1]}
     sentences, of_sentences = _timed(lambda: [split_paragraphs(lines, language) for lines in texts])
     spent["segmentation"] = of_paragraphs + of_sentences
     flat = list(itertools.chain.from_iterable(sentences))

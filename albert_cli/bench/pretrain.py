@@ -23,7 +23,7 @@ from torch import Tensor
 
 from albert_cli import config as recipes
 from albert_cli import console
-from albert_cli.bench import harness, kernels, memory, peer, stream
+from albert_cli.bench import harness, kernels, memory, peer
 from albert_cli.bench.harness import Step
 from albert_cli.data.batches import PackedBatch
 from albert_cli.errors import ConfigError
@@ -81,7 +81,7 @@ def profiled(name: str, options: Options) -> dict[str, Any]:
 def prepare(name: str, options: Options) -> tuple[PretrainRecipe, PretrainingText, str]:
     """The recipe as it is measured, its text, and a phrase that says where that is from."""
     asked = recipes.override(recipes.read_recipe(name), options.overrides).get("model", {}).get("vocab_size")
-    text, source = stream.read(options.data, asked)
+    text, source = harness.read_text(options.data, asked)
     return resolve(name, options.overrides, text.vocabulary.size), text, source
 
 
