@@ -196,8 +196,7 @@ def whole_step(
         with autocast(precision, device):
             value = loss(next(in_turn))
         value.backward()  # type: ignore[no-untyped-call]
-        if group.world_size > 1:
-            reduce_gradients(model, group)
+        reduce_gradients(model, group)
         read = torch.stack([value.detach(), clip(model, clip_norm)]).tolist()  # before the update, as there
         update(optimizer, 0.0)
         return float(read[0])

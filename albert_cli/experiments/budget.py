@@ -186,8 +186,7 @@ def _notes(plan: Plan) -> str:
         "scores are not counted.",
         *(in_words(plan, name) for name in plan.equal_time),
     ]
-    if plan.left_out:
-        notes += [f"Left out: {task} ({why})." for task, why in plan.left_out.items()]
+    notes += [f"Left out: {task} ({why})." for task, why in plan.left_out.items()]
     notes.append(f"{len(plan.stages)} stages; --commands prints them, --jobs N runs N at once.")
     return console.wrapped(notes)
 

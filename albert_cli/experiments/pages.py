@@ -150,12 +150,6 @@ def columns(found: Outcome) -> dict[str, str]:
     return {m: label for m, label in wanted.items() if any(found.by_seed(v, m) for v in found.plan.variants)}
 
 
-def cell(found: Outcome, variant: str, metric: str) -> str:
-    """The median over seeds as one reads it; a dash where it was not measured."""
-    value = found.middle(variant, metric)
-    return "–" if value is None else _formatted(metric, value)
-
-
 def _formatted(metric: str, value: float) -> str:
     """A value as its metric is written: shares in per cent, times in words."""
     if metric in EXACT:
@@ -183,11 +177,10 @@ def _tables(found: Outcome) -> list[Block]:
         count = "" if counted else f"{seeds}\N{NO-BREAK SPACE}seed{'s' * (seeds != 1)}"
         row: list[Text] = [(title, Span(count))]
         for metric in heads:
-            by_seed = found.by_seed(name, metric)
-            each = [_formatted(metric, value) for value in by_seed.values()]
-            error = found.standard_error(name, metric)
+            each = [_formatted(metric, value) for value in found.by_seed(name, metric).values()]
+            middle, error = found.middle(name, metric), found.standard_error(name, metric)
             beside = [] if error is None or metric in EXACT else ["  ".join(each), f"s.e. {_formatted(metric, error)}"]
-            row.append((cell(found, name, metric), *map(Span, beside)))
+            row.append(("–" if middle is None else _formatted(metric, middle), *map(Span, beside)))
         rows.append(row)
     about = (
         "The median over seeds; below it each seed, and the standard error of their mean. Accuracies in per cent, on "

@@ -19,7 +19,6 @@ SCALES: Final[tuple[ScaleName, ...]] = get_args(ScaleName)
 FOLDER: Final = "experiments/"
 
 Settings = dict[str, Any]
-Plot = Literal["layers"]  # beside what every report draws: Figure 1
 _SIGNS: Final = {"above": ">", "below": "<", "equal": "="}
 
 # What is measured of a variant, and how a column of it is headed; beside these there is `task_NAME` of every task.
@@ -221,7 +220,7 @@ class Experiment:
     variants: dict[str, Variant]
     tables: tuple[PaperTable, ...] = ()
     claims: tuple[Claim, ...] = ()
-    plots: tuple[Plot, ...] = ()
+    plots: tuple[Literal["layers"], ...] = ()  # beside what every report draws: Figure 1
     metrics: tuple[str, ...] = ()
     speed_against: str | None = None
     name: str = ""

@@ -26,8 +26,7 @@ def build(directories: Sequence[Path], out: Path | None, markdown: Path | None =
     """Write the report on everything below `directories` to the file `out`; return the files and what is on them.
 
     `markdown` is a file for the same as Markdown, its drawings in words. The same directories give the same bytes.
-    Raises `InputError` for a missing directory or when there is nothing to report, `CheckpointError` for a damaged
-    file.
+    Raises `InputError` without a directory or anything to report, `CheckpointError` for a damaged file.
     """
     found = collect(directories)
     found.evaluations = _distinct(found.evaluations)
