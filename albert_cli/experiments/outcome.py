@@ -93,7 +93,7 @@ def read(plan: Plan) -> Outcome:
             diverged[run.variant] = diverged.get(run.variant, 0) + 1
         for metric, value in _numbers(plan, run, titles).items():
             values[run.variant].setdefault(metric, {})[run.seed] = value
-        for name, layers in plan.record(run.probe).printed.layer_steps.items():
+        for name, layers in plan.record(run.probe).layer_steps.items():
             steps.setdefault(run.variant, {}).setdefault(name, []).append(layers)
         for name, points in curves(plan.directory(run.pretrain))[1].items():
             drawn.setdefault(run.variant, {}).setdefault(name, []).append(points)
@@ -118,7 +118,7 @@ def _seconds_a_step(metrics: Mapping[str, Mapping[int, Sampled]]) -> dict[int, S
 def _numbers(plan: Plan, run: Run, titles: dict[str, str]) -> dict[str, Sampled]:
     """Every number of a run: of pretraining its length, of the probe all, of each task what the paper has."""
     trained = plan.record(run.pretrain)
-    if models := trained.printed.models:  # `albert params`
+    if models := trained.models:  # `albert params`
         shape = {"layers": models[0].config["num_hidden_layers"], "hidden": models[0].config["hidden_size"]}
         counts = {"parameters": models[0].total, "paper_count": models[0].paper_count, **shape}
         return {name: exact(count) for name, count in counts.items()}
@@ -131,7 +131,7 @@ def _numbers(plan: Plan, run: Run, titles: dict[str, str]) -> dict[str, Sampled]
     for name, value in probed.numbers.items():
         found[name] = exact(value)
         if name.endswith("_accuracy") or name in ("mlm_loss", "below_unigram_entropy"):
-            each = probed.printed.without_parts.get(name, [])
+            each = probed.without_parts.get(name, [])
             found[name] = np.array([value, *each]) if len(each) == PARTS else unknown(value)
     tasks: list[Sampled] = []
     above: list[Sampled] = []

@@ -197,7 +197,7 @@ class _Builder:
         argv = ["bench", "pretrain", base, "--data", directory, "--rounds", str(_ROUNDS)]
         argv += [*_options(config.read_recipe(base), values), *self._ranks()]
         stage = self.plan.stage("speed", f"{variant.title}: seconds a step", facts, needs, argv)
-        return plan.record(stage).printed.recipe_step.get("seconds", 0.0)
+        return plan.record(stage).recipe_step.get("seconds", 0.0)
 
     def _validated(self, name: str, values: Settings) -> PretrainRecipe:
         return config.validate(PretrainRecipe, values, f"{self.plan.experiment.name}, {name}")
