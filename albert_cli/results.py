@@ -216,9 +216,3 @@ class Suite(Record):
     glue_score: Number | None = None
     mean_of_tasks: Number | None = None
     diagnostics: Result | None = None
-
-
-def parse(value: Mapping[str, object]) -> Result | Search | Suite:
-    """The record of any evaluation's `results.json`, by its `kind`."""
-    kinds: dict[object, type[Search | Suite]] = {"search": Search, "suite": Suite}
-    return kinds.get(value.get("kind"), Result).model_validate(value)

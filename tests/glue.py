@@ -8,7 +8,7 @@ from typing import Any
 
 from albert_cli.evaluation import single, suite, tables
 from albert_cli.model.config import ModelConfig
-from albert_cli.results import Result, parse
+from albert_cli.results import Result, Search, Suite
 from albert_cli.tasks.spec import find_task
 from albert_cli.training import finetune as finetuning
 from albert_cli.training import task_setup
@@ -99,7 +99,8 @@ def summarise(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def as_text(result: Mapping[str, object]) -> str:
     """A result as a person sees it."""
-    return tables.text(parse(result))
+    kinds: dict[object, type[Result | Search | Suite]] = {"search": Search, "suite": Suite}
+    return tables.text(kinds.get(result.get("kind"), Result).model_validate(result))
 
 
 def protocol_of(result: Mapping[str, object]) -> str:

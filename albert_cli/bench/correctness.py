@@ -9,8 +9,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from albert_cli.bench.step import pretraining_loss
-from albert_cli.bench.stream import random_batch
+from albert_cli.bench.harness import pretraining_loss, random_batch
 from albert_cli.data.batches import PackedBatch
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import PretrainingModel

@@ -19,7 +19,7 @@ from albert_cli.data.build import plan
 from albert_cli.data.pairs import PairSettings
 from albert_cli.data.prefetch import prefetch
 from albert_cli.data.shards import Shard, TokenCorpus
-from albert_cli.data.tokenise import BuildSettings, ShardTask, clean_tidy, run_task, tokenise
+from albert_cli.data.tokenise import BuildSettings, clean_tidy, run_task, tokenise
 from albert_cli.errors import InputError
 from albert_cli.text.corpus import Document, hash_words, read_part
 from albert_cli.text.lines import Tally
@@ -29,10 +29,6 @@ from albert_cli.text.vocabulary import MODEL, Vocabulary
 Result = TypeVar("Result")
 _TOKENS = 131_072  # of one draw: what a micro-batch of 256 sequences of 512 holds
 _SENTENCES = 8192  # of one call: about what a task encodes at a time
-_STAGES = (
-    *("reading", "hashing", "segmentation", "cleaning"),
-    *("sentencepiece alone", "sentencepiece, line by line", "the whole"),
-)
 
 
 def measure(
@@ -46,19 +42,23 @@ def measure(
     """
     vocabulary = Vocabulary.load(vocabulary_dir)
     with TemporaryDirectory(prefix="albert-bench-") as folder:
-        tasks = _first_tasks(plan(sources, vocabulary_dir, Path(folder) / "data", settings), megabytes)
-        size = 0
+        every = plan(sources, vocabulary_dir, Path(folder) / "data", settings)
+        tasks, size = [every[0]], 0
+        for task in every[1:]:
+            if sum(t.size for t in tasks) + task.size <= megabytes * 1_000_000:
+                tasks.append(task)
 
         def count(disk: int, text: int) -> None:
             nonlocal size
             size += text
 
-        spent = {"the whole": _timed(lambda: [run_task(task, count) for task in tasks])[1]}
+        _, whole = _timed(lambda: [run_task(task, count) for task in tasks])
     if not size:
         raise InputError("no text in any source", "check the files, or name others")
     parts = [(part, task.settings.read) for task in tasks for part in task.parts]
-    documents, spent["reading"] = _timed(lambda: [d for part, read in parts for d in read_part(part, read, Tally())])
-    spent |= _stages(documents, vocabulary, vocabulary_dir, settings.language)
+    documents, reading = _timed(lambda: [d for part, read in parts for d in read_part(part, read, Tally())])
+    stages = _stages(documents, vocabulary, vocabulary_dir, settings.language)
+    spent = {"reading": reading, **stages, "the whole": whole}
     ids, *counts, _ = tokenise(documents, vocabulary, settings.language)
     offsets = [np.append(0, np.cumsum(n)).astype(np.uint32) for n in counts]
     corpus = TokenCorpus([Shard(ids.astype(np.uint16 if ids.max(initial=0) < 1 << 16 else np.uint32), *offsets)])
@@ -66,8 +66,8 @@ def measure(
         "bytes": size,
         "documents": len(documents),
         "pieces": int(ids.size),
-        "mb_per_cpu_second": {name: round(size / 1e6 / max(spent[name], 1e-9), 2) for name in _STAGES},
-        "whole_to_sentencepiece": round(spent["sentencepiece alone"] / spent["the whole"], 3),
+        "mb_per_cpu_second": {name: round(size / 1e6 / max(took, 1e-9), 2) for name, took in spent.items()},
+        "whole_to_sentencepiece": round(spent["sentencepiece alone"] / whole, 3),
         "pairs_and_masks": drawing(corpus, vocabulary, seconds=seconds),
     }
 
@@ -78,23 +78,12 @@ def _timed(work: Callable[[], Result]) -> tuple[Result, float]:
     return work(), time.process_time() - begin
 
 
-def _first_tasks(tasks: Sequence[ShardTask], megabytes: int) -> list[ShardTask]:
-    """The tasks of the first megabytes; at least one."""
-    chosen = [tasks[0]]
-    for task in tasks[1:]:
-        if sum(t.size for t in chosen) + task.size <= megabytes * 1_000_000:
-            chosen.append(task)
-    return chosen
-
-
 def _stages(
     documents: Sequence[Document], vocabulary: Vocabulary, vocabulary_dir: Path, language: str
 ) -> dict[str, float]:
     """Seconds of each stage between reading and writing, on all documents at once."""
-    spent = {}
     texts, of_paragraphs = _timed(lambda: [paragraphs(document.text) for document in documents])
-    _, of_hashes = _timed(lambda: [hash_words(" ".join(lines)) for lines in texts])
-    spent["hashing"] = of_hashes
+    spent = {"hashing": _timed(lambda: [hash_words(" ".join(lines)) for lines in texts])[1]}
     sentences, of_sentences = _timed(lambda: [split_paragraphs(lines, language) for lines in texts])
     spent["segmentation"] = of_paragraphs + of_sentences
     flat = list(itertools.chain.from_iterable(sentences))
@@ -156,8 +145,8 @@ def drawing(
 
 def text(measured: Mapping[str, Any]) -> str:
     """The result of `measure` as tables."""
-    rates = measured["mb_per_cpu_second"]
-    stages = console.table(("stage", "MB/s a core"), [[name, f"{rates[name]:,.1f}"] for name in _STAGES])
+    rates = [(name, f"{rate:,.1f}") for name, rate in measured["mb_per_cpu_second"].items()]
+    stages = console.table(("stage", "MB/s a core"), rates)
     ratio = f"the whole runs at {measured['whole_to_sentencepiece']:.0%} of the speed of SentencePiece alone"
     size = f"{measured['bytes'] / 1e6:.1f} MB of text, {measured['documents']:,} documents"
     names = ("sequences", "tokens_per_cpu_second", "prefetched_tokens_per_second", "bytes_per_token")

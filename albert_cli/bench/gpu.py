@@ -176,22 +176,15 @@ def _variants(size: str, length: int, options: Options) -> Found:
     return {"results": found}
 
 
-def _sweep(size: str, length: int, options: Options) -> Found:
+def _sweep(options: Options) -> Found:
     """The step by tokens of a micro-batch, up to what `batch.micro_tokens = "auto"` takes."""
-    most = options.tokens or 131_072
-    tokens = [most // share for share in (8, 4, 2, 1)]
-    asked = {f"{n:,} tokens": _asked(size, length, options, n) for n in tokens}
+    tokens = [(options.tokens or 131_072) // share for share in (8, 4, 2, 1)]
+    asked = {f"{n:,} tokens": _asked("base", 512, options, n) for n in tokens}
     return {"results": {name: _attempted(partial(pretrain.run, *of)) for name, of in asked.items()}}
 
 
 def _profile(size: str, options: Options) -> Found:
     return {"profile": pretrain.profiled(*_asked(size, 512, options, options.tokens or _TOKENS[size]))}
-
-
-def _fine_tuning(options: Options) -> Found:
-    """A forward and backward pass on real GLUE lengths, where the host's work counts."""
-    asked = (options.rounds, options.alone, True, "bf16", options.device)
-    return {"fine_tuning": step.run("albert-base", ["glue"], 0, *asked)}
 
 
 PARTS: Final[dict[str, Callable[[Options], Found]]] = {
@@ -201,13 +194,16 @@ PARTS: Final[dict[str, Callable[[Options], Found]]] = {
         f"variants-{size}-s{length}": partial(_variants, size, length)
         for size, length in (("base", 128), ("base", 512), ("xxlarge", 512))
     },
-    "sweep-base-s512": partial(_sweep, "base", 512),
+    "sweep-base-s512": _sweep,
     **{f"profile-{size}-s512": partial(_profile, size) for size in SIZES},
     "attention": lambda asked: {
         "attention": kernels.attention(choose_device(asked.device), asked.rounds, asked.tokens or 32_768)
     },
-    "fine-tuning": _fine_tuning,
-    "batches": lambda options: memory.by_trying(choose_device(options.device)),
+    # A forward and backward pass on real GLUE lengths, where the host's work counts.
+    "fine-tuning": lambda asked: {
+        "fine_tuning": step.run("albert-base", ["glue"], 0, asked.rounds, asked.alone, True, "bf16", asked.device)
+    },
+    "batches": lambda asked: {"batches": memory.by_trying(choose_device(asked.device))},
 }
 
 

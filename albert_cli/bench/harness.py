@@ -1,4 +1,7 @@
-"""Timing variants of the same work against each other: alternating, warmed up, on any device; and one table for it."""
+"""Timing variants of the same work against each other: alternating, warmed up, on any device; and one table for it.
+
+And what they are fed with: a data directory's examples, random ids laid out like text, or random batches.
+"""
 
 from __future__ import annotations
 
@@ -7,24 +10,37 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any, Final, NotRequired
+from types import SimpleNamespace
+from typing import Any, Final, NotRequired, cast
 
+import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from typing_extensions import TypedDict
 
 from albert_cli import config, console, store
+from albert_cli.counting import costs
+from albert_cli.data.batches import PackedBatch
+from albert_cli.data.shards import Shard, TokenCorpus
+from albert_cli.data.verified import verify_data
 from albert_cli.errors import ConfigError
 from albert_cli.machine import matmul, matmul_peak, synchronize
 from albert_cli.model.heads import PretrainingModel
+from albert_cli.model.packing import pack
 from albert_cli.ranks import Group
+from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.device import autocast, evaluating
+from albert_cli.training.objectives import PretrainingText
 from albert_cli.training.optimizers import clip, update
 from albert_cli.training.reduction import reduce_gradients
 
 WARM_UP: Final = 2  # calls of every variant that are not timed: compilation, autotuning, the allocator
 ALONE: Final = Group()
+VOCABULARY: Final = 30_000  # the paper's, where a recipe leaves it to the data
+# English Wikipedia in a vocabulary of 30,000 pieces, roughly: pieces of a sentence, sentences of a document.
+_SENTENCE, _DOCUMENT, _DOCUMENTS = 25, 30, 400
 Step = Callable[[], float]  # one call to time; it returns its loss
 Round = tuple[int, float]  # what it computes: tokens of text, the full model's FLOPs; without padding and pruning
 
@@ -180,8 +196,7 @@ def whole_step(
         with autocast(precision, device):
             value = loss(next(in_turn))
         value.backward()  # type: ignore[no-untyped-call]
-        if group.world_size > 1:
-            reduce_gradients(model, group)
+        reduce_gradients(model, group)
         read = torch.stack([value.detach(), clip(model, clip_norm)]).tolist()  # before the update, as there
         update(optimizer, 0.0)
         return float(read[0])
@@ -210,3 +225,53 @@ def without_dropout(model: nn.Module, loss: Callable[[Any], Tensor], batch: Any,
     """The loss of a batch in evaluation mode."""
     with evaluating(model), autocast(precision, next(model.parameters()).device):
         return float(loss(batch))
+
+
+# ---------------------------------------------------------------- what is computed
+
+
+def read_text(data: Path | None, vocab_size: int | None) -> tuple[PretrainingText, str]:
+    """The training split of a data directory, or random ids, and a phrase that says which.
+
+    Raises `CheckpointError` for what is no data directory, or a damaged one.
+    """
+    if data is not None:
+        verify_data(data)
+        corpus = TokenCorpus.open(data)
+        return PretrainingText(corpus, corpus, Vocabulary.load(corpus.vocabulary_dir)), f"text of {data}"
+    size, first, rng = vocab_size or VOCABULARY, 5, np.random.default_rng(0)
+    starts = rng.random(size) < 0.7  # of a word
+    starts[:first] = True
+    documents = np.cumsum([0, *np.maximum(2, rng.geometric(1 / _DOCUMENT, _DOCUMENTS))])
+    sentences = np.cumsum([0, *np.maximum(1, rng.poisson(_SENTENCE, int(documents[-1])))])
+    ids = rng.integers(min(first, size - 1), size, int(sentences[-1])).astype(np.uint32)
+    corpus = TokenCorpus([Shard(ids, sentences.astype(np.uint32), documents.astype(np.uint32))])
+    source = f"random ids of {size:,} pieces, in sentences of about {_SENTENCE} (no --data): the work is that of text"
+    # No more than these attributes is read of it.
+    vocabulary = SimpleNamespace(
+        size=size, is_word_start=starts, cls_id=2, sep_id=3, mask_id=4, first_ordinary_id=first
+    )
+    return PretrainingText(corpus, corpus, cast(Vocabulary, vocabulary)), source
+
+
+def random_batch(lengths: Sequence[int], vocab_size: int) -> PackedBatch:
+    """Random sequences of these lengths, 15 % of the positions masked, seeded."""
+    rng = np.random.default_rng(0)
+    offsets = np.cumsum([0, *lengths])
+    chosen = [rng.permutation(n - 1)[: round(costs.MASKED * n)] for n in lengths]
+    index = [start + 1 + np.sort(places) for start, places in zip(offsets, chosen, strict=False)]
+    positions = np.concatenate([np.arange(n) for n in lengths])
+    segments, masked = positions > np.repeat(lengths, lengths) // 2, np.concatenate(index)
+    ids, labels = (rng.integers(5, vocab_size, size) for size in (len(positions), len(masked)))
+    parts = (ids, segments, positions, offsets, masked, labels, rng.integers(0, 2, len(lengths)))
+    return PackedBatch(*(part.astype(np.int32) for part in parts))
+
+
+def pretraining_loss(model: PretrainingModel, device: torch.device, batch: PackedBatch) -> Tensor:
+    """The mean loss at masked positions and that of sentence order, where the batch has any."""
+    labels, sop = (torch.from_numpy(a).long().to(device) for a in (batch.masked_labels, batch.order_labels))
+    logits = model(pack(batch, device, batch.masked_index))
+    loss = F.cross_entropy(logits.masked.float(), labels)
+    if bool((batch.order_labels >= 0).any()):
+        loss = loss + F.cross_entropy(logits.sentence_order.float(), sop, ignore_index=-1)
+    return loss

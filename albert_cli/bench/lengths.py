@@ -19,7 +19,7 @@ from torch import Tensor
 
 from albert_cli import console, pool
 from albert_cli.bench import harness, peer
-from albert_cli.bench.stream import random_batch
+from albert_cli.bench.harness import random_batch
 from albert_cli.counting import shapes
 from albert_cli.errors import ConfigError
 from albert_cli.machine import synchronize

@@ -13,9 +13,7 @@ import torch
 from torch import Tensor
 
 from albert_cli import console
-from albert_cli.bench.harness import whole_step
-from albert_cli.bench.step import pretraining_loss
-from albert_cli.bench.stream import random_batch
+from albert_cli.bench.harness import pretraining_loss, random_batch, whole_step
 from albert_cli.counting import costs
 from albert_cli.counting.paper import MEMORY, PRECISIONS
 from albert_cli.data.batches import PackedBatch
@@ -95,7 +93,7 @@ def by_trying(device: torch.device) -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     if device.type != "cuda":
-        return {"batches": found}
+        return found
     torch.cuda.set_per_process_memory_fraction((MEMORY - 2**29) / torch.cuda.mem_get_info(device)[1], device)
     try:
         for name, precision, length in itertools.product(_TRIED, PRECISIONS, costs.LENGTHS):
@@ -106,7 +104,7 @@ def by_trying(device: torch.device) -> dict[str, Any]:
             row["by arithmetic"].append(guess)
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0, device)
-    return {"batches": found}
+    return found
 
 
 def largest(fits: Callable[[int], bool], guess: int) -> int:

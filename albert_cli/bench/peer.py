@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from albert_cli.bench.stream import random_batch
+from albert_cli.bench.harness import random_batch
 from albert_cli.data.batches import PackedBatch
 from albert_cli.errors import ConfigError
 from albert_cli.model import hub, names

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from albert_cli import config as recipes
 from albert_cli import console
-from albert_cli.bench import harness, kernels, memory, peer, stream
+from albert_cli.bench import harness, kernels, memory, peer
 from albert_cli.bench.harness import Step
 from albert_cli.data.batches import PackedBatch
 from albert_cli.errors import ConfigError
@@ -80,7 +80,7 @@ def profiled(name: str, options: Options) -> dict[str, Any]:
 def prepare(name: str, options: Options) -> tuple[PretrainRecipe, PretrainingText, str]:
     """The recipe as it is measured, its text, and a phrase that says where that is from."""
     asked = recipes.override(recipes.read_recipe(name), options.overrides).get("model", {}).get("vocab_size")
-    text, source = stream.read(options.data, asked)
+    text, source = harness.read_text(options.data, asked)
     return resolve(name, options.overrides, text.vocabulary.size), text, source
 
 
@@ -239,32 +239,28 @@ def text(result: Mapping[str, Any]) -> str:
     computing = sum(value for name, value in parts.items() if name != "data")
     labels = {"data": "data, drawn beside the computation"}
     rows = [(labels.get(name, name), f"{value:,.2f}", f"{value / computing:.1%}") for name, value in parts.items()]
-    return "\n\n".join(
-        [
-            f"{harness.headline(result['recipe'], result)}\n{result['text']}",
-            harness.table(
-                f"a step of {micro['sequences']} sequences, {micro['tokens']:,.0f} tokens", result["variants"]
-            ),
-            console.table(("where the time goes", "ms", "of the step"), rows),
-            console.wrapped(_notes(result)),
-            memory.text(result["memory"]),
-        ]
-    )
+    title = f"a step of {micro['sequences']} sequences, {micro['tokens']:,.0f} tokens"
+    shown = [
+        f"{harness.headline(result['recipe'], result)}\n{result['text']}",
+        harness.table(title, result["variants"]),
+        console.table(("where the time goes", "ms", "of the step"), rows),
+        console.wrapped(_notes(result)),
+        memory.text(result["memory"]),
+    ]
+    return "\n\n".join(shown)
 
 
 def _notes(result: Mapping[str, Any]) -> list[str]:
     """The recipe's own step and run, and how the figures are to be read."""
     micro, step = result["micro_batch"], result["recipe_step"]
-    times, days, week = step["micro_batches_a_process"], step["days"], step["devices_for_a_week"]
+    times, days = step["micro_batches_a_process"], step["days"]
+    week, day = step["devices_for_a_week"], step["devices_for_a_day"]
     long = f"{days:,.0f} days" if days > 3 else console.duration(86400 * days)
-    day = step["devices_for_a_day"]
-    many = (
-        f": a week with {week:,} such devices, a day with {day:,}, if nothing is lost between them" if week > 1 else ""
-    )
+    many = f": a week with {week:,} such devices, a day with {day:,}, if nothing is lost between them"
     return [
         f"The recipe's step of {step['sequences']:,} sequences, {times:,} x this micro-batch and one update, takes "
         f"{1000 * step['seconds']:,.0f} ms: {step['tokens_per_second']:,} tokens/s, {step['mfu']:.0%} of the peak.",
-        f"Its {step['steps']:,} steps take {long} here{many}.",
+        f"Its {step['steps']:,} steps take {long} here{many if week > 1 else ''}.",
         "The share of the peak counts the full model's FLOPs, for everyone alike. Ours computes the last layer only at "
         "the rows that a head reads (pruning), which saves some of them. The rows computed are tokens of text, "
         f"{micro['share_filled']:.0%} of what padding to the full length would compute.",

@@ -18,8 +18,7 @@ import torch
 
 from albert_cli import __version__, store
 from albert_cli.bench import harness
-from albert_cli.bench.step import pretraining_loss
-from albert_cli.bench.stream import random_batch
+from albert_cli.bench.harness import pretraining_loss, random_batch
 from albert_cli.config import suggestion
 from albert_cli.counting import costs
 from albert_cli.counting.paper import SEVEN
@@ -62,10 +61,9 @@ def run(models: Sequence[str], out: Path, tokens: int, rounds: int, precision: s
     conditions = {**harness.conditions(device, precision), "models": list(names), "rounds": rounds}
     if names == SEVEN:
         conditions["tokens"] = tokens  # of one batch alone, where two models are compared over many
-    weights = _buffer(names, device)
+    made = _models(names, device)
     with store.lock(out):
         found: dict[str, Any] = {"conditions": conditions, "cells": {}} | harness.found_before(out / JSON, conditions)
-        made = {name: _cut_model(name, weights) for name in names}
         for what, length, batch in _cells(names, tokens, device):
             key = f"{what} {length} {batch}"
             if key not in found["cells"]:
@@ -88,8 +86,8 @@ def _cells(names: Sequence[str], tokens: int, device: torch.device) -> list[tupl
     return [(what, n, b) for what in WHAT for n in LENGTHS for b in BATCHES if n * b <= most]
 
 
-def _buffer(names: Sequence[str], device: torch.device) -> torch.Tensor:
-    """Random numbers for the weights of the largest of these presets; raises `ConfigError` where memory is short."""
+def _models(names: Sequence[str], device: torch.device) -> dict[str, PretrainingModel]:
+    """The presets without dropout; their parameters are cut from one buffer. Raises `ConfigError` without memory."""
     size, name = max((costs.count(PRESETS[name]).total, name) for name in names)
     free = capacity.free(device)
     if free is not None and free < 9 * size:
@@ -97,21 +95,17 @@ def _buffer(names: Sequence[str], device: torch.device) -> torch.Tensor:
             f"{name} takes {9 * size / 1e9:.0f} GB of memory, {free / 1e9:.0f} GB are free", "choose smaller models"
         )
     torch.manual_seed(0)
-    return torch.empty(size, device=device).uniform_(-0.03, 0.03)
-
-
-def _cut_model(name: str, weights: torch.Tensor) -> PretrainingModel:
-    """The preset without dropout, its parameters cut from the buffer one after the other."""
-    config = replace(PRESETS[name], hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-    with torch.device("meta"):
-        model = PretrainingModel(config)
-    used = 0
-    for module in model.modules():
-        for key, parameter in module.named_parameters(recurse=False):
-            cut = weights[used : used + parameter.numel()].view(parameter.shape)
-            setattr(module, key, torch.nn.Parameter(cut))
-            used += parameter.numel()
-    return model
+    weights, made = torch.empty(size, device=device).uniform_(-0.03, 0.03), {}
+    for name in names:
+        config, used = replace(PRESETS[name], hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0), 0
+        with torch.device("meta"):
+            made[name] = PretrainingModel(config)
+        for module in made[name].modules():
+            for key, parameter in module.named_parameters(recurse=False):
+                cut = weights[used : used + parameter.numel()].view(parameter.shape)
+                setattr(module, key, torch.nn.Parameter(cut))
+                used += parameter.numel()
+    return made
 
 
 def _step(
@@ -163,8 +157,8 @@ def _ratios(found: Mapping[str, Any]) -> list[Block]:
             plots.Line([(math.log2(batch), ratio) for batch, ratio in sorted(ratios[n].items())], i, "marked")
             for i, n in enumerate(ratios, start=1)
         ]
-        level = plots.Level(1.0, f"as fast as {second}")
-        drawing = plots.curves(lines, [level], describes=f"{what}: speed against the batch", x_label="batch, 2 to the")
+        describes, level = f"{what}: speed against the batch", {1.0: f"as fast as {second}"}
+        drawing = plots.curves(lines, level, describes=describes, x_label="batch, 2 to the")
         figures.append(Figure(drawing, what.capitalize(), [f"How many times as fast as {second} {first} is."]))
         rows = [[str(n), *(_cell(ratios[n].get(b)) for b in BATCHES)] for n in ratios]
         tables.append(Table([f"{what}: tokens a sequence", *map(str, BATCHES)], rows, caption="Columns: the batch."))

@@ -17,8 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from albert_cli.bench import harness, peer
-from albert_cli.bench.harness import Round
-from albert_cli.bench.stream import random_batch
+from albert_cli.bench.harness import Round, pretraining_loss, random_batch
 from albert_cli.counting import costs, shapes
 from albert_cli.data.batches import PackedBatch
 from albert_cli.errors import ConfigError
@@ -110,16 +109,6 @@ def _glue(config: ModelConfig, device: torch.device) -> _Work:
     lengths = [int(n) for b in batches for n in np.diff(b.offsets)]
     done = sum(lengths), sum(n * costs.training_flops(config, n, masked=0.0) for n in lengths)
     return model, loss, pairs, padded, done
-
-
-def pretraining_loss(model: PretrainingModel, device: torch.device, batch: PackedBatch) -> Tensor:
-    """The mean loss at masked positions and that of sentence order, where the batch has any."""
-    labels, sop = (torch.from_numpy(a).long().to(device) for a in (batch.masked_labels, batch.order_labels))
-    logits = model(pack(batch, device, batch.masked_index))
-    loss = F.cross_entropy(logits.masked.float(), labels)
-    if bool((batch.order_labels >= 0).any()):
-        loss = loss + F.cross_entropy(logits.sentence_order.float(), sop, ignore_index=-1)
-    return loss
 
 
 def text(result: dict[str, Any]) -> str:

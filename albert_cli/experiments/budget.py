@@ -66,15 +66,10 @@ def describe(plan: Plan) -> tuple[dict[str, Any], str]:
 
 
 def _row(plan: Plan, run: Run, stage: str, task: str | None = None) -> _Row:
-    cost = plan.stages[stage].cost
-    return _Row(run.variant, run.seed, stage, cost, cost.flops / speed(plan, run.variant) / 3600 if cost else 0.0, task)
-
-
-def speed(plan: Plan, variant: str) -> float:
-    """FLOP/s of a device: as measured and given, or the assumed share of its peak."""
-    given = plan.request.tflops
-    measured = given.get(variant, given.get("", 0.0))
-    return measured * 1e12 if measured else plan.scale.peak * plan.scale.share
+    cost, given = plan.stages[stage].cost, plan.request.tflops
+    measured = given.get(run.variant, given.get("", 0.0))
+    speed = measured * 1e12 if measured else plan.scale.peak * plan.scale.share  # FLOP/s of a device
+    return _Row(run.variant, run.seed, stage, cost, cost.flops / speed / 3600 if cost else 0.0, task)
 
 
 # ---------------------------------------------------------------- claims
@@ -191,8 +186,7 @@ def _notes(plan: Plan) -> str:
         "scores are not counted.",
         *(in_words(plan, name) for name in plan.equal_time),
     ]
-    if plan.left_out:
-        notes += [f"Left out: {task} ({why})." for task, why in plan.left_out.items()]
+    notes += [f"Left out: {task} ({why})." for task, why in plan.left_out.items()]
     notes.append(f"{len(plan.stages)} stages; --commands prints them, --jobs N runs N at once.")
     return console.wrapped(notes)
 

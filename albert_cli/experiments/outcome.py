@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from albert_cli.experiments.claims import CheckedClaim, check
-from albert_cli.experiments.plan import Plan, Run, StageRecord
+from albert_cli.experiments.plan import Plan, Run
 from albert_cli.experiments.recipe import PRINTED, PaperTable
 from albert_cli.experiments.sampling import PARTS, Sampled, exact, of_seconds, of_task, unknown
 from albert_cli.report.found import Points, curves
@@ -93,12 +93,15 @@ def read(plan: Plan) -> Outcome:
             diverged[run.variant] = diverged.get(run.variant, 0) + 1
         for metric, value in _numbers(plan, run, titles).items():
             values[run.variant].setdefault(metric, {})[run.seed] = value
-        for name, layers in plan.record(run.probe).printed.layer_steps.items():
+        for name, layers in plan.record(run.probe).layer_steps.items():
             steps.setdefault(run.variant, {}).setdefault(name, []).append(layers)
         for name, points in curves(plan.directory(run.pretrain))[1].items():
             drawn.setdefault(run.variant, {}).setdefault(name, []).append(points)
-    if (against := plan.experiment.speed_against) is not None:
-        _add_speedups(values, against)
+    if (against := plan.experiment.speed_against) is not None:  # how many times as fast each makes a step (Table 2)
+        step = {name: _seconds_a_step(metrics) for name, metrics in values.items()}
+        for name, of in step.items():
+            if found := {seed: step[against][seed] / one for seed, one in of.items() if seed in step[against]}:
+                values[name]["speedup"] = found
     claims = [check(claim, values) for claim in plan.claims]
     shown = {
         variant: {metric: {seed: float(value[0]) for seed, value in of.items()} for metric, of in metrics.items()}
@@ -107,23 +110,15 @@ def read(plan: Plan) -> Outcome:
     return Outcome(plan, shown, steps, drawn, titles, diverged, claims)
 
 
-def _add_speedups(values: Mapping[str, dict[str, dict[int, Sampled]]], against: str) -> None:
-    """How many times as fast as one variant each makes a step, as Table 2 has it."""
-
-    def step(name: str) -> dict[int, Sampled]:
-        seconds, steps = values[name].get("seconds", {}), values[name].get("steps", {})
-        return {seed: seconds[seed] / steps[seed] for seed in seconds if seconds[seed][0] > 0 and seed in steps}
-
-    slow = step(against)
-    for metrics, of in [(values[name], step(name)) for name in values]:
-        if found := {seed: slow[seed] / one for seed, one in of.items() if seed in slow}:
-            metrics["speedup"] = found
+def _seconds_a_step(metrics: Mapping[str, Mapping[int, Sampled]]) -> dict[int, Sampled]:
+    seconds, steps = metrics.get("seconds", {}), metrics.get("steps", {})
+    return {seed: seconds[seed] / steps[seed] for seed in seconds if seconds[seed][0] > 0 and seed in steps}
 
 
 def _numbers(plan: Plan, run: Run, titles: dict[str, str]) -> dict[str, Sampled]:
     """Every number of a run: of pretraining its length, of the probe all, of each task what the paper has."""
     trained = plan.record(run.pretrain)
-    if models := trained.printed.models:  # `albert params`
+    if models := trained.models:  # `albert params`
         shape = {"layers": models[0].config["num_hidden_layers"], "hidden": models[0].config["hidden_size"]}
         counts = {"parameters": models[0].total, "paper_count": models[0].paper_count, **shape}
         return {name: exact(count) for name, count in counts.items()}
@@ -132,7 +127,12 @@ def _numbers(plan: Plan, run: Run, titles: dict[str, str]) -> dict[str, Sampled]
         found["steps"] = exact(taken)
     if (seconds := trained.numbers.get("seconds")) is not None:
         found["seconds"] = of_seconds(seconds, plan.directory(run.pretrain))
-    found |= _probed(plan.record(run.probe))
+    probed = plan.record(run.probe)
+    for name, value in probed.numbers.items():
+        found[name] = exact(value)
+        if name.endswith("_accuracy") or name in ("mlm_loss", "below_unigram_entropy"):
+            each = probed.without_parts.get(name, [])
+            found[name] = np.array([value, *each]) if len(each) == PARTS else unknown(value)
     tasks: list[Sampled] = []
     above: list[Sampled] = []
     for name, stage in run.tasks.items():
@@ -151,15 +151,4 @@ def _numbers(plan: Plan, run: Run, titles: dict[str, str]) -> dict[str, Sampled]
         found["tasks_mean"] = np.mean(tasks, axis=0)
         if above:
             found["tasks_above_majority"] = np.mean(above, axis=0)
-    return found
-
-
-def _probed(record: StageRecord) -> dict[str, Sampled]:
-    """What the probe says, its scores with what they are without each part; those that say nothing of it are counts."""
-    without = record.printed.without_parts
-    found = {name: exact(value) for name, value in record.numbers.items()}
-    for name, value in record.numbers.items():
-        if name.endswith("_accuracy") or name in ("mlm_loss", "below_unigram_entropy"):
-            each = without.get(name, [])
-            found[name] = np.array([value, *each]) if len(each) == PARTS else unknown(value)
     return found

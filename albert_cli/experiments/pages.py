@@ -20,21 +20,7 @@ from albert_cli.experiments.claims import CONFIDENCE, FAILS, HOLDS, NOISY, Findi
 from albert_cli.experiments.outcome import Outcome
 from albert_cli.experiments.recipe import EXACT, METRICS
 from albert_cli.report import page, plots
-from albert_cli.report.page import (
-    Block,
-    Fact,
-    Figure,
-    Grid,
-    Group,
-    Heading,
-    Key,
-    Page,
-    Paragraph,
-    Section,
-    Span,
-    Table,
-    Text,
-)
+from albert_cli.report.page import Block, Fact, Figure, Grid, Group, Heading, Key, Paragraph, Section, Span, Table, Text
 from albert_cli.results import RESULTS
 
 _MARKS: Final[dict[Verdict, Span]] = {HOLDS: Span("● ", "s3"), FAILS: Span("■ ", "s6"), NOISY: Span("◆ ", "s5")}
@@ -93,7 +79,7 @@ def verdicts(out: Path) -> tuple[dict[str, dict[str, str]], str]:
     return found, "\n".join(lines)
 
 
-def _page(found: Outcome) -> Page:
+def _page(found: Outcome) -> page.Page:
     plan, scale = found.plan, found.plan.request.scale
     sections = [
         Section("claims", "Claims", _claims(found)),
@@ -102,7 +88,7 @@ def _page(found: Outcome) -> Page:
         Section("commands", "Every number again", _commands(found)),
     ]
     counts = {verdict: sum(j.verdict == verdict for j in found.claims) for verdict in _MARKS}
-    return Page(
+    return page.Page(
         title=f"{plan.experiment.title}: scale {scale}",
         heading=plan.experiment.title,
         sections=[section for section in sections if section.blocks],
@@ -120,7 +106,13 @@ def _claims(found: Outcome) -> list[Block]:
     for checked in found.claims:
         claim = checked.claim
         rows: list[list[Text]] = [
-            [str(f.condition), _number(f, f.mean), _bounds(f), _seeds(f), (_MARKS[f.verdict], f.verdict)]
+            [
+                str(f.condition),
+                _number(f, f.mean),
+                _bounds(f),
+                "  ".join(_number(f, value) for value in f.by_seed.values()) or "none",
+                (_MARKS[f.verdict], f.verdict),
+            ]
             for f in checked.findings
         ]
         parts: list[Block] = [
@@ -146,10 +138,6 @@ def _bounds(finding: Finding) -> str:
     return "exact" if finding.low == finding.high else f"{finding.low:.4g} … {finding.high:.4g}"
 
 
-def _seeds(finding: Finding) -> str:
-    return "  ".join(_number(finding, value) for value in finding.by_seed.values()) or "none"
-
-
 # ---------------------------------------------------------------- tables
 
 
@@ -160,12 +148,6 @@ def columns(found: Outcome) -> dict[str, str]:
     if len(found.task_titles) > 1:
         wanted["tasks_mean"] = METRICS["tasks_mean"]
     return {m: label for m, label in wanted.items() if any(found.by_seed(v, m) for v in found.plan.variants)}
-
-
-def cell(found: Outcome, variant: str, metric: str) -> str:
-    """The median over seeds as one reads it; a dash where it was not measured."""
-    value = found.middle(variant, metric)
-    return "–" if value is None else _formatted(metric, value)
 
 
 def _formatted(metric: str, value: float) -> str:
@@ -195,11 +177,10 @@ def _tables(found: Outcome) -> list[Block]:
         count = "" if counted else f"{seeds}\N{NO-BREAK SPACE}seed{'s' * (seeds != 1)}"
         row: list[Text] = [(title, Span(count))]
         for metric in heads:
-            by_seed = found.by_seed(name, metric)
-            each = [_formatted(metric, value) for value in by_seed.values()]
-            error = found.standard_error(name, metric)
+            each = [_formatted(metric, value) for value in found.by_seed(name, metric).values()]
+            middle, error = found.middle(name, metric), found.standard_error(name, metric)
             beside = [] if error is None or metric in EXACT else ["  ".join(each), f"s.e. {_formatted(metric, error)}"]
-            row.append((cell(found, name, metric), *map(Span, beside)))
+            row.append(("–" if middle is None else _formatted(metric, middle), *map(Span, beside)))
         rows.append(row)
     about = (
         "The median over seeds; below it each seed, and the standard error of their mean. Accuracies in per cent, on "
@@ -234,29 +215,18 @@ def _drawings(found: Outcome) -> list[Block]:
     colours = {name: i for i, name in enumerate(found.plan.variants, start=1)}
     figures = []
     for name, (title, caption) in _LAYERS.items() if "layers" in found.plan.experiment.plots else ():
-        lines = [
-            plots.Line(list(enumerate(ys, start=1)), colours[variant], "marked")
-            for variant in colours
-            for ys in found.layer_steps.get(variant, {}).get(name, [])
-        ]
-        if lines:
+        steps = [(colours[v], ys) for v in colours for ys in found.layer_steps.get(v, {}).get(name, [])]
+        if lines := [plots.Line(list(enumerate(ys, start=1)), colour, "marked") for colour, ys in steps]:
             drawing = plots.curves(lines, describes=f"{title}, by layer", from_zero=True, x_label="layer")
             figures.append(Figure(drawing, title, [caption]))
     for name, (title, caption, percent) in _CURVES.items():
-        lines = [
-            plots.Line(points, colours[variant], "thin")
-            for variant in colours
-            for points in found.curves.get(variant, {}).get(name, [])
-            if len(points) > 1
-        ]
-        if lines:
+        curves = [(colours[v], points) for v in colours for points in found.curves.get(v, {}).get(name, [])]
+        if lines := [plots.Line(points, colour, "thin") for colour, points in curves if len(points) > 1]:
             drawing = plots.curves(lines, percent=percent, describes=f"{title} over steps")
             figures.append(Figure(drawing, title, [caption]))
     figures += _against_parameters(found, colours)
-    legend = Paragraph(
-        [Key(found.plan.title(name), colour) for name, colour in colours.items() if found.values.get(name)]
-    )
-    return [legend, Grid(figures)] if figures else []
+    keys = [Key(found.plan.title(name), colour) for name, colour in colours.items() if found.values.get(name)]
+    return [Paragraph(keys), Grid(figures)] if figures else []
 
 
 def _against_parameters(found: Outcome, colours: Mapping[str, int]) -> list[Figure]:

@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import AliasPath, Field
 
 from albert_cli.data.shards import read_facts
 from albert_cli.experiments.recipe import Claim, Experiment, Scale, ScaleName
@@ -126,26 +126,20 @@ class Counted(Record):
 
     total: Number = 0
     paper_count: Number = 0
-    config: Numbers = Field(default_factory=dict)
-
-
-class Printed(Record):
-    """What a stage's command printed beside numbers."""
-
-    layer_steps: dict[str, list[Number]] = Field(default_factory=dict)
-    without_parts: dict[str, list[Number]] = Field(default_factory=dict)
-    recipe_step: Numbers = Field(default_factory=dict)
-    models: list[Counted] = Field(default_factory=list)
+    config: Numbers = Field(default={})
 
 
 class StageRecord(Record):
-    """The result file of a stage; what its command printed is read as numbers, as a task's result, and as `Printed`."""
+    """The result file of a stage; what its command printed is read as numbers, as a task's result, and by some keys."""
 
     seconds: Number | None = None
     diverged: bool = False
-    numbers: Numbers = Field(default_factory=dict, alias="result")
+    numbers: Numbers = Field(default={}, alias="result")
     task: Result = Field(default=Result(), alias="result")
-    printed: Printed = Field(default=Printed(), alias="result")
+    layer_steps: dict[str, list[Number]] = Field(default={}, validation_alias=AliasPath("result", "layer_steps"))
+    without_parts: dict[str, list[Number]] = Field(default={}, validation_alias=AliasPath("result", "without_parts"))
+    recipe_step: Numbers = Field(default={}, validation_alias=AliasPath("result", "recipe_step"))
+    models: list[Counted] = Field(default=[], validation_alias=AliasPath("result", "models"))
 
 
 @dataclass

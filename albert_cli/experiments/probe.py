@@ -158,8 +158,14 @@ def _layers(job: PretrainingJob) -> dict[str, Any]:
     plain = list(_drawn(job, plain=True))
     steps = layer_steps(job.model.encoder, (pack(drawn, job.device) for drawn in plain))
     rounded = {name: [round(value, 6) for value in values] for name, values in steps.items()}
-    numbers = {name: round(value, 6) for name, value in summary(steps).items() if math.isfinite(value)}
-    return {"masked_words": sum(len(drawn.masked_index) for drawn in plain), "layer_steps": rounded, **numbers}
+    found: dict[str, Any] = {"masked_words": sum(len(drawn.masked_index) for drawn in plain), "layer_steps": rounded}
+    for name in ("l2", "degrees"):
+        values = steps[name]
+        means = {"mean": statistics.fmean(values), "last": values[-1]}
+        if len(values) > 1:  # the mean difference between neighbouring layers
+            means["variation"] = statistics.fmean(abs(b - a) for a, b in itertools.pairwise(values))
+        found |= {f"{name}_{of}": round(value, 6) for of, value in means.items() if math.isfinite(value)}
+    return found
 
 
 @torch.inference_mode()
@@ -175,7 +181,10 @@ def layer_steps(encoder: Encoder, batches: Iterable[PackedTokens]) -> dict[str, 
 
     def listen(x_TH: Tensor, *rest: Any) -> Tensor:
         y_TH = own(x_TH, *rest)
-        steps.append(_step(x_TH.float(), y_TH.float(), (inputs or [x_TH])[-1].float()))
+        x, y, before = x_TH.float(), y_TH.float(), (inputs or [x_TH])[-1].float()
+        cosine_T = torch.nn.functional.cosine_similarity(x, y, dim=-1).clamp(-1, 1)
+        moved, back = ((y - other).norm(dim=-1).sum() for other in (x, before))
+        steps.append(torch.stack([moved, cosine_T.sum(), torch.rad2deg(cosine_T.acos()).sum(), back]))
         inputs[:] = [x_TH]
         return y_TH
 
@@ -190,27 +199,6 @@ def layer_steps(encoder: Encoder, batches: Iterable[PackedTokens]) -> dict[str, 
         encoder.block = own
     means = (torch.stack(sums).cpu() / max(tokens, 1)).T.tolist() if sums else [[], [], [], []]
     return dict(zip(("l2", "cosine", "degrees", "two_back"), means, strict=True))
-
-
-def _step(x_TH: Tensor, y_TH: Tensor, before_TH: Tensor) -> Tensor:
-    """Sums over T tokens: distance, cosine and angle between x and y, and y's distance to what was before: [4]."""
-    cosine_T = torch.nn.functional.cosine_similarity(x_TH, y_TH, dim=-1).clamp(-1, 1)
-    moved, back = ((y_TH - other_TH).norm(dim=-1).sum() for other_TH in (x_TH, before_TH))
-    return torch.stack([moved, cosine_T.sum(), torch.rad2deg(cosine_T.acos()).sum(), back])
-
-
-def summary(steps: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """Numbers for claims: mean, last, and the mean difference between neighbouring layers, of distance and of angle.
-
-    With one layer there are no neighbours, and the difference is not a number.
-    """
-    found: dict[str, float] = {}
-    for name in ("l2", "degrees"):
-        values = steps[name]
-        differences = [abs(b - a) for a, b in itertools.pairwise(values)]
-        found |= {f"{name}_mean": statistics.fmean(values), f"{name}_last": values[-1]}
-        found[f"{name}_variation"] = statistics.fmean(differences) if differences else math.nan
-    return found
 
 
 # ---------------------------------------------------------------- other depths

@@ -19,7 +19,6 @@ SCALES: Final[tuple[ScaleName, ...]] = get_args(ScaleName)
 FOLDER: Final = "experiments/"
 
 Settings = dict[str, Any]
-Plot = Literal["layers"]  # beside what every report draws: Figure 1
 _SIGNS: Final = {"above": ">", "below": "<", "equal": "="}
 
 # What is measured of a variant, and how a column of it is headed; beside these there is `task_NAME` of every task.
@@ -213,7 +212,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Experiment:
-    """A whole recipe; see the module. `name` and `about` are those of its file, and `asked` its name or path."""
+    """A whole recipe; see the module. `name` is that of its file, and `asked` its name or path."""
 
     title: str
     source: str
@@ -221,11 +220,10 @@ class Experiment:
     variants: dict[str, Variant]
     tables: tuple[PaperTable, ...] = ()
     claims: tuple[Claim, ...] = ()
-    plots: tuple[Plot, ...] = ()
+    plots: tuple[Literal["layers"], ...] = ()  # beside what every report draws: Figure 1
     metrics: tuple[str, ...] = ()
     speed_against: str | None = None
     name: str = ""
-    about: str = ""
     asked: str = ""
 
     @property
@@ -256,11 +254,10 @@ def load(name: str) -> Experiment:
             hint = config.suggestion(name, names())
             raise ConfigError(f"no experiment is called {name!r}", hint or f"experiments: {', '.join(names())}")
         name = FOLDER + name
-    values, path = config.read_recipe(name), config.find_recipe(name)
-    return dataclasses.replace(parse(values, path.stem, config.first_comment(path)), asked=asked)
+    return dataclasses.replace(parse(config.read_recipe(name), config.find_recipe(name).stem), asked=asked)
 
 
-def parse(values: Mapping[str, Any], name: str, about: str = "") -> Experiment:
+def parse(values: Mapping[str, Any], name: str) -> Experiment:
     """An experiment from its values as TOML gives them; a scale that borrows has the other's changes below its own."""
     scales: Any = values.get("scales", {})
     if isinstance(scales, Mapping) and all(isinstance(own, Mapping) for own in scales.values()):
@@ -270,7 +267,7 @@ def parse(values: Mapping[str, Any], name: str, about: str = "") -> Experiment:
             below = {k: other[k] for k in ("variants", "changes", "extra_text") if k in other}
             borrowed[key] = config.merge(below, own)
         values = {**values, "scales": borrowed}
-    experiment = dataclasses.replace(config.validate(Experiment, values, name), name=name, about=about)
+    experiment = dataclasses.replace(config.validate(Experiment, values, name), name=name)
     _check(experiment)
     return experiment
 

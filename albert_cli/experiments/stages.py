@@ -63,19 +63,15 @@ class _Builder:
     plan: Plan
     tasks: Mapping[str, FinetuneRecipe | None]
     _made: dict[tuple[str, int], Run | None] = field(default_factory=dict)
-    _measured: dict[tuple[str, int], Run] = field(default_factory=dict)
 
     def run(self, name: str, seed: int) -> Run:
         """The pretraining of a variant with a seed, after whatever it starts from."""
-        if (name, seed) not in self._made:
-            self._made[name, seed] = None  # begun
-            self._made[name, seed] = self._run(name, seed)
-        if (made := self._made[name, seed]) is None:
-            raise ConfigError(f"{self.plan.experiment.name}: the variant {name} starts from itself")
-        return made
-
-    def _run(self, name: str, seed: int) -> Run:
         plan, variant = self.plan, self.plan.experiment.variants[name]
+        if (name, seed) in self._made:
+            if (known := self._made[name, seed]) is None:
+                raise ConfigError(f"{plan.experiment.name}: the variant {name} starts from itself")
+            return known
+        self._made[name, seed] = None  # begun
         base, values = self._settings(name, seed)
         own_initial = values.pop("initial", {})  # how, of a parent that is known below
         data, needs, directory = inputs.data(plan, variant.text)
@@ -105,7 +101,9 @@ class _Builder:
         if variant.teacher and (taught := self.run(variant.teacher, seed).recipe):
             forward = costs.forward_flops(taught.model, recipe.data.max_seq_length)
             cost = dataclasses.replace(cost, flops=cost.flops + cost.tokens * forward)
-        return Run(name, seed, recipe, self.plan.stage("pretrain", title, facts, needs, argv, cost))
+        made = Run(name, seed, recipe, plan.stage("pretrain", title, facts, needs, argv, cost))
+        self._made[name, seed] = made
+        return made
 
     def measured(self, run: Run) -> Run:
         """The run with its probe, on the usual text and the scale's own masks, and its tasks."""
@@ -128,13 +126,13 @@ class _Builder:
             argv += ["--no-baselines", *_options({}, scale.task_changes)]
             cost = fine_tuning_cost(recipe, run, scale)
             tasks[name] = plan.stage("task", f"{of}: {name}", facts, (run.pretrain,), argv, cost)
-        made = self._measured[run.variant, run.seed] = dataclasses.replace(run, probe=probe, tasks=tasks)
-        return made
+        return dataclasses.replace(run, probe=probe, tasks=tasks)
 
     def ensemble(self, name: str, seed: int) -> Run:
         """The fine-tuned models of a variant's members together, by task."""
         variant, tasks = self.plan.experiment.variants[name], {}
-        members = [self._measured[member, seed] for member in variant.members if (member, seed) in self._measured]
+        trained = {run.variant: run for run in self.plan.runs if run.seed == seed and run.recipe}
+        members = [trained[member] for member in variant.members if member in trained]
         for task in self.tasks:
             needs = [member.tasks[task] for member in members]
             argv = ["ensemble", task, *(str(self.plan.directory(need)) for need in needs)]
@@ -199,7 +197,7 @@ class _Builder:
         argv = ["bench", "pretrain", base, "--data", directory, "--rounds", str(_ROUNDS)]
         argv += [*_options(config.read_recipe(base), values), *self._ranks()]
         stage = self.plan.stage("speed", f"{variant.title}: seconds a step", facts, needs, argv)
-        return plan.record(stage).printed.recipe_step.get("seconds", 0.0)
+        return plan.record(stage).recipe_step.get("seconds", 0.0)
 
     def _validated(self, name: str, values: Settings) -> PretrainRecipe:
         return config.validate(PretrainRecipe, values, f"{self.plan.experiment.name}, {name}")

@@ -117,19 +117,12 @@ def reproduce(
 # ---------------------------------------------------------------- the stages
 
 
-class StageError(AlbertError):
-    """A stage's command ended with an error; the exit code is the command's."""
-
-    def __init__(self, title: str, command: str, code: int) -> None:
-        super().__init__(f"{title}: ended with {code}: {command}", "see its error message above")
-        self.exit_code = code
-
-
 def run_plan(plan: Plan, invoke: Invoke, jobs: int = 1, gpus: int = 0, max_time: float | None = None) -> int:
     """Do all stages that are left; the number of those that were done now.
 
     One at a time in this process, or `jobs` of them side by side as processes of their own, as are those that start
-    ranks. Raises `Interrupted` when it was asked to stop or its time is up, and `StageError` for a stage that failed.
+    ranks. Raises `Interrupted` when it was asked to stop or its time is up, and `AlbertError` for a stage that failed,
+    with the exit code of its command.
     """
     import torch
 
@@ -170,10 +163,19 @@ def _stopped(plan: Plan) -> Interrupted:
 
 
 def _carry_out(invoke: Invoke, argv: Sequence[str], title: str, directory: Path, needs: Sequence[Path]) -> _Ended:
-    """Run a stage's command once no other process writes where it will; its messages begin with the title."""
+    """Run a stage's command once no process of a killed run writes there; its messages begin with the title."""
     if any(StageRecord.read(need).diverged for need in needs):
         return DivergedError.exit_code, "", 0.0
-    _wait_until_free(directory)
+    started = time.monotonic()
+    while (directory / ".lock").is_file():
+        try:
+            with store.lock(directory):
+                break
+        except BusyError:
+            if time.monotonic() - started > _PATIENCE or pool.is_stopping():
+                raise
+            console.note(f"{directory}: another process is still writing here; waiting for it")
+            time.sleep(5)
     started = time.monotonic()
     with contextlib.redirect_stderr(_Titled(title, sys.stderr)) if title else contextlib.nullcontext():
         code, printed = invoke(argv)
@@ -195,20 +197,6 @@ class _Titled(io.TextIOBase):
         self._stream.flush()
 
 
-def _wait_until_free(directory: Path) -> None:
-    """Wait while a process that a killed run left behind still writes into the stage's directory."""
-    started = time.monotonic()
-    while (directory / ".lock").is_file():
-        try:
-            with store.lock(directory):
-                return
-        except BusyError:
-            if time.monotonic() - started > _PATIENCE or pool.is_stopping():
-                raise
-            console.note(f"{directory}: another process is still writing here; waiting for it")
-            time.sleep(5)
-
-
 def _keep(plan: Plan, name: str, code: int, printed: str, seconds: float) -> None:
     """Note that a stage is done, with what it printed; raise for one that failed."""
     stage = plan.stages[name]
@@ -220,6 +208,8 @@ def _keep(plan: Plan, name: str, code: int, printed: str, seconds: float) -> Non
     elif code == Interrupted.exit_code or pool.is_stopping():
         raise Interrupted("stopped")
     else:
-        raise StageError(stage.title, stage.command, code)
+        failed = AlbertError(f"{stage.title}: ended with {code}: {stage.command}", "see its error message above")
+        failed.exit_code = code
+        raise failed
     record = {"stage": name, "title": stage.title, "command": stage.command, "seconds": round(seconds, 1)}
     store.write_json(plan.result(name), record | outcome)

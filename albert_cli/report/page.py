@@ -186,8 +186,5 @@ def _environment(kind: Literal["html", "markdown"]) -> Environment:
         keep_trailing_newline=True, undefined=StrictUndefined,
         finalize=written(lambda text: escape(clean(text)) if kind == "html" else console.as_markdown(clean(text))),
     )  # fmt: skip
-    made.filters |= {
-        "parts": _parts,
-        "line": _line,
-    }
+    made.filters |= {"parts": _parts, "line": _line}
     return made

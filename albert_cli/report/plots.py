@@ -49,14 +49,12 @@ _STYLE: Any = {  # (matplotlib's stubs spell out the keys of their own release)
     "lines.linewidth": 1.8,
     "lines.solid_capstyle": "round",
 }
-_KINDS: Mapping[str, dict[str, Any]] = {
+Kind = Literal["thin", "faint", "marked"]
+_KINDS: Mapping[Kind, dict[str, Any]] = {
     "thin": {"linewidth": 1.2, "alpha": 0.85},
     "faint": {"linewidth": 1.2, "alpha": 0.45},
     "marked": {"marker": "o", "markersize": 3.6},
 }
-
-
-Kind = Literal["thin", "faint", "marked"]
 
 
 @dataclass(frozen=True)
@@ -66,14 +64,6 @@ class Line:
     points: Sequence[tuple[float, float]]
     series: int
     kind: Kind
-
-
-@dataclass(frozen=True)
-class Level:
-    """A horizontal line to compare with, such as chance or the unigram entropy."""
-
-    value: float
-    label: str
 
 
 @dataclass(frozen=True)
@@ -114,14 +104,14 @@ def colour(series: int | None) -> str:
 
 def curves(
     lines: Sequence[Line],
-    levels: Sequence[Level] = (),
+    levels: Mapping[float, str] = {},
     *,
     describes: str,
     percent: bool = False,
     from_zero: bool = False,
     x_label: str = "step",
 ) -> Drawing:
-    """Curves over steps, or what `x_label` says.
+    """Curves over steps, or what `x_label` says; `levels` are horizontal lines to compare with, by their height.
 
     `describes` is what a screen reader says; `percent` shows 0..1 as 0..100.
     """
@@ -130,14 +120,11 @@ def curves(
         scale = 100.0 if percent else 1.0
         for line in lines:
             xs, ys = zip(*_thinned(line.points), strict=True) if line.points else ((), ())
-            style = _KINDS[line.kind]
-            axes.plot(xs, [scale * y for y in ys], color=colour(line.series), **style)
+            axes.plot(xs, [scale * y for y in ys], color=colour(line.series), **_KINDS[line.kind])
         axes.margins(x=0.02, y=0.12)
-        for level in levels:
-            axes.axhline(scale * level.value, color=_MUTED, linestyle=(0, (4, 3)), linewidth=1.1)
-            _write(
-                axes, level.label, (0.99, scale * level.value), (0, 4), ("axes fraction", "data"), _MUTED, ha="right"
-            )
+        for level, label in levels.items():
+            axes.axhline(scale * level, color=_MUTED, linestyle=(0, (4, 3)), linewidth=1.1)
+            _write(axes, label, (0.99, scale * level), (0, 4), ("axes fraction", "data"), _MUTED, ha="right")
         if from_zero:
             axes.set_ylim(bottom=0)
         axes.set_xlabel(x_label)
@@ -290,6 +277,7 @@ def _write(
 
 
 def _draw(draw: Any, describes: str, size: tuple[float, float] = (5.4, 3.1), **edges: float) -> Drawing:
+    """matplotlib's file as an element of the page: no prologue, no styles or ids, the page's colours."""
     logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it would tell that there is no home to keep fonts in
     from matplotlib import rc_context
     from matplotlib.figure import Figure
@@ -301,12 +289,8 @@ def _draw(draw: Any, describes: str, size: tuple[float, float] = (5.4, 3.1), **e
         buffer = io.StringIO()
         nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         figure.savefig(buffer, format="svg", transparent=True, metadata=nothing)
-    return _inline(buffer.getvalue(), describes)
-
-
-def _inline(svg: str, describes: str) -> Drawing:
-    """matplotlib's file as an element of the page: no prologue, no styles or ids, the page's colours."""
-    body = svg[svg.index("<svg") :]
+    body = buffer.getvalue()
+    body = body[body.index("<svg") :]
     body = re.sub(r"<(metadata|style).*?</\1>", "", body, flags=re.DOTALL)
     body = re.sub(r' id="[\w.]+_\d+"', "", body)  # of axes, ticks and texts, to which nothing refers
     body = re.sub(r"font-family: [^;\"]*;? ?", "", body)

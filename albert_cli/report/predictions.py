@@ -119,12 +119,8 @@ def confusion(predicted: Sequence[Predicted]) -> tuple[list[str], Counter[tuple[
 
 def values(predicted: Sequence[Predicted]) -> list[tuple[float, float]]:
     """(gold, mean prediction over the runs) of a regression."""
-    found = []
-    for of in predicted:
-        gold, guesses = of.example.get("label"), numbers(of)
-        if isinstance(gold, float) and guesses:
-            found.append((gold, statistics.fmean(guesses)))
-    return found
+    pairs = [(of.example.get("label"), numbers(of)) for of in predicted]
+    return [(gold, statistics.fmean(guesses)) for gold, guesses in pairs if isinstance(gold, float) and guesses]
 
 
 def numbers(of: Predicted) -> list[float]:

@@ -48,7 +48,7 @@ def section(runs: Sequence[Pretraining]) -> list[Block]:
     corpora = dict.fromkeys(corpus for run in runs for corpus in run.heldout)
     panels = [panel for corpus in corpora for panel in _panels(numbered, corpus)]
     speed = {i: run.training.get("tokens_per_second", []) for i, run in numbered.items()}
-    panels += _panel("Speed", _lines(speed, "thin"), [], "Tokens a second.", from_zero=True)
+    panels += _panel("Speed", _lines(speed, "thin"), {}, "Tokens a second.", from_zero=True)
     columns = [_facts(run) for run in runs]
     rows = [
         [label, *(column.get(label, "–") for column in columns)]
@@ -105,19 +105,18 @@ def _panels(runs: Mapping[int, Pretraining], corpus: str) -> list[Figure]:
     def heldout(name: str) -> list[plots.Line]:
         return _lines({i: run.points(name, corpus) for i, run in runs.items()}, "marked")
 
-    losses, levels = heldout("mlm_loss"), []
+    losses, levels = heldout("mlm_loss"), dict[float, str]()
     keys: list[Part] = [Key(where, 1, "line")] if len(runs) == 1 else []
     if not corpus:
         losses += _lines({i: run.training.get("mlm_loss", []) for i, run in runs.items()}, "faint")
         keys.append(Key("training", 1, "faint") if len(runs) == 1 else "Faint: training. ")
-        entropies = dict.fromkeys(run.last("unigram_entropy") for run in runs.values())
-        levels = [plots.Level(value, f"unigram entropy {value:.2f}") for value in entropies if value is not None]
+        entropies = [run.last("unigram_entropy") for run in runs.values()]
+        levels = {value: f"unigram entropy {value:.2f}" for value in entropies if value is not None}
     panels = _panel("Masked-word loss" + of, losses, levels, *keys, "Nats a masked token.")
-    for name in ("mlm_accuracy", "order_accuracy"):
-        levels = [plots.Level(share, "chance") for share in dict.fromkeys(map(_chance, runs.values()))]
-        chance = levels if name == "order_accuracy" else []
+    chance = {_chance(run): "chance" for run in runs.values()}
+    for name, levels in (("mlm_accuracy", {}), ("order_accuracy", chance)):
         title, beside = _ACCURACIES[name].capitalize() + of, f"Per cent, on {corpus or 'held-out text'}."
-        panels += _panel(title, heldout(name), chance, beside, percent=True)
+        panels += _panel(title, heldout(name), levels, beside, percent=True)
     return panels
 
 
@@ -134,7 +133,7 @@ def _lines(points: Mapping[int, Points], kind: plots.Kind) -> list[plots.Line]:
 def _panel(
     title: str,
     lines: Sequence[plots.Line],
-    levels: Sequence[plots.Level],
+    levels: Mapping[float, str],
     *caption: Part,
     percent: bool = False,
     from_zero: bool = False,

@@ -11,7 +11,6 @@ from albert_cli.evaluation import tables
 from albert_cli.report import plots
 from albert_cli.report.found import CLASSICAL, Evaluation
 from albert_cli.report.page import Block, Fact, Figure, Grid, Heading, Key, Paragraph, Span, Table, Text
-from albert_cli.report.published import PUBLISHED
 from albert_cli.results import listed, percent, standard_error
 from albert_cli.tasks.spec import published_metrics
 
@@ -134,36 +133,6 @@ def _single(evaluation: Evaluation) -> str:
     return "as it is" if evaluation.record.initial == "task checkpoint" else "1 seed"
 
 
-def _published(groups: Sequence[Group]) -> list[Block]:
-    """The best median here beside published scores; empty where no task has one."""
-    groups = [group for group in groups if any(group[0].task in scores for scores in PUBLISHED.values())]
-    columns = [model for model, scores in PUBLISHED.items() if any(group[0].task in scores for group in groups)]
-    rows: list[list[Text]] = []
-    for group in groups:
-        best = max(_alone(group), key=lambda e: e.median)
-        names, found = published_metrics(best.task), best.record.medians
-        if not set(names) <= set(found):  # a result from elsewhere
-            names, found = [best.record.metric], {best.record.metric: best.median}
-        first, *others = (percent(found[name]) for name in names)
-        row: list[Text] = [(best.title, Span(_metric(names[0]))), (Span(first, "best"), *map(Span, others))]
-        for model in columns:
-            first, *others = [f"{value:.1f}" for value in PUBLISHED[model].get(best.task, {}).values()] or ["–"]
-            row.append((first, *map(Span, others)))
-        rows.append(row)
-    text = (
-        "Published scores on the development sets, times 100: models of 12 to 360 million parameters, pretrained on "
-        "16 GB of text and more. They say what that scale brings, not what to expect of a smaller one. SQuAD: F1, "
-        "with exact match beside it, of 2.0 at the threshold that is best on the development set."
-    )
-    table = Table(["task", "here, best median", *columns], rows)
-    return [Heading("Beside published models, at another scale"), Paragraph(text, small=True), table] if rows else []
-
-
-def _alone(group: Group) -> Group:
-    """Those of single models, as published rows are; ensembles only where there is nothing else."""
-    return [e for e in group if not e.is_ensemble] or group
-
-
 def _protocols(evaluations: Group) -> list[str]:
     """How the scores came about, a sentence for all results that share it, and where a start was left out."""
     by_text: dict[tuple[str, str], list[str]] = {}
@@ -187,9 +156,69 @@ def _dots(group: Group, series: Series) -> Figure:
     return Figure(plots.dots(rows, describes=f"{_name(group)}. {words}"), _name(group))
 
 
-# ---------------------------------------------------------------- by the number of labelled examples
+# ---------------------------------------------------------------- published
 
-_ByCount = dict[float, list[float]]  # every seed's score, by the number of labelled examples
+# Scores on dev of ALBERT and what it is compared with, all of far larger training than one's own. ALBERT v1 and v2 are
+# the rows of the README of google-research/albert. BERT-large, XLNet, RoBERTa and ALBERT-xxlarge at 1.5 M steps are of
+# tables 9 and 10 of the paper (arXiv 1909.11942), BERT-large's RACE of table 2.
+Published = dict[str, dict[str, float]]  # task -> metric -> score times 100, the metrics those of `published_metrics`
+
+
+def row(tasks: Sequence[str], cells: Sequence[str]) -> Published:
+    """Scores as a table prints them, of which SQuAD has two in a cell: `F1/EM`; none where it prints a dash."""
+    return {
+        task: dict(zip(published_metrics(task), map(float, cell.split("/")), strict=True))
+        for task, cell in zip(tasks, cells, strict=True)
+        if cell != "–"
+    }
+
+
+_GLUE = ("mnli", "qnli", "qqp", "rte", "sst2", "mrpc", "cola", "stsb", "squad1", "squad2", "race")
+_FIVE = ("squad1", "squad2", "mnli", "sst2", "race")
+PUBLISHED: dict[str, Published] = {
+    model: row(tasks, cells.split())
+    for tasks, model, cells in (
+        (_GLUE, "BERT-large", "86.6 92.3 91.3 70.4 93.2 88.0 60.6 90.0 90.9/84.1 81.8/79.0 73.9"),
+        (_GLUE, "XLNet-large", "89.8 93.9 91.8 83.8 95.6 89.2 63.6 91.8 94.5/89.0 88.8/86.1 –"),
+        (_GLUE, "RoBERTa-large", "90.2 94.7 92.2 86.6 96.4 90.9 68.0 92.4 94.6/88.9 89.4/86.5 –"),
+        (_FIVE, "ALBERT-base v1", "89.3/82.3 80.0/77.1 81.6 90.3 64.0"),
+        (_FIVE, "ALBERT-base v2", "90.2/83.2 82.1/79.3 84.6 92.9 66.8"),
+        (_FIVE, "ALBERT-large v2", "91.8/85.2 84.9/81.8 86.5 94.9 75.2"),
+        (_FIVE, "ALBERT-xlarge v2", "92.9/86.4 87.9/84.1 87.9 95.4 80.7"),
+        (_FIVE, "ALBERT-xxlarge v1", "94.8/89.3 90.2/87.4 90.8 96.9 86.5"),
+        (_FIVE, "ALBERT-xxlarge v2", "94.6/89.1 89.8/86.9 90.6 96.8 86.8"),
+        (_GLUE, "ALBERT-xxlarge, 1.5 M steps", "90.8 95.3 92.2 89.2 96.9 90.9 71.4 93.0 94.8/89.3 90.2/87.4 –"),
+    )
+}
+
+
+def _published(groups: Sequence[Group]) -> list[Block]:
+    """The best median here beside published scores; empty where no task has one."""
+    groups = [group for group in groups if any(group[0].task in scores for scores in PUBLISHED.values())]
+    columns = [model for model, scores in PUBLISHED.items() if any(group[0].task in scores for group in groups)]
+    rows: list[list[Text]] = []
+    for group in groups:
+        # As published rows are single models, an ensemble stands here only where there is nothing else.
+        best = max([e for e in group if not e.is_ensemble] or group, key=lambda e: e.median)
+        names, found = published_metrics(best.task), best.record.medians
+        if not set(names) <= set(found):  # a result from elsewhere
+            names, found = [best.record.metric], {best.record.metric: best.median}
+        first, *others = (percent(found[name]) for name in names)
+        row: list[Text] = [(best.title, Span(_metric(names[0]))), (Span(first, "best"), *map(Span, others))]
+        for model in columns:
+            first, *others = [f"{value:.1f}" for value in PUBLISHED[model].get(best.task, {}).values()] or ["–"]
+            row.append((first, *map(Span, others)))
+        rows.append(row)
+    text = (
+        "Published scores on the development sets, times 100: models of 12 to 360 million parameters, pretrained on "
+        "16 GB of text and more. They say what that scale brings, not what to expect of a smaller one. SQuAD: F1, "
+        "with exact match beside it, of 2.0 at the threshold that is best on the development set."
+    )
+    table = Table(["task", "here, best median", *columns], rows)
+    return [Heading("Beside published models, at another scale"), Paragraph(text, small=True), table] if rows else []
+
+
+# ---------------------------------------------------------------- by the number of labelled examples
 
 
 def by_labels(evaluations: Group, series: Series) -> list[Block]:
@@ -203,7 +232,7 @@ def by_labels(evaluations: Group, series: Series) -> list[Block]:
 
 
 def _of_counts(group: Group, series: Series) -> list[Block]:
-    found: dict[str, _ByCount] = {}
+    found: dict[str, dict[float, list[float]]] = {}  # every seed's score, by model and number of labelled examples
     for e in group:
         found.setdefault(e.model, {})[e.labelled] = sorted(e.scores.values())
     for e in group:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from albert_cli.experiments import recipe
-from albert_cli.report.published import PUBLISHED, row
+from albert_cli.report.scores import PUBLISHED, row
 from albert_cli.results import Result
 from albert_cli.tasks.spec import as_published, average
 

@@ -16,7 +16,7 @@ from albert_cli.errors import BusyError, CheckpointError, ConfigError, InputErro
 from albert_cli.evaluation import verify
 from albert_cli.evaluation.verify import VerifyRecipe
 from albert_cli.model.config import ModelConfig
-from albert_cli.report.published import PUBLISHED
+from albert_cli.report.scores import PUBLISHED
 from albert_cli.results import Result
 from albert_cli.training.finetune import TaskJob
 from albert_cli.training.task_setup import Request
