@@ -57,7 +57,18 @@ def build(
         return {"out": str(out), "up_to_date": True, "seconds": 0.0, **finished}
     workers = workers or cores()
     if share:
-        facts = _do_share(out, tasks, workers, *share)
+        index, count = share
+        mine = share_of(tasks, index, count)
+        out.mkdir(parents=True, exist_ok=True)
+        _begin(out, tasks)
+        results = _run_all(mine, workers)
+        facts: Facts = {
+            "job": f"{index}/{count}",
+            "tasks": len(results),
+            "bytes_read": sum(r.bytes for r in results),
+            "tasks_finished": sum(task.is_finished for task in tasks),
+            "tasks_in_all": len(tasks),
+        }
     else:
         with store.lock(out), _nothing_left_behind(out):
             _begin(out, tasks)
@@ -67,21 +78,6 @@ def build(
             (out / _PLAN).unlink()
             remember_verified(out, stamps_below(out))  # all of it has just been hashed
     return {"out": str(out), "up_to_date": False, "seconds": round(time.monotonic() - begin, 3), **facts}
-
-
-def _do_share(out: Path, tasks: Sequence[ShardTask], workers: int, index: int, count: int) -> Facts:
-    """Run one job's tasks; the directory is made whole by a build without a share."""
-    mine = share_of(tasks, index, count)
-    out.mkdir(parents=True, exist_ok=True)
-    _begin(out, tasks)
-    results = _run_all(mine, workers)
-    return {
-        "job": f"{index}/{count}",
-        "tasks": len(results),
-        "bytes_read": sum(r.bytes for r in results),
-        "tasks_finished": sum(task.is_finished for task in tasks),
-        "tasks_in_all": len(tasks),
-    }
 
 
 def _finished(out: Path, tasks: Sequence[ShardTask], workers: int) -> Facts | None:
@@ -111,16 +107,12 @@ def _finished(out: Path, tasks: Sequence[ShardTask], workers: int) -> Facts | No
 
 @contextmanager
 def _nothing_left_behind(out: Path) -> Iterator[None]:
-    """After a failure keep the tasks that are finished for the next attempt; with none, remove `out`.
-
-    What others have begun there stays too.
-    """
+    """After a failure keep the tasks that are finished, and what others have begun; with neither, remove `out`."""
     was_begun = (out / _PLAN).is_file()
     try:
         yield
     except BaseException as error:
-        is_in_use = was_begun or isinstance(error, BusyError)
-        if not is_in_use and not any(out.glob(f"shards/*/{store.MANIFEST}")):
+        if not was_begun and not isinstance(error, BusyError) and not any(out.glob(f"shards/*/{store.MANIFEST}")):
             shutil.rmtree(out, ignore_errors=True)
         raise
 

@@ -1,12 +1,11 @@
 """N-gram masking of complete words (§4.1), vectorised over a packed batch.
 
-The rule is the released generator's: word starts in random order, each with a span of n words, p(n)
-proportional to 1/n; a span that would exceed the budget is shortened, one that overlaps a chosen span is
-left out; every chosen token becomes [MASK] (80 %), stays (10 %) or becomes a random token (10 %). On
-purpose different: the budget is 15 % of the positions (the generator's cap is a setting), a span never
-crosses a [SEP], a segment's first token always starts a word, and random tokens are ordinary ones, never a
-special or control symbol.
-Its permutation objective (`do_permutation`) is left out: neither the paper nor a recipe uses it.
+The rule is the released generator's: word starts in random order, each with a span of n words, p(n) proportional to
+1/n; a span that would exceed the budget is shortened, one that overlaps a chosen span is left out; every chosen token
+becomes [MASK] (80 %), stays (10 %) or becomes a random token (10 %). On purpose different: the budget is 15 % of the
+positions (the generator's cap is a setting), a span never crosses a [SEP], a segment's first token always starts a
+word, and random tokens are ordinary ones. Its permutation objective (`do_permutation`), which the paper does not use,
+is left out.
 """
 
 from __future__ import annotations

@@ -204,9 +204,9 @@ def _counts(tasks: Sequence[ShardTask], results: Sequence[TaskFacts], split: str
 def unigram_entropies(train: Integers, heldout: Integers) -> dict[str, float | None]:
     """What guessing by frequency alone costs on the held-out text, in nats a token; None without held-out text.
 
-    unigram_entropy_nats: mean -log p over the held-out tokens, p from the train counts with 1 added to
-    each: the loss that a model which has learnt only frequencies reaches. heldout_own_entropy_nats: the
-    same with p from the held-out counts themselves, the least that any fixed distribution can reach.
+    unigram_entropy_nats: mean -log p over the held-out tokens, p from the train counts with 1 added to each: the loss
+    of a model which has learnt only frequencies. heldout_own_entropy_nats: the same with p from the held-out counts
+    themselves, the least that any fixed distribution can reach.
     """
     total = int(heldout.sum())
     if total == 0:

@@ -1,9 +1,8 @@
 """Token shards: three raw arrays for each, memory-mapped (`writer` makes them).
 
-`NAME.ids` holds the tokens of all sentences one after the other, without special tokens; `NAME.sentences`
-the offset into it of every sentence, and `NAME.documents` the offset into `sentences` of every document,
-each with the end as its last entry. All are little-endian: ids uint16 (uint32 where the vocabulary needs
-it), offsets uint32.
+`NAME.ids` holds the tokens of all sentences one after the other, without special tokens; `NAME.sentences` the offset
+into it of every sentence, `NAME.documents` the offset into `sentences` of every document, each with the end as its last
+entry. All are little-endian: ids uint16 (uint32 where the vocabulary needs it), offsets uint32.
 """
 
 from __future__ import annotations
@@ -159,10 +158,9 @@ def _open_files() -> int:
 
 
 class TokenCorpus:
-    """The shards of one split behind one axis of global token positions, 0 to `tokens`.
+    """The shards of one split behind one axis of global token positions, 0 to `tokens`; no text is held in memory.
 
-    shards: in a fixed order; starts: int64 [shards + 1], the position at which each begins;
-    document_starts: the same for documents. Nothing of the text is held in memory.
+    starts: int64 [shards + 1], the position at which each begins; document_starts: the same for documents.
     """
 
     def __init__(self, shards: Sequence[Shard], directory: Path | None = None) -> None:
@@ -236,10 +234,7 @@ class TokenCorpus:
         return self._stretched[least]
 
     def token_at(self, place: Integers, least: int) -> Integers:
-        """The token at each place of `stretched_axis(least)`, over which a shorter document is spread evenly.
-
-        Shape of `place`.
-        """
+        """The token at each place of `stretched_axis(least)`, over which a shorter document is spread evenly."""
         begin, token = self.stretched_axis(least), np.empty_like(place)
         block = np.searchsorted(begin, place, "right") - 1
         blocks = offsets_of(-(-np.diff(self.document_starts) // _BLOCK))

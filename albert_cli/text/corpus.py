@@ -21,10 +21,7 @@ _LONGEST_DOCUMENT = 1 << 22  # characters; the rest of a longer one follows as a
 
 @dataclass(frozen=True)
 class Document:
-    """One document: `text` has a paragraph (or a sentence) a line.
-
-    `source` and `line` (row, record) say where it began; a name is given to those that have one.
-    """
+    """One document: `text` has a paragraph (or a sentence) a line; it began at `line` (row, record) of `source`."""
 
     text: str
     source: str
@@ -57,8 +54,7 @@ def check_readable(source: str) -> None:
 def read_part(part: Part, settings: ReadSettings, tally: Tally) -> Iterator[Document]:
     """The documents of a part, each once; `tally` counts and hashes what is read as it lies on the disk.
 
-    In a `.txt` file a line is a paragraph or a sentence and a blank line ends the document. Raises what
-    `read_documents` does, and `InputError` for a file that changes while it is read.
+    Raises what `read_documents` does, and `InputError` for a file that changes while it is read.
     """
     source = part.source
     kind = source.kind
@@ -76,7 +72,7 @@ def read_part(part: Part, settings: ReadSettings, tally: Tally) -> Iterator[Docu
 
 
 def _read_text(part: Part, settings: ReadSettings, tally: Tally) -> Iterator[tuple[int, str]]:
-    """The documents of a text file: lines up to a blank one."""
+    """The documents of a text file: paragraphs or sentences, a line each, up to a blank line."""
     lines: list[str] = []
     start = size = 0
     for number, text in text_lines(part, settings, tally):

@@ -61,22 +61,18 @@ def clean_with_places(text: str, cleaning: Cleaning) -> PlacedText:
 
 
 def _placed_word(word: str, begin: int, cleaning: Cleaning) -> list[tuple[str, Sequence[int], Sequence[int]]]:
-    """(characters made, where each begins, where each ends) for each letter of a word and the marks on it.
-
-    Several words are fine where they are ASCII: each character then stays in its place.
-    """
-    if word.isascii():
+    """(characters made, where each begins, where each ends) for each letter of a word and the marks on it."""
+    if word.isascii():  # or several words: each character stays in its place
         places = range(begin, begin + len(word) + 1)
         return [(word.lower() if cleaning.lowercase else word, places[:-1], places[1:])]
     cuts = [i for i, letter in enumerate(word) if i == 0 or not combining(letter)] + [len(word)]
-    letters = [(word[a:b], a, b) for a, b in pairwise(cuts)]
-    made = [normalize_characters(letter, cleaning) for letter, _, _ in letters]
+    made = [normalize_characters(word[a:b], cleaning) for a, b in pairwise(cuts)]
     whole = normalize_characters(word, cleaning)
     if len(whole) != sum(map(len, made)):  # letters that compose with one another, as the parts of Hangul do
         return [(whole, [begin] * len(whole), [begin + len(word)] * len(whole))]
     placed: list[tuple[str, Sequence[int], Sequence[int]]] = []
     taken = 0
-    for part, (_, a, b) in zip(made, letters, strict=True):
+    for part, (a, b) in zip(made, pairwise(cuts), strict=True):
         size = len(part)
         # From the whole word, because a letter's form may depend on its place: the Greek final sigma.
         placed.append((whole[taken : taken + size], [begin + a] * size, [begin + b] * size))

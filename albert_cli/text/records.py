@@ -259,9 +259,8 @@ def read_hub(part: Part, settings: ReadSettings, tally: Tally) -> Numbered:
                 if (text is not None and not isinstance(text, str)) or field not in row:
                     raise no_field(f"{source}: row {number}", field, list(row))
                 if hub.document and hub.document not in row:
-                    known = ", ".join(row)
-                    where = f"{source}: row {number}"
-                    raise InputError(f"{where}: no field {hub.document!r} (found: {known})", "?document=…")
+                    what = f"{source}: row {number}: no field {hub.document!r} (found: {', '.join(row)})"
+                    raise InputError(what, "?document=…")
                 if text is not None:
                     tally.add(text.encode("utf-8", "replace"))
                     yield row[hub.document] if hub.document else (number - 1) // hub.rows, number, text
@@ -269,11 +268,9 @@ def read_hub(part: Part, settings: ReadSettings, tally: Tally) -> Numbered:
         for _, together in groupby(rows(), key=itemgetter(0)):
             _, numbers, texts = zip(*together, strict=True)
             yield from _cell("\n".join(texts), part, numbers[0], settings, tally)
-    except (InputError, GeneratorExit):
+    except InputError:
         raise
     except Exception as error:  # the library raises many kinds, for a wrong name as for a missing network
         reason = str(error).strip().split("\n")[0][:200] or type(error).__name__
-        raise InputError(
-            f"{source}: cannot be read from the Hub ({reason})",
-            "check the name, the configuration and the network; local files need none of them",
-        ) from error
+        hint = "check the name, the configuration and the network; local files need none of them"
+        raise InputError(f"{source}: cannot be read from the Hub ({reason})", hint) from error
