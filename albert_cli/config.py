@@ -1,7 +1,6 @@
 """Recipes: TOML files that are read, merged, validated and frozen into dataclasses.
 
-Precedence: defaults < the recipe that is extended < the recipe < `-s section.key=value`. Unknown keys are
-refused with a suggestion. The resolved recipe is saved beside the output as TOML again.
+Precedence: defaults < the recipe that is extended < the recipe < `-s section.key=value`.
 """
 
 from __future__ import annotations
@@ -46,10 +45,7 @@ def shipped_recipes() -> Mapping[str, Path]:
 
 
 def find_recipe(name: str) -> Path:
-    """The file of a recipe given as a path, a full name (`pretrain/albert-base`) or its last part.
-
-    Raises `ConfigError` for an unknown or ambiguous name.
-    """
+    """A recipe's file, given as a path, a full name (`pretrain/albert-base`) or its last part; raises `ConfigError`."""
     if name.endswith(".toml"):
         if Path(name).is_file():
             return Path(name)

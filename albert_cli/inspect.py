@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from albert_cli import console, journal, store
-from albert_cli.data.describe import Place, describe_data
+from albert_cli.data.describe import describe_data
 from albert_cli.data.verified import verify_data
 from albert_cli.errors import CheckpointError
 from albert_cli.results import RESULTS
@@ -65,8 +65,8 @@ def describe(
     if kind == "data":
         drawn = PretrainRecipe() if recipe is None else resolve(recipe, [], Vocabulary.load(directory).size)
         seed = drawn.train.seed if seed is None else seed
-        place = Place(drawn.data, seed, step, len(drawn.examples_of(step)), drawn.examples_before(step))
-        more, lines = describe_data(directory, place, examples)
+        batch_size, first = len(drawn.examples_of(step)), drawn.examples_before(step)
+        more, lines = describe_data(directory, drawn.data, seed, step, batch_size, first, examples)
     elif kind == "vocabulary":
         more, lines = describe_vocabulary(directory)
     else:

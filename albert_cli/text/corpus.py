@@ -21,11 +21,9 @@ _LONGEST_DOCUMENT = 1 << 22  # characters; the rest of a longer one follows as a
 
 @dataclass(frozen=True)
 class Document:
-    """One document: `text` has a paragraph (or a sentence) a line; it began at `line` (row, record) of `source`."""
+    """One document: `text` has a paragraph (or a sentence) a line; a name is given to those that have one."""
 
     text: str
-    source: str
-    line: int
     name: str = ""
 
 
@@ -63,32 +61,31 @@ def read_part(part: Part, settings: ReadSettings, tally: Tally) -> Iterator[Docu
         return
     if kind == "stdin":
         kind = "jsonl" if cast(io.BufferedReader, sys.stdin.buffer).peek(1)[:1] == b"{" else "text"
-    for number, text in _READERS[kind](part, settings, tally):
+    for text in _READERS[kind](part, settings, tally):
         if "\r" in text:  # alone it ends a line too: old Macintosh files, mixed files
             text = text.replace("\r\n", "\n").replace("\r", "\n")
         for document in bounded(text, _LONGEST_DOCUMENT):
             if not document.isspace():
-                yield Document(document, source.name, number)
+                yield Document(document)
 
 
-def _read_text(part: Part, settings: ReadSettings, tally: Tally) -> Iterator[tuple[int, str]]:
+def _read_text(part: Part, settings: ReadSettings, tally: Tally) -> Iterator[str]:
     """The documents of a text file: paragraphs or sentences, a line each, up to a blank line."""
     lines: list[str] = []
-    start = size = 0
-    for number, text in text_lines(part, settings, tally):
+    size = 0
+    for _, text in text_lines(part, settings, tally):
         is_blank = not text or text.isspace()
         if lines and (is_blank or size + len(text) > _LONGEST_DOCUMENT):
-            yield start, "\n".join(lines)
+            yield "\n".join(lines)
             lines, size = [], 0
         if not is_blank:
-            start = start if lines else number
             lines.append(text)
             size += len(text)
     if lines:
-        yield start, "\n".join(lines)
+        yield "\n".join(lines)
 
 
-_READERS: dict[Kind, Callable[[Part, ReadSettings, Tally], Iterator[tuple[int, str]]]] = {
+_READERS: dict[Kind, Callable[[Part, ReadSettings, Tally], Iterator[str]]] = {
     "text": _read_text,
     "jsonl": records.read_json_texts,
     "csv": records.read_table,
@@ -106,7 +103,7 @@ def _read_docs(source: Source, tally: Tally) -> Iterator[Document]:
 
     for name, text in docs.read_docs(stdlib_only=source.name == "docs:stdlib"):
         tally.add(f"{name}\n{text}\n".encode())
-        yield Document(text, source.name, 1, name)
+        yield Document(text, name)
 
 
 def hash_part(part: Part, tally: Tally) -> None:
