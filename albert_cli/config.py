@@ -139,10 +139,7 @@ def override(values: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, A
 
 
 def load(schema: type[T], recipe: str | Mapping[str, Any], overrides: Sequence[str] = ()) -> T:
-    """Read a recipe (a name, a path, or values) with overrides into the frozen dataclass `schema`.
-
-    Raises `ConfigError` that names the key, what is wrong with it, and the nearest known key.
-    """
+    """Read a recipe (a name, a path, or values) with overrides into a frozen dataclass; raises `ConfigError`."""
     values = override(read_recipe(recipe) if isinstance(recipe, str) else recipe, overrides)
     return validate(schema, values, recipe if isinstance(recipe, str) else "recipe")
 

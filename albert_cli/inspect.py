@@ -43,9 +43,8 @@ def describe(
 ) -> tuple[dict[str, Any], str]:
     """What `directory` holds, as a mapping and as text.
 
-    examples: how many to decode from the first of `step` on, for a data directory, as the recipe (or the defaults)
-    draws them; verify: re-hash every file that a manifest below names. Raises `CheckpointError` when there is nothing
-    to describe or a file is damaged.
+    examples: how many to decode from the first of `step` on, of data, as the recipe (or the defaults) draws them;
+    verify: re-hash every file. Raises `CheckpointError` where there is nothing to describe or a file is damaged.
     """
     hint = "it shows what `albert` wrote; text goes to `albert vocab` and `albert data`"
     if not directory.is_dir():

@@ -36,10 +36,7 @@ class PackedBatch:
 def batch(
     corpus: TokenCorpus, vocabulary: Vocabulary, settings: PairSettings, seed: int, index: Integers
 ) -> PackedBatch:
-    """Draw and mask the examples `index`, int64 [N]; each depends on nothing but (seed, its index).
-
-    Raises `InputError` when the corpus has no tokens.
-    """
+    """Draw and mask the examples `index`, int64 [N]; raises `InputError` when the corpus has no tokens."""
     if corpus.tokens == 0:
         raise InputError("no text to draw examples from", "make the data with another --holdout, or from more text")
     pairs = draw_pairs(corpus, index, settings, seed)

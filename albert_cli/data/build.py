@@ -1,8 +1,7 @@
 """`albert data`: text to token shards, once, in parallel, and resumable.
 
-The sources are cut into tasks, each of which writes one directory under `shards/`, committed whole. What a
-task writes depends on its text, the vocabulary and the settings alone, so the bytes are the same for any
-number of workers, processes and machines, and a task that a killed run had finished is verified and kept.
+The sources are cut into tasks, each of which writes one directory under `shards/`, committed whole. Its bytes depend on
+its text, the vocabulary and the settings alone, not on workers or machines; what a killed run had finished is kept.
 """
 
 from __future__ import annotations
@@ -44,10 +43,9 @@ def build(
 ) -> Facts:
     """Make the data directory `out` and return its `data.json` with the time that it took.
 
-    workers: processes; 0 means one per core, never more than there are tasks. share: (i, n) does the i-th of n
-    parts of the work and leaves the rest to other jobs and to a call without, which makes the directory of it all.
-    Raises `InputError` for unreadable or empty text, `BusyError` when `out` holds something else. A finished
-    directory of the same sources is left as it is.
+    workers: processes; 0 means one per core. share: (i, n) does the i-th of n parts of the work for a call without,
+    which does the rest and makes the directory of it all. A finished one of the same sources is left as it is. Raises
+    `InputError` for unreadable or empty text, `BusyError` when `out` holds something else.
     """
     vocabulary = Vocabulary.load(vocabulary_dir)
     tasks = plan(sources, vocabulary_dir, out, settings)

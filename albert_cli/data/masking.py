@@ -4,8 +4,7 @@ The rule is the released generator's: word starts in random order, each with a s
 1/n; a span that would exceed the budget is shortened, one that overlaps a chosen span is left out; every chosen token
 becomes [MASK] (80 %), stays (10 %) or becomes a random token (10 %). On purpose different: the budget is 15 % of the
 positions (the generator's cap is a setting), a span never crosses a [SEP], a segment's first token always starts a
-word, and random tokens are ordinary ones. Its permutation objective (`do_permutation`), which the paper does not use,
-is left out.
+word, and random tokens are ordinary ones. Its permutation objective is left out.
 """
 
 from __future__ import annotations
@@ -100,10 +99,8 @@ def select_spans(
     budget = np.maximum(1, share).astype(np.int64)
     if settings.max_predictions:
         budget = np.minimum(budget, settings.max_predictions)
-    taken = np.append(words.is_special, np.ones(settings.ngram, bool))  # room to look beyond the last word
     bits = draw(keys(seed, Stream.SPANS, index)[words.sequence], words.start[:-1] - offsets[words.sequence])
-    first, n, shortened = _choose(words, bits, budget, taken, settings)
-    return Spans(words.start[first], words.start[first + n], n, shortened)
+    return _choose(words, bits, budget, settings)
 
 
 def _words(starts_word: Flags, special: Flags, offsets: Integers) -> _Words:
@@ -119,16 +116,14 @@ def _words(starts_word: Flags, special: Flags, offsets: Integers) -> _Words:
     return _Words(np.append(start, starts_word.size), is_special, sequence, reach)
 
 
-def _choose(
-    words: _Words, bits: Keys, budget: Integers, taken: Flags, settings: PairSettings
-) -> tuple[Integers, Integers, Flags]:
+def _choose(words: _Words, bits: Keys, budget: Integers, settings: PairSettings) -> Spans:
     """Try words in random order as starts of spans until every sequence has spent its budget, int64 [N].
 
-    bits: 64 random ones for each word, [W]; taken: bool [W + ngram], which is changed. Returns each span's first
-    word, number of words, and whether it was shortened, [K]. The k-th candidates of all sequences are tried together,
-    so the loop is as long as one sequence needs.
+    bits: 64 random ones for each word, [W]. The k-th candidates of all sequences are tried together, so the loop is as
+    long as one sequence needs.
     """
     drawn_words, order = _candidates(words, bits, settings)
+    taken = np.append(words.is_special, np.ones(settings.ngram, bool))  # room to look beyond the last word
     start, left = words.start, budget.copy()
     tries = np.bincount(words.sequence[order], minlength=left.size)
     first = np.cumsum(tries) - tries
@@ -153,7 +148,7 @@ def _choose(
         rank += 1
         active = active[(left[active] > 0) & (tries[active] > rank)]
     word, n, shortened = (np.concatenate(parts) for parts in zip(*found, strict=True))
-    return word, n, shortened
+    return Spans(start[word], start[word + n], n, shortened)
 
 
 def ngram_probabilities(settings: PairSettings) -> NDArray[np.float64]:

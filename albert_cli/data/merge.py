@@ -29,10 +29,7 @@ _Use = tuple[ShardTask, TaskFacts, str, int]
 
 
 def complete(tasks: Sequence[ShardTask], results: Sequence[TaskFacts], workers: int = 1) -> list[TaskFacts]:
-    """Drop duplicates where that is asked: they are taken out of finished tasks' shards.
-
-    Raises `InputError` when there is no text, or none left to train on.
-    """
+    """Take duplicates out of the tasks' shards where that is asked; raises `InputError` where no text is left."""
     completed = list(results)
     workers = min(workers, len(tasks)) if tasks[0].settings.dedup else 1
     calls = _changes(tasks, results)

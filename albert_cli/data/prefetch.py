@@ -1,8 +1,4 @@
-"""Drawing the next batches while the current one is computed on.
-
-One thread is enough: it hides the latency. What it draws is a function of the step alone, so that being ahead changes
-no sample.
-"""
+"""Drawing the next batches while the current one is computed on: one thread is enough to hide the latency."""
 
 from __future__ import annotations
 

@@ -126,10 +126,7 @@ class Shard:
 
 
 class MappedShards(Sequence[Shard]):
-    """The shards of a directory, mapped when they are read; the one unread for the longest time is closed.
-
-    A mapped file stays open and counts against the process's limits, which a thousand shards reach.
-    """
+    """The shards of a directory, mapped when they are read, the latest of them: a process has its limits."""
 
     def __init__(self, prefixes: Sequence[Path], dtype: str) -> None:
         self._prefixes = prefixes
@@ -201,10 +198,7 @@ class TokenCorpus:
         return float(-(shares * np.log(shares)).sum())
 
     def take(self, start: Integers, length: Integers) -> Ids:
-        """The ids of many runs, one after the other: int32 [sum of `length`]. No run may leave its shard.
-
-        start: global positions, int64 [R]; length: int64 [R].
-        """
+        """The ids of runs at global positions, each within a shard: int64 [R] and [R] to int32 [sum of `length`]."""
         ids = np.empty(int(length.sum()), np.int32)
         target = np.cumsum(length) - length
         for rows, shard, base, _ in self.by_shard(np.minimum(start, self.tokens - 1), self.starts):

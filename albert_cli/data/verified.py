@@ -17,8 +17,8 @@ _verified_here: dict[Path, dict[str, list[int]]] = {}  # the same, while this pr
 def verify_data(directory: Path, everything: bool = False) -> int:
     """Re-hash a data directory and its shards, and return how many files that was; `CheckpointError` for a damaged one.
 
-    Unless `everything` is asked for, not where each file still has the size, the time and the inode that it had when
-    its hash was right: a terabyte takes a quarter of an hour to hash.
+    Without `everything` not where each file still has the size, time and inode that it had when its hash was right: a
+    terabyte takes a quarter of an hour to hash.
     """
     stamps, noted = stamps_below(directory), _verified_here.get(directory.resolve())
     if noted != stamps:

@@ -1,7 +1,4 @@
-"""From a docstring to the sentences a person would read aloud: markup, code, tables and type lists go.
-
-Understands what is common in reStructuredText, numpydoc, Google style and Markdown, and drops in doubt.
-"""
+"""From a docstring (reStructuredText, numpydoc, Google's, Markdown) to the sentences a person would read aloud."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Files of records, read row by row: JSON lines, CSV and TSV, Parquet, the Hub; and SQuAD's and RACE's texts.
-
-`json_objects`, `quoted_rows` and `parquet_rows` serve corpora and labelled tables alike.
-"""
+"""Records of corpora and labelled tables: JSON lines, CSV and TSV, Parquet, the Hub, SQuAD's and RACE's files."""
 
 from __future__ import annotations
 

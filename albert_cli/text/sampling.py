@@ -110,10 +110,9 @@ def clean_in_place(sentences: list[str], cleaning: Cleaning) -> None:
 
 @dataclass(frozen=True)
 class Loss:
-    """What dropping accents and marks does to the words of a text.
+    """Shares of the running words that dropping accents has `changed`, and `merged` with another, more frequent word.
 
-    changed: share of the running words that it changes; merged: share of those that it makes equal to another,
-    more frequent word of the text; examples: the most frequent of these, as (word, other word, what both become).
+    examples: the most frequent of the latter, as (word, other word, what both become).
     """
 
     changed: float

@@ -79,10 +79,7 @@ class HubRows:
 
 
 def resolve(sources: Sequence[str]) -> list[Source]:
-    """The single files and streams that the sources stand for, in a fixed order, none of them twice.
-
-    `SOURCE@WEIGHT` gives a source a weight. Raises `InputError` for what is not there or of no known kind.
-    """
+    """The files and streams that the sources stand for, in order, none twice; `InputError` for what is not there."""
     if not sources:
         raise InputError("no source of text is named", _HINT)
     found: dict[tuple[Kind, str], Source] = {}

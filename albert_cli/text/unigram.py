@@ -136,10 +136,8 @@ def shrunk(proto: Any, size: int) -> bytes:
 
 
 def _with_barriers(sentence: str) -> str:
-    """Forbid pieces that reach from a digit to a comma, which ALBERT never emits (see `penalise_digit_comma`).
-
-    Composed first, as SentencePiece is going to do, so that no full-width comma slips through.
-    """
+    """Forbid pieces that reach from a digit to a comma, which ALBERT never emits (see `penalise_digit_comma`)."""
+    # Composed first, as SentencePiece is going to do, so that no full-width comma slips through.
     return _DIGIT_COMMA.sub(_BARRIER + ",", normalize("NFKC", sentence).replace(_BARRIER, ""))
 
 

@@ -149,10 +149,7 @@ class Vocabulary:
             raise CheckpointError(f"{self._where}: its normaliser or its pieces are damaged ({error})") from None
 
     def copy_to(self, directory: Path, model_max_length: int = 512) -> None:
-        """Write `spiece.model`, `tokenizer.json` and `tokenizer_config.json` into an existing directory.
-
-        model_max_length: the positions of the model beside it, to which other programs cut what they encode.
-        """
+        """Write the vocabulary's files; model_max_length: to how many positions other programs cut what they encode."""
         store.write_bytes(directory / MODEL, self._bytes)
         store.write_text(directory / TOKENIZER, self._tokenizer_json + "\n")
         store.write_json(directory / CONFIG, tokenizer_config(self.cleaning, model_max_length))
