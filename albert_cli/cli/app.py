@@ -33,10 +33,10 @@ bench_app = typer.Typer(help="Measure speeds on this machine.", no_args_is_help=
 app.add_typer(bench_app, name="bench")
 app.add_typer(recipes_app, name="recipes")
 
-_COMMON: dict[str, tuple[str, str]] = {
-    "json": ("--json", "Print one JSON object on stdout."),
-    "quiet": ("--quiet", "No progress and no notes."),
-    "debug": ("--debug", "Show the traceback of an error."),
+_COMMON = {
+    "json": "Print one JSON object on stdout.",
+    "quiet": "No progress and no notes.",
+    "debug": "Show the traceback of an error.",
 }
 # How torch's messages begin where an allocation failed; other words than the first may come from a file's name.
 _NO_MEMORY = re.compile(
@@ -80,9 +80,9 @@ def verb(target: typer.Typer, **options: Any) -> Callable[[Callable[..., None]],
                 name,
                 inspect.Parameter.KEYWORD_ONLY,
                 default=False,
-                annotation=Annotated[bool, typer.Option(flag, help=text, rich_help_panel="Output")],
+                annotation=Annotated[bool, typer.Option(f"--{name}", help=text, rich_help_panel="Output")],
             )
-            for name, (flag, text) in _COMMON.items()
+            for name, text in _COMMON.items()
         ]
         parameters = [*signature.parameters.values(), *common]
         run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]

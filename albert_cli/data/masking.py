@@ -122,7 +122,14 @@ def _choose(words: _Words, bits: Keys, budget: Integers, settings: PairSettings)
     bits: 64 random ones for each word, [W]. The k-th candidates of all sequences are tried together, so the loop is as
     long as one sequence needs.
     """
-    drawn_words, order = _candidates(words, bits, settings)
+    # Of the 64 bits 24 draw a span's length in words and 40 its turn; special tokens have none.
+    drawn_words = np.ones(bits.size, np.int64)
+    length_bits = bits & np.uint64((1 << 24) - 1)
+    for share in np.cumsum(ngram_probabilities(settings))[:-1]:
+        drawn_words += length_bits >= np.uint64(share * (1 << 24))
+    order = np.flatnonzero(~words.is_special)
+    turn = (words.sequence[order].astype(np.uint64) << np.uint64(40)) | (bits[order] >> np.uint64(24))
+    order = order[np.argsort(turn)]
     taken = np.append(words.is_special, np.ones(settings.ngram, bool))  # room to look beyond the last word
     start, left = words.start, budget.copy()
     tries = np.bincount(words.sequence[order], minlength=left.size)
@@ -156,17 +163,3 @@ def ngram_probabilities(settings: PairSettings) -> NDArray[np.float64]:
     weights: NDArray[np.float64] = 1 / np.arange(1, settings.ngram + 1)
     p: NDArray[np.float64] = weights / weights.sum()
     return p if settings.favor_shorter_ngram else p[::-1]
-
-
-def _candidates(words: _Words, bits: Keys, settings: PairSettings) -> tuple[Integers, Integers]:
-    """The span length in words drawn for every word, int64 [W], and the order of trial, special tokens left out.
-
-    It goes by sequence, and at random within each: of the 64 bits 24 draw the length and 40 the order.
-    """
-    n = np.ones(bits.size, np.int64)
-    length_bits = bits & np.uint64((1 << 24) - 1)
-    for share in np.cumsum(ngram_probabilities(settings))[:-1]:
-        n += length_bits >= np.uint64(share * (1 << 24))
-    order = np.flatnonzero(~words.is_special)
-    sort_key = (words.sequence[order].astype(np.uint64) << np.uint64(40)) | (bits[order] >> np.uint64(24))
-    return n, order[np.argsort(sort_key)]

@@ -14,7 +14,7 @@ from albert_cli.random import copies
 from albert_cli.text import records
 from albert_cli.text.lines import Part, ReadSettings, Tally, open_part, text_lines
 from albert_cli.text.sentences import bounded
-from albert_cli.text.sources import Kind, Source, resolve
+from albert_cli.text.sources import Kind, resolve
 
 _LONGEST_DOCUMENT = 1 << 22  # characters; the rest of a longer one follows as a document of its own
 
@@ -57,7 +57,11 @@ def read_part(part: Part, settings: ReadSettings, tally: Tally) -> Iterator[Docu
     source = part.source
     kind = source.kind
     if kind == "docs":
-        yield from _read_docs(source, tally)
+        from albert_cli.text import docs
+
+        for name, text in docs.read_docs(stdlib_only=source.name == "docs:stdlib"):
+            tally.add(f"{name}\n{text}\n".encode())
+            yield Document(text, name)
         return
     if kind == "stdin":
         kind = "jsonl" if cast(io.BufferedReader, sys.stdin.buffer).peek(1)[:1] == b"{" else "text"
@@ -98,18 +102,10 @@ _READERS: dict[Kind, Callable[[Part, ReadSettings, Tally], Iterator[str]]] = {
 }
 
 
-def _read_docs(source: Source, tally: Tally) -> Iterator[Document]:
-    from albert_cli.text import docs
-
-    for name, text in docs.read_docs(stdlib_only=source.name == "docs:stdlib"):
-        tally.add(f"{name}\n{text}\n".encode())
-        yield Document(text, name)
-
-
 def hash_part(part: Part, tally: Tally) -> None:
     """Count and hash a part as `read_part` does, without reading any text out of it; not for Hub data sets."""
     if part.source.kind == "docs":
-        for _ in _read_docs(part.source, tally):
+        for _ in read_part(part, ReadSettings(), tally):
             pass
         return
     with open_part(replace(part, source=replace(part.source, compression="")), tally):

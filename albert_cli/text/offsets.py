@@ -57,7 +57,15 @@ def clean_with_places(text: str, cleaning: Cleaning) -> PlacedText:
             characters.extend(made)
             starts.extend(firsts)
             ends.extend(lasts)
-    return _collapsed(characters, starts, ends)
+    text = "".join(characters)
+    if "  " in f" {text} " or any(c != " " and c.isspace() for c in set(text)):
+        # Single spaces, none at the ends: words may have vanished, and compatibility forms bring spaces.
+        kept = [i for i, c in enumerate(characters) if not c.isspace() or (i > 0 and not characters[i - 1].isspace())]
+        if kept and characters[kept[-1]].isspace():
+            kept.pop()
+        text = "".join(" " if characters[i].isspace() else characters[i] for i in kept)
+        starts, ends = [starts[i] for i in kept], [ends[i] for i in kept]
+    return PlacedText(text, starts, ends)
 
 
 def _placed_word(word: str, begin: int, cleaning: Cleaning) -> list[tuple[str, Sequence[int], Sequence[int]]]:
@@ -78,18 +86,6 @@ def _placed_word(word: str, begin: int, cleaning: Cleaning) -> list[tuple[str, S
         placed.append((whole[taken : taken + size], [begin + a] * size, [begin + b] * size))
         taken += size
     return placed
-
-
-def _collapsed(characters: list[str], starts: list[int], ends: list[int]) -> PlacedText:
-    """Single spaces, none at the ends: words may have vanished, and compatibility forms bring spaces."""
-    text = "".join(characters)
-    if "  " not in f" {text} " and all(c == " " or not c.isspace() for c in set(text)):
-        return PlacedText(text, starts, ends)
-    kept = [i for i, c in enumerate(characters) if not c.isspace() or (i > 0 and not characters[i - 1].isspace())]
-    if kept and characters[kept[-1]].isspace():
-        kept.pop()
-    text = "".join(" " if characters[i].isspace() else characters[i] for i in kept)
-    return PlacedText(text, [starts[i] for i in kept], [ends[i] for i in kept])
 
 
 def encode_with_places(texts: Sequence[str], vocabulary: Vocabulary) -> list[PlacedTokens]:

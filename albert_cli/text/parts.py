@@ -34,8 +34,7 @@ class Portion:
     @property
     def size(self) -> int:
         """Bytes of the sources as they lie on the disk; 0 where that is not known."""
-        known = ((part, part.stamp[0]) for part in self.parts if part.stamp is not None)
-        return sum((size if part.end is None else part.end) - part.start for part, size in known)
+        return sum((p.stamp[0] if p.end is None else p.end) - p.start for p in self.parts if p.stamp is not None)
 
     @property
     def text_size(self) -> int:
