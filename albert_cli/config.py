@@ -1,7 +1,6 @@
 """Recipes: TOML files that are read, merged, validated and frozen into dataclasses.
 
-Precedence: defaults < the recipe that is extended < the recipe < `-s section.key=value`. Unknown keys are
-refused with a suggestion. The resolved recipe is saved beside the output as TOML again.
+Precedence: defaults < the recipe that is extended < the recipe < `-s section.key=value`.
 """
 
 from __future__ import annotations
@@ -46,10 +45,7 @@ def shipped_recipes() -> Mapping[str, Path]:
 
 
 def find_recipe(name: str) -> Path:
-    """The file of a recipe given as a path, a full name (`pretrain/albert-base`) or its last part.
-
-    Raises `ConfigError` for an unknown or ambiguous name.
-    """
+    """A recipe's file, given as a path, a full name (`pretrain/albert-base`) or its last part; raises `ConfigError`."""
     if name.endswith(".toml"):
         if Path(name).is_file():
             return Path(name)
@@ -143,10 +139,7 @@ def override(values: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, A
 
 
 def load(schema: type[T], recipe: str | Mapping[str, Any], overrides: Sequence[str] = ()) -> T:
-    """Read a recipe (a name, a path, or values) with overrides into the frozen dataclass `schema`.
-
-    Raises `ConfigError` that names the key, what is wrong with it, and the nearest known key.
-    """
+    """Read a recipe (a name, a path, or values) with overrides into a frozen dataclass; raises `ConfigError`."""
     values = override(read_recipe(recipe) if isinstance(recipe, str) else recipe, overrides)
     return validate(schema, values, recipe if isinstance(recipe, str) else "recipe")
 

@@ -1,7 +1,6 @@
-"""What a person or a script sees: data on stdout, everything else on stderr.
+"""What a person or a script sees: data on stdout, everything else on stderr, both from rank 0 alone.
 
-`--json` prints exactly one object; progress bars appear on a terminal, sparse lines elsewhere; only
-rank 0 speaks. rich is imported when a bar is drawn, not before.
+`--json` prints exactly one object; progress bars appear on a terminal, sparse lines elsewhere.
 """
 
 from __future__ import annotations
@@ -85,10 +84,7 @@ def emit_part(text: str) -> None:
 
 
 def harmless(text: str) -> str:
-    """The text with nothing in it that a terminal would obey, or that would show it in another order than it has.
-
-    Tabs and line ends stay; all that is printed passes here, since names, labels and text come from strangers.
-    """
+    """The text, which strangers may have written, with nothing that a terminal obeys or shows in another order."""
     return _OBEYED.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
@@ -158,12 +154,11 @@ class Progress:
     def __init__(self, label: str, total: float | None, done: float) -> None:
         self._label, self._total, self._before = label, total, done
         self._start = self._last = time.monotonic()
-        self.draw: Callable[[float, str], None] | None = self._line
+        self.draw: Callable[[float, str], None] = self._line
 
     def update(self, done: float, text: str = "") -> None:
         """Set how much is done (in the unit of `total`) and a short text beside the bar."""
-        if self.draw is not None:
-            self.draw(done, text)
+        self.draw(done, text)
 
     def _line(self, done: float, text: str) -> None:
         now = time.monotonic()
@@ -180,10 +175,10 @@ class Progress:
 @contextmanager
 def progress(label: str, total: float | None = None, done: float = 0) -> Iterator[Progress]:
     """Show the progress of a task of `total` units (None: unknown), `done` of them before, while the block runs."""
-    shown = Progress(label, total, done)
-    if settings.quiet or not is_main():
-        shown.draw = None
-    if shown.draw is None or not is_terminal():
+    shown, is_silent = Progress(label, total, done), settings.quiet or not is_main()
+    if is_silent or not is_terminal():
+        if is_silent:
+            shown.draw = lambda done, text: None
         yield shown
         return
     from rich.console import Console

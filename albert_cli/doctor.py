@@ -1,7 +1,4 @@
-"""What this machine offers: versions, devices, number formats, compiler, space, and what is not installed.
-
-Every probe reports what it found or why it found nothing; none of them raises.
-"""
+"""What this machine offers: versions, devices, number formats, compiler, space, and what is not installed."""
 
 from __future__ import annotations
 
@@ -54,9 +51,8 @@ def describe() -> tuple[dict[str, Any], str]:
     lines = console.named_values(shown)
     lines += [f"  {name} is missing, which albert needs: pip install --upgrade {PACKAGE}" for name in needed]
     for extra, names in extras.items():
-        lines.append(
-            f"  extra {extra} lacks {', '.join(names)}; pip install '{PACKAGE}[{extra}]' brings {EXTRAS[extra]}"
-        )
+        remedy = f"pip install '{PACKAGE}[{extra}]' brings {EXTRAS[extra]}"
+        lines.append(f"  extra {extra} lacks {', '.join(names)}; {remedy}")
     return data, "\n".join(lines)
 
 

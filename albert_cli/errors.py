@@ -96,11 +96,9 @@ def number_of(error: BaseException) -> int | None:
 
 
 def refused(error: BaseException, path: object = None) -> AlbertError | None:
-    """What the system refuses, in our words, where the error names the file or `path` does; None for a bug.
-
-    Too little memory is no matter of the file, and None as well.
-    """
+    """What the system refuses, in our words, where the error names the file or `path` does; None for a bug."""
     number, path = number_of(error), getattr(error, "filename", None) or path
+    # Too little memory is no matter of the file.
     if number is None or number == errno.ENOMEM or (path is None and number not in (*FULL, *_FAILED)):
         return None
     what = f"{path or 'a file'}: {os.strerror(number)}"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from albert_cli import console, journal, store
-from albert_cli.data.describe import Place, describe_data
+from albert_cli.data.describe import describe_data
 from albert_cli.data.verified import verify_data
 from albert_cli.errors import CheckpointError
 from albert_cli.results import RESULTS
@@ -43,9 +43,8 @@ def describe(
 ) -> tuple[dict[str, Any], str]:
     """What `directory` holds, as a mapping and as text.
 
-    examples: how many to decode from the first of `step` on, for a data directory, as the recipe (or the defaults)
-    draws them; verify: re-hash every file that a manifest below names. Raises `CheckpointError` when there is nothing
-    to describe or a file is damaged.
+    examples: how many to decode from the first of `step` on, of data, as the recipe (or the defaults) draws them;
+    verify: re-hash every file. Raises `CheckpointError` where there is nothing to describe or a file is damaged.
     """
     hint = "it shows what `albert` wrote; text goes to `albert vocab` and `albert data`"
     if not directory.is_dir():
@@ -65,8 +64,8 @@ def describe(
     if kind == "data":
         drawn = PretrainRecipe() if recipe is None else resolve(recipe, [], Vocabulary.load(directory).size)
         seed = drawn.train.seed if seed is None else seed
-        place = Place(drawn.data, seed, step, len(drawn.examples_of(step)), drawn.examples_before(step))
-        more, lines = describe_data(directory, place, examples)
+        batch_size, first = len(drawn.examples_of(step)), drawn.examples_before(step)
+        more, lines = describe_data(directory, drawn.data, seed, step, batch_size, first, examples)
     elif kind == "vocabulary":
         more, lines = describe_vocabulary(directory)
     else:

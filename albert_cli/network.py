@@ -1,7 +1,6 @@
 """Whether the Hugging Face Hub can be reached, found out before a library waits for it.
 
-The libraries' own retries take half a minute and print a line each before they give up; in their offline mode
-they answer at once, and still find what was downloaded before.
+The libraries' own retries take half a minute; in their offline mode they still find what was downloaded before.
 """
 
 from __future__ import annotations
@@ -20,10 +19,7 @@ _SECONDS_TO_CONNECT = 5.0
 
 
 def prefer_offline() -> bool:
-    """Put the Hub's libraries into offline mode when it cannot be reached; return whether they are offline.
-
-    Call it before the first import of `huggingface_hub` or `datasets`, which read the environment then.
-    """
+    """Before the Hub's libraries are imported: have them offline where it is out of reach; return whether they are."""
     if "HF_HUB_OFFLINE" not in os.environ and not _is_reachable():
         os.environ["HF_HUB_OFFLINE"] = "1"
     return os.environ.get("HF_HUB_OFFLINE", "0").upper() in ("1", "ON", "YES", "TRUE")
@@ -43,10 +39,7 @@ def _is_reachable() -> bool:
 
 
 def hub_files(name: str, wanted: Sequence[str]) -> Path:
-    """Fetch a model's files that match the patterns from the Hub, or find them where they were fetched before.
-
-    Returns their directory; raises `CheckpointError` when the Hub does not answer or has no such model.
-    """
+    """The directory of a model's files from the Hub, fetched now or before; `CheckpointError` where there is none."""
     offline = prefer_offline()
     from huggingface_hub import snapshot_download
     from huggingface_hub.utils import disable_progress_bars  # type: ignore[attr-defined]
@@ -58,7 +51,6 @@ def hub_files(name: str, wanted: Sequence[str]) -> Path:
         reason = f"{type(error).__name__}: {error}".split("\n")[0].strip()
         if offline:
             reason = "out of reach, and nothing of that name was downloaded before"
-        raise CheckpointError(
-            f"{name}: no such directory, and the Hub could not be asked for it ({reason})",
-            "check the path; with a network, a Hub id such as albert/albert-base-v2 works too",
-        ) from None
+        hint = "check the path; with a network, a Hub id such as albert/albert-base-v2 works too"
+        what = f"{name}: no such directory, and the Hub could not be asked for it ({reason})"
+        raise CheckpointError(what, hint) from None

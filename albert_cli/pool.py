@@ -1,7 +1,4 @@
-"""Jobs side by side: each in a process with a GPU of its own or a share of the cores; all save when asked to stop.
-
-A job is a call that goes on from where an earlier attempt ended, so that the same command goes on after a stop.
-"""
+"""Jobs side by side: each in a process with a GPU of its own or a share of the cores; all save when asked to stop."""
 
 from __future__ import annotations
 
@@ -194,10 +191,7 @@ class Watched:
 
 
 def forking(modules: set[str]) -> BaseContext:
-    """How processes are made: forked from one that has imported torch and nothing else, where the system can fork.
-
-    So no process waits for its imports, and none inherits threads or CUDA.
-    """
+    """How processes are made: forked, where the system can, from one that has imported torch and has no threads."""
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")

@@ -1,9 +1,9 @@
 """`albert quickstart`: the whole road in minutes, on the documentation installed on this machine.
 
-It is a sequence of this program's own commands, which it shows as it runs them: vocabulary, shards, a mini ALBERT, a
-task, a report. The task is made of modules that pretraining never saw: which package does a sentence come from, when no
-package's name is left in it? It is learnt from few labelled sentences and from many: from the pretrained weights and,
-as controls, from those that pretraining started from and from random ones.
+It shows this program's own commands as it runs them: vocabulary, shards, a mini ALBERT, a task, a report. The task is
+made of modules that pretraining never saw: which package does a sentence come from, when no package's name is left in
+it? It is learnt from few labelled sentences and from many: from the pretrained weights and, as controls, from those
+that pretraining started from and from random ones.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from heapq import nlargest
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -74,10 +75,8 @@ def run(out: Path, *, smoke: bool = False, device: str = "auto") -> dict[str, An
     with store.lock(out):
         _refuse_other_scale(out, scale)
         facts = store.read_json(out / "text.json") if (out / "text.json").is_file() else _make_text(out, scale)
-        _albert(
-            *("vocab", corpus, "--out", vocabulary),
-            *("--size", scale.vocabulary_size, "--sample-size", scale.sample_size),
-        )
+        sizes = ("--size", scale.vocabulary_size, "--sample-size", scale.sample_size)
+        _albert("vocab", corpus, "--out", vocabulary, *sizes)
         _albert("data", corpus, "--vocab", vocabulary, "--out", data, "--holdout", 0.03)
         pretrained = _albert(
             *("pretrain", scale.recipe, "--data", data, "--out", model, "--max-time", scale.max_time),
@@ -99,14 +98,13 @@ def run(out: Path, *, smoke: bool = False, device: str = "auto") -> dict[str, An
         scores = {count: _compared(evaluation) for count, evaluation in evaluations.items()}
         before = out / "quickstart.json"  # a repetition finds everything done; the first run's time is the time
         seconds = store.read_json(before)["seconds"] if before.is_file() else round(time.monotonic() - started, 1)
+        others = (*CONTROLS, "bag_of_words")
+        above = {name: all(of[name]["every_seed_above"] for of in scores.values()) for name in others}
         result = {
             "corpus": facts,
             "pretraining": pretrained,
             "task": scores,
-            "every_pretrained_seed_above": {
-                name: all(of[name]["every_seed_above"] for of in scores.values())
-                for name in (*CONTROLS, "bag_of_words")
-            },
+            "every_pretrained_seed_above": above,
             "examples": examples,
             "report": str(report),
             "seconds": seconds,
@@ -143,7 +141,11 @@ def _refuse_other_scale(out: Path, scale: Scale) -> None:
 def _make_text(out: Path, scale: Scale) -> dict[str, Any]:
     """Write the corpus without the held-out modules, and the task's tables from these."""
     documents = list(read_documents([scale.source]))
-    names = _largest_packages(documents, scale.packages)
+    sizes: dict[str, list[int]] = defaultdict(list)
+    for d in documents:
+        sizes[_package(d)].append(len(d.text))
+    several = [name for name, of in sizes.items() if len(of) >= 8]
+    names = sorted(nlargest(scale.packages, several, key=lambda name: sum(sizes[name])))
     heldout = [d for d in documents if _package(d) in names and text_share(f"held out {d.name}") < scale.heldout]
     hidden = {d.name for d in heldout}
     with store.text_writer(out / "corpus.jsonl") as stream:
@@ -173,15 +175,6 @@ def _make_text(out: Path, scale: Scale) -> dict[str, Any]:
 
 def _package(document: Document) -> str:
     return document.name.split(".", 1)[0]
-
-
-def _largest_packages(documents: Sequence[Document], count: int) -> list[str]:
-    """The packages of several modules with the most text, by name."""
-    sizes: dict[str, list[int]] = defaultdict(list)
-    for d in documents:
-        sizes[_package(d)].append(len(d.text))
-    split = [name for name, of in sizes.items() if len(of) >= 8]
-    return sorted(sorted(split, key=lambda name: -sum(sizes[name]))[:count])
 
 
 def _tables(heldout: Sequence[Document], names: Sequence[str], scale: Scale) -> dict[str, list[tuple[str, str]]]:

@@ -1,11 +1,9 @@
 """Random numbers as functions of their coordinates; all that the program draws comes from here.
 
-Every number is a hash of (seed, stream, index, counter), or of a text; there is no generator that moves on. An
-example is therefore the same in whatever batch, rank or process it is drawn, and a run that resumes has no random
-state to restore.
-
-The hash of numbers is the finaliser of splitmix64 (Steele, Lea and Flood, OOPSLA 2014), applied once for each
-coordinate. What is drawn once for a text or an epoch uses what it began with (SHA-256, Philox): old splits stay.
+Every number is a hash of (seed, stream, index, counter), or of a text. An example is therefore the same in whatever
+batch, rank or process it is drawn, and a run that resumes has no random state to restore. The hash of numbers is the
+finaliser of splitmix64 (Steele, Lea and Flood, OOPSLA 2014), applied once for each coordinate. What is drawn once for a
+text or an epoch uses what it began with (SHA-256, Philox): old splits stay.
 """
 
 from __future__ import annotations
@@ -82,10 +80,8 @@ def below(bits: Keys, bound: Integers | int) -> Integers:
 def permute(index: Integers, size: int, key: Keys) -> Integers:
     """Send each index through a random bijection of range(size) that its key selects, without an array of that size.
 
-    A Feistel network on pairs of digits permutes the next square; an image outside the range is sent
-    through again until it is inside ("cycle walking", Black and Rogaway, 2002), which is rare because the
-    square is hardly larger.
-    index, key: shape [B]; every index in [0, size).
+    A Feistel network on pairs of digits permutes the next square; an image outside the range is sent through again
+    until it is inside ("cycle walking", Black and Rogaway, 2002). index, key: shape [B]; every index in [0, size).
     """
     base = np.uint64(math.isqrt(size - 1) + 1)
     image = np.asarray(index, dtype=np.int64).astype(np.uint64)
@@ -122,8 +118,7 @@ def text_share(text: str) -> float:
 def epoch_order(size: int, seed: int, epoch: int) -> Integers:
     """The order of `size` examples in an epoch, int64 [size], read-only.
 
-    Drawn by sorting Philox's raw numbers (keyed by seed and epoch): NumPy keeps their stream between
-    versions, which it does not promise of `Generator.permutation`.
+    Drawn by sorting Philox's raw numbers, which NumPy keeps between versions, unlike `Generator.permutation`.
     """
     key = np.array([seed % 2**64, epoch], dtype=np.uint64)
     order = np.argsort(np.random.Philox(key=key).random_raw(size), kind="stable")

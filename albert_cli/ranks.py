@@ -1,7 +1,4 @@
-"""The ranks of a run: one process, or those that `torchrun` started.
-
-A batch is a function of seed and step alone, so a run may change its number of ranks between two starts.
-"""
+"""The ranks of a run, one process or those that `torchrun` started: as many as at its last start, or others."""
 
 from __future__ import annotations
 
@@ -117,6 +114,8 @@ def process_group(device_type: str) -> Iterator[Group]:
         return
     import torch
     import torch.distributed as dist
+    from torch.distributed.distributed_c10d import PrefixStore
+    from torch.distributed.rendezvous import rendezvous
 
     device = torch.device("cuda", local_rank()) if device_type == "cuda" else None
     if device is not None:
@@ -126,8 +125,12 @@ def process_group(device_type: str) -> Iterator[Group]:
     try:
         # With its device known NCCL connects at once, and what is wrong is said here and not at the first sum.
         backend = "nccl" if device is not None else "gloo"
+        store, _, _ = next(rendezvous("env://", timeout=_TIMEOUT))
+        # `torchrun` keeps one store when it starts the ranks again: without a name of this attempt a rank would read
+        # where its peer of the attempt before listened, and both could wait for the other to connect.
+        store = PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
         dist.init_process_group(
-            backend, store=_new_store(), rank=rank(), world_size=world_size(), timeout=_TIMEOUT, device_id=device
+            backend, store=store, rank=rank(), world_size=world_size(), timeout=_TIMEOUT, device_id=device
         )
         yield Group(rank(), world_size())
     except RuntimeError as error:
@@ -145,18 +148,6 @@ def process_group(device_type: str) -> Iterator[Group]:
             dist.destroy_process_group()
 
 
-def _new_store() -> Any:
-    """The group's store, under a name of this attempt: `torchrun` keeps one store when it starts the ranks again.
-
-    A rank would read there where its peer of the attempt before listened, and both could wait for the other to connect.
-    """
-    from torch.distributed.distributed_c10d import PrefixStore
-    from torch.distributed.rendezvous import rendezvous
-
-    store, _, _ = next(rendezvous("env://", timeout=_TIMEOUT))
-    return PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
-
-
 def _without_a_sign() -> str:
     """Which ranks have left: those that left no note in the group's store, which rank 0 or the launcher holds."""
     import torch.distributed as dist
@@ -172,10 +163,7 @@ def _without_a_sign() -> str:
 
 
 def _let_the_cause_end_first() -> None:
-    """Under `torchrun`, sleep, so that it sees the failing rank exit first and returns that rank's code.
-
-    A rank closes its connections before it ends, and the others would overtake it on their way out.
-    """
+    """Under `torchrun`, sleep: the failing rank, which closes its connections first, is to exit first."""
     if _is_launched():
         time.sleep(_SECONDS_FOR_THE_CAUSE)
 

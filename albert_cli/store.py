@@ -1,8 +1,7 @@
 """The one module that writes bytes: every artefact appears whole, verified, or not at all.
 
-A directory is built as a hidden sibling, its files are flushed to the disk, a manifest with the size and
-SHA-256 of each is written last, and one rename makes it visible. A directory without a valid manifest
-does not exist for readers. Nothing is ever pickled.
+A directory is built as a hidden sibling, its files are flushed to the disk, a manifest with the size and SHA-256 of
+each is written last, and one rename makes it visible. Without a valid manifest it does not exist for readers.
 """
 
 from __future__ import annotations
@@ -50,10 +49,9 @@ def explain(path: Path, needed: int | None = None) -> Iterator[None]:
         if number_of(error) not in FULL:
             raise ours from error
         wanted = "" if needed is None else f"{needed / 1e6:.1f} MB needed, "
-        raise CheckpointError(
-            f"{path}: the disk is full ({wanted}{free_bytes(path) / 1e6:.1f} MB free)",
-            "free some space and run the same command again; what was complete before is intact",
-        ) from error
+        hint = "free some space and run the same command again; what was complete before is intact"
+        what = f"{path}: the disk is full ({wanted}{free_bytes(path) / 1e6:.1f} MB free)"
+        raise CheckpointError(what, hint) from error
 
 
 def free_bytes(path: Path) -> int:
@@ -79,10 +77,7 @@ def _temporary(path: Path) -> Path:
 
 @contextmanager
 def _replacing(path: Path) -> Iterator[Path]:
-    """A hidden sibling to write, which becomes the file on a clean exit: readers see the old content or the new.
-
-    The folder is made where there is none.
-    """
+    """A hidden sibling to write, which becomes the file on a clean exit: readers see the old content or the new."""
     temporary = _temporary(path)
     with explain(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -149,10 +144,7 @@ def _entries(path: Path) -> list[Entry]:
 
 
 def read_record(path: Path, kind: type[T]) -> T:
-    """A JSON file as a record of this type: a dataclass, a TypedDict, a mapping.
-
-    Raises `CheckpointError` that names the file, and what in it is missing or of another type.
-    """
+    """A JSON file as a record of this type; raises `CheckpointError` that names what is missing or of another type."""
     from pydantic import ValidationError
 
     try:
@@ -292,16 +284,14 @@ def read_manifest(directory: Path) -> Manifest | None:
 def verify(directory: Path, kind: str | None = None) -> Manifest:
     """Check every file against the manifest and return it.
 
-    Raises `CheckpointError` naming the first file that is missing, cut, or changed. safetensors and raw
-    arrays load a flipped bit silently, which is why readers call this before use.
+    Raises `CheckpointError` naming the first file that is missing, cut, or changed: arrays load a flipped bit silently.
     """
     if not directory.is_dir():
         raise CheckpointError(f"{directory}: no such directory", "check the path")
     manifest = read_manifest(directory)
     if manifest is None:
-        raise CheckpointError(
-            f"{directory}: no {MANIFEST}, so the directory is incomplete", "run the verb that makes it again"
-        )
+        what = f"{directory}: no {MANIFEST}, so the directory is incomplete"
+        raise CheckpointError(what, "run the verb that makes it again")
     if kind is not None and manifest.kind != kind:
         raise CheckpointError(f"{directory}: is a {manifest.kind} directory, not a {kind} directory", "check the path")
     for name, entry in manifest.files.items():
@@ -333,10 +323,7 @@ def finished(directory: Path, kind: str, *unfinished: str) -> Manifest | None:
 
 
 def fingerprint(directory: Path) -> str:
-    """The directory's identity, from its manifest; of a model from elsewhere, from the files that decide its results.
-
-    Raises `CheckpointError` for a directory that is neither.
-    """
+    """The directory's identity, from its manifest; of a model from elsewhere, from the files that make its results."""
     manifest = read_manifest(directory)
     if manifest is not None:
         return manifest.fingerprint()
@@ -469,10 +456,7 @@ def lock(directory: Path) -> Iterator[None]:
 
 
 def _check_renames(directory: Path) -> None:
-    """Raise `BusyError` where a folder cannot be renamed, as on disks that are mounted from an object store.
-
-    Otherwise that is found out when the first checkpoint has been written.
-    """
+    """Raise `BusyError` where a folder cannot be renamed, as on disks that are mounted from an object store."""
     probe, renamed = _temporary(directory / "rename"), _temporary(directory / "renamed")
     try:
         probe.mkdir()

@@ -16,7 +16,7 @@ from albert_cli.text.corpus import Document
 
 def test_the_task_is_cut_from_modules_of_its_own_without_their_names() -> None:
     names, scale = ["numpy", "torch"], dataclasses.replace(quickstart.SMOKE, epochs={"30": 1}, test_sentences=20)
-    modules = [Document(_sentences(name, i), "docs:", i, f"{name}.m{i}") for name in names for i in range(40)]
+    modules = [Document(_sentences(name, i), f"{name}.m{i}") for name in names for i in range(40)]
     tables = quickstart._tables(modules, names, scale)
     assert {split: len(rows) for split, rows in tables.items()} == {"train": 30, "dev": 20}
     for rows in tables.values():

@@ -27,21 +27,16 @@ EPILOGUE = (
     "130 interrupted with nothing to save."
 )
 _LONGEST = 800  # characters of an error
-app = typer.Typer(
-    name="albert",
-    epilog=EPILOGUE,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-)
+app = typer.Typer(name="albert", epilog=EPILOGUE, no_args_is_help=True, pretty_exceptions_enable=False)
 recipes_app = typer.Typer(help="List, show, copy and validate recipes.", no_args_is_help=True)
 bench_app = typer.Typer(help="Measure speeds on this machine.", no_args_is_help=True)
 app.add_typer(bench_app, name="bench")
 app.add_typer(recipes_app, name="recipes")
 
-_COMMON: dict[str, tuple[str, str]] = {
-    "json": ("--json", "Print one JSON object on stdout."),
-    "quiet": ("--quiet", "No progress and no notes."),
-    "debug": ("--debug", "Show the traceback of an error."),
+_COMMON = {
+    "json": "Print one JSON object on stdout.",
+    "quiet": "No progress and no notes.",
+    "debug": "Show the traceback of an error.",
 }
 # How torch's messages begin where an allocation failed; other words than the first may come from a file's name.
 _NO_MEMORY = re.compile(
@@ -85,9 +80,9 @@ def verb(target: typer.Typer, **options: Any) -> Callable[[Callable[..., None]],
                 name,
                 inspect.Parameter.KEYWORD_ONLY,
                 default=False,
-                annotation=Annotated[bool, typer.Option(flag, help=text, rich_help_panel="Output")],
+                annotation=Annotated[bool, typer.Option(f"--{name}", help=text, rich_help_panel="Output")],
             )
-            for name, (flag, text) in _COMMON.items()
+            for name, text in _COMMON.items()
         ]
         parameters = [*signature.parameters.values(), *common]
         run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
@@ -130,7 +125,10 @@ def _known(error: BaseException) -> AlbertError | None:
         found = re.search(r'[^"\n]*[\ud800-\udfff][^"\n]*', error.object)  # of what may be a whole JSON file
         name = found[0][-200:] if found else error.object[error.start : error.end]
         return InputError(f"{name}: a name that is no UTF-8", "rename the file or the folder")
-    if _is_for_want_of_memory(error):
+    number = number_of(error)
+    torch_says = isinstance(error, RuntimeError) and _NO_MEMORY.match(str(error)) is not None
+    is_without = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or torch_says
+    if number == errno.ENOMEM or (number is None and is_without):
         reason = str(error).strip().partition("\n")[0] or "nothing is left"
         hint = "a smaller -s train.micro_batch_size needs less and computes the same"
         return AlbertError(f"out of memory: {reason}", hint)
@@ -171,11 +169,3 @@ def invoke(arguments: Sequence[str]) -> tuple[int, str]:
             console.configure(**dataclasses.asdict(before))
         printed.seek(0)
         return code, printed.read()
-
-
-def _is_for_want_of_memory(error: BaseException) -> bool:
-    """Whether the memory was exhausted, by the kind of the error."""
-    if (number := number_of(error)) is not None:
-        return number == errno.ENOMEM
-    torch_says = isinstance(error, RuntimeError) and _NO_MEMORY.match(str(error)) is not None
-    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or torch_says

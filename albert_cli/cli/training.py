@@ -49,14 +49,12 @@ def pretrain(
     flags = {"train.save_every": save_every, "train.keep": keep, "distill.teacher": teacher and json.dumps(teacher)}
     settings = [*(overrides or []), *(f"{key}={value}" for key, value in flags.items() if value is not None)]
     if show_config:
-        resolved = verb_module.show_config(recipe, data, settings)
-        console.emit(*resolved)
-        return
+        return console.emit(*verb_module.show_config(recipe, data, settings))
     result = verb_module.pretrain(
         recipe, data, out, settings,
         resume=resume, max_time=max_time, dry_run=dry_run, device=device, verify=verify,
     )  # fmt: skip
-    console.emit(result, plan.speed_text(result) if dry_run else verb_module.summary_text(result))
+    return console.emit(result, plan.speed_text(result) if dry_run else verb_module.summary_text(result))
 
 
 @verb(app)

@@ -72,11 +72,8 @@ def encode(
 
     result = verb_module.encode_file(checkpoint, input_file, out, pooling, device, on_bad_bytes)
     if out is not None:
-        console.emit(
-            result,
-            f"{out}: {result['lines']:,} vectors of {result['dimensions']:,} numbers, "
-            f"{result['lines_per_second']:,.0f} a second",
-        )
+        speed = f"{result['lines_per_second']:,.0f} a second"
+        console.emit(result, f"{out}: {result['lines']:,} vectors of {result['dimensions']:,} numbers, {speed}")
 
 
 @verb(app, name="fill-mask")

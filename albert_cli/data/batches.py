@@ -1,8 +1,4 @@
-"""Packed training batches: a pure function of (seed, indices) over a corpus.
-
-`PretrainRecipe.examples_of` says which examples a step takes; a rank or a micro-batch draws a part of these indices and
-gets the same examples as whoever draws them all.
-"""
+"""Packed training batches: a pure function of (seed, indices) over a corpus, in whatever rank they are drawn."""
 
 from __future__ import annotations
 
@@ -24,9 +20,8 @@ class PackedBatch:
     """N sequences of T positions in all, one after the other, without padding.
 
     ids, segment_ids, position_ids: int32 [T], positions from 0 in every sequence; offsets: int32 [N + 1].
-    masked_index: int32 [M], packed positions to predict, ascending; masked_labels: int32 [M], the tokens
-    that were there.
-    order_labels: int32 [N], see `data.pairs.Pairs`.
+    masked_index: int32 [M], packed positions to predict, ascending; masked_labels: int32 [M], the tokens that were
+    there; order_labels: int32 [N], see `data.pairs.Pairs`.
     """
 
     ids: Ids
@@ -41,10 +36,7 @@ class PackedBatch:
 def batch(
     corpus: TokenCorpus, vocabulary: Vocabulary, settings: PairSettings, seed: int, index: Integers
 ) -> PackedBatch:
-    """Draw and mask the examples `index`, int64 [N]; each depends on nothing but (seed, its index).
-
-    Raises `InputError` when the corpus has no tokens.
-    """
+    """Draw and mask the examples `index`, int64 [N]; raises `InputError` when the corpus has no tokens."""
     if corpus.tokens == 0:
         raise InputError("no text to draw examples from", "make the data with another --holdout, or from more text")
     pairs = draw_pairs(corpus, index, settings, seed)

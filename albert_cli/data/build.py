@@ -1,8 +1,7 @@
 """`albert data`: text to token shards, once, in parallel, and resumable.
 
-The sources are cut into tasks, each of which writes one directory under `shards/`, committed whole. What a
-task writes depends on its text, the vocabulary and the settings alone, so the bytes are the same for any
-number of workers, processes and machines, and a task that a killed run had finished is verified and kept.
+The sources are cut into tasks, each of which writes one directory under `shards/`, committed whole. Its bytes depend on
+its text, the vocabulary and the settings alone, not on workers or machines; what a killed run had finished is kept.
 """
 
 from __future__ import annotations
@@ -44,10 +43,9 @@ def build(
 ) -> Facts:
     """Make the data directory `out` and return its `data.json` with the time that it took.
 
-    workers: processes; 0 means one per core, never more than there are tasks. share: (i, n) does the i-th of n
-    parts of the work and leaves the rest to other jobs and to a call without, which makes the directory of it all.
-    Raises `InputError` for unreadable or empty text, `BusyError` when `out` holds something else. A finished
-    directory of the same sources is left as it is.
+    workers: processes; 0 means one per core. share: (i, n) does the i-th of n parts of the work for a call without,
+    which does the rest and makes the directory of it all. A finished one of the same sources is left as it is. Raises
+    `InputError` for unreadable or empty text, `BusyError` when `out` holds something else.
     """
     vocabulary = Vocabulary.load(vocabulary_dir)
     tasks = plan(sources, vocabulary_dir, out, settings)
@@ -57,7 +55,18 @@ def build(
         return {"out": str(out), "up_to_date": True, "seconds": 0.0, **finished}
     workers = workers or cores()
     if share:
-        facts = _do_share(out, tasks, workers, *share)
+        index, count = share
+        mine = share_of(tasks, index, count)
+        out.mkdir(parents=True, exist_ok=True)
+        _begin(out, tasks)
+        results = _run_all(mine, workers)
+        facts: Facts = {
+            "job": f"{index}/{count}",
+            "tasks": len(results),
+            "bytes_read": sum(r.bytes for r in results),
+            "tasks_finished": sum(task.is_finished for task in tasks),
+            "tasks_in_all": len(tasks),
+        }
     else:
         with store.lock(out), _nothing_left_behind(out):
             _begin(out, tasks)
@@ -67,21 +76,6 @@ def build(
             (out / _PLAN).unlink()
             remember_verified(out, stamps_below(out))  # all of it has just been hashed
     return {"out": str(out), "up_to_date": False, "seconds": round(time.monotonic() - begin, 3), **facts}
-
-
-def _do_share(out: Path, tasks: Sequence[ShardTask], workers: int, index: int, count: int) -> Facts:
-    """Run one job's tasks; the directory is made whole by a build without a share."""
-    mine = share_of(tasks, index, count)
-    out.mkdir(parents=True, exist_ok=True)
-    _begin(out, tasks)
-    results = _run_all(mine, workers)
-    return {
-        "job": f"{index}/{count}",
-        "tasks": len(results),
-        "bytes_read": sum(r.bytes for r in results),
-        "tasks_finished": sum(task.is_finished for task in tasks),
-        "tasks_in_all": len(tasks),
-    }
 
 
 def _finished(out: Path, tasks: Sequence[ShardTask], workers: int) -> Facts | None:
@@ -111,16 +105,12 @@ def _finished(out: Path, tasks: Sequence[ShardTask], workers: int) -> Facts | No
 
 @contextmanager
 def _nothing_left_behind(out: Path) -> Iterator[None]:
-    """After a failure keep the tasks that are finished for the next attempt; with none, remove `out`.
-
-    What others have begun there stays too.
-    """
+    """After a failure keep the tasks that are finished, and what others have begun; with neither, remove `out`."""
     was_begun = (out / _PLAN).is_file()
     try:
         yield
     except BaseException as error:
-        is_in_use = was_begun or isinstance(error, BusyError)
-        if not is_in_use and not any(out.glob(f"shards/*/{store.MANIFEST}")):
+        if not was_begun and not isinstance(error, BusyError) and not any(out.glob(f"shards/*/{store.MANIFEST}")):
             shutil.rmtree(out, ignore_errors=True)
         raise
 

@@ -1,48 +1,48 @@
-"""A data directory for a person: how much text, what a random sample of the sequences drawn from it looks like, some of
-them decoded.
-"""
+"""A data directory for a person: how much text, what a sample of sequences drawn from it looks like, some decoded."""
 
 from __future__ import annotations
 
+import io
+import shutil
+import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from rich.console import Console
+from rich.text import Text
 
 from albert_cli import console
-from albert_cli.data.batches import batch, pack
-from albert_cli.data.examples import LABELS, LEGEND, decode, show
+from albert_cli.data.batches import PackedBatch, batch, original_ids, pack
 from albert_cli.data.masking import ngram_probabilities, select_spans
 from albert_cli.data.pairs import SPECIALS, PairSettings, draw_pairs, examples_per_pass
 from albert_cli.data.shards import TokenCorpus, read_facts
 from albert_cli.data.verified import verify_data
 from albert_cli.random import Integers, Stream, below, keys
+from albert_cli.text.statistics import printable
 from albert_cli.text.vocabulary import Vocabulary
 
 SEQUENCES = 512  # drawn and masked
 LENGTH_BINS = 8
 _UNITS = 4096  # sentences and documents whose length is read
 _FACTS = ("totals", "vocab_size", "dtype", "bytes_read", "unigram_entropy_nats", "heldout_own_entropy_nats")
+_LABELS = {
+    "sop": ("in order", "swapped"),
+    "nsp": ("next", "from another document"),
+    "three-way": ("in order", "swapped", "from another document"),
+    "none": ("", ""),
+}
+_MASK = "[MASK]"
+_LEGEND = "[…]: to predict; seen as [MASK], or as what follows the |, with _ for [MASK]"
 
 
-@dataclass(frozen=True)
-class Place:
-    """Which examples to show: those from number `first` on, where `step` begins at this batch size."""
-
-    settings: PairSettings
-    seed: int
-    step: int
-    batch_size: int
-    first: int
-
-
-def describe_data(directory: Path, place: Place, examples: int) -> tuple[dict[str, Any], list[str]]:
-    """What the directory holds, as a mapping and as lines."""
+def describe_data(
+    directory: Path, settings: PairSettings, seed: int, step: int, batch_size: int, first: int, examples: int
+) -> tuple[dict[str, Any], list[str]]:
+    """What the directory holds, and its examples from number `first` on, which begin `step`: a mapping, and lines."""
     verify_data(directory)
-    settings, seed = place.settings, place.seed
     data: Mapping[str, Any] = read_facts(directory)
     vocabulary = Vocabulary.load(directory / "vocabulary")
     corpus = TokenCorpus.open(directory, "train")
@@ -51,11 +51,11 @@ def describe_data(directory: Path, place: Place, examples: int) -> tuple[dict[st
     facts |= {"sample": sample_statistics(corpus, vocabulary, settings, seed)}
     lines = [*_size_lines(facts), "", *_sample_lines(facts["sample"], settings, seed)]
     if examples > 0:
-        index = place.first + np.arange(examples, dtype=np.int64)
+        index = first + np.arange(examples, dtype=np.int64)
         drawn = batch(corpus, vocabulary, settings, seed, index)
-        facts |= {"step": place.step, "batch_size": place.batch_size, "seed": seed}
+        facts |= {"step": step, "batch_size": batch_size, "seed": seed}
         facts["examples"] = decode(drawn, vocabulary.pieces, index.tolist())
-        lines += ["", f"from step {place.step}, {place.batch_size} sequences a step, seed {seed}:", LEGEND]
+        lines += ["", f"from step {step}, {batch_size} sequences a step, seed {seed}:", _LEGEND]
         for example in facts["examples"]:
             lines += ["", *show(example, settings)]
     return facts, lines
@@ -88,7 +88,7 @@ def _sample_lines(drawn: dict[str, Any], settings: PairSettings, seed: int) -> l
         lines.append(
             f"{drawn['short_documents']:.1%} of the documents are shorter: a pass draws each {draws:.2f} times"
         )
-    labels = LABELS[settings.sentence_loss]
+    labels = _LABELS[settings.sentence_loss]
     shares = {
         "filled": drawn["fill"],
         "of full length": drawn["full_share"],
@@ -118,20 +118,15 @@ def _bars(names: Sequence[int], shares: Sequence[float], expected: Sequence[floa
 # ---------------------------------------------------------------- measured on a random sample
 
 
-def sample_statistics(
-    corpus: TokenCorpus,
-    vocabulary: Vocabulary,
-    settings: PairSettings,
-    seed: int,
-) -> dict[str, Any]:
+def sample_statistics(corpus: TokenCorpus, vocabulary: Vocabulary, settings: PairSettings, seed: int) -> dict[str, Any]:
     """How the first sequences of a run with this seed come out; shares lie in 0..1.
 
-    fill: mean length over the longest allowed; length_share: of the lengths in `LENGTH_BINS` equal bins up to
-    it; full_share: sequences of exactly that length; label_1_share: of those with an order label; mask_rate: of
-    all positions; shortened_share: spans cut to fit the budget or the end of their segment; ngram_share: spans
-    of 1, 2, … words among those chosen, ngram_expected: p(n), from which their lengths are drawn (long spans
-    are left out more often, because they touch others); short_documents: of a sample of all, those shorter than a
-    sequence, and short_document_draws: how often a pass draws one of them on average.
+    fill: mean length over the longest allowed; length_share: of the lengths in `LENGTH_BINS` equal bins up to it;
+    full_share: sequences of exactly that length; label_1_share: of those with an order label; mask_rate: of all
+    positions; shortened_share: spans cut to fit the budget or the end of their segment; ngram_share: spans of 1, 2, …
+    words among those chosen, ngram_expected: p(n), from which their lengths are drawn (long spans touch others and are
+    left out more often); short_documents: of a sample of all, those shorter than a sequence, and short_document_draws:
+    how often a pass draws one of them on average.
     """
     index = np.arange(SEQUENCES, dtype=np.int64)
     pairs = draw_pairs(corpus, index, settings, seed)
@@ -199,3 +194,75 @@ def length_statistics(corpus: TokenCorpus, seed: int = 0) -> dict[str, dict[str,
         name: {"mean": round(means[name], 2)} | {f"p{p}": float(np.percentile(lengths[name], p)) for p in (5, 50, 95)}
         for name in lengths
     }
+
+
+# ---------------------------------------------------------------- examples as text
+
+
+def decode(packed: PackedBatch, pieces: Sequence[str], index: Sequence[int]) -> list[dict[str, Any]]:
+    """Each sequence as text: its segments as lists of (text, what is seen, or None where nothing is predicted)."""
+    ids, original = packed.ids.tolist(), original_ids(packed).tolist()
+    masked = np.zeros(len(ids), bool)
+    masked[packed.masked_index] = True
+    shown = [printable(piece.replace("▁", " ")) for piece in pieces]
+    decoded = []
+    for number, (start, stop) in enumerate(zip(packed.offsets[:-1], packed.offsets[1:], strict=True)):
+        segments: list[list[tuple[str, str | None]]] = [[], []]
+        for position in range(int(start) + 1, int(stop)):
+            if original[position] != original[int(stop) - 1] or masked[position]:  # every [SEP] ends a segment
+                run = segments[int(packed.segment_ids[position])]
+                text = shown[original[position]]
+                seen = shown[ids[position]] if masked[position] else None
+                if run and (run[-1][1] is None) == (seen is None):
+                    text, seen = run[-1][0] + text, None if seen is None else str(run[-1][1]) + seen
+                    run.pop()
+                run.append((text, seen))
+        label = int(packed.order_labels[number])
+        size = int(stop - start)
+        decoded.append({"index": index[number], "positions": size, "order_label": label, "segments": segments})
+    return decoded
+
+
+def show(example: dict[str, Any], settings: PairSettings) -> list[str]:
+    """One decoded example for a person, wrapped where stdout is a terminal, coloured where that has colours."""
+    label = example["order_label"]
+    head = Text(f"example {example['index']}", "bold").append(f": {example['positions']} positions, ", "not bold")
+    if label < 0:
+        head.append("no order label", "not bold")
+    else:
+        head.append(f"label {label}: {_LABELS[settings.sentence_loss][label]}", ("green", "magenta", "yellow")[label])
+    lines = _wrapped(head, "")
+    for name, segment, style in zip("AB", example["segments"], ("green", "magenta"), strict=True):
+        if segment:
+            text = Text()
+            for token, seen in segment:
+                if seen is None:
+                    text.append(token)
+                    continue
+                # A predicted span in brackets, and what is seen in its place where something is.
+                text.append(" " * token.startswith(" ")).append("[", "yellow").append(
+                    token.lstrip(" "), "black on yellow"
+                )
+                if seen.replace(_MASK, ""):
+                    text.append("|" + " ".join(seen.replace(_MASK, " _ ").split()), "yellow")
+                text.append("]", "yellow")
+            text = text[len(text.plain) - len(text.plain.lstrip()) :]
+            text.rstrip()
+            lines += _wrapped(Text(f"{name}: ", f"{style} bold"), "  ", text)
+    return lines
+
+
+def _wrapped(lead: Text, indent: str, text: Text | None = None) -> list[str]:
+    """Lines of a terminal's width that begin with `lead` and, from the second on, with blanks below it."""
+    colour, is_terminal = console.has_colour(), sys.stdout.isatty()
+    width = shutil.get_terminal_size().columns if is_terminal else 1 << 20
+    screen = Console(file=io.StringIO(), width=width, force_terminal=colour, no_color=not colour, highlight=False)
+    margin = len(indent) + len(lead.plain)
+    rows = text.wrap(screen, max(20, width - margin)) if text is not None else [Text()]
+    lines = []
+    for number, row in enumerate(rows):
+        start = Text(indent).append_text(lead) if number == 0 else Text(" " * margin)
+        with screen.capture() as captured:
+            screen.print(start.append_text(row), end="", soft_wrap=True)
+        lines.append(captured.get())
+    return lines

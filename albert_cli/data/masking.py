@@ -1,12 +1,10 @@
 """N-gram masking of complete words (§4.1), vectorised over a packed batch.
 
-The rule is the released generator's: word starts in random order, each with a span of n words, p(n)
-proportional to 1/n; a span that would exceed the budget is shortened, one that overlaps a chosen span is
-left out; every chosen token becomes [MASK] (80 %), stays (10 %) or becomes a random token (10 %). On
-purpose different: the budget is 15 % of the positions (the generator's cap is a setting), a span never
-crosses a [SEP], a segment's first token always starts a word, and random tokens are ordinary ones, never a
-special or control symbol.
-Its permutation objective (`do_permutation`) is left out: neither the paper nor a recipe uses it.
+The rule is the released generator's: word starts in random order, each with a span of n words, p(n) proportional to
+1/n; a span that would exceed the budget is shortened, one that overlaps a chosen span is left out; every chosen token
+becomes [MASK] (80 %), stays (10 %) or becomes a random token (10 %). On purpose different: the budget is 15 % of the
+positions (the generator's cap is a setting), a span never crosses a [SEP], a segment's first token always starts a
+word, and random tokens are ordinary ones. Its permutation objective is left out.
 """
 
 from __future__ import annotations
@@ -101,10 +99,8 @@ def select_spans(
     budget = np.maximum(1, share).astype(np.int64)
     if settings.max_predictions:
         budget = np.minimum(budget, settings.max_predictions)
-    taken = np.append(words.is_special, np.ones(settings.ngram, bool))  # room to look beyond the last word
     bits = draw(keys(seed, Stream.SPANS, index)[words.sequence], words.start[:-1] - offsets[words.sequence])
-    first, n, shortened = _choose(words, bits, budget, taken, settings)
-    return Spans(words.start[first], words.start[first + n], n, shortened)
+    return _choose(words, bits, budget, settings)
 
 
 def _words(starts_word: Flags, special: Flags, offsets: Integers) -> _Words:
@@ -120,16 +116,21 @@ def _words(starts_word: Flags, special: Flags, offsets: Integers) -> _Words:
     return _Words(np.append(start, starts_word.size), is_special, sequence, reach)
 
 
-def _choose(
-    words: _Words, bits: Keys, budget: Integers, taken: Flags, settings: PairSettings
-) -> tuple[Integers, Integers, Flags]:
+def _choose(words: _Words, bits: Keys, budget: Integers, settings: PairSettings) -> Spans:
     """Try words in random order as starts of spans until every sequence has spent its budget, int64 [N].
 
-    bits: 64 random ones for each word, [W]; taken: bool [W + ngram], which is changed. Returns each span's first
-    word, number of words, and whether it was shortened, [K]. The k-th candidates of all sequences are tried together,
-    so the loop is as long as one sequence needs.
+    bits: 64 random ones for each word, [W]. The k-th candidates of all sequences are tried together, so the loop is as
+    long as one sequence needs.
     """
-    drawn_words, order = _candidates(words, bits, settings)
+    # Of the 64 bits 24 draw a span's length in words and 40 its turn; special tokens have none.
+    drawn_words = np.ones(bits.size, np.int64)
+    length_bits = bits & np.uint64((1 << 24) - 1)
+    for share in np.cumsum(ngram_probabilities(settings))[:-1]:
+        drawn_words += length_bits >= np.uint64(share * (1 << 24))
+    order = np.flatnonzero(~words.is_special)
+    turn = (words.sequence[order].astype(np.uint64) << np.uint64(40)) | (bits[order] >> np.uint64(24))
+    order = order[np.argsort(turn)]
+    taken = np.append(words.is_special, np.ones(settings.ngram, bool))  # room to look beyond the last word
     start, left = words.start, budget.copy()
     tries = np.bincount(words.sequence[order], minlength=left.size)
     first = np.cumsum(tries) - tries
@@ -154,7 +155,7 @@ def _choose(
         rank += 1
         active = active[(left[active] > 0) & (tries[active] > rank)]
     word, n, shortened = (np.concatenate(parts) for parts in zip(*found, strict=True))
-    return word, n, shortened
+    return Spans(start[word], start[word + n], n, shortened)
 
 
 def ngram_probabilities(settings: PairSettings) -> NDArray[np.float64]:
@@ -162,17 +163,3 @@ def ngram_probabilities(settings: PairSettings) -> NDArray[np.float64]:
     weights: NDArray[np.float64] = 1 / np.arange(1, settings.ngram + 1)
     p: NDArray[np.float64] = weights / weights.sum()
     return p if settings.favor_shorter_ngram else p[::-1]
-
-
-def _candidates(words: _Words, bits: Keys, settings: PairSettings) -> tuple[Integers, Integers]:
-    """The span length in words drawn for every word, int64 [W], and the order of trial, special tokens left out.
-
-    It goes by sequence, and at random within each: of the 64 bits 24 draw the length and 40 the order.
-    """
-    n = np.ones(bits.size, np.int64)
-    length_bits = bits & np.uint64((1 << 24) - 1)
-    for share in np.cumsum(ngram_probabilities(settings))[:-1]:
-        n += length_bits >= np.uint64(share * (1 << 24))
-    order = np.flatnonzero(~words.is_special)
-    sort_key = (words.sequence[order].astype(np.uint64) << np.uint64(40)) | (bits[order] >> np.uint64(24))
-    return n, order[np.argsort(sort_key)]

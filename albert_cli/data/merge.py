@@ -29,10 +29,7 @@ _Use = tuple[ShardTask, TaskFacts, str, int]
 
 
 def complete(tasks: Sequence[ShardTask], results: Sequence[TaskFacts], workers: int = 1) -> list[TaskFacts]:
-    """Drop duplicates where that is asked: they are taken out of finished tasks' shards.
-
-    Raises `InputError` when there is no text, or none left to train on.
-    """
+    """Take duplicates out of the tasks' shards where that is asked; raises `InputError` where no text is left."""
     completed = list(results)
     workers = min(workers, len(tasks)) if tasks[0].settings.dedup else 1
     calls = _changes(tasks, results)
@@ -204,9 +201,9 @@ def _counts(tasks: Sequence[ShardTask], results: Sequence[TaskFacts], split: str
 def unigram_entropies(train: Integers, heldout: Integers) -> dict[str, float | None]:
     """What guessing by frequency alone costs on the held-out text, in nats a token; None without held-out text.
 
-    unigram_entropy_nats: mean -log p over the held-out tokens, p from the train counts with 1 added to
-    each: the loss that a model which has learnt only frequencies reaches. heldout_own_entropy_nats: the
-    same with p from the held-out counts themselves, the least that any fixed distribution can reach.
+    unigram_entropy_nats: mean -log p over the held-out tokens, p from the train counts with 1 added to each: the loss
+    of a model which has learnt only frequencies. heldout_own_entropy_nats: the same with p from the held-out counts
+    themselves, the least that any fixed distribution can reach.
     """
     total = int(heldout.sum())
     if total == 0:

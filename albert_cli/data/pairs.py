@@ -1,24 +1,21 @@
 """Segment pairs with sentence-order labels, drawn while training (§3.1).
 
-An example is a function of (seed, index). A pass over the corpus cuts it into strides of one sequence,
-visits them in random order, and shifts all of them by a random phase, so that no two passes cut at the same
-places and every token of a longer document is covered equally often.
-
-A document shorter than a sequence is drawn in proportion to its length ("by-length", the default), or it has a
-stride to itself ("once"): a pass then draws each once (at most one twice, where the last
-stride overlaps the first).
+An example is a function of (seed, index). A pass over the corpus cuts it into strides of one sequence, visits them in
+random order, and shifts all of them by a random phase, so that no two passes cut at the same places and every token of
+a longer document is covered equally often. A document shorter than a sequence is drawn in proportion to its length
+("by-length", the default), or has a stride to itself ("once": at most one is drawn twice, where the last stride
+overlaps the first).
 
 Memory does not grow with the corpus, except that "once" keeps a number for every 64 documents: the order is a keyed
 permutation, and sentences and documents are found by bisection in the shards' offsets, which stay on the disk.
 
 Where this departs from the released data generator on purpose:
 - the target length is drawn for every sequence, not for every document;
-- a sequence that meets the end of its document grows backwards, so it is full wherever the document is long
-  enough;
-- a chunk is never a single sentence where its document has two; from a document of one sentence comes one
-  segment without a label, where the generator adds a random document and labels it as swapped;
-- what is cut from the front of an overlong segment is uniform between nothing and everything that has to
-  go, where the generator tosses a coin for each token;
+- a sequence that meets the end of its document grows backwards, so it is full wherever the document is long enough;
+- a chunk is never a single sentence where its document has two; from a document of one sentence comes one segment
+  without a label, where the generator adds a random document and labels it as swapped;
+- what is cut from the front of an overlong segment is uniform between nothing and everything that has to go, where the
+  generator tosses a coin for each token;
 - the other document of next-sentence pairs is always another one.
 """
 
@@ -91,7 +88,9 @@ def draw_pairs(corpus: TokenCorpus, index: Integers, settings: PairSettings, see
     """Draw the segment pairs of the examples `index`, int64 [B], at most `max_seq_length - 3` tokens each."""
     longest = settings.max_seq_length - SPECIALS
     anchor = _anchors(corpus, settings, index, seed)
-    target = _targets(index, settings, seed)
+    # Tokens that are asked for: all that fit, or for `short_sequence_probability` of the examples fewer, from 2 up.
+    short = uniform(keys(seed, Stream.SHORT, index)) < settings.short_sequence_probability
+    target = np.where(short, 2 + below(keys(seed, Stream.TARGET, index), longest - 1), longest)
     toss = keys(seed, Stream.BOUNDARY, index)
     a_start, b_start, b_stop, home = (np.empty(index.size, np.int64) for _ in range(4))
     for rows, shard, start, document in corpus.by_shard(anchor, corpus.starts):
@@ -135,13 +134,6 @@ def _anchors(corpus: TokenCorpus, settings: PairSettings, index: Integers, seed:
     slot = permute(number, size, keys(seed, Stream.ORDER, turn))
     place = (slot * stride + below(keys(seed, Stream.PHASE, turn), places)) % places
     return place if settings.short_documents == "by-length" else corpus.token_at(place, stride)
-
-
-def _targets(index: Integers, settings: PairSettings, seed: int) -> Integers:
-    """Tokens that each example asks for: all that fit, or for `short_sequence_probability` of them fewer, from 2 up."""
-    longest = settings.max_seq_length - SPECIALS
-    short = uniform(keys(seed, Stream.SHORT, index)) < settings.short_sequence_probability
-    return np.where(short, 2 + below(keys(seed, Stream.TARGET, index), longest - 1), longest)
 
 
 def _chunk(

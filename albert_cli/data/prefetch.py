@@ -1,8 +1,4 @@
-"""Drawing the next batches while the current one is computed on.
-
-Drawing takes a few per cent of the time of computing, so one thread is enough: it hides the latency. What
-it draws is a function of the step alone, so that being ahead changes no sample.
-"""
+"""Drawing the next batches while the current one is computed on: one thread is enough to hide the latency."""
 
 from __future__ import annotations
 
@@ -19,9 +15,8 @@ T = TypeVar("T")
 def prefetch(draw: Callable[[int], T], steps: Iterable[int], depth: int = 2) -> Iterator[Iterator[T]]:
     """Give an iterator over `draw(step)`, in the order of `steps`, drawn by a background thread.
 
-    At most `depth` steps are drawn ahead of the one that was asked for. What `draw` raises is raised where
-    its step is asked for. Leaving the block, also by an exception, drops what is queued and waits for the
-    one draw that has begun.
+    At most `depth` steps are drawn ahead of the one that was asked for; what `draw` raises is raised where its step is
+    asked for. Leaving the block drops what is queued and waits for the one draw that has begun.
     """
     pool = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
 

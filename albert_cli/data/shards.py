@@ -1,9 +1,8 @@
 """Token shards: three raw arrays for each, memory-mapped (`writer` makes them).
 
-`NAME.ids` holds the tokens of all sentences one after the other, without special tokens; `NAME.sentences`
-the offset into it of every sentence, and `NAME.documents` the offset into `sentences` of every document,
-each with the end as its last entry. All are little-endian: ids uint16 (uint32 where the vocabulary needs
-it), offsets uint32.
+`NAME.ids` holds the tokens of all sentences one after the other, without special tokens; `NAME.sentences` the offset
+into it of every sentence, `NAME.documents` the offset into `sentences` of every document, each with the end as its last
+entry. All are little-endian: ids uint16 (uint32 where the vocabulary needs it), offsets uint32.
 """
 
 from __future__ import annotations
@@ -127,10 +126,7 @@ class Shard:
 
 
 class MappedShards(Sequence[Shard]):
-    """The shards of a directory, mapped when they are read; the one unread for the longest time is closed.
-
-    A mapped file stays open and counts against the process's limits, which a thousand shards reach.
-    """
+    """The shards of a directory, mapped when they are read, the latest of them: a process has its limits."""
 
     def __init__(self, prefixes: Sequence[Path], dtype: str) -> None:
         self._prefixes = prefixes
@@ -159,13 +155,12 @@ def _open_files() -> int:
 
 
 class TokenCorpus:
-    """The shards of one split behind one axis of global token positions, 0 to `tokens`.
+    """The shards of one split behind one axis of global token positions, 0 to `tokens`; no text is held in memory.
 
-    shards: in a fixed order; starts: int64 [shards + 1], the position at which each begins;
-    document_starts: the same for documents. Nothing of the text is held in memory.
+    starts: int64 [shards + 1], the position at which each begins; document_starts: the same for documents.
     """
 
-    def __init__(self, shards: Sequence[Shard], directory: Path | None = None) -> None:
+    def __init__(self, shards: Sequence[Shard], directory: Path = Path()) -> None:
         self.shards = shards
         self.directory = directory
         sizes = np.array([(s.n_tokens, s.documents.size - 1) for s in shards], np.int64).reshape(-1, 2)
@@ -188,12 +183,10 @@ class TokenCorpus:
     @property
     def vocabulary_dir(self) -> Path:
         """Where the copy of the vocabulary lies."""
-        assert self.directory is not None, "a corpus in memory has none"
         return self.directory / "vocabulary"
 
     def unigram_counts(self) -> Integers:
         """How often each token occurs in the train split: int64 [vocab_size]."""
-        assert self.directory is not None, "a corpus in memory has none"
         return np.fromfile(self.directory / "unigram.counts", dtype="<i8").astype(np.int64)
 
     def unigram_entropy(self) -> float:
@@ -203,10 +196,7 @@ class TokenCorpus:
         return float(-(shares * np.log(shares)).sum())
 
     def take(self, start: Integers, length: Integers) -> Ids:
-        """The ids of many runs, one after the other: int32 [sum of `length`]. No run may leave its shard.
-
-        start: global positions, int64 [R]; length: int64 [R].
-        """
+        """The ids of runs at global positions, each within a shard: int64 [R] and [R] to int32 [sum of `length`]."""
         ids = np.empty(int(length.sum()), np.int32)
         target = np.cumsum(length) - length
         for rows, shard, base, _ in self.by_shard(np.minimum(start, self.tokens - 1), self.starts):
@@ -236,10 +226,7 @@ class TokenCorpus:
         return self._stretched[least]
 
     def token_at(self, place: Integers, least: int) -> Integers:
-        """The token at each place of `stretched_axis(least)`, over which a shorter document is spread evenly.
-
-        Shape of `place`.
-        """
+        """The token at each place of `stretched_axis(least)`, over which a shorter document is spread evenly."""
         begin, token = self.stretched_axis(least), np.empty_like(place)
         block = np.searchsorted(begin, place, "right") - 1
         blocks = offsets_of(-(-np.diff(self.document_starts) // _BLOCK))

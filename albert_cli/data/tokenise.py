@@ -1,8 +1,4 @@
-"""One task of `albert data`: some parts of the sources, tokenised into one directory of shards.
-
-What it writes depends on the text, the vocabulary and the settings alone. It holds one chunk of documents
-at a time.
-"""
+"""One task of `albert data`: some parts of the sources, tokenised into one directory of shards, a chunk at a time."""
 
 from __future__ import annotations
 
@@ -40,9 +36,8 @@ Count = Callable[[int, int], None]  # bytes of sources, bytes of text done since
 class BuildSettings:
     """How text becomes shards.
 
-    holdout: share of the documents kept for evaluation; language: ISO 639 code for the sentence splitter;
-    dedup: keep one of documents with equal text; split_bytes: the least size of the parts that plain files are
-    read in, and to which small files are put together.
+    holdout: share of the documents kept for evaluation; dedup: keep one of documents with equal text; split_bytes: the
+    least size of the parts that plain files are read in, and to which small files are put together.
     """
 
     holdout: float = 0.01

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from albert_cli import store
 from albert_cli.data.shards import read_facts
@@ -16,14 +15,16 @@ _verified_here: dict[Path, dict[str, list[int]]] = {}  # the same, while this pr
 
 
 def verify_data(directory: Path, everything: bool = False) -> int:
-    """Re-hash a data directory and its shards, and return how many files that was.
+    """Re-hash a data directory and its shards, and return how many files that was; `CheckpointError` for a damaged one.
 
-    Unless `everything` is asked for, not where each file still has the size, the time and the inode that it had when
-    its hash was right: a terabyte takes a quarter of an hour to hash. Raises `CheckpointError` naming the first
-    damaged file.
+    Without `everything` not where each file still has the size, time and inode that it had when its hash was right: a
+    terabyte takes a quarter of an hour to hash.
     """
-    stamps = stamps_below(directory)
-    if not everything and stamps in (_verified_here.get(directory.resolve()), _verified(directory)):
+    stamps, noted = stamps_below(directory), _verified_here.get(directory.resolve())
+    if noted != stamps:
+        with suppress(CheckpointError):
+            noted = store.read_json(directory / _VERIFIED).get("stamps")
+    if not everything and noted == stamps:
         return 0
     files = len(store.verify(directory, "data").files)
     for name, fingerprint in read_facts(directory)["fingerprints"].items():
@@ -61,10 +62,3 @@ def remember_verified(directory: Path, stamps: dict[str, list[int]]) -> None:
     _verified_here[directory.resolve()] = stamps
     with suppress(OSError, AlbertError):
         store.write_json(directory / _VERIFIED, {"stamps": stamps})
-
-
-def _verified(directory: Path) -> Any:
-    try:
-        return store.read_json(directory / _VERIFIED).get("stamps")
-    except CheckpointError:
-        return None

@@ -93,16 +93,9 @@ class GroupWriter:
             writer.close()
 
     def add(
-        self,
-        groups: Integers,
-        ids: NDArray[np.integer],
-        lengths: Integers,
-        sizes: Integers,
-        hashes: NDArray[np.uint64],
+        self, groups: Integers, ids: NDArray[np.integer], lengths: Integers, sizes: Integers, hashes: NDArray[np.uint64]
     ) -> None:
-        """Append documents (the arguments of `ShardWriter.add`) to their groups, int64 [documents]; a negative one
-        leaves a document out.
-        """
+        """`ShardWriter.add` to the documents' groups, int64 [documents]; a negative one leaves a document out."""
         for number in np.unique(groups[groups >= 0]).tolist():
             of_document = groups == number
             of_sentence = np.repeat(of_document, sizes)

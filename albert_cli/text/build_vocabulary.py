@@ -35,10 +35,7 @@ class Report(statistics.Figures):
 
 @dataclass(frozen=True)
 class VocabularySettings:
-    """What is asked for; raises `ConfigError` for what cannot be.
-
-    size: tokens; sample_size: sentences that training sees at most, drawn uniformly from all sources.
-    """
+    """What is asked for: `size` tokens, `sample_size` sentences at most; raises `ConfigError` for what cannot be."""
 
     size: int = 30_000
     cleaning: Cleaning = field(default_factory=Cleaning)
@@ -71,10 +68,9 @@ def build(
     """Train a vocabulary on the sources' text and write its directory; returns the report.
 
     workers: processes that read; 0 means one per core. share: (i, n) draws the sentences of the i-th of n shares of the
-    text and leaves them for a call without, which draws the rest itself. The vocabulary does not depend on
-    either. When `out` holds the result of the same call already, its report is returned with `"up_to_date": True`.
-    Raises `InputError` for unreadable or empty sources and for text that does not allow the size, `BusyError` when
-    `out` holds something else.
+    text for a call without, which draws the rest itself. The vocabulary does not depend on either. What the same call
+    has finished is left as it is. Raises `InputError` for unreadable or empty sources and for text that does not allow
+    the size, `BusyError` when `out` holds something else.
     """
     out, settings = Path(out), settings or VocabularySettings()
     portions = cut(sources)
@@ -88,7 +84,10 @@ def build(
     if share:
         return jobs.do_share(out, portions, settings, request, workers, share)
     with _making(out, request):
-        _announce_before(portions, settings)
+        if sum(portion.size > 0 for portion in portions) > 1:  # otherwise there is little to wait for
+            whole = sum(portion.text_size * portion.weight for portion in portions)
+            number = min(settings.sample_size, int(whole / _BYTES_A_SENTENCE))
+            announce(number, number * _BYTES_A_SENTENCE, "about ")
         sample, hashes = jobs.draw_all(out, portions, settings, request, workers)
         sample.finish()
         for source, digest in zip(request["sources"], hashes, strict=True):
@@ -99,15 +98,6 @@ def build(
             store.write_json(staging / REPORT, report)
     shutil.rmtree(out / jobs.FOLDER, ignore_errors=True)
     return {"directory": str(out), "fingerprint": store.fingerprint(out), "up_to_date": False, **report}
-
-
-def _announce_before(portions: Sequence[Portion], settings: VocabularySettings) -> None:
-    """Before a long read, announce an estimate of the training that follows."""
-    if sum(portion.size > 0 for portion in portions) < 2:
-        return  # there is little to wait for
-    whole = sum(portion.text_size * portion.weight for portion in portions)
-    number = min(settings.sample_size, int(whole / _BYTES_A_SENTENCE))
-    announce(number, number * _BYTES_A_SENTENCE, "about ")
 
 
 def _train(
@@ -191,6 +181,7 @@ def _making(out: Path, request: Mapping[str, Any]) -> Iterator[None]:
 
 
 def _identity(source: Mapping[str, Any]) -> dict[str, Any]:
+    """A file may have moved: its text counts, and what of it was read. What has no hash is known by its name."""
     parts = source.get("parts", [])
     if source.get("sha256") is not None:
         parts = [{key: value for key, value in part.items() if key != "source"} for part in parts]
@@ -206,12 +197,10 @@ def _same(out: Path, request: Mapping[str, Any], portions: Sequence[Portion], wo
     made = report["request"]
     different = [key for key in request if key != "sources" and request[key] != made.get(key)]
     hashes = jobs.hashes_of(portions, workers)
-    # A file may have moved: its text counts, and what of it was read. What has no hash is known by its name.
     now = [portion.sources | {"sha256": digest} for portion, digest in zip(portions, hashes, strict=True)]
     if [_identity(source) for source in now] != [_identity(source) for source in made["sources"]]:
         different.append("sources")
     if different:
-        raise BusyError(
-            f"{out}: holds a vocabulary made with another {', '.join(different)}", "choose another --out or remove it"
-        )
+        what = f"holds a vocabulary made with another {', '.join(different)}"
+        raise BusyError(f"{out}: {what}", "choose another --out or remove it")
     return dict(report)

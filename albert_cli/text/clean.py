@@ -1,8 +1,7 @@
 """Text normalisation as ALBERT does it before SentencePiece, with every step behind a switch.
 
-The official order is: collapse white space, NFKD, drop combining characters, lower-case. It suits English
-and destroys other languages (Devanagari vowels signs, Japanese dakuten, Turkish dotted i), which is why the
-switches are stored with each vocabulary. The quote replacement of XLNet is not part of ALBERT.
+The official order (collapse white space, NFKD, drop combining characters, lower-case) suits English and destroys other
+languages (Devanagari vowels signs, Japanese dakuten, Turkish dotted i), which is why each vocabulary has its switches.
 """
 
 from __future__ import annotations
@@ -51,10 +50,7 @@ class _Written(TypedDict):
 
 @dataclass(frozen=True)
 class TokenizerConfig:
-    """What a `tokenizer_config.json` says of the cleaning.
-
-    A directory made elsewhere lacks our key: then Hugging Face's two switches say what its vocabulary expects.
-    """
+    """What a `tokenizer_config.json` says of the cleaning: one made elsewhere by Hugging Face's two switches."""
 
     albert_cleaning: _Written | None = None
     do_lower_case: bool | None = True
@@ -69,10 +65,7 @@ class TokenizerConfig:
 
 
 def clean(text: str, cleaning: Cleaning) -> str:
-    """Normalise `text`: single spaces, none at the ends; cleaning the result again changes nothing.
-
-    A lone surrogate, which no UTF-8 can hold but a JSON escape can make, becomes U+FFFD.
-    """
+    """Normalise `text`: single spaces, none at the ends; cleaning the result again changes nothing."""
     text = " ".join(text.split())
     if text.isascii():  # no normal form and no accent touches ASCII
         return text.lower() if cleaning.lowercase else text
@@ -85,12 +78,12 @@ def normalize_characters(text: str, cleaning: Cleaning) -> str:
     """What `clean` does beside collapsing white space: normal form, accents, case."""
     try:
         text.encode()
-    except UnicodeEncodeError:
+    except UnicodeEncodeError:  # a lone surrogate, which a JSON escape can make, becomes U+FFFD
         text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     before, after = cleaning.steps
     text = normalize(before, text)
     if cleaning.strip_accents:
-        text = _possible_marks().sub(_unless_mark, text)
+        text = _possible_marks().sub(lambda found: "" if combining(found[0]) else found[0], text)
     if cleaning.lowercase:
         text = text.lower()
     return normalize(after, text) if after else text
@@ -101,7 +94,3 @@ def _possible_marks() -> re.Pattern[str]:
     """The combining characters, and all beyond the Basic Multilingual Plane: up to its end a class is one look-up."""
     marks = "".join(c for c in map(chr, range(0x300, 0x10000)) if combining(c))
     return re.compile(f"[{marks}\U00010000-\U0010ffff]")
-
-
-def _unless_mark(found: re.Match[str]) -> str:
-    return "" if combining(found[0]) else found[0]

@@ -14,21 +14,16 @@ from albert_cli.random import copies
 from albert_cli.text import records
 from albert_cli.text.lines import Part, ReadSettings, Tally, open_part, text_lines
 from albert_cli.text.sentences import bounded
-from albert_cli.text.sources import Kind, Source, resolve
+from albert_cli.text.sources import Kind, resolve
 
 _LONGEST_DOCUMENT = 1 << 22  # characters; the rest of a longer one follows as a document of its own
 
 
 @dataclass(frozen=True)
 class Document:
-    """One document: `text` has a paragraph (or a sentence) a line.
-
-    `source` and `line` (row, record) say where it began; a name is given to those that have one.
-    """
+    """One document: `text` has a paragraph (or a sentence) a line; a name is given to those that have one."""
 
     text: str
-    source: str
-    line: int
     name: str = ""
 
 
@@ -57,42 +52,44 @@ def check_readable(source: str) -> None:
 def read_part(part: Part, settings: ReadSettings, tally: Tally) -> Iterator[Document]:
     """The documents of a part, each once; `tally` counts and hashes what is read as it lies on the disk.
 
-    In a `.txt` file a line is a paragraph or a sentence and a blank line ends the document. Raises what
-    `read_documents` does, and `InputError` for a file that changes while it is read.
+    Raises what `read_documents` does, and `InputError` for a file that changes while it is read.
     """
     source = part.source
     kind = source.kind
     if kind == "docs":
-        yield from _read_docs(source, tally)
+        from albert_cli.text import docs
+
+        for name, text in docs.read_docs(stdlib_only=source.name == "docs:stdlib"):
+            tally.add(f"{name}\n{text}\n".encode())
+            yield Document(text, name)
         return
     if kind == "stdin":
         kind = "jsonl" if cast(io.BufferedReader, sys.stdin.buffer).peek(1)[:1] == b"{" else "text"
-    for number, text in _READERS[kind](part, settings, tally):
+    for text in _READERS[kind](part, settings, tally):
         if "\r" in text:  # alone it ends a line too: old Macintosh files, mixed files
             text = text.replace("\r\n", "\n").replace("\r", "\n")
         for document in bounded(text, _LONGEST_DOCUMENT):
             if not document.isspace():
-                yield Document(document, source.name, number)
+                yield Document(document)
 
 
-def _read_text(part: Part, settings: ReadSettings, tally: Tally) -> Iterator[tuple[int, str]]:
-    """The documents of a text file: lines up to a blank one."""
+def _read_text(part: Part, settings: ReadSettings, tally: Tally) -> Iterator[str]:
+    """The documents of a text file: paragraphs or sentences, a line each, up to a blank line."""
     lines: list[str] = []
-    start = size = 0
-    for number, text in text_lines(part, settings, tally):
+    size = 0
+    for _, text in text_lines(part, settings, tally):
         is_blank = not text or text.isspace()
         if lines and (is_blank or size + len(text) > _LONGEST_DOCUMENT):
-            yield start, "\n".join(lines)
+            yield "\n".join(lines)
             lines, size = [], 0
         if not is_blank:
-            start = start if lines else number
             lines.append(text)
             size += len(text)
     if lines:
-        yield start, "\n".join(lines)
+        yield "\n".join(lines)
 
 
-_READERS: dict[Kind, Callable[[Part, ReadSettings, Tally], Iterator[tuple[int, str]]]] = {
+_READERS: dict[Kind, Callable[[Part, ReadSettings, Tally], Iterator[str]]] = {
     "text": _read_text,
     "jsonl": records.read_json_texts,
     "csv": records.read_table,
@@ -105,18 +102,10 @@ _READERS: dict[Kind, Callable[[Part, ReadSettings, Tally], Iterator[tuple[int, s
 }
 
 
-def _read_docs(source: Source, tally: Tally) -> Iterator[Document]:
-    from albert_cli.text import docs
-
-    for name, text in docs.read_docs(stdlib_only=source.name == "docs:stdlib"):
-        tally.add(f"{name}\n{text}\n".encode())
-        yield Document(text, source.name, 1, name)
-
-
 def hash_part(part: Part, tally: Tally) -> None:
     """Count and hash a part as `read_part` does, without reading any text out of it; not for Hub data sets."""
     if part.source.kind == "docs":
-        for _ in _read_docs(part.source, tally):
+        for _ in read_part(part, ReadSettings(), tally):
             pass
         return
     with open_part(replace(part, source=replace(part.source, compression="")), tally):

@@ -1,8 +1,7 @@
 """The documentation that is already on the machine, as a corpus: docstrings, read by `ast`, never imported.
 
-English technical prose that needs no download and no licence question: about 2 MB in Python's standard
-library and some ten more in the packages that this program's own installation brings. Which packages is a
-fixed list, so that two machines with the same versions have the same text.
+English technical prose that needs no download and no licence question: about 2 MB in Python's standard library, and ten
+more in what this program installs. The packages are a fixed list: machines with the same versions have the same text.
 """
 
 from __future__ import annotations
@@ -35,14 +34,11 @@ _FOLDERS_LEFT_OUT = frozenset(_LEFT_OUT.split())
 _ADDED_LATER = ("add_docstr", "add_newdoc", "add_newdoc_for_scalar_type")  # how torch and numpy document C code
 _CHUNK = 32  # files
 
-_finished: dict[bool, list[tuple[str, str]]] = {}
+_finished: dict[bool, list[tuple[str, str]]] = {}  # some 15 MB: a corpus is read more than once
 
 
 def read_docs(stdlib_only: bool = False) -> Iterator[tuple[str, str]]:
-    """(module name, text) of every documented module; one paragraph per line, none twice, in a fixed order.
-
-    The result is kept for the process's life (some 15 MB), since a corpus is read more than once.
-    """
+    """(module name, text) of every documented module; one paragraph per line, none twice, in a fixed order."""
     if stdlib_only in _finished:
         yield from _finished[stdlib_only]
         return
@@ -121,10 +117,8 @@ def _docstrings(body: Iterable[ast.stmt], is_topics: bool = False) -> Iterator[s
         match node:
             case ast.Expr(value=ast.Constant(value=str(text))):
                 yield text
-            case ast.FunctionDef(body=[ast.Expr(value=ast.Constant(value=str(text))), *_]):
-                yield text
-            case ast.AsyncFunctionDef(body=[ast.Expr(value=ast.Constant(value=str(text))), *_]):
-                yield text
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                yield ast.get_docstring(node, clean=False) or ""
             case ast.ClassDef(body=inner):
                 yield from _docstrings(inner)
             case ast.If(body=first, orelse=second) | ast.Try(body=first, orelse=second):

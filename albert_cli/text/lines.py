@@ -26,15 +26,11 @@ _BLOCK = 1 << 20
 _LONGEST_SEARCH = 16 << 20  # bytes within which a text file's next blank line is looked for
 _COMPRESSED = {b"\x1f\x8b": "gzip (.gz)", b"\xfd7": "xz (.xz)", b"PK": "zip", b"BZ": "bzip2 (.bz2)"}
 _COMPRESSED[b"\x28\xb5\x2f\xfd"] = "zstd (.zst)"
-_UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
 
 @dataclass(frozen=True)
 class ReadSettings:
-    """How text is read: what to do with bad bytes and long lines, and which field or column holds the text.
-
-    max_line: bytes of the longest line (record, cell) that is read; at least 1,024.
-    """
+    """How text is read; max_line: bytes of the longest line (record, cell) that is read."""
 
     on_bad_bytes: OnBadBytes = "refuse"
     text_field: str = "text"
@@ -142,9 +138,8 @@ def unchanged(part: Part) -> Iterator[None]:
         now = stamp(path) if path.exists() else (-1, -1, -1)
     if now != before:
         what = "vanished" if now[0] < 0 else "changed"
-        raise InputError(
-            f"{path}: {what} while it was read", "run the same command again when nothing else writes to it"
-        )
+        hint = "run the same command again when nothing else writes to it"
+        raise InputError(f"{path}: {what} while it was read", hint)
 
 
 @contextmanager
@@ -182,15 +177,15 @@ def bounds(part: Part) -> tuple[int, int | None]:
 
     Then it lies within a line, whose end is not looked for: it may be many parts away.
     """
-    if part.start and part.end is not None and not _has_line_end(part.source.name, part.start - 1, part.end - 1):
-        return part.start, part.start
+    if part.start and part.end is not None:
+        left = part.end - part.start
+        with errors_named(part.source.name), Path(part.source.name).open("rb") as stream:
+            stream.seek(part.start - 1)
+            while left > 0 and b"\n" not in stream.read(min(_BLOCK, left)):
+                left -= _BLOCK
+        if left <= 0:
+            return part.start, part.start
     return snap(part, part.start), None if part.end is None else snap(part, part.end)
-
-
-def _has_line_end(name: str, start: int, end: int) -> bool:
-    with errors_named(name), Path(name).open("rb") as stream:
-        stream.seek(start)
-        return any(b"\n" in stream.read(min(_BLOCK, end - place)) for place in range(start, end, _BLOCK))
 
 
 def snap(part: Part, offset: int) -> int:
@@ -230,8 +225,8 @@ def _skip_line(stream: IO[bytes] | io.BufferedReader) -> int:
 def text_lines(part: Part, settings: ReadSettings, tally: Tally) -> Iterator[tuple[int, str]]:
     """(line number in the part from 1, text without the line end) of every line; only a line feed ends one.
 
-    A line beyond `max_line` is an `InputError`, or left out; it is never held. Bytes that are no UTF-8 are refused with
-    their place, or replaced.
+    A line beyond `max_line` is never held. Raises `InputError` for one, and for bytes that are no UTF-8, unless
+    `settings` say otherwise.
     """
     longest = settings.max_line
     with open_part(part, tally) as stream:
@@ -263,7 +258,7 @@ def refuse_long(at: Callable[[int], str], number: int, settings: ReadSettings, t
 
 def refuse_utf16(name: str | Path, start: bytes) -> None:
     """Raise `InputError` where a file begins as UTF-16 does, which spreadsheets call Unicode."""
-    if start.startswith(_UTF16):
+    if start.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise InputError(f"{name}: is UTF-16, not UTF-8", "convert it: iconv -f UTF-16 -t UTF-8")
 
 
@@ -271,12 +266,9 @@ def _check_start(part: Part, line: bytes) -> None:
     refuse_utf16(part.source.name, line)
     for magic, name in _COMPRESSED.items():
         if line.startswith(magic) and (b"\0" in line[:16] or len(magic) > 3):
-            is_pipe = part.source.kind == "stdin"
-            hint = (
-                "decompress it before the pipe"
-                if is_pipe
-                else "decompress it; vocab and data read it as it is under a name that says so, such as .gz"
-            )
+            hint = "decompress it; vocab and data read it as it is under a name that says so, such as .gz"
+            if part.source.kind == "stdin":
+                hint = "decompress it before the pipe"
             raise InputError(f"{part.source.name}: is a {name} file by its first bytes", hint)
 
 

@@ -57,43 +57,35 @@ def clean_with_places(text: str, cleaning: Cleaning) -> PlacedText:
             characters.extend(made)
             starts.extend(firsts)
             ends.extend(lasts)
-    return _collapsed(characters, starts, ends)
+    text = "".join(characters)
+    if "  " in f" {text} " or any(c != " " and c.isspace() for c in set(text)):
+        # Single spaces, none at the ends: words may have vanished, and compatibility forms bring spaces.
+        kept = [i for i, c in enumerate(characters) if not c.isspace() or (i > 0 and not characters[i - 1].isspace())]
+        if kept and characters[kept[-1]].isspace():
+            kept.pop()
+        text = "".join(" " if characters[i].isspace() else characters[i] for i in kept)
+        starts, ends = [starts[i] for i in kept], [ends[i] for i in kept]
+    return PlacedText(text, starts, ends)
 
 
 def _placed_word(word: str, begin: int, cleaning: Cleaning) -> list[tuple[str, Sequence[int], Sequence[int]]]:
-    """(characters made, where each begins, where each ends) for each letter of a word and the marks on it.
-
-    Several words are fine where they are ASCII: each character then stays in its place.
-    """
-    if word.isascii():
+    """(characters made, where each begins, where each ends) for each letter of a word and the marks on it."""
+    if word.isascii():  # or several words: each character stays in its place
         places = range(begin, begin + len(word) + 1)
         return [(word.lower() if cleaning.lowercase else word, places[:-1], places[1:])]
     cuts = [i for i, letter in enumerate(word) if i == 0 or not combining(letter)] + [len(word)]
-    letters = [(word[a:b], a, b) for a, b in pairwise(cuts)]
-    made = [normalize_characters(letter, cleaning) for letter, _, _ in letters]
+    made = [normalize_characters(word[a:b], cleaning) for a, b in pairwise(cuts)]
     whole = normalize_characters(word, cleaning)
     if len(whole) != sum(map(len, made)):  # letters that compose with one another, as the parts of Hangul do
         return [(whole, [begin] * len(whole), [begin + len(word)] * len(whole))]
     placed: list[tuple[str, Sequence[int], Sequence[int]]] = []
     taken = 0
-    for part, (_, a, b) in zip(made, letters, strict=True):
+    for part, (a, b) in zip(made, pairwise(cuts), strict=True):
         size = len(part)
         # From the whole word, because a letter's form may depend on its place: the Greek final sigma.
         placed.append((whole[taken : taken + size], [begin + a] * size, [begin + b] * size))
         taken += size
     return placed
-
-
-def _collapsed(characters: list[str], starts: list[int], ends: list[int]) -> PlacedText:
-    """Single spaces, none at the ends: words may have vanished, and compatibility forms bring spaces."""
-    text = "".join(characters)
-    if "  " not in f" {text} " and all(c == " " or not c.isspace() for c in set(text)):
-        return PlacedText(text, starts, ends)
-    kept = [i for i, c in enumerate(characters) if not c.isspace() or (i > 0 and not characters[i - 1].isspace())]
-    if kept and characters[kept[-1]].isspace():
-        kept.pop()
-    text = "".join(" " if characters[i].isspace() else characters[i] for i in kept)
-    return PlacedText(text, [starts[i] for i in kept], [ends[i] for i in kept])
 
 
 def encode_with_places(texts: Sequence[str], vocabulary: Vocabulary) -> list[PlacedTokens]:

@@ -34,8 +34,7 @@ class Portion:
     @property
     def size(self) -> int:
         """Bytes of the sources as they lie on the disk; 0 where that is not known."""
-        known = ((part, part.stamp[0]) for part in self.parts if part.stamp is not None)
-        return sum((size if part.end is None else part.end) - part.start for part, size in known)
+        return sum((p.stamp[0] if p.end is None else p.end) - p.start for p in self.parts if p.stamp is not None)
 
     @property
     def text_size(self) -> int:
@@ -83,9 +82,8 @@ class Portion:
 def cut(sources: Sequence[str], size: int = SIZE) -> list[Portion]:
     """The portions, in the order of the sources.
 
-    A plain `.txt` or `.jsonl` file is read in parts of `size` bytes, which begin and end between documents; any other
-    large file is a portion; small files that follow one another are put together. The parts of a very large corpus are
-    twice, four times... as large. Nothing is opened.
+    A plain `.txt` or `.jsonl` file is read in parts of `size` bytes (of a very large corpus twice, four times as many),
+    any other large file is a portion, small files that follow one another are put together. Nothing is opened.
     """
     found = [(source, stamp(source.path) if source.path else None) for source in resolve(sources)]
     total = sum(now[0] for _, now in found if now)
@@ -115,10 +113,7 @@ P = TypeVar("P", bound=Portion)
 
 
 def parse_share(text: str | None, environment: Mapping[str, str]) -> Share:
-    """What `--task` says: `I/N` (the I-th of N jobs, from 0), `auto` (from SLURM or Kubernetes).
-
-    Raises `ConfigError` for anything else, and where `auto` finds no array.
-    """
+    """What `--task` says: `I/N` (the I-th of N jobs, from 0) or `auto`; raises `ConfigError` for what cannot be."""
     if text is None:
         return None
     match = re.fullmatch(r"(\d+)/(\d+)", text)
@@ -132,7 +127,7 @@ def parse_share(text: str | None, environment: Mapping[str, str]) -> Share:
 
 
 def _from_environment(environment: Mapping[str, str]) -> tuple[int, int]:
-    """The number of this job in its array, from 0, and how many there are."""
+    """The number of this job in its array of SLURM's or Kubernetes's, from 0, and how many there are."""
     try:
         if "SLURM_ARRAY_TASK_ID" in environment:
             first = int(environment.get("SLURM_ARRAY_TASK_MIN", 0))
@@ -149,10 +144,7 @@ def _from_environment(environment: Mapping[str, str]) -> tuple[int, int]:
 
 
 def share_of(portions: Sequence[P], index: int, count: int) -> list[P]:
-    """Those of one job: large ones are dealt out first, so that the jobs take about equally long.
-
-    Raises `ConfigError` where one comes from stdin.
-    """
+    """Those of one job, large ones first: so all take about equally long. Raises `ConfigError` where one is stdin."""
     if any(portion.is_stream for portion in portions):
         raise ConfigError("stdin cannot be shared by several jobs", "write it to a file first, or omit --task")
     return sorted(portions, key=lambda portion: -portion.size)[index::count]

@@ -1,7 +1,4 @@
-"""From a docstring to the sentences a person would read aloud: markup, code, tables and type lists go.
-
-Understands what is common in reStructuredText, numpydoc, Google style and Markdown, and drops in doubt.
-"""
+"""From a docstring (reStructuredText, numpydoc, Google's, Markdown) to the sentences a person would read aloud."""
 
 from __future__ import annotations
 
@@ -100,20 +97,17 @@ class _Reader:
             self._until_blank = " " in text
         elif first == "." and text.startswith(".. "):
             self.end_paragraph()
-            self._read_directive(text, indent)
+            found = _DIRECTIVE.match(text)
+            name = found[1].lower() if found else ""
+            if found and name in _PROSE_DIRECTIVES and found[2]:
+                self._lines = [found[2]]
+            elif name not in _PROSE_DIRECTIVES and name not in _LABEL_DIRECTIVES:
+                self._skipped_below = indent  # code, mathematics, plots, comments, citations
         elif first == "@" or (not self._lines and (_SECTION.match(text) or _SIGNATURE.match(text))):
             self.end_paragraph()
         else:
             return False
         return True
-
-    def _read_directive(self, text: str, indent: int) -> None:
-        found = _DIRECTIVE.match(text)
-        name = found[1].lower() if found else ""
-        if found and name in _PROSE_DIRECTIVES and found[2]:
-            self._lines, self._indent = [found[2]], -1
-        elif name not in _PROSE_DIRECTIVES and name not in _LABEL_DIRECTIVES:
-            self._skipped_below = indent  # code, mathematics, plots, comments, citations
 
     def _item(self, text: str, indent: int) -> str | None:
         """The text of a list item or of a described parameter, without its label; None for other lines."""

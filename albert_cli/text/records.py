@@ -1,7 +1,4 @@
-"""Files of records, read row by row: JSON lines, CSV and TSV, Parquet, the Hub; and SQuAD's and RACE's texts.
-
-`json_objects`, `quoted_rows` and `parquet_rows` serve corpora and labelled tables alike.
-"""
+"""Records of corpora and labelled tables: JSON lines, CSV and TSV, Parquet, the Hub, SQuAD's and RACE's files."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ from albert_cli.text.lines import (
 from albert_cli.text.sentences import split_sentences
 from albert_cli.text.sources import HubRows
 
-Numbered = Iterator[tuple[int, str]]  # line (row, file) number from 1 in the part, and text
+Numbered = Iterator[tuple[int, str]]  # line number from 1 in the part, and text
 _ANY_LENGTH = 2**31 - 1  # of a cell, in characters
 _ROWS = 64  # rows of a Parquet file decoded at a time
 
@@ -135,16 +132,16 @@ def is_cut_otherwise(header: Sequence[str]) -> bool:
 # ---------------------------------------------------------------- texts of a corpus
 
 
-def read_json_texts(part: Part, settings: ReadSettings, tally: Tally) -> Numbered:
+def read_json_texts(part: Part, settings: ReadSettings, tally: Tally) -> Iterator[str]:
     """The text field of each JSON object."""
     for number, record in json_objects(text_lines(part, settings, tally), part.at):
         text = record.get(settings.text_field)
         if not isinstance(text, str):
             raise no_field(part.at(number), settings.text_field, list(record))
-        yield number, without_bad_characters(text, part.at, number, settings.on_bad_bytes)
+        yield without_bad_characters(text, part.at, number, settings.on_bad_bytes)
 
 
-def read_table(part: Part, settings: ReadSettings, tally: Tally) -> Numbered:
+def read_table(part: Part, settings: ReadSettings, tally: Tally) -> Iterator[str]:
     """The text column of a table with a header; in `.tsv` every line is a row and every quote a character."""
     lines = text_lines(part, settings, tally)
     rows: Iterator[tuple[int, list[str]]]
@@ -165,10 +162,10 @@ def read_table(part: Part, settings: ReadSettings, tally: Tally) -> Numbered:
         if len(cells) != len(header):
             hint = "a separator or line end inside a text without quotes, or a cut line"
             raise InputError(f"{part.at(number)}: {len(cells)} fields where the header has {len(header)}", hint)
-        yield number, cells[position]
+        yield cells[position]
 
 
-def read_parquet(part: Part, settings: ReadSettings, tally: Tally) -> Numbered:
+def read_parquet(part: Part, settings: ReadSettings, tally: Tally) -> Iterator[str]:
     """The text column of a Parquet file; null is no text."""
     name = settings.text_field
     for number, row in parquet_rows(part, [name]):
@@ -179,17 +176,17 @@ def read_parquet(part: Part, settings: ReadSettings, tally: Tally) -> Numbered:
         pass
 
 
-def _cell(text: str | None, part: Part, number: int, settings: ReadSettings, tally: Tally) -> Numbered:
+def _cell(text: str | None, part: Part, number: int, settings: ReadSettings, tally: Tally) -> Iterator[str]:
     """A cell that came ready-made, if it holds text and is not too long."""
     if text is None:
         return
     if len(text) > settings.max_line:
         refuse_long(part.at, number, settings, tally)
     else:
-        yield number, without_bad_characters(text, part.at, number, settings.on_bad_bytes)
+        yield without_bad_characters(text, part.at, number, settings.on_bad_bytes)
 
 
-def read_task(part: Part, settings: ReadSettings, tally: Tally) -> Numbered:
+def read_task(part: Part, settings: ReadSettings, tally: Tally) -> Iterator[str]:
     """The texts of a task's file, SQuAD's (1.1 and 2.0) or RACE's.
 
     `squad`: the contexts of an article, a line each, are one text, for the paper's intrinsic dev set (its Section 4.1);
@@ -243,7 +240,7 @@ def _solid(text: str) -> int:
     return sum(map(len, text.split()))
 
 
-def read_hub(part: Part, settings: ReadSettings, tally: Tally) -> Numbered:
+def read_hub(part: Part, settings: ReadSettings, tally: Tally) -> Iterator[str]:
     """The rows of a data set on the Hugging Face Hub (`sources.HubRows`), streamed; joined ones are a line each."""
     source, field = part.source.name, settings.text_field
     hub = HubRows.parse(source)
@@ -259,9 +256,8 @@ def read_hub(part: Part, settings: ReadSettings, tally: Tally) -> Numbered:
                 if (text is not None and not isinstance(text, str)) or field not in row:
                     raise no_field(f"{source}: row {number}", field, list(row))
                 if hub.document and hub.document not in row:
-                    known = ", ".join(row)
-                    where = f"{source}: row {number}"
-                    raise InputError(f"{where}: no field {hub.document!r} (found: {known})", "?document=…")
+                    what = f"{source}: row {number}: no field {hub.document!r} (found: {', '.join(row)})"
+                    raise InputError(what, "?document=…")
                 if text is not None:
                     tally.add(text.encode("utf-8", "replace"))
                     yield row[hub.document] if hub.document else (number - 1) // hub.rows, number, text
@@ -269,11 +265,9 @@ def read_hub(part: Part, settings: ReadSettings, tally: Tally) -> Numbered:
         for _, together in groupby(rows(), key=itemgetter(0)):
             _, numbers, texts = zip(*together, strict=True)
             yield from _cell("\n".join(texts), part, numbers[0], settings, tally)
-    except (InputError, GeneratorExit):
+    except InputError:
         raise
     except Exception as error:  # the library raises many kinds, for a wrong name as for a missing network
         reason = str(error).strip().split("\n")[0][:200] or type(error).__name__
-        raise InputError(
-            f"{source}: cannot be read from the Hub ({reason})",
-            "check the name, the configuration and the network; local files need none of them",
-        ) from error
+        hint = "check the name, the configuration and the network; local files need none of them"
+        raise InputError(f"{source}: cannot be read from the Hub ({reason})", hint) from error

@@ -11,7 +11,7 @@ from unicodedata import normalize
 import numpy as np
 
 from albert_cli import console
-from albert_cli.random import Integers, Keys, Stream, keys
+from albert_cli.random import Integers, Stream, keys
 from albert_cli.text.clean import Cleaning, clean
 from albert_cli.text.corpus import times_used
 from albert_cli.text.lines import ReadSettings, Tally
@@ -45,7 +45,7 @@ class Sample:
 
     def add(self, places: Integers, sentences: Sequence[str]) -> None:
         """Take in sentences with their places, in the order of the text."""
-        chosen = self._keys(places) <= np.uint64(self.limit)
+        chosen = keys(self.seed, Stream.SENTENCE, places) <= np.uint64(self.limit)
         self.sentences += compress(sentences, chosen.tolist())
         self.places = np.concatenate([self.places, places[chosen]])
         if len(self.sentences) > self.size + self.size // 4:
@@ -65,15 +65,12 @@ class Sample:
         self.places, self.sentences = self.places[order], [self.sentences[i] for i in order.tolist()]
 
     def _drop(self) -> None:
-        found = self._keys(self.places)
+        found = keys(self.seed, Stream.SENTENCE, self.places)
         if found.size > self.size:
             self.limit = int(np.partition(found, self.size - 1)[self.size - 1])
             kept = found <= np.uint64(self.limit)
             self.places = self.places[kept]
             self.sentences = list(compress(self.sentences, kept.tolist()))
-
-    def _keys(self, places: Integers) -> Keys:
-        return keys(self.seed, Stream.SENTENCE, places)
 
 
 def draw_sample(
@@ -113,10 +110,9 @@ def clean_in_place(sentences: list[str], cleaning: Cleaning) -> None:
 
 @dataclass(frozen=True)
 class Loss:
-    """What dropping accents and marks does to the words of a text.
+    """Shares of the running words that dropping accents has `changed`, and `merged` with another, more frequent word.
 
-    changed: share of the running words that it changes; merged: share of those that it makes equal to another,
-    more frequent word of the text; examples: the most frequent of these, as (word, other word, what both become).
+    examples: the most frequent of the latter, as (word, other word, what both become).
     """
 
     changed: float
@@ -125,10 +121,7 @@ class Loss:
 
 
 def loss_of_accents(sentences: list[str], cleaning: Cleaning) -> Loss | None:
-    """What accent stripping takes from raw sentences, where it is on.
-
-    The compatibility forms need no measure: SentencePiece's own normaliser applies NFKC in any case.
-    """
+    """What accent stripping takes from raw sentences, where it is on; NFKC, which SentencePiece applies, left aside."""
     if not cleaning.strip_accents:
         return None
     words = Counter[str]()

@@ -12,8 +12,7 @@ _LONGEST_PARAGRAPH = 1 << 14  # characters
 def split_sentences(text: str, language: str = "en") -> list[str]:
     """The sentences of `text`, each with single spaces, in order.
 
-    A line is a paragraph: no sentence crosses a line end, and a line that is one sentence stays as it is.
-    `language` is an ISO 639 code; an unknown one falls back to English rules (sentencex's own chain).
+    No sentence crosses a line end. `language` is an ISO 639 code; an unknown one falls back to English rules.
     Apart from white space, the sentences hold every character of the text.
     """
     return split_paragraphs(paragraphs(text), language)
@@ -21,12 +20,11 @@ def split_sentences(text: str, language: str = "en") -> list[str]:
 
 def paragraphs(text: str) -> list[str]:
     """The lines of `text` that are not blank, each with single spaces and none at its ends."""
-    return [p for line in text.split("\n") if (p := line if _has_single_spaces(line) else " ".join(line.split()))]
-
-
-def _has_single_spaces(line: str) -> bool:
-    # No white space but the plain space is printable, in any script.
-    return line.isprintable() and "  " not in line and line[:1] != " " and line[-1:] != " "
+    # No white space but the plain space is printable, in any script: most lines are left as they are.
+    found = (
+        line if line.isprintable() and "  " not in f" {line} " else " ".join(line.split()) for line in text.split("\n")
+    )
+    return [line for line in found if line]
 
 
 def split_paragraphs(lines: Iterable[str], language: str = "en") -> list[str]:

@@ -79,30 +79,22 @@ class HubRows:
 
 
 def resolve(sources: Sequence[str]) -> list[Source]:
-    """The single files and streams that the sources stand for, in a fixed order, none of them twice.
-
-    `SOURCE@WEIGHT` gives a source a weight. Raises `InputError` for what is not there or of no known kind.
-    """
+    """The files and streams that the sources stand for, in order, none twice; `InputError` for what is not there."""
     if not sources:
         raise InputError("no source of text is named", _HINT)
     found: dict[tuple[Kind, str], Source] = {}
     for given in sources:
-        for source in _resolve_one(*_split_weight(given)):
+        name, weight = given, 1.0
+        if (match := _WEIGHT.fullmatch(given)) and not Path(given).exists():
+            name, weight = match[1], float(match[2])
+            if not 0 < weight <= _LARGEST_WEIGHT:
+                raise ConfigError(f"{given}: a weight lies above 0 and is at most {_LARGEST_WEIGHT}")
+        for source in _resolve_one(name, weight):
             place = os.path.abspath(source.name) if source.path else source.name  # noqa: PTH100  (links stay as named)
             before = found.setdefault((source.kind, place), source)
             if before.weight != source.weight:
                 raise ConfigError(f"{source.name}: named twice, with weights {before.weight:g} and {source.weight:g}")
     return list(found.values())
-
-
-def _split_weight(given: str) -> tuple[str, float]:
-    match = _WEIGHT.fullmatch(given)
-    if match is None or Path(given).exists():
-        return given, 1.0
-    weight = float(match[2])
-    if not 0 < weight <= _LARGEST_WEIGHT:
-        raise ConfigError(f"{given}: a weight lies above 0 and is at most {_LARGEST_WEIGHT}")
-    return match[1], weight
 
 
 def _resolve_one(name: str, weight: float) -> list[Source]:

@@ -1,11 +1,10 @@
 """The vocabulary for other programs: `tokenizer.json` and `tokenizer_config.json` of Hugging Face.
 
-Given `spiece.model` alone, `AutoTokenizer` needs protobuf and differs from SentencePiece on many lines,
-because it turns the user-defined symbols into added tokens. The file written here keeps them as ordinary
-pieces and repeats, step for step, what `clean` and SentencePiece's own normaliser do, so that both sides give
-the same ids. What remains different: a literal "[MASK]" (or another special token) in a text is that token
-for Hugging Face and ordinary pieces here; segmentations of equal score under a vocabulary that was trained
-elsewhere (see `unigram`); characters newer than the Unicode tables of one side.
+Given `spiece.model` alone, `AutoTokenizer` makes added tokens of the user-defined symbols, and differs on many lines.
+This file keeps them as ordinary pieces and repeats what `clean` and SentencePiece's normaliser do, for the same ids.
+What remains different: a literal "[MASK]" (or another special token) in a text is that token for Hugging Face
+and ordinary pieces here; segmentations of equal score under a vocabulary that was trained elsewhere (see `unigram`);
+characters newer than the Unicode tables of one side.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import Any
 from unicodedata import category, combining
 
 from albert_cli.text.clean import Cleaning
-from albert_cli.text.spiece import SPECIAL_TOKENS
+from albert_cli.text.unigram import SPECIAL_TOKENS
 
 _CASED = r"[\p{Lower}\p{Upper}\p{Lt}]"  # the Final_Sigma condition of the Unicode standard, section 3.13
 _CASE_IGNORABLE = r"[\p{Mn}\p{Me}\p{Cf}\p{Lm}\p{Sk}'.:·’]"

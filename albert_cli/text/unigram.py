@@ -1,4 +1,4 @@
-"""Training a SentencePiece unigram model with the options of the published ALBERT vocabularies."""
+"""`spiece.model`, a SentencePiece unigram model: reading one, and training one with the published ones' options."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from unicodedata import normalize
 from albert_cli import console
 from albert_cli.errors import InputError
 from albert_cli.machine import memory
-from albert_cli.text.spiece import read_model
 
+SPECIAL_TOKENS = {"pad": "<pad>", "unk": "<unk>", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
+_DIGIT_COMMA_PENALTY = 100.0
 # The options of the published vocabularies (README of the reference code). As a list: given as one string,
 # SentencePiece reads the quotation mark as CSV quoting and fuses the rest into one bogus symbol.
 CONTROL_SYMBOLS = ["[CLS]", "[SEP]", "[MASK]"]
@@ -26,6 +27,29 @@ _MEMORY_A_BYTE = 23
 _SECONDS_A_BYTE = 1.2e-6
 _SCORES_A_NAT = 1024
 _LARGE = 2_000_000_000  # bytes that 32-bit suffix arrays hold; SentencePiece's 64-bit ones take twice the memory
+
+
+def read_model(model: bytes) -> Any:
+    """Parse a SentencePiece model (a `ModelProto`); raises `google.protobuf.message.DecodeError`."""
+    from google.protobuf.message import DecodeError
+    from sentencepiece import sentencepiece_model_pb2
+
+    proto = sentencepiece_model_pb2.ModelProto()
+    proto.ParseFromString(model)
+    if not all(isinstance(p.piece, str) for p in proto.pieces):  # protobuf hands over other bytes as they are
+        raise DecodeError("a piece is not UTF-8")
+    return proto
+
+
+def penalise_digit_comma(proto: Any) -> None:
+    """Lower the score of pieces such as "▁2011," so far that they are never chosen.
+
+    ALBERT's tokenizer never emits them. The reference encodes the text before the comma again instead; lowering the
+    scores gives the same pieces in one pass, in SentencePiece and in Hugging Face alike.
+    """
+    for p in proto.pieces:
+        if p.type == p.NORMAL and p.piece.endswith(",") and p.piece[-2:-1].isdigit():
+            p.score -= _DIGIT_COMMA_PENALTY
 
 
 def announce(sentences: int, size: int, about: str = "") -> None:
@@ -52,8 +76,7 @@ def utf8_size(sentences: Sequence[str]) -> int:
 def train(sentences: list[str], size: int, character_coverage: float, seed: int) -> bytes:
     """A unigram model (the bytes of `spiece.model`) of `size` pieces, trained on cleaned sentences.
 
-    The same sentences, options and seed give the same bytes. Raises `InputError` for a size that the
-    text does not allow.
+    The same sentences, options and seed give the same bytes. Raises `InputError` for a size that the text forbids.
     """
     import sentencepiece
 
@@ -113,10 +136,8 @@ def shrunk(proto: Any, size: int) -> bytes:
 
 
 def _with_barriers(sentence: str) -> str:
-    """Forbid pieces that reach from a digit to a comma, which ALBERT never emits (see `penalise_digit_comma`).
-
-    Composed first, as SentencePiece is going to do, so that no full-width comma slips through.
-    """
+    """Forbid pieces that reach from a digit to a comma, which ALBERT never emits (see `penalise_digit_comma`)."""
+    # Composed first, as SentencePiece is going to do, so that no full-width comma slips through.
     return _DIGIT_COMMA.sub(_BARRIER + ",", normalize("NFKC", sentence).replace(_BARRIER, ""))
 
 
@@ -125,15 +146,11 @@ def _explained(error: RuntimeError, size: int) -> InputError:
     message = str(error)
     if found := re.search(r"too high.*?<= (\d+)", message):
         largest = int(found[1])
-        return InputError(
-            f"the text allows at most {largest:,} tokens, not {size:,}",
-            f"--size {largest}, or give more text",
-        )
+        hint = f"--size {largest}, or give more text"
+        return InputError(f"the text allows at most {largest:,} tokens, not {size:,}", hint)
     if found := re.search(r"smaller than required_chars\D*\d+ vs (\d+)", message):
-        return InputError(
-            f"{size:,} tokens are too few for the text's characters, which need {found[1]}",
-            "a larger --size, or a lower --character-coverage",
-        )
+        what = f"{size:,} tokens are too few for the text's characters, which need {found[1]}"
+        return InputError(what, "a larger --size, or a lower --character-coverage")
     if "all_chars_count" in message:
         return InputError("the text has no characters, only control codes", "give text")
     if "sentences_.empty()" in message:

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from albert_cli import store
 from albert_cli.errors import CheckpointError
 from albert_cli.text.clean import Cleaning, TokenizerConfig, clean
-from albert_cli.text.spiece import SPECIAL_TOKENS, penalise_digit_comma, read_model
 from albert_cli.text.tokenizer_json import tokenizer_config, tokenizer_json
+from albert_cli.text.unigram import SPECIAL_TOKENS, penalise_digit_comma, read_model
 
 MODEL, TOKENIZER, CONFIG = "spiece.model", "tokenizer.json", "tokenizer_config.json"
 _PLAIN = frozenset(string.ascii_letters + string.punctuation)
@@ -26,10 +26,7 @@ class Vocabulary:
     """A SentencePiece unigram model with its cleaning: ids of text, and what masking must know of them."""
 
     def __init__(self, model: bytes, cleaning: Cleaning, source: Path | None = None) -> None:
-        """Take the bytes of a `spiece.model`; `source` is the directory that they came from.
-
-        Raises `CheckpointError` when it is no SentencePiece model or lacks ALBERT's special pieces.
-        """
+        """Take the bytes of ALBERT's kind of `spiece.model`, from `source`; raises `CheckpointError` for any other."""
         from google.protobuf.message import DecodeError
         from sentencepiece import SentencePieceProcessor
 
@@ -46,20 +43,13 @@ class Vocabulary:
         ids = {piece: index for index, piece in enumerate(self.pieces)}
         missing = [token for token in SPECIAL_TOKENS.values() if token not in ids]
         if missing:
-            raise CheckpointError(
-                f"{where}: not an ALBERT vocabulary, it has no piece {', '.join(missing)}",
-                "make one with `albert vocab`; SentencePiece's default ids do not fit",
-            )
-        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (
-            ids[token] for token in SPECIAL_TOKENS.values()
-        )
+            what = f"{where}: not an ALBERT vocabulary, it has no piece {', '.join(missing)}"
+            raise CheckpointError(what, "make one with `albert vocab`; SentencePiece's default ids do not fit")
+        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (ids[t] for t in SPECIAL_TOKENS.values())
 
     @classmethod
     def load(cls, directory: Path | str) -> Vocabulary:
-        """Read a vocabulary directory, the `vocabulary/` of a data directory, or any ALBERT model directory.
-
-        Raises `CheckpointError` where there is no `spiece.model` of ALBERT's kind.
-        """
+        """Read a vocabulary, data or ALBERT model directory; raises `CheckpointError` where it has no such model."""
         directory = Path(directory)
         if not (directory / MODEL).is_file() and (directory / "vocabulary" / MODEL).is_file():
             directory = directory / "vocabulary"
@@ -136,9 +126,9 @@ class Vocabulary:
     def is_word_start(self) -> NDArray[np.bool_]:
         """bool [V]: whether a token begins a word for whole-word and n-gram masking.
 
-        The rule of the reference's data creation: a piece with the word mark or of the form "<…>", a single
-        ASCII punctuation character, or one with any character beyond ASCII letters and punctuation (so that
-        digits and letters of other scripts are words of their own). Special pieces never continue a word.
+        As in the reference: a piece with the word mark or of the form "<…>", a single ASCII punctuation character, or
+        one with any character beyond ASCII letters and punctuation (digits and letters of other scripts are words of
+        their own). Special pieces never continue a word.
         """
         starts = [
             index < self.first_ordinary_id
@@ -159,10 +149,7 @@ class Vocabulary:
             raise CheckpointError(f"{self._where}: its normaliser or its pieces are damaged ({error})") from None
 
     def copy_to(self, directory: Path, model_max_length: int = 512) -> None:
-        """Write `spiece.model`, `tokenizer.json` and `tokenizer_config.json` into an existing directory.
-
-        model_max_length: the positions of the model beside it, to which other programs cut what they encode.
-        """
+        """Write the vocabulary's files; model_max_length: to how many positions other programs cut what they encode."""
         store.write_bytes(directory / MODEL, self._bytes)
         store.write_text(directory / TOKENIZER, self._tokenizer_json + "\n")
         store.write_json(directory / CONFIG, tokenizer_config(self.cleaning, model_max_length))

@@ -12,8 +12,7 @@ import pytest
 from albert_cli import store
 from albert_cli.data.batches import batch, original_ids
 from albert_cli.data.build import build
-from albert_cli.data.describe import length_statistics, sample_statistics
-from albert_cli.data.examples import decode
+from albert_cli.data.describe import decode, length_statistics, sample_statistics
 from albert_cli.data.pairs import PairSettings
 from albert_cli.data.shards import TokenCorpus
 from albert_cli.data.tokenise import BuildSettings

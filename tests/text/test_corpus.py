@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from albert_cli.errors import InputError
-from albert_cli.text.corpus import Document, read_documents
+from albert_cli.text.corpus import read_documents
 from albert_cli.text.lines import ReadSettings
 from albert_cli.text.parts import cut
 from albert_cli.text.sources import resolve
@@ -20,10 +20,7 @@ def texts(*sources: object, **options: object) -> list[str]:
 def test_blank_lines_end_documents(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes(b"\xef\xbb\xbfOne.\r\nTwo.\r\n\r\n \t\nThree\xe2\x80\xa8still three.\rFour.")
-    assert list(read_documents([str(path)])) == [
-        Document("One.\nTwo.", str(path), 1),
-        Document("Three\u2028still three.\nFour.", str(path), 5),
-    ]
+    assert texts(path) == ["One.\nTwo.", "Three\u2028still three.\nFour."]
 
 
 def test_folders_and_globs_are_sorted_and_named_once(tmp_path: Path) -> None:
@@ -115,15 +112,14 @@ def test_rows_of_the_hub_are_joined_to_documents(tmp_path: Path) -> None:
     rows = "".join(json.dumps({"text": text, "book": book}) + "\n" for book, text in books)
     (tmp_path / "train.jsonl").write_text(rows)
     found = [
-        [(d.text, d.line) for d in read_documents([f"hf:{tmp_path}{options}"])]
-        for options in ("", "?rows=2", "?rows=99", "?document=book", "::train?rows=2")
+        texts(f"hf:{tmp_path}{options}") for options in ("", "?rows=2", "?rows=99", "?document=book", "::train?rows=2")
     ]
     assert found == [
-        [("One.", 1), ("Two.", 2), ("Three.", 4), ("Four.", 5), ("Five.", 6)],
-        [("One.\nTwo.", 1), ("Three.", 4), ("Four.\nFive.", 5)],
-        [("One.\nTwo.\nThree.\nFour.\nFive.", 1)],
-        [("One.\nTwo.", 1), ("Three.\nFour.", 4), ("Five.", 6)],
-        [("One.\nTwo.", 1), ("Three.", 4), ("Four.\nFive.", 5)],
+        ["One.", "Two.", "Three.", "Four.", "Five."],
+        ["One.\nTwo.", "Three.", "Four.\nFive."],
+        ["One.\nTwo.\nThree.\nFour.\nFive."],
+        ["One.\nTwo.", "Three.\nFour.", "Five."],
+        ["One.\nTwo.", "Three.", "Four.\nFive."],
     ]
     # A local folder goes the same way through `datasets` as a name; a name without a network is one line.
     for source, reason in (

@@ -23,7 +23,7 @@ from albert_cli.text.build_vocabulary import VocabularySettings
 from albert_cli.text.clean import Cleaning, clean
 from albert_cli.text.corpus import read_documents
 from albert_cli.text.sentences import split_sentences
-from albert_cli.text.spiece import SPECIAL_TOKENS
+from albert_cli.text.unigram import SPECIAL_TOKENS
 from albert_cli.text.vocabulary import Vocabulary
 from tests.text.languages import LANGUAGES, sentences
 
