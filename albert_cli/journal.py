@@ -31,7 +31,7 @@ class Line(TypedDict, total=False):
 
 
 class Journal:
-    """The file while a run writes to it."""
+    """A file of JSON lines that is only appended to, and cut back to the resumed step after a crash."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

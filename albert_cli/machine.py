@@ -105,7 +105,8 @@ def killed_for_memory() -> int:
 def keep_freed_memory() -> None:
     """Have this process keep the memory that it frees, for what it allocates next (glibc alone).
 
-    Fresh pages, which the system clears, would take a tenth to a seventh of the time of a narrow model's step.
+    A training step frees and allocates the same large arrays again and again. glibc would give each back to the system
+    and take fresh pages, which the system clears: a tenth to a seventh of the time of a narrow model's step.
     """
     if platform.libc_ver()[0] != "glibc":
         return
@@ -151,7 +152,10 @@ def matmul(precision: str, device: torch.device) -> tuple[Callable[[], float], i
 
 @functools.cache
 def matmul_peak(precision: str, device: torch.device, *, seconds: float = 1.0) -> float:
-    """FLOP/s of the best matrix product of at least two, and of some `seconds`; measured once a process."""
+    """FLOP/s of the best of some matrix products: what this machine can really do, measured once a process.
+
+    At least two products are tried, and more until `seconds` have gone by.
+    """
     product, flops = matmul(precision, device)
     best, started, tried = float("inf"), time.perf_counter(), 0
     while tried < 2 or time.perf_counter() - started < seconds:

@@ -1,4 +1,7 @@
-"""The ranks of a run, one process or those that `torchrun` started: as many as at its last start, or others."""
+"""The ranks of a run: one process, or those that `torchrun` started.
+
+A batch is a function of seed and step alone, so a run may change its number of ranks between two starts.
+"""
 
 from __future__ import annotations
 
@@ -163,7 +166,10 @@ def _without_a_sign() -> str:
 
 
 def _let_the_cause_end_first() -> None:
-    """Under `torchrun`, sleep: the failing rank, which closes its connections first, is to exit first."""
+    """Under `torchrun`, sleep, so that it sees the failing rank exit first and returns that rank's code.
+
+    A rank closes its connections before it ends, and the others would overtake it on their way out.
+    """
     if _is_launched():
         time.sleep(_SECONDS_FOR_THE_CAUSE)
 

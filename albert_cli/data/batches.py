@@ -1,4 +1,8 @@
-"""Packed training batches: a pure function of (seed, indices) over a corpus, in whatever rank they are drawn."""
+"""Packed training batches: a pure function of (seed, indices) over a corpus.
+
+`PretrainRecipe.examples_of` says which examples a step takes; a rank or a micro-batch draws a part of these indices and
+gets the same examples as whoever draws them all.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +40,10 @@ class PackedBatch:
 def batch(
     corpus: TokenCorpus, vocabulary: Vocabulary, settings: PairSettings, seed: int, index: Integers
 ) -> PackedBatch:
-    """Draw and mask the examples `index`, int64 [N]; raises `InputError` when the corpus has no tokens."""
+    """Draw and mask the examples `index`, int64 [N]; each depends on nothing but (seed, its index).
+
+    Raises `InputError` when the corpus has no tokens.
+    """
     if corpus.tokens == 0:
         raise InputError("no text to draw examples from", "make the data with another --holdout, or from more text")
     pairs = draw_pairs(corpus, index, settings, seed)

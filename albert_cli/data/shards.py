@@ -126,7 +126,10 @@ class Shard:
 
 
 class MappedShards(Sequence[Shard]):
-    """The shards of a directory, mapped when they are read, the latest of them: a process has its limits."""
+    """The shards of a directory, mapped when they are read; the one unread for the longest time is closed.
+
+    A mapped file stays open and counts against the process's limits, which a thousand shards reach.
+    """
 
     def __init__(self, prefixes: Sequence[Path], dtype: str) -> None:
         self._prefixes = prefixes
@@ -160,7 +163,7 @@ class TokenCorpus:
     starts: int64 [shards + 1], the position at which each begins; document_starts: the same for documents.
     """
 
-    def __init__(self, shards: Sequence[Shard], directory: Path = Path()) -> None:
+    def __init__(self, shards: Sequence[Shard], directory: Path | None = None) -> None:
         self.shards = shards
         self.directory = directory
         sizes = np.array([(s.n_tokens, s.documents.size - 1) for s in shards], np.int64).reshape(-1, 2)
@@ -183,10 +186,12 @@ class TokenCorpus:
     @property
     def vocabulary_dir(self) -> Path:
         """Where the copy of the vocabulary lies."""
+        assert self.directory is not None, "a corpus in memory has none"
         return self.directory / "vocabulary"
 
     def unigram_counts(self) -> Integers:
         """How often each token occurs in the train split: int64 [vocab_size]."""
+        assert self.directory is not None, "a corpus in memory has none"
         return np.fromfile(self.directory / "unigram.counts", dtype="<i8").astype(np.int64)
 
     def unigram_entropy(self) -> float:

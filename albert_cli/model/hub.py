@@ -147,7 +147,10 @@ class Checkpoint:
 
 
 def find(name: str) -> Path:
-    """The directory behind a model directory, a run (its newest step) or a Hub id; raises `CheckpointError`."""
+    """The directory that a checkpoint name means: a model directory, a run (its newest step), or a Hub id.
+
+    Raises `CheckpointError` when there is none.
+    """
     path = Path(name)
     if (path / "config.json").is_file():
         return path

@@ -187,6 +187,7 @@ def grid_of(tokens: NDArray[np.int64], offsets: NDArray[np.int64], device: torch
 
 
 def _grid(sequences: int, width: int, parts: Sequence[Tensor]) -> Grid:
+    """The grid of what `_cells` found, once that is on the device."""
     begins, slots, mask = parts if len(parts) > 1 else (parts[0], None, None)
     return Grid(sequences, width, begins, slots, mask, reach=-(-width // _TILE) * _TILE)
 

@@ -87,7 +87,7 @@ class Task(ABC, Generic[E, F, O]):
         return self.source.read(self, split, data)
 
     def parse_label(self, text: str, where: str) -> int | float:
-        """The class's index (or the value) of a label in a file; raises `InputError` that begins with `where` it is."""
+        """The index of a label in a file, or the value; raises `InputError` beginning with `where` (file and line)."""
         if text not in self.labels:
             hint = "correct the label, or leave the row out"
             raise InputError(f"{where}: label {text!r} is not one of {', '.join(self.labels)}", hint)

@@ -83,7 +83,11 @@ class Choice(LogitsTask[ChoiceExample]):
         return (list(group) for _, group in groupby(examples, key=lambda example: len(example.options)))
 
     def encode(self, examples: Sequence[ChoiceExample], vocabulary: Vocabulary, max_seq_length: int) -> PairFeatures:
-        """Question and option keep their last 128 tokens, at most half of a shorter limit; the passage its first."""
+        """A sequence for each option, the passage first; all questions have the same number of options.
+
+        Question and option keep their last 128 tokens (and at most half of a shorter limit), the passage what room is
+        left, from its beginning.
+        """
         size, choices = len(examples), len(examples[0].options) if examples else 1
         assert all(len(e.options) == choices for e in examples), "a task has one number of options"
         ids, texts = tokenize([e.passage for e in examples] + [a for e in examples for a in e.answers], vocabulary)

@@ -67,14 +67,14 @@ def _example(sentences: Sequence[str], words: Sequence[int], last: int, name: st
     before = BEFORE[0] + int(place * (BEFORE[1] - BEFORE[0]))
     answer = int(label * len(ANSWERS))
     fact = f"The key word is {ANSWERS[answer]}."
-    chosen: list[str] = []
+    chosen, is_told = [], False
     while count < WORDS and at < len(sentences):
-        if count >= before and fact not in chosen:
+        if count >= before and not is_told:
             chosen.append(fact)
+            is_told = True
         chosen.append(sentences[at])
         count, at = count + words[at], at + 1
-    if fact not in chosen:  # behind a very long sentence
-        chosen.append(fact)
+    chosen += [] if is_told else [fact]  # behind a very long sentence
     return Example(" ".join([*chosen, "What is the key word?"]), None, answer, name)
 
 

@@ -205,7 +205,9 @@ def reproducible(wanted: bool) -> Iterator[None]:
 
 def autocast(precision: str, device: torch.device) -> contextlib.AbstractContextManager[Any]:
     """Products in bf16 under "bf16", with fp32 weights; everything as it is otherwise."""
-    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bf16")
+    if precision == "bf16":
+        return torch.autocast(device.type, dtype=torch.bfloat16)
+    return contextlib.nullcontext()
 
 
 @contextlib.contextmanager

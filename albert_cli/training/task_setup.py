@@ -208,7 +208,10 @@ class Prepared:
 
     @cached_property
     def schedule(self) -> ScheduleSettings:
-        """In steps; epochs are of items, such as windows. Raises `ConfigError` where the warm-up has more."""
+        """The recipe's `[schedule]` in steps; epochs are of the items of training, such as a text's windows.
+
+        Raises `ConfigError` where epochs amount to fewer steps than the warm-up has.
+        """
         s = self.recipe.schedule
         found = s.in_steps(len(self.inputs.train) if s.epochs is not None else 1, self.recipe.train.batch_size)
         found.check()
