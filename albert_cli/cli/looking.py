@@ -43,11 +43,12 @@ def params(
     if paper:
         if names or set_:
             raise ConfigError("--paper has its own list of models", "leave out the names, or leave out --paper")
-        return console.emit(*of_the_paper.describe_paper(as_markdown=markdown))
+        console.emit(*of_the_paper.describe_paper(as_markdown=markdown))
+        return
     size = None if memory is None else parse_size(memory)
     if size is not None and size < 1_000_000:
         raise ConfigError(f"--memory {memory}: too little for any model", "for example --memory 12GB")
-    return console.emit(*tables.describe(names or [], size, set_ or [], details=details, as_markdown=markdown))
+    console.emit(*tables.describe(names or [], size, set_ or [], details=details, as_markdown=markdown))
 
 
 @verb(app)

@@ -49,12 +49,13 @@ def pretrain(
     flags = {"train.save_every": save_every, "train.keep": keep, "distill.teacher": teacher and json.dumps(teacher)}
     settings = [*(overrides or []), *(f"{key}={value}" for key, value in flags.items() if value is not None)]
     if show_config:
-        return console.emit(*verb_module.show_config(recipe, data, settings))
+        console.emit(*verb_module.show_config(recipe, data, settings))
+        return
     result = verb_module.pretrain(
         recipe, data, out, settings,
         resume=resume, max_time=max_time, dry_run=dry_run, device=device, verify=verify,
     )  # fmt: skip
-    return console.emit(result, plan.speed_text(result) if dry_run else verb_module.summary_text(result))
+    console.emit(result, plan.speed_text(result) if dry_run else verb_module.summary_text(result))
 
 
 @verb(app)

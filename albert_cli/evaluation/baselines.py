@@ -41,12 +41,12 @@ def baselines(task: AnyTask, train: Sequence[Any], dev: Sequence[Any]) -> dict[s
     features = {WORDS: _words(*texts)}
     if task.inputs == 2:
         features[OVERLAP] = _overlap(*texts)
+    if np.ptp(labels) == 0:  # of one class, or one value, there is nothing to learn
+        return dict.fromkeys(features, scores(task.metrics, np.full(len(gold), labels[0]), gold))
     found = {}
     for name, (of_train, of_dev) in features.items():
         model = Ridge(alpha=1 / _C) if task.is_regression else LogisticRegression(C=_C, max_iter=1000)
-        is_constant = np.ptp(labels) == 0
-        answers = np.full(len(gold), labels[0]) if is_constant else model.fit(of_train, labels).predict(of_dev)
-        found[name] = scores(task.metrics, answers, gold)
+        found[name] = scores(task.metrics, model.fit(of_train, labels).predict(of_dev), gold)
     return found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,16 +37,7 @@ class RaceFiles:
             others = [name for name in self.levels if Path(data, split, name).is_dir()]
             hint = f"the task race_{others[0]} needs {others[0]} alone" if others else None
             folder = find_in(Path(data), (f"{split}/{level}", f"RACE/{split}/{level}"), HUB, hint)
-            texts: Iterable[tuple[str, str]]
-            if (path := folder / "all.txt").is_file():  # what the reference reads: a level's passages, one per line
-                lines = enumerate(read_lines(path), start=1)
-                texts = ((line, f"{path}:{number}") for number, line in lines if line.strip())
-            else:
-                paths = sorted(folder.glob("*.txt"), key=lambda p: (int(p.stem) if p.stem.isdecimal() else -1, p.name))
-                if not paths:
-                    raise InputError(f"{folder}: holds no .txt files", "a passage each, as RACE is published")
-                texts = ((read_text(path), str(path)) for path in paths)
-            found = [(parse_as(_Passage, text, where, _SHAPE), where) for text, where in texts]
+            found = [(parse_as(_Passage, text, where, _SHAPE), where) for text, where in _passages(folder)]
             check_unique((record.id or where, where) for record, where in found)
             for record, where in found:
                 yield from _questions(task, split, record, level, where)
@@ -64,6 +55,18 @@ class RaceFiles:
             found = _four(parse_json(options, rows.where(i), _SHAPE), rows.where(i))
             label = int(task.parse_label(answer, rows.where(i))) if answer or split != "test" else None
             yield ChoiceExample(f"{passage}:{number}", article, question, found, label, level)
+
+
+def _passages(folder: Path) -> Iterator[tuple[str, str]]:
+    """(JSON, where it stands) of each passage."""
+    if (path := folder / "all.txt").is_file():  # what the reference reads: all passages of a level, one per line
+        lines = enumerate(read_lines(path), start=1)
+        yield from ((line, f"{path}:{number}") for number, line in lines if line.strip())
+        return
+    paths = sorted(folder.glob("*.txt"), key=lambda p: (int(p.stem) if p.stem.isdecimal() else -1, p.name))
+    if not paths:
+        raise InputError(f"{folder}: holds no .txt files", "a passage each, as RACE is published")
+    yield from ((read_text(path), str(path)) for path in paths)
 
 
 class _Passage(BaseModel):
