@@ -138,6 +138,7 @@ class Result(Record):
     versions: dict[str, str] = {}
     examples: dict[str, int] = {}
     train_examples: int = 0
+    both_orders: bool = False
     steps: int | None = None
     epochs: Number | None = None
     batch_size: int | None = None

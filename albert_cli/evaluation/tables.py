@@ -131,7 +131,8 @@ def protocol(r: Result) -> str:
         begin += f" and {r.spreading_heads} to mark those around" if r.spreading_heads else ""
     seeds = f"median of {f'{ended} of {k}' if ended < k else k} seeds ({numbers[0]} to {numbers[-1]})"
     part = f"{r.examples['train']:,.0f} training examples drawn by its seed, " if r.train_examples else ""
-    epochs = f" ({r.epochs:g} epochs)" if r.epochs is not None else ""
+    of_what = " of each pair in both orders" if r.both_orders else ""
+    epochs = f" ({r.epochs:g} epochs{of_what})" if r.epochs is not None else ""
     looks = f"on dev every {r.eval_every:,} steps, the best kept" if 0 < r.eval_every < r.steps else ""
     sizes = ", ".join(f"{name} {r.examples[name]:,.0f}" for name in ("train", "dev") if r.examples.get(name))
     return (

@@ -120,6 +120,10 @@ class Task(ABC, Generic[E, F, O]):
     def encode(self, examples: Sequence[E], vocabulary: Vocabulary, max_seq_length: int) -> F:
         """The examples as tokens, sequences of at most `max_seq_length`."""
 
+    def in_other_order(self, examples: Sequence[E]) -> list[E]:
+        """Pairs of texts with the second one first. `ConfigError`: they are no pairs."""
+        raise ConfigError(f"data.both_orders: {self.title} has no two texts to exchange", "set it to false")
+
     def too_long(self, max_seq_length: int) -> str:
         """What is cut, and at which length, for messages."""
         return f"inputs are longer than {max_seq_length} tokens"

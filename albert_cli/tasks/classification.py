@@ -159,6 +159,11 @@ class Classification(LogitsTask[Example]):
             raise InputError(f"{line.where}: {got}, but the model was fine-tuned on {wanted}", hint)
         return Example(text, pair, None, identifier)
 
+    def in_other_order(self, examples: Sequence[Example]) -> list[Example]:
+        if any(e.text_b is None for e in examples):
+            return super().in_other_order(examples)
+        return [Example(e.text_b or "", e.text_a, e.label, e.id) for e in examples]
+
     def encode(self, examples: Sequence[Example], vocabulary: Vocabulary, max_seq_length: int) -> PairFeatures:
         """`[CLS] A [SEP]`, and for pairs `B [SEP]`, cut to `max_seq_length` tokens.
 

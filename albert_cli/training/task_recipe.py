@@ -31,11 +31,14 @@ class TaskData:
     """`[data]`: the longest input in tokens; longer ones are cut, the longer of two texts first.
 
     `train_examples` is how many of the training examples a run learns from, drawn by its seed (0: all): for curves by
-    the number of labels. A seed's smaller part lies within its larger one.
+    the number of labels. A seed's smaller part lies within its larger one. `both_orders`: every training pair is learnt
+    from a second time with its texts exchanged, for tasks that ask the same of either order (STS-B, MRPC, QQP). An
+    epoch has both.
     """
 
     max_seq_length: Annotated[int, Ge(5)] = 512  # two texts and their special tokens
     train_examples: NotNegative = 0
+    both_orders: bool = False
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,7 @@ class Inputs:
 
     They are shared by all seeds, and by whatever else reads and encodes the same. Only those of the last few `Inputs`
     are kept in memory, so that a suite or a search does not hold the data of every task. Of the training split (the
-    first) a `part` may be taken, drawn by `seed`.
+    first) a `part` may be taken, drawn by `seed`; `both_orders` has its pairs among the features in either order.
     """
 
     task: AnyTask
@@ -71,6 +71,7 @@ class Inputs:
     max_seq_length: int
     part: int = 0
     seed: int = 0
+    both_orders: bool = False
 
     def __hash__(self) -> int:
         return hash((self.task.name, self.data, self.splits, self.max_seq_length, self.part, self.seed))
@@ -98,7 +99,10 @@ class Inputs:
     @lru_cache(maxsize=2)  # noqa: B019
     def features(self) -> dict[str, Features]:
         """The examples as tokens."""
-        return {split: self.encode(examples) for split, examples in self.examples.items()}
+        read = dict(self.examples)
+        if self.both_orders:
+            read[str(self.task.train_split)] = self.train_examples + self.task.in_other_order(self.train_examples)
+        return {split: self.encode(examples) for split, examples in read.items()}
 
     @property
     @lru_cache(maxsize=64)  # noqa: B019
@@ -289,6 +293,7 @@ class Prepared:
             "lr": recipe.optimizer.peak,
             "max_seq_length": recipe.data.max_seq_length,
             "train_examples": recipe.data.train_examples,
+            "both_orders": recipe.data.both_orders,
             "dropout": recipe.model.dropout,
             "count_heads": recipe.model.count_heads,
             "spreading_heads": recipe.model.spreading_heads,
@@ -343,6 +348,7 @@ def prepared_by(
     splits = task.dev_splits if for_scoring else (task.train_split, *task.dev_splits)
     part = 0 if for_scoring else recipe.data.train_examples
     inputs = Inputs(
-        task, request.data, splits, vocabulary, recipe.data.max_seq_length, part, recipe.train.seed if part else 0
-    )
+        task, request.data, splits, vocabulary, recipe.data.max_seq_length, part, recipe.train.seed if part else 0,
+        both_orders=recipe.data.both_orders and not for_scoring,
+    )  # fmt: skip
     return Prepared(request, recipe, checkpoint, inputs, choose_device(request.device), for_scoring)

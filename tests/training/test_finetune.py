@@ -24,6 +24,7 @@ from albert_cli.errors import CheckpointError, ConfigError
 from albert_cli.evaluation.predict import predict
 from albert_cli.model import hub
 from albert_cli.model.heads import SequenceClassifier
+from albert_cli.tasks.features import PairFeatures
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training import device
 from albert_cli.training.checkpoint import TrainState
@@ -194,6 +195,31 @@ def test_a_part_of_the_training_examples_is_drawn_by_the_seed(prepared: Prepared
     assert results[0]["examples"] == {"train": 16, "dev": 40} and results[0]["steps"] == 4
     assert results[0]["data"] != results[1]["data"]
     assert "16 training examples drawn by its seed, 4 steps" in protocol_of(summarise(results))
+
+
+def test_pairs_are_learnt_in_both_orders_where_the_recipe_says_so(
+    prepared: Prepared, finished: Path, tmp_path: Path
+) -> None:
+    rows = [("kra bade", "figo", "yes"), ("luma", "wi wi wi", "no"), ("ne", "bade luma", "yes")]
+    for name in ("train", "dev"):
+        lines = "".join("\t".join(row) + "\n" for row in rows)
+        (tmp_path / f"{name}.tsv").write_text("text\ttext_pair\tlabel\n" + lines)
+    asked = (*OVERRIDES[2:], 'table.text_pair="text_pair"', "schedule.epochs=4", "data.both_orders=true")
+    both = prepare("table", str(finished), str(tmp_path), asked, "cpu")
+    features, size = both.inputs.train, len(rows)
+    assert isinstance(features, PairFeatures)
+    assert (len(features), len(both.inputs.train_examples), len(both.inputs.dev)) == (2 * size, size, size)
+    for i in range(size):
+        as_given, exchanged = (features.batch(np.array([k]))[0] for k in (i, size + i))
+        first, second = (as_given.ids[1:][as_given.segment_ids[1:] == k].tolist() for k in (0, 1))
+        assert exchanged.ids.tolist() == [as_given.ids[0], *second, *first] and first != second
+        assert features.gold[i] == features.gold[size + i]
+    result = finetune(both, tmp_path / "run", 0)
+    assert result["steps"] == 3 and result["examples"]["train"] == size
+    assert "3 steps of 8 (4 epochs of each pair in both orders)" in protocol_of(summarise([result]))
+    alone = prepare("table", prepared.request.checkpoint, prepared.request.data, ("data.both_orders=true",), "cpu")
+    with pytest.raises(ConfigError, match="no two texts to exchange"):
+        finetune(alone, tmp_path / "alone", 0)
 
 
 def test_what_auto_stood_for_is_kept_when_a_run_goes_on(
