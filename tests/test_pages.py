@@ -108,9 +108,10 @@ def all_commands(text: str) -> list[str]:
 
 
 def glue(folder: Path) -> None:
-    """A folder of GLUE in its published layout, MRPC and RTE only."""
+    """A folder of GLUE in its published layout, MRPC, CoLA and RTE only."""
     for name, header, row in (
         ("MRPC", "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String", "{label}\t1\t2\tA cat sat.\tA cat was sitting {i}."),
+        ("CoLA", "s\t1\t\tA cat sat.", "s\t{label}\t\tA cat was sitting {i}."),  # no header
         ("RTE", "index\tsentence1\tsentence2\tlabel", "{i}\tIt rained all day.\tIt was wet.\t{entails}"),
     ):
         (folder / "glue" / name).mkdir(parents=True, exist_ok=True)

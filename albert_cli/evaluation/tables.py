@@ -125,7 +125,8 @@ def protocol(r: Result) -> str:
     assert r.steps is not None and r.eval_every is not None
     k, ended = len(numbers), len(numbers) - len(r.seeds_diverged)
     begin = _BEGINNINGS.get(r.initial, "the pretrained checkpoint")
-    begin = begin if r.start_from in (PRETRAINED, "") else f"a model fine-tuned on {TASKS[r.start_from].title}"
+    if r.start_from not in (PRETRAINED, ""):
+        begin = f"a model fine-tuned on {TASKS[r.start_from].title if r.start_from in TASKS else r.start_from}"
     if r.count_heads:
         begin += f" with {r.count_heads} of its attention heads set to count the words that the two texts share"
         begin += f" and {r.spreading_heads} to mark those around" if r.spreading_heads else ""

@@ -15,14 +15,12 @@ from typing import Final
 from albert_cli.errors import InputError
 from albert_cli.random import text_share
 from albert_cli.tasks.classification import Classification, Example
-from albert_cli.text.corpus import read_documents
-from albert_cli.text.sentences import split_sentences
+from albert_cli.tasks.made import sentences_by_document
 
 ANSWERS: Final = ("silver", "summer", "winter", "yellow")  # one token each, in small vocabularies too
 BEFORE: Final = (520, 590)  # words before the sentence, at least and at most: a word is a token or more
 WORDS: Final = 620  # of an example, about
 _SIZES: Final = {"train": 4000, "dev": 400}
-_DEV_SHARE: Final = 0.15  # of the documents
 _MOST_WORDS: Final = {"train": 600_000, "dev": 100_000}  # that are read
 
 
@@ -49,12 +47,11 @@ def _sentences(source: str, split: str) -> list[str]:
     """The sentences of a split's documents, but those with an answer in them."""
     found: list[str] = []
     count = 0
-    for document in read_documents([source]):
-        if (text_share(document.text) < _DEV_SHARE) == (split == "dev"):
-            for sentence in split_sentences(document.text):
-                if not any(answer in sentence.lower() for answer in ANSWERS):
-                    found.append(sentence)
-                    count += sentence.count(" ") + 1
+    for sentences in sentences_by_document(source, split):
+        for sentence in sentences:
+            if not any(answer in sentence.lower() for answer in ANSWERS):
+                found.append(sentence)
+                count += sentence.count(" ") + 1
         if count > _MOST_WORDS[split]:
             break
     return found

@@ -30,7 +30,7 @@ from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training import run
 from albert_cli.training.device import autocast, choose_device, place, resolve_auto
 from albert_cli.training.settings import ScheduleSettings, TrainSettings
-from albert_cli.training.task_recipe import PAPER, FinetuneRecipe, resolve
+from albert_cli.training.task_recipe import PAPER, PRETRAINED, FinetuneRecipe, resolve
 
 _NO_EPOCH = 2**64 - 1  # what orders the examples of a part, which no epoch of training does
 
@@ -279,10 +279,13 @@ class Prepared:
         """What decided the numbers, for `results.json`."""
         recipe = self.recipe
         text = config.dump_toml(dataclasses.replace(recipe, train=dataclasses.replace(recipe.train, seed=0)))
+        start_from, before = recipe.start_from, self.checkpoint.finetuned_for
+        if before and (start_from, recipe.model.initial) == (PRETRAINED, "pretrained") and not self.for_scoring:
+            start_from = before.task  # the checkpoint is not a pretrained one
         return {
             "checkpoint": store.fingerprint(self.checkpoint.directory),
             **({"start": store.fingerprint(self.intermediate.directory)} if self.intermediate else {}),
-            "start_from": recipe.start_from,
+            "start_from": start_from,
             **({"start_note": self.intermediate_note} if self.intermediate_note else {}),
             "initial": recipe.model.initial,
             "head": recipe.model.head,

@@ -1,0 +1,22 @@
+"""What the tasks that are made of any text read: the sentences of a split's documents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from albert_cli.random import text_share
+from albert_cli.text.corpus import read_documents
+from albert_cli.text.sentences import split_sentences
+
+_DEV_SHARE: Final = 0.15  # of the documents
+
+
+def sentences_by_document(source: str, split: str) -> Iterator[list[str]]:
+    """The sentences of each document of a split (`train`, `dev`) of a source of text as `albert data` takes it.
+
+    Documents come in the source's order; which split one belongs to is a function of its text.
+    """
+    for document in read_documents([source]):
+        if (text_share(document.text) < _DEV_SHARE) == (split == "dev"):
+            yield split_sentences(document.text)
