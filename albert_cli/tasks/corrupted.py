@@ -1,8 +1,8 @@
 """Corrupted: is a sentence as it was written, or was one of its words moved, left out, replaced or added?
 
-What a grammarian is asked of a sentence (CoLA), asked of any text, so that it needs no labels: a model that has learnt
-it learns CoLA better. Two neighbours that have changed places are "bigram shift", a word that does not belong is
-"semantic odd man out" (Conneau et al., 2018, arXiv 1805.01070, §2). What becomes of a sentence is a function of the
+What a grammarian is asked of a sentence (CoLA), asked of any text, so that it needs no labels: of a model of minutes
+CoLA comes out better after it. Two neighbours that have changed places are "bigram shift", a word that does not belong
+is "semantic odd man out" (Conneau et al., 2018, arXiv 1805.01070, §2). What becomes of a sentence is a function of the
 split and its number.
 """
 
