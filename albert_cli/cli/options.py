@@ -54,7 +54,12 @@ Ranks = Annotated[int, typer.Option(min=1, help="Start this many processes here 
 CheckpointName = Annotated[
     str, typer.Option("--checkpoint", help="A checkpoint directory, a run (its newest step), or a Hub id.")
 ]
-TaskData = Annotated[str | None, typer.Option("--data", help="Folder with the task's files, or hf:NAME.")]
+TaskData = Annotated[
+    str | None,
+    typer.Option(
+        "--data", help="Folder with the task's files, or hf:NAME; for corrupted and recall, a source of text."
+    ),
+]
 
 
 def start_ranks(nproc: int) -> None:

@@ -15,7 +15,7 @@ from typing import Final
 from albert_cli.errors import InputError
 from albert_cli.random import text_share
 from albert_cli.tasks.classification import Classification, Example
-from albert_cli.tasks.made import sentences_by_document
+from albert_cli.tasks.made_of_text import sentences_by_document
 
 ANSWERS: Final = ("silver", "summer", "winter", "yellow")  # one token each, in small vocabularies too
 BEFORE: Final = (520, 590)  # words before the sentence, at least and at most: a word is a token or more
