@@ -39,10 +39,10 @@ class CorruptedText:
             raise InputError(
                 f"{source}: too little text for {split}", f"{asked}; in a .txt a blank line ends a document"
             )
-        written = dict(list(found.items())[: _MOST[split]])
-        foreign = [word for words in written.values() for word in words[:-1]]  # a full stop would give it away
+        written = list(found.items())[: _MOST[split]]
+        foreign = [word for _, words in written for word in words[:-1]]  # a full stop would give it away
         examples = []
-        for number, (text, words) in enumerate(written.items()):
+        for number, (text, words) in enumerate(written):
             is_original = text_share(f"original {text}") < 0.5  # not the number that drew the split
             shown = text if is_original else " ".join(_corrupt(words, foreign))
             examples.append(Example(shown, None, int(is_original), f"{split}-{number}"))
@@ -52,8 +52,10 @@ class CorruptedText:
 def _corrupt(sentence: Sequence[str], foreign: Sequence[str]) -> list[str]:
     """The words of a sentence with one change; a word that is added or takes another's place is one of `foreign`."""
 
+    text = " ".join(sentence)
+
     def draw(what: str, size: int) -> int:
-        return int(text_share(f"{' '.join(sentence)} {attempt} {what}") * size)
+        return int(text_share(f"{text} {attempt} {what}") * size)
 
     *before, last = sentence  # the last, which has the full stop, stays where it is
     attempt = 0
