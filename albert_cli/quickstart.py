@@ -28,7 +28,7 @@ import typer
 from albert_cli import console, machine, store
 from albert_cli.cli.app import invoke
 from albert_cli.errors import BusyError
-from albert_cli.random import text_share
+from albert_cli.randomness import text_share
 from albert_cli.results import CONTROLS, listed
 from albert_cli.text.corpus import Document, read_documents
 from albert_cli.text.sentences import split_sentences

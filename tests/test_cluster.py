@@ -16,7 +16,7 @@ import yaml
 
 from albert_cli import store
 from albert_cli.data.build import build
-from albert_cli.data.tokenise import BuildSettings
+from albert_cli.data.tokenization import BuildSettings
 from albert_cli.text.lines import ReadSettings
 from tests.conftest import RECIPE
 from tests.data.test_build import contents

@@ -18,7 +18,7 @@ PACKAGE = Path(albert_cli.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 LAYERS = (
     ("errors",),
-    ("random", "ranks"),
+    ("randomness", "ranks"),
     ("console", "store", "config", "network", "machine"),
     ("journal", "launch", "pool", "results"),
     ("text",),
@@ -26,9 +26,9 @@ LAYERS = (
     ("model", "counting"),
     ("tasks",),
     ("training",),
-    ("evaluation",),
+    ("evaluation", "inference"),
     ("report",),
-    ("doctor", "inspect", "bench", "experiments"),
+    ("doctor", "inspection", "bench", "experiments"),
     ("cli", "quickstart"),
     ("__main__",),
 )

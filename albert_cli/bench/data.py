@@ -19,7 +19,7 @@ from albert_cli.data.build import plan
 from albert_cli.data.pairs import PairSettings
 from albert_cli.data.prefetch import prefetch
 from albert_cli.data.shards import Shard, TokenCorpus
-from albert_cli.data.tokenise import BuildSettings, clean_tidy, run_task, tokenise
+from albert_cli.data.tokenization import BuildSettings, clean_tidy, run_task, tokenise
 from albert_cli.errors import InputError
 from albert_cli.text.corpus import Document, hash_words, read_part
 from albert_cli.text.lines import Tally

@@ -12,7 +12,7 @@ from torch import Tensor
 from albert_cli.bench.harness import random_batch
 from albert_cli.data.batches import PackedBatch
 from albert_cli.errors import ConfigError
-from albert_cli.model import hub, names
+from albert_cli.model import hf_names, hub
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import PretrainingModel, SequenceClassifier
 
@@ -45,7 +45,7 @@ def twin(model: PretrainingModel | SequenceClassifier) -> torch.nn.Module:
     prefix = kind.capitalize()
     made = getattr(transformers, f"{prefix}Config")(**{k: v for k, v in values.items() if k != "architectures"})
     other: torch.nn.Module = getattr(transformers, prefix + architecture)(made)
-    missing, unexpected = other.load_state_dict(names.theirs(model.state_dict(), config, kind), strict=False)
+    missing, unexpected = other.load_state_dict(hf_names.theirs(model.state_dict(), config, kind), strict=False)
     assert not unexpected and all("decoder" in name for name in missing), (missing, unexpected)
     return other.to(next(model.parameters()).device).train()
 

@@ -14,7 +14,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from albert_cli.cli import text, training, scoring, using, looking, reproduce, bench, recipes  # noqa: F401 - in the order of --help
+from albert_cli.cli import text, training, scoring, inference, info, reproduce, bench, recipes  # noqa: F401 - in the order of --help
 from albert_cli.cli.app import EPILOGUE, app
 
 __all__ = ["EPILOGUE", "app", "main"]

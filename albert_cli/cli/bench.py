@@ -132,7 +132,7 @@ def bench_data(
     Example: albert bench data wiki.jsonl --vocab vocabulary
     """
     from albert_cli.bench import data
-    from albert_cli.data.tokenise import BuildSettings
+    from albert_cli.data.tokenization import BuildSettings
     from albert_cli.text.lines import ReadSettings
 
     settings = BuildSettings(language=language, read=ReadSettings(text_field=text_field))

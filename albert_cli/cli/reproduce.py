@@ -66,7 +66,7 @@ def reproduce(
         return console.emit(*recipe.listing())
     if experiment is None:
         raise ConfigError("no experiment is named", "`albert reproduce --list` names them")
-    from albert_cli.experiments import verb as verb_module
+    from albert_cli.experiments import runner as verb_module
     from albert_cli.experiments.plan import Request
 
     request = Request(

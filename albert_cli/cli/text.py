@@ -46,7 +46,7 @@ def vocab(
     from albert_cli.text import build_vocabulary
     from albert_cli.text.clean import Cleaning
     from albert_cli.text.lines import ReadSettings, parse_size
-    from albert_cli.text.parts import parse_share
+    from albert_cli.text.work_units import parse_share
 
     cleaning = Cleaning(lowercase, strip_accents, normal_form)
     read = ReadSettings(on_bad_bytes, text_field, parse_size(max_line), on_long_line)
@@ -77,9 +77,9 @@ def data(
     Example: albert data wiki.jsonl books/@2 --vocab vocabulary --out data
     """
     from albert_cli.data import build, merge
-    from albert_cli.data.tokenise import BuildSettings
+    from albert_cli.data.tokenization import BuildSettings
     from albert_cli.text.lines import ReadSettings, parse_size
-    from albert_cli.text.parts import parse_share
+    from albert_cli.text.work_units import parse_share
 
     share = parse_share(task, os.environ)
     read = ReadSettings(on_bad_bytes, text_field, parse_size(max_line), on_long_line)
@@ -103,7 +103,7 @@ def inspect_directory(
 
     Example: albert inspect data --examples 3
     """
-    from albert_cli.inspect import describe
+    from albert_cli.inspection import describe
 
     found = describe(directory, verify=verify, examples=examples, seed=seed, step=step, recipe=recipe)
     console.emit(*found, coloured=examples > 0)

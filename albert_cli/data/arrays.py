@@ -7,7 +7,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from albert_cli.random import Integers
+from albert_cli.randomness import Integers
 
 Ids: TypeAlias = NDArray[np.int32]
 Flags: TypeAlias = NDArray[np.bool_]

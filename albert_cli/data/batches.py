@@ -15,7 +15,7 @@ from albert_cli.data.masking import mask
 from albert_cli.data.pairs import Pairs, PairSettings, draw_pairs
 from albert_cli.data.shards import TokenCorpus
 from albert_cli.errors import InputError
-from albert_cli.random import Integers
+from albert_cli.randomness import Integers
 from albert_cli.text.vocabulary import Vocabulary
 
 

@@ -20,14 +20,14 @@ from typing_extensions import TypedDict
 from albert_cli import console, pool, store
 from albert_cli.data.merge import Facts, complete, publish
 from albert_cli.data.shards import FORMAT, read_facts
-from albert_cli.data.tokenise import BuildSettings, Count, ShardTask, TaskFacts, kept, run_task
+from albert_cli.data.tokenization import BuildSettings, Count, ShardTask, TaskFacts, kept, run_task
 from albert_cli.data.verified import remember_verified, stamps_below, verify_data
 from albert_cli.errors import BusyError
 from albert_cli.machine import cores
 from albert_cli.text.jobs import hashes_of
 from albert_cli.text.lines import Part
-from albert_cli.text.parts import Share, cut, share_of
 from albert_cli.text.vocabulary import Vocabulary
+from albert_cli.text.work_units import Share, cut, share_of
 
 _PLAN, _LOCKS = "plan.json", ".tasks"
 _REMEDY = "choose another --out or remove it"

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from albert_cli.data.shards import TokenCorpus
-from albert_cli.random import Integers
+from albert_cli.randomness import Integers
 
 WINDOW: Final = 8  # tokens to either side; a neighbour at distance d counts 1 / d
 _CONTEXTS: Final = 8192  # the commonest tokens: 30,000 words by as many contexts take 1 GB

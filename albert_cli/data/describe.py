@@ -20,8 +20,8 @@ from albert_cli.data.masking import ngram_probabilities, select_spans
 from albert_cli.data.pairs import SPECIALS, PairSettings, draw_pairs, examples_per_pass
 from albert_cli.data.shards import TokenCorpus, read_facts
 from albert_cli.data.verified import verify_data
-from albert_cli.random import Integers, Stream, below, keys
-from albert_cli.text.statistics import printable
+from albert_cli.randomness import Integers, Stream, below, keys
+from albert_cli.text.token_statistics import printable
 from albert_cli.text.vocabulary import Vocabulary
 
 SEQUENCES = 512  # drawn and masked

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from albert_cli.data.arrays import Flags, Ids, ranges
 from albert_cli.data.pairs import PairSettings
-from albert_cli.random import Integers, Keys, Stream, below, draw, keys, uniform
+from albert_cli.randomness import Integers, Keys, Stream, below, draw, keys, uniform
 from albert_cli.text.vocabulary import Vocabulary
 
 _MASK, _KEEP = 0.8, 0.9  # cumulative: 80 % [MASK], 10 % unchanged, 10 % random

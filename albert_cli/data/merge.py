@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from albert_cli import console, pool, store
 from albert_cli.data.shards import FORMAT, SPLITS, UNITS, Shard, id_type
-from albert_cli.data.tokenise import ShardTask, TaskFacts, run_task, vocabulary_of
+from albert_cli.data.tokenization import ShardTask, TaskFacts, run_task, vocabulary_of
 from albert_cli.data.writer import DROPPED, GROUPS, GroupWriter
 from albert_cli.errors import InputError
-from albert_cli.random import Integers
+from albert_cli.randomness import Integers
 from albert_cli.text.vocabulary import Vocabulary
 
 _FEW_HELDOUT = 5_000  # tokens: ten sequences of the paper's length

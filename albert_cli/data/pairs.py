@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from albert_cli.config import NotNegative, Positive, Share
 from albert_cli.data.arrays import truncated_lengths
 from albert_cli.data.shards import Shard, TokenCorpus, find
-from albert_cli.random import Integers, Stream, below, keys, permute, uniform
+from albert_cli.randomness import Integers, Stream, below, keys, permute, uniform
 
 SPECIALS = 3  # [CLS] A [SEP] B [SEP]
 

@@ -21,7 +21,7 @@ from typing_extensions import TypedDict
 from albert_cli import store
 from albert_cli.data.arrays import Ids, offsets_of, ranges
 from albert_cli.errors import CheckpointError
-from albert_cli.random import Integers
+from albert_cli.randomness import Integers
 
 Split: TypeAlias = Literal["train", "heldout"]
 SPLITS: tuple[Split, ...] = ("train", "heldout")

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from albert_cli.data.shards import MAX_SHARD_TOKENS, UNITS, id_type
-from albert_cli.random import Integers
+from albert_cli.randomness import Integers
 
 # Of a source whose weight has a fraction, some documents are used once more in a pass than the others.
 GROUPS = ("train", "train-more", "heldout")

@@ -18,7 +18,7 @@ from typing import Final, Literal
 import numpy as np
 
 from albert_cli.experiments.recipe import EXACT, Claim, Condition
-from albert_cli.experiments.sampling import Sampled, standard_error
+from albert_cli.experiments.uncertainty import Sampled, standard_error
 
 Verdict = Literal["holds", "does not hold at this scale", "too noisy to tell"]
 HOLDS: Final[Verdict] = "holds"

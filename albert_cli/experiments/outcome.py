@@ -13,8 +13,8 @@ import numpy as np
 from albert_cli.experiments.claims import CheckedClaim, check
 from albert_cli.experiments.plan import Plan, Run
 from albert_cli.experiments.recipe import PRINTED, PaperTable
-from albert_cli.experiments.sampling import PARTS, Sampled, exact, of_seconds, of_task, unknown
-from albert_cli.report.found import Points, curves
+from albert_cli.experiments.uncertainty import PARTS, Sampled, exact, of_seconds, of_task, unknown
+from albert_cli.report.collect import Points, curves
 from albert_cli.results import standard_error
 
 

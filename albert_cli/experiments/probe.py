@@ -27,7 +27,7 @@ from albert_cli.data.pairs import PairSettings
 from albert_cli.data.shards import TokenCorpus, read_facts
 from albert_cli.data.verified import verify_data
 from albert_cli.errors import CheckpointError, ConfigError, InputError
-from albert_cli.experiments.sampling import PARTS, Sampled, mean
+from albert_cli.experiments.uncertainty import PARTS, Sampled, mean
 from albert_cli.model import hub
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.encoder import Encoder

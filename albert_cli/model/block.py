@@ -17,8 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from albert_cli.model.packing import Grid, Rows
-from albert_cli.model.sparse import Near, attend_flex
-from albert_cli.model.sparse import attend as attend_near
+from albert_cli.model.sparse_attention import Near, attend_flex
+from albert_cli.model.sparse_attention import attend as attend_near
 
 _TWICE_ROOT: Final = 2 * math.sqrt(2 / math.pi)
 

@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 from albert_cli.model.block import AttentionWeights, BlockSettings, FeedForwardWeights, block, has_varlen
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.packing import PackedTokens
-from albert_cli.model.sparse import Near, lay_out
+from albert_cli.model.sparse_attention import Near, lay_out
 
 _FORMS: Final = 64  # of the compiled block
 Weights = TypeVar("Weights", AttentionWeights, FeedForwardWeights)

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from albert_cli import console, network, store
 from albert_cli.counting.costs import count
 from albert_cli.errors import CheckpointError, ConfigError, number_of
-from albert_cli.model import names
+from albert_cli.model import hf_names
 from albert_cli.model.config import OWN_MODEL_TYPE, ModelConfig
 from albert_cli.text.vocabulary import Vocabulary
 
@@ -198,7 +198,7 @@ def read(directory: Path) -> Checkpoint:
         )
     kind = OWN_MODEL_TYPE if values.get("model_type") == OWN_MODEL_TYPE else model_type(config)
     stored = read_tensors(path)
-    tensors = names.ours(stored, config, kind)
+    tensors = hf_names.ours(stored, config, kind)
     if values.get("tie_word_embeddings") is False and any(n.endswith("predictions.decoder.weight") for n in stored):
         # Hugging Face computes with this matrix and a bias of its own; the head here has the word table.
         tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith("masked.")}
@@ -311,7 +311,7 @@ def write(
     """
     config: ModelConfig = model.config  # type: ignore[assignment]
     tensors = {name: tensor.detach().float().cpu().contiguous() for name, tensor in model.state_dict().items()}
-    tensors = names.theirs(tensors, config, model_type(config, architecture))
+    tensors = hf_names.theirs(tensors, config, model_type(config, architecture))
     if architecture == _BARE:
         tensors = {name.removeprefix(f"{model_type(config)}."): tensor for name, tensor in tensors.items()}
     save_file(tensors, directory / WEIGHTS, metadata={"format": "pt"})

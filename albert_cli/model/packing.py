@@ -21,7 +21,7 @@ from albert_cli.data.batches import PackedBatch
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
 
-    from albert_cli.model.sparse import Near
+    from albert_cli.model.sparse_attention import Near
 
 _TILE: Final = 128  # rows that a kernel of variable-length attention takes at a time
 

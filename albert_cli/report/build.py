@@ -16,8 +16,8 @@ from albert_cli.data.pairs import PairSettings
 from albert_cli.data.shards import UNITS, TokenCorpus, read_facts
 from albert_cli.data.verified import verify_data
 from albert_cli.errors import AlbertError
-from albert_cli.report import errors, page, plots, pretraining, scores
-from albert_cli.report.found import Data, Evaluation, Examples, Found, Pretraining, collect, setting, short_names
+from albert_cli.report import mistakes, page, plots, pretraining, scores
+from albert_cli.report.collect import Data, Evaluation, Examples, Found, Pretraining, collect, setting, short_names
 from albert_cli.report.page import Block, Figure, Grid, Key, Page, Paragraph, Section, Span, Table, Text
 from albert_cli.text.vocabulary import Vocabulary
 
@@ -52,7 +52,7 @@ def _page(found: Found) -> Page:
         Section("pretraining", "Pretraining", pretraining.section(runs) if runs else []),
         Section("scores", "Scores", scores.section(evaluations, series) if evaluations else []),
         Section("learning", "Learning curves", scores.learning(evaluations, series)),
-        Section("errors", "What is wrong", errors.section(evaluations, series)),
+        Section("errors", "What is wrong", mistakes.section(evaluations, series)),
         *(Section(f"examples-{i}", of.title, _examples(of)) for i, of in enumerate(found.examples, start=1)),
     ]
     sections = [section for section in sections if section.blocks]

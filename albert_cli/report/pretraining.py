@@ -11,7 +11,7 @@ from albert_cli.counting.costs import count
 from albert_cli.errors import AlbertError
 from albert_cli.model.config import ModelConfig
 from albert_cli.report import plots
-from albert_cli.report.found import Points, Pretraining, setting
+from albert_cli.report.collect import Points, Pretraining, setting
 from albert_cli.report.page import Block, Details, Fact, Figure, Grid, Key, Paragraph, Part, Table
 
 _ACCURACIES = {

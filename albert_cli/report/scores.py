@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from albert_cli.evaluation import tables
 from albert_cli.report import plots
-from albert_cli.report.found import CLASSICAL, Evaluation
+from albert_cli.report.collect import CLASSICAL, Evaluation
 from albert_cli.report.page import Block, Fact, Figure, Grid, Heading, Key, Paragraph, Span, Table, Text
 from albert_cli.results import listed, percent, standard_error
 from albert_cli.tasks.spec import published_metrics

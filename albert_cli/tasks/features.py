@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from albert_cli.data.arrays import offsets_of, ranges
 from albert_cli.data.batches import PackedBatch
-from albert_cli.random import epoch_order
+from albert_cli.randomness import epoch_order
 from albert_cli.text.vocabulary import Vocabulary
 
 Int32 = NDArray[np.int32]

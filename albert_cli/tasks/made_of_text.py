@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from albert_cli.errors import InputError
-from albert_cli.random import text_share
+from albert_cli.randomness import text_share
 from albert_cli.text.corpus import read_documents
 from albert_cli.text.sentences import split_sentences
 

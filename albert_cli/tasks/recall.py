@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Final
 
 from albert_cli.errors import InputError
-from albert_cli.random import text_share
+from albert_cli.randomness import text_share
 from albert_cli.tasks.classification import Classification, Example
 from albert_cli.tasks.made_of_text import sentences_by_document
 

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from albert_cli import console, network
 from albert_cli.errors import InputError, MissingData
-from albert_cli.random import text_share
+from albert_cli.randomness import text_share
 from albert_cli.text.lines import Part, errors_named, refuse_utf16, without_bad_characters
 from albert_cli.text.records import (
     is_cut_otherwise,

@@ -11,13 +11,13 @@ from typing import Any
 
 from albert_cli import console, store
 from albert_cli.errors import BusyError, ConfigError, InputError
-from albert_cli.text import jobs, statistics
+from albert_cli.text import jobs, token_statistics
 from albert_cli.text.clean import Cleaning
 from albert_cli.text.lines import ReadSettings
-from albert_cli.text.parts import Portion, Share, cut
 from albert_cli.text.sampling import Sample, clean_in_place, loss_of_accents, warn_of_losses
 from albert_cli.text.unigram import CONTROL_SYMBOLS, USER_DEFINED_SYMBOLS, announce, is_too_long, train, utf8_size
 from albert_cli.text.vocabulary import CONFIG, MODEL, TOKENIZER, Vocabulary
+from albert_cli.text.work_units import Portion, Share, cut
 
 REPORT = "vocabulary.json"
 _ENOUGH_TO_HOLD_BACK = 10_000  # sentences
@@ -25,7 +25,7 @@ _BYTES_A_SENTENCE = 120  # about; 112 in the English Wikipedia
 _SMALLEST = 2 + len(CONTROL_SYMBOLS) + len(USER_DEFINED_SYMBOLS)
 
 
-class Report(statistics.Figures):
+class Report(token_statistics.Figures):
     """`vocabulary.json`: what was asked for, how much text that was, and what the vocabulary is worth."""
 
     request: jobs.Asked
@@ -127,7 +127,7 @@ def _train(
         },
         "characters": sum(map(len, sentences)),
         "losses": {"strip_accents": asdict(lost)} if lost else {},
-        **statistics.measure(vocabulary, held_back or sentences),
+        **token_statistics.measure(vocabulary, held_back or sentences),
     }
     return vocabulary, report
 
@@ -142,14 +142,14 @@ def summary(report: Mapping[str, Any]) -> str:
         f"{report['directory']}: {size:,} tokens from {counts['training']:,} of {counts['read']:,} sentences"
         f" ({report['characters'] / 1e6:.1f} M characters)"
     )
-    return "\n".join([head, *statistics.lines(report)])
+    return "\n".join([head, *token_statistics.lines(report)])
 
 
 def describe_vocabulary(directory: Path) -> tuple[dict[str, Any], list[str]]:
     """What a vocabulary's directory holds, as a mapping and as lines."""
     vocabulary = Vocabulary.load(directory)
     ordinary = vocabulary.pieces[vocabulary.first_ordinary_id :]
-    shown = [statistics.printable(piece.replace("▁", " ")) for piece in ordinary]
+    shown = [token_statistics.printable(piece.replace("▁", " ")) for piece in ordinary]
     facts: dict[str, Any] = {
         "size": vocabulary.size,
         "ordinary_tokens": len(ordinary),
@@ -162,7 +162,7 @@ def describe_vocabulary(directory: Path) -> tuple[dict[str, Any], list[str]]:
     lines = console.named_values(facts)
     if store.is_there(directory / REPORT):
         facts["report"] = report = store.read_record(directory / REPORT, Report)
-        lines += statistics.lines(report)
+        lines += token_statistics.lines(report)
     return facts, lines
 
 

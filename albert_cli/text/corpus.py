@@ -10,7 +10,7 @@ from hashlib import blake2b
 from typing import cast
 
 from albert_cli.errors import InputError
-from albert_cli.random import copies
+from albert_cli.randomness import copies
 from albert_cli.text import records
 from albert_cli.text.lines import Part, ReadSettings, Tally, open_part, text_lines
 from albert_cli.text.sentences import bounded

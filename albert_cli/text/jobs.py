@@ -13,8 +13,8 @@ from typing_extensions import TypedDict
 
 from albert_cli import console, machine, pool, store
 from albert_cli.errors import BusyError
-from albert_cli.text.parts import Portion, share_of
 from albert_cli.text.sampling import Sample, draw_sample
+from albert_cli.text.work_units import Portion, share_of
 
 if TYPE_CHECKING:
     from albert_cli.text.build_vocabulary import VocabularySettings

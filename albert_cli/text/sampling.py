@@ -11,12 +11,12 @@ from unicodedata import normalize
 import numpy as np
 
 from albert_cli import console
-from albert_cli.random import Integers, Stream, keys
+from albert_cli.randomness import Integers, Stream, keys
 from albert_cli.text.clean import Cleaning, clean
 from albert_cli.text.corpus import times_used
 from albert_cli.text.lines import ReadSettings, Tally
-from albert_cli.text.parts import Portion
 from albert_cli.text.sentences import split_sentences
+from albert_cli.text.work_units import Portion
 
 _PLACES = 40  # bits of a sentence's place in its portion
 _TOGETHER = 1 << 12  # sentences that are added at a time

@@ -25,7 +25,7 @@ from albert_cli.counting.costs import training_flops, unshared
 from albert_cli.errors import ConfigError
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.encoder import Encoder
-from albert_cli.random import step_seed
+from albert_cli.randomness import step_seed
 from albert_cli.ranks import local_rank, world_size
 from albert_cli.training.settings import TrainSettings
 

@@ -21,7 +21,7 @@ from albert_cli.data.shards import TokenCorpus
 from albert_cli.model import card, hub
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.model.packing import PackedTokens, pack, put
-from albert_cli.random import Integers
+from albert_cli.randomness import Integers
 from albert_cli.ranks import Group
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.distill import Teacher

@@ -20,20 +20,20 @@ from albert_cli.data.verified import verify_data
 from albert_cli.errors import ConfigError
 from albert_cli.model import hub
 from albert_cli.model.heads import PretrainingModel
-from albert_cli.model.starts import StartSettings, set_start, word_dimensions
+from albert_cli.model.informed_init import StartSettings, set_start, word_dimensions
 from albert_cli.ranks import Group, is_main, process_group
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training import capacity, checkpoint, plan, run
 from albert_cli.training.checkpoint import TrainState
 from albert_cli.training.device import choose_device, note_idle_gpus, place, resolve_auto, use_threads
 from albert_cli.training.distill import Teacher
-from albert_cli.training.initial import RunBefore, carry_over, read_parent
 from albert_cli.training.log import Hints
 from albert_cli.training.loop import Loop
 from albert_cli.training.objectives import PretrainingJob, PretrainingText
 from albert_cli.training.optimizers import make_optimizer
 from albert_cli.training.pretrain_recipe import PretrainRecipe, resolve
 from albert_cli.training.settings import parse_duration
+from albert_cli.training.warm_start import RunBefore, carry_over, read_parent
 
 
 def pretrain(

@@ -13,11 +13,11 @@ from albert_cli.config import NotNegative, Positive
 from albert_cli.data.pairs import PairSettings
 from albert_cli.errors import ConfigError
 from albert_cli.model.config import ModelConfig
-from albert_cli.model.starts import StartSettings
-from albert_cli.random import Integers
+from albert_cli.model.informed_init import StartSettings
+from albert_cli.randomness import Integers
 from albert_cli.training.distill import DistillSettings
-from albert_cli.training.initial import InitialSettings
 from albert_cli.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
+from albert_cli.training.warm_start import InitialSettings
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from albert_cli.config import Fraction, NotNegative, Positive
 from albert_cli.errors import ConfigError
 from albert_cli.model.config import AttentionForm, GlobalTokens
 from albert_cli.model.hub import Checkpoint
-from albert_cli.model.starts import PositionGrowth, with_positions
+from albert_cli.model.informed_init import PositionGrowth, with_positions
 from albert_cli.tasks.columns import TableSettings
 from albert_cli.tasks.spec import SCORED, find_task
 from albert_cli.tasks.squad.data import SpanSettings

@@ -19,8 +19,8 @@ from albert_cli import config, console, store
 from albert_cli.errors import InputError, MissingData
 from albert_cli.model import hub
 from albert_cli.model.encoder import Encoder
-from albert_cli.model.matching import PLACES, check_count_heads, count_words
-from albert_cli.random import epoch_order
+from albert_cli.model.overlap_heads import PLACES, check_count_heads, count_words
+from albert_cli.randomness import epoch_order
 from albert_cli.results import Result
 from albert_cli.tasks.base import PREDICTIONS, AnyTask, fingerprint, heads_of
 from albert_cli.tasks.features import Features

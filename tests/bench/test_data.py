@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from albert_cli.bench.data import drawing, measure, text
-from albert_cli.data.tokenise import BuildSettings
+from albert_cli.data.tokenization import BuildSettings
 from tests.data.synthetic import FakeVocabulary, text_like_corpus
 
 

@@ -23,7 +23,7 @@ from albert_cli.counting.costs import GPU, LENGTHS, Precision, Setup, count
 from albert_cli.model.config import PRESETS, AttentionForm, ModelConfig
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.model.packing import pack
-from albert_cli.model.sparse import sees
+from albert_cli.model.sparse_attention import sees
 from albert_cli.training.optimizers import make_optimizer, state_tensors
 from albert_cli.training.settings import OptimizerSettings, TrainSettings
 

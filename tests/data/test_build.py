@@ -14,7 +14,7 @@ from albert_cli import store
 from albert_cli.data.build import build
 from albert_cli.data.merge import summary, unigram_entropies
 from albert_cli.data.shards import TokenCorpus
-from albert_cli.data.tokenise import BuildSettings
+from albert_cli.data.tokenization import BuildSettings
 from albert_cli.data.verified import verify_data
 from albert_cli.errors import BusyError, CheckpointError, ConfigError, InputError
 from albert_cli.text.sentences import split_sentences

@@ -15,9 +15,9 @@ from albert_cli.data.build import build
 from albert_cli.data.describe import decode, length_statistics, sample_statistics
 from albert_cli.data.pairs import PairSettings
 from albert_cli.data.shards import TokenCorpus
-from albert_cli.data.tokenise import BuildSettings
+from albert_cli.data.tokenization import BuildSettings
 from albert_cli.errors import CheckpointError
-from albert_cli.inspect import describe
+from albert_cli.inspection import describe
 from albert_cli.text.vocabulary import Vocabulary
 from tests.data.synthetic import FakeVocabulary, numbered_corpus, text_like_corpus
 

@@ -23,11 +23,11 @@ from albert_cli import store
 from albert_cli.data.build import build, plan
 from albert_cli.data.merge import summary
 from albert_cli.data.shards import Shard, TokenCorpus
-from albert_cli.data.tokenise import BuildSettings, clean_tidy
+from albert_cli.data.tokenization import BuildSettings, clean_tidy
 from albert_cli.errors import BusyError, CheckpointError, ConfigError
 from albert_cli.text.clean import Cleaning, clean
-from albert_cli.text.parts import Share, parse_share, share_of
 from albert_cli.text.sentences import split_sentences
+from albert_cli.text.work_units import Share, parse_share, share_of
 from tests.data.test_build import TENTH, Files, contents, texts, write_plan
 
 Pieces = tuple[tuple[int, ...], ...]
@@ -203,7 +203,7 @@ def test_small_files_are_put_together_and_large_ones_split(tmp_path: Path, small
 def test_the_parts_of_a_huge_corpus_are_larger(
     tmp_path: Path, small_vocabulary: Path, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("albert_cli.text.parts._MOST", 100)
+    monkeypatch.setattr("albert_cli.text.work_units._MOST", 100)
     (tmp_path / "a.txt").write_bytes(b"x" * 3000)
     tasks = plan([str(tmp_path / "a.txt")], small_vocabulary, out, BuildSettings(split_bytes=10))
     assert {task.size for task in tasks} == {40}

@@ -11,7 +11,7 @@ import torch
 
 from albert_cli import store
 from albert_cli.errors import InputError
-from albert_cli.evaluation.predict import predict
+from albert_cli.inference.predict import predict
 from albert_cli.model import hub
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import QuestionAnswering

@@ -10,7 +10,7 @@ import pytest
 from albert_cli import store
 from albert_cli.evaluation.baselines import OVERLAP, WORDS, baselines
 from albert_cli.report.build import build
-from albert_cli.report.found import CLASSICAL, collect
+from albert_cli.report.collect import CLASSICAL, collect
 from albert_cli.results import Result
 from albert_cli.tasks.classification import Example
 from albert_cli.tasks.spec import find_task

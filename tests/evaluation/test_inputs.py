@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from albert_cli.errors import InputError
-from albert_cli.evaluation.predict import read_chunks
+from albert_cli.inference.predict import read_chunks
 from albert_cli.tasks.rows import Line
 
 

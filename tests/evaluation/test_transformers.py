@@ -10,7 +10,7 @@ import torch
 import transformers
 
 from albert_cli import store
-from albert_cli.evaluation.predict import predict
+from albert_cli.inference.predict import predict
 from albert_cli.tasks.spec import find_task
 from albert_cli.text import build_vocabulary
 from albert_cli.text.build_vocabulary import VocabularySettings

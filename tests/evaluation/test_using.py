@@ -17,8 +17,8 @@ from safetensors.numpy import load_file
 
 from albert_cli import store
 from albert_cli.errors import CheckpointError, ConfigError, DivergedError, InputError
-from albert_cli.evaluation.encode import Pooling, Vectors, encode_file, load, vectors_of
-from albert_cli.evaluation.fill_mask import MASK, fill_masks
+from albert_cli.inference.encode import Pooling, Vectors, encode_file, load, vectors_of
+from albert_cli.inference.fill_mask import MASK, fill_masks
 from albert_cli.model import hub
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import BareEncoder, MaskedLanguageModel, PretrainingModel, QuestionAnswering

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from albert_cli.experiments.claims import FAILS, HOLDS, NOISY, Values, check, find
 from albert_cli.experiments.recipe import Claim, Condition
-from albert_cli.experiments.sampling import Sampled, exact, of_examples
+from albert_cli.experiments.uncertainty import Sampled, exact, of_examples
 
 ABOVE = Condition("a.mlm_accuracy", "above", 0.1, minus="b.mlm_accuracy")
 BELOW = Condition("a.mlm_accuracy", "below", 0.1, minus="b.mlm_accuracy")

@@ -17,8 +17,8 @@ from albert_cli.experiments import recipe
 from albert_cli.experiments.budget import Decision, decision, describe
 from albert_cli.experiments.claims import HOLDS, check
 from albert_cli.experiments.plan import Plan, Request
-from albert_cli.experiments.sampling import exact
 from albert_cli.experiments.stages import make
+from albert_cli.experiments.uncertainty import exact
 from albert_cli.training.task_recipe import FinetuneRecipe
 from tests.command import albert
 

@@ -21,12 +21,12 @@ import pytest
 from albert_cli import pool, store
 from albert_cli.cli.app import invoke
 from albert_cli.errors import BusyError, Interrupted
-from albert_cli.experiments import outcome, pages, recipe, verb
+from albert_cli.experiments import outcome, pages, recipe, runner
 from albert_cli.experiments.plan import Plan, Request
 from albert_cli.experiments.probe import behaviour
-from albert_cli.experiments.sampling import PARTS
+from albert_cli.experiments.runner import run_plan
 from albert_cli.experiments.stages import make
-from albert_cli.experiments.verb import run_plan
+from albert_cli.experiments.uncertainty import PARTS
 from albert_cli.model import hub
 from albert_cli.model.heads import BareEncoder, MaskedLanguageModel
 from tests.command import albert, snapshot
@@ -328,7 +328,7 @@ def test_a_stop_while_speeds_are_measured_ends_the_run(tmp_path: Path, tiny_data
 
     request = Request("smoke", tmp_path / "out", data=tiny_data, device="cpu")
     with pytest.raises(Interrupted, match="stopped"):
-        verb.reproduce("equal-time", request, stage)
+        runner.reproduce("equal-time", request, stage)
     assert begun == ["bench"]
 
 
@@ -340,10 +340,10 @@ def test_the_time_is_that_of_all_parts(tmp_path: Path, tiny_data: Path, monkeypa
         time.sleep(0.01)
         return 0
 
-    monkeypatch.setattr(verb, "run_plan", part)
+    monkeypatch.setattr(runner, "run_plan", part)
     monkeypatch.setattr(pool, "is_stopping", lambda: False)
     request = Request("smoke", tmp_path / "out", data=tiny_data, device="cpu")
-    verb.reproduce("equal-time", request, invoke, max_time="1h")
+    runner.reproduce("equal-time", request, invoke, max_time="1h")
     assert len(given) == 3 and 3600 > given[0] > given[1] > given[2]
 
 

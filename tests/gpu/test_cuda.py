@@ -16,7 +16,7 @@ from torch import Tensor
 
 from albert_cli.bench import correctness, kernels
 from albert_cli.bench.correctness import computed
-from albert_cli.model import encoder, hub, sparse
+from albert_cli.model import encoder, hub, sparse_attention
 from albert_cli.model.block import attend
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import PretrainingModel
@@ -84,7 +84,7 @@ def test_windows_and_blocks_are_those_of_the_cpu(
 ) -> None:
     changes: dict[str, Any] = {"attention": form, "attention_window": 16, "attention_block": 16}
     config = replace(SHAPE, num_attention_heads=heads, attention_global="sep", **changes)
-    assert sparse.has_flex(CUDA, 0.0, config.head_size) == (heads == 4)
+    assert sparse_attention.has_flex(CUDA, 0.0, config.head_size) == (heads == 4)
     settings = replace(PLAIN, precision=precision, compile=compiled)  # type: ignore[arg-type]
     for lengths in ((128, 5, 77, 64), (96, 96), (50, 128)):
         batch = random_batch(lengths, config)

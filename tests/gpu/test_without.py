@@ -31,7 +31,7 @@ from albert_cli.model.block import gelu_new, has_varlen
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import MultipleChoice, PretrainingModel, QuestionAnswering, SequenceClassifier
 from albert_cli.model.packing import as_one, pack
-from albert_cli.model.sparse import Near
+from albert_cli.model.sparse_attention import Near
 from albert_cli.ranks import Group
 from albert_cli.tasks import classification
 from albert_cli.tasks.spec import TASKS

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from albert_cli import console, store
 from albert_cli.errors import CheckpointError, InputError
 from albert_cli.report.build import build
-from albert_cli.report.found import collect
+from albert_cli.report.collect import collect
 from albert_cli.report.page import Page as Blocks
 from albert_cli.report.page import Paragraph, Section, Span, html
 from tests.reports import HOSTILE, Page, write_eval, write_pretraining

@@ -14,7 +14,7 @@ import transformers
 
 from albert_cli import store
 from albert_cli.errors import InputError
-from albert_cli.evaluation.predict import predict
+from albert_cli.inference.predict import predict
 from albert_cli.model.config import ModelConfig
 from albert_cli.tasks.spec import find_task
 from tests.checkpoints import untrained

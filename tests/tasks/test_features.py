@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from albert_cli.random import epoch_order
+from albert_cli.randomness import epoch_order
 from albert_cli.tasks.classification import Example
 from albert_cli.tasks.features import PairFeatures
 from albert_cli.tasks.glue import GLUE

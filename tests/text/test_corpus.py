@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from albert_cli.errors import InputError
 from albert_cli.text.corpus import read_documents
 from albert_cli.text.lines import ReadSettings
-from albert_cli.text.parts import cut
 from albert_cli.text.sources import resolve
+from albert_cli.text.work_units import cut
 
 
 def texts(*sources: object, **options: object) -> list[str]:

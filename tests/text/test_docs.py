@@ -7,8 +7,8 @@ import pytest
 
 from albert_cli.text import docs
 from albert_cli.text.corpus import read_documents
-from albert_cli.text.parts import cut
 from albert_cli.text.prose import prose
+from albert_cli.text.work_units import cut
 
 NUMPYDOC = """
     normalise(a, axis=-1)

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from albert_cli import store
 from albert_cli.errors import BusyError, CheckpointError
-from albert_cli.inspect import describe
+from albert_cli.inspection import describe
 from albert_cli.text.build_vocabulary import VocabularySettings, build
 from albert_cli.text.clean import Cleaning, clean
-from albert_cli.text.parts import Share, cut
 from albert_cli.text.sampling import Sample, clean_in_place, loss_of_accents, warn_of_losses
+from albert_cli.text.work_units import Share, cut
 from tests.text.languages import sentences
 
 

@@ -18,12 +18,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from albert_cli.errors import ConfigError, InputError
-from albert_cli.random import copies
+from albert_cli.randomness import copies
 from albert_cli.text import lines as reading
 from albert_cli.text.corpus import _READERS, document_hash, read_documents, read_part
 from albert_cli.text.lines import Part, ReadSettings, Tally, parse_size, snap, stamp
-from albert_cli.text.parts import cut
 from albert_cli.text.sources import Kind, Source, resolve
+from albert_cli.text.work_units import cut
 
 pa = pytest.importorskip("pyarrow")
 import pyarrow.parquet as pq  # noqa: E402

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from albert_cli import store
 from albert_cli.errors import BusyError, CheckpointError, ConfigError, InputError
-from albert_cli.inspect import describe
+from albert_cli.inspection import describe
 from albert_cli.text.build_vocabulary import VocabularySettings, build, summary
 from albert_cli.text.clean import Cleaning
 from albert_cli.text.unigram import USER_DEFINED_SYMBOLS

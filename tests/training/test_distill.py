@@ -16,7 +16,7 @@ from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.distill import DistillSettings, Teacher
 from albert_cli.training.pretrain import pretrain
 from tests.model.shapes import TINY, random_batch
-from tests.training.test_initial import bytes_of, written
+from tests.training.test_warm_start import bytes_of, written
 
 CPU = torch.device("cpu")
 LAST = "step-00000030"

@@ -21,7 +21,7 @@ import transformers
 
 from albert_cli import journal, store
 from albert_cli.errors import CheckpointError, ConfigError
-from albert_cli.evaluation.predict import predict
+from albert_cli.inference.predict import predict
 from albert_cli.model import hub
 from albert_cli.model.heads import SequenceClassifier
 from albert_cli.tasks.features import PairFeatures

@@ -19,7 +19,7 @@ from albert_cli.data.shards import TokenCorpus
 from albert_cli.errors import ConfigError
 from albert_cli.model import hub
 from albert_cli.model.config import OWN_MODEL_TYPE
-from albert_cli.model.starts import PositionGrowth, with_positions
+from albert_cli.model.informed_init import PositionGrowth, with_positions
 from albert_cli.tasks import recall
 from albert_cli.tasks.choice import ChoiceExample
 from albert_cli.tasks.race import RACE

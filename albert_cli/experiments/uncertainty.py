@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from albert_cli import journal
 from albert_cli.report import predictions
-from albert_cli.report.found import curves
+from albert_cli.report.collect import curves
 from albert_cli.results import Result
 from albert_cli.tasks.base import PREDICTIONS
 from albert_cli.tasks.metrics import scores

@@ -14,7 +14,7 @@ from safetensors.numpy import save
 
 from albert_cli import store
 from albert_cli.errors import CheckpointError, ConfigError
-from albert_cli.evaluation.predict import answer_file, open_checkpoint, read_chunks
+from albert_cli.inference.predict import answer_file, open_checkpoint, read_chunks
 from albert_cli.model import hub
 from albert_cli.model.heads import BareEncoder
 from albert_cli.tasks.base import check_finite, evaluation_batches

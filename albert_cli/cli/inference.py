@@ -41,7 +41,7 @@ def predict(
     Example: albert predict mrpc --input pairs.tsv --out labels.jsonl
     """
     out = _destination(out, input_file, "predictions")
-    from albert_cli.evaluation import predict as verb_module
+    from albert_cli.inference import predict as verb_module
 
     result = verb_module.predict(checkpoint, input_file, out, device, on_bad_bytes)
     if out is not None:
@@ -68,7 +68,7 @@ def encode(
     Example: albert encode run --input sentences.txt --out vectors.safetensors
     """
     out = _destination(out, input_file, "vectors")
-    from albert_cli.evaluation import encode as verb_module
+    from albert_cli.inference import encode as verb_module
 
     result = verb_module.encode_file(checkpoint, input_file, out, pooling, device, on_bad_bytes)
     if out is not None:
@@ -87,7 +87,7 @@ def fill_mask(
 
     Example: albert fill-mask run "the capital of [MASK] is paris"
     """
-    from albert_cli.evaluation import fill_mask as verb_module
+    from albert_cli.inference import fill_mask as verb_module
 
     result = verb_module.fill_masks(checkpoint, texts, top, device)
     console.emit(result, verb_module.text(result))

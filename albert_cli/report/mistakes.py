@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 from albert_cli.report import plots, predictions
-from albert_cli.report.found import Evaluation
+from albert_cli.report.collect import Evaluation
 from albert_cli.report.page import Block, Details, Figure, Grid, Group, Heading, Key, Paragraph, Part, Span, Table, Text
 from albert_cli.report.predictions import Line, Predicted
 from albert_cli.report.scores import by_task

@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from albert_cli.data.batches import PackedBatch
-from albert_cli.model import sparse
+from albert_cli.model import sparse_attention
 from albert_cli.model.block import attend
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.encoder import Encoder
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.model.packing import Grid, PackedTokens, pack
-from albert_cli.model.sparse import QUESTION, attend_flex, flex_masks, neighbours
+from albert_cli.model.sparse_attention import QUESTION, attend_flex, flex_masks, neighbours
 from tests.model.shapes import TINY, assert_half_is_close, random_batch, shake
 
 CPU = torch.device("cpu")
@@ -205,10 +205,10 @@ def test_the_mask_for_cuda_is_the_plain_one(config: ModelConfig, lengths: Sequen
 def test_what_flex_attention_refuses_goes_by_chunks(
     device: str, dropout: float, head_size: int, expected: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sparse, "find_spec", lambda name: object())
-    assert sparse.has_flex(torch.device(device), dropout, head_size) == expected
-    monkeypatch.setattr(sparse, "find_spec", lambda name: None)
-    assert not sparse.has_flex(torch.device(device), dropout, head_size)
+    monkeypatch.setattr(sparse_attention, "find_spec", lambda name: object())
+    assert sparse_attention.has_flex(torch.device(device), dropout, head_size) == expected
+    monkeypatch.setattr(sparse_attention, "find_spec", lambda name: None)
+    assert not sparse_attention.has_flex(torch.device(device), dropout, head_size)
 
 
 @BOTH

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from albert_cli.experiments.sampling import PARTS, exact, mean, of_examples, of_task, standard_error, unknown
+from albert_cli.experiments.uncertainty import PARTS, exact, mean, of_examples, of_task, standard_error, unknown
 from albert_cli.results import Result
 
 

@@ -10,7 +10,7 @@ import torch
 
 from albert_cli.data.batches import PackedBatch
 from albert_cli.errors import InputError
-from albert_cli.evaluation.predict import open_checkpoint
+from albert_cli.inference.predict import open_checkpoint
 from albert_cli.model import hub
 from albert_cli.model.heads import MaskedLanguageModel
 from albert_cli.model.packing import pack

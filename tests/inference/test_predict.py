@@ -13,8 +13,8 @@ import torch
 
 from albert_cli import store
 from albert_cli.errors import CheckpointError, InputError
-from albert_cli.evaluation.fill_mask import fill_masks
-from albert_cli.evaluation.predict import predict
+from albert_cli.inference.fill_mask import fill_masks
+from albert_cli.inference.predict import predict
 from albert_cli.model import hub
 from albert_cli.model.heads import PretrainingModel, SequenceClassifier
 from albert_cli.text.vocabulary import Vocabulary

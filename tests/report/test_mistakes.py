@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from albert_cli import store
 from albert_cli.errors import CheckpointError
-from albert_cli.report import errors, predictions
+from albert_cli.report import mistakes, predictions
 from albert_cli.report.build import build
-from albert_cli.report.found import collect
+from albert_cli.report.collect import collect
 from albert_cli.report.page import Page as Blocks
 from albert_cli.report.page import Section, html
 from tests.reports import Page, write_eval
@@ -165,7 +165,7 @@ def test_any_predictions_are_read(tmp_path_factory: pytest.TempPathFactory, line
     write_predictions(folder, lines)
     record = {"kind": "run", "task": "x", "metric": "y", "score": 0.5}
     (evaluation,) = [e for e in [results_of(folder, record)] if e]
-    Page(html(Blocks("", "", [], Section("errors", "Errors", errors.section([evaluation], {evaluation.model: 1})))))
+    Page(html(Blocks("", "", [], Section("errors", "Errors", mistakes.section([evaluation], {evaluation.model: 1})))))
 
 
 def results_of(folder: Path, record: dict[str, Any]) -> Any:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from albert_cli.random import Stream, below, draw, keys, permute, uniform
+from albert_cli.randomness import Stream, below, draw, keys, permute, uniform
 
 
 @given(size=st.integers(1, 3000), seed=st.integers(0, 2**63), turn=st.integers(0, 2**40))

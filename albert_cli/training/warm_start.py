@@ -18,7 +18,7 @@ from albert_cli.errors import CheckpointError, ConfigError
 from albert_cli.model import hub
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import PretrainingModel
-from albert_cli.model.starts import PositionGrowth, with_positions
+from albert_cli.model.informed_init import PositionGrowth, with_positions
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training import checkpoint
 from albert_cli.training.settings import HARMLESS, ScheduleSettings

@@ -13,7 +13,7 @@ from albert_cli.errors import ConfigError
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.encoder import Attention
 from albert_cli.model.heads import PretrainingModel
-from albert_cli.model.starts import StartSettings, position_dimensions, set_start, word_dimensions
+from albert_cli.model.informed_init import StartSettings, position_dimensions, set_start, word_dimensions
 
 SHAPE = ModelConfig(
     vocab_size=200,

@@ -18,13 +18,13 @@ from albert_cli import console, store
 from albert_cli.data.shards import FORMAT, MAX_SHARD_TOKENS, Counts, Name
 from albert_cli.data.writer import DROPPED, GROUPS, HELDOUT, MORE, GroupWriter
 from albert_cli.errors import CheckpointError, ConfigError
-from albert_cli.random import Integers, copies
+from albert_cli.randomness import Integers, copies
 from albert_cli.text.clean import Cleaning, clean
 from albert_cli.text.corpus import Document, hash_words
 from albert_cli.text.lines import ReadSettings, Tally
-from albert_cli.text.parts import SIZE, Portion
 from albert_cli.text.sentences import paragraphs, split_paragraphs
 from albert_cli.text.vocabulary import Vocabulary
+from albert_cli.text.work_units import SIZE, Portion
 
 _OfGroups = AfterValidator(store.with_keys(*GROUPS))
 _CHUNK = 1 << 20  # characters tokenised at a time: enough to amortise the calls, little enough to hold

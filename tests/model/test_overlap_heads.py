@@ -16,7 +16,7 @@ from albert_cli.data.batches import PackedBatch
 from albert_cli.errors import ConfigError
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.encoder import Attention, Encoder
-from albert_cli.model.matching import check_count_heads, count_words
+from albert_cli.model.overlap_heads import check_count_heads, count_words
 from albert_cli.model.packing import pack
 
 CPU = torch.device("cpu")

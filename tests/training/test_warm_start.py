@@ -21,8 +21,8 @@ from albert_cli.model.heads import PretrainingModel
 from albert_cli.model.packing import pack
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.checkpoint import OPTIMIZER
-from albert_cli.training.initial import InitialSettings, carry_over, read_parent, source_blocks
 from albert_cli.training.pretrain import pretrain
+from albert_cli.training.warm_start import InitialSettings, carry_over, read_parent, source_blocks
 from tests.model.hugging_face import HEADS, new_of_theirs
 from tests.model.shapes import OWN, SHARED, TINY, random_batch, shake
 from tests.processes import end, start_ranks

@@ -1,0 +1,1 @@
+"""Use a trained model: predict labels, encode texts, fill masks."""
