@@ -32,7 +32,8 @@ from tests.text.languages import sentences
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-DOCS = {path.name: path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md"))}
+PAGES = sorted((ROOT / "docs").rglob("*.md"))
+DOCS = {path.relative_to(ROOT / "docs").as_posix(): path.read_text(encoding="utf-8") for path in PAGES}
 CI = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
 
 SHORT = ["-s", "schedule.total_steps=20", "-s", "schedule.warmup_steps=2", "-s", "train.log_every=10"]

@@ -273,7 +273,7 @@ def test_a_task_that_does_not_exist_is_no_task_without_files(tmp_path: Path) -> 
 
 
 def test_the_page_of_claims_names_every_experiment_and_every_table_of_the_paper() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "claims.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "lab" / "claims.md").read_text(encoding="utf-8")
     missing = [name for name in recipe.names() if f"`{name}`" not in page and f"reproduce {name}" not in page]
     assert sorted(missing) == ["long-inputs", "start", "start-long"], "of no row of the paper"
     assert all(f"Table {number}" in page or f"Tables {number}" in page for number in range(1, 15))
