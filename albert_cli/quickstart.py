@@ -29,7 +29,7 @@ from albert_cli import console, machine, store
 from albert_cli.cli.app import invoke
 from albert_cli.errors import BusyError
 from albert_cli.randomness import text_share
-from albert_cli.results import CONTROLS, listed
+from albert_cli.results import CONTROLS, join_words
 from albert_cli.text.corpus import Document, read_documents
 from albert_cli.text.sentences import split_sentences
 from albert_cli.text.vocabulary import Vocabulary
@@ -261,7 +261,7 @@ def text(result: Mapping[str, Any]) -> str:
             "which package is a sentence from? accuracy, the median and every seed",
             console.table(headers, rows),
             *(
-                f"with {listed(counts)} sentences every pretrained seed is above: {below}"
+                f"with {join_words(counts)} sentences every pretrained seed is above: {below}"
                 for below, counts in verdicts.items()
             ),
             "",

@@ -28,25 +28,25 @@ RESULTS = "results.json"
 CONTROLS = {"start": "same start", "random": "random weights"}  # `model.initial`, and what it is called
 
 
-def number(value: object) -> float | None:
+def finite_number(value: object) -> float | None:
     """A finite number, or None for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return float(value)
 
 
-def numbers(value: object) -> dict[str, float]:
+def finite_numbers(value: object) -> dict[str, float]:
     """The finite numbers of an object; none of anything else."""
     items = value.items() if isinstance(value, Mapping) else ()
-    return {str(key): found for key, item in items if (found := number(item)) is not None}
+    return {str(key): found for key, item in items if (found := finite_number(item)) is not None}
 
 
-def percent(value: float | None) -> str:
+def format_percent(value: float | None) -> str:
     """A score of 0..1 as the field writes it, times 100; nothing for None."""
     return "" if value is None else f"{100 * value:.1f}"
 
 
-def listed(words: Sequence[str]) -> str:
+def join_words(words: Sequence[str]) -> str:
     """Words after each other: "a, b and c"."""
     return f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else "".join(words)
 
@@ -58,8 +58,8 @@ def standard_error(scores: Iterable[float]) -> float | None:
 
 
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
-Numbers = Annotated[dict[str, float], BeforeValidator(numbers)]
-Words = Annotated[str, Field(strict=True)]
+Numbers = Annotated[dict[str, float], BeforeValidator(finite_numbers)]
+StrictText = Annotated[str, Field(strict=True)]
 
 
 class Record(BaseModel):
@@ -92,10 +92,10 @@ class Record(BaseModel):
 class Result(Record):
     """One task: a single run, the median of several seeds, or an ensemble (`kind`)."""
 
-    kind: Words = ""
-    task: Words = ""
-    title: Words = ""
-    metric: Words = "score"
+    kind: StrictText = ""
+    task: StrictText = ""
+    title: StrictText = ""
+    metric: StrictText = "score"
     # of one run
     score: Number | None = None
     scores: Numbers = {}
@@ -103,7 +103,7 @@ class Result(Record):
     best_step: int | None = None
     best_threshold: Number | None = None
     labels: list[str] = []
-    predictions: Words = ""  # the file that has them
+    predictions: StrictText = ""  # the file that has them
     # of several seeds, each by its name
     median: Number | None = None
     spread: Number | None = None
@@ -113,8 +113,8 @@ class Result(Record):
     scores_by_seed: Numbers = {}
     all_scores: dict[str, list[Number]] = {}
     seeds: list[int] = []
-    diverged: dict[str, str] | Words = {}  # by seed why; of a single run why
-    collapsed: dict[str, str] | Words | None = None
+    diverged: dict[str, str] | StrictText = {}  # by seed why; of a single run why
+    collapsed: dict[str, str] | StrictText | None = None
     median_without_collapsed: Number | None = None
     # what they stand beside
     majority: Number | None = None
@@ -122,19 +122,19 @@ class Result(Record):
     controls: dict[str, Result] = {}
     every_seed_above: bool | None = None
     # of an ensemble
-    members: list[Member] = []
+    members: list[EnsembleMember] = []
     chosen: list[str] = []
     of_all: Numbers = {}
     gain: Numbers = {}
     # how they came about
-    checkpoint: Words = ""
-    start: Words = ""  # the model of another task that it began with
-    recipe: Words = ""
-    data: Words = ""
-    initial: Words = ""
-    head: Words = ""
-    start_from: Words = ""
-    start_note: Words = ""
+    checkpoint: StrictText = ""
+    start: StrictText = ""  # the model of another task that it began with
+    recipe: StrictText = ""
+    data: StrictText = ""
+    initial: StrictText = ""
+    head: StrictText = ""
+    start_from: StrictText = ""
+    start_note: StrictText = ""
     versions: dict[str, str] = {}
     examples: dict[str, int] = {}
     train_examples: int = 0
@@ -149,8 +149,8 @@ class Result(Record):
     count_heads: int = 0
     spreading_heads: int = 0
     eval_every: int | None = None
-    device: Words = ""
-    precision: Words = ""
+    device: StrictText = ""
+    precision: StrictText = ""
     seconds: Number | None = None
 
     @property
@@ -166,12 +166,12 @@ class Result(Record):
         return {name: statistics.median(found) for name, found in self.all_scores.items() if found} or self.scores
 
     @property
-    def seeds_diverged(self) -> dict[str, str]:
+    def divergence_reasons(self) -> dict[str, str]:
         """Why each seed without a score has none."""
         return self.diverged if isinstance(self.diverged, dict) else {}
 
     @property
-    def seeds_collapsed(self) -> dict[str, str]:
+    def collapse_reasons(self) -> dict[str, str]:
         """What shows that a seed learnt nothing, for each that did not; they count in the median all the same."""
         if isinstance(self.collapsed, str):
             return dict.fromkeys(self.by_seed, self.collapsed) if self.collapsed else {}
@@ -184,33 +184,33 @@ class Result(Record):
         return max(found.items(), key=lambda item: item[1], default=None)
 
 
-class Member(Record):
+class EnsembleMember(Record):
     """A checkpoint of an ensemble."""
 
-    directory: Words = ""
+    directory: StrictText = ""
     score: Number | None = None
 
 
-class Point(Result):
+class SearchPoint(Result):
     """A combination of a search."""
 
     values: dict[str, str] = {}
-    directory: Words = ""
+    directory: StrictText = ""
 
 
-class Search(Result):
+class SearchResult(Result):
     """Every combination of some lists of hyper-parameters, and the best by dev."""
 
-    points: list[Point] = []
-    best: Point = Point()
-    caveat: Words = ""
+    points: list[SearchPoint] = []
+    best: SearchPoint = SearchPoint()
+    caveat: StrictText = ""
     budget: dict[str, int] = {}
 
 
-class Suite(Record):
+class SuiteResult(Record):
     """All tasks of GLUE whose data were there, and one number for them."""
 
-    kind: Words = ""
+    kind: StrictText = ""
     tasks_scored: int = 0
     tasks: dict[str, Result] = {}
     left_out: dict[str, str] = {}

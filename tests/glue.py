@@ -8,12 +8,12 @@ from typing import Any
 
 from albert_cli.evaluation import single, suite, tables
 from albert_cli.model.config import ModelConfig
-from albert_cli.results import Result, Search, Suite
+from albert_cli.results import Result, SearchResult, SuiteResult
 from albert_cli.tasks.spec import find_task
 from albert_cli.training import finetune as finetuning
 from albert_cli.training import task_setup
-from albert_cli.training.task_recipe import PAPER
-from albert_cli.training.task_setup import Prepared, Request
+from albert_cli.training.task_recipe import PAPER_RECIPES
+from albert_cli.training.task_setup import PreparedTask, TaskRequest
 
 SHAPE = ModelConfig(
     vocab_size=300, embedding_size=8, hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
@@ -61,10 +61,10 @@ def prepare(
     data: str | None,
     overrides: Sequence[str] = (),
     device: str = "auto",
-    recipes: str = PAPER,
-) -> Prepared:
+    recipes: str = PAPER_RECIPES,
+) -> PreparedTask:
     """A task made ready, as a command asks for it."""
-    return task_setup.prepare(task, Request(checkpoint, data, 1, tuple(overrides), device, recipes=recipes))
+    return task_setup.prepare_task(task, TaskRequest(checkpoint, data, 1, tuple(overrides), device, recipes=recipes))
 
 
 def evaluate(
@@ -80,27 +80,27 @@ def evaluate(
     again: bool = False,
     submission_file: Path | None = None,
     controlled: Sequence[str] = (),
-    recipes: str = PAPER,
+    recipes: str = PAPER_RECIPES,
 ) -> dict[str, Any]:
     """The result of `albert eval`, as its file has it."""
-    request = Request(checkpoint, data, runs, tuple(overrides), device, nproc, again, tuple(controlled), recipes)
+    request = TaskRequest(checkpoint, data, runs, tuple(overrides), device, nproc, again, tuple(controlled), recipes)
     return suite.evaluate(request, task, out, submission_file).as_json()
 
 
-def finetune(prepared: Prepared, out: Path, seed: int | None = None, *, again: bool = True) -> dict[str, Any]:
+def finetune(prepared: PreparedTask, out: Path, seed: int | None = None, *, again: bool = True) -> dict[str, Any]:
     """The result of a run, as its file has it."""
     return finetuning.finetune(prepared, out, seed, again=again).as_json()
 
 
 def summarise(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """What several runs amount to."""
-    return single.summarise([Result.model_validate(run) for run in runs]).as_json()
+    return single.summarize_runs([Result.model_validate(run) for run in runs]).as_json()
 
 
 def as_text(result: Mapping[str, object]) -> str:
     """A result as a person sees it."""
-    kinds: dict[object, type[Result | Search | Suite]] = {"search": Search, "suite": Suite}
-    return tables.text(kinds.get(result.get("kind"), Result).model_validate(result))
+    kinds: dict[object, type[Result | SearchResult | SuiteResult]] = {"search": SearchResult, "suite": SuiteResult}
+    return tables.format_result(kinds.get(result.get("kind"), Result).model_validate(result))
 
 
 def protocol_of(result: Mapping[str, object]) -> str:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from albert_cli.results import Result, Search, Suite, standard_error
+from albert_cli.results import Result, SearchResult, SuiteResult, standard_error
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
@@ -17,16 +17,16 @@ VALUES = st.recursive(
 )
 
 
-@given(st.dictionaries(st.sampled_from([*Result.model_fields, *Search.model_fields, "tasks", "else"]), VALUES))
+@given(st.dictionaries(st.sampled_from([*Result.model_fields, *SearchResult.model_fields, "tasks", "else"]), VALUES))
 def test_any_object_is_read(values: dict[str, Any]) -> None:
-    Search.model_validate(values)
-    Suite.model_validate(values)
+    SearchResult.model_validate(values)
+    SuiteResult.model_validate(values)
     result = Result.model_validate(values)
     error = standard_error(result.by_seed.values())
     assert error is None or error >= 0
     for found in (result.by_seed, result.medians):
         assert all(isinstance(value, float) for value in found.values())
-    for why in (result.seeds_collapsed, result.seeds_diverged):
+    for why in (result.collapse_reasons, result.divergence_reasons):
         assert all(isinstance(text, str) for text in why.values())
     assert result.classical is None or isinstance(result.classical[1], float)
     assert result.title == (values["title"] if isinstance(values.get("title"), str) else "")

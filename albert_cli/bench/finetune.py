@@ -31,7 +31,7 @@ from albert_cli.tasks.spec import find_task
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.device import choose_device, place, resolve_auto, use_threads
 from albert_cli.training.optimizers import make_optimizer
-from albert_cli.training.task_recipe import resolve
+from albert_cli.training.task_recipe import load_recipe
 
 Labelled = tuple[PackedBatch, NDArray[Any]]
 
@@ -61,7 +61,7 @@ class _Bench:
 
     def __init__(self, name: str, options: Options) -> None:
         self.options, self.device = options, choose_device(options.device)
-        self.recipe = resolve(name, (f"data.max_seq_length={GLUE_MAX}", *options.overrides))
+        self.recipe = load_recipe(name, (f"data.max_seq_length={GLUE_MAX}", *options.overrides))
         if self.recipe.task == "table":
             raise ConfigError("bench finetune times the tasks that come with albert", "name one of GLUE's")
         task = find_task(self.recipe.task)

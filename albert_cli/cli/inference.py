@@ -43,7 +43,7 @@ def predict(
     out = _destination(out, input_file, "predictions")
     from albert_cli.inference import predict as verb_module
 
-    result = verb_module.predict(checkpoint, input_file, out, device, on_bad_bytes)
+    result = verb_module.predict_file(checkpoint, input_file, out, device, on_bad_bytes)
     if out is not None:
         console.emit(result, f"{out}: {result['lines']:,} lines, {result['lines_per_second']:,.0f} a second")
 
@@ -90,4 +90,4 @@ def fill_mask(
     from albert_cli.inference import fill_mask as verb_module
 
     result = verb_module.fill_masks(checkpoint, texts, top, device)
-    console.emit(result, verb_module.text(result))
+    console.emit(result, verb_module.format_guesses(result))

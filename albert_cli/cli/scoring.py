@@ -60,25 +60,27 @@ def evaluate(
     Example: albert eval glue --checkpoint run --data glue --runs 5 --out scores
     """
     from albert_cli.evaluation import suite, tables, verify
-    from albert_cli.training.task_setup import Request
+    from albert_cli.training.task_setup import TaskRequest
 
-    if verify.is_recipe(task):
+    if verify.is_verify_recipe(task):
         if submission or again or controls or recipes != RECIPES:
             hint = "it says what to compare"
             raise ConfigError(f"{task} takes no --submission, --again, --controls or --recipes", hint)
-        asked = Request(checkpoint or "", data, runs or 0, tuple(overrides or ()), device, nproc)  # else the recipe's
-        found = verify.verify(task, asked, out)
-        console.emit(found, verify.text(found))
-        verify.check(found)
+        asked = TaskRequest(
+            checkpoint or "", data, runs or 0, tuple(overrides or ()), device, nproc
+        )  # else the recipe's
+        found = verify.verify_checkpoint(task, asked, out)
+        console.emit(found, verify.format_verdicts(found))
+        verify.require_reached(found)
         return
     if not checkpoint:
         raise ConfigError("eval needs a --checkpoint", "a pretrained one, or one of the task")
-    request = Request(
+    request = TaskRequest(
         checkpoint, data, runs or RUNS, tuple(overrides or ()), device, nproc, again,
         suite.parse_controls(controls), recipes, baselines,
     )  # fmt: skip
     result = suite.evaluate(request, task, out, submission)
-    console.emit(result.as_json(), tables.text(result))
+    console.emit(result.as_json(), tables.format_result(result))
 
 
 @verb(app)
@@ -100,11 +102,11 @@ def search(
     """
     from albert_cli.evaluation import search as verb_module
     from albert_cli.evaluation import tables
-    from albert_cli.training.task_setup import Request
+    from albert_cli.training.task_setup import TaskRequest
 
-    request = Request(checkpoint, data, runs or RUNS, tuple(overrides or ()), device, nproc, recipes=recipes)
-    result = verb_module.search(request, task, lists, out)
-    console.emit(result.as_json(), tables.text(result))
+    request = TaskRequest(checkpoint, data, runs or RUNS, tuple(overrides or ()), device, nproc, recipes=recipes)
+    result = verb_module.search_grid(request, task, lists, out)
+    console.emit(result.as_json(), tables.format_result(result))
 
 
 @verb(app)
@@ -124,8 +126,8 @@ def ensemble(
     """
     from albert_cli.evaluation import ensemble as verb_module
     from albert_cli.evaluation import tables
-    from albert_cli.training.task_setup import Request
+    from albert_cli.training.task_setup import TaskRequest
 
-    request = Request("", data, 1, tuple(overrides or ()), device)
+    request = TaskRequest("", data, 1, tuple(overrides or ()), device)
     result = verb_module.evaluate_ensemble(request, task, directories, out)
-    console.emit(result.as_json(), tables.text(result))
+    console.emit(result.as_json(), tables.format_result(result))

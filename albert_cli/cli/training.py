@@ -83,12 +83,12 @@ def finetune(
     from albert_cli.evaluation import tables
     from albert_cli.training import finetune as verb_module
     from albert_cli.training import intermediate, run
-    from albert_cli.training.task_setup import Request, prepare
+    from albert_cli.training.task_setup import TaskRequest, prepare_task
 
-    prepared = prepare(task, Request(checkpoint, data, 1, tuple(overrides or ()), device))
+    prepared = prepare_task(task, TaskRequest(checkpoint, data, 1, tuple(overrides or ()), device))
     run.saved_recipe(out, resume)  # whether it may be written is found out before another task is trained
     named = out if out.name.strip(".") else out.resolve()
     beside = named.with_name(f"{named.name}-{prepared.recipe.start_from}")
     prepared = intermediate.with_intermediate(prepared, beside)
     result = verb_module.finetune(prepared, out, seed, resume)
-    console.emit(result.as_json(), tables.run_text(result, out))
+    console.emit(result.as_json(), tables.format_run(result, out))

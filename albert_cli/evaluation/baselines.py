@@ -17,12 +17,12 @@ from albert_cli.tasks.metrics import scores
 
 WORDS, OVERLAP = "words", "overlap"
 
-_C = 10.0  # the inverse of the penalty's strength
+_INVERSE_PENALTY = 10.0  # the inverse of the penalty's strength
 _WORD, _WORD_OR_SIGN = r"\w+", r"\w+|[^\w\s]"
-_MOST_FEATURES = 2**18  # the commonest words and bigrams: all of them for a hundred thousand sentences
+_MAX_FEATURES = 2**18  # the commonest words and bigrams: all of them for a hundred thousand sentences
 
 
-def baselines(task: AnyTask, train: Sequence[Any], dev: Sequence[Any]) -> dict[str, dict[str, float]]:
+def score_baselines(task: AnyTask, train: Sequence[Any], dev: Sequence[Any]) -> dict[str, dict[str, float]]:
     """Every metric of the task on dev, for each linear model that learns from `train`; none for choices and spans.
 
     `words` is logistic regression (ridge regression for values) on TF-IDF weights of words and bigrams, of each text by
@@ -38,32 +38,36 @@ def baselines(task: AnyTask, train: Sequence[Any], dev: Sequence[Any]) -> dict[s
         return {}  # not a word to count
     from sklearn.linear_model import LogisticRegression, Ridge
 
-    features = {WORDS: _words(*texts)}
+    features = {WORDS: _tfidf_features(*texts)}
     if task.inputs == 2:
-        features[OVERLAP] = _overlap(*texts)
+        features[OVERLAP] = _overlap_features(*texts)
     if np.ptp(labels) == 0:  # of one class, or one value, there is nothing to learn
         return dict.fromkeys(features, scores(task.metrics, np.full(len(gold), labels[0]), gold))
     found = {}
     for name, (of_train, of_dev) in features.items():
-        model = Ridge(alpha=1 / _C) if task.is_regression else LogisticRegression(C=_C, max_iter=1000)
+        model = (
+            Ridge(alpha=1 / _INVERSE_PENALTY)
+            if task.is_regression
+            else LogisticRegression(C=_INVERSE_PENALTY, max_iter=1000)
+        )
         found[name] = scores(task.metrics, model.fit(of_train, labels).predict(of_dev), gold)
     return found
 
 
-def _words(train: list[list[str]], dev: list[list[str]]) -> tuple[Any, Any]:
+def _tfidf_features(train: list[list[str]], dev: list[list[str]]) -> tuple[Any, Any]:
     """TF-IDF weights of words, signs and their bigrams for both splits, sparse; of two texts side by side."""
     from scipy.sparse import hstack
     from sklearn.feature_extraction.text import TfidfVectorizer
 
     counted = TfidfVectorizer(
-        ngram_range=(1, 2), sublinear_tf=True, token_pattern=_WORD_OR_SIGN, max_features=_MOST_FEATURES
+        ngram_range=(1, 2), sublinear_tf=True, token_pattern=_WORD_OR_SIGN, max_features=_MAX_FEATURES
     )
     counted.fit([text for texts in train for text in texts])
     of_train, of_dev = (hstack([counted.transform(texts) for texts in split], format="csr") for split in (train, dev))
     return of_train, of_dev
 
 
-def _overlap(train: list[list[str]], dev: list[list[str]]) -> tuple[Array, Array]:
+def _overlap_features(train: list[list[str]], dev: list[list[str]]) -> tuple[Array, Array]:
     """What pairs of texts have in common, for both splits [N, 11], each column with mean 0 and variance 1 in train."""
     from sklearn.feature_extraction.text import HashingVectorizer, TfidfTransformer
     from sklearn.preprocessing import StandardScaler

@@ -11,36 +11,36 @@ from typing import Any
 
 from albert_cli import console, store
 from albert_cli.errors import CheckpointError, ConfigError
-from albert_cli.evaluation.single import SCORING, prepare_task, refuse_foreign
-from albert_cli.evaluation.suite import GLUE
-from albert_cli.results import RESULTS, Member, Result, percent
+from albert_cli.evaluation.single import SCORING_FILES, prepare_evaluation, require_own_output
+from albert_cli.evaluation.suite import GLUE_SUITE
+from albert_cli.results import RESULTS, EnsembleMember, Result, format_percent
 from albert_cli.tasks.base import PREDICTIONS
 from albert_cli.training import run
-from albert_cli.training.task_setup import Prepared, Request
+from albert_cli.training.task_setup import PreparedTask, TaskRequest
 
 
-def evaluate_ensemble(request: Request, task: str, names: Sequence[str], out: Path) -> Result:
+def evaluate_ensemble(request: TaskRequest, task: str, names: Sequence[str], out: Path) -> Result:
     """Score task checkpoints on dev alone, all together, and the best few, which dev chose (as in the paper, §4.9).
 
     A name is a task checkpoint, or an evaluation, whose runs all count. Probabilities are averaged (or values).
     """
     started = time.monotonic()
-    if task == GLUE:
+    if task == GLUE_SUITE:
         raise ConfigError("an ensemble is for one task", "for example albert ensemble rte …")
-    refuse_foreign(out, *SCORING)
-    directories = list(dict.fromkeys(directory for name in names for directory in _checkpoints(Path(name), task)))
+    require_own_output(out, *SCORING_FILES)
+    directories = list(dict.fromkeys(directory for name in names for directory in _find_checkpoints(Path(name), task)))
     if len(directories) < 2:
         raise ConfigError("one checkpoint is no ensemble", "name several task checkpoints or evaluations")
     with store.lock(out):
-        first, outputs, alone = _alone(request, task, directories)
+        first, outputs, alone = _score_members(request, task, directories)
         model, metric = first.task, first.task.metrics[0]
 
         def together(members: Sequence[int]) -> Any:
             return model.average([outputs[i] for i in members])
 
-        chosen = greedy(alone, lambda members: _scores(first, together(members))[metric])
+        chosen = select_greedily(alone, lambda members: _task_metrics(first, together(members))[metric])
         answers = together(chosen)
-        scores, of_all = _scores(first, answers), _scores(first, together(range(len(outputs))))
+        scores, of_all = _task_metrics(first, answers), _task_metrics(first, together(range(len(outputs))))
         model.write_predictions(out, first.inputs.dev_examples, answers)
         result = Result(
             kind="ensemble",
@@ -50,7 +50,9 @@ def evaluate_ensemble(request: Request, task: str, names: Sequence[str], out: Pa
             score=scores[metric],
             scores=scores,
             majority=first.majority,
-            members=[Member(directory=str(d), score=score) for d, score in zip(directories, alone, strict=True)],
+            members=[
+                EnsembleMember(directory=str(d), score=score) for d, score in zip(directories, alone, strict=True)
+            ],
             of_all=of_all,
             chosen=[str(directories[i]) for i in chosen],
             gain={
@@ -69,7 +71,7 @@ def evaluate_ensemble(request: Request, task: str, names: Sequence[str], out: Pa
     return result
 
 
-def _checkpoints(path: Path, task: str) -> list[Path]:
+def _find_checkpoints(path: Path, task: str) -> list[Path]:
     """The task checkpoint at a path, or those of the runs below it; of a suite those of the task."""
     if (path / "config.json").is_file():
         return [path]
@@ -80,25 +82,27 @@ def _checkpoints(path: Path, task: str) -> list[Path]:
     return [path]
 
 
-def _alone(request: Request, task: str, directories: Sequence[Path]) -> tuple[Prepared, list[Any], list[float]]:
+def _score_members(
+    request: TaskRequest, task: str, directories: Sequence[Path]
+) -> tuple[PreparedTask, list[Any], list[float]]:
     """The first checkpoint made ready, what each says of the first one's dev examples, and its score."""
-    first: Prepared | None = None
+    first: PreparedTask | None = None
     outputs: list[Any] = []
     scores: list[float] = []
     for directory in directories:
-        prepared = prepare_task(replace(request, checkpoint=str(directory)), task)
+        prepared = prepare_evaluation(replace(request, checkpoint=str(directory)), task)
         if not prepared.for_scoring:
             what = f"{directory}: is no model of {prepared.task.title}"
             raise CheckpointError(what, "an ensemble is of task checkpoints")
         first = first or prepared
-        outputs.append(dev_outputs(prepared, first))
-        scores.append(_scores(first, outputs[-1])[first.task.metrics[0]])
-        console.note(f"{directory}: {first.task.title} {first.task.metrics[0]} {percent(scores[-1])}")
+        outputs.append(predict_dev(prepared, first))
+        scores.append(_task_metrics(first, outputs[-1])[first.task.metrics[0]])
+        console.note(f"{directory}: {first.task.title} {first.task.metrics[0]} {format_percent(scores[-1])}")
     assert first is not None, "several, as the caller saw to"
     return first, outputs, scores
 
 
-def dev_outputs(prepared: Prepared, first: Prepared) -> Any:
+def predict_dev(prepared: PreparedTask, first: PreparedTask) -> Any:
     """What a checkpoint says of the first one's dev examples, in the order of the first one's classes."""
     task = first.task
     if not task.has_head(prepared.checkpoint):
@@ -112,12 +116,12 @@ def dev_outputs(prepared: Prepared, first: Prepared) -> Any:
     return task.predict(model, dev, first.device)
 
 
-def _scores(first: Prepared, outputs: Any) -> dict[str, float]:
+def _task_metrics(first: PreparedTask, outputs: Any) -> dict[str, float]:
     found = first.task.evaluation(outputs, first.inputs.dev, first.inputs.dev_examples)
     return {name: found[name] for name in first.task.metrics}
 
 
-def greedy(alone: Sequence[float], together: Callable[[Sequence[int]], float]) -> list[int]:
+def select_greedily(alone: Sequence[float], together: Callable[[Sequence[int]], float]) -> list[int]:
     """The members that raise the score, as they are taken: from the best one on the one that raises it most."""
     chosen = [max(range(len(alone)), key=alone.__getitem__)]
     best = alone[chosen[0]]

@@ -9,15 +9,22 @@ from pathlib import Path
 
 from albert_cli import config, console
 from albert_cli.errors import ConfigError
-from albert_cli.evaluation.single import NoneEnded, TaskRuns, evaluate_task, prepare_task, refuse_foreign, train_at_once
-from albert_cli.evaluation.suite import GLUE
+from albert_cli.evaluation.single import (
+    AllSeedsDiverged,
+    TaskRuns,
+    evaluate_task,
+    prepare_evaluation,
+    require_own_output,
+    train_in_parallel,
+)
+from albert_cli.evaluation.suite import GLUE_SUITE
 from albert_cli.model import hub
-from albert_cli.results import RESULTS, Point, Search
+from albert_cli.results import RESULTS, SearchPoint, SearchResult
 from albert_cli.training.intermediate import with_intermediate
-from albert_cli.training.task_setup import Request
+from albert_cli.training.task_setup import TaskRequest
 
 # What people search, by the names that they use.
-SHORT = {
+SHORT_KEYS = {
     "lr": "optimizer.lr",
     "batch": "train.batch_size",
     "steps": "schedule.total_steps",
@@ -36,7 +43,7 @@ CAVEAT = "The best was chosen on dev, so that its dev score flatters it: compare
 Combination = tuple[tuple[str, str], ...]  # (short name, value), …
 
 
-def parse(lists: Sequence[str]) -> list[Combination]:
+def parse_grid(lists: Sequence[str]) -> list[Combination]:
     """Every combination of `key=value,value,…`, the last list changing fastest.
 
     Raises `ConfigError` for what is no list, an empty value, or a key that is given twice.
@@ -49,12 +56,12 @@ def parse(lists: Sequence[str]) -> list[Combination]:
         listed = list(dict.fromkeys(value.strip() for value in values.split(",")))
         if not equals or not key or not all(listed):
             raise ConfigError(f"{text}: expected KEY=VALUE,VALUE,…", "for example lr=1e-5,2e-5 batch=16,32")
-        if key not in SHORT and "." not in key:
-            hint = config.suggestion(key, list(SHORT)) or f"keys: {', '.join(SHORT)}, or section.key"
+        if key not in SHORT_KEYS and "." not in key:
+            hint = config.suggestion(key, list(SHORT_KEYS)) or f"keys: {', '.join(SHORT_KEYS)}, or section.key"
             raise ConfigError(f"{text}: no key is called {key!r}", hint)
         if "/" in text:
             raise ConfigError(f"{text}: a value must not contain /, because it names a folder")
-        setting = SHORT.get(key, key)
+        setting = SHORT_KEYS.get(key, key)
         for other, its in settings.items():
             if setting in (its, instead.get(its)) or its == instead.get(setting):  # only one of them would count
                 raise ConfigError(f"{key} is given twice" if other == key else f"{other} and {key} set the same thing")
@@ -62,25 +69,25 @@ def parse(lists: Sequence[str]) -> list[Combination]:
     return list(itertools.product(*([(key, value) for value in values] for key, values in found.items())))
 
 
-def search(request: Request, task: str, lists: Sequence[str], out: Path) -> Search:
+def search_grid(request: TaskRequest, task: str, lists: Sequence[str], out: Path) -> SearchResult:
     """Evaluate every combination below `out`, each resumable; all of them, and the best.
 
     A task that combinations start from by name is trained once for all, without the searched values. Raises
     `NoneEnded` where every seed of every combination diverged.
     """
-    if task == GLUE:
+    if task == GLUE_SUITE:
         raise ConfigError("a search is for one task", "for example albert search rte …")
-    points = parse(lists)
-    refuse_foreign(out, RESULTS, *map(_folder, points), "start-*")
+    points = parse_grid(lists)
+    require_own_output(out, RESULTS, *map(_folder_name, points), "start-*")
     found = []
     for point in points:
-        overrides = tuple(f"{SHORT.get(key, key)}={value}" for key, value in point)
-        prepared = prepare_task(replace(request, overrides=request.overrides + overrides), task)
+        overrides = tuple(f"{SHORT_KEYS.get(key, key)}={value}" for key, value in point)
+        prepared = prepare_evaluation(replace(request, overrides=request.overrides + overrides), task)
         if prepared.for_scoring:
             hint = "search from a pretrained checkpoint"
             raise ConfigError(f"{request.checkpoint}: is fine-tuned for {prepared.task.title} already", hint)
         _ = prepared.inputs.examples  # what is wrong with them is found out before anything is trained
-        found.append(TaskRuns(task, prepared, out / _folder(point)))
+        found.append(TaskRuns(task, prepared, out / _folder_name(point)))
     runs = len(found) * request.runs
     steps = sum(job.prepared.schedule.total_steps for job in found) * request.runs
     console.note(
@@ -96,38 +103,38 @@ def search(request: Request, task: str, lists: Sequence[str], out: Path) -> Sear
             intermediates[name] = checkpoint
             prepared = replace(prepared, intermediate=checkpoint)
         found[i] = replace(job, prepared=prepared)
-    train_at_once(found, request.nproc)
-    result = _results(points, found, {"combinations": len(found), "runs": runs, "steps": steps})
+    train_in_parallel(found, request.nproc)
+    result = _collect_results(points, found, {"combinations": len(found), "runs": runs, "steps": steps})
     result.write(out / RESULTS)
     return result
 
 
-def _folder(point: Combination) -> str:
+def _folder_name(point: Combination) -> str:
     return ",".join(f"{key}={value}" for key, value in point)
 
 
-def _results(search: Sequence[Combination], found: Sequence[TaskRuns], budget: dict[str, int]) -> Search:
+def _collect_results(search: Sequence[Combination], found: Sequence[TaskRuns], budget: dict[str, int]) -> SearchResult:
     """Every combination, and the best of those with a score; that every seed of one diverges is a result too."""
     points, ended, failed = [], [], []
     for combination, job in zip(search, found, strict=True):
-        values, directory = dict(combination), _folder(combination)
+        values, directory = dict(combination), _folder_name(combination)
         try:
             result = evaluate_task(job.prepared, job.out)
-        except NoneEnded as error:
+        except AllSeedsDiverged as error:
             console.warn(error.message)
             failed.append(error)
-            points.append(Point(values=values, directory=directory, median=None, diverged=error.seeds))
+            points.append(SearchPoint(values=values, directory=directory, median=None, diverged=error.seeds))
         else:
             ended.append(result)
-            points.append(Point(values=values, directory=directory, **result.model_dump(include=_KEPT)))
+            points.append(SearchPoint(values=values, directory=directory, **result.model_dump(include=_KEPT)))
     if not ended:
         raise failed[0]
     best = max((p for p in points if p.median is not None), key=lambda p: p.median or 0.0)  # of equals the first
-    return Search(
+    return SearchResult(
         kind="search",
         **ended[0].model_dump(include=_OF_ALL),
         points=points,
-        best=Point(**best.model_dump(include={"values", "directory", "median"})),
+        best=SearchPoint(**best.model_dump(include={"values", "directory", "median"})),
         caveat=CAVEAT,
         budget=budget,
         seconds=round(sum(point.seconds or 0.0 for point in points), 2),

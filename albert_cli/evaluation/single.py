@@ -18,21 +18,26 @@ import torch
 
 from albert_cli import console, pool, store
 from albert_cli.errors import BusyError, CheckpointError, ConfigError, DivergedError
-from albert_cli.evaluation.baselines import baselines
-from albert_cli.results import RESULTS, Result, percent, standard_error
+from albert_cli.evaluation.baselines import score_baselines
+from albert_cli.results import RESULTS, Result, format_percent, standard_error
 from albert_cli.tasks.base import PREDICTIONS
 from albert_cli.tasks.squad.task import OFFICIAL
 from albert_cli.training import capacity, run
 from albert_cli.training.finetune import finetune
 from albert_cli.training.intermediate import from_intermediate
-from albert_cli.training.task_recipe import PRETRAINED, resolve
-from albert_cli.training.task_setup import Prepared, Request, prepare, prepared_by
+from albert_cli.training.task_recipe import PRETRAINED, load_recipe
+from albert_cli.training.task_setup import PreparedTask, TaskRequest, prepare_task, prepare_with_recipe
 
-FOLDER = "controls"  # below an evaluation: those of its controls
-SCORING = (RESULTS, PREDICTIONS, "predictions.test.jsonl", *OFFICIAL)  # what scoring without training writes, or wrote
+CONTROLS_FOLDER = "controls"  # below an evaluation: those of its controls
+SCORING_FILES = (
+    RESULTS,
+    PREDICTIONS,
+    "predictions.test.jsonl",
+    *OFFICIAL,
+)  # what scoring without training writes, or wrote
 
 
-class NoneEnded(DivergedError):  # noqa: N818  (as its kind)
+class AllSeedsDiverged(DivergedError):  # noqa: N818  (as its kind)
     """Every seed of a task diverged; `seeds` says why."""
 
     def __init__(self, title: str, seeds: Mapping[str, str]) -> None:
@@ -43,12 +48,12 @@ class NoneEnded(DivergedError):  # noqa: N818  (as its kind)
         self.seeds = dict(seeds)
 
 
-def prepare_task(request: Request, task: str) -> Prepared:
+def prepare_evaluation(request: TaskRequest, task: str) -> PreparedTask:
     """The task, to be scored as it is if the checkpoint has its head; otherwise, or under `again`, to be trained.
 
     Raises `ConfigError` where nobody can know that the head is the task's.
     """
-    prepared = prepare(task, request)
+    prepared = prepare_task(task, request)
     recipe, found, asked = prepared.recipe, prepared.checkpoint, prepared.task
     model, made_for = recipe.model, found.finetuned_for
     if request.again or model.initial != "pretrained" or model.head == "new" or not asked.has_head(found):
@@ -60,19 +65,19 @@ def prepare_task(request: Request, task: str) -> Prepared:
         )
     if made_for is not None:  # inputs are made as in its fine-tuning
         try:
-            recipe = resolve(task, [*asked.as_trained(made_for), *request.overrides], request.recipes)
+            recipe = load_recipe(task, [*asked.as_trained(made_for), *request.overrides], request.recipes)
         except ConfigError as error:  # without what the checkpoint says of itself it was resolved before
             raise CheckpointError(f"{found.directory / 'config.json'}: {error.message}") from None
-    return prepared_by(recipe, request, asked, found, prepared.inputs.vocabulary, for_scoring=True)
+    return prepare_with_recipe(recipe, request, asked, found, prepared.inputs.vocabulary, for_scoring=True)
 
 
-def evaluate_task(prepared: Prepared, out: Path) -> Result:
+def evaluate_task(prepared: PreparedTask, out: Path) -> Result:
     """The task's result, which is written below `out` with all that leads to it.
 
     Raises `NoneEnded` where every seed diverged.
     """
     if prepared.for_scoring:
-        return _score(prepared, out)
+        return _score_checkpoint(prepared, out)
     checkpoint = prepared.checkpoint
     if checkpoint.labels and prepared.intermediate is None:
         what = checkpoint.finetuned_for.task if checkpoint.finetuned_for else "another task"
@@ -80,22 +85,22 @@ def evaluate_task(prepared: Prepared, out: Path) -> Result:
             f"{checkpoint.directory}: was fine-tuned for {what} ({', '.join(checkpoint.labels)}); "
             f"{prepared.task.title} is trained from its encoder"
         )
-    refuse_foreign(out, RESULTS, "run-*", FOLDER, prepared.recipe.start_from)
+    require_own_output(out, RESULTS, "run-*", CONTROLS_FOLDER, prepared.recipe.start_from)
     results = []
     for seed in seeds(prepared):
         there = run_directory(out, seed)
-        results.append(found := run_seed(prepared, there, seed))
+        results.append(found := train_seed(prepared, there, seed))
         if found.diverged:
             what = f"{prepared.task.title} seed {seed}"
             console.warn(f"{what} diverged and does not count: {found.diverged}; remove {there} to try it again")
-    summary = summarise(results)
+    summary = summarize_runs(results)
     if prepared.request.baselines:
         summary = summary.model_copy(update={"baselines": _baselines(prepared, results)})
     summary.write(out / RESULTS)
     return summary
 
 
-def refuse_foreign(out: Path, *own: str) -> None:
+def require_own_output(out: Path, *own: str) -> None:
     """Raise `BusyError` when `out` holds anything but files of these patterns."""
     others = [p.name for p in out.glob("[!.]*") if not any(fnmatch(p.name, pattern) for pattern in own)]
     if others:
@@ -105,7 +110,7 @@ def refuse_foreign(out: Path, *own: str) -> None:
 # ---------------------------------------------------------------- a checkpoint to start from
 
 
-def seeds(prepared: Prepared) -> range:
+def seeds(prepared: PreparedTask) -> range:
     """The seeds of the runs that were asked for: from the recipe's own on."""
     first = prepared.recipe.train.seed
     return range(first, first + prepared.request.runs)
@@ -122,14 +127,14 @@ def best_run(out: Path, result: Result) -> Path:
     return run_directory(out, min(map(int, scores), key=lambda seed: (-scores[str(seed)], seed)))
 
 
-def answering(request: Request, model: str) -> Request:
+def scoring_request(request: TaskRequest, model: str) -> TaskRequest:
     """The request for a model that was made by it and is now asked as it is."""
     of_its_making = ("model.initial", "model.head")
     kept = [text for text in request.overrides if text.partition("=")[0].strip() not in of_its_making]
-    return Request(model, request.data, 1, tuple(kept), request.device)
+    return TaskRequest(model, request.data, 1, tuple(kept), request.device)
 
 
-def model_of(name: str, request: Request, out: Path, tasks: Mapping[str, Result]) -> str | None:
+def checkpoint_for_test_set(name: str, request: TaskRequest, out: Path, tasks: Mapping[str, Result]) -> str | None:
     """The checkpoint that answers a task's test set: its best run on dev, or the one that was scored as it is."""
     if name not in tasks:
         return None
@@ -139,14 +144,14 @@ def model_of(name: str, request: Request, out: Path, tasks: Mapping[str, Result]
 _seen: dict[tuple[str, ...], dict[str, dict[str, float]]] = {}  # of this process, by what they learnt from
 
 
-def _baselines(prepared: Prepared, runs: Sequence[Result]) -> dict[str, dict[str, float]]:
+def _baselines(prepared: PreparedTask, runs: Sequence[Result]) -> dict[str, dict[str, float]]:
     """The linear models' scores; where every seed has its own part of the training examples, the median over them."""
     each = []
     for run_ in runs if prepared.recipe.data.train_examples else runs[:1]:
         p = prepared.for_seed(run_.seed or 0)
         key = (p.task.name, p.provenance["data"])
         if key not in _seen:
-            _seen[key] = baselines(p.task, p.inputs.train_examples, p.inputs.dev_examples)
+            _seen[key] = score_baselines(p.task, p.inputs.train_examples, p.inputs.dev_examples)
         each.append(_seen[key])
     return {
         name: {metric: statistics.median(found[name][metric] for found in each) for metric in of_first}
@@ -154,7 +159,7 @@ def _baselines(prepared: Prepared, runs: Sequence[Result]) -> dict[str, dict[str
     }
 
 
-def run_seed(prepared: Prepared, out: Path, seed: int) -> Result:
+def train_seed(prepared: PreparedTask, out: Path, seed: int) -> Result:
     """One run's result. Divergence is one too, which is kept: with why under `diverged`, and without a score."""
     try:
         return finetune(prepared, out, seed, again=False)
@@ -167,7 +172,7 @@ _OF_ONE_RUN = {
 }  # fmt: skip
 
 
-def summarise(runs: Sequence[Result]) -> Result:
+def summarize_runs(runs: Sequence[Result]) -> Result:
     """Median, spread and every score of runs that differ in their seed alone, and the standard error of their mean.
 
     `diverged` says why for every seed without a score, of which there are more in `seeds` then. `collapsed` says why
@@ -177,7 +182,7 @@ def summarise(runs: Sequence[Result]) -> Result:
     diverged = {str(r.seed): str(r.diverged) for r in runs if r.diverged}
     results = [r for r in runs if not r.diverged]
     if not results:
-        raise NoneEnded(runs[0].title, diverged)
+        raise AllSeedsDiverged(runs[0].title, diverged)
     by_seed = {str(r.seed): r.score for r in results if r.score is not None}
     collapsed = {str(r.seed): str(r.collapsed) for r in results if r.collapsed}
     scores, sound = list(by_seed.values()), [score for seed, score in by_seed.items() if seed not in collapsed]
@@ -207,17 +212,17 @@ class TaskRuns:
     """A task to be fine-tuned with every seed: as the user names it, made ready, and where its runs go."""
 
     task: str
-    prepared: Prepared
+    prepared: PreparedTask
     out: Path
 
 
-def train_at_once(jobs: Sequence[TaskRuns], nproc: int) -> None:
+def train_in_parallel(jobs: Sequence[TaskRuns], nproc: int) -> None:
     """Fine-tune every seed of every job, `nproc` at a time; one at a time is left to the evaluation itself.
 
     Tasks that are only scored are left alone. A run that fails does not stop the others; at the end the first error
     is raised (divergence is none). Asked to stop, every process saves its run, and the same command goes on.
     """
-    runs = [one for job in jobs if not job.prepared.for_scoring for one in _runs(job)]
+    runs = [one for job in jobs if not job.prepared.for_scoring for one in _work_items(job)]
     if nproc == 1 or not runs:
         return
     errors: dict[str, BaseException] = {}
@@ -226,7 +231,7 @@ def train_at_once(jobs: Sequence[TaskRuns], nproc: int) -> None:
         if isinstance(score, BaseException):
             errors[job.name] = score
         else:
-            console.note(f"{job.name} {percent(score) or 'diverged'}")
+            console.note(f"{job.name} {format_percent(score) or 'diverged'}")
 
     count = min(nproc, len(runs))
     threads, gpus = max(1, torch.get_num_threads() // count), torch.cuda.device_count()
@@ -236,39 +241,39 @@ def train_at_once(jobs: Sequence[TaskRuns], nproc: int) -> None:
             raise errors[one.name]
 
 
-def _runs(job: TaskRuns) -> list[pool.Job[float | None]]:
+def _work_items(job: TaskRuns) -> list[pool.Job[float | None]]:
     prepared, request = job.prepared, job.prepared.request
     found = prepared.intermediate.directory if prepared.intermediate else None
     if prepared.intermediate_note:
         request = replace(request, overrides=(*request.overrides, f"start_from={PRETRAINED}"))
     return [
         pool.Job(
-            f"{run_directory(job.out, seed)}: {job.task} seed {seed}", _fine_tuned,
+            f"{run_directory(job.out, seed)}: {job.task} seed {seed}", _train_in_worker,
             (request, job.task, found, prepared.intermediate_note, run_directory(job.out, seed), seed),
         )
         for seed in seeds(prepared)
     ]  # fmt: skip
 
 
-def _fine_tuned(
-    request: Request, task: str, intermediate: Path | None, note: str | None, out: Path, seed: int
+def _train_in_worker(
+    request: TaskRequest, task: str, intermediate: Path | None, note: str | None, out: Path, seed: int
 ) -> float | None:
-    return run_seed(_prepared(request, task, intermediate, note), out, seed).score
+    return train_seed(_prepared(request, task, intermediate, note), out, seed).score
 
 
 @lru_cache(maxsize=1)
-def _prepared(request: Request, task: str, intermediate: Path | None, note: str | None) -> Prepared:
+def _prepared(request: TaskRequest, task: str, intermediate: Path | None, note: str | None) -> PreparedTask:
     """The task read and encoded once for all seeds that this process runs after each other."""
-    prepared = replace(prepare_task(request, task), intermediate_note=note)
+    prepared = replace(prepare_evaluation(request, task), intermediate_note=note)
     return from_intermediate(prepared, intermediate) if intermediate else prepared
 
 
 # ---------------------------------------------------------------- a task checkpoint
 
 
-def _score(prepared: Prepared, out: Path) -> Result:
+def _score_checkpoint(prepared: PreparedTask, out: Path) -> Result:
     started = time.monotonic()
-    refuse_foreign(out, *SCORING)
+    require_own_output(out, *SCORING_FILES)
     _ = prepared.inputs.examples  # what is wrong with them is said before a folder is made
     with store.lock(out):
         provenance = {"task": prepared.task.name, **prepared.provenance}
@@ -278,7 +283,7 @@ def _score(prepared: Prepared, out: Path) -> Result:
                 out, done.as_json(), {what: provenance[what] for what in ("task", "checkpoint", "data", "recipe")}
             )
             return done
-        result, outputs = prepared.results(_loaded(prepared))
+        result, outputs = prepared.results(_load_model(prepared))
         seconds = round(time.monotonic() - started, 2)
         result = result.model_copy(update={"initial": "task checkpoint", "seconds": seconds})
         prepared.task.write_predictions(out, prepared.inputs.dev_examples, outputs)
@@ -286,11 +291,11 @@ def _score(prepared: Prepared, out: Path) -> Result:
     return result
 
 
-def _loaded(prepared: Prepared) -> Any:
+def _load_model(prepared: PreparedTask) -> Any:
     capacity.warn_of_answering(prepared.checkpoint.config, prepared.device)
     return prepared.task.load(prepared.checkpoint).to(prepared.device)
 
 
-def outputs_of(prepared: Prepared, examples: Sequence[Any]) -> Any:
+def predict_examples(prepared: PreparedTask, examples: Sequence[Any]) -> Any:
     """What the checkpoint's own head says of some examples."""
-    return prepared.task.predict(_loaded(prepared).eval(), prepared.inputs.encode(examples), prepared.device)
+    return prepared.task.predict(_load_model(prepared).eval(), prepared.inputs.encode(examples), prepared.device)

@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 
 from albert_cli import console, store
 from albert_cli.errors import ConfigError, InputError, MissingData
-from albert_cli.evaluation.single import answering, model_of, outputs_of, prepare_task
+from albert_cli.evaluation.single import checkpoint_for_test_set, predict_examples, prepare_evaluation, scoring_request
 from albert_cli.results import Result
 from albert_cli.tasks.classification import Classification, Example
 from albert_cli.tasks.glue import GLUE
-from albert_cli.training.task_setup import Request
+from albert_cli.training.task_setup import TaskRequest
 
 HEADER = "index\tprediction\n"
-_EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest date a zip can hold: equal predictions make an equal file
+_ZIP_DATE = (1980, 1, 1, 0, 0, 0)  # the earliest date a zip can hold: equal predictions make an equal file
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class ServerFile:
 
 
 # Names and the sizes of the test sets: arXiv 1804.07461, table 1, and the benchmark's submission page.
-FILES = (
+SERVER_FILES = (
     ServerFile("CoLA.tsv", "cola", "test", 1063, "1"),
     ServerFile("SST-2.tsv", "sst2", "test", 1821, "1"),
     ServerFile("MRPC.tsv", "mrpc", "test", 1725, "1"),
@@ -51,45 +51,45 @@ FILES = (
 )
 
 
-def check(data: str | None, path: Path) -> None:
+def check_submission(data: str | None, path: Path) -> None:
     """Refuse test sets of another size than the server's, and a path that will not do, before anything is trained."""
     if path.suffix != ".zip" or path.is_dir():
         raise ConfigError(f"--submission {path}: is not the name of a zip", "for example --submission submission.zip")
-    for file in FILES:
-        _test_set(file, data)
+    for file in SERVER_FILES:
+        _read_test_set(file, data)
 
 
-def write(path: Path, request: Request, out: Path, tasks: Mapping[str, Result]) -> None:
+def write_submission(path: Path, request: TaskRequest, out: Path, tasks: Mapping[str, Result]) -> None:
     """Predict every test set by the task's best seed on dev, and write the zip.
 
     `tasks` are the results of the suite below `out`. A task without a model or a test set gets placeholder rows, for
     the server takes nothing less than eleven files; a warning names them.
     """
     contents, placeholders = {}, []
-    for file in FILES:
-        examples = _test_set(file, request.data)
-        model = model_of(GLUE[file.task].classifier_of or file.task, request, out, tasks)
+    for file in SERVER_FILES:
+        examples = _read_test_set(file, request.data)
+        model = checkpoint_for_test_set(GLUE[file.task].classifier_of or file.task, request, out, tasks)
         if examples is None or model is None:
             lacks = "no test set" if examples is None else "no model"
             ids = [e.id for e in examples] if examples else list(map(str, range(file.rows)))
             labels = [file.placeholder] * file.rows
             placeholders.append(f"{file.name} ({file.placeholder}: {lacks})")
         else:
-            outputs = outputs_of(prepare_task(answering(request, model), file.task), examples)
-            ids, labels = [e.id for e in examples], server_labels(GLUE[file.task], outputs)
+            outputs = predict_examples(prepare_evaluation(scoring_request(request, model), file.task), examples)
+            ids, labels = [e.id for e in examples], format_labels(GLUE[file.task], outputs)
             console.note(f"{file.name}: {file.rows:,} rows predicted by {model}")
         contents[file.name] = HEADER + "".join(f"{i}\t{label}\n" for i, label in zip(ids, labels, strict=True))
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in contents.items():
-            archive.writestr(zipfile.ZipInfo(name, _EPOCH), content, zipfile.ZIP_DEFLATED)
+            archive.writestr(zipfile.ZipInfo(name, _ZIP_DATE), content, zipfile.ZIP_DEFLATED)
     store.write_bytes(path, buffer.getvalue())
     if placeholders:
         listed = ", ".join(placeholders)
-        console.warn(f"{path}: {len(placeholders)} of {len(FILES)} files hold one answer for all rows: {listed}")
+        console.warn(f"{path}: {len(placeholders)} of {len(SERVER_FILES)} files hold one answer for all rows: {listed}")
 
 
-def _test_set(file: ServerFile, data: str | None) -> list[Example] | None:
+def _read_test_set(file: ServerFile, data: str | None) -> list[Example] | None:
     """The examples to answer, None where they are not there; raises `InputError` where there are more or less."""
     task = GLUE[file.task]
     try:
@@ -107,7 +107,7 @@ def _test_set(file: ServerFile, data: str | None) -> list[Example] | None:
     return examples
 
 
-def server_labels(task: Classification, logits: NDArray[Any]) -> list[str]:
+def format_labels(task: Classification, logits: NDArray[Any]) -> list[str]:
     """The labels' names, 0 or 1 where these are the names; values clipped to the task's range."""
     predicted = task.predictions_of(logits)
     if task.is_regression:

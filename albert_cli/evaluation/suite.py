@@ -16,18 +16,18 @@ from albert_cli import console
 from albert_cli.errors import ConfigError, InputError, MissingData
 from albert_cli.evaluation import submission
 from albert_cli.evaluation.single import (
-    FOLDER,
-    NoneEnded,
+    CONTROLS_FOLDER,
+    AllSeedsDiverged,
     TaskRuns,
-    answering,
     best_run,
+    checkpoint_for_test_set,
     evaluate_task,
-    model_of,
-    prepare_task,
-    refuse_foreign,
-    train_at_once,
+    prepare_evaluation,
+    require_own_output,
+    scoring_request,
+    train_in_parallel,
 )
-from albert_cli.results import CONTROLS, RESULTS, Result, Suite
+from albert_cli.results import CONTROLS, RESULTS, Result, SuiteResult
 from albert_cli.tasks.glue import HUB
 from albert_cli.tasks.spec import SCORED, TASKS, average
 from albert_cli.training.intermediate import (
@@ -36,50 +36,50 @@ from albert_cli.training.intermediate import (
     with_intermediate,
     without_intermediate,
 )
-from albert_cli.training.task_setup import Prepared, Request
+from albert_cli.training.task_setup import PreparedTask, TaskRequest
 
-GLUE = "glue"
+GLUE_SUITE = "glue"
 _OF_CONTROLS = {"median", "spread", "stdev", "standard_error", "scores_by_seed", "diverged", "collapsed"}
 
 
-def evaluate(request: Request, task: str, out: Path, submission_file: Path | None = None) -> Result | Suite:
+def evaluate(request: TaskRequest, task: str, out: Path, submission_file: Path | None = None) -> Result | SuiteResult:
     """Score a checkpoint on a task, or on every GLUE task whose data are there.
 
     A checkpoint of this very task is scored as it is, or fine-tuned again. Any other, one of another task included, is
     where the seeded fine-tunings start from. `submission_file` becomes the suite's zip for GLUE's server.
     """
-    if task == GLUE:
+    if task == GLUE_SUITE:
         if submission_file is not None:
-            submission.check(request.data, submission_file)
+            submission.check_submission(request.data, submission_file)
         suite = evaluate_suite(request, out)
         if submission_file is not None:
-            submission.write(submission_file, request, out, suite.tasks)
+            submission.write_submission(submission_file, request, out, suite.tasks)
         return suite
     if submission_file is not None:
         raise ConfigError("--submission is for all of GLUE", "albert eval glue … --submission FILE.zip")
-    prepared = prepare_task(request, task)
+    prepared = prepare_evaluation(request, task)
     if not prepared.for_scoring:
-        refuse_foreign(out, RESULTS, "run-*", FOLDER, prepared.recipe.start_from)  # before hours of MNLI
+        require_own_output(out, RESULTS, "run-*", CONTROLS_FOLDER, prepared.recipe.start_from)  # before hours of MNLI
     beside = _control_jobs(task, prepared, out, out)
     prepared = with_intermediate(prepared, out / prepared.recipe.start_from)
-    train_at_once([TaskRuns(task, prepared, out), *beside], request.nproc)
-    return _evaluate_beside(prepared, out, beside)
+    train_in_parallel([TaskRuns(task, prepared, out), *beside], request.nproc)
+    return _evaluate_with_controls(prepared, out, beside)
 
 
-def evaluate_suite(request: Request, out: Path) -> Suite:
+def evaluate_suite(request: TaskRequest, out: Path) -> SuiteResult:
     """Every GLUE task that has its data there; those without are named and left out.
 
     A task of which every seed diverges does not keep the others from being trained: its `NoneEnded` comes last. Raises
     `InputError` for damaged data before anything is trained: a mean without the task would be another number than the
     one that was asked for.
     """
-    refuse_foreign(out, RESULTS, *TASKS)
-    ready, left_out = _with_data(request)
+    require_own_output(out, RESULTS, *TASKS)
+    ready, left_out = _prepare_available_tasks(request)
     if not ready:
         raise InputError(f"{request.data or HUB}: no GLUE task has its data there", next(iter(left_out.values()), None))
     starts = {name: start for name, prepared in ready.items() if (start := intermediate_task(prepared))}
-    failed: dict[str, NoneEnded] = {}
-    results = _evaluate(request, {name: ready[name] for name in ready if name not in starts}, out, failed)
+    failed: dict[str, AllSeedsDiverged] = {}
+    results = _evaluate_tasks(request, {name: ready[name] for name in ready if name not in starts}, out, failed)
     others = {}
     for name, start in starts.items():
         if start in failed:
@@ -88,29 +88,29 @@ def evaluate_suite(request: Request, out: Path) -> Suite:
             others[name] = from_intermediate(ready[name], best_run(out / start, results[start]))
         else:
             others[name] = without_intermediate(ready[name], left_out.get(start, "it has a start of its own"))
-    results |= _evaluate(request, others, out, failed)
+    results |= _evaluate_tasks(request, others, out, failed)
     for error in failed.values():
         raise error
     tasks = {name: results[name] for name in SCORED if name in results}
-    mean = average({name: counted(result) for name, result in tasks.items()})
+    mean = average({name: glue_metrics(result) for name, result in tasks.items()})
     further: dict[str, Any] = {"mean_of_tasks": mean} if left_out else {"glue_score": mean}
-    if (mnli := model_of("mnli", request, out, tasks)) is not None:  # whose best model answers AX
+    if (mnli := checkpoint_for_test_set("mnli", request, out, tasks)) is not None:  # whose best model answers AX
         try:
-            further["diagnostics"] = evaluate_task(prepare_task(answering(request, mnli), "ax"), out / "ax")
+            further["diagnostics"] = evaluate_task(prepare_evaluation(scoring_request(request, mnli), "ax"), out / "ax")
         except MissingData as error:
             console.note(f"{TASKS['ax'].title} is left out: {error.message}")
-    suite = Suite(kind="suite", tasks=tasks, left_out=left_out, tasks_scored=len(tasks), **further)
+    suite = SuiteResult(kind="suite", tasks=tasks, left_out=left_out, tasks_scored=len(tasks), **further)
     suite.write(out / RESULTS)
     return suite
 
 
-def _with_data(request: Request) -> tuple[dict[str, Prepared], dict[str, str]]:
+def _prepare_available_tasks(request: TaskRequest) -> tuple[dict[str, PreparedTask], dict[str, str]]:
     """The tasks whose data are there, all of them read, and why the others are left out."""
-    ready: dict[str, Prepared] = {}
+    ready: dict[str, PreparedTask] = {}
     left_out: dict[str, str] = {}
     for name in SCORED:
         try:
-            prepared = prepare_task(request, name)
+            prepared = prepare_evaluation(request, name)
             _ = prepared.inputs.examples
         except MissingData as error:
             left_out[name] = error.message
@@ -124,24 +124,24 @@ def _with_data(request: Request) -> tuple[dict[str, Prepared], dict[str, str]]:
     return ready, left_out
 
 
-def _evaluate(
-    request: Request, tasks: Mapping[str, Prepared], out: Path, failed: dict[str, NoneEnded]
+def _evaluate_tasks(
+    request: TaskRequest, tasks: Mapping[str, PreparedTask], out: Path, failed: dict[str, AllSeedsDiverged]
 ) -> dict[str, Result]:
     """The results of those tasks of which a seed ended; the others' errors go into `failed`."""
     beside = {name: _control_jobs(name, prepared, out / name, out) for name, prepared in tasks.items()}
     jobs = [job for name, p in tasks.items() for job in (TaskRuns(name, p, out / name), *beside[name])]
-    train_at_once(jobs, request.nproc)
+    train_in_parallel(jobs, request.nproc)
     results = {}
     for name, prepared in tasks.items():
         try:
-            results[name] = _evaluate_beside(prepared, out / name, beside[name])
-        except NoneEnded as error:
+            results[name] = _evaluate_with_controls(prepared, out / name, beside[name])
+        except AllSeedsDiverged as error:
             console.warn(error.message)
             failed[name] = error
     return results
 
 
-def counted(result: Result) -> dict[str, float]:
+def glue_metrics(result: Result) -> dict[str, float]:
     """What GLUE counts of a task: all of its metrics and dev splits, each the median of its runs.
 
     CoLA alone counts by one, Matthews' correlation (arXiv 1804.07461, §3).
@@ -160,7 +160,7 @@ def parse_controls(text: str | None) -> tuple[str, ...]:
     return names
 
 
-def _control_jobs(task: str, prepared: Prepared, out: Path, others: Path) -> list[TaskRuns]:
+def _control_jobs(task: str, prepared: PreparedTask, out: Path, others: Path) -> list[TaskRuns]:
     """Each control as runs of its own below `out`.
 
     Where the recipe starts from another task's model, a control starts from its own, which stands (or is fine-tuned)
@@ -174,13 +174,13 @@ def _control_jobs(task: str, prepared: Prepared, out: Path, others: Path) -> lis
     found = []
     for name in request.controls:
         asked = replace(request, overrides=(*request.overrides, f"model.initial={name}"), controls=())
-        of_control = prepare_task(asked, task)
-        folder = others / of_control.recipe.start_from / FOLDER / name
-        found.append(TaskRuns(task, with_intermediate(of_control, folder), out / FOLDER / name))
+        of_control = prepare_evaluation(asked, task)
+        folder = others / of_control.recipe.start_from / CONTROLS_FOLDER / name
+        found.append(TaskRuns(task, with_intermediate(of_control, folder), out / CONTROLS_FOLDER / name))
     return found
 
 
-def _evaluate_beside(prepared: Prepared, out: Path, controls: Sequence[TaskRuns]) -> Result:
+def _evaluate_with_controls(prepared: PreparedTask, out: Path, controls: Sequence[TaskRuns]) -> Result:
     """The task's result with those of its controls in it; `every_seed_above` says whether all seeds are apart."""
     result = evaluate_task(prepared, out)
     if controls:
@@ -188,7 +188,7 @@ def _evaluate_beside(prepared: Prepared, out: Path, controls: Sequence[TaskRuns]
         for job in controls:
             try:
                 found = evaluate_task(job.prepared, job.out)
-            except NoneEnded as error:  # a result too
+            except AllSeedsDiverged as error:  # a result too
                 console.warn(f"{CONTROLS[job.out.name]}: {error.message}")
                 kept = Result(median=None, scores_by_seed={}, diverged=error.seeds, every_seed_above=None)
             else:

@@ -6,85 +6,96 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from albert_cli import console
-from albert_cli.results import CONTROLS, Result, Search, Suite, percent, standard_error
+from albert_cli.results import CONTROLS, Result, SearchResult, SuiteResult, format_percent, standard_error
 from albert_cli.tasks.spec import SCORED, TASKS
 from albert_cli.training.task_recipe import PRETRAINED
 
-_CLASSICAL = (
+_BASELINES_NOTE = (
     "classical: the better of linear models on TF-IDF words and bigrams (words) and on what two texts have in common "
     "(overlap), trained on the same examples"
 )
-_BEGINNINGS = {"random": "random weights", "start": "the weights that pretraining started from"}
+_INITIAL_WEIGHTS = {"random": "random weights", "start": "the weights that pretraining started from"}
 _HEADERS = ("task", "metric", "median", "s.e.", "classical", "majority", "diverged", "collapsed", "scores by seed")
-_SELDOM = ("diverged", "collapsed", "classical", "s.e.")  # columns that are shown only where there is something in them
+_OPTIONAL_COLUMNS = (
+    "diverged",
+    "collapsed",
+    "classical",
+    "s.e.",
+)  # columns that are shown only where there is something in them
 
 
-def text(record: Result | Search | Suite) -> str:
+def format_result(record: Result | SearchResult | SuiteResult) -> str:
     """A result as a table with a row per task, the protocol, and notes."""
-    if isinstance(record, Search):
-        return _search_text(record)
-    if isinstance(record, Suite):
-        return _suite_text(record)
+    if isinstance(record, SearchResult):
+        return _format_search(record)
+    if isinstance(record, SuiteResult):
+        return _format_suite(record)
     if record.kind == "run":
-        return run_text(record, None)
+        return format_run(record, None)
     if record.kind == "ensemble":
-        return _ensemble_text(record)
-    return "\n\n".join(filter(None, (_table(_HEADERS, _rows([record])), console.wrapped(_notes([record])))))
+        return _format_ensemble(record)
+    return "\n\n".join(
+        filter(None, (_format_table(_HEADERS, _table_rows([record])), console.wrapped(_notes([record]))))
+    )
 
 
-def run_text(run: Result, out: Path | None) -> str:
+def format_run(run: Result, out: Path | None) -> str:
     """One run's scores in a line or two."""
-    scores = ", ".join(f"{name} {percent(value)}" for name, value in run.scores.items())
+    scores = ", ".join(f"{name} {format_percent(value)}" for name, value in run.scores.items())
     where = f"{out}: " if out else ""
     best = f" at step {run.best_step} of {run.steps}" if run.best_step is not None else ""
-    majority = f" (majority {percent(run.majority)})" if run.majority is not None else ""
+    majority = f" (majority {format_percent(run.majority)})" if run.majority is not None else ""
     collapsed = f"\nThe run collapsed: {run.collapsed}." if run.collapsed else ""
     return f"{where}{run.title} dev {scores}{best}{majority}{collapsed}"
 
 
-def _suite_text(suite: Suite) -> str:
+def _format_suite(suite: SuiteResult) -> str:
     tasks = list(suite.tasks.values())
     whole = suite.glue_score is not None
     name = "GLUE score" if whole else f"mean of {len(tasks)} of {len(SCORED)} tasks"
-    mean = percent(suite.glue_score if whole else suite.mean_of_tasks)
-    rows = [*_rows(tasks), [name, "", mean, *[""] * (len(_HEADERS) - 3)]]
+    mean = format_percent(suite.glue_score if whole else suite.mean_of_tasks)
+    rows = [*_table_rows(tasks), [name, "", mean, *[""] * (len(_HEADERS) - 3)]]
     left_out = ", ".join(TASKS[name].title for name in suite.left_out)
     notes = [*_notes(tasks), *([f"Left out, without data: {left_out}."] if left_out else [])]
-    notes += [run_text(suite.diagnostics, None)] if suite.diagnostics else []
-    return "\n\n".join(filter(None, (_table(_HEADERS, rows), console.wrapped(notes))))
+    notes += [format_run(suite.diagnostics, None)] if suite.diagnostics else []
+    return "\n\n".join(filter(None, (_format_table(_HEADERS, rows), console.wrapped(notes))))
 
 
-def _rows(tasks: Sequence[Result]) -> list[list[str]]:
+def _table_rows(tasks: Sequence[Result]) -> list[list[str]]:
     rows = []
     for r in tasks:
-        classical = f"{r.classical[0]} {percent(r.classical[1])}" if r.classical else ""
-        median, scores = (percent(r.score), "") if r.kind == "run" else (percent(r.median), _scores(r.scores_by_seed))
-        numbers = [median, percent(standard_error(r.by_seed.values())), classical, percent(r.majority)]
-        rows.append([r.title, r.metric, *numbers, *_failures(r), scores])
+        classical = f"{r.classical[0]} {format_percent(r.classical[1])}" if r.classical else ""
+        median, scores = (
+            (format_percent(r.score), "")
+            if r.kind == "run"
+            else (format_percent(r.median), _format_scores(r.scores_by_seed))
+        )
+        numbers = [median, format_percent(standard_error(r.by_seed.values())), classical, format_percent(r.majority)]
+        rows.append([r.title, r.metric, *numbers, *_failure_counts(r), scores])
         for name, c in r.controls.items():
-            numbers = [percent(c.median), percent(standard_error(c.by_seed.values())), "", ""]
-            rows.append([f"  {CONTROLS[name]}", "", *numbers, *_failures(c), _scores(c.scores_by_seed)])
+            numbers = [format_percent(c.median), format_percent(standard_error(c.by_seed.values())), "", ""]
+            rows.append([f"  {CONTROLS[name]}", "", *numbers, *_failure_counts(c), _format_scores(c.scores_by_seed)])
     return rows
 
 
-def _scores(by_seed: Mapping[str, float]) -> str:
-    return " ".join(map(percent, by_seed.values()))
+def _format_scores(by_seed: Mapping[str, float]) -> str:
+    return " ".join(map(format_percent, by_seed.values()))
 
 
-def _failures(found: Result) -> list[str]:
+def _failure_counts(found: Result) -> list[str]:
     """How many seeds diverged and how many collapsed; nothing for none, or of a single run."""
     total = len(found.scores_by_seed) + len(found.diverged)
     return [f"{len(of)} of {total}" if of and total else "" for of in (found.diverged, found.collapsed)]
 
 
-def _table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    shown = [i for i, name in enumerate(headers) if name not in _SELDOM or any(row[i] for row in rows)]
+def _format_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    shown = [i for i, name in enumerate(headers) if name not in _OPTIONAL_COLUMNS or any(row[i] for row in rows)]
     return console.table([headers[i] for i in shown], [[row[i] for i in shown] for row in rows])
 
 
 def _notes(tasks: Sequence[Result]) -> Iterator[str]:
     if any(r.baselines for r in tasks):
-        yield _CLASSICAL
+        yield _BASELINES_NOTE
     for name, control in CONTROLS.items():
         apart: dict[bool | None, list[str]] = {True: [], False: [], None: []}
         for r in tasks:
@@ -96,14 +107,14 @@ def _notes(tasks: Sequence[Result]) -> Iterator[str]:
             yield f"On {', '.join(apart[False])} not every pretrained seed is above every seed of the {control}."
     several = [r for r in tasks if r.kind == "eval"]
     for r in several:
-        if diverged := r.seeds_diverged:
-            each, ended = _each(diverged), len(r.scores_by_seed)
+        if diverged := r.divergence_reasons:
+            each, ended = _list_reasons(diverged), len(r.scores_by_seed)
             yield f"{r.title} diverged: {each}; the median is of the {ended} of {len(r.seeds)} seeds that ended"
     for r in several:
-        if collapsed := r.seeds_collapsed:
-            rest = percent(r.median_without_collapsed)
+        if collapsed := r.collapse_reasons:
+            rest = format_percent(r.median_without_collapsed)
             others = f"the median of the others is {rest}" if rest else "no seed is left"
-            yield f"{r.title} collapsed: {_each(collapsed)}; {others}"
+            yield f"{r.title} collapsed: {_list_reasons(collapsed)}; {others}"
     by_text: dict[str, list[str]] = {}
     for r in tasks:
         if r.kind == "eval" and (how := protocol(r)):
@@ -112,7 +123,7 @@ def _notes(tasks: Sequence[Result]) -> Iterator[str]:
     yield from (f"{r.title}: {r.start_note}" for r in tasks if r.start_note)
 
 
-def _each(why: Mapping[str, str]) -> str:
+def _list_reasons(why: Mapping[str, str]) -> str:
     return ", ".join(f"seed {seed} ({reason})" for seed, reason in why.items())
 
 
@@ -123,8 +134,8 @@ def protocol(r: Result) -> str:
     if not numbers or None in (*known, *numbers):
         return ""
     assert r.steps is not None and r.eval_every is not None
-    k, ended = len(numbers), len(numbers) - len(r.seeds_diverged)
-    begin = _BEGINNINGS.get(r.initial, "the pretrained checkpoint")
+    k, ended = len(numbers), len(numbers) - len(r.divergence_reasons)
+    begin = _INITIAL_WEIGHTS.get(r.initial, "the pretrained checkpoint")
     if r.start_from not in (PRETRAINED, ""):
         begin = f"a model fine-tuned on {TASKS[r.start_from].title if r.start_from in TASKS else r.start_from}"
     if r.count_heads:
@@ -144,30 +155,32 @@ def protocol(r: Result) -> str:
     )
 
 
-def _search_text(search: Search) -> str:
+def _format_search(search: SearchResult) -> str:
     points = sorted(search.points, key=lambda point: (point.median is None, -(point.median or 0.0)))
     rows = [
         (
             *point.values.values(),
-            *map(percent, (point.median, standard_error(point.scores_by_seed.values()), point.spread)),
-            *_failures(point),
-            _scores(point.scores_by_seed),
+            *map(format_percent, (point.median, standard_error(point.scores_by_seed.values()), point.spread)),
+            *_failure_counts(point),
+            _format_scores(point.scores_by_seed),
         )
         for point in points
     ]
     headers = (*search.best.values, f"{search.title} {search.metric}", "s.e.", "spread", *_HEADERS[-3:-1], "by seed")
-    majority = f", majority {percent(search.majority)}" if search.majority is not None else ""
-    best = f"Best: {search.best.directory}, {percent(search.best.median)}{majority}."
-    return f"{_table(headers, rows)}\n\n{console.wrapped([best, search.caveat])}"
+    majority = f", majority {format_percent(search.majority)}" if search.majority is not None else ""
+    best = f"Best: {search.best.directory}, {format_percent(search.best.median)}{majority}."
+    return f"{_format_table(headers, rows)}\n\n{console.wrapped([best, search.caveat])}"
 
 
-def _ensemble_text(result: Result) -> str:
+def _format_ensemble(result: Result) -> str:
     gain = {name: f"{100 * points:+.1f}" for name, points in result.gain.items()}
-    rows = [(m.directory, percent(m.score), "chosen" if m.directory in result.chosen else "") for m in result.members]
-    of_all = percent(result.of_all[result.metric])
+    rows = [
+        (m.directory, format_percent(m.score), "chosen" if m.directory in result.chosen else "") for m in result.members
+    ]
+    of_all = format_percent(result.of_all[result.metric])
     rows.append((f"all {len(result.members)}", of_all, f"{gain['all_over_best']} over the best"))
     chosen = f"the {len(result.chosen)} chosen"
-    rows.append((chosen, percent(result.score), f"{gain['chosen_over_best']} over the best"))
+    rows.append((chosen, format_percent(result.score), f"{gain['chosen_over_best']} over the best"))
     notes = [f"All of them gain {gain['all_over_median']} over the median of their members."]
     notes += ["The chosen were picked by their score on this very dev set, which flatters it."]
     return f"{console.table((result.title, result.metric, ''), rows)}\n\n{console.wrapped(notes)}"

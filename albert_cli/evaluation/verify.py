@@ -12,15 +12,15 @@ from annotated_types import Ge, Le
 
 from albert_cli import config, console, store
 from albert_cli.errors import CheckpointError, ConfigError, DivergedError, MissingData, NotReached, Skipped
-from albert_cli.evaluation.single import refuse_foreign
+from albert_cli.evaluation.single import require_own_output
 from albert_cli.evaluation.suite import evaluate
 from albert_cli.model import hub
 from albert_cli.results import RESULTS, Result
 from albert_cli.tasks.glue import GLUE
 from albert_cli.tasks.spec import as_published, average, published_metrics
-from albert_cli.training.task_setup import Request
+from albert_cli.training.task_setup import TaskRequest
 
-Points = Annotated[float, Ge(-100), Le(100)]
+ScorePoints = Annotated[float, Ge(-100), Le(100)]
 Tolerance = Annotated[float, Ge(0)]
 
 
@@ -36,7 +36,7 @@ class VerifyRecipe:
 
     checkpoint: str
     source: str
-    expected: dict[str, dict[str, Points]] = field(default_factory=dict)
+    expected: dict[str, dict[str, ScorePoints]] = field(default_factory=dict)
     tolerance: Tolerance = 1.0
     tolerance_of: dict[str, Tolerance] = field(default_factory=dict)
     runs: config.Positive = 1
@@ -52,12 +52,12 @@ class VerifyRecipe:
             raise ConfigError(f"tolerance_of.{min(unknown)}: no task of [expected]", ", ".join(self.expected))
 
 
-def is_recipe(name: str) -> bool:
+def is_verify_recipe(name: str) -> bool:
     """Whether `eval`'s argument names a recipe to verify."""
     return (name.endswith(".toml") or name in config.shipped_recipes()) and "expected" in config.read_recipe(name)
 
 
-def verify(name: str, request: Request, out: Path) -> dict[str, Any]:
+def verify_checkpoint(name: str, request: TaskRequest, out: Path) -> dict[str, Any]:
     """Evaluate every task of the recipe below `out`; return `results.json`, a verdict for each.
 
     What the request has of `checkpoint` and `runs` stands in for the recipe's own; its `overrides` change the tasks'
@@ -66,7 +66,7 @@ def verify(name: str, request: Request, out: Path) -> dict[str, Any]:
     data are out of reach.
     """
     recipe = config.load(VerifyRecipe, name)
-    refuse_foreign(out, RESULTS, *recipe.expected)
+    require_own_output(out, RESULTS, *recipe.expected)
     checkpoint, runs = request.checkpoint or recipe.checkpoint, request.runs or recipe.runs
     try:
         hub.find(checkpoint)
@@ -76,7 +76,7 @@ def verify(name: str, request: Request, out: Path) -> dict[str, Any]:
         raise Skipped(f"{name} is skipped: {error.message}", error.hint) from None
     overrides = (*recipe.overrides, *request.overrides)
     request = dataclasses.replace(request, checkpoint=checkpoint, runs=runs, overrides=overrides)
-    tasks = {task: _verdict(recipe, task, request, out) for task in recipe.expected}
+    tasks = {task: _verify_task(recipe, task, request, out) for task in recipe.expected}
     if all(found["verdict"] == "skipped" for found in tasks.values()):
         raise Skipped(f"{name} is skipped: {next(iter(tasks.values()))['reason']}", "--data DIR, or a network")
     scored = {task: found for task, found in tasks.items() if "scores" in found}
@@ -95,11 +95,11 @@ def verify(name: str, request: Request, out: Path) -> dict[str, Any]:
     return result
 
 
-def _verdict(recipe: VerifyRecipe, task: str, request: Request, out: Path) -> dict[str, Any]:
+def _verify_task(recipe: VerifyRecipe, task: str, request: TaskRequest, out: Path) -> dict[str, Any]:
     expected, tolerance = recipe.expected[task], recipe.tolerance_of.get(task, recipe.tolerance)
     published = {"published": expected, "tolerance": tolerance}
     try:
-        found = evaluate(dataclasses.replace(request, data=data_of(task, request.data)), task, out / task)
+        found = evaluate(dataclasses.replace(request, data=find_task_data(task, request.data)), task, out / task)
     except MissingData as error:
         console.warn(f"{task} is skipped: {error.message}")
         return {**published, "verdict": "skipped", "reason": error.message}
@@ -112,7 +112,7 @@ def _verdict(recipe: VerifyRecipe, task: str, request: Request, out: Path) -> di
     return {**published, "scores": scores, "runs": request.runs, "verdict": "reached" if reached else "not reached"}
 
 
-def data_of(task: str, data: str | None) -> str | None:
+def find_task_data(task: str, data: str | None) -> str | None:
     """Where a task's data lie in the folder of all: `glue/`, `squad/`, `race/` or its name in it, or that folder."""
     if data is None:
         return None
@@ -121,25 +121,25 @@ def data_of(task: str, data: str | None) -> str | None:
     return next((str(Path(data) / name) for name in names if (Path(data) / name).is_dir()), data)
 
 
-def text(result: Mapping[str, Any]) -> str:
+def format_verdicts(result: Mapping[str, Any]) -> str:
     """The verdicts as a table."""
     rows = []
     for task, found in result["tasks"].items():
         verdict = ": ".join(filter(None, (found["verdict"], found.get("reason"))))
-        here = _shown(found.get("scores", {}))
-        rows.append((task, _shown(found["published"]), f"{found['tolerance']:.1f}", here, verdict))
+        here = _format_scores(found.get("scores", {}))
+        rows.append((task, _format_scores(found["published"]), f"{found['tolerance']:.1f}", here, verdict))
     if means := result["average"]:
         name = f"Avg of {sum('scores' in found for found in result['tasks'].values())}"
         rows.append((name, f"{means['published']:.1f}", "", f"{means['here']:.1f}", ""))
     return console.table(("task", "published", "tolerance", "here", "verdict"), rows)
 
 
-def _shown(scores: Mapping[str, float]) -> str:
+def _format_scores(scores: Mapping[str, float]) -> str:
     """As the tables print them: one number, or `F1/EM`."""
     return "/".join(f"{score:.1f}" for score in scores.values())
 
 
-def check(result: Mapping[str, Any]) -> None:
+def require_reached(result: Mapping[str, Any]) -> None:
     """Raise `NotReached` where a score lies further below its published value than the tolerance."""
     short = [task for task, found in result["tasks"].items() if found["verdict"] in ("not reached", "diverged")]
     if short:

@@ -8,7 +8,7 @@ from typing import Any
 from albert_cli import store
 from albert_cli.data.shards import TokenCorpus
 from albert_cli.errors import ConfigError, InputError
-from albert_cli.evaluation.verify import data_of
+from albert_cli.evaluation.verify import find_task_data
 from albert_cli.experiments.plan import OUT, Plan
 from albert_cli.tasks.spec import find_task
 
@@ -39,7 +39,7 @@ def available_tasks(plan: Plan) -> list[str]:
 def task_data(plan: Plan, name: str) -> str | None:
     """Where a task's data are: the folder of tasks, or the first source of text for one that is made of any text."""
     if not find_task(name).is_made_of_text:
-        return None if plan.request.tasks is None else data_of(name, str(plan.request.tasks))
+        return None if plan.request.tasks is None else find_task_data(name, str(plan.request.tasks))
     text = plan.request.text or (() if plan.request.data else plan.scale.text)
     return text[0] if text else None
 

@@ -14,7 +14,7 @@ from safetensors.numpy import save
 
 from albert_cli import store
 from albert_cli.errors import CheckpointError, ConfigError
-from albert_cli.inference.predict import answer_file, open_checkpoint, read_chunks
+from albert_cli.inference.predict import open_for_inference, read_chunks, write_answers
 from albert_cli.model import hub
 from albert_cli.model.heads import BareEncoder
 from albert_cli.tasks.base import check_finite, evaluation_batches
@@ -26,7 +26,7 @@ Pooling = Literal["mean", "cls", "pooler"]
 Vectors = NDArray[np.float32]
 
 
-def load(found: hub.Checkpoint, pooling: Pooling) -> BareEncoder:
+def load_encoder(found: hub.Checkpoint, pooling: Pooling) -> BareEncoder:
     """The encoder of any checkpoint; raises `CheckpointError` when it is not whole, or has no pooler to use."""
     if pooling == "pooler" and "encoder.pooler.weight" not in found.tensors:
         raise CheckpointError(f"{found.directory}: has no pooler", "--pooling mean or cls")
@@ -36,7 +36,7 @@ def load(found: hub.Checkpoint, pooling: Pooling) -> BareEncoder:
 
 
 @torch.inference_mode()
-def vectors_of(model: BareEncoder, features: PairFeatures, pooling: Pooling, device: torch.device) -> Vectors:
+def encode_features(model: BareEncoder, features: PairFeatures, pooling: Pooling, device: torch.device) -> Vectors:
     """The vectors [N, H] float32 of N texts or pairs, in their order.
 
     `mean` averages the last layer over all of a text's tokens, [CLS] and [SEP] among them, as sentence-transformers
@@ -72,8 +72,8 @@ def encode_file(
     """
     if out is not None and out.suffix not in (".jsonl", ".safetensors"):
         raise ConfigError(f"--out {out}: unknown kind of file", "let its name end in .jsonl or .safetensors")
-    found, target = open_checkpoint(checkpoint, device)
-    model, vocabulary = load(found, pooling).to(target), hub.vocabulary_of(found)
+    found, target = open_for_inference(checkpoint, device)
+    model, vocabulary = load_encoder(found, pooling).to(target), hub.vocabulary_of(found)
     length, width = found.config.max_position_embeddings, found.config.hidden_size
     texts = Classification(name="", title="", metrics=(), inputs=0)  # one or two, as a classifier reads them
     as_tensor = out is not None and out.suffix == ".safetensors"
@@ -81,21 +81,21 @@ def encode_file(
 
     def answer(examples: Sequence[Example]) -> tuple[Iterable[str], int, int]:
         features = texts.encode(examples, vocabulary, length)
-        vectors = vectors_of(model, features, pooling, target)
+        vectors = encode_features(model, features, pooling, target)
         if as_tensor:
             rows.append(vectors)
-        lines = () if as_tensor else _lines(examples, vectors)
+        lines = () if as_tensor else _format_vectors(examples, vectors)
         return lines, features.truncated, int(features.lengths.max(initial=0))
 
     groups = read_chunks(input_file, on_bad_bytes, texts.example)
     too_long = f"lines are longer than {length} tokens"
-    summary = answer_file(groups, answer, None if as_tensor else out, length, too_long)
+    summary = write_answers(groups, answer, None if as_tensor else out, length, too_long)
     if out is not None and as_tensor:
         store.write_bytes(out, save({"vectors": np.concatenate(rows)}, metadata={"pooling": pooling}))
     return {**summary, "out": str(out), "dimensions": width, "pooling": pooling}
 
 
-def _lines(examples: Sequence[Example], vectors: Vectors) -> Iterator[str]:
+def _format_vectors(examples: Sequence[Example], vectors: Vectors) -> Iterator[str]:
     """One JSON line per text; a float32 is written as the shortest decimal that is read as the same one."""
     for example, vector in zip(examples, vectors, strict=True):
         numbers = ", ".join(map(str, vector))

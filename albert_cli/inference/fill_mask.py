@@ -10,7 +10,7 @@ import torch
 
 from albert_cli.data.batches import PackedBatch
 from albert_cli.errors import InputError
-from albert_cli.inference.predict import open_checkpoint
+from albert_cli.inference.predict import open_for_inference
 from albert_cli.model import hub
 from albert_cli.model.heads import MaskedLanguageModel
 from albert_cli.model.packing import pack
@@ -27,16 +27,16 @@ def fill_masks(checkpoint: str, texts: Sequence[str], top: int, device: str) -> 
     A guess is text with its probability, and the vocabulary's piece. Raises `CheckpointError` without a masked-language
     head, `InputError` for a text without a mask, or with more tokens than the model has positions.
     """
-    found, target = open_checkpoint(checkpoint, device)
+    found, target = open_for_inference(checkpoint, device)
     model, v = MaskedLanguageModel(found.config), hub.vocabulary_of(found)
     hub.load_into(model, found, ["masked"])
     model.to(target).eval()
-    encoded = [_encode(text, v, found.config.max_position_embeddings) for text in texts]
-    masks = [_guesses(model, ids, v, top, target) for ids in encoded]
+    encoded = [_encode_masked(text, v, found.config.max_position_embeddings) for text in texts]
+    masks = [_fill(model, ids, v, top, target) for ids in encoded]
     return {"texts": [{"text": text, "masks": of} for text, of in zip(texts, masks, strict=True)]}
 
 
-def _encode(text: str, v: Vocabulary, limit: int) -> Int32:
+def _encode_masked(text: str, v: Vocabulary, limit: int) -> Int32:
     """`[CLS] text [SEP]`, int32 [T]."""
     first, *others = text.split(MASK)
     if not others:
@@ -52,7 +52,7 @@ def _encode(text: str, v: Vocabulary, limit: int) -> Int32:
 
 
 @torch.inference_mode()
-def _guesses(
+def _fill(
     model: MaskedLanguageModel, ids: Int32, v: Vocabulary, top: int, device: torch.device
 ) -> list[list[dict[str, Any]]]:
     """The `top` guesses for every mask in some tokens."""
@@ -72,7 +72,7 @@ def _guesses(
     ]
 
 
-def text(result: Mapping[str, Any]) -> str:
+def format_guesses(result: Mapping[str, Any]) -> str:
     """The result as a person reads it: each text, and below it the guesses for its masks."""
     lines = []
     for entry in result["texts"]:

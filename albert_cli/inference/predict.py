@@ -22,10 +22,10 @@ from albert_cli.training import capacity
 from albert_cli.training.device import choose_device
 
 T = TypeVar("T")
-_CHUNK = 1024  # lines held at a time; enough to group by length
+CHUNK_LINES = 1024  # lines held at a time; enough to group by length
 
 
-class _Come(Tally):
+class LinesReadCounter(Tally):
     """Lines that have been read from the disk or the pipe, given out or not."""
 
     lines = 0
@@ -45,23 +45,25 @@ def read_chunks(name: str, on_bad_bytes: OnBadBytes, make: Callable[[Line], T]) 
     if name.lower().endswith((".csv", ".parquet")):
         hint = "write the texts to a .txt file, or as .jsonl, with the columns as fields"
         raise InputError(f"{name}: is a table, not a text a line", hint)
-    part, come = Part(Source(name, "stdin" if name == "-" else "text")), _Come()
+    part, come = Part(Source(name, "stdin" if name == "-" else "text")), LinesReadCounter()
     chunk = []
     for number, text in text_lines(part, ReadSettings(on_bad_bytes), come):
         chunk.append(make(Line(text, name, number)))
-        if len(chunk) == _CHUNK or number >= come.lines:  # the next line is still to be waited for, or there is none
+        if (
+            len(chunk) == CHUNK_LINES or number >= come.lines
+        ):  # the next line is still to be waited for, or there is none
             yield chunk
             chunk = []
 
 
-def open_checkpoint(checkpoint: str, device: str) -> tuple[hub.Checkpoint, torch.device]:
+def open_for_inference(checkpoint: str, device: str) -> tuple[hub.Checkpoint, torch.device]:
     """A checkpoint, and the device that is to answer by it; a warning where that may take more memory than is free."""
     found, target = hub.read(hub.find(checkpoint)), choose_device(device)
     capacity.warn_of_answering(found.config, target)
     return found, target
 
 
-def answer_file(
+def write_answers(
     groups: Iterable[Sequence[T]],
     answer: Callable[[Sequence[T]], tuple[Iterable[str], int, int]],
     out: Path | None,
@@ -88,7 +90,7 @@ def answer_file(
     return {"out": str(out), **speed, "truncated": cut, "longest": longest}
 
 
-def predict(
+def predict_file(
     checkpoint: str, input_file: str, out: Path | None, device: str, on_bad_bytes: OnBadBytes = "refuse"
 ) -> dict[str, Any]:
     """Predict each line of a file (or stdin, `-`) with a task checkpoint: JSON lines to `out` or stdout; a summary.
@@ -97,7 +99,7 @@ def predict(
     have come. Raises `CheckpointError` for a checkpoint without a task's head, `InputError` naming file and line for a
     line that the task has no use for.
     """
-    found, target = open_checkpoint(checkpoint, device)
+    found, target = open_for_inference(checkpoint, device)
     task, vocabulary = task_of_checkpoint(found), hub.vocabulary_of(found)
     model = task.load(found).to(target).eval()
     length = found.config.max_position_embeddings
@@ -112,6 +114,6 @@ def predict(
     if document is None:
         chunks = read_chunks(input_file, on_bad_bytes, task.example)
     else:
-        chunks = (document[start : start + _CHUNK] for start in range(0, len(document), _CHUNK))
+        chunks = (document[start : start + CHUNK_LINES] for start in range(0, len(document), CHUNK_LINES))
     groups = (part for chunk in chunks for part in task.together(chunk))
-    return answer_file(groups, answer, out, length, task.too_long(length))
+    return write_answers(groups, answer, out, length, task.too_long(length))

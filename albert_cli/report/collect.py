@@ -15,7 +15,7 @@ from typing import Any
 
 from albert_cli import console, journal, store
 from albert_cli.errors import CheckpointError, InputError
-from albert_cli.results import CONTROLS, RESULTS, Record, Result, Words, number, numbers
+from albert_cli.results import CONTROLS, RESULTS, Record, Result, StrictText, finite_number, finite_numbers
 from albert_cli.tasks.spec import TASKS
 
 MAJORITY, CLASSICAL = "majority class", "classical baseline"
@@ -113,7 +113,7 @@ class Evaluation:
 class Examples(Record):
     """A table of words with its title (`examples.json`), such as what a model fills into masked words."""
 
-    title: Words = "Examples"
+    title: StrictText = "Examples"
     rows: Sequence[dict[str, str]] = ()
 
 
@@ -192,7 +192,7 @@ def curves(path: Path) -> tuple[dict[str, Points], dict[str, Points]]:
     file = path / journal.JOURNAL
     for row in journal.read(file) if file.is_file() else []:
         to, values = (heldout, row["eval"]) if "eval" in row else (training, row)
-        for name, value in numbers(values).items():
+        for name, value in finite_numbers(values).items():
             to.setdefault(name, []).append((float(row["step"]), value))
     return training, heldout
 
@@ -253,4 +253,4 @@ def _model_name(record: Result, checkpoints: Mapping[str, str]) -> str:
 def setting(recipe: Recipe, section: str, key: str) -> float | None:
     """A number of a recipe, or None."""
     values = recipe.get(section)
-    return number(values.get(key)) if isinstance(values, dict) else None
+    return finite_number(values.get(key)) if isinstance(values, dict) else None

@@ -11,7 +11,7 @@ from albert_cli.evaluation import tables
 from albert_cli.report import plots
 from albert_cli.report.collect import CLASSICAL, Evaluation
 from albert_cli.report.page import Block, Fact, Figure, Grid, Heading, Key, Paragraph, Span, Table, Text
-from albert_cli.results import listed, percent, standard_error
+from albert_cli.results import format_percent, join_words, standard_error
 from albert_cli.tasks.spec import published_metrics
 
 _METRICS = {
@@ -53,15 +53,17 @@ def facts(evaluations: Group, most: int) -> list[Fact]:
         best = max(group, key=lambda e: e.median)
         beside = {e.model: e.median for e in group if e is not best} | _baselines(group)
         protocol = f"median of {len(best.scores)}" if len(best.scores) > 1 else _single(best)
-        shown = ", ".join(f"{name} {percent(value)}" for name, value in beside.items())
-        found.append(Fact(f"{best.title}, {_metric(best.record.metric)}, {protocol}", percent(best.median), shown))
+        shown = ", ".join(f"{name} {format_percent(value)}" for name, value in beside.items())
+        found.append(
+            Fact(f"{best.title}, {_metric(best.record.metric)}, {protocol}", format_percent(best.median), shown)
+        )
     return found
 
 
 def section(evaluations: Group, series: Series) -> list[Block]:
     """Tasks by models with the median and every seed, as a number and as a dot, and the protocol."""
     groups = by_task(evaluations)
-    rings = " A ring is a seed that collapsed." if any(e.record.seeds_collapsed for e in evaluations) else ""
+    rings = " A ring is a seed that collapsed." if any(e.record.collapse_reasons for e in evaluations) else ""
     questions = [group[0].question for group in groups]
     everything = sorted(evaluations, key=lambda e: (questions.index(e.question), -(e.part or math.inf), e.control))
     return [
@@ -109,7 +111,7 @@ def _task_table(groups: Sequence[Group], columns: Sequence[str]) -> Table:
         row += [_score(found[model], best) if model in found else "–" for model in columns]
         for name in baselines:
             which = next((e.record.classical[0] for e in group if e.record.classical), "") if name == CLASSICAL else ""
-            row.append((percent(known[name]), *([Span(which)] if which else [])) if name in known else "–")
+            row.append((format_percent(known[name]), *([Span(which)] if which else [])) if name in known else "–")
         rows.append(row)
     caption = "Median over the seeds on the development set, times 100; s.e. is the standard error of their mean."
     return Table(["task", *columns, *baselines], rows, caption=caption)
@@ -118,13 +120,17 @@ def _task_table(groups: Sequence[Group], columns: Sequence[str]) -> Table:
 def _score(evaluation: Evaluation, best: float) -> Text:
     record, n = evaluation.record, len(evaluation.scores)
     spread = max(evaluation.scores.values()) - min(evaluation.scores.values())
-    beside = [f"{n} seeds", f"spread {percent(spread)}", f"s.e. {percent(standard_error(record.by_seed.values()))}"]
+    beside = [
+        f"{n} seeds",
+        f"spread {format_percent(spread)}",
+        f"s.e. {format_percent(standard_error(record.by_seed.values()))}",
+    ]
     beside = beside if n > 1 else [_single(evaluation)]
-    each = [Span(", ".join(map(percent, sorted(evaluation.scores.values()))))] if n > 1 else []
-    for name, seeds in (("diverged", record.seeds_diverged), ("collapsed", record.seeds_collapsed)):
+    each = [Span(", ".join(map(format_percent, sorted(evaluation.scores.values()))))] if n > 1 else []
+    for name, seeds in (("diverged", record.divergence_reasons), ("collapsed", record.collapse_reasons)):
         beside += [f"{len(seeds)} {name}"] if seeds else []
     look = "best" if evaluation.median == best else "score"
-    return (Span(percent(evaluation.median), look), Span(", ".join(beside)), *each)
+    return (Span(format_percent(evaluation.median), look), Span(", ".join(beside)), *each)
 
 
 def _single(evaluation: Evaluation) -> str:
@@ -140,7 +146,7 @@ def _protocols(evaluations: Group) -> list[str]:
         with suppress(TypeError, IndexError, KeyError):  # of a result from elsewhere not everything is known
             if text := tables.protocol(e.record):
                 by_text.setdefault((e.model, text), []).append(e.title)
-    sentences = [f"{model} on {listed(titles)}: {text}." for (model, text), titles in by_text.items()]
+    sentences = [f"{model} on {join_words(titles)}: {text}." for (model, text), titles in by_text.items()]
     notes = {e.title: e.record.start_note for e in evaluations if e.record.start_note}
     return [*sentences, *(f"{title}: {note}." for title, note in notes.items())]
 
@@ -149,10 +155,10 @@ def _dots(group: Group, series: Series) -> Figure:
     rows = []
     for e in group:
         seeds = sorted(e.scores, key=lambda seed: e.scores[seed])
-        hollow = [seed in e.record.seeds_collapsed for seed in seeds]
+        hollow = [seed in e.record.collapse_reasons for seed in seeds]
         rows.append(plots.Row(e.model, [e.scores[seed] for seed in seeds], e.median, series[e.model], hollow))
     rows += [plots.Row(name, [value], None) for name, value in _baselines(group).items()]
-    words = ", ".join(f"{e.model}: median {percent(e.median)} of {len(e.scores)}" for e in group)
+    words = ", ".join(f"{e.model}: median {format_percent(e.median)} of {len(e.scores)}" for e in group)
     return Figure(plots.dots(rows, describes=f"{_name(group)}. {words}"), _name(group))
 
 
@@ -203,7 +209,7 @@ def _published(groups: Sequence[Group]) -> list[Block]:
         names, found = published_metrics(best.task), best.record.medians
         if not set(names) <= set(found):  # a result from elsewhere
             names, found = [best.record.metric], {best.record.metric: best.median}
-        first, *others = (percent(found[name]) for name in names)
+        first, *others = (format_percent(found[name]) for name in names)
         row: list[Text] = [(best.title, Span(_metric(names[0]))), (Span(first, "best"), *map(Span, others))]
         for model in columns:
             first, *others = [f"{value:.1f}" for value in PUBLISHED[model].get(best.task, {}).values()] or ["–"]
@@ -241,7 +247,7 @@ def _of_counts(group: Group, series: Series) -> list[Block]:
     trends = [plots.Trend(name, scores, series.get(name), name == CLASSICAL) for name, scores in found.items()]
     medians = {name: {n: statistics.median(seeds) for n, seeds in sorted(of.items())} for name, of in found.items()}
     words = "; ".join(
-        f"{name}: {', '.join(f'{percent(median)} with {n:,.0f}' for n, median in of.items())}"
+        f"{name}: {', '.join(f'{format_percent(median)} with {n:,.0f}' for n, median in of.items())}"
         for name, of in medians.items()
     )
     described = f"{_name(group)}, by number of labelled examples. {words}"
@@ -253,8 +259,8 @@ def _of_counts(group: Group, series: Series) -> list[Block]:
         for n in counts:
             best = max(of_model[n] for of_model in medians.values() if n in of_model)
             look, seeds = "best" if medians[name].get(n) == best else "score", of.get(n, [])
-            beside = [Span(", ".join(map(percent, seeds)))] if len(seeds) > 1 else []
-            row.append((Span(percent(medians[name][n]), look), *beside) if seeds else "–")
+            beside = [Span(", ".join(map(format_percent, seeds)))] if len(seeds) > 1 else []
+            row.append((Span(format_percent(medians[name][n]), look), *beside) if seeds else "–")
         rows.append(row)
     table = Table(["labelled examples", *(f"{n:,.0f}" for n in counts)], rows)
     return [Figure(drawing, _name(group)), table]

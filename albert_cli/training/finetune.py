@@ -26,19 +26,19 @@ from albert_cli.training.device import use_threads
 from albert_cli.training.loop import DIVERGED, Job, Loop, MicroBatch, micro_batches
 from albert_cli.training.optimizers import make_optimizer
 from albert_cli.training.settings import AUTO
-from albert_cli.training.task_recipe import FinetuneRecipe, TaskSchedule
-from albert_cli.training.task_setup import Prepared
+from albert_cli.training.task_recipe import FinetuneRecipe, TaskScheduleSettings
+from albert_cli.training.task_setup import PreparedTask
 
-_BEST = "best.safetensors"  # of a step's directory
-_AT_CHANCE = 0.99  # of the loss of a model that knows only how often each label occurs
-_REMEDY = "a lower optimizer.lr, a longer warm-up or another seed may help"
+_BEST_WEIGHTS = "best.safetensors"  # of a step's directory
+_CHANCE_FRACTION = 0.99  # of the loss of a model that knows only how often each label occurs
+_COLLAPSE_HINT = "a lower optimizer.lr, a longer warm-up or another seed may help"
 
 
 @dataclass
-class TaskJob(Job):
+class FinetuneJob(Job):
     """One fine-tuning run as a job of the loop; `best` has the weights of its best evaluation so far, on the host."""
 
-    prepared: Prepared
+    prepared: PreparedTask
     settings: FinetuneRecipe  # the task's recipe with the run's seed, and numbers in the place of "auto"
     model: Any
     best: dict[str, Tensor] = field(default_factory=dict)
@@ -75,7 +75,7 @@ class TaskJob(Job):
         task.write_model(self.model, directory, made_for)
         self.prepared.inputs.vocabulary.copy_to(directory, self.model.config.max_position_embeddings)
         if self.best:
-            save_file(self.best, directory / _BEST)
+            save_file(self.best, directory / _BEST_WEIGHTS)
 
     def publish(self, out: Path, scores: Mapping[str, float], outputs: Any) -> None:
         """Make `out` the task checkpoint of the model as it is, with its card and its predictions on dev."""
@@ -90,7 +90,7 @@ class TaskJob(Job):
 
 
 @dataclass(frozen=True)
-class Ended:
+class DivergedRun:
     """`diverged.json`: why a run has no score, and what it was made from."""
 
     message: str
@@ -98,7 +98,7 @@ class Ended:
 
 
 def finetune(
-    prepared: Prepared, out: Path, seed: int | None = None, resume: run.Resume = "auto", *, again: bool = True
+    prepared: PreparedTask, out: Path, seed: int | None = None, resume: run.Resume = "auto", *, again: bool = True
 ) -> Result:
     """Train one seed (default: the recipe's) into `out`, keeping the checkpoint that is best on dev.
 
@@ -108,7 +108,7 @@ def finetune(
     train = prepared.recipe.train if seed is None else dataclasses.replace(prepared.recipe.train, seed=seed)
     prepared = prepared.for_seed(train.seed)
     s = prepared.schedule
-    schedule = TaskSchedule(s.total_steps, None, s.warmup_steps, s.warmup_ratio)
+    schedule = TaskScheduleSettings(s.total_steps, None, s.warmup_steps, s.warmup_ratio)
     recipe = dataclasses.replace(prepared.recipe, schedule=schedule, train=train)
     with run.reported(out) as status:
         old = run.saved_recipe(out, resume)
@@ -116,11 +116,11 @@ def finetune(
         if old is not None:
             run.check_same(out, old, recipe)
             if (out / RESULTS).is_file():
-                done = _finished(prepared, out)
+                done = _load_finished(prepared, out)
                 status.state, status.total_steps = "done", s.total_steps  # a kill may have left it at "running"
                 return done
             if not again and (out / DIVERGED).is_file():
-                ended = store.read_record(out / DIVERGED, Ended)
+                ended = store.read_record(out / DIVERGED, DivergedRun)
                 run.check_parents(out, ended.parents, prepared.parents)
                 raise DivergedError(ended.message)
         found = {k: getattr(prepared.train_settings, k) for k in AUTO if getattr(recipe.train, k) == "auto"}
@@ -134,29 +134,29 @@ def finetune(
             raise
 
 
-def _finished(prepared: Prepared, out: Path) -> Result:
+def _load_finished(prepared: PreparedTask, out: Path) -> Result:
     """The result of a run that is done, verified; raises `CheckpointError` where it is damaged or of other parents."""
     done = Result.read(out / RESULTS)
     run.check_parents(out, done.as_json(), prepared.parents)
     store.verify(out, "task")
     if done.score is None or not done.scores.keys() >= set(prepared.task.metrics):
         raise CheckpointError(f"{out / RESULTS}: damaged, it lacks a score")
-    _remove_steps(out)
+    _remove_step_checkpoints(out)
     return done
 
 
-def _train(prepared: Prepared, recipe: FinetuneRecipe, out: Path, status: run.Status) -> Result:
+def _train(prepared: PreparedTask, recipe: FinetuneRecipe, out: Path, status: run.Status) -> Result:
     p, seed, text = prepared, recipe.train.seed, config.dump_toml(recipe)
     length, few = recipe.data.max_seq_length, min(recipe.train.micro_batch_size, recipe.train.batch_size)
     capacity.warn(capacity.needed(p.checkpoint.config, recipe.train, length, few, p.device), few, p.device)
     model = p.new_model(seed, recipe.train)
-    job = TaskJob(p, recipe, model)
+    job = FinetuneJob(p, recipe, model)
     optimizer = make_optimizer(model, recipe.optimizer)
     store.write_text(out / "recipe.toml", text)
     group = Group()
     state = run.resume_state(out, model, optimizer, group, p.parents)
     if state.best_step:
-        job.best = hub.read_tensors(checkpoint.step_directory(out, state.step) / _BEST)
+        job.best = hub.read_tensors(checkpoint.step_directory(out, state.step) / _BEST_WEIGHTS)
     run.running(out, status, state.step, p.schedule.total_steps)
     Loop(job, optimizer, p.schedule, out, group, f"{p.task.title} seed {seed}", p.parents, state).run()
     model.load_state_dict(job.best)
@@ -164,11 +164,11 @@ def _train(prepared: Prepared, recipe: FinetuneRecipe, out: Path, status: run.St
     job.publish(out, result.scores, outputs)
     collapsed = collapse_reason(p.task, outputs, p.inputs.dev, p.inputs.train_examples, out / journal.JOURNAL, result)
     if collapsed:
-        console.warn(f"{p.task.title} seed {seed} collapsed: {collapsed}; {_REMEDY}")
+        console.warn(f"{p.task.title} seed {seed} collapsed: {collapsed}; {_COLLAPSE_HINT}")
     of_run = {"seed": seed, "best_step": state.best_step, "collapsed": collapsed, "seconds": round(state.seconds, 2)}
     result = result.model_copy(update=of_run)
     result.write(out / RESULTS)  # from here on the run is done
-    _remove_steps(out)
+    _remove_step_checkpoints(out)
     return result
 
 
@@ -185,12 +185,12 @@ def collapse_reason(
     if majority is None or result.score is None or result.score > majority or not chance:
         return None
     losses = [float(row["eval"]["loss"]) for row in journal.read(log) if "loss" in row.get("eval", {})]
-    if losses and min(losses) >= _AT_CHANCE * chance:
+    if losses and min(losses) >= _CHANCE_FRACTION * chance:
         return f"loss at chance ({min(losses):.3f} at best; the label frequencies alone give {chance:.3f})"
     return None
 
 
-def _remove_steps(out: Path) -> None:
+def _remove_step_checkpoints(out: Path) -> None:
     """Delete what only resuming needs; the best model stands in `out` itself."""
     for directory in store.saved_steps(out):
         store.remove_directory(directory)

@@ -11,12 +11,12 @@ from albert_cli.errors import InputError, MissingData
 from albert_cli.tasks.spec import find_task
 from albert_cli.training.finetune import finetune
 from albert_cli.training.task_recipe import PRETRAINED
-from albert_cli.training.task_setup import Prepared, open_checkpoint, prepare
+from albert_cli.training.task_setup import PreparedTask, open_checkpoint, prepare_task
 
 _KEY = "start_from"
 
 
-def intermediate_task(prepared: Prepared) -> str | None:
+def intermediate_task(prepared: PreparedTask) -> str | None:
     """The task that a run must be preceded by; None where its checkpoint will do, or nothing is trained."""
     name = prepared.recipe.start_from
     if name == PRETRAINED or prepared.for_scoring:
@@ -24,18 +24,18 @@ def intermediate_task(prepared: Prepared) -> str | None:
     return None if find_task(name).has_head(prepared.checkpoint) else name
 
 
-def prepare_intermediate(prepared: Prepared, overrides: Sequence[str]) -> Prepared:
+def prepare_intermediate(prepared: PreparedTask, overrides: Sequence[str]) -> PreparedTask:
     """The task to start from, made ready with these overrides."""
     kept = tuple(text for text in overrides if not _is_start(text))
-    return prepare(prepared.recipe.start_from, dataclasses.replace(prepared.request, overrides=kept))
+    return prepare_task(prepared.recipe.start_from, dataclasses.replace(prepared.request, overrides=kept))
 
 
-def from_intermediate(prepared: Prepared, directory: Path) -> Prepared:
+def from_intermediate(prepared: PreparedTask, directory: Path) -> PreparedTask:
     """The same, its encoder taken from a finished run of the task to start from."""
     return dataclasses.replace(prepared, intermediate=open_checkpoint(directory)[0])
 
 
-def without_intermediate(prepared: Prepared, why: str) -> Prepared:
+def without_intermediate(prepared: PreparedTask, why: str) -> PreparedTask:
     """The same from the checkpoint as it is, with a warning; an error if `-s` asked for the start.
 
     The recipes of RTE, STS-B and MRPC ask for MNLI as the paper does; users without MNLI must be able to run them all
@@ -55,7 +55,7 @@ def _is_start(override: str) -> bool:
     return override.partition("=")[0].strip() == _KEY
 
 
-def with_intermediate(prepared: Prepared, folder: Path, overrides: Sequence[str] | None = None) -> Prepared:
+def with_intermediate(prepared: PreparedTask, folder: Path, overrides: Sequence[str] | None = None) -> PreparedTask:
     """Ready to be trained from what the recipe starts from, which is fine-tuned below `folder` if it is not there.
 
     By the same overrides, or by others. From the checkpoint itself, with a warning, where the other task has no data.

@@ -23,11 +23,11 @@ from albert_cli.tasks.squad.task import SQUAD
 from albert_cli.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
 
 PRETRAINED = "pretrained"
-PAPER = "finetune"  # the folder of the paper's own recipes
+PAPER_RECIPES = "finetune"  # the folder of the paper's own recipes
 
 
 @dataclass(frozen=True)
-class TaskData:
+class TaskDataSettings:
     """`[data]`: the longest input in tokens; longer ones are cut, the longer of two texts first.
 
     `train_examples` is how many of the training examples a run learns from, drawn by its seed (0: all): for curves by
@@ -42,7 +42,7 @@ class TaskData:
 
 
 @dataclass(frozen=True)
-class TaskSchedule:
+class TaskScheduleSettings:
     """`[schedule]`: `total_steps` (1,000 where nothing is said), or `epochs`: passes over the training examples."""
 
     total_steps: Positive | None = None
@@ -66,7 +66,7 @@ class TaskSchedule:
 
 
 @dataclass(frozen=True)
-class TaskModel:
+class TaskModelSettings:
     """`[model]`: dropout inside the encoder and before the classifier (Table 14's DR and 0.1).
 
     Controls show what pretraining brought: `initial = "random"` keeps the checkpoint's shape and vocabulary and draws
@@ -125,10 +125,10 @@ class FinetuneRecipe:
 
     task: str
     start_from: str = PRETRAINED
-    data: TaskData = field(default_factory=TaskData)
+    data: TaskDataSettings = field(default_factory=TaskDataSettings)
     optimizer: OptimizerSettings = field(default_factory=lambda: OptimizerSettings(name="adamw", lr=2e-5))
-    schedule: TaskSchedule = field(default_factory=TaskSchedule)
-    model: TaskModel = field(default_factory=TaskModel)
+    schedule: TaskScheduleSettings = field(default_factory=TaskScheduleSettings)
+    model: TaskModelSettings = field(default_factory=TaskModelSettings)
     train: TrainSettings = field(default_factory=lambda: TrainSettings(eval_every=100))
     table: TableSettings = field(default_factory=TableSettings)
     span: SpanSettings = field(default_factory=SpanSettings)
@@ -152,7 +152,7 @@ class FinetuneRecipe:
         return replace(self, data=replace(self.data, max_seq_length=positions), span=span)
 
 
-def resolve(task: str, overrides: Sequence[str], recipes: str = PAPER) -> FinetuneRecipe:
+def load_recipe(task: str, overrides: Sequence[str], recipes: str = PAPER_RECIPES) -> FinetuneRecipe:
     """The recipe of a task, of a shipped recipe's full name, or of a file, with overrides.
 
     `recipes` says whose: the name of a folder of shipped recipes, or a folder of one's own with a `TASK.toml`.
@@ -163,10 +163,10 @@ def resolve(task: str, overrides: Sequence[str], recipes: str = PAPER) -> Finetu
         name = task
     else:
         is_trained = task == "table" or find_task(task).train_split is not None  # says what is wrong with the name
-        name = f"{recipes}/{task}" if is_trained else f"{PAPER}/{task}"  # what is only scored has no protocol
+        name = f"{recipes}/{task}" if is_trained else f"{PAPER_RECIPES}/{task}"  # what is only scored has no protocol
         if name not in config.shipped_recipes():
             name = str(Path(recipes, f"{task}.toml"))
             if not Path(name).is_file():
-                hint = f"{PAPER}, mini, or a folder with {task}.toml"
+                hint = f"{PAPER_RECIPES}, mini, or a folder with {task}.toml"
                 raise ConfigError(f"--recipes {recipes}: there is no recipe for {task}", hint)
     return config.load(FinetuneRecipe, name, overrides)

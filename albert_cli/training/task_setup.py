@@ -30,13 +30,13 @@ from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training import run
 from albert_cli.training.device import autocast, choose_device, place, resolve_auto
 from albert_cli.training.settings import ScheduleSettings, TrainSettings
-from albert_cli.training.task_recipe import PAPER, PRETRAINED, FinetuneRecipe, resolve
+from albert_cli.training.task_recipe import PAPER_RECIPES, PRETRAINED, FinetuneRecipe, load_recipe
 
-_NO_EPOCH = 2**64 - 1  # what orders the examples of a part, which no epoch of training does
+_SUBSET_EPOCH = 2**64 - 1  # what orders the examples of a part, which no epoch of training does
 
 
 @dataclass(frozen=True)
-class Request:
+class TaskRequest:
     """What a user asked for, whatever the task: how many `runs`, and how many of them at a time.
 
     `again`: fine-tune a checkpoint of this very task too. `controls`: the weights that the same seeds start from for
@@ -51,7 +51,7 @@ class Request:
     nproc: int = 1
     again: bool = False
     controls: tuple[str, ...] = ()
-    recipes: str = PAPER
+    recipes: str = PAPER_RECIPES
     baselines: bool = True
 
 
@@ -92,7 +92,7 @@ class Inputs:
             found[split] = task.read(split, self.data)
         if self.part:
             split, whole = next(iter(found.items()))
-            found[split] = [whole[i] for i in epoch_order(len(whole), self.seed, _NO_EPOCH)[: self.part]]
+            found[split] = [whole[i] for i in epoch_order(len(whole), self.seed, _SUBSET_EPOCH)[: self.part]]
         return found
 
     @property
@@ -142,10 +142,10 @@ class Inputs:
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedTask:
     """What all seeds of a task have in common: the checkpoint verified once, the data read and encoded once."""
 
-    request: Request
+    request: TaskRequest
     recipe: FinetuneRecipe
     checkpoint: hub.Checkpoint
     inputs: Inputs
@@ -159,7 +159,7 @@ class Prepared:
         """What is trained or scored."""
         return self.inputs.task
 
-    def for_seed(self, seed: int) -> Prepared:
+    def for_seed(self, seed: int) -> PreparedTask:
         """What a run with this seed takes: the same, or another part of the training examples."""
         if not self.inputs.part or seed == self.inputs.seed:
             return self
@@ -311,9 +311,9 @@ class Prepared:
         return {what: str(self.provenance[what]) for what in ("checkpoint", "start", "data") if what in self.provenance}
 
 
-def prepare(task: str, request: Request) -> Prepared:
+def prepare_task(task: str, request: TaskRequest) -> PreparedTask:
     """Resolve the recipe, verify the checkpoint, and open the task; nothing is trained or written."""
-    recipe = resolve(task, request.overrides, request.recipes)
+    recipe = load_recipe(task, request.overrides, request.recipes)
     if task in config.shipped_recipes():  # the task that it starts from is of the same folder
         request = dataclasses.replace(request, recipes=task.partition("/")[0])
     directory = (hub.find_start if recipe.model.initial == "start" else hub.find)(request.checkpoint)
@@ -321,7 +321,7 @@ def prepare(task: str, request: Request) -> Prepared:
     opened = open_table(recipe.table, request.data, found.labels) if recipe.task == "table" else find_task(recipe.task)
     if not opened.dev_splits:
         raise InputError(f"{opened.title} has no labelled dev data here", "--data DIR with a dev file")
-    return prepared_by(recipe, request, opened, found, vocabulary)
+    return prepare_with_recipe(recipe, request, opened, found, vocabulary)
 
 
 def open_checkpoint(directory: Path) -> tuple[hub.Checkpoint, Vocabulary]:
@@ -336,15 +336,15 @@ def _open(directory: Path, files: tuple[tuple[str, int, int], ...]) -> tuple[hub
     return found, hub.vocabulary_of(found)
 
 
-def prepared_by(
+def prepare_with_recipe(
     recipe: FinetuneRecipe,
-    request: Request,
+    request: TaskRequest,
     task: AnyTask,
     checkpoint: hub.Checkpoint,
     vocabulary: Vocabulary,
     *,
     for_scoring: bool = False,
-) -> Prepared:
+) -> PreparedTask:
     """A task by its recipe; inputs are never longer than the model has positions."""
     task, checkpoint = task.by_recipe(recipe), recipe.model.shaped(checkpoint)
     recipe = recipe.within(checkpoint.config.max_position_embeddings)
@@ -354,4 +354,4 @@ def prepared_by(
         task, request.data, splits, vocabulary, recipe.data.max_seq_length, part, recipe.train.seed if part else 0,
         both_orders=recipe.data.both_orders and not for_scoring,
     )  # fmt: skip
-    return Prepared(request, recipe, checkpoint, inputs, choose_device(request.device), for_scoring)
+    return PreparedTask(request, recipe, checkpoint, inputs, choose_device(request.device), for_scoring)

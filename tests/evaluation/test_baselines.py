@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from albert_cli import store
-from albert_cli.evaluation.baselines import OVERLAP, WORDS, baselines
+from albert_cli.evaluation.baselines import OVERLAP, WORDS, score_baselines
 from albert_cli.report.build import build
 from albert_cli.report.collect import CLASSICAL, collect
 from albert_cli.results import Result
@@ -35,10 +35,10 @@ def pairs(count: int, seed: int, kind: str = "same") -> list[Example]:
 
 def test_the_overlap_is_seen_in_words_that_training_did_not_have() -> None:
     task = find_task("mrpc")
-    found = baselines(task, pairs(200, 0), pairs(100, 1))
+    found = score_baselines(task, pairs(200, 0), pairs(100, 1))
     assert set(found) == {WORDS, OVERLAP} and set(found[WORDS]) == {"accuracy", "f1"}
     assert found[OVERLAP]["accuracy"] > 0.95 > 0.7 > found[WORDS]["accuracy"]
-    values = baselines(find_task("stsb"), pairs(200, 0, "share"), pairs(100, 1, "share"))
+    values = score_baselines(find_task("stsb"), pairs(200, 0, "share"), pairs(100, 1, "share"))
     assert values[OVERLAP]["pearson"] > 0.95
     assert Result(metric="pearson", baselines=values).classical == (OVERLAP, values[OVERLAP]["pearson"])
 
@@ -49,17 +49,19 @@ def test_words_and_their_order_tell_classes_apart() -> None:
     for i in range(300):
         words = ["kra", "wi"] if i % 2 else ["wi", "kra"]
         examples.append(Example(" ".join([*rng.choices(VERBS[:4], k=3), *words]) + "!", None, i % 2, str(i)))
-    found = baselines(find_task("sst2"), examples[:200], examples[200:])
+    found = score_baselines(find_task("sst2"), examples[:200], examples[200:])
     assert set(found) == {WORDS} and found[WORDS]["accuracy"] == 1.0
 
 
 def test_what_cannot_be_learnt_from_is_no_error() -> None:
     task = find_task("sst2")
     one_class = [Example("kra", None, 1, str(i)) for i in range(3)]
-    assert baselines(task, one_class, [Example("wi", None, label, "") for label in (0, 1)])[WORDS] == {"accuracy": 0.5}
+    assert score_baselines(task, one_class, [Example("wi", None, label, "") for label in (0, 1)])[WORDS] == {
+        "accuracy": 0.5
+    }
     blank = [Example(" ", None, i % 2, str(i)) for i in range(4)]
-    assert baselines(task, blank, blank) == {}
-    assert baselines(find_task("race"), [], []) == baselines(find_task("squad1"), [], []) == {}
+    assert score_baselines(task, blank, blank) == {}
+    assert score_baselines(find_task("race"), [], []) == score_baselines(find_task("squad1"), [], []) == {}
     assert Result(metric="accuracy").classical is None
 
 
@@ -67,7 +69,7 @@ def test_they_stand_beside_the_score(encoder: Path, inference: Path, tmp_path: P
     out = tmp_path / "scores"
     result = evaluate("rte", str(encoder), str(inference), out, 2, (*QUICK, "start_from=pretrained"), "cpu")
     task = find_task("rte")
-    expected = baselines(task, task.read("train", str(inference)), task.read("dev", str(inference)))
+    expected = score_baselines(task, task.read("train", str(inference)), task.read("dev", str(inference)))
     assert result["baselines"] == store.read_json(out / "results.json")["baselines"] == expected
     name, score = Result(metric="accuracy", baselines=expected).classical or ("", 0.0)
     shown = as_text(result)
@@ -94,7 +96,7 @@ def test_a_run_with_fewer_labels_is_compared_with_a_model_of_as_few(
     task = find_task("rte")
     everything, dev = task.read("train", str(inference)), task.read("dev", str(inference))
     assert result["examples"]["train"] == 4
-    assert result["baselines"] != baselines(task, everything, dev)
+    assert result["baselines"] != score_baselines(task, everything, dev)
 
 
 @pytest.mark.parametrize(
@@ -102,6 +104,6 @@ def test_a_run_with_fewer_labels_is_compared_with_a_model_of_as_few(
 )
 def test_on_glue_they_are_as_good_as_others_found_them(name: str, least: float, shared_data: Path) -> None:
     task, data = find_task(name), str(shared_data / "glue")
-    each = baselines(task, task.read("train", data), task.read("dev", data))
+    each = score_baselines(task, task.read("train", data), task.read("dev", data))
     found = Result(metric=task.metrics[0], baselines=each).classical
     assert found is not None and least < found[1] < least + 0.06

@@ -105,11 +105,11 @@ def test_whether_all_seeds_are_apart_is_said_in_words() -> None:
 def test_a_control_that_diverges_keeps_nothing_from_being_shown(
     run: Path, glue: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from albert_cli.evaluation.single import NoneEnded, evaluate_task
+    from albert_cli.evaluation.single import AllSeedsDiverged, evaluate_task
 
     def failing(prepared: Any, out: Path) -> Any:
         if prepared.recipe.model.initial == "random":
-            raise NoneEnded("CoLA", {"0": "step 3"})
+            raise AllSeedsDiverged("CoLA", {"0": "step 3"})
         return evaluate_task(prepared, out)
 
     monkeypatch.setattr(suite, "evaluate_task", failing)

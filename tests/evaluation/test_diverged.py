@@ -21,7 +21,7 @@ from albert_cli.tasks.classification import Example
 from albert_cli.tasks.spec import TASKS
 from albert_cli.tasks.squad.data import Answer, Question
 from albert_cli.text.vocabulary import Vocabulary
-from albert_cli.training.finetune import TaskJob
+from albert_cli.training.finetune import FinetuneJob
 from tests.command import albert
 from tests.glue import QUICK, as_text, evaluate, finetune, prepare
 from tests.model.shapes import TINY
@@ -33,18 +33,18 @@ Diverge = Callable[[Sequence[int]], None]
 @pytest.fixture
 def diverging(monkeypatch: pytest.MonkeyPatch) -> Diverge:
     """Make the loss of some seeds not finite after a few steps."""
-    plain = TaskJob.loss_sums
+    plain = FinetuneJob.loss_sums
 
     def these(seeds: Sequence[int]) -> None:
         calls: dict[int, int] = {}
 
-        def loss_sums(self: TaskJob, data: Any) -> dict[str, Tensor]:
+        def loss_sums(self: FinetuneJob, data: Any) -> dict[str, Tensor]:
             seed = self.settings.train.seed
             calls[seed] = calls.get(seed, 0) + 1
             factor = float("nan") if seed in seeds and calls[seed] > 3 else 1.0
             return {name: value * factor for name, value in plain(self, data).items()}
 
-        monkeypatch.setattr(TaskJob, "loss_sums", loss_sums)
+        monkeypatch.setattr(FinetuneJob, "loss_sums", loss_sums)
 
     return these
 
@@ -58,7 +58,7 @@ def test_what_an_evaluation_sees_is_not_tried_again_either(
         raise DivergedError("the model's predictions are not finite")
 
     with monkeypatch.context() as patch:
-        patch.setattr(TaskJob, "evaluate", not_finite)
+        patch.setattr(FinetuneJob, "evaluate", not_finite)
         with pytest.raises(DivergedError, match="predictions are not finite"):
             evaluate("cola", str(encoder), str(glue), tmp_path / "out", 1, QUICK, "cpu")
     assert (tmp_path / "out" / "run-0" / "diverged.json").is_file()
@@ -142,13 +142,13 @@ def test_fine_tuning_alone_goes_on_and_another_start_is_another_run(
 def test_no_seed_at_all_is_an_error_after_the_other_tasks(
     encoder: Path, glue: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = TaskJob.loss_sums
+    plain = FinetuneJob.loss_sums
 
-    def loss_sums(self: TaskJob, data: Any) -> dict[str, Tensor]:
+    def loss_sums(self: FinetuneJob, data: Any) -> dict[str, Tensor]:
         factor = float("nan") if self.prepared.task.name == "cola" else 1.0
         return {name: value * factor for name, value in plain(self, data).items()}
 
-    monkeypatch.setattr(TaskJob, "loss_sums", loss_sums)
+    monkeypatch.setattr(FinetuneJob, "loss_sums", loss_sums)
     call = ["eval", "glue", "--checkpoint", encoder, "--data", glue, "--device", "cpu", "--runs", 1]
     call += [word for override in QUICK for word in ("-s", override)]
     said = albert(*call, "--out", tmp_path / "out", expect=5)

@@ -12,19 +12,19 @@ import numpy as np
 import pytest
 
 from albert_cli.errors import CheckpointError, ConfigError
-from albert_cli.evaluation.ensemble import dev_outputs, evaluate_ensemble, greedy
-from albert_cli.evaluation.single import prepare_task
+from albert_cli.evaluation.ensemble import evaluate_ensemble, predict_dev, select_greedily
+from albert_cli.evaluation.single import prepare_evaluation
 from albert_cli.tasks.classification import probabilities as softmax
 from albert_cli.tasks.spec import find_task
-from albert_cli.training.task_setup import Request
+from albert_cli.training.task_setup import TaskRequest
 from tests.command import albert
 from tests.glue import QUICK, evaluate, finetune, prepare, sentence
 
 
 def test_members_are_taken_as_long_as_they_raise_the_score() -> None:
     together = {(0, 1): 1.0, (0, 2): 1.0, (0, 1, 2): 1.0}
-    assert greedy([5 / 6] * 3, lambda members: together[tuple(members)]) == [0, 1], "two are enough"
-    assert greedy([0.5, 0.9], lambda members: 0.9) == [1], "one that raises nothing is left"
+    assert select_greedily([5 / 6] * 3, lambda members: together[tuple(members)]) == [0, 1], "two are enough"
+    assert select_greedily([0.5, 0.9], lambda members: 0.9) == [1], "one that raises nothing is left"
 
 
 def test_probabilities_and_values_are_averaged() -> None:
@@ -57,7 +57,7 @@ def test_the_runs_of_an_evaluation_answer_with_their_mean_probabilities(
 
 def test_what_is_no_ensemble(tuned: Any, glue: Path, tmp_path: Path) -> None:
     both = [str(tuned("cola")), str(tuned("sst2"))]
-    request = Request("", str(glue), 1, (), "cpu")
+    request = TaskRequest("", str(glue), 1, (), "cpu")
     with pytest.raises(CheckpointError, match="is no model of CoLA"):
         evaluate_ensemble(request, "cola", both, tmp_path / "out")
     with pytest.raises(ConfigError, match="one checkpoint is no ensemble"):
@@ -91,10 +91,10 @@ def test_models_whose_classes_have_another_order_answer_in_one(encoder: Path, tm
         overrides = (*QUICK, f"table.labels={labels}")
         finetune(prepare("table", str(encoder), data, overrides, "cpu"), tmp_path / name, 0)
     of_dev = str(table(tmp_path / "dev", ("no", "yes"), "dev"))
-    request = Request("", of_dev, 1, (), "cpu")
-    first, second = (prepare_task(replace(request, checkpoint=str(tmp_path / name)), "table") for name in "ab")
+    request = TaskRequest("", of_dev, 1, (), "cpu")
+    first, second = (prepare_evaluation(replace(request, checkpoint=str(tmp_path / name)), "table") for name in "ab")
     assert (first.task.labels, second.task.labels) == (("no", "yes"), ("yes", "no"))
-    said = softmax(dev_outputs(second, first))
+    said = softmax(predict_dev(second, first))
     assert said == pytest.approx(probabilities(tmp_path / "b")[:, ::-1], abs=2e-5)
     assert not np.allclose(said, said[:, ::-1])
     other = str(table(tmp_path / "other", ("good", "bad"), "train", "dev"))

@@ -19,15 +19,15 @@ import torch
 from albert_cli import store
 from albert_cli.errors import ConfigError, InputError
 from albert_cli.evaluation import submission
-from albert_cli.evaluation.single import answering, best_run, outputs_of, prepare_task
+from albert_cli.evaluation.single import best_run, predict_examples, prepare_evaluation, scoring_request
 from albert_cli.model import hub
 from albert_cli.model.encoder import Encoder
 from albert_cli.results import Result
 from albert_cli.tasks.glue import GLUE
 from albert_cli.tasks.spec import find_task
 from albert_cli.training.intermediate import from_intermediate, prepare_intermediate
-from albert_cli.training.task_recipe import resolve
-from albert_cli.training.task_setup import Request, prepare
+from albert_cli.training.task_recipe import load_recipe
+from albert_cli.training.task_setup import TaskRequest, prepare_task
 from tests.command import albert
 from tests.glue import QUICK, as_text, evaluate, write
 
@@ -88,9 +88,9 @@ def test_the_best_run_is_that_of_the_lowest_seed_among_equals() -> None:
 
 
 def test_the_encoder_is_that_of_the_start(suite: Suite) -> None:
-    request = Request(str(suite.encoder), str(suite.data), 1, QUICK, "cpu")
+    request = TaskRequest(str(suite.encoder), str(suite.data), 1, QUICK, "cpu")
     start = suite.out / "mnli" / "run-0"
-    model = from_intermediate(prepare_task(request, "rte"), start).new_model(0)
+    model = from_intermediate(prepare_evaluation(request, "rte"), start).new_model(0)
     known = hub.read(start).tensors
     state = model.state_dict()
     assert all(torch.equal(tensor, state[name]) for name, tensor in known.items() if name.startswith("encoder."))
@@ -139,10 +139,10 @@ def test_a_control_starts_from_its_own_model_of_the_other_task(suite: Suite, tmp
 
 
 def test_the_other_task_s_recipe_is_of_the_same_folder(suite: Suite) -> None:
-    request = Request(str(suite.encoder), str(suite.data), 1, ("start_from=mnli",), "cpu")
+    request = TaskRequest(str(suite.encoder), str(suite.data), 1, ("start_from=mnli",), "cpu")
     for name, folder in (("mini/rte", "mini"), ("rte", "finetune")):
-        other = prepare_intermediate(prepare(name, request), request.overrides)
-        assert other.recipe.optimizer == resolve("mnli", (), folder).optimizer
+        other = prepare_intermediate(prepare_task(name, request), request.overrides)
+        assert other.recipe.optimizer == load_recipe("mnli", (), folder).optimizer
 
 
 def test_a_wrong_start_is_refused(suite: Suite, tmp_path: Path) -> None:
@@ -222,8 +222,8 @@ def test_the_diagnostics_are_answered_by_a_model_of_mnli(suite: Suite, tmp_path:
 
 @pytest.mark.parametrize("override", ["model.head=new", "model.initial=random"])
 def test_the_model_of_mnli_answers_as_it_is_however_it_was_made(suite: Suite, override: str) -> None:
-    request = Request(str(suite.encoder), str(suite.data), 2, (*QUICK, override), "cpu")
-    assert prepare_task(answering(request, str(suite.out / "mnli" / "run-0")), "ax").for_scoring
+    request = TaskRequest(str(suite.encoder), str(suite.data), 2, (*QUICK, override), "cpu")
+    assert prepare_evaluation(scoring_request(request, str(suite.out / "mnli" / "run-0")), "ax").for_scoring
 
 
 def test_labelled_diagnostics_are_scored(suite: Suite, tmp_path: Path) -> None:
@@ -245,7 +245,7 @@ def test_the_zip_holds_exactly_the_eleven_files(suite: Suite) -> None:
     names = {"CoLA", "SST-2", "MRPC", "STS-B", "MNLI-m", "MNLI-mm", "QNLI", "QQP", "RTE", "WNLI", "AX"}
     with zipfile.ZipFile(suite.zip) as archive:
         assert {name.removesuffix(".tsv") for name in archive.namelist()} == names and len(archive.namelist()) == 11
-        for file in submission.FILES:
+        for file in submission.SERVER_FILES:
             content = archive.read(file.name).decode()
             assert content.startswith("index\tprediction\n") and content.count("\n") == 1 + file.rows
             cells = content.split()
@@ -266,9 +266,9 @@ def test_the_files_are_the_best_models_answers(suite: Suite) -> None:
     assert answered == {"AX.tsv": str(best["mnli"]), "WNLI.tsv": str(best["wnli"])}
     assert "9 of 11 files hold one answer for all rows" in suite.said
     assert "CoLA.tsv (1: no test set)" in suite.said and "RTE.tsv (entailment: no test set)" in suite.said
-    prepared = prepare_task(Request(str(best["mnli"]), str(suite.data), 1, (), "cpu"), "ax")
+    prepared = prepare_evaluation(TaskRequest(str(best["mnli"]), str(suite.data), 1, (), "cpu"), "ax")
     examples = prepared.task.read("test", str(suite.data))
-    outputs = outputs_of(prepared, examples)
+    outputs = predict_examples(prepared, examples)
     lines = prepared.task.prediction_lines(examples, outputs, scored=False)
     with zipfile.ZipFile(suite.zip) as archive:
         rows = archive.read("AX.tsv").decode().splitlines()[1:]
@@ -282,9 +282,9 @@ def test_equal_predictions_make_an_equal_zip(suite: Suite) -> None:
 
 def test_values_are_clipped_and_labels_named() -> None:
     values = np.array([[-1.0], [2.34567], [9.0]])
-    assert submission.server_labels(GLUE["stsb"], values) == ["0.000", "2.346", "5.000"]
-    assert submission.server_labels(GLUE["rte"], np.eye(2)) == ["entailment", "not_entailment"]
-    assert submission.server_labels(GLUE["cola"], np.eye(2)) == ["0", "1"]
+    assert submission.format_labels(GLUE["stsb"], values) == ["0.000", "2.346", "5.000"]
+    assert submission.format_labels(GLUE["rte"], np.eye(2)) == ["entailment", "not_entailment"]
+    assert submission.format_labels(GLUE["cola"], np.eye(2)) == ["0", "1"]
 
 
 def test_a_test_set_of_another_size_is_refused_before_anything_is_trained(suite: Suite, tmp_path: Path) -> None:

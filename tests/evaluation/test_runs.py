@@ -173,7 +173,7 @@ def test_the_suite_has_one_number(tuned: Tuned, glue: Path, tmp_path: Path) -> N
 
 def test_two_metrics_count_by_their_mean_and_cola_by_one() -> None:
     of = {"mrpc": {"accuracy": [0.5, 0.9, 0.6], "f1": [0.8, 0.1, 0.7]}, "cola": {"mcc": [0.3], "accuracy": [0.9]}}
-    counted = {name: suite.counted(Result(task=name, all_scores=all_scores)) for name, all_scores in of.items()}
+    counted = {name: suite.glue_metrics(Result(task=name, all_scores=all_scores)) for name, all_scores in of.items()}
     assert average(counted) == pytest.approx(((0.6 + 0.7) / 2 + 0.3) / 2)
 
 

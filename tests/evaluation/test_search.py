@@ -9,17 +9,17 @@ import pytest
 
 from albert_cli import store
 from albert_cli.errors import ConfigError
-from albert_cli.evaluation.search import parse
+from albert_cli.evaluation.search import parse_grid
 from tests.command import albert
 from tests.glue import QUICK
 
 
 def test_every_combination_the_last_list_fastest() -> None:
-    assert parse(["lr=1e-5,2e-5", "batch=16,32"]) == [
+    assert parse_grid(["lr=1e-5,2e-5", "batch=16,32"]) == [
         (("lr", lr), ("batch", batch)) for lr in ("1e-5", "2e-5") for batch in ("16", "32")
     ]
-    assert parse(["optimizer.eps=1e-6"]) == [(("optimizer.eps", "1e-6"),)]
-    assert len(parse(["lr=1,1,2"])) == 2
+    assert parse_grid(["optimizer.eps=1e-6"]) == [(("optimizer.eps", "1e-6"),)]
+    assert len(parse_grid(["lr=1,1,2"])) == 2
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_every_combination_the_last_list_fastest() -> None:
 )
 def test_what_is_no_list_is_refused(lists: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        parse(lists)
+        parse_grid(lists)
 
 
 def test_a_search_says_its_budget_first_and_its_best_last(encoder: Path, glue: Path, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from safetensors.numpy import load_file
 
 from albert_cli import store
 from albert_cli.errors import CheckpointError, ConfigError, DivergedError, InputError
-from albert_cli.inference.encode import Pooling, Vectors, encode_file, load, vectors_of
+from albert_cli.inference.encode import Pooling, Vectors, encode_features, encode_file, load_encoder
 from albert_cli.inference.fill_mask import MASK, fill_masks
 from albert_cli.model import hub
 from albert_cli.model.config import ModelConfig
@@ -67,7 +67,7 @@ def vectors(directory: Path, examples: list[Example], pooling: Pooling = "mean")
     """What `albert encode` says of texts."""
     found = hub.read(directory)
     features = GLUE["mrpc"].encode(examples, hub.vocabulary_of(found), found.config.max_position_embeddings)
-    return vectors_of(load(found, pooling), features, pooling, torch.device("cpu"))
+    return encode_features(load_encoder(found, pooling), features, pooling, torch.device("cpu"))
 
 
 def guesses(directory: Path, text: str, top: int = 5) -> list[list[dict[str, Any]]]:

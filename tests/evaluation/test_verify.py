@@ -18,8 +18,8 @@ from albert_cli.evaluation.verify import VerifyRecipe
 from albert_cli.model.config import ModelConfig
 from albert_cli.report.scores import PUBLISHED
 from albert_cli.results import Result
-from albert_cli.training.finetune import TaskJob
-from albert_cli.training.task_setup import Request
+from albert_cli.training.finetune import FinetuneJob
+from albert_cli.training.task_setup import TaskRequest
 from tests.checkpoints import untrained
 from tests.command import albert
 
@@ -58,7 +58,7 @@ def recipe(path: Path, checkpoint: Path | str, tolerance: float = 1.0, **scores:
 
 
 def verified(file: str, data: Path | None, out: Path, checkpoint: str = "") -> dict[str, Any]:
-    return verify.verify(file, Request(checkpoint, str(data) if data else None, 0, device="cpu"), out)
+    return verify.verify_checkpoint(file, TaskRequest(checkpoint, str(data) if data else None, 0, device="cpu"), out)
 
 
 def test_a_score_within_the_tolerance_is_reached(tmp_path: Path, checkpoint: Path, data: Path) -> None:
@@ -66,17 +66,21 @@ def test_a_score_within_the_tolerance_is_reached(tmp_path: Path, checkpoint: Pat
     with pytest.raises(ConfigError, match=r"expected\.sst2: .*less than or equal to 100 \(got 100\.9\)"):
         verified(file, data, tmp_path / "out")
     file = recipe(tmp_path / "r.toml", checkpoint, sst2=99.5, race=50.0)
-    assert verify.is_recipe(file) and not verify.is_recipe("finetune/sst2") and not verify.is_recipe("sst2")
+    assert (
+        verify.is_verify_recipe(file)
+        and not verify.is_verify_recipe("finetune/sst2")
+        and not verify.is_verify_recipe("sst2")
+    )
     result = verified(file, data, tmp_path / "out")
     assert result["tasks"]["sst2"] == {
         "published": {"accuracy": 99.5}, "tolerance": 1.0, "scores": {"accuracy": 100.0}, "runs": 1,
         "verdict": "reached",
     }  # fmt: skip
     assert result["tasks"]["race"]["verdict"] == "skipped" and "is there" in result["tasks"]["race"]["reason"]
-    assert result["average"] == {"published": 99.5, "here": 100.0} and "Avg of 1" in verify.text(result)
+    assert result["average"] == {"published": 99.5, "here": 100.0} and "Avg of 1" in verify.format_verdicts(result)
     assert result["reached"] and result == store.read_json(tmp_path / "out" / "results.json")
-    verify.check(result)
-    said = verify.text(result)
+    verify.require_reached(result)
+    said = verify.format_verdicts(result)
     assert "sst2" in said and "reached" in said and "skipped: " in said
 
 
@@ -93,7 +97,7 @@ def test_a_score_below_the_tolerance_is_said_and_ends_with_7(
     found = result["tasks"]["sst2"]
     assert found["tolerance"] == 0.5 and found["scores"]["accuracy"] < 99 and found["verdict"] == "not reached"
     with pytest.raises(NotReached, match="sst2: below the published score") as raised:
-        verify.check(result)
+        verify.require_reached(result)
     assert raised.value.exit_code == 7
     file = recipe(tmp_path / "r.toml", checkpoint, 99.0, sst2=99.5)
     wider = verified(file, tmp_path, tmp_path / "out")
@@ -104,14 +108,14 @@ def test_a_score_below_the_tolerance_is_said_and_ends_with_7(
 def test_a_task_of_which_every_seed_diverges_is_not_reached(
     tmp_path: Path, checkpoint: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = TaskJob.loss_sums
-    monkeypatch.setattr(TaskJob, "loss_sums", lambda *a: {n: v * float("nan") for n, v in plain(*a).items()})
+    plain = FinetuneJob.loss_sums
+    monkeypatch.setattr(FinetuneJob, "loss_sums", lambda *a: {n: v * float("nan") for n, v in plain(*a).items()})
     file = recipe(tmp_path / "r.toml", checkpoint, sst2=99.5, race=50.0)
     result = verified(file, data, tmp_path / "out")
     assert (result["tasks"]["sst2"]["verdict"], result["reached"]) == ("diverged", False)
-    assert "diverged: SST-2: its only seed diverged; seed 0: step 0" in verify.text(result)
+    assert "diverged: SST-2: its only seed diverged; seed 0: step 0" in verify.format_verdicts(result)
     with pytest.raises(NotReached, match="sst2"):
-        verify.check(result)
+        verify.require_reached(result)
 
 
 def test_squad_is_compared_as_it_was_published(
@@ -126,7 +130,7 @@ def test_squad_is_compared_as_it_was_published(
     (tmp_path / "out").mkdir()  # what the evaluation would make
     result = verified(file, data, tmp_path / "out")
     assert result["tasks"]["squad2"]["scores"] == pytest.approx({"best_f1": 82.1, "best_em": 79.0})
-    assert result["reached"] and "82.1/79.3" in verify.text(result)
+    assert result["reached"] and "82.1/79.3" in verify.format_verdicts(result)
     with Path(file).open("a") as stream:
         stream.write("[tolerance_of]\nsquad2 = 0.2\n")
     assert not verified(file, data, tmp_path / "out")["reached"]

@@ -14,7 +14,7 @@ import torch
 from albert_cli import store
 from albert_cli.errors import CheckpointError, InputError
 from albert_cli.inference.fill_mask import fill_masks
-from albert_cli.inference.predict import predict
+from albert_cli.inference.predict import predict_file
 from albert_cli.model import hub
 from albert_cli.model.heads import PretrainingModel, SequenceClassifier
 from albert_cli.text.vocabulary import Vocabulary
@@ -42,7 +42,7 @@ def test_predicting_wants_as_many_texts_as_the_task(
 ) -> None:
     (tmp_path / "in.txt").write_text(lines)
     with pytest.raises(InputError, match=message):
-        predict(str(tuned(task)), str(tmp_path / "in.txt"), tmp_path / "out.jsonl", "cpu")
+        predict_file(str(tuned(task)), str(tmp_path / "in.txt"), tmp_path / "out.jsonl", "cpu")
     assert not (tmp_path / "out.jsonl").exists()
 
 
@@ -64,7 +64,7 @@ def test_predicting_cuts_where_training_did(tuned: Tuned, tmp_path: Path) -> Non
     vocabulary = Vocabulary.load(tuned("cola"))
     ids = vocabulary.encode(long)[:22]
     (tmp_path / "in.txt").write_text(f"{long}\n{long} {long}\n")
-    predict(str(tuned("cola")), str(tmp_path / "in.txt"), tmp_path / "out.jsonl", "cpu")
+    predict_file(str(tuned("cola")), str(tmp_path / "in.txt"), tmp_path / "out.jsonl", "cpu")
     rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert rows[0]["probabilities"] == rows[1]["probabilities"]
     found = hub.read(tuned("cola"))

@@ -14,7 +14,7 @@ import transformers
 
 from albert_cli import store
 from albert_cli.errors import InputError
-from albert_cli.inference.predict import predict
+from albert_cli.inference.predict import predict_file
 from albert_cli.model.config import ModelConfig
 from albert_cli.tasks.spec import find_task
 from tests.checkpoints import untrained
@@ -115,7 +115,7 @@ def test_predict_takes_questions_with_any_number_of_choices(tuned: Path, tmp_pat
     ]
     source, out = tmp_path / "in.txt", tmp_path / "out.jsonl"
     source.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    summary = predict(str(tuned), str(source), out, "cpu")
+    summary = predict_file(str(tuned), str(source), out, "cpu")
     assert summary is not None and summary["lines"] == 3
     found = predictions(out)
     assert [(line["id"], line["prediction"]) for line in found] == [("x", "B"), ("2", "C"), ("3", "B")]
@@ -139,5 +139,5 @@ def test_bad_lines_are_refused_by_number(tuned: Path, tmp_path: Path, line: str,
     source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     source.write_text('{"question": "q", "choices": ["a", "b"]}\n' + line + "\n")
     with pytest.raises(InputError, match=r"in\.jsonl:2: ") as raised:
-        predict(str(tuned), str(source), out, "cpu")
+        predict_file(str(tuned), str(source), out, "cpu")
     assert message in raised.value.message and not out.exists()

@@ -9,7 +9,7 @@ import pytest
 from albert_cli.config import read_recipe
 from albert_cli.errors import ConfigError
 from albert_cli.tasks.spec import SCORED, TASKS
-from albert_cli.training.task_recipe import resolve
+from albert_cli.training.task_recipe import load_recipe
 
 # arXiv 1909.11942, table 14: learning rate, batch size, dropout, steps, warm-up.
 TABLE_14 = {
@@ -56,20 +56,20 @@ def test_every_task_with_training_data_has_a_recipe() -> None:
 
 def test_small_models_have_a_protocol_for_all_of_glue() -> None:
     for name in SCORED:
-        recipe = resolve(name, (), "mini")
+        recipe = load_recipe(name, (), "mini")
         assert recipe.task == name and recipe.start_from == ("stsb" if name in ("mrpc", "rte") else "pretrained")
         assert recipe.schedule.epochs and recipe.schedule.total_steps is None and recipe.train.eval_every == 0
         assert recipe.optimizer.bias_correction and recipe.model.classifier_bias == "labels"
-        assert recipe == resolve(f"mini/{name}", ())
-        paper = resolve(name, ())
+        assert recipe == load_recipe(f"mini/{name}", ())
+        paper = load_recipe(name, ())
         assert paper.schedule.epochs is None and paper.model.classifier_bias == "zero"
-    assert resolve("ax", (), "mini") == resolve("ax", ())
+    assert load_recipe("ax", (), "mini") == load_recipe("ax", ())
 
 
 def test_recipes_may_be_ones_own(tmp_path: Path) -> None:
     (tmp_path / "rte.toml").write_text('extends = "mini/rte"\n[optimizer]\nlr = 0.5\n')
-    assert resolve("rte", (), str(tmp_path)).optimizer.lr == 0.5
+    assert load_recipe("rte", (), str(tmp_path)).optimizer.lr == 0.5
     with pytest.raises(ConfigError, match="there is no recipe for cola"):
-        resolve("cola", (), str(tmp_path))
+        load_recipe("cola", (), str(tmp_path))
     with pytest.raises(ConfigError, match="--recipes minni: there is no recipe for rte"):
-        resolve("rte", (), "minni")
+        load_recipe("rte", (), "minni")

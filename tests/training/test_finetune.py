@@ -21,15 +21,15 @@ import transformers
 
 from albert_cli import journal, store
 from albert_cli.errors import CheckpointError, ConfigError
-from albert_cli.inference.predict import predict
+from albert_cli.inference.predict import predict_file
 from albert_cli.model import hub
 from albert_cli.model.heads import SequenceClassifier
 from albert_cli.tasks.features import PairFeatures
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training import device
 from albert_cli.training.checkpoint import TrainState
-from albert_cli.training.finetune import TaskJob
-from albert_cli.training.task_setup import Prepared
+from albert_cli.training.finetune import FinetuneJob
+from albert_cli.training.task_setup import PreparedTask
 from tests.glue import evaluate, finetune, prepare, protocol_of, summarise
 from tests.processes import albert, start
 
@@ -57,12 +57,12 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def prepared(finished: Path, table: Path) -> Prepared:
+def prepared(finished: Path, table: Path) -> PreparedTask:
     return prepare("table", str(finished), str(table), OVERRIDES, "cpu")
 
 
 @pytest.fixture(scope="session")
-def tuned(tmp_path_factory: pytest.TempPathFactory, prepared: Prepared) -> Path:
+def tuned(tmp_path_factory: pytest.TempPathFactory, prepared: PreparedTask) -> Path:
     """A finished fine-tuning of seed 1; not to be changed."""
     out = tmp_path_factory.mktemp("tuned") / "out"
     finetune(prepared, out, 1)
@@ -88,7 +88,7 @@ def predictions(path: Path) -> list[dict[str, Any]]:
 # ---------------------------------------------------------------- one run
 
 
-def test_a_run_learns_and_says_all_that_decided_it(tuned: Path, prepared: Prepared) -> None:
+def test_a_run_learns_and_says_all_that_decided_it(tuned: Path, prepared: PreparedTask) -> None:
     result = store.read_json(tuned / "results.json")
     assert result["score"] == result["scores"]["accuracy"] > result["majority"]
     assert (result["kind"], result["task"], result["metric"], result["seed"]) == ("run", "table", "accuracy", 1)
@@ -101,7 +101,7 @@ def test_a_run_learns_and_says_all_that_decided_it(tuned: Path, prepared: Prepar
     assert not list(tuned.glob("step-*")) and not list(tuned.glob(".*.tmp"))
 
 
-def test_a_finished_run_without_its_score_is_damaged(tuned: Path, prepared: Prepared, tmp_path: Path) -> None:
+def test_a_finished_run_without_its_score_is_damaged(tuned: Path, prepared: PreparedTask, tmp_path: Path) -> None:
     copy = shutil.copytree(tuned, tmp_path / "out")
     assert finetune(prepared, copy, 1)["score"] > 0
     results = store.read_json(copy / "results.json")
@@ -158,8 +158,8 @@ def test_epochs_that_end_before_the_warm_up_are_refused(finished: Path, table: P
     assert not (tmp_path / "run").exists()
 
 
-def test_the_bias_may_begin_at_the_labels(prepared: Prepared, tmp_path: Path) -> None:
-    def first(p: Prepared) -> torch.Tensor:
+def test_the_bias_may_begin_at_the_labels(prepared: PreparedTask, tmp_path: Path) -> None:
+    def first(p: PreparedTask) -> torch.Tensor:
         settings = replace(p.recipe.model, classifier_bias="labels")
         begun = replace(p, recipe=replace(p.recipe, model=settings)).new_model(0)
         plain = p.new_model(0)
@@ -176,7 +176,7 @@ def test_the_bias_may_begin_at_the_labels(prepared: Prepared, tmp_path: Path) ->
     assert first(values).tolist() == pytest.approx([mean])
 
 
-def test_a_part_of_the_training_examples_is_drawn_by_the_seed(prepared: Prepared, tmp_path: Path) -> None:
+def test_a_part_of_the_training_examples_is_drawn_by_the_seed(prepared: PreparedTask, tmp_path: Path) -> None:
     asked = prepared.request
 
     def part(seed: int, count: int) -> list[str]:
@@ -198,7 +198,7 @@ def test_a_part_of_the_training_examples_is_drawn_by_the_seed(prepared: Prepared
 
 
 def test_pairs_are_learnt_in_both_orders_where_the_recipe_says_so(
-    prepared: Prepared, finished: Path, tmp_path: Path
+    prepared: PreparedTask, finished: Path, tmp_path: Path
 ) -> None:
     rows = [("kra bade", "figo", "yes"), ("luma", "wi wi wi", "no"), ("ne", "bade luma", "yes")]
     for name in ("train", "dev"):
@@ -302,7 +302,9 @@ def encoder_of(model: SequenceClassifier) -> dict[str, torch.Tensor]:
     return {n: t for n, t in model.state_dict().items() if n.startswith("encoder.")}
 
 
-def test_it_starts_from_the_checkpoint_or_from_random_weights(prepared: Prepared, finished: Path, table: Path) -> None:
+def test_it_starts_from_the_checkpoint_or_from_random_weights(
+    prepared: PreparedTask, finished: Path, table: Path
+) -> None:
     stored = hub.read(hub.find(str(finished))).tensors
     first, second = (prepared.new_model(seed) for seed in (1, 2))
     assert all(torch.equal(t, stored[n]) for n, t in encoder_of(first).items())
@@ -405,7 +407,7 @@ def test_a_task_checkpoint_of_other_labels_is_only_a_start(
 def test_predictions_are_those_of_the_evaluation(tuned: Path, table: Path, tmp_path: Path) -> None:
     texts = [line.split("\t")[0] for line in (table / "dev.tsv").read_text().splitlines()[1:]]
     (tmp_path / "in.txt").write_text("\n".join(texts) + "\n")
-    summary = predict(str(tuned), str(tmp_path / "in.txt"), tmp_path / "out.jsonl", "cpu")
+    summary = predict_file(str(tuned), str(tmp_path / "in.txt"), tmp_path / "out.jsonl", "cpu")
     assert summary is not None and summary["lines"] == len(texts)
     known = predictions(tuned / "predictions.dev.jsonl")
     found = predictions(tmp_path / "out.jsonl")
@@ -427,7 +429,7 @@ def test_a_regression_end_to_end(finished: Path, tmp_path: Path) -> None:
     assert result["metric"] == "pearson" and result["score"] > 0.3 and result["labels"] == []
     assert hub.read(out).labels == ("score",)
     (tmp_path / "in.txt").write_text("wi wi wi\n")
-    predict(str(out), str(tmp_path / "in.txt"), tmp_path / "out.jsonl", "cpu")
+    predict_file(str(out), str(tmp_path / "in.txt"), tmp_path / "out.jsonl", "cpu")
     assert isinstance(predictions(tmp_path / "out.jsonl")[0]["prediction"], float)
     bf16 = (*OVERRIDES, "train.precision=bf16", "schedule.total_steps=12")
     result = finetune(prepare("table", str(finished), str(tmp_path), bf16, "cpu"), tmp_path / "bf16", 0)
@@ -443,6 +445,6 @@ def test_an_equal_score_does_not_take_the_place_of_the_best() -> None:
     state, best = TrainState(), []
     for step, score in enumerate((0.5, 0.4, 0.7, 0.7, 0.6, 0.8), start=1):
         state.step = step
-        TaskJob.keep_best(job, {"accuracy": score}, state)
+        FinetuneJob.keep_best(job, {"accuracy": score}, state)
         best.append((state.best_step, state.best_score))
     assert best == [(1, 0.5), (1, 0.5), (3, 0.7), (3, 0.7), (3, 0.7), (6, 0.8)]

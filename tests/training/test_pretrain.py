@@ -31,7 +31,7 @@ from albert_cli.training import plan as plan_module
 from albert_cli.training.objectives import PretrainingJob
 from albert_cli.training.plan import speed_text
 from albert_cli.training.pretrain import pretrain
-from albert_cli.training.task_recipe import resolve as resolve_task
+from albert_cli.training.task_recipe import load_recipe as resolve_task
 from tests.processes import albert, end, start, start_ranks
 from tests.test_store import has_namespaces
 

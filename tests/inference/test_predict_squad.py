@@ -11,7 +11,7 @@ import torch
 
 from albert_cli import store
 from albert_cli.errors import InputError
-from albert_cli.inference.predict import predict
+from albert_cli.inference.predict import predict_file
 from albert_cli.model import hub
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import QuestionAnswering
@@ -53,7 +53,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
 def test_an_answer_with_its_place_for_every_line(checkpoints: dict[str, Path], tmp_path: Path) -> None:
     asked = tmp_path / "asked.jsonl"
     asked.write_text("".join(json.dumps(value) + "\n" for value in ASKED), encoding="utf-8")
-    summary = predict(str(checkpoints["squad1"]), str(asked), tmp_path / "out.jsonl", "cpu")
+    summary = predict_file(str(checkpoints["squad1"]), str(asked), tmp_path / "out.jsonl", "cpu")
     assert summary is not None
     assert summary["lines"] == 3
     found = lines(tmp_path / "out.jsonl")
@@ -68,7 +68,7 @@ def test_an_answer_with_its_place_for_every_line(checkpoints: dict[str, Path], t
 def test_the_other_head_may_leave_a_question_unanswered(checkpoints: dict[str, Path], tmp_path: Path) -> None:
     asked = tmp_path / "asked.tsv"
     asked.write_text("Who?\tBade figo.\n", encoding="utf-8")
-    predict(str(checkpoints["squad2"]), str(asked), tmp_path / "out.jsonl", "cpu")
+    predict_file(str(checkpoints["squad2"]), str(asked), tmp_path / "out.jsonl", "cpu")
     (line,) = lines(tmp_path / "out.jsonl")
     assert (line["prediction"], line["start"]) == ("", None)  # any odds exceed its threshold
     assert isinstance(line["null_odds"], float)
@@ -79,7 +79,7 @@ def test_a_question_that_was_cut_is_said_to_be(
 ) -> None:
     asked = tmp_path / "asked.tsv"
     asked.write_text(f"{'Who bade figo? ' * 9}\tBade figo.\nWho?\tBade figo.\n", encoding="utf-8")
-    summary = predict(str(checkpoints["squad1"]), str(asked), tmp_path / "out.jsonl", "cpu")
+    summary = predict_file(str(checkpoints["squad1"]), str(asked), tmp_path / "out.jsonl", "cpu")
     assert summary is not None and summary["truncated"] == 1
     assert "1 of 2 questions are longer than 12 tokens; they were cut" in capfd.readouterr().err
 
@@ -90,7 +90,7 @@ def test_a_file_in_squads_layout(checkpoints: dict[str, Path], tmp_path: Path) -
     asked.write_text(
         json.dumps({"data": [{"title": "t", "paragraphs": [{"context": "Bade figo.", "qas": qas}]}]}), encoding="utf-8"
     )
-    predict(str(checkpoints["squad1"]), str(asked), tmp_path / "out.jsonl", "cpu")
+    predict_file(str(checkpoints["squad1"]), str(asked), tmp_path / "out.jsonl", "cpu")
     assert [(line["id"], line["title"], line["question"]) for line in lines(tmp_path / "out.jsonl")] == [
         ("7", "t", "Who?"),
         ("q", "t", "When?"),
@@ -104,5 +104,5 @@ def test_a_line_without_question_or_context_is_refused(checkpoints: dict[str, Pa
     asked = tmp_path / ("asked.jsonl" if text.startswith("{") else "asked.txt")
     asked.write_text(text + "\n", encoding="utf-8")
     with pytest.raises(InputError, match=r":1: needs a question and its context"):
-        predict(str(checkpoints["squad1"]), str(asked), tmp_path / "out.jsonl", "cpu")
+        predict_file(str(checkpoints["squad1"]), str(asked), tmp_path / "out.jsonl", "cpu")
     assert not (tmp_path / "out.jsonl").exists()

@@ -10,7 +10,7 @@ import torch
 import transformers
 
 from albert_cli import store
-from albert_cli.inference.predict import predict
+from albert_cli.inference.predict import predict_file
 from albert_cli.tasks.spec import find_task
 from albert_cli.text import build_vocabulary
 from albert_cli.text.build_vocabulary import VocabularySettings
@@ -48,7 +48,7 @@ def test_predictions_on_all_of_mrpc_are_those_of_a_pipeline(theirs: Path, shared
     pairs = find_task("mrpc").read("dev", glue)
     lines = [json.dumps({"text": e.text_a, "text_pair": e.text_b, "id": e.id}) + "\n" for e in pairs]
     (tmp_path / "in.jsonl").write_text("".join(lines))
-    summary = predict(str(tmp_path / "ours"), str(tmp_path / "in.jsonl"), tmp_path / "out.jsonl", "cpu")
+    summary = predict_file(str(tmp_path / "ours"), str(tmp_path / "in.jsonl"), tmp_path / "out.jsonl", "cpu")
     # What is too long is cut by the reference's rule here, by the tokenizer's own there.
     assert summary is not None and summary["truncated"] == 0
     ours = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]

@@ -13,8 +13,8 @@ import torch
 from albert_cli import journal, store
 from albert_cli.errors import CheckpointError
 from albert_cli.training.checkpoint import TrainState
-from albert_cli.training.finetune import TaskJob
-from albert_cli.training.task_setup import Prepared
+from albert_cli.training.finetune import FinetuneJob
+from albert_cli.training.task_setup import PreparedTask
 from tests.glue import QUICK, finetune, prepare
 
 
@@ -23,7 +23,7 @@ class Killed(BaseException):
 
 
 @pytest.fixture(scope="session")
-def rising(tmp_path_factory: pytest.TempPathFactory, encoder: Path) -> Prepared:
+def rising(tmp_path_factory: pytest.TempPathFactory, encoder: Path) -> PreparedTask:
     """A run whose evaluations 2, 4, 6 and 8 are each the best so far, and whose steps 3, 6, 9 and 12 are saved."""
     folder = tmp_path_factory.mktemp("counts")
     rows = "".join(f"{' '.join(['wi'] * (i % 6) + ['luma'] * (5 - i % 6))}\t{i % 6 + 0.5}\n" for i in range(24))
@@ -34,7 +34,7 @@ def rising(tmp_path_factory: pytest.TempPathFactory, encoder: Path) -> Prepared:
 
 
 @pytest.fixture(scope="session")
-def whole(tmp_path_factory: pytest.TempPathFactory, rising: Prepared) -> Path:
+def whole(tmp_path_factory: pytest.TempPathFactory, rising: PreparedTask) -> Path:
     """That run, uninterrupted; not to be changed."""
     out = tmp_path_factory.mktemp("whole") / "out"
     finetune(rising, out, 0)
@@ -50,7 +50,7 @@ def weights_and_scores(out: Path) -> tuple[dict[str, bytes], dict[str, Any]]:
 
 
 def test_ended_anywhere_it_finishes_with_the_same_model(
-    rising: Prepared, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    rising: PreparedTask, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = weights_and_scores(whole)
     real, calls, fatal = store._sync, 0, -1
@@ -79,7 +79,7 @@ def test_ended_anywhere_it_finishes_with_the_same_model(
         shutil.rmtree(out)
 
 
-def interrupted(prepared: Prepared, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def interrupted(prepared: PreparedTask, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Train to the end, and crash before the best model is published."""
     with monkeypatch.context() as patch:
         patch.setattr(store, "publish", lambda *_: (_ for _ in ()).throw(Killed()))
@@ -89,7 +89,7 @@ def interrupted(prepared: Prepared, out: Path, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("harm", ["missing", "damaged"])
 def test_without_its_best_model_a_state_is_not_gone_on_from(
-    rising: Prepared, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    rising: PreparedTask, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     harm: str, capfd: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     out = tmp_path / "out"
@@ -110,18 +110,18 @@ def test_without_its_best_model_a_state_is_not_gone_on_from(
 
 
 def test_what_was_best_after_the_last_state_is_found_again(
-    rising: Prepared, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    rising: PreparedTask, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out"
-    real = TaskJob.keep_best
+    real = FinetuneJob.keep_best
 
-    def keep(self: TaskJob, metrics: Mapping[str, float], state: TrainState) -> None:
+    def keep(self: FinetuneJob, metrics: Mapping[str, float], state: TrainState) -> None:
         real(self, metrics, state)
         if state.step == 8:  # whose evaluation is best, and the last state is of step 6
             raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(TaskJob, "keep_best", keep)
+        patch.setattr(FinetuneJob, "keep_best", keep)
         with pytest.raises(Killed):
             finetune(rising, out, 0)
     states = {path.name[-2:]: store.read_json(path / "state.json")["best_step"] for path in out.glob("step-*")}
@@ -130,8 +130,8 @@ def test_what_was_best_after_the_last_state_is_found_again(
     assert weights_and_scores(out) == weights_and_scores(whole)
 
 
-def test_the_best_evaluation_is_kept_once_each_time_it_is_better(rising: Prepared) -> None:
-    job, state = TaskJob(rising, rising.recipe, rising.new_model(0)), TrainState()
+def test_the_best_evaluation_is_kept_once_each_time_it_is_better(rising: PreparedTask) -> None:
+    job, state = FinetuneJob(rising, rising.recipe, rising.new_model(0)), TrainState()
     kept = []
     for step, score in enumerate([0.5, 0.4, 0.7, 0.7, 0.6, 0.8], start=1):
         state.step = step
@@ -142,7 +142,7 @@ def test_the_best_evaluation_is_kept_once_each_time_it_is_better(rising: Prepare
     assert kept == [(1, 0.5, 1), (1, 0.5, 1), (3, 0.7, 3), (3, 0.7, 3), (3, 0.7, 3), (6, 0.8, 6)]
 
 
-def test_a_finished_run_that_was_damaged_is_found_out(rising: Prepared, whole: Path, tmp_path: Path) -> None:
+def test_a_finished_run_that_was_damaged_is_found_out(rising: PreparedTask, whole: Path, tmp_path: Path) -> None:
     out = Path(shutil.copytree(whole, tmp_path / "out"))
     (out / "predictions.dev.jsonl").write_text("{}\n")
     with pytest.raises(CheckpointError, match=r"predictions\.dev\.jsonl"):
