@@ -25,7 +25,7 @@ T = TypeVar("T")
 CHUNK_LINES = 1024  # lines held at a time; enough to group by length
 
 
-class LinesReadCounter(Tally):
+class _LinesReadCounter(Tally):
     """Lines that have been read from the disk or the pipe, given out or not."""
 
     lines = 0
@@ -45,7 +45,7 @@ def read_chunks(name: str, on_bad_bytes: OnBadBytes, make: Callable[[Line], T]) 
     if name.lower().endswith((".csv", ".parquet")):
         hint = "write the texts to a .txt file, or as .jsonl, with the columns as fields"
         raise InputError(f"{name}: is a table, not a text a line", hint)
-    part, come = Part(Source(name, "stdin" if name == "-" else "text")), LinesReadCounter()
+    part, come = Part(Source(name, "stdin" if name == "-" else "text")), _LinesReadCounter()
     chunk = []
     for number, text in text_lines(part, ReadSettings(on_bad_bytes), come):
         chunk.append(make(Line(text, name, number)))
