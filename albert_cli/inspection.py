@@ -8,7 +8,7 @@ from typing import Any
 
 from albert_cli import console, journal, store
 from albert_cli.data.describe import describe_data
-from albert_cli.data.verified import verify_data
+from albert_cli.data.verification import verify_data
 from albert_cli.errors import CheckpointError
 from albert_cli.results import RESULTS
 from albert_cli.text.build_vocabulary import describe_vocabulary
@@ -32,7 +32,7 @@ _MODEL = (
 )  # fmt: skip
 
 
-def describe(
+def describe_directory(
     directory: Path,
     *,
     verify: bool = False,
@@ -59,7 +59,9 @@ def describe(
         facts |= {"fingerprint": manifest.fingerprint(), "created_by": manifest.created_by}
         facts |= {"parents": dict(manifest.parents)}
     if verify:  # first: what is damaged cannot be described
-        facts["verified"] = verify_data(directory, everything=True) if kind == "data" else _verify_below(directory)
+        facts["verified"] = (
+            verify_data(directory, everything=True) if kind == "data" else _verify_manifests_below(directory)
+        )
     text = [f"{directory}: {kind}" + (f" {facts['fingerprint']}" if manifest else ", unverified (no manifest)")]
     if kind == "data":
         drawn = PretrainRecipe() if recipe is None else resolve(recipe, [], Vocabulary.load(directory).size)
@@ -69,14 +71,14 @@ def describe(
     elif kind == "vocabulary":
         more, lines = describe_vocabulary(directory)
     else:
-        more = _run_or_result(directory)
+        more = _read_run_or_result(directory)
         lines = console.named_values(more)
     if verify:
         lines = [*lines, f"verified: {facts['verified']} files match their SHA-256"]
     return facts | more, "\n".join([*text, *lines])
 
 
-def _verify_below(directory: Path) -> int:
+def _verify_manifests_below(directory: Path) -> int:
     manifests = (p.relative_to(directory) for p in directory.rglob(store.MANIFEST))
     found = sorted(p.parent for p in manifests if not any(part.startswith(".") for part in p.parts))
     if not found:
@@ -84,7 +86,7 @@ def _verify_below(directory: Path) -> int:
     return sum(len(store.verify(directory / place).files) for place in found)
 
 
-def _run_or_result(directory: Path) -> dict[str, Any]:
+def _read_run_or_result(directory: Path) -> dict[str, Any]:
     """Of a run, a checkpoint, a task or a result: its steps, its last metrics, its score, its shape."""
     facts: dict[str, Any] = {}
     if steps := store.saved_steps(directory):

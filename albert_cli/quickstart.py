@@ -28,7 +28,7 @@ import typer
 from albert_cli import console, machine, store
 from albert_cli.cli.app import invoke
 from albert_cli.errors import BusyError
-from albert_cli.randomness import text_share
+from albert_cli.randomness import hash_to_unit_interval
 from albert_cli.results import CONTROLS, join_words
 from albert_cli.text.corpus import Document, read_documents
 from albert_cli.text.sentences import split_sentences
@@ -146,7 +146,9 @@ def _make_text(out: Path, scale: Scale) -> dict[str, Any]:
         sizes[_package(d)].append(len(d.text))
     several = [name for name, of in sizes.items() if len(of) >= 8]
     names = sorted(nlargest(scale.packages, several, key=lambda name: sum(sizes[name])))
-    heldout = [d for d in documents if _package(d) in names and text_share(f"held out {d.name}") < scale.heldout]
+    heldout = [
+        d for d in documents if _package(d) in names and hash_to_unit_interval(f"held out {d.name}") < scale.heldout
+    ]
     hidden = {d.name for d in heldout}
     with store.text_writer(out / "corpus.jsonl") as stream:
         for d in documents:
@@ -186,7 +188,7 @@ def _tables(heldout: Sequence[Document], names: Sequence[str], scale: Scale) -> 
     seen: set[str] = set()
     pools: dict[str, dict[str, list[str]]] = {split: {name: [] for name in names} for split in wanted}
     for d in heldout:
-        split = "train" if text_share(f"train {d.name}") < wanted["train"] / sum(wanted.values()) else "dev"
+        split = "train" if hash_to_unit_interval(f"train {d.name}") < wanted["train"] / sum(wanted.values()) else "dev"
         for sentence in split_sentences(d.text):
             masked = named.sub(_HIDDEN_NAME, sentence)
             if 5 <= len(masked.split()) <= 40 and masked not in seen:
@@ -199,8 +201,8 @@ def _tables(heldout: Sequence[Document], names: Sequence[str], scale: Scale) -> 
         each = next((n for n in range(max(sizes)) if sum(min(size, n) for size in sizes) >= wanted[split]), max(sizes))
         rows = []
         for name, pool in by_name.items():
-            rows += [(s, name) for s in sorted(pool, key=lambda s: text_share(f"{split} {s}"))[:each]]
-        tables[split] = sorted(rows, key=lambda row: text_share(f"order {row[0]}"))
+            rows += [(s, name) for s in sorted(pool, key=lambda s: hash_to_unit_interval(f"{split} {s}"))[:each]]
+        tables[split] = sorted(rows, key=lambda row: hash_to_unit_interval(f"order {row[0]}"))
     return tables
 
 
@@ -226,7 +228,7 @@ def _masked(sentences: Sequence[str], vocabulary: Vocabulary) -> Iterator[tuple[
     """Sentences with one word masked, and the word: a single token, so that one guess can be right."""
     for sentence in sentences:
         words = sentence.split()
-        place = int(text_share(f"mask {sentence}") * len(words))
+        place = int(hash_to_unit_interval(f"mask {sentence}") * len(words))
         word = words[place]
         if word.isalpha() and len(vocabulary.encode(word)) == 1 and 8 <= len(words) <= 16:
             yield " ".join([*words[:place], "[MASK]", *words[place + 1 :]]), word

@@ -17,7 +17,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-Keys: TypeAlias = NDArray[np.uint64]
+HashKeys: TypeAlias = NDArray[np.uint64]
 Integers: TypeAlias = NDArray[np.int64]
 
 _WORD = (1 << 64) - 1
@@ -44,7 +44,7 @@ class Stream(IntEnum):
     SENTENCE = 16
 
 
-def _mix(state: Keys) -> Keys:
+def _mix(state: HashKeys) -> HashKeys:
     """Scramble `state` in place and return it; a bijection on 64 bits."""
     state ^= state >> np.uint64(30)
     state *= np.uint64(0xBF58476D1CE4E5B9)
@@ -54,7 +54,7 @@ def _mix(state: Keys) -> Keys:
     return state
 
 
-def keys(seed: int, stream: Stream, index: Integers) -> Keys:
+def hash_keys(seed: int, stream: Stream, index: Integers) -> HashKeys:
     """One 64-bit key for each example: a hash of (seed, stream, index). Shape of `index`."""
     root = np.array([seed & _WORD], dtype=np.uint64)
     root = _mix(root + np.uint64(_GOLDEN))
@@ -62,22 +62,22 @@ def keys(seed: int, stream: Stream, index: Integers) -> Keys:
     return _mix(np.asarray(index, dtype=np.int64).astype(np.uint64) * np.uint64(_GOLDEN) + root)
 
 
-def draw(key: Keys, counter: NDArray[np.integer]) -> Keys:
+def random_bits(key: HashKeys, counter: NDArray[np.integer]) -> HashKeys:
     """64 random bits for each pair of a key and a counter, such as a position in the example; they broadcast."""
     return _mix(np.asarray(counter).astype(np.uint64) * np.uint64(_GOLDEN) + key)
 
 
-def uniform(bits: Keys) -> NDArray[np.float64]:
+def uniform(bits: HashKeys) -> NDArray[np.float64]:
     """The 53 upper bits as numbers in [0, 1)."""
     return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
-def below(bits: Keys, bound: Integers | int) -> Integers:
+def bounded_ints(bits: HashKeys, bound: Integers | int) -> Integers:
     """Integers in [0, bound), `bound` >= 1; the bias is under bound / 2^64."""
     return (bits % np.asarray(bound).astype(np.uint64)).astype(np.int64)
 
 
-def permute(index: Integers, size: int, key: Keys) -> Integers:
+def permute(index: Integers, size: int, key: HashKeys) -> Integers:
     """Send each index through a random bijection of range(size) that its key selects, without an array of that size.
 
     A Feistel network on pairs of digits permutes the next square; an image outside the range is sent through again
@@ -90,14 +90,14 @@ def permute(index: Integers, size: int, key: Keys) -> Integers:
     while outside.size:
         left, right = np.divmod(image[outside], base)
         for turn in range(_FEISTEL_ROUNDS):
-            scrambled = draw(key[outside], right + (np.uint64(turn) << np.uint64(32)))
+            scrambled = random_bits(key[outside], right + (np.uint64(turn) << np.uint64(32)))
             left, right = right, (left + scrambled % base) % base
         image[outside] = left * base + right
         outside = outside[image[outside] >= np.uint64(size)]
     return image.astype(np.int64)
 
 
-def copies(weight: float, digest: int) -> int:
+def repetitions(weight: float, digest: int) -> int:
     """How often a document with this 64-bit hash is used in a pass: `weight` on average, its floor or one more.
 
     At 2.25 a quarter of the documents is used three times, the others twice; at 0.25 a quarter once, the others never.
@@ -109,7 +109,7 @@ def copies(weight: float, digest: int) -> int:
     return whole + (mixed < int((weight - whole) * 2**64))
 
 
-def text_share(text: str) -> float:
+def hash_to_unit_interval(text: str) -> float:
     """A number in [0, 1) that depends on the text alone, so that a split is the same on every machine."""
     return int.from_bytes(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:8], "big") / 2**64
 

@@ -122,7 +122,7 @@ def tiny_data(tmp_path_factory: pytest.TempPathFactory, documents_file: Path, ti
     from albert_cli.data.tokenization import BuildSettings
 
     out = tmp_path_factory.mktemp("data") / "out"
-    build.build([str(documents_file)], tiny_vocabulary, out, BuildSettings(holdout=0.1), workers=1)
+    build.build_data([str(documents_file)], tiny_vocabulary, out, BuildSettings(holdout=0.1), workers=1)
     return out
 
 

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from albert_cli import store
-from albert_cli.data.build import build
+from albert_cli.data.build import build_data
 from albert_cli.data.tokenization import BuildSettings
 from albert_cli.text.lines import ReadSettings
 from tests.conftest import RECIPE
@@ -64,7 +64,7 @@ def merged(tmp_path: Path, sources: list[str], vocabulary: Path, env: dict[str, 
     """The same command without a share makes of the shares what one command makes at once."""
     albert = [str(tmp_path / "bin" / "albert"), "data", *sources, "--vocab", str(vocabulary), "--out"]
     run([*albert, str(tmp_path / "corpus" / "data")], env)
-    build(sources, vocabulary, tmp_path / "whole", BuildSettings(read=ReadSettings()), workers=1)
+    build_data(sources, vocabulary, tmp_path / "whole", BuildSettings(read=ReadSettings()), workers=1)
     assert contents(tmp_path / "corpus" / "data") == contents(tmp_path / "whole")
 
 

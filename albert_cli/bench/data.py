@@ -14,12 +14,12 @@ import numpy as np
 from sentencepiece import SentencePieceProcessor
 
 from albert_cli import console
-from albert_cli.data.batches import batch
-from albert_cli.data.build import plan
+from albert_cli.data.batches import sample_batch
+from albert_cli.data.build import plan_tasks
 from albert_cli.data.pairs import PairSettings
 from albert_cli.data.prefetch import prefetch
 from albert_cli.data.shards import Shard, TokenCorpus
-from albert_cli.data.tokenization import BuildSettings, clean_tidy, run_task, tokenise
+from albert_cli.data.tokenization import BuildSettings, clean_normalized, tokenize_documents, tokenize_task
 from albert_cli.errors import InputError
 from albert_cli.text.corpus import Document, hash_words, read_part
 from albert_cli.text.lines import Tally
@@ -42,7 +42,7 @@ def measure(
     """
     vocabulary = Vocabulary.load(vocabulary_dir)
     with TemporaryDirectory(prefix="albert-bench-") as folder:
-        every = plan(sources, vocabulary_dir, Path(folder) / "data", settings)
+        every = plan_tasks(sources, vocabulary_dir, Path(folder) / "data", settings)
         tasks, size = [every[0]], 0
         for task in every[1:]:
             if sum(t.size for t in tasks) + task.size <= megabytes * 1_000_000:
@@ -52,14 +52,14 @@ def measure(
             nonlocal size
             size += text
 
-        _, whole = _timed(lambda: [run_task(task, count) for task in tasks])
+        _, whole = _timed(lambda: [tokenize_task(task, count) for task in tasks])
     if not size:
         raise InputError("no text in any source", "check the files, or name others")
     parts = [(part, task.settings.read) for task in tasks for part in task.parts]
     documents, reading = _timed(lambda: [d for part, read in parts for d in read_part(part, read, Tally())])
     stages = _stages(documents, vocabulary, vocabulary_dir, settings.language)
     spent = {"reading": reading, **stages, "the whole": whole}
-    ids, *counts, _ = tokenise(documents, vocabulary, settings.language)
+    ids, *counts, _ = tokenize_documents(documents, vocabulary, settings.language)
     offsets = [np.append(0, np.cumsum(n)).astype(np.uint32) for n in counts]
     corpus = TokenCorpus([Shard(ids.astype(np.uint16 if ids.max(initial=0) < 1 << 16 else np.uint32), *offsets)])
     return {
@@ -87,7 +87,7 @@ def _stages(
     sentences, of_sentences = _timed(lambda: [split_paragraphs(lines, language) for lines in texts])
     spent["segmentation"] = of_paragraphs + of_sentences
     flat = list(itertools.chain.from_iterable(sentences))
-    cleaned, spent["cleaning"] = _timed(lambda: clean_tidy(flat, vocabulary.cleaning))
+    cleaned, spent["cleaning"] = _timed(lambda: clean_normalized(flat, vocabulary.cleaning))
     spent["sentencepiece alone"] = 0.0
     for start in range(0, len(cleaned), _SENTENCES):  # one call for all would be slowed down by what it returns
         lines = cleaned[start : start + _SENTENCES]
@@ -114,7 +114,7 @@ def drawing(
         rules, sequences = PairSettings(max_seq_length=length), max(1, _TOKENS // length)
 
         def draw(step: int, rules: PairSettings = rules, sequences: int = sequences) -> tuple[int, int]:
-            drawn = batch(corpus, vocabulary, rules, 0, np.arange(step * sequences, (step + 1) * sequences))
+            drawn = sample_batch(corpus, vocabulary, rules, 0, np.arange(step * sequences, (step + 1) * sequences))
             return drawn.ids.size, sum(part.nbytes for part in vars(drawn).values())
 
         draw(0)  # touches the vocabulary's tables and the pages of the shards' offsets

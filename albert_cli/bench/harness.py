@@ -24,7 +24,7 @@ from albert_cli import config, console, store
 from albert_cli.counting import costs
 from albert_cli.data.batches import PackedBatch
 from albert_cli.data.shards import Shard, TokenCorpus
-from albert_cli.data.verified import verify_data
+from albert_cli.data.verification import verify_data
 from albert_cli.errors import ConfigError
 from albert_cli.machine import matmul, matmul_peak, synchronize
 from albert_cli.model.heads import PretrainingModel

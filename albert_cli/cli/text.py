@@ -84,8 +84,8 @@ def data(
     share = parse_share(task, os.environ)
     read = ReadSettings(on_bad_bytes, text_field, parse_size(max_line), on_long_line)
     settings = BuildSettings(holdout=holdout, language=language, read=read, dedup=dedup)
-    facts = build.build(sources, vocab, out, settings, workers, share)
-    console.emit(facts, merge.summary(facts))
+    facts = build.build_data(sources, vocab, out, settings, workers, share)
+    console.emit(facts, merge.format_summary(facts))
 
 
 @verb(app, name="inspect")
@@ -103,7 +103,7 @@ def inspect_directory(
 
     Example: albert inspect data --examples 3
     """
-    from albert_cli.inspection import describe
+    from albert_cli.inspection import describe_directory
 
-    found = describe(directory, verify=verify, examples=examples, seed=seed, step=step, recipe=recipe)
+    found = describe_directory(directory, verify=verify, examples=examples, seed=seed, step=step, recipe=recipe)
     console.emit(*found, coloured=examples > 0)

@@ -13,14 +13,14 @@ Ids: TypeAlias = NDArray[np.int32]
 Flags: TypeAlias = NDArray[np.bool_]
 
 
-def offsets_of(lengths: Integers) -> Integers:
+def offsets_from_lengths(lengths: Integers) -> Integers:
     """Where each of `lengths` [N] begins when they follow one another, and where the last ends: int64 [N + 1]."""
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
 
 
-def ranges(starts: Integers, lengths: Integers) -> Integers:
+def concatenate_ranges(starts: Integers, lengths: Integers) -> Integers:
     """All of `start, start + 1, …` for each start and length, one after the other."""
-    offsets = offsets_of(lengths)
+    offsets = offsets_from_lengths(lengths)
     return np.repeat(starts - offsets[:-1], lengths) + np.arange(offsets[-1])
 
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from albert_cli.data.arrays import Flags, Ids, offsets_of
-from albert_cli.data.masking import mask
-from albert_cli.data.pairs import Pairs, PairSettings, draw_pairs
+from albert_cli.data.arrays import Flags, Ids, offsets_from_lengths
+from albert_cli.data.masking import mask_batch
+from albert_cli.data.pairs import PairSettings, SegmentPairs, sample_pairs
 from albert_cli.data.shards import TokenCorpus
 from albert_cli.errors import InputError
 from albert_cli.randomness import Integers
@@ -37,7 +37,7 @@ class PackedBatch:
     order_labels: Ids
 
 
-def batch(
+def sample_batch(
     corpus: TokenCorpus, vocabulary: Vocabulary, settings: PairSettings, seed: int, index: Integers
 ) -> PackedBatch:
     """Draw and mask the examples `index`, int64 [N]; each depends on nothing but (seed, its index).
@@ -46,9 +46,9 @@ def batch(
     """
     if corpus.tokens == 0:
         raise InputError("no text to draw examples from", "make the data with another --holdout, or from more text")
-    pairs = draw_pairs(corpus, index, settings, seed)
-    ids, special, segment_ids, offsets = pack(corpus, pairs, vocabulary.cls_id, vocabulary.sep_id)
-    changed, masked_index, masked_labels = mask(ids, special, offsets, vocabulary, settings, seed, index)
+    pairs = sample_pairs(corpus, index, settings, seed)
+    ids, special, segment_ids, offsets = pack_pairs(corpus, pairs, vocabulary.cls_id, vocabulary.sep_id)
+    changed, masked_index, masked_labels = mask_batch(ids, special, offsets, vocabulary, settings, seed, index)
     positions = np.arange(ids.size, dtype=np.int32) - np.repeat(offsets[:-1].astype(np.int32), np.diff(offsets))
     return PackedBatch(
         changed,
@@ -61,21 +61,21 @@ def batch(
     )
 
 
-def lengths(corpus: TokenCorpus, settings: PairSettings, seed: int, index: Integers) -> Integers:
+def sample_lengths(corpus: TokenCorpus, settings: PairSettings, seed: int, index: Integers) -> Integers:
     """How many tokens, special ones included, each of the examples `index` will have: int64 [N]."""
-    pairs = draw_pairs(corpus, index, settings, seed)
+    pairs = sample_pairs(corpus, index, settings, seed)
     first, second = pairs.a_stop - pairs.a_start, pairs.b_stop - pairs.b_start
     return first + 2 + second + (second > 0)
 
 
-def pack(corpus: TokenCorpus, pairs: Pairs, cls_id: int, sep_id: int) -> tuple[Ids, Flags, Ids, Integers]:
+def pack_pairs(corpus: TokenCorpus, pairs: SegmentPairs, cls_id: int, sep_id: int) -> tuple[Ids, Flags, Ids, Integers]:
     """Lay pairs out as [CLS] A [SEP] B [SEP], or [CLS] A [SEP]: ids int32 [T], special bool [T] (where
     [CLS] and [SEP] stand), segment ids int32 [T], offsets int64 [N + 1].
     """  # fmt: skip
     starts = np.stack([pairs.a_start, pairs.b_start], axis=1).ravel()
     sizes = np.stack([pairs.a_stop, pairs.b_stop], axis=1).ravel() - starts
     first, second = sizes[::2] + 2, sizes[1::2] + (sizes[1::2] > 0)  # with their special tokens
-    offsets = offsets_of(first + second)
+    offsets = offsets_from_lengths(first + second)
     special = np.zeros(int(offsets[-1]), bool)
     ids = np.full(special.size, sep_id, np.int32)
     special[offsets[:-1]] = special[offsets[:-1] + first - 1] = special[offsets[1:] - 1] = True

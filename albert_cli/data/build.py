@@ -18,10 +18,17 @@ from typing import Any
 from typing_extensions import TypedDict
 
 from albert_cli import console, pool, store
-from albert_cli.data.merge import Facts, complete, publish
-from albert_cli.data.shards import FORMAT, read_facts
-from albert_cli.data.tokenization import BuildSettings, Count, ShardTask, TaskFacts, kept, run_task
-from albert_cli.data.verified import remember_verified, stamps_below, verify_data
+from albert_cli.data.merge import Facts, drop_duplicates, publish_data
+from albert_cli.data.shards import DATA_FORMAT, read_data_facts
+from albert_cli.data.tokenization import (
+    BuildSettings,
+    ProgressCallback,
+    ShardFacts,
+    ShardTask,
+    load_finished_task,
+    tokenize_task,
+)
+from albert_cli.data.verification import collect_file_signatures, record_verified, verify_data
 from albert_cli.errors import BusyError
 from albert_cli.machine import cores
 from albert_cli.text.jobs import hashes_of
@@ -33,7 +40,7 @@ _PLAN, _LOCKS = "plan.json", ".tasks"
 _REMEDY = "choose another --out or remove it"
 
 
-def build(
+def build_data(
     sources: Sequence[str],
     vocabulary_dir: Path,
     out: Path,
@@ -48,9 +55,9 @@ def build(
     `InputError` for unreadable or empty text, `BusyError` when `out` holds something else.
     """
     vocabulary = Vocabulary.load(vocabulary_dir)
-    tasks = plan(sources, vocabulary_dir, out, settings)
+    tasks = plan_tasks(sources, vocabulary_dir, out, settings)
     begin = time.monotonic()
-    finished = _finished(out, tasks, workers)
+    finished = load_finished_data(out, tasks, workers)
     if finished is not None:
         return {"out": str(out), "up_to_date": True, "seconds": 0.0, **finished}
     workers = workers or cores()
@@ -58,8 +65,8 @@ def build(
         index, count = share
         mine = share_of(tasks, index, count)
         out.mkdir(parents=True, exist_ok=True)
-        _begin(out, tasks)
-        results = _run_all(mine, workers)
+        write_or_check_plan(out, tasks)
+        results = _run_tasks(mine, workers)
         facts: Facts = {
             "job": f"{index}/{count}",
             "tasks": len(results),
@@ -68,27 +75,27 @@ def build(
             "tasks_in_all": len(tasks),
         }
     else:
-        with store.lock(out), _nothing_left_behind(out):
-            _begin(out, tasks)
-            results = complete(tasks, _run_all(tasks, workers), workers)
-            facts = publish(out, tasks, results, vocabulary, request(tasks))
+        with store.lock(out), _cleanup_on_failure(out):
+            write_or_check_plan(out, tasks)
+            results = drop_duplicates(tasks, _run_tasks(tasks, workers), workers)
+            facts = publish_data(out, tasks, results, vocabulary, build_request(tasks))
             shutil.rmtree(out / _LOCKS, ignore_errors=True)
             (out / _PLAN).unlink()
-            remember_verified(out, stamps_below(out))  # all of it has just been hashed
+            record_verified(out, collect_file_signatures(out))  # all of it has just been hashed
     return {"out": str(out), "up_to_date": False, "seconds": round(time.monotonic() - begin, 3), **facts}
 
 
-def _finished(out: Path, tasks: Sequence[ShardTask], workers: int) -> Facts | None:
+def load_finished_data(out: Path, tasks: Sequence[ShardTask], workers: int) -> Facts | None:
     """The `data.json` of a complete directory made by these tasks, or None when it is still to be made.
 
     Raises `BusyError` when `out` holds something else, `CheckpointError` when it is damaged.
     """
     if store.finished(out, "data", _PLAN, _LOCKS) is None:
         return None
-    if store.read_json(out / "data.json").get("format") != FORMAT:
+    if store.read_json(out / "data.json").get("format") != DATA_FORMAT:
         raise BusyError(f"{out}: data of another version of albert", f"make it again, or {_REMEDY}")
-    facts = read_facts(out)
-    asked, made = request(tasks), facts["sources"]
+    facts = read_data_facts(out)
+    asked, made = build_request(tasks), facts["sources"]
     is_same = all(facts.get(name) == asked[name] for name in ("vocabulary", "settings"))
     is_same = is_same and [{**source, "sha256": None} for source in made] == [
         {**source, "sha256": None} for source in asked["sources"]
@@ -104,7 +111,7 @@ def _finished(out: Path, tasks: Sequence[ShardTask], workers: int) -> Facts | No
 
 
 @contextmanager
-def _nothing_left_behind(out: Path) -> Iterator[None]:
+def _cleanup_on_failure(out: Path) -> Iterator[None]:
     """After a failure keep the tasks that are finished, and what others have begun; with neither, remove `out`."""
     was_begun = (out / _PLAN).is_file()
     try:
@@ -115,37 +122,37 @@ def _nothing_left_behind(out: Path) -> Iterator[None]:
         raise
 
 
-class _Part(TypedDict):
+class _PlannedPart(TypedDict):
     source: str
 
 
-class _Source(TypedDict):
-    parts: list[_Part]
+class _PlannedSource(TypedDict):
+    parts: list[_PlannedPart]
 
 
-class _Plan(TypedDict):
+class _BuildPlan(TypedDict):
     vocabulary: str
     settings: dict[str, Any]
-    sources: list[_Source]
+    sources: list[_PlannedSource]
     names: list[str]
 
 
-def _begin(out: Path, tasks: Sequence[ShardTask]) -> None:
+def write_or_check_plan(out: Path, tasks: Sequence[ShardTask]) -> None:
     """Write the plan, or raise `BusyError` where an unfinished build holds tasks that this one would delete.
 
     Files that have changed since are no reason: their tasks alone are made again.
     """
-    wanted = {**request(tasks), "names": [task.name for task in tasks]}
+    wanted = {**build_request(tasks), "names": [task.name for task in tasks]}
     path = out / _PLAN
-    before: Mapping[str, Any] = store.read_record(path, _Plan) if path.is_file() else wanted
+    before: Mapping[str, Any] = store.read_record(path, _BuildPlan) if path.is_file() else wanted
     is_same = all(before.get(name) == wanted[name] for name in ("vocabulary", "settings"))
-    if not is_same or not _files(before).items() <= _files(wanted).items():
+    if not is_same or not _files_by_task(before).items() <= _files_by_task(wanted).items():
         what = "holds an unfinished build of other text, another vocabulary or other settings"
         raise BusyError(f"{out}: {what}", "name sources and settings as it does to go on, or remove it")
     store.write_json(path, wanted)
 
 
-def _files(plan: Mapping[str, Any]) -> dict[str, list[str]]:
+def _files_by_task(plan: Mapping[str, Any]) -> dict[str, list[str]]:
     """The files of each task."""
     files = ([part["source"] for part in source["parts"]] for source in plan["sources"])
     return dict(zip(plan["names"], files, strict=False))
@@ -154,19 +161,19 @@ def _files(plan: Mapping[str, Any]) -> dict[str, list[str]]:
 # ---------------------------------------------------------------- from sources to tasks: the same on every machine
 
 
-def plan(sources: Sequence[str], vocabulary_dir: Path, out: Path, settings: BuildSettings) -> list[ShardTask]:
+def plan_tasks(sources: Sequence[str], vocabulary_dir: Path, out: Path, settings: BuildSettings) -> list[ShardTask]:
     """The tasks of a build, in the order of the sources: one for each portion of them."""
     identity = store.fingerprint(vocabulary_dir)
     tasks = []
     for portion in cut(sources, settings.split_bytes):
-        name = _name(portion.number, portion.parts)
+        name = _task_name(portion.number, portion.parts)
         tasks.append(
             ShardTask(portion.parts, portion.number, name, out / "shards" / name, vocabulary_dir, identity, settings)
         )
     return tasks
 
 
-def _name(number: int, parts: Sequence[Part]) -> str:
+def _task_name(number: int, parts: Sequence[Part]) -> str:
     """`00007-wiki.jsonl-00000256M`: place in the order, first file, and where in it the part begins."""
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", parts[0].source.name.rstrip("/").rpartition("/")[2]).strip("-.")
     name = f"{number:05d}-{stem[:40]}"
@@ -176,7 +183,7 @@ def _name(number: int, parts: Sequence[Part]) -> str:
     return f"{name}-{parts[0].start >> 20:08d}M" if is_split else name
 
 
-def request(tasks: Sequence[ShardTask]) -> dict[str, Any]:
+def build_request(tasks: Sequence[ShardTask]) -> dict[str, Any]:
     """What was asked for: the part of `data.json` that tells whether the same is asked again."""
     settings = asdict(tasks[0].settings)
     return {"vocabulary": tasks[0].vocabulary, "settings": settings, "sources": [task.sources for task in tasks]}
@@ -185,13 +192,13 @@ def request(tasks: Sequence[ShardTask]) -> dict[str, Any]:
 # ---------------------------------------------------------------- tasks in processes
 
 
-def run_or_keep(task: ShardTask, count: Count | None = None) -> TaskFacts:
+def run_unless_finished(task: ShardTask, count: ProgressCallback | None = None) -> ShardFacts:
     """What a task's shards say: kept when they are finished and intact, made otherwise."""
     with store.lock(task.directory.parents[1] / _LOCKS / task.name):
-        return kept(task) or run_task(task, count)
+        return load_finished_task(task) or tokenize_task(task, count)
 
 
-def _run_all(tasks: Sequence[ShardTask], workers: int) -> list[TaskFacts]:
+def _run_tasks(tasks: Sequence[ShardTask], workers: int) -> list[ShardFacts]:
     """Run what is not finished yet, in this process or in several; the results in the order of the tasks."""
     begin, text = time.monotonic(), 0
     finished = {task.name for task in tasks if task.is_finished}
@@ -209,10 +216,10 @@ def _run_all(tasks: Sequence[ShardTask], workers: int) -> list[TaskFacts]:
             rate = text / 1e6 / max(time.monotonic() - begin, 1e-9)
             progress.update(disk, f"{text / 1e6:.1f} MB of text, {rate:.1f} MB/s")
 
-        results = {task.name: run_or_keep(task, count) for task in here}
+        results = {task.name: run_unless_finished(task, count) for task in here}
         remedy = "run the same command again with fewer --workers; finished files are kept"
         calls = ((task,) for task in elsewhere)
-        with closing(pool.spread(run_or_keep, calls, min(workers, len(elsewhere)), remedy)) as done:
+        with closing(pool.spread(run_unless_finished, calls, min(workers, len(elsewhere)), remedy)) as done:
             for (task,), facts in done:
                 results[task.name] = facts
                 if task.name not in finished:

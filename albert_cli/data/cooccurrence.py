@@ -26,12 +26,12 @@ _SPARE: Final = 32  # further dimensions in which the SVD looks for the leading 
 _ROUNDS: Final = 4  # power iterations of the SVD
 
 
-def word_vectors(corpus: TokenCorpus, size: int, seed: int) -> Tensor:
+def compute_word_vectors(corpus: TokenCorpus, size: int, seed: int) -> Tensor:
     """A vector for every token of the vocabulary, float32 [V, size], leading dimensions first; zeros for unseen ones.
 
     A function of the corpus and the seed, but for the last bits, which depend on the processor.
     """
-    pmi_VC = _positive_pmi(cooccurrences(corpus))
+    pmi_VC = _positive_pmi(count_cooccurrences(corpus))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         rank = min(size + _SPARE, *pmi_VC.shape)
@@ -41,7 +41,7 @@ def word_vectors(corpus: TokenCorpus, size: int, seed: int) -> Tensor:
     return torch.nn.functional.pad(vectors_VR, (0, size - vectors_VR.shape[1]))
 
 
-def cooccurrences(corpus: TokenCorpus) -> Tensor:
+def count_cooccurrences(corpus: TokenCorpus) -> Tensor:
     """How often each token has each of the commonest tokens beside it: float32 [V, C + 1], the rest in the last column.
 
     Neighbours are counted across sentences and, rarely, across documents.
@@ -51,7 +51,7 @@ def cooccurrences(corpus: TokenCorpus) -> Tensor:
     column_of = np.full(len(frequencies), contexts, np.int64)
     column_of[np.argsort(-frequencies, kind="stable")[:contexts]] = np.arange(contexts)
     counts = torch.zeros(len(frequencies) * (contexts + 1))
-    for ids in _runs(corpus):
+    for ids in _iter_runs(corpus):
         row, column = torch.from_numpy(ids * (contexts + 1)), torch.from_numpy(column_of[ids])
         for distance in range(1, min(WINDOW + 1, len(ids))):
             weight = torch.full((len(ids) - distance,), 1 / distance)
@@ -60,7 +60,7 @@ def cooccurrences(corpus: TokenCorpus) -> Tensor:
     return counts.view(len(frequencies), contexts + 1)
 
 
-def _runs(corpus: TokenCorpus) -> Iterator[Integers]:
+def _iter_runs(corpus: TokenCorpus) -> Iterator[Integers]:
     """Runs of neighbouring tokens, int64: all of a small corpus, an even share of one that has more than are read."""
     share = min(1.0, _TOKENS_A_WORD * len(corpus.unigram_counts()) / max(corpus.tokens, 1))
     for shard in corpus.shards:

@@ -15,19 +15,19 @@ from rich.console import Console
 from rich.text import Text
 
 from albert_cli import console
-from albert_cli.data.batches import PackedBatch, batch, original_ids, pack
+from albert_cli.data.batches import PackedBatch, original_ids, pack_pairs, sample_batch
 from albert_cli.data.masking import ngram_probabilities, select_spans
-from albert_cli.data.pairs import SPECIALS, PairSettings, draw_pairs, examples_per_pass
-from albert_cli.data.shards import TokenCorpus, read_facts
-from albert_cli.data.verified import verify_data
-from albert_cli.randomness import Integers, Stream, below, keys
+from albert_cli.data.pairs import SPECIALS, PairSettings, examples_per_pass, sample_pairs
+from albert_cli.data.shards import TokenCorpus, read_data_facts
+from albert_cli.data.verification import verify_data
+from albert_cli.randomness import Integers, Stream, bounded_ints, hash_keys
 from albert_cli.text.token_statistics import printable
 from albert_cli.text.vocabulary import Vocabulary
 
 SEQUENCES = 512  # drawn and masked
 LENGTH_BINS = 8
 _UNITS = 4096  # sentences and documents whose length is read
-_FACTS = ("totals", "vocab_size", "dtype", "bytes_read", "unigram_entropy_nats", "heldout_own_entropy_nats")
+_FACTS = ("totals", "vocab_size", "dtype", "bytes_read", "unigram_entropy_nats", "heldout_entropy_nats")
 _LABELS = {
     "sop": ("in order", "swapped"),
     "nsp": ("next", "from another document"),
@@ -43,25 +43,25 @@ def describe_data(
 ) -> tuple[dict[str, Any], list[str]]:
     """What the directory holds, and its examples from number `first` on, which begin `step`: a mapping, and lines."""
     verify_data(directory)
-    data: Mapping[str, Any] = read_facts(directory)
+    data: Mapping[str, Any] = read_data_facts(directory)
     vocabulary = Vocabulary.load(directory / "vocabulary")
     corpus = TokenCorpus.open(directory, "train")
     facts: dict[str, Any] = {name: data[name] for name in _FACTS}
-    facts |= {"tokens_per": length_statistics(corpus, seed)}
-    facts |= {"sample": sample_statistics(corpus, vocabulary, settings, seed)}
-    lines = [*_size_lines(facts), "", *_sample_lines(facts["sample"], settings, seed)]
+    facts |= {"tokens_per": measure_lengths(corpus, seed)}
+    facts |= {"sample": measure_sample(corpus, vocabulary, settings, seed)}
+    lines = [*_format_sizes(facts), "", *_format_sample(facts["sample"], settings, seed)]
     if examples > 0:
         index = first + np.arange(examples, dtype=np.int64)
-        drawn = batch(corpus, vocabulary, settings, seed, index)
+        drawn = sample_batch(corpus, vocabulary, settings, seed, index)
         facts |= {"step": step, "batch_size": batch_size, "seed": seed}
-        facts["examples"] = decode(drawn, vocabulary.pieces, index.tolist())
+        facts["examples"] = decode_examples(drawn, vocabulary.pieces, index.tolist())
         lines += ["", f"from step {step}, {batch_size} sequences a step, seed {seed}:", _LEGEND]
         for example in facts["examples"]:
-            lines += ["", *show(example, settings)]
+            lines += ["", *format_example(example, settings)]
     return facts, lines
 
 
-def _size_lines(facts: dict[str, Any]) -> list[str]:
+def _format_sizes(facts: dict[str, Any]) -> list[str]:
     totals = facts["totals"]
     rows = [[split, *(f"{n:,}" for n in counts.values())] for split, counts in totals.items()]
     lengths = [
@@ -74,14 +74,14 @@ def _size_lines(facts: dict[str, Any]) -> list[str]:
     lines += [console.table(["train", "mean", "5 %", "median", "95 %"], lengths), ""]
     lines += [f"{size}; a vocabulary of {facts['vocab_size']:,}, {facts['dtype']} ids"]
     if facts["unigram_entropy_nats"] is not None:
-        own = facts["heldout_own_entropy_nats"]
+        own = facts["heldout_entropy_nats"]
         lines.append(
             f"unigram entropy of the held-out tokens: {facts['unigram_entropy_nats']:.3f} nats (own: {own:.3f})"
         )
     return lines
 
 
-def _sample_lines(drawn: dict[str, Any], settings: PairSettings, seed: int) -> list[str]:
+def _format_sample(drawn: dict[str, Any], settings: PairSettings, seed: int) -> list[str]:
     longest, passes = settings.max_seq_length, drawn["examples_per_pass"]
     lines = [f"{drawn['sequences']} sequences of at most {longest} positions, seed {seed}; {passes:,} make a pass"]
     if draws := drawn["short_document_draws"]:
@@ -91,22 +91,27 @@ def _sample_lines(drawn: dict[str, Any], settings: PairSettings, seed: int) -> l
     labels = _LABELS[settings.sentence_loss]
     shares = {
         "filled": drawn["fill"],
-        "of full length": drawn["full_share"],
+        "of full length": drawn["full_fraction"],
         "masked positions": drawn["mask_rate"],
-        f"label 1 ({labels[1]})": drawn["label_1_share"],
-        "of one segment": drawn["one_segment_share"],
-        "unknown tokens": drawn["unknown_share"],
+        f"label 1 ({labels[1]})": drawn["label_1_fraction"],
+        "of one segment": drawn["one_segment_fraction"],
+        "unknown tokens": drawn["unknown_fraction"],
     }
     width = max(map(len, shares))
     lines += [f"  {name.ljust(width)}  {100 * share:8.3f} %" for name, share in shares.items() if share is not None]
     lines.append(f"  {'tokens a span'.ljust(width)}  {drawn['tokens_per_span'] or 0:8.3f}")
     edges = [longest * (n + 1) // LENGTH_BINS for n in range(LENGTH_BINS)]
-    lines += ["", "length up to    share", *_bars(edges, drawn["length_share"])]
+    lines += ["", "length up to    share", *_format_bars(edges, drawn["length_fractions"])]
     words = range(1, settings.ngram + 1)
-    return [*lines, "", "words a span    share, and p(n)", *_bars(words, drawn["ngram_share"], drawn["ngram_expected"])]
+    return [
+        *lines,
+        "",
+        "words a span    share, and p(n)",
+        *_format_bars(words, drawn["ngram_fractions"], drawn["ngram_expected"]),
+    ]
 
 
-def _bars(names: Sequence[int], shares: Sequence[float], expected: Sequence[float] | None = None) -> list[str]:
+def _format_bars(names: Sequence[int], shares: Sequence[float], expected: Sequence[float] | None = None) -> list[str]:
     """A bar for each share, 40 columns for 100 %; with what was expected behind it."""
     behind = [f"  {100 * p:5.1f} %" for p in expected] if expected is not None else [""] * len(shares)
     return [
@@ -118,65 +123,65 @@ def _bars(names: Sequence[int], shares: Sequence[float], expected: Sequence[floa
 # ---------------------------------------------------------------- measured on a random sample
 
 
-def sample_statistics(corpus: TokenCorpus, vocabulary: Vocabulary, settings: PairSettings, seed: int) -> dict[str, Any]:
+def measure_sample(corpus: TokenCorpus, vocabulary: Vocabulary, settings: PairSettings, seed: int) -> dict[str, Any]:
     """How the first sequences of a run with this seed come out; shares lie in 0..1.
 
-    fill: mean length over the longest allowed; length_share: of the lengths in `LENGTH_BINS` equal bins up to it;
-    full_share: sequences of exactly that length; label_1_share: of those with an order label; mask_rate: of all
-    positions; shortened_share: spans cut to fit the budget or the end of their segment; ngram_share: spans of 1, 2, …
-    words among those chosen, ngram_expected: p(n), from which their lengths are drawn (long spans touch others and are
-    left out more often); short_documents: of a sample of all, those shorter than a sequence, and short_document_draws:
-    how often a pass draws one of them on average.
+    fill: mean length over the longest allowed; length_fractions: of the lengths in `LENGTH_BINS` equal bins up to it;
+    full_fraction: sequences of exactly that length; label_1_fraction: of those with an order label; mask_rate: of all
+    positions; shortened_fraction: spans cut to fit the budget or the end of their segment; ngram_fractions: spans of
+    1, 2, … words among those chosen, ngram_expected: p(n), from which their lengths are drawn (long spans touch others
+    and are left out more often); short_documents: of a sample of all, those shorter than a sequence, and
+    short_document_draws: how often a pass draws one of them on average.
     """
     index = np.arange(SEQUENCES, dtype=np.int64)
-    pairs = draw_pairs(corpus, index, settings, seed)
-    ids, special, _, offsets = pack(corpus, pairs, vocabulary.cls_id, vocabulary.sep_id)
+    pairs = sample_pairs(corpus, index, settings, seed)
+    ids, special, _, offsets = pack_pairs(corpus, pairs, vocabulary.cls_id, vocabulary.sep_id)
     spans = select_spans(ids, special, offsets, vocabulary, settings, seed, index)
     words = np.bincount(spans.words, minlength=settings.ngram + 1)[1:]
     labelled = pairs.order_labels[pairs.order_labels >= 0]
     length = np.diff(offsets)
     bins = np.histogram(length, LENGTH_BINS, (0, settings.max_seq_length))[0]
-    fit = _document_tokens(corpus, seed) / (settings.max_seq_length - SPECIALS)
+    fit = _sample_document_lengths(corpus, seed) / (settings.max_seq_length - SPECIALS)
     draws = np.ones_like(fit) if settings.short_documents == "once" else fit
     return {
         "sequences": SEQUENCES,
         "max_seq_length": settings.max_seq_length,
         "examples_per_pass": examples_per_pass(corpus, settings),
         "fill": round(float(length.mean()) / settings.max_seq_length, 4),
-        "short_documents": _share(fit < 1),
+        "short_documents": _fraction(fit < 1),
         "short_document_draws": round(float(draws[fit < 1].mean()), 4) if (fit < 1).any() else None,
-        "full_share": _share(length == settings.max_seq_length),
-        "length_share": _shares(bins),
-        "one_segment_share": _share(pairs.b_stop == pairs.b_start),
-        "label_1_share": _share(labelled == 1) if labelled.size else None,
+        "full_fraction": _fraction(length == settings.max_seq_length),
+        "length_fractions": _fractions(bins),
+        "one_segment_fraction": _fraction(pairs.b_stop == pairs.b_start),
+        "label_1_fraction": _fraction(labelled == 1) if labelled.size else None,
         "mask_rate": round(spans.positions().size / ids.size, 4),
         "tokens_per_span": round(float((spans.stop - spans.start).mean()), 3) if spans.start.size else None,
-        "shortened_share": _share(spans.shortened) if spans.start.size else None,
-        "ngram_share": _shares(words),
+        "shortened_fraction": _fraction(spans.shortened) if spans.start.size else None,
+        "ngram_fractions": _fractions(words),
         "ngram_expected": [round(float(p), 4) for p in ngram_probabilities(settings)],
-        "unknown_share": round(float((ids == vocabulary.unk_id).mean()), 6),
+        "unknown_fraction": round(float((ids == vocabulary.unk_id).mean()), 6),
     }
 
 
-def _share(chosen: NDArray[np.bool_]) -> float:
+def _fraction(chosen: NDArray[np.bool_]) -> float:
     return round(float(chosen.mean()), 4)
 
 
-def _shares(counts: Integers) -> list[float]:
+def _fractions(counts: Integers) -> list[float]:
     return [round(float(n), 4) for n in counts / max(int(counts.sum()), 1)]
 
 
-def _document_tokens(corpus: TokenCorpus, seed: int) -> Integers:
+def _sample_document_lengths(corpus: TokenCorpus, seed: int) -> Integers:
     """The lengths of `_UNITS` documents, a uniform sample."""
-    number = below(keys(seed, Stream.STATISTICS, np.arange(_UNITS)), corpus.documents)
+    number = bounded_ints(hash_keys(seed, Stream.STATISTICS, np.arange(_UNITS)), corpus.documents)
     tokens = np.empty_like(number)
-    for rows, shard, _, first in corpus.by_shard(number, corpus.document_starts):
+    for rows, shard, _, first in corpus.group_by_shard(number, corpus.document_starts):
         begin, end = shard.sentences[shard.documents[number[rows] - first + [[0], [1]]]].astype(np.int64)
         tokens[rows] = end - begin
     return tokens
 
 
-def length_statistics(corpus: TokenCorpus, seed: int = 0) -> dict[str, dict[str, float]]:
+def measure_lengths(corpus: TokenCorpus, seed: int = 0) -> dict[str, dict[str, float]]:
     """Tokens a sentence and a document: mean over all, and the 5th, 50th and 95th percentiles of a sample.
 
     The sample is uniform over documents, and over the sentences of every shard in proportion.
@@ -185,11 +190,11 @@ def length_statistics(corpus: TokenCorpus, seed: int = 0) -> dict[str, dict[str,
     for which, shard in enumerate(corpus.shards):
         size = shard.sentences.size - 1
         share = -(-_UNITS * shard.n_tokens // corpus.tokens)
-        toss = below(keys(seed + 1, Stream.STATISTICS, np.arange(share) + which * _UNITS), size)
+        toss = bounded_ints(hash_keys(seed + 1, Stream.STATISTICS, np.arange(share) + which * _UNITS), size)
         of_sentences.append(np.diff(shard.sentences[np.stack([toss, toss + 1])].astype(np.int64), axis=0)[0])
         sentences += size
     means = {"sentence": corpus.tokens / sentences, "document": corpus.tokens / corpus.documents}
-    lengths = {"sentence": np.concatenate(of_sentences), "document": _document_tokens(corpus, seed)}
+    lengths = {"sentence": np.concatenate(of_sentences), "document": _sample_document_lengths(corpus, seed)}
     return {
         name: {"mean": round(means[name], 2)} | {f"p{p}": float(np.percentile(lengths[name], p)) for p in (5, 50, 95)}
         for name in lengths
@@ -199,7 +204,7 @@ def length_statistics(corpus: TokenCorpus, seed: int = 0) -> dict[str, dict[str,
 # ---------------------------------------------------------------- examples as text
 
 
-def decode(packed: PackedBatch, pieces: Sequence[str], index: Sequence[int]) -> list[dict[str, Any]]:
+def decode_examples(packed: PackedBatch, pieces: Sequence[str], index: Sequence[int]) -> list[dict[str, Any]]:
     """Each sequence as text: its segments as lists of (text, what is seen, or None where nothing is predicted)."""
     ids, original = packed.ids.tolist(), original_ids(packed).tolist()
     masked = np.zeros(len(ids), bool)
@@ -223,7 +228,7 @@ def decode(packed: PackedBatch, pieces: Sequence[str], index: Sequence[int]) -> 
     return decoded
 
 
-def show(example: dict[str, Any], settings: PairSettings) -> list[str]:
+def format_example(example: dict[str, Any], settings: PairSettings) -> list[str]:
     """One decoded example for a person, wrapped where stdout is a terminal, coloured where that has colours."""
     label = example["order_label"]
     head = Text(f"example {example['index']}", "bold").append(f": {example['positions']} positions, ", "not bold")
@@ -231,7 +236,7 @@ def show(example: dict[str, Any], settings: PairSettings) -> list[str]:
         head.append("no order label", "not bold")
     else:
         head.append(f"label {label}: {_LABELS[settings.sentence_loss][label]}", ("green", "magenta", "yellow")[label])
-    lines = _wrapped(head, "")
+    lines = _wrap_text(head, "")
     for name, segment, style in zip("AB", example["segments"], ("green", "magenta"), strict=True):
         if segment:
             text = Text()
@@ -248,11 +253,11 @@ def show(example: dict[str, Any], settings: PairSettings) -> list[str]:
                 text.append("]", "yellow")
             text = text[len(text.plain) - len(text.plain.lstrip()) :]
             text.rstrip()
-            lines += _wrapped(Text(f"{name}: ", f"{style} bold"), "  ", text)
+            lines += _wrap_text(Text(f"{name}: ", f"{style} bold"), "  ", text)
     return lines
 
 
-def _wrapped(lead: Text, indent: str, text: Text | None = None) -> list[str]:
+def _wrap_text(lead: Text, indent: str, text: Text | None = None) -> list[str]:
     """Lines of a terminal's width that begin with `lead` and, from the second on, with blanks below it."""
     colour, is_terminal = console.has_colour(), sys.stdout.isatty()
     width = shutil.get_terminal_size().columns if is_terminal else 1 << 20

@@ -14,16 +14,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from albert_cli.data.arrays import Flags, Ids, ranges
+from albert_cli.data.arrays import Flags, Ids, concatenate_ranges
 from albert_cli.data.pairs import PairSettings
-from albert_cli.randomness import Integers, Keys, Stream, below, draw, keys, uniform
+from albert_cli.randomness import HashKeys, Integers, Stream, bounded_ints, hash_keys, random_bits, uniform
 from albert_cli.text.vocabulary import Vocabulary
 
 _MASK, _KEEP = 0.8, 0.9  # cumulative: 80 % [MASK], 10 % unchanged, 10 % random
 
 
 @dataclass(frozen=True)
-class Spans:
+class MaskedSpans:
     """The chosen spans: packed positions [start, stop) and number of words, int64 [K] each.
 
     shortened: bool [K], to fit the budget or the segment.
@@ -36,10 +36,10 @@ class Spans:
 
     def positions(self) -> Integers:
         """The packed positions that the spans cover, ascending: int64 [M]."""
-        return np.sort(ranges(self.start, self.stop - self.start))
+        return np.sort(concatenate_ranges(self.start, self.stop - self.start))
 
 
-def mask(
+def mask_batch(
     ids: Ids,
     special: Flags,
     offsets: Integers,
@@ -54,23 +54,25 @@ def mask(
     """
     spans = select_spans(ids, special, offsets, vocabulary, settings, seed, index)
     position = spans.positions()
-    row = _rows(position, offsets)
-    bits = draw(keys(seed, Stream.REPLACEMENT, index)[row], position - offsets[row])
+    row = _sequence_numbers(position, offsets)
+    bits = random_bits(hash_keys(seed, Stream.REPLACEMENT, index)[row], position - offsets[row])
     fate = uniform(bits)
     ordinary = vocabulary.size - vocabulary.first_ordinary_id
-    replaced = vocabulary.first_ordinary_id + below(bits, ordinary)  # lower bits: independent of `fate`'s upper ones
+    replaced = vocabulary.first_ordinary_id + bounded_ints(
+        bits, ordinary
+    )  # lower bits: independent of `fate`'s upper ones
     changed = ids.copy()
     changed[position] = np.where(fate < _MASK, vocabulary.mask_id, np.where(fate < _KEEP, ids[position], replaced))
     return changed, position.astype(np.int32), ids[position]
 
 
-def _rows(position: Integers, offsets: Integers) -> Integers:
+def _sequence_numbers(position: Integers, offsets: Integers) -> Integers:
     """The sequence that holds each of some ascending packed positions: int64 [M]."""
     return np.repeat(np.arange(offsets.size - 1), np.diff(np.searchsorted(position, offsets)))
 
 
 @dataclass(frozen=True)
-class _Words:
+class _BatchWords:
     """Words and special tokens in the order of the batch; W of them.
 
     start: packed positions, int64 [W + 1], the last the end of the batch; is_special: bool [W]; sequence:
@@ -91,32 +93,32 @@ def select_spans(
     settings: PairSettings,
     seed: int,
     index: Integers,
-) -> Spans:
+) -> MaskedSpans:
     """Choose the spans to predict, in every sequence until its budget is spent; arguments as for `mask`."""
     starts_word = vocabulary.is_word_start[ids] if settings.whole_word else np.ones(ids.size, bool)
-    words = _words(starts_word, special, offsets)
+    words = _split_into_words(starts_word, special, offsets)
     share = np.rint(np.diff(offsets) * settings.masked_lm_probability)  # of its length, special tokens included
     budget = np.maximum(1, share).astype(np.int64)
     if settings.max_predictions:
         budget = np.minimum(budget, settings.max_predictions)
-    bits = draw(keys(seed, Stream.SPANS, index)[words.sequence], words.start[:-1] - offsets[words.sequence])
-    return _choose(words, bits, budget, settings)
+    bits = random_bits(hash_keys(seed, Stream.SPANS, index)[words.sequence], words.start[:-1] - offsets[words.sequence])
+    return _choose_spans(words, bits, budget, settings)
 
 
-def _words(starts_word: Flags, special: Flags, offsets: Integers) -> _Words:
+def _split_into_words(starts_word: Flags, special: Flags, offsets: Integers) -> _BatchWords:
     """Cut a batch into words and special tokens; starts_word, special: bool [T]."""
     begins = starts_word | special
     begins[1:] |= special[:-1]  # a segment may begin within a word after truncation
     start = np.flatnonzero(begins)
     is_special = special[start]
-    sequence = _rows(start, offsets)
+    sequence = _sequence_numbers(start, offsets)
     barrier = np.append(np.flatnonzero(is_special), start.size)
     width = np.diff(barrier, prepend=0)  # from each barrier, or the begin, to the next
     reach = np.repeat(barrier, width) - np.arange(start.size)
-    return _Words(np.append(start, starts_word.size), is_special, sequence, reach)
+    return _BatchWords(np.append(start, starts_word.size), is_special, sequence, reach)
 
 
-def _choose(words: _Words, bits: Keys, budget: Integers, settings: PairSettings) -> Spans:
+def _choose_spans(words: _BatchWords, bits: HashKeys, budget: Integers, settings: PairSettings) -> MaskedSpans:
     """Try words in random order as starts of spans until every sequence has spent its budget, int64 [N].
 
     bits: 64 random ones for each word, [W]. The k-th candidates of all sequences are tried together, so the loop is as
@@ -155,7 +157,7 @@ def _choose(words: _Words, bits: Keys, budget: Integers, settings: PairSettings)
         rank += 1
         active = active[(left[active] > 0) & (tries[active] > rank)]
     word, n, shortened = (np.concatenate(parts) for parts in zip(*found, strict=True))
-    return Spans(start[word], start[word + n], n, shortened)
+    return MaskedSpans(start[word], start[word + n], n, shortened)
 
 
 def ngram_probabilities(settings: PairSettings) -> NDArray[np.float64]:

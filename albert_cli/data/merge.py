@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from albert_cli import console, pool, store
-from albert_cli.data.shards import FORMAT, SPLITS, UNITS, Shard, id_type
-from albert_cli.data.tokenization import ShardTask, TaskFacts, run_task, vocabulary_of
+from albert_cli.data.shards import DATA_FORMAT, SPLITS, UNITS, Shard, id_type
+from albert_cli.data.tokenization import ShardFacts, ShardTask, load_vocabulary_once, tokenize_task
 from albert_cli.data.writer import DROPPED, GROUPS, GroupWriter
 from albert_cli.errors import InputError
 from albert_cli.randomness import Integers
@@ -25,18 +25,18 @@ _FEW_HELDOUT = 5_000  # tokens: ten sequences of the paper's length
 _MANY_UNKNOWN = 0.01
 _HASHES_AT_A_TIME = 8 << 20  # in memory while duplicates are found, with what sorting takes about 400 MB
 Facts = dict[str, Any]
-_Use = tuple[ShardTask, TaskFacts, str, int]
+_GroupUse = tuple[ShardTask, ShardFacts, str, int]
 
 
-def complete(tasks: Sequence[ShardTask], results: Sequence[TaskFacts], workers: int = 1) -> list[TaskFacts]:
+def drop_duplicates(tasks: Sequence[ShardTask], results: Sequence[ShardFacts], workers: int = 1) -> list[ShardFacts]:
     """Take duplicates out of the tasks' shards where that is asked; raises `InputError` where no text is left."""
     completed = list(results)
     workers = min(workers, len(tasks)) if tasks[0].settings.dedup else 1
-    calls = _changes(tasks, results)
-    with closing(pool.spread(_change, calls, workers, "run the same command again with fewer --workers")) as done:
+    calls = _plan_rewrites(tasks, results)
+    with closing(pool.spread(_rewrite_task, calls, workers, "run the same command again with fewer --workers")) as done:
         for (number, *_), facts in done:
             completed[number] = facts
-    totals = totals_of(tasks, completed)
+    totals = count_totals(tasks, completed)
     if totals["train"]["tokens"] == 0:
         for task in tasks:
             store.remove_directory(task.directory)
@@ -47,7 +47,7 @@ def complete(tasks: Sequence[ShardTask], results: Sequence[TaskFacts], workers: 
     return completed
 
 
-def _hashes(task: ShardTask) -> Iterator[tuple[str, NDArray[np.uint64]]]:
+def _iter_hashes(task: ShardTask) -> Iterator[tuple[str, NDArray[np.uint64]]]:
     """Each group of a task's shards with the hashes of all its documents, also of those dropped later."""
     for group in GROUPS:
         path = task.directory / f"{group}.hashes"
@@ -55,18 +55,18 @@ def _hashes(task: ShardTask) -> Iterator[tuple[str, NDArray[np.uint64]]]:
             yield group, np.fromfile(path, "<u8").astype(np.uint64)
 
 
-def _first_copies(tasks: Sequence[ShardTask]) -> NDArray[np.bool_]:
+def _find_first_copies(tasks: Sequence[ShardTask]) -> NDArray[np.bool_]:
     """Which documents to keep, over all tasks in their order: the first of those with the same hash. bool [N].
 
     Only as many hashes are compared at a time as fit into memory: those with the same remainder.
     """
-    size = sum(hashes.size for task in tasks for _, hashes in _hashes(task))
+    size = sum(hashes.size for task in tasks for _, hashes in _iter_hashes(task))
     rounds = -(-size // _HASHES_AT_A_TIME)
     is_first = np.zeros(size, np.bool_)
     for remainder in range(rounds):
         values, places, start = [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)], 0
         for task in tasks:
-            for _, hashes in _hashes(task):
+            for _, hashes in _iter_hashes(task):
                 chosen = np.flatnonzero(hashes % np.uint64(rounds) == remainder)
                 values.append(hashes[chosen])
                 places.append(chosen + start)
@@ -76,14 +76,14 @@ def _first_copies(tasks: Sequence[ShardTask]) -> NDArray[np.bool_]:
     return is_first
 
 
-def _changes(
-    tasks: Sequence[ShardTask], results: Sequence[TaskFacts]
-) -> Iterator[tuple[int, ShardTask, TaskFacts, dict[str, Any] | None, NDArray[np.bool_]]]:
+def _plan_rewrites(
+    tasks: Sequence[ShardTask], results: Sequence[ShardFacts]
+) -> Iterator[tuple[int, ShardTask, ShardFacts, dict[str, Any] | None, NDArray[np.bool_]]]:
     """Of each task whose shards are not what they have to be: its number, what has to change, which documents stay."""
-    kept = _first_copies(tasks) if tasks[0].settings.dedup else None
+    kept = _find_first_copies(tasks) if tasks[0].settings.dedup else None
     place = 0
     for number, (task, facts) in enumerate(zip(tasks, results, strict=True)):
-        size = sum(hashes.size for _, hashes in _hashes(task))
+        size = sum(hashes.size for _, hashes in _iter_hashes(task))
         mask = np.ones(size, np.bool_) if kept is None else kept[place : place + size]
         place += size
         # As many duplicates may be others: of a task that was made again since.
@@ -93,25 +93,25 @@ def _changes(
             yield number, task, facts, change, mask
 
 
-def _change(
-    number: int, task: ShardTask, facts: TaskFacts, wanted: dict[str, Any] | None, kept: NDArray[np.bool_]
-) -> TaskFacts:
+def _rewrite_task(
+    number: int, task: ShardTask, facts: ShardFacts, wanted: dict[str, Any] | None, kept: NDArray[np.bool_]
+) -> ShardFacts:
     if facts.changed is not None:  # by a build that was killed, beside other tasks: begin with its text again
         store.remove_directory(task.directory)
-        facts = run_task(task)
-    return facts if wanted is None else _rewrite(task, replace(facts, changed=wanted), kept)
+        facts = tokenize_task(task)
+    return facts if wanted is None else _write_without_dropped(task, replace(facts, changed=wanted), kept)
 
 
-def _rewrite(task: ShardTask, facts: TaskFacts, kept: NDArray[np.bool_]) -> TaskFacts:
+def _write_without_dropped(task: ShardTask, facts: ShardFacts, kept: NDArray[np.bool_]) -> ShardFacts:
     """Write the task's shards anew without the documents that are not kept, in one rename.
 
     The files of hashes stay as they are, so that the same decision can be taken again.
     """
-    vocab_size = vocabulary_of(task.vocabulary_dir, task.vocabulary).size
+    vocab_size = load_vocabulary_once(task.vocabulary_dir, task.vocabulary).size
     with store.commit_directory(task.directory, "shard", replace=True) as staging:
         with closing(GroupWriter(staging, vocab_size, task.settings.max_shard_tokens)) as writer:
             start = 0
-            for group, hashes in _hashes(task):
+            for group, hashes in _iter_hashes(task):
                 for name in facts.shards[group]:
                     shard = Shard.open(task.directory / name, id_type(vocab_size))
                     own = hashes[: shard.documents.size - 1]
@@ -132,7 +132,7 @@ def _rewrite(task: ShardTask, facts: TaskFacts, kept: NDArray[np.bool_]) -> Task
 # ---------------------------------------------------------------- the whole directory
 
 
-def _uses(tasks: Sequence[ShardTask], results: Sequence[TaskFacts], split: str) -> Iterator[_Use]:
+def _iter_groups(tasks: Sequence[ShardTask], results: Sequence[ShardFacts], split: str) -> Iterator[_GroupUse]:
     """Each task with its groups of a split, and how often a pass uses their documents."""
     for task, facts in zip(tasks, results, strict=True):
         for group, times in zip(GROUPS, (int(task.weight), int(task.weight) + 1, 1), strict=True):
@@ -140,35 +140,37 @@ def _uses(tasks: Sequence[ShardTask], results: Sequence[TaskFacts], split: str) 
                 yield task, facts, group, times
 
 
-def totals_of(tasks: Sequence[ShardTask], results: Sequence[TaskFacts]) -> dict[str, dict[str, int]]:
+def count_totals(tasks: Sequence[ShardTask], results: Sequence[ShardFacts]) -> dict[str, dict[str, int]]:
     """Documents, sentences and tokens of a pass over each split."""
-    uses = {split: list(_uses(tasks, results, split)) for split in SPLITS}
+    uses = {split: list(_iter_groups(tasks, results, split)) for split in SPLITS}
     return {s: {u: sum(times * r.totals[g][u] for _, r, g, times in uses[s]) for u in UNITS} for s in SPLITS}
 
 
-def publish(
-    out: Path, tasks: Sequence[ShardTask], results: Sequence[TaskFacts], vocabulary: Vocabulary, asked: Facts
+def publish_data(
+    out: Path, tasks: Sequence[ShardTask], results: Sequence[ShardFacts], vocabulary: Vocabulary, asked: Facts
 ) -> Facts:
     """Write `data.json` with what was asked for, the counts and the copy of the vocabulary, and last the manifest."""
-    counts = {split: _counts(tasks, results, split, vocabulary.size) for split in SPLITS}
+    counts = {split: _count_tokens(tasks, results, split, vocabulary.size) for split in SPLITS}
     # A shard that a pass uses several times is named as many times.
-    names = {s: [f"{t.name}/{n}" for t, r, g, k in _uses(tasks, results, s) for n in r.shards[g] * k] for s in SPLITS}
+    names = {
+        s: [f"{t.name}/{n}" for t, r, g, k in _iter_groups(tasks, results, s) for n in r.shards[g] * k] for s in SPLITS
+    }
     manifests = [m for task in tasks if (m := store.read_manifest(task.directory))]
     on_disk = sum(int(entry["size"]) for manifest in manifests for entry in manifest.files.values())
     written = sum(r.totals[group]["tokens"] for r in results for group in GROUPS)
     facts: Facts = {
-        "format": FORMAT,
+        "format": DATA_FORMAT,
         "dtype": id_type(vocabulary.size),
         **asked,
         "sources": [{**source, "sha256": r.sha256} for source, r in zip(asked["sources"], results, strict=True)],
         "vocab_size": vocabulary.size,
         "cleaning": asdict(vocabulary.cleaning),
         "bytes_read": sum(r.bytes for r in results),
-        "pieces_read": sum(r.pieces for r in results),
+        "tokens_read": sum(r.pieces for r in results),
         "skipped_lines": sum(r.skipped_lines for r in results),
         "duplicates_dropped": sum(r.changed["dropped"] for r in results if r.changed),
-        "totals": totals_of(tasks, results),
-        "bytes_per_piece_on_disk": round(on_disk / max(written, 1), 4),
+        "totals": count_totals(tasks, results),
+        "bytes_per_token_on_disk": round(on_disk / max(written, 1), 4),
         "unknown_rate": round(float(counts["train"][vocabulary.unk_id] / max(counts["train"].sum(), 1)), 6),
         **unigram_entropies(counts["train"], counts["heldout"]),
         "shards": names,
@@ -184,10 +186,10 @@ def publish(
     return facts
 
 
-def _counts(tasks: Sequence[ShardTask], results: Sequence[TaskFacts], split: str, vocab_size: int) -> Integers:
+def _count_tokens(tasks: Sequence[ShardTask], results: Sequence[ShardFacts], split: str, vocab_size: int) -> Integers:
     """How often each token occurs in a pass over a split: int64 [V]."""
     counts = np.zeros(vocab_size, np.int64)
-    for task, facts, group, times in _uses(tasks, results, split):
+    for task, facts, group, times in _iter_groups(tasks, results, split):
         path = task.directory / f"{group}.counts"
         if path.is_file():
             kind = "<u4" if path.stat().st_size == 4 * vocab_size else "<u8"
@@ -202,19 +204,19 @@ def unigram_entropies(train: Integers, heldout: Integers) -> dict[str, float | N
     """What guessing by frequency alone costs on the held-out text, in nats a token; None without held-out text.
 
     unigram_entropy_nats: mean -log p over the held-out tokens, p from the train counts with 1 added to each: the loss
-    of a model which has learnt only frequencies. heldout_own_entropy_nats: the same with p from the held-out counts
+    of a model which has learnt only frequencies. heldout_entropy_nats: the same with p from the held-out counts
     themselves, the least that any fixed distribution can reach.
     """
     total = int(heldout.sum())
     if total == 0:
-        return {"unigram_entropy_nats": None, "heldout_own_entropy_nats": None}
+        return {"unigram_entropy_nats": None, "heldout_entropy_nats": None}
     share = heldout[heldout > 0] / total
     smoothed = (train[heldout > 0] + 1) / (int(train.sum()) + train.size)
     cross, own = -(share * np.log(smoothed)).sum(), -(share * np.log(share)).sum()
-    return {"unigram_entropy_nats": round(float(cross), 6), "heldout_own_entropy_nats": round(float(own), 6)}
+    return {"unigram_entropy_nats": round(float(cross), 6), "heldout_entropy_nats": round(float(own), 6)}
 
 
-def summary(facts: Facts) -> str:
+def format_summary(facts: Facts) -> str:
     """What `build` made, in a few lines for a person."""
     rate = f"{facts['bytes_read'] / 1e6:.1f} MB of text in {console.duration(facts['seconds'])}"
     rate += f", {facts['bytes_read'] / 1e6 / max(facts['seconds'], 1e-3):.1f} MB/s"
@@ -227,14 +229,14 @@ def summary(facts: Facts) -> str:
     for name, what in (("duplicates_dropped", "duplicate documents dropped"), ("skipped_lines", "long lines left out")):
         if facts[name]:
             lines.append(f"{facts[name]:,} {what}")
-    disk = facts["bytes_per_piece_on_disk"]
+    disk = facts["bytes_per_token_on_disk"]
     lines.append(
-        f"{facts['bytes_read'] / max(facts['pieces_read'], 1):.2f} bytes of text a token, {disk:.2f} on the disk"
+        f"{facts['bytes_read'] / max(facts['tokens_read'], 1):.2f} bytes of text a token, {disk:.2f} on the disk"
     )
     if facts["unigram_entropy_nats"] is not None:
         lines.append(
             f"unigram entropy of the held-out tokens: {facts['unigram_entropy_nats']:.3f} nats"
-            f" (their own: {facts['heldout_own_entropy_nats']:.3f})"
+            f" (their own: {facts['heldout_entropy_nats']:.3f})"
         )
     if facts["unknown_rate"] > _MANY_UNKNOWN:
         lines.append(f"{facts['unknown_rate']:.1%} of the tokens are unknown: the vocabulary is of other text")

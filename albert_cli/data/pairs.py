@@ -30,8 +30,8 @@ from numpy.typing import NDArray
 
 from albert_cli.config import NotNegative, Positive, Share
 from albert_cli.data.arrays import truncated_lengths
-from albert_cli.data.shards import Shard, TokenCorpus, find
-from albert_cli.randomness import Integers, Stream, below, keys, permute, uniform
+from albert_cli.data.shards import Shard, TokenCorpus, locate
+from albert_cli.randomness import Integers, Stream, bounded_ints, hash_keys, permute, uniform
 
 SPECIALS = 3  # [CLS] A [SEP] B [SEP]
 
@@ -58,7 +58,7 @@ class PairSettings:
 
 
 @dataclass(frozen=True)
-class Pairs:
+class SegmentPairs:
     """Two runs of global token positions for each example, in the order in which they are shown.
 
     a_start, a_stop, b_start, b_stop: int64 [B]; B is empty (b_start = b_stop) in a sequence of one segment.
@@ -75,32 +75,32 @@ class Pairs:
 
 def examples_per_pass(corpus: TokenCorpus, settings: PairSettings) -> int:
     """How many examples visit every token of a corpus about once, or each of its short documents once."""
-    return max(1, -(-_places(corpus, settings) // (settings.max_seq_length - SPECIALS)))
+    return max(1, -(-_axis_length(corpus, settings) // (settings.max_seq_length - SPECIALS)))
 
 
-def _places(corpus: TokenCorpus, settings: PairSettings) -> int:
+def _axis_length(corpus: TokenCorpus, settings: PairSettings) -> int:
     """The length of the axis that a pass cuts into strides."""
     is_by_length = settings.short_documents == "by-length"
     return corpus.tokens if is_by_length else int(corpus.stretched_axis(settings.max_seq_length - SPECIALS)[-1])
 
 
-def draw_pairs(corpus: TokenCorpus, index: Integers, settings: PairSettings, seed: int) -> Pairs:
+def sample_pairs(corpus: TokenCorpus, index: Integers, settings: PairSettings, seed: int) -> SegmentPairs:
     """Draw the segment pairs of the examples `index`, int64 [B], at most `max_seq_length - 3` tokens each."""
     longest = settings.max_seq_length - SPECIALS
-    anchor = _anchors(corpus, settings, index, seed)
+    anchor = _sample_anchors(corpus, settings, index, seed)
     # Tokens that are asked for: all that fit, or for `short_sequence_probability` of the examples fewer, from 2 up.
-    short = uniform(keys(seed, Stream.SHORT, index)) < settings.short_sequence_probability
-    target = np.where(short, 2 + below(keys(seed, Stream.TARGET, index), longest - 1), longest)
-    toss = keys(seed, Stream.BOUNDARY, index)
+    short = uniform(hash_keys(seed, Stream.SHORT, index)) < settings.short_sequence_probability
+    target = np.where(short, 2 + bounded_ints(hash_keys(seed, Stream.TARGET, index), longest - 1), longest)
+    toss = hash_keys(seed, Stream.BOUNDARY, index)
     a_start, b_start, b_stop, home = (np.empty(index.size, np.int64) for _ in range(4))
-    for rows, shard, start, document in corpus.by_shard(anchor, corpus.starts):
-        *cuts, own = _chunk(shard, anchor[rows] - start, target[rows], toss[rows])
+    for rows, shard, start, document in corpus.group_by_shard(anchor, corpus.starts):
+        *cuts, own = _choose_boundaries(shard, anchor[rows] - start, target[rows], toss[rows])
         a_start[rows], b_start[rows], b_stop[rows] = (cut + start for cut in cuts)
         home[rows] = own + document
     a_stop = b_start.copy()
 
     paired = b_stop > b_start
-    key, several = keys(seed, Stream.SWAP, index), corpus.documents > 1
+    key, several = hash_keys(seed, Stream.SWAP, index), corpus.documents > 1
     coin = (key >> np.uint64(63)).astype(bool) & paired
     swapped = away = unlabelled = np.zeros_like(coin)
     labelled, label = paired, coin.astype(np.int64)
@@ -117,26 +117,26 @@ def draw_pairs(corpus: TokenCorpus, index: Integers, settings: PairSettings, see
     if away.any():
         rows = np.flatnonzero(away)
         wanted = np.maximum(target - (a_stop - a_start), 1)[rows]
-        b_start[rows], b_stop[rows] = _other_document(corpus, home[rows], wanted, index[rows], seed)
+        b_start[rows], b_stop[rows] = _sample_other_document(corpus, home[rows], wanted, index[rows], seed)
     a_start, b_start = np.where(swapped, b_start, a_start), np.where(swapped, a_start, b_start)
     a_stop, b_stop = np.where(swapped, b_stop, a_stop), np.where(swapped, a_stop, b_stop)
     a_length, b_length = truncated_lengths(a_stop - a_start, b_stop - b_start, longest)
-    a_start, a_stop = _cut(a_start, a_stop, a_length, seed, Stream.CUT_A, index)
-    b_start, b_stop = _cut(b_start, b_stop, b_length, seed, Stream.CUT_B, index)
+    a_start, a_stop = _truncate_segment(a_start, a_stop, a_length, seed, Stream.CUT_A, index)
+    b_start, b_stop = _truncate_segment(b_start, b_stop, b_length, seed, Stream.CUT_B, index)
     labels = np.where(labelled, label, -1).astype(np.int8)
-    return Pairs(a_start, a_stop, b_start, b_stop, labels)
+    return SegmentPairs(a_start, a_stop, b_start, b_stop, labels)
 
 
-def _anchors(corpus: TokenCorpus, settings: PairSettings, index: Integers, seed: int) -> Integers:
+def _sample_anchors(corpus: TokenCorpus, settings: PairSettings, index: Integers, seed: int) -> Integers:
     """A token that each example must start at (the sentence that holds it): global positions [B]."""
-    stride, places = settings.max_seq_length - SPECIALS, _places(corpus, settings)
+    stride, places = settings.max_seq_length - SPECIALS, _axis_length(corpus, settings)
     turn, number = np.divmod(index, size := examples_per_pass(corpus, settings))
-    slot = permute(number, size, keys(seed, Stream.ORDER, turn))
-    place = (slot * stride + below(keys(seed, Stream.PHASE, turn), places)) % places
+    slot = permute(number, size, hash_keys(seed, Stream.ORDER, turn))
+    place = (slot * stride + bounded_ints(hash_keys(seed, Stream.PHASE, turn), places)) % places
     return place if settings.short_documents == "by-length" else corpus.token_at(place, stride)
 
 
-def _chunk(
+def _choose_boundaries(
     shard: Shard, anchor: Integers, target: Integers, toss: NDArray[np.uint64]
 ) -> tuple[Integers, Integers, Integers, Integers]:
     """Whole sentences around each anchor, until `target`: local positions of their start, inner boundary and end, and
@@ -146,39 +146,39 @@ def _chunk(
     there are 4 + 6 = 10, too few, so the example begins at the second sentence instead, which gives 17.
     """
     sentences, documents = shard.sentences, shard.documents
-    first = find(sentences, anchor, "right") - 1
-    document = find(documents, first, "right") - 1
+    first = locate(sentences, anchor, "right") - 1
+    document = locate(documents, first, "right") - 1
     begin, end = documents[document].astype(np.int64), documents[document + 1].astype(np.int64)
-    forward_end = find(sentences, sentences[first].astype(np.int64) + target, "left")
+    forward_end = locate(sentences, sentences[first].astype(np.int64) + target, "left")
     last = np.minimum(np.maximum(forward_end, first + 2), end)
     # Where the document ended too early: the latest start that still gives `target`; else a no-op.
-    backward_start = find(sentences, sentences[last].astype(np.int64) - target, "right") - 1
+    backward_start = locate(sentences, sentences[last].astype(np.int64) - target, "right") - 1
     first = np.maximum(np.minimum(first, np.minimum(backward_start, last - 2)), begin)
-    boundary = np.minimum(first + 1 + below(toss, np.maximum(last - first - 1, 1)), last)
+    boundary = np.minimum(first + 1 + bounded_ints(toss, np.maximum(last - first - 1, 1)), last)
     start, inner, stop = sentences[np.stack([first, boundary, last])].astype(np.int64)
     return start, inner, stop, document
 
 
-def _other_document(
+def _sample_other_document(
     corpus: TokenCorpus, home: Integers, wanted: Integers, index: Integers, seed: int
 ) -> tuple[Integers, Integers]:
     """Text of about `wanted` tokens from a random sentence on, in a random document other than number `home`."""
-    other = below(keys(seed, Stream.OTHER_DOCUMENT, index), corpus.documents - 1)
+    other = bounded_ints(hash_keys(seed, Stream.OTHER_DOCUMENT, index), corpus.documents - 1)
     other += other >= home
-    toss = keys(seed, Stream.OTHER_SENTENCE, index)
+    toss = hash_keys(seed, Stream.OTHER_SENTENCE, index)
     start, stop = np.empty_like(home), np.empty_like(home)
-    for rows, shard, base, document in corpus.by_shard(other, corpus.document_starts):
+    for rows, shard, base, document in corpus.group_by_shard(other, corpus.document_starts):
         begin, end = shard.documents[other[rows] - document + [[0], [1]]].astype(np.int64)
-        first = begin + below(toss[rows], end - begin)
-        enough = find(shard.sentences, shard.sentences[first].astype(np.int64) + wanted[rows], "left")
+        first = begin + bounded_ints(toss[rows], end - begin)
+        enough = locate(shard.sentences, shard.sentences[first].astype(np.int64) + wanted[rows], "left")
         start[rows] = shard.sentences[first].astype(np.int64) + base
         stop[rows] = shard.sentences[np.minimum(enough, end)].astype(np.int64) + base
     return start, stop
 
 
-def _cut(
+def _truncate_segment(
     start: Integers, stop: Integers, length: Integers, seed: int, stream: Stream, index: Integers
 ) -> tuple[Integers, Integers]:
     """Bring segments down to `length`: a random part of what is too much is cut at the front, the rest at the back."""
-    front = below(keys(seed, stream, index), stop - start - length + 1)
+    front = bounded_ints(hash_keys(seed, stream, index), stop - start - length + 1)
     return start + front, start + front + length

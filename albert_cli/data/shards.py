@@ -19,7 +19,7 @@ from pydantic import AfterValidator
 from typing_extensions import TypedDict
 
 from albert_cli import store
-from albert_cli.data.arrays import Ids, offsets_of, ranges
+from albert_cli.data.arrays import Ids, concatenate_ranges, offsets_from_lengths
 from albert_cli.errors import CheckpointError
 from albert_cli.randomness import Integers
 
@@ -27,7 +27,7 @@ Split: TypeAlias = Literal["train", "heldout"]
 SPLITS: tuple[Split, ...] = ("train", "heldout")
 Offsets: TypeAlias = NDArray[np.uint32]
 
-FORMAT = 2  # of `data.json` and the shards
+DATA_FORMAT = 2  # of `data.json` and the shards
 UNITS = ("documents", "sentences", "tokens")
 SUFFIXES = (".ids", ".sentences", ".documents")
 _MAPS = 60_000  # files kept mapped at most; Linux lets a process have 65,530 maps
@@ -35,42 +35,42 @@ _BLOCK = 64  # documents; of the places of a terabyte's on a longer axis some 25
 MAX_SHARD_TOKENS = 64 << 20  # 128 MB of ids: a merge that counts or rewrites a shard holds some 0.7 GB
 
 
-def _of_this_version(number: int) -> int:
-    if number != FORMAT:
+def _check_format_version(number: int) -> int:
+    if number != DATA_FORMAT:
         raise ValueError("data of another version of albert, which are to be made again")
     return number
 
 
 # A name below `shards/`.
-Name = Annotated[str, AfterValidator(store.inside)]
+ShardName = Annotated[str, AfterValidator(store.inside)]
 _OfSplits = AfterValidator(store.with_keys(*SPLITS))
-Counts = Annotated[dict[str, int], AfterValidator(store.with_keys(*UNITS))]  # by unit
+UnitCounts = Annotated[dict[str, int], AfterValidator(store.with_keys(*UNITS))]  # by unit
 
 
 class DataFacts(TypedDict):
     """`data.json`: how a data directory was made, and what is in it."""
 
     __pydantic_config__ = {"extra": "allow"}  # type: ignore[misc]  # noqa: RUF012
-    format: Annotated[int, AfterValidator(_of_this_version)]
+    format: Annotated[int, AfterValidator(_check_format_version)]
     dtype: Literal["uint16", "uint32"]
     vocabulary: str
     settings: dict[str, Any]
     sources: list[dict[str, Any]]
     vocab_size: int
     bytes_read: int
-    pieces_read: int
+    tokens_read: int
     skipped_lines: int
     duplicates_dropped: int
-    totals: Annotated[dict[str, Counts], _OfSplits]
-    bytes_per_piece_on_disk: float
+    totals: Annotated[dict[str, UnitCounts], _OfSplits]
+    bytes_per_token_on_disk: float
     unknown_rate: float
     unigram_entropy_nats: float | None
-    heldout_own_entropy_nats: float | None
-    shards: Annotated[dict[str, list[Name]], _OfSplits]
-    fingerprints: dict[Name, str]
+    heldout_entropy_nats: float | None
+    shards: Annotated[dict[str, list[ShardName]], _OfSplits]
+    fingerprints: dict[ShardName, str]
 
 
-def read_facts(directory: Path) -> DataFacts:
+def read_data_facts(directory: Path) -> DataFacts:
     """The `data.json` of a data directory; raises `CheckpointError` for a damaged one."""
     return store.read_record(directory / "data.json", DataFacts)
 
@@ -80,7 +80,7 @@ def id_type(vocab_size: int) -> str:
     return "uint16" if vocab_size <= 1 << 16 else "uint32"
 
 
-def _map(path: Path, dtype: str) -> NDArray[Any]:
+def _map_array(path: Path, dtype: str) -> NDArray[Any]:
     """A file's content as a read-only array that stays on the disk; an empty file cannot be mapped."""
     little = np.dtype(dtype).newbyteorder("<")
     try:
@@ -94,7 +94,7 @@ def _map(path: Path, dtype: str) -> NDArray[Any]:
         raise CheckpointError(f"{path}: cannot be read ({error})", "make the data directory again") from None
 
 
-def find(offsets: Offsets, values: Integers, side: Literal["left", "right"]) -> Integers:
+def locate(offsets: Offsets, values: Integers, side: Literal["left", "right"]) -> Integers:
     """`searchsorted` that casts the few values rather than (as NumPy would) the whole mapped array."""
     return np.searchsorted(offsets, np.maximum(values, 0).astype(offsets.dtype), side)
 
@@ -112,7 +112,7 @@ class Shard:
         """Map the three files that share the prefix; raises `CheckpointError` when they do not fit together."""
         types = (dtype, "uint32", "uint32")
         ids, sentences, documents = (
-            _map(prefix.with_name(prefix.name + s), t) for s, t in zip(SUFFIXES, types, strict=True)
+            _map_array(prefix.with_name(prefix.name + s), t) for s, t in zip(SUFFIXES, types, strict=True)
         )
         fits = sentences.size > 1 and documents.size > 1
         if not fits or sentences[-1] != ids.size or documents[-1] != sentences.size - 1:
@@ -133,7 +133,7 @@ class MappedShards(Sequence[Shard]):
 
     def __init__(self, prefixes: Sequence[Path], dtype: str) -> None:
         self._prefixes = prefixes
-        keep = lru_cache(maxsize=max(1, _open_files() // len(SUFFIXES)))
+        keep = lru_cache(maxsize=max(1, _max_open_files() // len(SUFFIXES)))
         self._mapped = keep(lambda number: Shard.open(prefixes[number], dtype))
 
     def __len__(self) -> int:
@@ -144,7 +144,7 @@ class MappedShards(Sequence[Shard]):
         return self._mapped(number)
 
 
-def _open_files() -> int:
+def _max_open_files() -> int:
     """How many files one split may keep open: a third of the limit, which is raised as far as the system allows."""
     try:
         import resource
@@ -179,7 +179,7 @@ class TokenCorpus:
         if manifest is None or manifest.kind != "data":
             what = "not a complete data directory" if directory.is_dir() else "no such directory"
             raise CheckpointError(f"{directory}: {what}", "one is made by: albert data SOURCE --vocab DIR --out DIR")
-        facts = read_facts(directory)
+        facts = read_data_facts(directory)
         names = facts["shards"][split]
         return cls(MappedShards([directory / "shards" / name for name in names], facts["dtype"]), directory)
 
@@ -204,11 +204,13 @@ class TokenCorpus:
         """The ids of runs at global positions, each within a shard: int64 [R] and [R] to int32 [sum of `length`]."""
         ids = np.empty(int(length.sum()), np.int32)
         target = np.cumsum(length) - length
-        for rows, shard, base, _ in self.by_shard(np.minimum(start, self.tokens - 1), self.starts):
-            ids[ranges(target[rows], length[rows])] = shard.ids[ranges(start[rows] - base, length[rows])]
+        for rows, shard, base, _ in self.group_by_shard(np.minimum(start, self.tokens - 1), self.starts):
+            ids[concatenate_ranges(target[rows], length[rows])] = shard.ids[
+                concatenate_ranges(start[rows] - base, length[rows])
+            ]
         return ids
 
-    def by_shard(self, number: Integers, starts: Integers) -> Iterator[tuple[Integers, Shard, int, int]]:
+    def group_by_shard(self, number: Integers, starts: Integers) -> Iterator[tuple[Integers, Shard, int, int]]:
         """The rows of each shard, with the shard and the position and the document at which it begins.
 
         number: of a position where `starts` are those of the shards' positions, of a document where they are theirs.
@@ -227,17 +229,17 @@ class TokenCorpus:
             for shard in self.shards:
                 places = np.maximum(np.diff(shard.sentences[shard.documents].astype(np.int64)), least)
                 sizes.append(np.add.reduceat(places, np.arange(0, places.size, _BLOCK)))
-            self._stretched[least] = offsets_of(np.concatenate(sizes))
+            self._stretched[least] = offsets_from_lengths(np.concatenate(sizes))
         return self._stretched[least]
 
     def token_at(self, place: Integers, least: int) -> Integers:
         """The token at each place of `stretched_axis(least)`, over which a shorter document is spread evenly."""
         begin, token = self.stretched_axis(least), np.empty_like(place)
         block = np.searchsorted(begin, place, "right") - 1
-        blocks = offsets_of(-(-np.diff(self.document_starts) // _BLOCK))
+        blocks = offsets_from_lengths(-(-np.diff(self.document_starts) // _BLOCK))
         shard_of_block = np.searchsorted(blocks, block, "right") - 1
         first = (block - blocks[shard_of_block]) * _BLOCK
-        for rows, shard, base, _ in self.by_shard(block, blocks):
+        for rows, shard, base, _ in self.group_by_shard(block, blocks):
             documents = np.minimum(first[rows, None] + np.arange(_BLOCK + 1), shard.documents.size - 1)
             edges = shard.sentences[shard.documents[documents]].astype(np.int64)
             tokens = np.diff(edges)

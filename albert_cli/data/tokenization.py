@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator
 
 from albert_cli import console, store
-from albert_cli.data.shards import FORMAT, MAX_SHARD_TOKENS, Counts, Name
+from albert_cli.data.shards import DATA_FORMAT, MAX_SHARD_TOKENS, ShardName, UnitCounts
 from albert_cli.data.writer import DROPPED, GROUPS, HELDOUT, MORE, GroupWriter
 from albert_cli.errors import CheckpointError, ConfigError
-from albert_cli.randomness import Integers, copies
+from albert_cli.randomness import Integers, repetitions
 from albert_cli.text.clean import Cleaning, clean
 from albert_cli.text.corpus import Document, hash_words
 from albert_cli.text.lines import ReadSettings, Tally
@@ -29,7 +29,7 @@ from albert_cli.text.work_units import SIZE, Portion
 _OfGroups = AfterValidator(store.with_keys(*GROUPS))
 _CHUNK = 1 << 20  # characters tokenised at a time: enough to amortise the calls, little enough to hold
 
-Count = Callable[[int, int], None]  # bytes of sources, bytes of text done since the last call
+ProgressCallback = Callable[[int, int], None]  # bytes of sources, bytes of text done since the last call
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class ShardTask(Portion):
         """What `shard.json` must say, beside the hash of the text, for the shards to be this task's."""
         settings = self.settings
         return {
-            "format": FORMAT,
+            "format": DATA_FORMAT,
             "vocabulary": self.vocabulary,
             "holdout": settings.holdout,
             "language": settings.language,
@@ -86,7 +86,7 @@ class ShardTask(Portion):
 
 
 @dataclass(frozen=True)
-class TaskFacts:
+class ShardFacts:
     """What a task's `shard.json` says.
 
     task: its identity; sha256: of the text as it lies on the disk; bytes, pieces: of all the text, also of documents
@@ -99,29 +99,29 @@ class TaskFacts:
     bytes: int
     pieces: int
     skipped_lines: int
-    shards: Annotated[dict[str, list[Name]], _OfGroups]
-    totals: Annotated[dict[str, Counts], _OfGroups]
+    shards: Annotated[dict[str, list[ShardName]], _OfGroups]
+    totals: Annotated[dict[str, UnitCounts], _OfGroups]
     changed: dict[str, Any] | None = None
 
 
 @lru_cache(maxsize=1)
-def vocabulary_of(directory: Path, fingerprint: str) -> Vocabulary:
+def load_vocabulary_once(directory: Path, fingerprint: str) -> Vocabulary:
     """A task's vocabulary, loaded once a process."""
     return Vocabulary.load(directory)
 
 
-def run_task(task: ShardTask, count: Count | None = None) -> TaskFacts:
+def tokenize_task(task: ShardTask, count: ProgressCallback | None = None) -> ShardFacts:
     """Tokenise the task's parts into `task.directory`; `count` is called as the text is read."""
     settings, tally = task.settings, Tally()
-    vocabulary = vocabulary_of(task.vocabulary_dir, task.vocabulary)
+    vocabulary = load_vocabulary_once(task.vocabulary_dir, task.vocabulary)
     size = seen = pieces = 0
     with (
         store.commit_directory(task.directory, "shard") as staging,
         closing(GroupWriter(staging, vocabulary.size, settings.max_shard_tokens)) as writer,
     ):
-        for chunk in _chunks(task.documents(settings.read, tally)):
-            ids, lengths, sizes, hashes = tokenise(chunk, vocabulary, settings.language)
-            writer.add(groups_of(hashes, task), ids, lengths, sizes, hashes)
+        for chunk in _iter_chunks(task.documents(settings.read, tally)):
+            ids, lengths, sizes, hashes = tokenize_documents(chunk, vocabulary, settings.language)
+            writer.add(assign_groups(hashes, task), ids, lengths, sizes, hashes)
             pieces += ids.size
             chunk_size = sum(len(d.text.encode("utf-8", "replace")) for d in chunk)
             size += chunk_size
@@ -129,21 +129,21 @@ def run_task(task: ShardTask, count: Count | None = None) -> TaskFacts:
                 count(tally.size - seen, chunk_size)
             seen = tally.size
         totals, shards = writer.finish()
-        facts = TaskFacts(task.identity, tally.sha256.hexdigest(), size, pieces, tally.skipped, shards, totals)
+        facts = ShardFacts(task.identity, tally.sha256.hexdigest(), size, pieces, tally.skipped, shards, totals)
         store.write_json(staging / "shard.json", asdict(facts))
     return facts
 
 
-def groups_of(hashes: NDArray[np.uint64], task: ShardTask) -> Integers:
+def assign_groups(hashes: NDArray[np.uint64], task: ShardTask) -> Integers:
     """The number of each document's group: held out by its hash, or in train as often as the weight says."""
-    times = np.array([copies(task.weight, digest) for digest in hashes.tolist()], np.int64)
+    times = np.array([repetitions(task.weight, digest) for digest in hashes.tolist()], np.int64)
     groups = np.where(times > int(task.weight), MORE, 0)
     groups[hashes < np.uint64(int(task.settings.holdout * 2**64))] = HELDOUT
     groups[times == 0] = DROPPED
     return groups
 
 
-def _chunks(documents: Iterator[Document]) -> Iterator[list[Document]]:
+def _iter_chunks(documents: Iterator[Document]) -> Iterator[list[Document]]:
     """Groups of documents of about a million characters."""
     for document in documents:
         chunk, size = [document], len(document.text)
@@ -153,14 +153,14 @@ def _chunks(documents: Iterator[Document]) -> Iterator[list[Document]]:
         yield chunk
 
 
-def tokenise(
+def tokenize_documents(
     documents: Sequence[Document], vocabulary: Vocabulary, language: str
 ) -> tuple[NDArray[np.int32], Integers, Integers, NDArray[np.uint64]]:
     """Documents to the arrays that `ShardWriter.add` takes; sentences and documents without a token left out."""
     texts = [paragraphs(document.text) for document in documents]
     hashes = np.fromiter((hash_words(" ".join(lines)) for lines in texts), np.uint64, len(texts))
     sentences = [split_paragraphs(lines, language) for lines in texts]
-    tokens = vocabulary.encode_cleaned(clean_tidy(list(chain.from_iterable(sentences)), vocabulary.cleaning))
+    tokens = vocabulary.encode_cleaned(clean_normalized(list(chain.from_iterable(sentences)), vocabulary.cleaning))
     lengths = np.fromiter(map(len, tokens), np.int64, len(tokens))
     ids = np.fromiter(chain.from_iterable(tokens), np.int32, int(lengths.sum()))
     sizes = np.fromiter(map(len, sentences), np.int64, len(sentences))
@@ -170,7 +170,7 @@ def tokenise(
     return ids, lengths[has_tokens], sizes[sizes > 0], hashes[sizes > 0]
 
 
-def clean_tidy(sentences: Sequence[str], cleaning: Cleaning) -> list[str]:
+def clean_normalized(sentences: Sequence[str], cleaning: Cleaning) -> list[str]:
     """`clean` for sentences that have single spaces already: ASCII then changes in its case at most."""
     lower = str.lower if cleaning.lowercase else str
     return [lower(s) if s.isascii() else clean(s, cleaning) for s in sentences]
@@ -179,14 +179,14 @@ def clean_tidy(sentences: Sequence[str], cleaning: Cleaning) -> list[str]:
 # ---------------------------------------------------------------- finished tasks
 
 
-def kept(task: ShardTask) -> TaskFacts | None:
+def load_finished_task(task: ShardTask) -> ShardFacts | None:
     """What a finished task says, verified, or None when it has to run (again); unusable shards are removed."""
     if not task.directory.exists():
         return None
     store.remove_leftovers(task.directory)
     try:
         store.verify(task.directory, "shard")
-        facts = store.read_record(task.directory / "shard.json", TaskFacts)
+        facts = store.read_record(task.directory / "shard.json", ShardFacts)
         if facts.task == task.identity and not task.is_stream and task.sha256() in (facts.sha256, None):
             return facts
     except CheckpointError as error:

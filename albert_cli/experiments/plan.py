@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from pydantic import AliasPath, Field
 
-from albert_cli.data.shards import read_facts
+from albert_cli.data.shards import read_data_facts
 from albert_cli.experiments.recipe import Claim, Experiment, Scale, ScaleName
 from albert_cli.results import Number, Numbers, Record, Result
 from albert_cli.training.pretrain_recipe import PretrainRecipe
@@ -229,7 +229,7 @@ class Plan:
     def vocab_size(self) -> int:
         """Of the finished data that were asked for, or of the vocabulary that will be made."""
         data = self.request.data
-        return read_facts(data)["vocab_size"] if data else self.scale.vocabulary
+        return read_data_facts(data)["vocab_size"] if data else self.scale.vocabulary
 
     def stage(
         self,

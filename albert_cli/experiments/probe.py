@@ -22,10 +22,10 @@ import torch
 from torch import Tensor
 
 from albert_cli import config, console, store
-from albert_cli.data.batches import PackedBatch, batch, original_ids
+from albert_cli.data.batches import PackedBatch, original_ids, sample_batch
 from albert_cli.data.pairs import PairSettings
-from albert_cli.data.shards import TokenCorpus, read_facts
-from albert_cli.data.verified import verify_data
+from albert_cli.data.shards import TokenCorpus, read_data_facts
+from albert_cli.data.verification import verify_data
 from albert_cli.errors import CheckpointError, ConfigError, InputError
 from albert_cli.experiments.uncertainty import PARTS, Sampled, mean
 from albert_cli.model import hub
@@ -95,7 +95,7 @@ def _text(data: Path, vocabulary: Vocabulary, checkpoint: str) -> PretrainingTex
         raise InputError(f"{data}: holds no text to score on")
     if Vocabulary.load(corpus.vocabulary_dir).fingerprint != vocabulary.fingerprint:
         raise ConfigError(f"{data}: has another vocabulary than {checkpoint}", "make the data with the checkpoint's")
-    entropy = read_facts(data)["unigram_entropy_nats"] if heldout.tokens else corpus.unigram_entropy()
+    entropy = read_data_facts(data)["unigram_entropy_nats"] if heldout.tokens else corpus.unigram_entropy()
     return PretrainingText(corpus, corpus, vocabulary, entropy)
 
 
@@ -272,7 +272,7 @@ def _drawn(job: PretrainingJob, plain: bool = False) -> Iterator[PackedBatch]:
     count = job.settings.train.eval_sequences
     for start in range(0, count, _MICRO_BATCH):
         index = np.arange(start, min(start + _MICRO_BATCH, count))
-        drawn = batch(job.text.train, job.text.vocabulary, pairs, EVALUATION_SEED, index)
+        drawn = sample_batch(job.text.train, job.text.vocabulary, pairs, EVALUATION_SEED, index)
         yield dataclasses.replace(drawn, ids=original_ids(drawn)) if plain else drawn
 
 

@@ -11,10 +11,10 @@ from typing import Any
 
 from albert_cli import __version__, store
 from albert_cli.config import validate
-from albert_cli.data.describe import LENGTH_BINS, sample_statistics
+from albert_cli.data.describe import LENGTH_BINS, measure_sample
 from albert_cli.data.pairs import PairSettings
-from albert_cli.data.shards import UNITS, TokenCorpus, read_facts
-from albert_cli.data.verified import verify_data
+from albert_cli.data.shards import UNITS, TokenCorpus, read_data_facts
+from albert_cli.data.verification import verify_data
 from albert_cli.errors import AlbertError
 from albert_cli.report import mistakes, page, plots, pretraining, scores
 from albert_cli.report.collect import Data, Evaluation, Examples, Found, Pretraining, collect, setting, short_names
@@ -141,7 +141,7 @@ def _data(found: Sequence[Data], runs: Sequence[Pretraining]) -> list[Block]:
     rows = [
         [data.name, split, *(f"{counts[unit]:,}" for unit in UNITS)]
         for data in found
-        for split, counts in read_facts(data.path)["totals"].items()
+        for split, counts in read_data_facts(data.path)["totals"].items()
     ]
     sizes = Table(["data", "split", *UNITS], rows, text_columns=2, look="compact")
     return [sizes, *(block for data in found for block in _sequences(data, runs))]
@@ -157,12 +157,12 @@ def _sequences(data: Data, runs: Sequence[Pretraining]) -> list[Block]:
         seed = int(setting(run.recipe, "train", "seed") or 0)
     verify_data(data.path)
     corpus, vocabulary = TokenCorpus.open(data.path, "train"), Vocabulary.load(data.path / "vocabulary")
-    drawn = sample_statistics(corpus, vocabulary, settings, seed)
+    drawn = measure_sample(corpus, vocabulary, settings, seed)
     edges = [f"{settings.max_seq_length * (n + 1) // LENGTH_BINS:,}" for n in range(LENGTH_BINS)]
     words = [f"{n}" for n in range(1, settings.ngram + 1)]
-    of_lengths = plots.bars(edges, drawn["length_share"], describes=f"Lengths of the sequences of {data.name}")
+    of_lengths = plots.bars(edges, drawn["length_fractions"], describes=f"Lengths of the sequences of {data.name}")
     of_words = plots.bars(
-        words, drawn["ngram_share"], drawn["ngram_expected"], describes=f"Words of a masked n-gram in {data.name}"
+        words, drawn["ngram_fractions"], drawn["ngram_expected"], describes=f"Words of a masked n-gram in {data.name}"
     )
     filled = f"Per cent of the sequences, by length; {100 * drawn['fill']:.1f} % of the positions are filled."
     by_words = "Per cent of the n-grams, by words. Long ones are left out more often, because they touch others."

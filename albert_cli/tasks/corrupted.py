@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from albert_cli.errors import InputError
-from albert_cli.randomness import text_share
+from albert_cli.randomness import hash_to_unit_interval
 from albert_cli.tasks.classification import Classification, Example
 from albert_cli.tasks.made_of_text import sentences_by_document
 
@@ -43,7 +43,7 @@ class CorruptedText:
         foreign = [word for _, words in written for word in words[:-1]]  # a full stop would give it away
         examples = []
         for number, (text, words) in enumerate(written):
-            is_original = text_share(f"original {text}") < 0.5  # not the number that drew the split
+            is_original = hash_to_unit_interval(f"original {text}") < 0.5  # not the number that drew the split
             shown = text if is_original else " ".join(_corrupt(words, foreign))
             examples.append(Example(shown, None, int(is_original), f"{split}-{number}"))
         return examples
@@ -55,7 +55,7 @@ def _corrupt(sentence: Sequence[str], foreign: Sequence[str]) -> list[str]:
     text = " ".join(sentence)
 
     def draw(what: str, size: int) -> int:
-        return int(text_share(f"{text} {attempt} {what}") * size)
+        return int(hash_to_unit_interval(f"{text} {attempt} {what}") * size)
 
     *before, last = sentence  # the last, which has the full stop, stays where it is
     attempt = 0

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from albert_cli.data.arrays import offsets_of, ranges
+from albert_cli.data.arrays import concatenate_ranges, offsets_from_lengths
 from albert_cli.data.batches import PackedBatch
 from albert_cli.randomness import epoch_order
 from albert_cli.text.vocabulary import Vocabulary
@@ -86,7 +86,7 @@ def tokenize(texts: Sequence[str], vocabulary: Vocabulary) -> tuple[Int32, Stret
     lengths = np.fromiter(map(len, encoded), dtype=np.int64, count=len(encoded))
     ids = np.fromiter(chain.from_iterable(encoded), dtype=np.int32, count=int(lengths.sum()))
     slot_of_text = np.fromiter((slots[t] for t in texts), dtype=np.int64, count=len(texts))
-    return ids, Stretches(offsets_of(lengths), lengths).at(slot_of_text)
+    return ids, Stretches(offsets_from_lengths(lengths), lengths).at(slot_of_text)
 
 
 @dataclass(frozen=True)
@@ -138,15 +138,15 @@ def pack_pairs(
     """
     length_a, length_b = first[1].length, second[1].length
     lengths = length_a + length_b + 2 + is_pair
-    offsets = offsets_of(lengths)
+    offsets = offsets_from_lengths(lengths)
     ids = np.full(int(offsets[-1]), sep_id, dtype=np.int32)  # what the texts leave over is [SEP]
     segment_ids = np.zeros_like(ids)
     starts = offsets[:-1]
     ids[starts] = cls_id
-    ids[ranges(starts + 1, length_a)] = first[0][ranges(*first[1])]
+    ids[concatenate_ranges(starts + 1, length_a)] = first[0][concatenate_ranges(*first[1])]
     start_b = starts + 2 + length_a
-    ids[ranges(start_b, length_b)] = second[0][ranges(*second[1])]
-    segment_ids[ranges(start_b, length_b + is_pair)] = 1
-    positions = ranges(np.zeros_like(lengths), lengths).astype(np.int32)
+    ids[concatenate_ranges(start_b, length_b)] = second[0][concatenate_ranges(*second[1])]
+    segment_ids[concatenate_ranges(start_b, length_b + is_pair)] = 1
+    positions = concatenate_ranges(np.zeros_like(lengths), lengths).astype(np.int32)
     none = np.empty(0, dtype=np.int32)
     return PackedBatch(ids, segment_ids, positions, offsets.astype(np.int32), none, none, none)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from albert_cli.errors import InputError
-from albert_cli.randomness import text_share
+from albert_cli.randomness import hash_to_unit_interval
 from albert_cli.text.corpus import read_documents
 from albert_cli.text.sentences import split_sentences
 
@@ -22,5 +22,5 @@ def sentences_by_document(source: str, split: str) -> Iterator[list[str]]:
     if source == "-":
         raise InputError("-: a task reads its text once for each split", "write it to a file first")
     for document in read_documents([source]):
-        if (text_share(document.text) < _DEV_SHARE) == (split == "dev"):
+        if (hash_to_unit_interval(document.text) < _DEV_SHARE) == (split == "dev"):
             yield split_sentences(document.text)

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Final
 
 from albert_cli.errors import InputError
-from albert_cli.randomness import text_share
+from albert_cli.randomness import hash_to_unit_interval
 from albert_cli.tasks.classification import Classification, Example
 from albert_cli.tasks.made_of_text import sentences_by_document
 
@@ -59,7 +59,7 @@ def _sentences(source: str, split: str) -> list[str]:
 
 def _example(sentences: Sequence[str], words: Sequence[int], last: int, name: str) -> Example:
     """The example of a name such as `dev-17`: sentences that follow one another, the fact among them, the question."""
-    begin, place, label = (text_share(f"{name} {what}") for what in ("begin", "place", "label"))
+    begin, place, label = (hash_to_unit_interval(f"{name} {what}") for what in ("begin", "place", "label"))
     at, count = int(begin * (last + 1)), 0
     before = BEFORE[0] + int(place * (BEFORE[1] - BEFORE[0]))
     answer = int(label * len(ANSWERS))

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from albert_cli import console, network
 from albert_cli.errors import InputError, MissingData
-from albert_cli.randomness import text_share
+from albert_cli.randomness import hash_to_unit_interval
 from albert_cli.text.lines import Part, errors_named, refuse_utf16, without_bad_characters
 from albert_cli.text.records import (
     is_cut_otherwise,
@@ -114,7 +114,7 @@ def in_split(
     Those whose hash comes first; `what` they are called. Raises `InputError` where there is a single one.
     """
     every = sorted(set(units))
-    dev = set(sorted(every, key=text_share)[: min(len(every) - 1, max(1, round(len(every) * share)))])
+    dev = set(sorted(every, key=hash_to_unit_interval)[: min(len(every) - 1, max(1, round(len(every) * share)))])
     if not dev:
         raise InputError(f"{origin}: a single {what} cannot be split into train and dev", remedy)
     if split == "dev":

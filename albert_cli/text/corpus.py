@@ -10,7 +10,7 @@ from hashlib import blake2b
 from typing import cast
 
 from albert_cli.errors import InputError
-from albert_cli.randomness import copies
+from albert_cli.randomness import repetitions
 from albert_cli.text import records
 from albert_cli.text.lines import Part, ReadSettings, Tally, open_part, text_lines
 from albert_cli.text.sentences import bounded
@@ -40,7 +40,7 @@ def read_documents(sources: Sequence[str], settings: ReadSettings | None = None)
 
 def times_used(document: Document, weight: float) -> int:
     """How often a pass over a source of this weight uses the document."""
-    return 1 if weight == 1 else copies(weight, document_hash(document.text))
+    return 1 if weight == 1 else repetitions(weight, document_hash(document.text))
 
 
 def check_readable(source: str) -> None:

@@ -11,7 +11,7 @@ from unicodedata import normalize
 import numpy as np
 
 from albert_cli import console
-from albert_cli.randomness import Integers, Stream, keys
+from albert_cli.randomness import Integers, Stream, hash_keys
 from albert_cli.text.clean import Cleaning, clean
 from albert_cli.text.corpus import times_used
 from albert_cli.text.lines import ReadSettings, Tally
@@ -45,7 +45,7 @@ class Sample:
 
     def add(self, places: Integers, sentences: Sequence[str]) -> None:
         """Take in sentences with their places, in the order of the text."""
-        chosen = keys(self.seed, Stream.SENTENCE, places) <= np.uint64(self.limit)
+        chosen = hash_keys(self.seed, Stream.SENTENCE, places) <= np.uint64(self.limit)
         self.sentences += compress(sentences, chosen.tolist())
         self.places = np.concatenate([self.places, places[chosen]])
         if len(self.sentences) > self.size + self.size // 4:
@@ -65,7 +65,7 @@ class Sample:
         self.places, self.sentences = self.places[order], [self.sentences[i] for i in order.tolist()]
 
     def _drop(self) -> None:
-        found = keys(self.seed, Stream.SENTENCE, self.places)
+        found = hash_keys(self.seed, Stream.SENTENCE, self.places)
         if found.size > self.size:
             self.limit = int(np.partition(found, self.size - 1)[self.size - 1])
             kept = found <= np.uint64(self.limit)

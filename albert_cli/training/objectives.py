@@ -15,7 +15,7 @@ from torch import Tensor
 
 from albert_cli import store
 from albert_cli.counting import costs
-from albert_cli.data.batches import PackedBatch, batch, lengths
+from albert_cli.data.batches import PackedBatch, sample_batch, sample_lengths
 from albert_cli.data.pairs import PairSettings
 from albert_cli.data.shards import TokenCorpus
 from albert_cli.model import card, hub
@@ -103,7 +103,7 @@ class PretrainingJob(Job):
         index, seed = s.examples_of(step), s.train.seed
         if budget := s.batch.tokens:
             # Every rank needs all lengths, which takes a small part of the time of drawing.
-            groups = cut_by_tokens(lengths(self.text.train, s.data, seed, index), budget)
+            groups = cut_by_tokens(sample_lengths(self.text.train, s.data, seed, index), budget)
             own = [(n, index[group_]) for n, group_ in enumerate(groups) if n % group.world_size == group.rank]
         else:
             cuts = micro_batches(len(index), s.train.micro_batch_size, group)
@@ -113,7 +113,7 @@ class PretrainingJob(Job):
     def _micro_batch(
         self, corpus: TokenCorpus, number: int, seed: int, index: Integers, pairs: PairSettings
     ) -> MicroBatch:
-        drawn = batch(corpus, self.text.vocabulary, pairs, seed, index)
+        drawn = sample_batch(corpus, self.text.vocabulary, pairs, seed, index)
         if pairs.sentence_loss == "nsp" and self.model.config.order_labels == 3:  # class 2 is "from another document"
             drawn = replace(drawn, order_labels=np.where(drawn.order_labels == 1, 2, drawn.order_labels))
         counts = {"mlm_loss": len(drawn.masked_index)}

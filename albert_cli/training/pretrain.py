@@ -14,9 +14,9 @@ import torch
 from torch.optim import Optimizer
 
 from albert_cli import config, console, journal, store
-from albert_cli.data.cooccurrence import word_vectors
-from albert_cli.data.shards import TokenCorpus, read_facts
-from albert_cli.data.verified import verify_data
+from albert_cli.data.cooccurrence import compute_word_vectors
+from albert_cli.data.shards import TokenCorpus, read_data_facts
+from albert_cli.data.verification import verify_data
 from albert_cli.errors import ConfigError
 from albert_cli.model import hub
 from albert_cli.model.heads import PretrainingModel
@@ -58,7 +58,7 @@ def pretrain(
     target = choose_device(device)
     note_idle_gpus(target)
     with process_group(target.type) as group:
-        entropy = read_facts(data)["unigram_entropy_nats"]
+        entropy = read_data_facts(data)["unigram_entropy_nats"]
         others = _open_others(resolved.evaluation, vocabulary, corpus.vocabulary_dir, verify)
         text = PretrainingText(corpus, heldout, vocabulary, entropy, others)
         pretraining = Pretraining(resolved, text, store.fingerprint(data), target, group)
@@ -201,7 +201,7 @@ class Pretraining:
         recipe = self.recipe
         if recipe.start.words == "random":
             return None
-        return word_vectors(self.text.train, word_dimensions(recipe.start, recipe.model), recipe.train.seed)
+        return compute_word_vectors(self.text.train, word_dimensions(recipe.start, recipe.model), recipe.train.seed)
 
     @cached_property
     def _parent(self) -> hub.Checkpoint | None:

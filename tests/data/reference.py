@@ -26,7 +26,7 @@ class Instance:
 
 
 @dataclass(frozen=True)
-class Masked:
+class ReferenceMasked:
     """A masked sequence. labels: the pieces that were there, by position, where it is masked; spans: (words drawn,
     words kept, whether a [SEP] lies within) for each."""
 
@@ -35,19 +35,19 @@ class Masked:
     spans: list[tuple[int, int, bool]]
 
 
-def draw_target(longest: int, short: float, rng: random.Random) -> int:
+def sample_target(longest: int, short: float, rng: random.Random) -> int:
     """The length that a document's chunks are filled to in one pass."""
     return rng.randint(2, longest) if rng.random() < short else longest
 
 
-def instances(
+def iter_instances(
     documents: Sequence[Document], max_seq_length: int, short: float, next_sentence: bool, rng: random.Random
 ) -> list[Instance]:
     """One pass over the documents."""
     longest = max_seq_length - 3
     made = []
     for number, document in enumerate(documents):
-        target = draw_target(longest, short, rng)
+        target = sample_target(longest, short, rng)
         chunk: list[Sentence] = []
         i = 0
         while i < len(document):
@@ -93,7 +93,7 @@ def truncate(a: Sentence, b: Sentence, longest: int, rng: random.Random) -> None
 def mask(
     ids: Sequence[int], starts_word: Sequence[bool], special: Sequence[bool], *, size: int, mask_id: int,
     rng: random.Random, share: float = 0.15, most: int = 20, ngram: int = 3,
-) -> Masked:  # fmt: skip
+) -> ReferenceMasked:  # fmt: skip
     """Choose spans of whole words and change them; a word is started by a piece for which `starts_word` holds."""
     words: list[list[int]] = []
     for position, is_special in enumerate(special):
@@ -113,7 +113,7 @@ def mask(
             changed[position] = mask_id
         elif fate >= 0.9:
             changed[position] = rng.randint(0, size - 1)
-    return Masked(changed, {p: ids[p] for p in masked}, spans)
+    return ReferenceMasked(changed, {p: ids[p] for p in masked}, spans)
 
 
 def _cover(

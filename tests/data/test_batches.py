@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from albert_cli.data.batches import PackedBatch, batch, original_ids
-from albert_cli.data.pairs import PairSettings, draw_pairs
+from albert_cli.data.batches import PackedBatch, original_ids, sample_batch
+from albert_cli.data.pairs import PairSettings, sample_pairs
 from albert_cli.data.shards import TokenCorpus
 from albert_cli.errors import InputError
 from tests.data.synthetic import FIRST_ORDINARY, FakeVocabulary, concatenate, numbered_corpus, text_like_corpus
@@ -38,8 +38,8 @@ def assert_equal(first: PackedBatch, second: PackedBatch) -> None:
 )
 def test_a_batch_is_the_batches_of_its_examples(index: list[int], seed: int, rules: PairSettings) -> None:
     corpus = text_like_corpus(60, shards=3)
-    together = batch(corpus, VOCABULARY, rules, seed, np.array(index))
-    alone = [batch(corpus, VOCABULARY, rules, seed, np.array([i])) for i in index]
+    together = sample_batch(corpus, VOCABULARY, rules, seed, np.array(index))
+    alone = [sample_batch(corpus, VOCABULARY, rules, seed, np.array([i])) for i in index]
     assert_equal(together, concatenate(alone))
 
 
@@ -47,14 +47,14 @@ def test_shards_do_not_matter_but_for_where_documents_lie() -> None:
     documents = [[3, 9, 4], [7, 7], [5, 5, 5, 5], [8, 1]]
     rules = PairSettings(max_seq_length=16)
     one, many = numbered_corpus([documents]), numbered_corpus([documents[:1], documents[1:3], documents[3:]])
-    assert_equal(*(batch(c, VOCABULARY, rules, 3, np.arange(50)) for c in (one, many)))
+    assert_equal(*(sample_batch(c, VOCABULARY, rules, 3, np.arange(50)) for c in (one, many)))
 
 
 @pytest.mark.parametrize("rules", RULES)
 def test_a_sequence_is_cls_a_sep_b_sep(rules: PairSettings) -> None:
     corpus = numbered_corpus([[[6, 3, 5] * 20, [9]], [[4] * 50, [70, 90]]])
     index = np.arange(60)
-    packed, pairs = batch(corpus, VOCABULARY, rules, 0, index), draw_pairs(corpus, index, rules, 0)
+    packed, pairs = sample_batch(corpus, VOCABULARY, rules, 0, index), sample_pairs(corpus, index, rules, 0)
     ids = original_ids(packed)
     for row in range(60):
         window = slice(int(packed.offsets[row]), int(packed.offsets[row + 1]))
@@ -71,9 +71,9 @@ def test_a_sequence_is_cls_a_sep_b_sep(rules: PairSettings) -> None:
 def test_memory_does_not_grow_with_the_corpus(rules: PairSettings) -> None:
     def peak(documents: int) -> int:
         corpus = text_like_corpus(documents)
-        batch(corpus, VOCABULARY, rules, 0, np.arange(64))
+        sample_batch(corpus, VOCABULARY, rules, 0, np.arange(64))
         tracemalloc.start()
-        batch(corpus, VOCABULARY, rules, 0, np.arange(64))
+        sample_batch(corpus, VOCABULARY, rules, 0, np.arange(64))
         most = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         return most
@@ -83,18 +83,18 @@ def test_memory_does_not_grow_with_the_corpus(rules: PairSettings) -> None:
 
 def test_passes_and_seeds_differ() -> None:
     corpus = text_like_corpus(60)
-    first = batch(corpus, VOCABULARY, PairSettings(), 0, np.array([0]))
+    first = sample_batch(corpus, VOCABULARY, PairSettings(), 0, np.array([0]))
     for seed, index in ((1, 0), (0, 1), (0, 10**6)):
-        other = batch(corpus, VOCABULARY, PairSettings(), seed, np.array([index]))
+        other = sample_batch(corpus, VOCABULARY, PairSettings(), seed, np.array([index]))
         assert not np.array_equal(first.ids, other.ids)
 
 
 def test_no_examples_make_an_empty_batch() -> None:
-    packed = batch(text_like_corpus(20), VOCABULARY, PairSettings(), 0, np.zeros(0, np.int64))
+    packed = sample_batch(text_like_corpus(20), VOCABULARY, PairSettings(), 0, np.zeros(0, np.int64))
     assert packed.ids.size == packed.masked_index.size == packed.order_labels.size == 0
     assert packed.offsets.tolist() == [0]
 
 
 def test_an_empty_corpus_is_refused() -> None:
     with pytest.raises(InputError, match="no text"):
-        batch(TokenCorpus([]), VOCABULARY, PairSettings(), 0, np.arange(2))
+        sample_batch(TokenCorpus([]), VOCABULARY, PairSettings(), 0, np.arange(2))

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from albert_cli.data import cooccurrence
-from albert_cli.data.cooccurrence import cooccurrences, word_vectors
+from albert_cli.data.cooccurrence import compute_word_vectors, count_cooccurrences
 from albert_cli.data.shards import Shard, TokenCorpus
 
 
@@ -37,7 +37,7 @@ def test_counts_are_those_of_a_window_by_hand() -> None:
                 if there != here:
                     wanted[word, text[there]] += 1 / abs(here - there)  # type: ignore[assignment]
     corpus = Corpus(*texts, size=15)
-    found = cooccurrences(corpus)
+    found = count_cooccurrences(corpus)
     order = np.argsort(-corpus.unigram_counts(), kind="stable")
     assert found.shape == (15, 16) and not found[:, -1].any()
     for word in range(15):
@@ -47,9 +47,9 @@ def test_counts_are_those_of_a_window_by_hand() -> None:
 
 def test_rare_contexts_share_a_column(monkeypatch: pytest.MonkeyPatch) -> None:
     corpus = Corpus(np.random.default_rng(1).integers(0, 12, 400).tolist(), size=12)
-    whole = cooccurrences(corpus)
+    whole = count_cooccurrences(corpus)
     monkeypatch.setattr(cooccurrence, "_CONTEXTS", 5)
-    few = cooccurrences(corpus)
+    few = count_cooccurrences(corpus)
     assert few.shape == (12, 6)
     assert torch.allclose(few[:, :5], whole[:, :5])
     assert torch.allclose(few.sum(1), whole.sum(1))
@@ -63,17 +63,17 @@ def test_words_of_one_kind_are_alike() -> None:
     kinds = rng.integers(0, 2, 4000)
     text = np.stack([20 * kinds + rng.integers(0, 10, 4000), 20 * kinds + 10 + rng.integers(0, 10, 4000)], 1)
     text = text[np.argsort(kinds, kind="stable")].reshape(-1)
-    vectors = word_vectors(Corpus(text.tolist(), size=41), 6, seed=0)
+    vectors = compute_word_vectors(Corpus(text.tolist(), size=41), 6, seed=0)
     assert vectors.shape == (41, 6) and not vectors[40].any()
     unit = torch.nn.functional.normalize(vectors[:40], dim=1)
     alike = unit @ unit.T
     same = torch.arange(40)[:, None] // 20 == torch.arange(40) // 20
     assert float(alike[same].mean()) > float(alike[~same].mean()) + 0.5
-    assert torch.equal(vectors, word_vectors(Corpus(text.tolist(), size=41), 6, seed=0))
+    assert torch.equal(vectors, compute_word_vectors(Corpus(text.tolist(), size=41), 6, seed=0))
 
 
 def test_more_dimensions_than_words_are_zeros() -> None:
-    vectors = word_vectors(Corpus(np.random.default_rng(3).integers(0, 6, 300).tolist(), size=6), 16, seed=0)
+    vectors = compute_word_vectors(Corpus(np.random.default_rng(3).integers(0, 6, 300).tolist(), size=6), 16, seed=0)
     assert vectors.shape == (6, 16) and not vectors[:, 6:].any() and torch.isfinite(vectors).all()
 
 
@@ -81,15 +81,15 @@ def test_a_large_corpus_is_read_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cooccurrence, "_RUN", 100)
     monkeypatch.setattr(cooccurrence, "_TOKENS_A_WORD", 500 / 16)
     corpus = Corpus(*([word] * 130 for word in range(16)), size=16)
-    runs = list(cooccurrence._runs(corpus))
+    runs = list(cooccurrence._iter_runs(corpus))
     assert 480 <= sum(map(len, runs)) <= 520
     assert {int(run[0]) for run in runs} == set(range(16)), "every shard is read"
     monkeypatch.setattr(cooccurrence, "_TOKENS_A_WORD", 130)
-    assert sum(map(len, cooccurrence._runs(corpus))) == 16 * 130
+    assert sum(map(len, cooccurrence._iter_runs(corpus))) == 16 * 130
 
 
 def test_real_shards(tiny_data: Path) -> None:
     corpus = TokenCorpus.open(tiny_data, "train")
-    vectors = word_vectors(corpus, 8, seed=1)
+    vectors = compute_word_vectors(corpus, 8, seed=1)
     assert len(vectors) == len(corpus.unigram_counts())
     assert not vectors[:5].any(), "special tokens do not stand in shards"

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.stats import chi2_contingency, chisquare
 
-from albert_cli.data.batches import batch, original_ids, pack
-from albert_cli.data.masking import Spans, mask, ngram_probabilities, select_spans
-from albert_cli.data.pairs import PairSettings, draw_pairs
+from albert_cli.data.batches import original_ids, pack_pairs, sample_batch
+from albert_cli.data.masking import MaskedSpans, mask_batch, ngram_probabilities, select_spans
+from albert_cli.data.pairs import PairSettings, sample_pairs
 from albert_cli.text.vocabulary import Vocabulary
 from tests.data.synthetic import FIRST_ORDINARY, FakeVocabulary, numbered_corpus, text_like_corpus, word_starts
 
@@ -31,12 +31,12 @@ class Packed(NamedTuple):
 def draw(settings: PairSettings, sequences: int = 400, seed: int = 0) -> Packed:
     index = np.arange(sequences)
     corpus = text_like_corpus(400)
-    pairs = draw_pairs(corpus, index, settings, seed)
-    ids, special, _, offsets = pack(corpus, pairs, VOCABULARY.cls_id, VOCABULARY.sep_id)
+    pairs = sample_pairs(corpus, index, settings, seed)
+    ids, special, _, offsets = pack_pairs(corpus, pairs, VOCABULARY.cls_id, VOCABULARY.sep_id)
     return Packed(ids, special, offsets, index)
 
 
-def spans_of(packed: Packed, settings: PairSettings, seed: int = 0, vocabulary: Vocabulary = VOCABULARY) -> Spans:
+def spans_of(packed: Packed, settings: PairSettings, seed: int = 0, vocabulary: Vocabulary = VOCABULARY) -> MaskedSpans:
     return select_spans(packed.ids, packed.special, packed.offsets, vocabulary, settings, seed, packed.examples)
 
 
@@ -107,7 +107,7 @@ def test_spans_are_distributed_as_the_plain_procedure_draws_them(settings: PairS
     assert abs(sum(ours[k] * k for k in ours) - sum(theirs[k] * k for k in theirs)) <= 0.002 * packed.ids.size
 
 
-def assert_rules(packed: Packed, spans: Spans, settings: PairSettings, vocabulary: Vocabulary) -> None:
+def assert_rules(packed: Packed, spans: MaskedSpans, settings: PairSettings, vocabulary: Vocabulary) -> None:
     """Spans are whole words, at most `ngram`, of one segment, apart, and within the budget."""
     word_of, in_word = {}, {}
     for row in range(packed.offsets.size - 1):
@@ -164,8 +164,8 @@ def test_spans_obey_the_rules_in_any_text(
     settings = replace(settings, max_seq_length=length)
     corpus, index = numbered_corpus([documents]), np.arange(12)
     vocabulary = FakeVocabulary(is_word_start=word_starts(30_000, share))
-    pairs = draw_pairs(corpus, index, settings, seed)
-    ids, special, _, offsets = pack(corpus, pairs, 2, 3)
+    pairs = sample_pairs(corpus, index, settings, seed)
+    ids, special, _, offsets = pack_pairs(corpus, pairs, 2, 3)
     packed = Packed(ids, special, offsets, index)
     assert (np.diff(offsets) <= length).all()
     assert (ids[special] < FIRST_ORDINARY).all() and (ids[~special] >= FIRST_ORDINARY).all()
@@ -200,7 +200,7 @@ def test_longer_ngrams_can_be_favoured() -> None:
 def test_pieces_become_mask_stay_or_change_in_the_papers_shares() -> None:
     settings = PairSettings()
     packed = draw(settings)
-    changed, position, labels = mask(*packed[:3], VOCABULARY, settings, 0, packed.examples)
+    changed, position, labels = mask_batch(*packed[:3], VOCABULARY, settings, 0, packed.examples)
     now = changed[position]
     masked, kept = now == VOCABULARY.mask_id, now == labels
     counts = [int(masked.sum()), int(kept.sum()), int((~masked & ~kept).sum())]
@@ -214,7 +214,7 @@ def test_pieces_become_mask_stay_or_change_in_the_papers_shares() -> None:
 def test_random_pieces_reach_the_first_and_the_last_ordinary_one() -> None:
     small = FakeVocabulary(size=9, is_word_start=word_starts(9))
     corpus = text_like_corpus(20, size=9)
-    packed = batch(corpus, small, PairSettings(), 0, np.arange(200))
+    packed = sample_batch(corpus, small, PairSettings(), 0, np.arange(200))
     now = packed.ids[packed.masked_index]
     assert set(now[now != small.mask_id].tolist()) == {5, 6, 7, 8}
 
@@ -223,9 +223,9 @@ def test_random_pieces_reach_the_first_and_the_last_ordinary_one() -> None:
 def test_masking_changes_only_what_it_lists(seed: int, length: int, cap: int) -> None:
     settings = PairSettings(max_seq_length=length, max_predictions=cap)
     corpus = text_like_corpus(20, seed=seed % 7)
-    pairs = draw_pairs(corpus, np.arange(8), settings, seed)
-    ids, special, _, offsets = pack(corpus, pairs, 2, 3)
-    packed = batch(corpus, VOCABULARY, settings, seed, np.arange(8))
+    pairs = sample_pairs(corpus, np.arange(8), settings, seed)
+    ids, special, _, offsets = pack_pairs(corpus, pairs, 2, 3)
+    packed = sample_batch(corpus, VOCABULARY, settings, seed, np.arange(8))
     assert np.array_equal(original_ids(packed), ids)
     assert (np.diff(packed.masked_index) > 0).all()
     assert not special[packed.masked_index].any()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest, chisquare
 
 from albert_cli import config
-from albert_cli.data.pairs import PairSettings, draw_pairs, examples_per_pass
+from albert_cli.data.pairs import PairSettings, examples_per_pass, sample_pairs
 from albert_cli.data.shards import TokenCorpus
 from albert_cli.errors import ConfigError
 from tests.data.synthetic import document_of, numbered_corpus, text_like_corpus
@@ -33,7 +33,7 @@ def truncate_piece_by_piece(a: int, b: int, longest: int) -> tuple[int, int]:
 def test_pairs_obey_every_rule(shards: list[list[list[int]]], loss: str, length: int, seed: int) -> None:
     corpus = numbered_corpus(shards)
     rules = PairSettings(length, sentence_loss=loss)  # type: ignore[arg-type]
-    pairs = draw_pairs(corpus, np.arange(40), rules, seed)
+    pairs = sample_pairs(corpus, np.arange(40), rules, seed)
     sizes = [len(document) for documents in shards for document in documents]
     starts = set(np.cumsum([0, *(n for d in shards for e in d for n in e)]).tolist())
     for a, a_end, b, b_end, label in zip(
@@ -67,7 +67,7 @@ def test_pairs_obey_every_rule(shards: list[list[list[int]]], loss: str, length:
 @given(shards=corpora, seed=st.integers(0, 99))
 def test_a_sequence_is_full_wherever_its_document_is_long_enough(shards: list[list[list[int]]], seed: int) -> None:
     corpus = numbered_corpus(shards)
-    pairs = draw_pairs(corpus, np.arange(40), PairSettings(35, short_sequence_probability=0), seed)
+    pairs = sample_pairs(corpus, np.arange(40), PairSettings(35, short_sequence_probability=0), seed)
     tokens = [sum(document) for documents in shards for document in documents]
     length = (pairs.a_stop - pairs.a_start + pairs.b_stop - pairs.b_start).tolist()
     for start, size in zip(pairs.a_start.tolist(), length, strict=True):
@@ -78,14 +78,14 @@ def test_a_sequence_is_full_wherever_its_document_is_long_enough(shards: list[li
 def test_truncation_leaves_what_dropping_piece_by_piece_leaves(a: int, b: int, longest: int) -> None:
     corpus = numbered_corpus([[[a, b]]])
     rules = PairSettings(longest + 3, short_sequence_probability=0, sentence_loss="none")
-    pairs = draw_pairs(corpus, np.arange(1), rules, 0)
+    pairs = sample_pairs(corpus, np.arange(1), rules, 0)
     lengths = (int(pairs.a_stop[0] - pairs.a_start[0]), int(pairs.b_stop[0] - pairs.b_start[0]))
     assert lengths == truncate_piece_by_piece(a, b, longest)
 
 
 def test_truncation_cuts_front_and_back() -> None:
     corpus = numbered_corpus([[[200, 200]]])
-    pairs = draw_pairs(corpus, np.arange(2000), PairSettings(103, 0, "none"), 0)
+    pairs = sample_pairs(corpus, np.arange(2000), PairSettings(103, 0, "none"), 0)
     front = np.concatenate([pairs.a_start, pairs.b_start - 200])
     assert chisquare(np.bincount(front, minlength=151)).pvalue > 1e-3
 
@@ -95,7 +95,7 @@ def test_every_token_is_drawn_about_equally_often() -> None:
     rules = PairSettings(43, short_sequence_probability=0)
     passes = 60
     index = np.arange(passes * examples_per_pass(corpus, rules))
-    pairs = draw_pairs(corpus, index, rules, 1)
+    pairs = sample_pairs(corpus, index, rules, 1)
     seen = np.zeros(corpus.tokens + 1, np.int64)
     for start, stop in ((pairs.a_start, pairs.a_stop), (pairs.b_start, pairs.b_stop)):
         np.add.at(seen, start, 1)
@@ -112,7 +112,7 @@ def test_every_token_is_drawn_about_equally_often() -> None:
 def test_every_sentence_is_drawn_sooner_or_later(shards: list[list[list[int]]], loss: str) -> None:
     corpus = numbered_corpus(shards)
     rules = PairSettings(16, sentence_loss=loss)  # type: ignore[arg-type]
-    pairs = draw_pairs(corpus, np.arange(200 * examples_per_pass(corpus, rules)), rules, 0)
+    pairs = sample_pairs(corpus, np.arange(200 * examples_per_pass(corpus, rules)), rules, 0)
     seen = np.zeros(corpus.tokens + 1, np.int64)
     for start, stop in ((pairs.a_start, pairs.a_stop), (pairs.b_start, pairs.b_stop)):
         np.add.at(seen, start, 1)
@@ -138,7 +138,7 @@ def test_a_pass_draws_every_short_document_once(
         size = examples_per_pass(corpus, rules)
         assert size == -(-np.maximum(tokens, stride).sum() // stride)
         for turn in range(3):
-            pairs = draw_pairs(corpus, np.arange(size) + turn * size, rules, seed)
+            pairs = sample_pairs(corpus, np.arange(size) + turn * size, rules, seed)
             times = np.bincount(np.searchsorted(starts, pairs.a_start, "right") - 1, minlength=tokens.size)
             assert (times >= np.maximum(tokens // stride, 1)).all()
             over = times - np.maximum(-(-tokens // stride), 1)
@@ -166,7 +166,7 @@ def test_by_length_every_seed_draws_what_it_always_drew() -> None:
     ]
     for loss, seen in (("sop", "3f09f61c82a9f23c"), ("nsp", "4f53650bd759912f"), ("three-way", "9e6c873c35bb1920")):
         rules = PairSettings(64, sentence_loss=loss)  # type: ignore[arg-type]
-        pairs = astuple(draw_pairs(numbered_corpus(lengths), np.arange(2000), rules, 7))
+        pairs = astuple(sample_pairs(numbered_corpus(lengths), np.arange(2000), rules, 7))
         assert hashlib.sha256(np.stack(pairs).astype("<i8").tobytes()).hexdigest()[:16] == seen
 
 
@@ -174,7 +174,7 @@ def test_one_pass_starts_once_in_every_stride() -> None:
     corpus = numbered_corpus([[[1] * 1000]])
     rules = PairSettings(13, short_sequence_probability=0, sentence_loss="none")
     for turn in range(3):
-        pairs = draw_pairs(corpus, np.arange(100) + 100 * turn, rules, 0)
+        pairs = sample_pairs(corpus, np.arange(100) + 100 * turn, rules, 0)
         starts = np.sort(pairs.a_start)
         assert (np.diff(starts) <= 10).all()
         assert np.unique(starts).size >= 99  # a start near the end is moved back
@@ -182,11 +182,11 @@ def test_one_pass_starts_once_in_every_stride() -> None:
 
 def test_shares_of_labels_and_short_sequences() -> None:
     corpus = text_like_corpus(3000)
-    pairs = draw_pairs(corpus, np.arange(20_000), PairSettings(128), 0)
+    pairs = sample_pairs(corpus, np.arange(20_000), PairSettings(128), 0)
     assert binomtest(int((pairs.order_labels == 1).sum()), 20_000, 0.5).pvalue > 1e-3
     length = pairs.a_stop - pairs.a_start + pairs.b_stop - pairs.b_start
     # Documents have two sentences or more; what is short on purpose is what an unshortened draw would fill.
-    full = draw_pairs(corpus, np.arange(20_000), PairSettings(128, 0), 0)
+    full = sample_pairs(corpus, np.arange(20_000), PairSettings(128, 0), 0)
     could = full.a_stop - full.a_start + full.b_stop - full.b_start == 125
     shorter = binomtest(int((length < 125)[could].sum()), int(could.sum()), 0.1)
     # A target within a sentence of the longest still comes out full.
@@ -195,7 +195,7 @@ def test_shares_of_labels_and_short_sequences() -> None:
 
 def test_short_targets_are_drawn_in_one_sequence_of_ten() -> None:
     corpus = numbered_corpus([[[1] * 5000]])  # sentences of one piece: the length is the target
-    pairs = draw_pairs(corpus, np.arange(20_000), PairSettings(103), 0)
+    pairs = sample_pairs(corpus, np.arange(20_000), PairSettings(103), 0)
     length = pairs.a_stop - pairs.a_start + pairs.b_stop - pairs.b_start
     short = length[length < 100]
     assert binomtest(short.size, 20_000, 0.1 * 98 / 99).pvalue > 1e-3
@@ -204,14 +204,14 @@ def test_short_targets_are_drawn_in_one_sequence_of_ten() -> None:
 
 def test_the_inner_boundary_is_uniform() -> None:
     corpus = numbered_corpus([[[4] * 1000]])
-    pairs = draw_pairs(corpus, np.arange(9_000), PairSettings(43, 0, "none"), 2)
+    pairs = sample_pairs(corpus, np.arange(9_000), PairSettings(43, 0, "none"), 2)
     sentences_in_a = (pairs.a_stop - pairs.a_start) // 4
     assert chisquare(np.bincount(sentences_in_a, minlength=10)[1:10]).pvalue > 1e-3
 
 
 def test_next_sentence_negatives_come_from_every_other_document() -> None:
     corpus = numbered_corpus([[[3] * 30] * 4, [[3] * 30] * 4])
-    pairs = draw_pairs(corpus, np.arange(4000), PairSettings(43, sentence_loss="nsp"), 0)
+    pairs = sample_pairs(corpus, np.arange(4000), PairSettings(43, sentence_loss="nsp"), 0)
     away = pairs.order_labels == 1
     assert binomtest(int(away.sum()), 4000, 0.5).pvalue > 1e-3
     home, other = pairs.a_start[away] // 90, pairs.b_start[away] // 90
@@ -221,19 +221,19 @@ def test_next_sentence_negatives_come_from_every_other_document() -> None:
 
 def test_three_ways_are_equally_frequent_and_what_they_are_called() -> None:
     corpus = numbered_corpus([[[3] * 30] * 4, [[3] * 30] * 4])
-    pairs = draw_pairs(corpus, np.arange(3000), PairSettings(43, sentence_loss="three-way"), 0)
+    pairs = sample_pairs(corpus, np.arange(3000), PairSettings(43, sentence_loss="three-way"), 0)
     assert chisquare(np.bincount(pairs.order_labels, minlength=3)).pvalue > 1e-3
     home, other = pairs.a_start // 90, pairs.b_start // 90
     assert ((home != other) == (pairs.order_labels == 2)).all()
     same = home == other
     assert ((pairs.b_stop <= pairs.a_start)[same] == (pairs.order_labels == 1)[same]).all()
-    alone = draw_pairs(numbered_corpus([[[3] * 30]]), np.arange(50), PairSettings(43, sentence_loss="three-way"), 0)
+    alone = sample_pairs(numbered_corpus([[[3] * 30]]), np.arange(50), PairSettings(43, sentence_loss="three-way"), 0)
     assert set(alone.order_labels.tolist()) == {0, 1}, "of one document there are two ways"
 
 
 def test_next_sentence_with_one_document_is_not_asked() -> None:
     """Every pair would be in order, and whoever says so always right."""
-    pairs = draw_pairs(numbered_corpus([[[3] * 30]]), np.arange(50), PairSettings(43, sentence_loss="nsp"), 0)
+    pairs = sample_pairs(numbered_corpus([[[3] * 30]]), np.arange(50), PairSettings(43, sentence_loss="nsp"), 0)
     assert (pairs.b_stop > pairs.b_start).all() and (pairs.order_labels == -1).all()
 
 
@@ -241,9 +241,9 @@ def test_next_sentence_with_one_document_is_not_asked() -> None:
 @given(index=st.lists(st.integers(0, 2**50), min_size=1, max_size=5), seed=st.integers(0, 2**63))
 def test_an_example_does_not_depend_on_its_batch(index: list[int], seed: int) -> None:
     corpus: TokenCorpus = text_like_corpus(60, shards=3)
-    together = draw_pairs(corpus, np.array(index), PairSettings(64, sentence_loss="nsp"), seed)
+    together = sample_pairs(corpus, np.array(index), PairSettings(64, sentence_loss="nsp"), seed)
     for row, one in enumerate(index):
-        alone = draw_pairs(corpus, np.array([one]), PairSettings(64, sentence_loss="nsp"), seed)
+        alone = sample_pairs(corpus, np.array([one]), PairSettings(64, sentence_loss="nsp"), seed)
         for name in ("a_start", "a_stop", "b_start", "b_stop", "order_labels"):
             assert getattr(together, name)[row] == getattr(alone, name)[0]
 

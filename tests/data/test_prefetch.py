@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from albert_cli.data.batches import PackedBatch, batch
+from albert_cli.data.batches import PackedBatch, sample_batch
 from albert_cli.data.pairs import PairSettings
 from albert_cli.data.prefetch import prefetch
 from tests.data.synthetic import FakeVocabulary, concatenate, text_like_corpus
@@ -22,7 +22,7 @@ RULES = PairSettings(512, short_documents="once")
 
 
 def draw(step: int) -> PackedBatch:
-    return batch(CORPUS, VOCABULARY, RULES, 7, 8 * step + np.arange(8))
+    return sample_batch(CORPUS, VOCABULARY, RULES, 7, 8 * step + np.arange(8))
 
 
 def own_threads() -> list[threading.Thread]:
@@ -48,7 +48,7 @@ def test_a_resumed_run_gets_the_batches_that_it_would_have_got() -> None:
 def test_the_ranks_of_any_world_size_make_up_the_same_step(world_size: int) -> None:
     def rank_draws(rank: int) -> Iterator[PackedBatch]:
         def part(step: int) -> PackedBatch:
-            return batch(CORPUS, VOCABULARY, RULES, 7, np.array_split(8 * step + np.arange(8), world_size)[rank])
+            return sample_batch(CORPUS, VOCABULARY, RULES, 7, np.array_split(8 * step + np.arange(8), world_size)[rank])
 
         with prefetch(part, range(3, 6)) as batches:
             yield from batches

@@ -34,12 +34,12 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import chi2_contingency, chisquare
 
-from albert_cli.data.batches import pack
-from albert_cli.data.masking import mask, select_spans
-from albert_cli.data.pairs import PairSettings, draw_pairs
+from albert_cli.data.batches import pack_pairs
+from albert_cli.data.masking import mask_batch, select_spans
+from albert_cli.data.pairs import PairSettings, sample_pairs
 from albert_cli.data.shards import TokenCorpus
 from tests.data import reference
-from tests.data.reference import Document, Instance, Masked
+from tests.data.reference import Document, Instance, ReferenceMasked
 from tests.data.synthetic import FakeVocabulary, numbered_corpus, text_like_corpus
 
 VOCABULARY = FakeVocabulary()
@@ -72,15 +72,15 @@ def histogram(values: Sequence[int] | NDArray[Any], size: int) -> NDArray[np.int
 
 def test_short_targets_are_as_frequent_and_as_long_as_a_draw_of_the_generator() -> None:
     corpus = numbered_corpus([[[1] * 5000]])  # sentences of one piece: the length is the target
-    pairs = draw_pairs(corpus, np.arange(30_000), PairSettings(128), 0)
+    pairs = sample_pairs(corpus, np.arange(30_000), PairSettings(128), 0)
     ours = pairs.a_stop - pairs.a_start + pairs.b_stop - pairs.b_start
     rng = random.Random(1)
-    theirs = [reference.draw_target(125, 0.1, rng) for _ in range(30_000)]
+    theirs = [reference.sample_target(125, 0.1, rng) for _ in range(30_000)]
     assert_agree(histogram(ours, 126), histogram(theirs, 126).tolist())
 
 
 def test_the_generator_makes_more_sequences_short_than_one_in_ten() -> None:
-    made = reference.instances([[[1]] * 1250] * 160, 128, 0.1, False, random.Random(2))
+    made = reference.iter_instances([[[1]] * 1250] * 160, 128, 0.1, False, random.Random(2))
     full = sum(len(i.a) + len(i.b) == 125 for i in made)
     assert full / len(made) < 0.85, "one document in ten is short, and gives more sequences than the others"
 
@@ -91,12 +91,12 @@ def corpus() -> TokenCorpus:
 
 
 def their_pairs(corpus: TokenCorpus, next_sentence: bool, short: float = 0.0) -> list[Instance]:
-    return reference.instances(documents_of(corpus), 128, short, next_sentence, random.Random(4))
+    return reference.iter_instances(documents_of(corpus), 128, short, next_sentence, random.Random(4))
 
 
 @pytest.mark.parametrize("loss", ["sop", "nsp"])
 def test_order_labels_are_balanced_alike(loss: str, corpus: TokenCorpus) -> None:
-    pairs = draw_pairs(corpus, np.arange(3000), PairSettings(128, sentence_loss=loss), 0)  # type: ignore[arg-type]
+    pairs = sample_pairs(corpus, np.arange(3000), PairSettings(128, sentence_loss=loss), 0)  # type: ignore[arg-type]
     theirs = [i.label for i in their_pairs(corpus, loss == "nsp") if i.sentences > 1]
     assert (pairs.order_labels >= 0).all(), "every document of this corpus has two sentences"
     assert_agree(histogram(pairs.order_labels, 2), histogram(theirs, 2).tolist())
@@ -104,9 +104,9 @@ def test_order_labels_are_balanced_alike(loss: str, corpus: TokenCorpus) -> None
 
 def test_only_the_generator_labels_a_lone_sentence() -> None:
     documents = [[[7] * 40] for _ in range(50)]
-    theirs = reference.instances(documents, 128, 0.0, False, random.Random(5))
+    theirs = reference.iter_instances(documents, 128, 0.0, False, random.Random(5))
     assert {i.label for i in theirs} == {1} and all(i.b for i in theirs)
-    ours = draw_pairs(numbered_corpus([[[40]] * 50]), np.arange(50), PairSettings(128), 0)
+    ours = sample_pairs(numbered_corpus([[[40]] * 50]), np.arange(50), PairSettings(128), 0)
     assert (ours.order_labels == -1).all() and (ours.b_start == ours.b_stop).all()
 
 
@@ -115,9 +115,9 @@ def test_the_segments_share_sentences_alike() -> None:
     corpus = numbered_corpus([[[5] * 5000]])
     theirs = []
     for number in range(10):
-        made = reference.instances(documents_of(corpus), 128, 0.0, False, random.Random(number))
+        made = reference.iter_instances(documents_of(corpus), 128, 0.0, False, random.Random(number))
         theirs += [i.a_sentences for i in made if i.sentences == 25]
-    pairs = draw_pairs(corpus, np.arange(2000), PairSettings(128, 0, "none"), 0)
+    pairs = sample_pairs(corpus, np.arange(2000), PairSettings(128, 0, "none"), 0)
     ours = (pairs.a_stop - pairs.a_start) // 5
     assert_agree(histogram(ours, 25), histogram(theirs, 25).tolist())
 
@@ -125,7 +125,7 @@ def test_the_segments_share_sentences_alike() -> None:
 def test_segments_are_as_long_after_truncation() -> None:
     corpus = numbered_corpus([[[40, 30] * 3000]])  # chunks of 140 or 150 pieces, cut to 125
     theirs = their_pairs(corpus, False)
-    pairs = draw_pairs(corpus, np.arange(3000), PairSettings(128, 0), 0)
+    pairs = sample_pairs(corpus, np.arange(3000), PairSettings(128, 0), 0)
     ours = np.stack([pairs.a_stop - pairs.a_start, pairs.b_stop - pairs.b_start], 1)
     assert {tuple(pair) for pair in ours.tolist()} == {(len(i.a), len(i.b)) for i in theirs[:-1]}
 
@@ -134,13 +134,13 @@ def test_segments_are_as_long_after_truncation() -> None:
 
 
 @pytest.fixture(scope="module", params=[(128, 0), (512, 20)], ids=["15 %", "cap of 20"])
-def both(request: pytest.FixtureRequest) -> tuple[PairSettings, list[Masked], dict[str, NDArray[np.int64]]]:
+def both(request: pytest.FixtureRequest) -> tuple[PairSettings, list[ReferenceMasked], dict[str, NDArray[np.int64]]]:
     """The same sequences masked by the generator's procedure and by the product."""
     length, most = request.param
     settings = PairSettings(length, max_predictions=most)
     index = np.arange(500)
     corpus = text_like_corpus(400)
-    ids, special, _, offsets = pack(corpus, draw_pairs(corpus, index, settings, 0), 2, 3)
+    ids, special, _, offsets = pack_pairs(corpus, sample_pairs(corpus, index, settings, 0), 2, 3)
     rng = random.Random(6)
     theirs = []
     for start, stop in itertools.pairwise(offsets):
@@ -152,7 +152,7 @@ def both(request: pytest.FixtureRequest) -> tuple[PairSettings, list[Masked], di
                 most=most or length,
             )
         )  # fmt: skip
-    changed, _, _ = mask(ids, special, offsets, VOCABULARY, settings, 0, index)
+    changed, _, _ = mask_batch(ids, special, offsets, VOCABULARY, settings, 0, index)
     spans = select_spans(ids, special, offsets, VOCABULARY, settings, 0, index)
     masked = spans.positions()
     ours = {
@@ -165,7 +165,7 @@ def both(request: pytest.FixtureRequest) -> tuple[PairSettings, list[Masked], di
     return settings, theirs, ours
 
 
-Both = tuple[PairSettings, list[Masked], dict[str, NDArray[np.int64]]]
+Both = tuple[PairSettings, list[ReferenceMasked], dict[str, NDArray[np.int64]]]
 
 
 def test_spans_have_as_many_words(both: Both) -> None:

@@ -20,10 +20,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from albert_cli import store
-from albert_cli.data.build import build, plan
-from albert_cli.data.merge import summary
+from albert_cli.data.build import build_data, plan_tasks
+from albert_cli.data.merge import format_summary
 from albert_cli.data.shards import Shard, TokenCorpus
-from albert_cli.data.tokenization import BuildSettings, clean_tidy
+from albert_cli.data.tokenization import BuildSettings, clean_normalized
 from albert_cli.errors import BusyError, CheckpointError, ConfigError
 from albert_cli.text.clean import Cleaning, clean
 from albert_cli.text.sentences import split_sentences
@@ -43,7 +43,7 @@ def test_bytes_do_not_depend_on_the_number_of_workers(
 ) -> None:
     sources = [f"{path}@1.5" for path in write_files(2)]
     for workers in (1, 2, 4):
-        build(sources, small_vocabulary, tmp_path / f"by-{workers}", TENTH, workers=workers)
+        build_data(sources, small_vocabulary, tmp_path / f"by-{workers}", TENTH, workers=workers)
     assert len(list((tmp_path / "by-1" / "shards").iterdir())) >= 4
     for workers in (2, 4):
         assert contents(tmp_path / "by-1") == contents(tmp_path / f"by-{workers}")
@@ -53,8 +53,8 @@ def test_the_parts_of_a_file_hold_what_the_file_holds(
     small_vocabulary: Path, documents_file: Path, tmp_path: Path
 ) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    build([str(documents_file)], small_vocabulary, whole, BuildSettings(holdout=0.1))
-    facts = build([str(documents_file)], small_vocabulary, parts, TENTH, workers=1)
+    build_data([str(documents_file)], small_vocabulary, whole, BuildSettings(holdout=0.1))
+    facts = build_data([str(documents_file)], small_vocabulary, parts, TENTH, workers=1)
     assert len(facts["sources"]) > 3
     assert texts(whole, "train") == texts(parts, "train")
     assert texts(whole, "heldout") == texts(parts, "heldout")
@@ -81,7 +81,7 @@ def test_kill_9_at_five_moments_then_the_same_command(
     settings = BuildSettings(holdout=0.1, split_bytes=16_000, dedup=True)
     sources = write_files(3)
     sources.append(str(shutil.copy(sources[0], tmp_path / "doubled.txt")))
-    build(sources, small_vocabulary, tmp_path / "whole", settings, workers=1)
+    build_data(sources, small_vocabulary, tmp_path / "whole", settings, workers=1)
     out = tmp_path / "killed"
     command = [sys.executable, "-c", _BUILD, str(small_vocabulary), str(out), *sources]
     kills, rng = 0, random.Random(4)
@@ -95,7 +95,7 @@ def test_kill_9_at_five_moments_then_the_same_command(
         process.send_signal(signal.SIGKILL)
         process.wait()
     assert kills >= 4
-    build(sources, small_vocabulary, out, settings, workers=1)
+    build_data(sources, small_vocabulary, out, settings, workers=1)
     assert contents(out) == contents(tmp_path / "whole")
 
 
@@ -104,47 +104,47 @@ def test_kill_9_at_five_moments_then_the_same_command(
 
 def test_jobs_of_an_array_make_the_same_directory(small_vocabulary: Path, write_files: Files, tmp_path: Path) -> None:
     sources, whole, out = write_files(3), tmp_path / "whole", tmp_path / "out"
-    build(sources, small_vocabulary, whole, TENTH, workers=2)
+    build_data(sources, small_vocabulary, whole, TENTH, workers=2)
     for index in (2, 0):
-        build(sources, small_vocabulary, out, TENTH, workers=1, share=(index, 3))
+        build_data(sources, small_vocabulary, out, TENTH, workers=1, share=(index, 3))
     with pytest.raises(BusyError, match="unfinished build of other"):
-        build(sources, small_vocabulary, out, BuildSettings(holdout=0.3), share=(1, 3))
-    last = build(sources, small_vocabulary, out, TENTH, workers=1, share=(1, 3))
+        build_data(sources, small_vocabulary, out, BuildSettings(holdout=0.3), share=(1, 3))
+    last = build_data(sources, small_vocabulary, out, TENTH, workers=1, share=(1, 3))
     assert last["tasks_finished"] == last["tasks_in_all"] >= 6
-    assert "job 1/3" in summary(last)
+    assert "job 1/3" in format_summary(last)
     assert store.read_manifest(out) is None
     shutil.copytree(out, early := tmp_path / "early")
     store.remove_directory(next((early / "shards").iterdir()))
     for directory in (out, early):
-        build(sources, small_vocabulary, directory, TENTH)
+        build_data(sources, small_vocabulary, directory, TENTH)
         assert contents(directory) == contents(whole)
-    assert build(sources, small_vocabulary, out, TENTH, share=(0, 3))["up_to_date"]
+    assert build_data(sources, small_vocabulary, out, TENTH, share=(0, 3))["up_to_date"]
 
 
 def test_nothing_is_removed_that_jobs_have_made_or_begun(
     small_vocabulary: Path, write_files: Files, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sources = write_files(1)
-    build(sources, small_vocabulary, out, TENTH, workers=1, share=(0, 1))
+    build_data(sources, small_vocabulary, out, TENTH, workers=1, share=(0, 1))
     before = contents(out)
     with pytest.raises(BusyError, match="unfinished build of other"):
-        build(sources, small_vocabulary, out, BuildSettings(holdout=0.3))
+        build_data(sources, small_vocabulary, out, BuildSettings(holdout=0.3))
     assert contents(out) == before
     shutil.rmtree(out / "shards")
     (out / "shards" / ".first-being-written").mkdir(parents=True)
-    monkeypatch.setattr("albert_cli.data.build.run_task", interrupted)
+    monkeypatch.setattr("albert_cli.data.build.tokenize_task", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        build(sources, small_vocabulary, out, TENTH, workers=1)
+        build_data(sources, small_vocabulary, out, TENTH, workers=1)
     assert (out / "shards" / ".first-being-written").is_dir()
 
 
 def test_two_jobs_do_not_make_the_same_task(small_vocabulary: Path, write_files: Files, out: Path) -> None:
     sources = write_files(1)
-    (first, *_) = plan(sources, small_vocabulary, out, TENTH)
+    (first, *_) = plan_tasks(sources, small_vocabulary, out, TENTH)
     shares: tuple[Share, ...] = ((0, 1), None)
     for share in shares:
         with store.lock(out / ".tasks" / first.name), pytest.raises(BusyError, match="another run"):
-            build(sources, small_vocabulary, out, TENTH, workers=1, share=share)
+            build_data(sources, small_vocabulary, out, TENTH, workers=1, share=share)
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_shares_that_do_not_exist(text: str, environment: dict[str, str], messag
 
 
 def test_the_shares_hold_every_task_once(small_vocabulary: Path, write_files: Files, out: Path) -> None:
-    tasks = plan(write_files(4), small_vocabulary, out, TENTH)
+    tasks = plan_tasks(write_files(4), small_vocabulary, out, TENTH)
     dealt = [task.name for index in range(3) for task in share_of(tasks, index, 3)]
     assert sorted(dealt) == sorted(task.name for task in tasks)
 
@@ -186,7 +186,7 @@ def test_small_files_are_put_together_and_large_ones_split(tmp_path: Path, small
     for name, size in names.items():
         (tmp_path / name).write_bytes(b"x" * size)
     sources = [str(tmp_path / name) for name in names] + ["docs:stdlib"]
-    tasks = plan(sources, small_vocabulary, out, BuildSettings(split_bytes=1000))
+    tasks = plan_tasks(sources, small_vocabulary, out, BuildSettings(split_bytes=1000))
     assert [task.name for task in tasks] == [
         "00000-a.txt-and-1-more",
         "00001-c.txt-00000000M",
@@ -197,7 +197,7 @@ def test_small_files_are_put_together_and_large_ones_split(tmp_path: Path, small
         "00006-docs-stdlib",
     ]
     assert [(t.parts[0].start, t.parts[0].end) for t in tasks[1:4]] == [(0, 1000), (1000, 2000), (2000, None)]
-    assert len(plan(sources[2:3], small_vocabulary, out, BuildSettings(split_bytes=1))) == 2100
+    assert len(plan_tasks(sources[2:3], small_vocabulary, out, BuildSettings(split_bytes=1))) == 2100
 
 
 def test_the_parts_of_a_huge_corpus_are_larger(
@@ -205,7 +205,7 @@ def test_the_parts_of_a_huge_corpus_are_larger(
 ) -> None:
     monkeypatch.setattr("albert_cli.text.work_units._MOST", 100)
     (tmp_path / "a.txt").write_bytes(b"x" * 3000)
-    tasks = plan([str(tmp_path / "a.txt")], small_vocabulary, out, BuildSettings(split_bytes=10))
+    tasks = plan_tasks([str(tmp_path / "a.txt")], small_vocabulary, out, BuildSettings(split_bytes=10))
     assert {task.size for task in tasks} == {40}
 
 
@@ -223,8 +223,8 @@ def test_a_weight_repeats_in_the_reader_and_not_on_the_disk(
 ) -> None:
     (path,) = write_files(1)
     once, more = tmp_path / "once", tmp_path / "more"
-    build([path], small_vocabulary, once, TENTH, workers=1)
-    facts = build([f"{path}@2.5"], small_vocabulary, more, TENTH, workers=1)
+    build_data([path], small_vocabulary, once, TENTH, workers=1)
+    facts = build_data([f"{path}@2.5"], small_vocabulary, more, TENTH, workers=1)
     corpus, single = TokenCorpus.open(more), TokenCorpus.open(once)
     times = Counter(document for shard in corpus.shards for document in documents_of(shard))
     assert set(times) == {document for shard in single.shards for document in documents_of(shard)}
@@ -240,8 +240,8 @@ def test_a_weight_repeats_in_the_reader_and_not_on_the_disk(
 
 def test_a_weight_below_one_leaves_documents_out(small_vocabulary: Path, write_files: Files, tmp_path: Path) -> None:
     (path,) = write_files(1)
-    build([path], small_vocabulary, tmp_path / "1", TENTH, workers=1)
-    build([f"{path}@0.4"], small_vocabulary, tmp_path / "0.4", TENTH, workers=1)
+    build_data([path], small_vocabulary, tmp_path / "1", TENTH, workers=1)
+    build_data([f"{path}@0.4"], small_vocabulary, tmp_path / "0.4", TENTH, workers=1)
     some, every = texts(tmp_path / "0.4", "train"), texts(tmp_path / "1", "train")
     assert some < every
     assert 0.3 < len(some) / len(every) < 0.5
@@ -259,17 +259,17 @@ def test_of_equal_documents_the_first_is_kept(
     every.write_text("\n\n".join(documents))
     sources = list(map(str, (once, again, spaced)))
     settings = BuildSettings(holdout=0.1, split_bytes=40_000, dedup=True)
-    facts = build(sources, small_vocabulary, tmp_path / "out", settings, workers=1)
+    facts = build_data(sources, small_vocabulary, tmp_path / "out", settings, workers=1)
     assert facts["duplicates_dropped"] == 20 + 100 + 100
-    assert "220 duplicate documents dropped" in summary(facts)
-    build([str(every)], small_vocabulary, tmp_path / "every", TENTH)
+    assert "220 duplicate documents dropped" in format_summary(facts)
+    build_data([str(every)], small_vocabulary, tmp_path / "every", TENTH)
     for split in ("train", "heldout"):
         assert texts(tmp_path / "out", split) == texts(tmp_path / "every", split)
     kept = [d for shard in TokenCorpus.open(tmp_path / "out").shards for d in documents_of(shard)]
     assert len(kept) == len(set(kept))
-    build(sources, small_vocabulary, tmp_path / "two", settings, workers=2)
+    build_data(sources, small_vocabulary, tmp_path / "two", settings, workers=2)
     assert contents(tmp_path / "two") == contents(tmp_path / "out")
-    assert build(sources, small_vocabulary, tmp_path / "two", settings)["up_to_date"]
+    assert build_data(sources, small_vocabulary, tmp_path / "two", settings)["up_to_date"]
 
 
 def test_other_duplicates_are_dropped_where_a_source_changed_after_a_merge_that_was_killed(
@@ -281,12 +281,12 @@ def test_other_duplicates_are_dropped_where_a_source_changed_after_a_merge_that_
     second.write_text("\n\n".join([*documents[:2], *documents[60:120]]))
     sources, settings = [str(first), str(second)], BuildSettings(holdout=0.1, split_bytes=20_000, dedup=True)
     with monkeypatch.context() as patch:
-        patch.setattr("albert_cli.data.build.publish", interrupted)
+        patch.setattr("albert_cli.data.build.publish_data", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            build(sources, small_vocabulary, out, settings, workers=1)
+            build_data(sources, small_vocabulary, out, settings, workers=1)
     first.write_text("\n\n".join([documents[1], *documents[2:60]]))
-    build(sources, small_vocabulary, out, settings, workers=1)
-    facts = build(sources, small_vocabulary, fresh, settings, workers=1)
+    build_data(sources, small_vocabulary, out, settings, workers=1)
+    facts = build_data(sources, small_vocabulary, fresh, settings, workers=1)
     assert facts["duplicates_dropped"] == 1 and len(facts["sources"]) == 2
     assert contents(out) == contents(fresh)
 
@@ -308,25 +308,25 @@ def test_a_touched_source_is_the_same_and_a_changed_one_another(
     small_vocabulary: Path, write_files: Files, out: Path
 ) -> None:
     (path,) = write_files(1)
-    build([path], small_vocabulary, out, TENTH, workers=1)
+    build_data([path], small_vocabulary, out, TENTH, workers=1)
     os.utime(path, ns=(1, 1))
-    assert build([path], small_vocabulary, out, TENTH)["up_to_date"]
+    assert build_data([path], small_vocabulary, out, TENTH)["up_to_date"]
     change(path)
     with pytest.raises(BusyError, match="other text"):
-        build([path], small_vocabulary, out, TENTH)
+        build_data([path], small_vocabulary, out, TENTH)
 
 
 def test_data_of_another_format_is_to_be_made_again(small_vocabulary: Path, write_files: Files, out: Path) -> None:
     sources = write_files(1)
-    build(sources, small_vocabulary, out, TENTH, workers=1)
+    build_data(sources, small_vocabulary, out, TENTH, workers=1)
     facts = store.read_json(out / "data.json")
-    del facts["fingerprints"], facts["bytes_per_piece_on_disk"]  # nor need its other keys be today's
+    del facts["fingerprints"], facts["bytes_per_token_on_disk"]  # nor need its other keys be today's
     store.write_json(out / "data.json", {"pieces": 1, **facts, "format": 1})
     manifest = store.read_manifest(out)
     assert manifest is not None
     store.seal(out, "data", manifest.parents)
     with pytest.raises(BusyError, match="data of another version of albert"):
-        build(sources, small_vocabulary, out, TENTH)
+        build_data(sources, small_vocabulary, out, TENTH)
     with pytest.raises(CheckpointError, match=r"data\.json: format: data of another version of albert"):
         TokenCorpus.open(out)
 
@@ -335,7 +335,7 @@ def test_an_unfinished_build_is_never_deleted_unasked(
     small_vocabulary: Path, write_files: Files, out: Path, tmp_path: Path
 ) -> None:
     first, second, third = write_files(3)
-    build([first, second], small_vocabulary, out, TENTH, workers=1)
+    build_data([first, second], small_vocabulary, out, TENTH, workers=1)
     (out / store.MANIFEST).unlink()
     write_plan(out)
     before = contents(out)
@@ -348,9 +348,9 @@ def test_an_unfinished_build_is_never_deleted_unasked(
         ([first], TENTH),
     ):
         with pytest.raises(BusyError, match="unfinished build of other"):
-            build(sources, small_vocabulary, out, settings, workers=1)
+            build_data(sources, small_vocabulary, out, settings, workers=1)
         assert contents(out) == before
-    build([first, second, third], small_vocabulary, out, TENTH, workers=1)
+    build_data([first, second, third], small_vocabulary, out, TENTH, workers=1)
     assert before.items() - contents(out).items() == {("plan.json", before["plan.json"])} | {
         (name, before[name]) for name in ("data.json", "unigram.counts")
     }
@@ -361,21 +361,21 @@ def test_documentation_that_changed_is_other_text(
 ) -> None:
     installed = [(f"module{i}", f"Ba de fi go {i}. Ma ne lu.") for i in range(20)]
     monkeypatch.setattr("albert_cli.text.docs.read_docs", lambda stdlib_only: iter(installed))
-    build(["docs:"], small_vocabulary, out, TENTH, workers=1)
-    assert build(["docs:"], small_vocabulary, out, TENTH)["up_to_date"]
+    build_data(["docs:"], small_vocabulary, out, TENTH, workers=1)
+    assert build_data(["docs:"], small_vocabulary, out, TENTH)["up_to_date"]
     installed.append(("another", "Ti ra so."))
     with pytest.raises(BusyError, match="other text"):
-        build(["docs:"], small_vocabulary, out, TENTH)
+        build_data(["docs:"], small_vocabulary, out, TENTH)
 
 
 def test_only_the_part_that_changed_is_made_again(small_vocabulary: Path, write_files: Files, out: Path) -> None:
     (path,) = write_files(1)
-    build([path], small_vocabulary, out, TENTH, workers=1)
+    build_data([path], small_vocabulary, out, TENTH, workers=1)
     (out / store.MANIFEST).unlink()
     write_plan(out)
     times = {p.parent.name: p.stat().st_mtime_ns for p in out.glob("shards/*/shard.json")}
     change(path)
-    build([path], small_vocabulary, out, TENTH, workers=1)
+    build_data([path], small_vocabulary, out, TENTH, workers=1)
     again = {p.parent.name for p in out.glob("shards/*/shard.json") if p.stat().st_mtime_ns != times[p.parent.name]}
     assert again == {min(times)}
 
@@ -388,23 +388,23 @@ def test_stdin_is_a_source(
 
     text, out = documents_file.read_bytes(), tmp_path / "out"
     other = str(shutil.copy(documents_file, tmp_path / "other.txt"))
-    build([str(documents_file)], small_vocabulary, tmp_path / "file", TENTH, workers=1)
+    build_data([str(documents_file)], small_vocabulary, tmp_path / "file", TENTH, workers=1)
     send(text)
-    build(["-", other], small_vocabulary, out, TENTH, workers=2)
+    build_data(["-", other], small_vocabulary, out, TENTH, workers=2)
     assert texts(out, "train") == texts(tmp_path / "file", "train")
     send(text)
-    assert build(["-", other], small_vocabulary, out, TENTH)["up_to_date"]
+    assert build_data(["-", other], small_vocabulary, out, TENTH)["up_to_date"]
     send(text[1:])
     with pytest.raises(BusyError, match="other text"):
-        build(["-", other], small_vocabulary, out, TENTH)
+        build_data(["-", other], small_vocabulary, out, TENTH)
     send(b"Ba de fi.\n\nGo lu ma ne.\n")
-    facts = build(["-"], small_vocabulary, tmp_path / "tiny", BuildSettings())
+    facts = build_data(["-"], small_vocabulary, tmp_path / "tiny", BuildSettings())
     assert facts["totals"]["train"]["documents"] == 2
     with pytest.raises(ConfigError, match="stdin cannot be shared"):
-        build(["-"], small_vocabulary, tmp_path / "share", BuildSettings(), share=(0, 2))
+        build_data(["-"], small_vocabulary, tmp_path / "share", BuildSettings(), share=(0, 2))
 
 
 @given(text=st.text(), lowercase=st.booleans())
 def test_sentences_are_cleaned_as_any_text_is(text: str, lowercase: bool) -> None:
     cleaning, sentences = Cleaning(lowercase=lowercase), split_sentences(text)
-    assert clean_tidy(sentences, cleaning) == [clean(sentence, cleaning) for sentence in sentences]
+    assert clean_normalized(sentences, cleaning) == [clean(sentence, cleaning) for sentence in sentences]

@@ -20,7 +20,7 @@ import pytest
 from safetensors import safe_open
 
 from albert_cli import config, journal, store
-from albert_cli.data.batches import PackedBatch, batch, original_ids
+from albert_cli.data.batches import PackedBatch, original_ids, sample_batch
 from albert_cli.data.shards import TokenCorpus
 from albert_cli.experiments import recipe
 from albert_cli.experiments.claims import HOLDS
@@ -178,7 +178,7 @@ def drawn(one: Facts, data: Path) -> tuple[PackedBatch, TokenCorpus, Vocabulary]
     corpus = TokenCorpus.open(data, "train")
     vocabulary = Vocabulary.load(corpus.vocabulary_dir)
     recipe_ = config.validate(PretrainRecipe, one["recipe"], "run")
-    return batch(corpus, vocabulary, recipe_.data, recipe_.train.seed, np.arange(256)), corpus, vocabulary
+    return sample_batch(corpus, vocabulary, recipe_.data, recipe_.train.seed, np.arange(256)), corpus, vocabulary
 
 
 def check_labels(plan: Plan, found: dict[str, Facts], data: Path) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from albert_cli import store
 from albert_cli.errors import BusyError, CheckpointError
-from albert_cli.inspection import describe
+from albert_cli.inspection import describe_directory
 from albert_cli.text.build_vocabulary import VocabularySettings, build
 from albert_cli.text.clean import Cleaning, clean
 from albert_cli.text.sampling import Sample, clean_in_place, loss_of_accents, warn_of_losses
@@ -79,7 +79,7 @@ def test_the_vocabulary_is_the_same_for_any_number_of_workers_and_jobs(tmp_path:
         build(in_parts, shared, settings, workers=1, share=(index, 3))
     shutil.copytree(shared, early := tmp_path / "early")
     assert build(in_parts, shared, settings, workers=1, share=(1, 3))["jobs_finished"] == 3
-    assert "unfinished vocabulary" in describe(shared)[1]
+    assert "unfinished vocabulary" in describe_directory(shared)[1]
     shares: tuple[Share, ...] = (None, (0, 3))
     for share in shares:
         with pytest.raises(BusyError, match="jobs have drawn with other"):

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from albert_cli.errors import ConfigError, InputError
-from albert_cli.randomness import copies
+from albert_cli.randomness import repetitions
 from albert_cli.text import lines as reading
 from albert_cli.text.corpus import _READERS, document_hash, read_documents, read_part
 from albert_cli.text.lines import Part, ReadSettings, Tally, parse_size, snap, stamp
@@ -244,9 +244,9 @@ def test_a_weight_says_how_often_a_document_is_used(tmp_path: Path) -> None:
 def test_the_choice_by_weight_is_independent_of_the_held_out_documents() -> None:
     digests = [document_hash(str(i)) for i in range(20_000)]
     held = [d for d in digests if d < 2**64 // 10]
-    share = sum(copies(0.3, d) for d in held) / len(held)
+    share = sum(repetitions(0.3, d) for d in held) / len(held)
     assert 0.26 < share < 0.34
-    assert all(copies(3, d) == 3 for d in digests[:100])
+    assert all(repetitions(3, d) == 3 for d in digests[:100])
 
 
 # ---------------------------------------------------------------- long lines

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from albert_cli.data.batches import lengths
+from albert_cli.data.batches import sample_lengths
 from albert_cli.data.pairs import PairSettings, examples_per_pass
 from albert_cli.data.shards import TokenCorpus
 from albert_cli.errors import ConfigError
@@ -69,7 +69,7 @@ def test_lengths_are_known_before_the_text_is_read(make_job: MakeJob) -> None:  
         job = make_job(data__sentence_loss=loss)
         index = job.settings.examples_of(5)
         (part,) = make_job(data__sentence_loss=loss, train__micro_batch_size=100).draw(5, Group())
-        known = lengths(job.text.train, job.settings.data, job.settings.train.seed, index)
+        known = sample_lengths(job.text.train, job.settings.data, job.settings.train.seed, index)
         assert known.tolist() == np.diff(part.data.drawn.offsets).tolist()
 
 

@@ -121,7 +121,9 @@ def test_next_sentences_in_a_single_document_have_no_score(
     from albert_cli.data.tokenization import BuildSettings
 
     (tmp_path / "text.txt").write_text("Kra bade wi. Luma figo ste. Nepi roro. Suta vewi. Zo gofi.")
-    build.build([str(tmp_path / "text.txt")], tiny_vocabulary, tmp_path / "one", BuildSettings(holdout=0.0), workers=1)
+    build.build_data(
+        [str(tmp_path / "text.txt")], tiny_vocabulary, tmp_path / "one", BuildSettings(holdout=0.0), workers=1
+    )
     named = [f'evaluation=["{tmp_path / "one"}"]', f"data.sentence_loss={loss}", "schedule.total_steps=2"]
     result = pretrain(str(recipe), tiny_data, tmp_path / "run", [*named, "schedule.warmup_steps=1"], device="cpu")
     assert ("one/order_accuracy" in result) == (loss == "sop")
@@ -136,7 +138,7 @@ def test_further_corpora_are_scored_by_name(
 
     (tmp_path / "text.txt").write_text("Kra bade wi. Luma figo ste. Nepi roro.\n\nSuta vewi. Zo gofi.\n" * 9)
     other = tmp_path / "squad-dev"
-    build.build([str(tmp_path / "text.txt")], tiny_vocabulary, other, BuildSettings(holdout=0.0), workers=1)
+    build.build_data([str(tmp_path / "text.txt")], tiny_vocabulary, other, BuildSettings(holdout=0.0), workers=1)
     named = [f'evaluation=["{other}"]']
     result = pretrain(str(recipe), tiny_data, tmp_path / "run", named, device="cpu")
     assert {f"squad-dev/{name}" for name in ("mlm_loss", "mlm_accuracy", "order_accuracy", "nsp_accuracy")} <= set(

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from albert_cli import store
-from albert_cli.data.batches import batch
+from albert_cli.data.batches import sample_batch
 from albert_cli.data.pairs import PairSettings
 from albert_cli.data.shards import TokenCorpus
 from albert_cli.errors import ConfigError
@@ -78,7 +78,7 @@ def long_run(tmp_path_factory: pytest.TempPathFactory, long_command: Sequence[ob
 def test_the_same_shards_give_sequences_of_any_length(length: int, long_data: Path, tiny_vocabulary: Path) -> None:
     corpus, vocabulary = TokenCorpus.open(long_data, "train"), Vocabulary.load(tiny_vocabulary)
     settings = PairSettings(max_seq_length=length)
-    drawn = batch(corpus, vocabulary, settings, 0, np.arange(64))
+    drawn = sample_batch(corpus, vocabulary, settings, 0, np.arange(64))
     lengths = np.diff(drawn.offsets)
     longest = int(np.diff(corpus.shards[0].sentences[corpus.shards[0].documents]).max()) + 3
     assert lengths.max() == min(length, longest) and drawn.position_ids.max() == lengths.max() - 1

@@ -324,7 +324,7 @@ def test_other_data_are_refused(finished: Path, recipe: Path, tiny_vocabulary: P
 
     (tmp_path / "other.txt").write_text("Another text. With few words.\n\nAnd one more. For the other part.\n" * 9)
     other = tmp_path / "other"
-    build.build([str(tmp_path / "other.txt")], tiny_vocabulary, other, BuildSettings(holdout=0.2), workers=1)
+    build.build_data([str(tmp_path / "other.txt")], tiny_vocabulary, other, BuildSettings(holdout=0.2), workers=1)
     run = copy(finished, tmp_path)
     with pytest.raises(ConfigError, match="was made from other data"):
         pretrain(str(recipe), other, run, device="cpu")

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from albert_cli.data.arrays import ranges
+from albert_cli.data.arrays import concatenate_ranges
 from albert_cli.data.batches import PackedBatch
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.encoder import Encoder, initialize
@@ -162,7 +162,7 @@ def window_spans(model: nn.Module, features: SpanFeatures, device: torch.device)
         with torch.inference_mode():
             begins = np.zeros(len(tokens.ids), dtype=bool)
             inside = tokens.host.offsets[:-1] + features.context_start(index)
-            begins[ranges(inside, features.length[index])] = features.is_best_window(index)
+            begins[concatenate_ranges(inside, features.length[index])] = features.is_best_window(index)
             may_start_NS = tokens.grid.spread(*put([begins], device))
             *found, null = decode(model, tokens, _Layout.of(tokens, device), may_start_NS, features.settings)
             first, last, start, end = (values.flatten(1) for values in found)

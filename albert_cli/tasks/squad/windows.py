@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from albert_cli.data.arrays import offsets_of, ranges
+from albert_cli.data.arrays import concatenate_ranges, offsets_from_lengths
 from albert_cli.data.batches import PackedBatch
 from albert_cli.data.pairs import SPECIALS
 from albert_cli.tasks.features import Features, Int32, Int64, Stretches, pack_pairs, tokenize
@@ -100,7 +100,7 @@ class SpanFeatures(Features):
         That is the most tokens on its poorer side, a longer window being a little better, and of equal ones the first:
         the rule that BERT's code calls maximum context. bool, `length` values a window, one window after the other.
         """
-        token, window = ranges(self.start[index], self.length[index]), np.repeat(index, self.length[index])
+        token, window = concatenate_ranges(self.start[index], self.length[index]), np.repeat(index, self.length[index])
         first = np.searchsorted(self.question, self.question[window])
         last = np.searchsorted(self.question, self.question[window], side="right") - 1
         best: Int64 = window
@@ -129,7 +129,7 @@ def encode_spans(
         np.concatenate([np.empty(0, np.int32), *(p[i] for p in placed_texts)]).astype(np.int32) for i in range(3)
     )
     lengths = np.array([len(p.ids) for p in placed_texts], dtype=np.int64)
-    contexts = Contexts(ids, starts, ends, offsets_of(lengths))
+    contexts = Contexts(ids, starts, ends, offsets_from_lengths(lengths))
     context = np.fromiter((slots[q.context] for q in questions), dtype=np.int64, count=len(questions))
     query_ids, whole = tokenize([q.question for q in questions], vocabulary)
     query = np.minimum(whole.length, settings.max_query_length)
@@ -139,7 +139,7 @@ def encode_spans(
     tokens = contexts.lengths[context]
     windows = 1 + np.maximum(0, -(-(tokens - room) // stride))
     question = np.repeat(np.arange(len(questions)), windows)
-    start = ranges(np.zeros_like(windows), windows) * stride[question]
+    start = concatenate_ranges(np.zeros_like(windows), windows) * stride[question]
     length = np.minimum(tokens[question] - start, room[question])
     answers = [next((a for a in q.answers if a.start != NOT_FOUND), None) for q in questions]
     places = np.array([a.place if a else (0, 0) for a in answers], dtype=np.int64).reshape(-1, 2)
@@ -190,7 +190,7 @@ class Spans:
     @property
     def offsets(self) -> Int64:
         """Where each question's spans begin and end, int64 [Q + 1]."""
-        return offsets_of(np.bincount(self.question, minlength=len(self.null)))
+        return offsets_from_lengths(np.bincount(self.question, minlength=len(self.null)))
 
 
 def collect(features: SpanFeatures, parts: Iterable[WindowSpans], *, relative_null: bool) -> Spans:
