@@ -64,9 +64,9 @@ def test_the_parts_of_a_file_hold_what_the_file_holds(
 _BUILD = """
 import sys
 from pathlib import Path
-from albert_cli.data.build import BuildSettings, build
+from albert_cli.data.build import BuildSettings, build_data
 settings = BuildSettings(holdout=0.1, split_bytes=16_000, dedup=True)
-build(sys.argv[3:], Path(sys.argv[1]), Path(sys.argv[2]), settings, workers=1)
+build_data(sys.argv[3:], Path(sys.argv[1]), Path(sys.argv[2]), settings, workers=1)
 """
 
 
