@@ -67,9 +67,9 @@ def report(
         raise ConfigError(f"--out and --markdown are both {out}", "name two files")
     file_to_write(out)
     file_to_write(markdown, "--markdown")
-    from albert_cli.report.build import build
+    from albert_cli.report.build import build_report
 
-    made = build(directories, out, markdown=markdown)
+    made = build_report(directories, out, markdown=markdown)
     counted = f"tasks {len(made['tasks'])}, pretraining runs {len(made['pretraining'])}"
     counted += f", data {len(made['data'])}" if made["data"] else ""
     files = " and ".join(str(path) for path in (out, markdown) if path is not None)

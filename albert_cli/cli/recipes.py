@@ -69,7 +69,7 @@ def recipes_validate(file: Annotated[str, typer.Argument(metavar="FILE", help="A
     if "variants" in values:
         from albert_cli.experiments import stages
 
-        return console.emit(*stages.validate(file))
+        return console.emit(*stages.validate_experiment(file))
     from albert_cli.evaluation.verify import VerifyRecipe
     from albert_cli.training.pretrain_recipe import PretrainRecipe
     from albert_cli.training.task_recipe import FinetuneRecipe

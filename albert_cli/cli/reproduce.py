@@ -60,25 +60,25 @@ def reproduce(
         if out is not None:
             from albert_cli.experiments import pages
 
-            return console.emit(*pages.verdicts(out))
+            return console.emit(*pages.list_verdicts(out))
         from albert_cli.experiments import recipe
 
-        return console.emit(*recipe.listing())
+        return console.emit(*recipe.list_experiments())
     if experiment is None:
         raise ConfigError("no experiment is named", "`albert reproduce --list` names them")
     from albert_cli.experiments import runner as verb_module
-    from albert_cli.experiments.plan import Request
+    from albert_cli.experiments.plan import ExperimentRequest
 
-    request = Request(
+    request = ExperimentRequest(
         scale, out or Path("experiments"), tuple(text or ()), tuple(extra_text or ()), data, tasks, seeds,
         tuple(overrides or ()), device, nproc, dry_run or commands, verb_module.parse_speeds(tflops or []),
     )  # fmt: skip
     if dry_run or commands:
-        plan, text_ = verb_module.dry_run(experiment, request)
+        plan, text_ = verb_module.preview_experiment(experiment, request)
         return console.emit(plan, "\n".join(plan["commands"]) if commands else text_)
     if out is None:
         raise ConfigError("--out is required", "name a directory; experiments in one share what they can")
-    return console.emit(*verb_module.reproduce(experiment, request, invoke, jobs=jobs, max_time=max_time))
+    return console.emit(*verb_module.reproduce_experiment(experiment, request, invoke, jobs=jobs, max_time=max_time))
 
 
 @verb(app)

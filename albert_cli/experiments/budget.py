@@ -9,8 +9,8 @@ from typing import Any, Final, NamedTuple
 from albert_cli import config, console
 from albert_cli.counting.costs import size_in_words, three_digits
 from albert_cli.errors import ConfigError
-from albert_cli.experiments.plan import Cost, Plan, Run
-from albert_cli.experiments.recipe import EXACT, Claim
+from albert_cli.experiments.plan import Cost, ExperimentPlan, VariantRun
+from albert_cli.experiments.recipe import EXACT, PaperClaim
 
 # How many devices the hours are printed for, beside one.
 _DEVICES: Final[dict[str, tuple[int, ...]]] = {"smoke": (2,), "mini": (2,), "h200": (), "paper": (8, 64)}
@@ -34,7 +34,7 @@ class _Row:
         return {key: value for key, value in (found | cost).items() if value is not None}
 
 
-def describe(plan: Plan) -> tuple[dict[str, Any], str]:
+def describe_plan(plan: ExperimentPlan) -> tuple[dict[str, Any], str]:
     """The plan as data, and as tables: a row a variant, its seeds together."""
     experiment, scale, devices = plan.experiment, plan.scale, _DEVICES[plan.request.scale]
     for name in plan.request.tflops:
@@ -65,7 +65,7 @@ def describe(plan: Plan) -> tuple[dict[str, Any], str]:
     return data, "\n\n".join(parts)
 
 
-def _row(plan: Plan, run: Run, stage: str, task: str | None = None) -> _Row:
+def _row(plan: ExperimentPlan, run: VariantRun, stage: str, task: str | None = None) -> _Row:
     cost, given = plan.stages[stage].cost, plan.request.tflops
     measured = given.get(run.variant, given.get("", 0.0))
     speed = measured * 1e12 if measured else plan.scale.peak * plan.scale.share  # FLOP/s of a device
@@ -75,7 +75,7 @@ def _row(plan: Plan, run: Run, stage: str, task: str | None = None) -> _Row:
 # ---------------------------------------------------------------- claims
 
 
-class Decision(NamedTuple):
+class Decidability(NamedTuple):
     """Whether a claim can be decided by what is planned: why not ("" where it can), and what deciding it takes.
 
     `device_hours` are of the runs that the claim compares, with what they start from and their tasks, two seeds each.
@@ -85,12 +85,12 @@ class Decision(NamedTuple):
     device_hours: float
 
 
-def decision(plan: Plan, claim: Claim) -> Decision:
+def judge_decidability(plan: ExperimentPlan, claim: PaperClaim) -> Decidability:
     """What is known of a claim before anything is run."""
     references = [name.partition(".") for condition in claim.all_conditions for name in condition.references]
     names, metrics = {name for name, _, _ in references}, {metric for _, _, metric in references}
     if metrics <= EXACT:
-        return Decision("", 0.0)
+        return Decidability("", 0.0)
     if "speedup" in metrics and plan.experiment.speed_against:
         names.add(plan.experiment.speed_against)
     rests_on = {name: {v.after, v.teacher, *v.members} for name, v in plan.experiment.variants.items()}
@@ -108,12 +108,12 @@ def decision(plan: Plan, claim: Claim) -> Decision:
         why = "its tasks have no files here; --tasks names their folder"
     elif seeds < 2:
         why = "one seed gives no spread; --seeds 2 or more"
-    return Decision(why, hours / seeds * 2)
+    return Decidability(why, hours / seeds * 2)
 
 
-def _claim(plan: Plan, claim: Claim) -> tuple[dict[str, object], str]:
+def _claim(plan: ExperimentPlan, claim: PaperClaim) -> tuple[dict[str, object], str]:
     """A claim, and whether it can be decided, as data and in words."""
-    why, hours = decision(plan, claim)
+    why, hours = judge_decidability(plan, claim)
     conditions = [str(condition) for condition in claim.all_conditions]
     cost = f"two seeds, the fewest, of what it compares take {_hours(hours)} {_kind(plan)}-hours"
     known = f"cannot be decided: {why} ({cost})" if why else f"can be decided; {cost}"
@@ -133,7 +133,7 @@ def _claim(plan: Plan, claim: Claim) -> tuple[dict[str, object], str]:
 # ---------------------------------------------------------------- in words
 
 
-def _table(plan: Plan, runs: Sequence[_Row], tasks: Sequence[_Row], devices: Sequence[int]) -> str:
+def _table(plan: ExperimentPlan, runs: Sequence[_Row], tasks: Sequence[_Row], devices: Sequence[int]) -> str:
     """A row a variant with all its seeds, one for fine-tuning, one for everything."""
     if plan.experiment.is_counted:
         return "Counted by arithmetic; nothing is trained."
@@ -164,7 +164,7 @@ def _sums(rows: Sequence[_Row]) -> tuple[int, float, float, int]:
     return sum(c.tokens for c in costs), sum(c.flops for c in costs), hours, sum(c.disk_bytes for c in costs)
 
 
-def _kind(plan: Plan) -> str:
+def _kind(plan: ExperimentPlan) -> str:
     return "core" if plan.request.scale in ("smoke", "mini") else "H200"
 
 
@@ -172,7 +172,7 @@ def _hours(hours: float) -> str:
     return f"{hours:,.0f}" if hours >= 100 else three_digits(hours) if hours >= 0.001 else "<0.001"
 
 
-def _notes(plan: Plan) -> str:
+def _notes(plan: ExperimentPlan) -> str:
     scale, given = plan.scale, plan.request.tflops
     speeds = ", ".join(f"{name + ' ' if name else ''}{value:g} TFLOP/s a device" for name, value in given.items())
     assumed = (
@@ -184,14 +184,14 @@ def _notes(plan: Plan) -> str:
         f"{hours}. Devices are taken to add up without loss.",
         "Tokens and FLOPs count every sequence at its full length, and the whole model. Vocabulary, data and intrinsic "
         "scores are not counted.",
-        *(in_words(plan, name) for name in plan.equal_time),
+        *(describe_matched_time(plan, name) for name in plan.equal_time),
     ]
     notes += [f"Left out: {task} ({why})." for task, why in plan.left_out.items()]
     notes.append(f"{len(plan.stages)} stages; --commands prints them, --jobs N runs N at once.")
     return console.wrapped(notes)
 
 
-def in_words(plan: Plan, variant: str) -> str:
+def describe_matched_time(plan: ExperimentPlan, variant: str) -> str:
     """How a variant's steps follow from another's, by time and by FLOPs."""
     equal, title = plan.equal_time[variant], plan.experiment.variants[variant].title
     other = f"{plan.experiment.variants[equal.of].title}'s {equal.other_steps:,}"

@@ -17,8 +17,8 @@ from typing import Final, Literal
 
 import numpy as np
 
-from albert_cli.experiments.recipe import EXACT, Claim, Condition
-from albert_cli.experiments.uncertainty import Sampled, standard_error
+from albert_cli.experiments.recipe import EXACT, Condition, PaperClaim
+from albert_cli.experiments.uncertainty import JackknifeEstimate, jackknife_error
 
 Verdict = Literal["holds", "does not hold at this scale", "too noisy to tell"]
 HOLDS: Final[Verdict] = "holds"
@@ -26,7 +26,7 @@ FAILS: Final[Verdict] = "does not hold at this scale"
 NOISY: Final[Verdict] = "too noisy to tell"
 
 CONFIDENCE: Final = 0.9  # one-sided, of the mean over seeds
-Values = Mapping[str, Mapping[str, Mapping[int, Sampled]]]  # variant -> metric -> seed -> value
+Values = Mapping[str, Mapping[str, Mapping[int, JackknifeEstimate]]]  # variant -> metric -> seed -> value
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Finding:
 class CheckedClaim:
     """A claim with its findings; it holds when all of them do."""
 
-    claim: Claim
+    claim: PaperClaim
     findings: Sequence[Finding]
 
     @property
@@ -64,12 +64,12 @@ class CheckedClaim:
         return {"says": self.claim.says, "source": self.claim.source, "verdict": self.verdict, "findings": findings}
 
 
-def check(claim: Claim, values: Values) -> CheckedClaim:
+def check_claim(claim: PaperClaim, values: Values) -> CheckedClaim:
     """Hold a claim against the values that were measured."""
-    return CheckedClaim(claim, [find(condition, values) for condition in claim.all_conditions])
+    return CheckedClaim(claim, [check_condition(condition, values) for condition in claim.all_conditions])
 
 
-def find(condition: Condition, values: Values) -> Finding:
+def check_condition(condition: Condition, values: Values) -> Finding:
     """Hold one condition against the values; runs of the same seed are compared with each other."""
     compared = _compared(condition, values)
     if not compared:
@@ -88,7 +88,7 @@ def find(condition: Condition, values: Values) -> Finding:
 
     of_seeds = float(t.ppf(CONFIDENCE, len(numbers) - 1)) * statistics.stdev(numbers) / math.sqrt(len(numbers))
     together = np.mean(list(compared.values()), axis=0)
-    of_examples = statistics.NormalDist().inv_cdf(CONFIDENCE) * standard_error(together)
+    of_examples = statistics.NormalDist().inv_cdf(CONFIDENCE) * jackknife_error(together)
     reach = math.hypot(of_seeds, of_examples)
     low, high = mean - reach, mean + reach
     return Finding(condition, by_seed, mean, low, high, _decided(condition, bound, low, high))
@@ -106,7 +106,7 @@ def _decided(condition: Condition, bound: float, low: float, high: float) -> Ver
             return HOLDS if near else FAILS if not low <= bound <= high else NOISY
 
 
-def _compared(condition: Condition, values: Values) -> dict[int, Sampled]:
+def _compared(condition: Condition, values: Values) -> dict[int, JackknifeEstimate]:
     """The condition's left side for every seed that has all of its values."""
     of = {name: _of(name, values) for name in condition.references}
     seeds = sorted(set.intersection(*(set(by_seed) for by_seed in of.values())))
@@ -122,6 +122,6 @@ def _compared(condition: Condition, values: Values) -> dict[int, Sampled]:
     return found
 
 
-def _of(reference: str, values: Values) -> Mapping[int, Sampled]:
+def _of(reference: str, values: Values) -> Mapping[int, JackknifeEstimate]:
     variant, _, metric = reference.partition(".")
     return values.get(variant, {}).get(metric, {})

@@ -9,13 +9,13 @@ from albert_cli import store
 from albert_cli.data.shards import TokenCorpus
 from albert_cli.errors import ConfigError, InputError
 from albert_cli.evaluation.verify import find_task_data
-from albert_cli.experiments.plan import OUT, Plan
+from albert_cli.experiments.plan import OUT, ExperimentPlan
 from albert_cli.tasks.spec import find_task
 
 Data = tuple[str, tuple[str, ...], str]  # a stage or a fingerprint, the stages to wait for, and the directory
 
 
-def available_tasks(plan: Plan) -> list[str]:
+def available_tasks(plan: ExperimentPlan) -> list[str]:
     """The scale's tasks whose files are there, in a dry run without a folder all; the others are noted, with why."""
     folder, found = plan.request.tasks, []
     if folder is not None and not folder.is_dir():
@@ -36,7 +36,7 @@ def available_tasks(plan: Plan) -> list[str]:
     return found
 
 
-def task_data(plan: Plan, name: str) -> str | None:
+def task_data(plan: ExperimentPlan, name: str) -> str | None:
     """Where a task's data are: the folder of tasks, or the first source of text for one that is made of any text."""
     if not find_task(name).is_made_of_text:
         return None if plan.request.tasks is None else find_task_data(name, str(plan.request.tasks))
@@ -44,7 +44,7 @@ def task_data(plan: Plan, name: str) -> str | None:
     return text[0] if text else None
 
 
-def probed(plan: Plan) -> Data:
+def probed(plan: ExperimentPlan) -> Data:
     """The data of intrinsic scores: of the scale's own text for them where that is there, else the usual data."""
     tasks, usual = plan.request.tasks, data(plan, "usual")
     sources = [source.replace("TASKS", str(tasks or "TASKS")) for source in plan.scale.probe_text]
@@ -60,7 +60,7 @@ def probed(plan: Plan) -> Data:
     return made, (made,), str(plan.directory(made))
 
 
-def data(plan: Plan, text: str) -> Data:
+def data(plan: ExperimentPlan, text: str) -> Data:
     """The data of a variant's text: a stage or a fingerprint, the stages to wait for, and the directory."""
     scale, request = plan.scale, plan.request
     if request.data is not None:
@@ -85,7 +85,7 @@ def data(plan: Plan, text: str) -> Data:
     return made, (made,), str(plan.directory(made))
 
 
-def vocabulary(plan: Plan) -> tuple[str, str]:
+def vocabulary(plan: ExperimentPlan) -> tuple[str, str]:
     """The stage of the usual text's vocabulary, and its directory."""
     scale, text = plan.scale, plan.text
     facts: dict[str, Any] = {"text": text, "size": scale.vocabulary, "sample": scale.sample}

@@ -10,11 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from albert_cli.experiments.claims import CheckedClaim, check
-from albert_cli.experiments.plan import Plan, Run
-from albert_cli.experiments.recipe import PRINTED, PaperTable
-from albert_cli.experiments.uncertainty import PARTS, Sampled, exact, of_seconds, of_task, unknown
-from albert_cli.report.collect import Points, curves
+from albert_cli.experiments.claims import CheckedClaim, check_claim
+from albert_cli.experiments.plan import ExperimentPlan, VariantRun
+from albert_cli.experiments.recipe import COLUMN_METRICS, PaperTable
+from albert_cli.experiments.uncertainty import (
+    JACKKNIFE_GROUPS,
+    JackknifeEstimate,
+    exact_value,
+    jackknife_task,
+    jackknife_time,
+    value_without_error,
+)
+from albert_cli.report.collect import Curve, read_curves
 from albert_cli.results import standard_error
 
 
@@ -22,10 +29,10 @@ from albert_cli.results import standard_error
 class Outcome:
     """An experiment's numbers: variant -> metric -> seed -> value, and what the claims make of them."""
 
-    plan: Plan
+    plan: ExperimentPlan
     values: Mapping[str, Mapping[str, Mapping[int, float]]]
     layer_steps: Mapping[str, Mapping[str, list[list[float]]]]  # variant -> l2, degrees, cosine -> a list a seed
-    curves: Mapping[str, Mapping[str, list[Points]]]  # variant -> mlm_loss, mlm_accuracy, … -> a curve a seed
+    curves: Mapping[str, Mapping[str, list[Curve]]]  # variant -> mlm_loss, mlm_accuracy, … -> a curve a seed
     task_titles: Mapping[str, str]
     diverged: Mapping[str, int]  # variant -> how many of its seeds did
     claims: list[CheckedClaim]
@@ -53,7 +60,7 @@ class Outcome:
             variant = row if row in self.plan.experiment.variants else str(printed.ours)
             for column, cell in zip(printed.columns, cells, strict=True):
                 theirs = [float(number) for number in re.findall(r"\d+\.\d+", cell)]
-                metrics = PRINTED.get(column, ())
+                metrics = COLUMN_METRICS.get(column, ())
                 medians = [self.middle(variant, metric) for metric in metrics]
                 ours = [value * (1 if column == "speedup" else 100) for value in medians if value is not None]
                 # Version 1 is relative to another model in speed.
@@ -81,11 +88,11 @@ class Outcome:
         }
 
 
-def read(plan: Plan) -> Outcome:
+def read_outcome(plan: ExperimentPlan) -> Outcome:
     """Gather the results of all stages that are done, and hold the claims against them."""
-    values: dict[str, dict[str, dict[int, Sampled]]] = {name: {} for name in plan.variants}
+    values: dict[str, dict[str, dict[int, JackknifeEstimate]]] = {name: {} for name in plan.variants}
     steps: dict[str, dict[str, list[list[float]]]] = {}
-    drawn: dict[str, dict[str, list[Points]]] = {}
+    drawn: dict[str, dict[str, list[Curve]]] = {}
     titles: dict[str, str] = {}
     diverged: dict[str, int] = {}
     for run in plan.runs:
@@ -95,14 +102,14 @@ def read(plan: Plan) -> Outcome:
             values[run.variant].setdefault(metric, {})[run.seed] = value
         for name, layers in plan.record(run.probe).layer_steps.items():
             steps.setdefault(run.variant, {}).setdefault(name, []).append(layers)
-        for name, points in curves(plan.directory(run.pretrain))[1].items():
+        for name, points in read_curves(plan.directory(run.pretrain))[1].items():
             drawn.setdefault(run.variant, {}).setdefault(name, []).append(points)
     if (against := plan.experiment.speed_against) is not None:  # how many times as fast each makes a step (Table 2)
         step = {name: _seconds_a_step(metrics) for name, metrics in values.items()}
         for name, of in step.items():
             if found := {seed: step[against][seed] / one for seed, one in of.items() if seed in step[against]}:
                 values[name]["speedup"] = found
-    claims = [check(claim, values) for claim in plan.claims]
+    claims = [check_claim(claim, values) for claim in plan.claims]
     shown = {
         variant: {metric: {seed: float(value[0]) for seed, value in of.items()} for metric, of in metrics.items()}
         for variant, metrics in values.items()
@@ -110,36 +117,36 @@ def read(plan: Plan) -> Outcome:
     return Outcome(plan, shown, steps, drawn, titles, diverged, claims)
 
 
-def _seconds_a_step(metrics: Mapping[str, Mapping[int, Sampled]]) -> dict[int, Sampled]:
+def _seconds_a_step(metrics: Mapping[str, Mapping[int, JackknifeEstimate]]) -> dict[int, JackknifeEstimate]:
     seconds, steps = metrics.get("seconds", {}), metrics.get("steps", {})
     return {seed: seconds[seed] / steps[seed] for seed in seconds if seconds[seed][0] > 0 and seed in steps}
 
 
-def _numbers(plan: Plan, run: Run, titles: dict[str, str]) -> dict[str, Sampled]:
+def _numbers(plan: ExperimentPlan, run: VariantRun, titles: dict[str, str]) -> dict[str, JackknifeEstimate]:
     """Every number of a run: of pretraining its length, of the probe all, of each task what the paper has."""
     trained = plan.record(run.pretrain)
     if models := trained.models:  # `albert params`
         shape = {"layers": models[0].config["num_hidden_layers"], "hidden": models[0].config["hidden_size"]}
         counts = {"parameters": models[0].total, "paper_count": models[0].paper_count, **shape}
-        return {name: exact(count) for name, count in counts.items()}
+        return {name: exact_value(count) for name, count in counts.items()}
     found = {}
     if (taken := trained.numbers.get("steps")) is not None:
-        found["steps"] = exact(taken)
+        found["steps"] = exact_value(taken)
     if (seconds := trained.numbers.get("seconds")) is not None:
-        found["seconds"] = of_seconds(seconds, plan.directory(run.pretrain))
+        found["seconds"] = jackknife_time(seconds, plan.directory(run.pretrain))
     probed = plan.record(run.probe)
     for name, value in probed.numbers.items():
-        found[name] = exact(value)
+        found[name] = exact_value(value)
         if name.endswith("_accuracy") or name in ("mlm_loss", "below_unigram_entropy"):
             each = probed.without_parts.get(name, [])
-            found[name] = np.array([value, *each]) if len(each) == PARTS else unknown(value)
-    tasks: list[Sampled] = []
-    above: list[Sampled] = []
+            found[name] = np.array([value, *each]) if len(each) == JACKKNIFE_GROUPS else value_without_error(value)
+    tasks: list[JackknifeEstimate] = []
+    above: list[JackknifeEstimate] = []
     for name, stage in run.tasks.items():
         if not (record := plan.record(stage)).numbers:
             continue
         result, title = record.task, record.task.title or name
-        scores = of_task(name, result, plan.directory(stage))
+        scores = jackknife_task(name, result, plan.directory(stage))
         if len(scores) > 1:  # F1 and exact match
             titles |= {f"{name}_{metric}": f"{title} {metric.replace('_', ' ')}" for metric in scores}
             found |= {f"task_{name}_{metric}": score for metric, score in scores.items()}

@@ -15,7 +15,7 @@ from typing_extensions import TypedDict
 
 from albert_cli import __version__, console, store
 from albert_cli.errors import InputError
-from albert_cli.experiments.budget import in_words
+from albert_cli.experiments.budget import describe_matched_time
 from albert_cli.experiments.claims import CONFIDENCE, FAILS, HOLDS, NOISY, Finding, Verdict
 from albert_cli.experiments.outcome import Outcome
 from albert_cli.experiments.recipe import EXACT, METRICS
@@ -43,7 +43,7 @@ _ABOUT_CLAIMS = (
 )
 
 
-def write(found: Outcome) -> Path:
+def write_report(found: Outcome) -> Path:
     """Write `report.html`, `report.md` and `results.json`; the same results give the same bytes."""
     plan, made = found.plan, _page(found)
     for name, text in (("report.html", page.html(made)), ("report.md", page.markdown(made))):
@@ -63,7 +63,7 @@ class _Reported(TypedDict):
     claims: list[_Claim]
 
 
-def verdicts(out: Path) -> tuple[dict[str, dict[str, str]], str]:
+def list_verdicts(out: Path) -> tuple[dict[str, dict[str, str]], str]:
     """The verdict of every claim of the experiments that stand in a directory, as data and as text."""
     found: dict[str, dict[str, str]] = {}
     for path in sorted(out.glob(f"*/{RESULTS}")):
@@ -161,7 +161,7 @@ def _formatted(metric: str, value: float) -> str:
     return f"{value:.1f}x" if metric == "speedup" else f"{value:.3f}"
 
 
-def gap(pairs: Sequence[tuple[float, float]] | None) -> str:
+def format_gap(pairs: Sequence[tuple[float, float]] | None) -> str:
     """Ours as the paper's column prints it, and how far it is from theirs; nothing where it was not measured."""
     ours = "/".join(f"{own:.1f}" for own, _ in pairs or ())
     return ours and f"{ours} ({'/'.join(f'{own - theirs:+.1f}' for own, theirs in pairs or ())})"
@@ -191,13 +191,13 @@ def _tables(found: Outcome) -> list[Block]:
     if plan.left_out:
         left = "; ".join(f"{task}: {why}" for task, why in plan.left_out.items())
         blocks.append(Paragraph(f"Tasks left out: {left}.", small=True))
-    blocks += [Paragraph(in_words(plan, name)) for name in plan.equal_time]
+    blocks += [Paragraph(describe_matched_time(plan, name)) for name in plan.equal_time]
     for printed in plan.experiment.tables:
         known = found.beside(printed)
         lines: list[list[Text]] = []
         for name, cells in printed.rows.items():
             pairs = [known.get(name, {}).get(column) for column in printed.columns]
-            shown = [(cell, Span(gap(own))) if own else cell for cell, own in zip(cells, pairs, strict=True)]
+            shown = [(cell, Span(format_gap(own))) if own else cell for cell, own in zip(cells, pairs, strict=True)]
             lines.append([plan.title(name), *shown])
         caption = f"The paper, {printed.title}, {printed.version}." + (f" {printed.note}" if printed.note else "")
         if known:

@@ -19,16 +19,16 @@ from typing import Any, Literal
 from pydantic import AliasPath, Field
 
 from albert_cli.data.shards import read_data_facts
-from albert_cli.experiments.recipe import Claim, Experiment, Scale, ScaleName
+from albert_cli.experiments.recipe import Experiment, ExperimentScale, PaperClaim, ScaleName
 from albert_cli.results import Number, Numbers, Record, Result
 from albert_cli.training.pretrain_recipe import PretrainRecipe
 
-Kind = Literal["count", "vocabulary", "data", "speed", "pretrain", "probe", "task"]
+StageKind = Literal["count", "vocabulary", "data", "speed", "pretrain", "probe", "task"]
 OUT = "{OUT}"  # in the words of a command: the stage's own directory, which is named after its facts
 
 
 @dataclass(frozen=True)
-class Request:
+class ExperimentRequest:
     """What is asked for: an experiment's scale, where its files go, and what it is run on.
 
     `text` and `extra_text` replace the scale's; `data` is a finished data directory instead of text. `tasks` is the
@@ -65,7 +65,7 @@ class Cost:
 class Stage:
     """One command, the facts that decide what it makes, and the stages whose directories it reads."""
 
-    kind: Kind
+    kind: StageKind
     title: str
     facts: Mapping[str, Any]
     needs: tuple[str, ...] = ()
@@ -85,7 +85,7 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Run:
+class VariantRun:
     """A variant with one seed: its resolved recipe, and the stages that hold its results; of an ensemble only tasks."""
 
     variant: str
@@ -97,7 +97,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class EqualTime:
+class MatchedWallClock:
     """How a variant's steps follow from another's: by seconds a step of both, and what FLOPs alone would say.
 
     `seconds` a step, own and the other's, are None before they are measured; then FLOPs stand in for them.
@@ -121,7 +121,7 @@ class EqualTime:
         return {**dataclasses.asdict(self), "steps": self.steps}
 
 
-class Counted(Record):
+class CountedModel(Record):
     """A model as `albert params` counts it."""
 
     total: Number = 0
@@ -139,20 +139,20 @@ class StageRecord(Record):
     layer_steps: dict[str, list[Number]] = Field(default={}, validation_alias=AliasPath("result", "layer_steps"))
     without_parts: dict[str, list[Number]] = Field(default={}, validation_alias=AliasPath("result", "without_parts"))
     recipe_step: Numbers = Field(default={}, validation_alias=AliasPath("result", "recipe_step"))
-    models: list[Counted] = Field(default=[], validation_alias=AliasPath("result", "models"))
+    models: list[CountedModel] = Field(default=[], validation_alias=AliasPath("result", "models"))
 
 
 @dataclass
-class Plan:
+class ExperimentPlan:
     """Everything to do, in an order in which every stage comes after what it needs."""
 
     experiment: Experiment
-    request: Request
+    request: ExperimentRequest
     stages: dict[str, Stage] = field(default_factory=dict)
-    runs: list[Run] = field(default_factory=list)
-    prefixes: list[Run] = field(default_factory=list)  # what others start from, measured by nothing
+    runs: list[VariantRun] = field(default_factory=list)
+    prefixes: list[VariantRun] = field(default_factory=list)  # what others start from, measured by nothing
     left_out: dict[str, str] = field(default_factory=dict)
-    equal_time: dict[str, EqualTime] = field(default_factory=dict)  # by variant
+    equal_time: dict[str, MatchedWallClock] = field(default_factory=dict)  # by variant
 
     @property
     def left(self) -> list[Stage]:
@@ -160,7 +160,7 @@ class Plan:
         return [stage for stage in self.stages.values() if not self.result(stage.id).is_file()]
 
     @property
-    def unmeasured(self) -> list[Plan]:
+    def unmeasured(self) -> list[ExperimentPlan]:
         """What must be run before the steps are known: a plan for each speed that is not measured."""
         return [dataclasses.replace(self, stages=self._up_to(stage)) for stage in self.left if stage.kind == "speed"]
 
@@ -172,12 +172,12 @@ class Plan:
         return found | {stage.id: stage}
 
     @property
-    def scale(self) -> Scale:
+    def scale(self) -> ExperimentScale:
         """The experiment's settings at the scale that was asked for."""
         return self.experiment.scales[self.request.scale]
 
     @property
-    def claims(self) -> list[Claim]:
+    def claims(self) -> list[PaperClaim]:
         """What is asked at this scale, and of tasks only where it has any."""
         asked = [c for c in self.experiment.claims if not c.scales or self.request.scale in c.scales]
         return [c for c in asked if self.scale.tasks or not c.is_of_tasks]
@@ -233,7 +233,7 @@ class Plan:
 
     def stage(
         self,
-        kind: Kind,
+        kind: StageKind,
         title: str,
         facts: Mapping[str, Any],
         needs: Sequence[str],

@@ -27,7 +27,7 @@ from albert_cli.data.pairs import PairSettings
 from albert_cli.data.shards import TokenCorpus, read_data_facts
 from albert_cli.data.verification import verify_data
 from albert_cli.errors import CheckpointError, ConfigError, InputError
-from albert_cli.experiments.uncertainty import PARTS, Sampled, mean
+from albert_cli.experiments.uncertainty import JACKKNIFE_GROUPS, JackknifeEstimate, jackknife_mean
 from albert_cli.model import hub
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.encoder import Encoder
@@ -136,18 +136,18 @@ def _scores(job: PretrainingJob, own: PairSettings, asks_pairs: bool) -> dict[st
 
 def _summed(
     job: PretrainingJob, drawn: PairSettings, trained: Literal["none", "sop"], rule: _Rule = "none"
-) -> dict[str, Sampled]:
+) -> dict[str, JackknifeEstimate]:
     """Every mean over the sequences, drawn by a rule: of all [0], and without each part [1:]; none of no examples."""
     pairs = dataclasses.replace(drawn, sentence_loss=trained)
     asked = dataclasses.replace(job, settings=dataclasses.replace(job.settings, data=pairs))
     count = job.settings.train.eval_sequences
-    size = min(_MICRO_BATCH, math.ceil(count / PARTS))
+    size = min(_MICRO_BATCH, math.ceil(count / JACKKNIFE_GROUPS))
     sums: dict[str, Any] = {}  # by part, and how many they are
     for number, start in enumerate(range(0, count, size)):
         index = np.arange(start, min(start + size, count))
         for name, both in asked.summed(job.text.train, dataclasses.replace(pairs, sentence_loss=rule), index).items():
-            sums.setdefault(name, np.zeros((PARTS, 2)))[number % PARTS] += both
-    return {name: mean(*each.T) for name, each in sums.items() if each[:, 1].any()}
+            sums.setdefault(name, np.zeros((JACKKNIFE_GROUPS, 2)))[number % JACKKNIFE_GROUPS] += both
+    return {name: jackknife_mean(*each.T) for name, each in sums.items() if each[:, 1].any()}
 
 
 # ---------------------------------------------------------------- Figure 1

@@ -50,7 +50,7 @@ METRICS: Final = {
 
 # Values of models that have learnt nothing differ too, so that a claim must rest on a model that has. Knowing how
 # frequent tokens are and copying unmasked ones give half a nat; of two sentences the paper calls 53.3 % chance.
-LEARNT: Final = {
+LEARNED_ABOVE: Final = {
     "tasks_above_majority": 0.03,
     "below_unigram_entropy": 0.75,
     "nsp_accuracy": 0.535,
@@ -60,7 +60,7 @@ LEARNT: Final = {
 EXACT: Final = frozenset({"parameters", "block_parameters", "paper_count", "steps", "layers", "hidden"})
 _OF_ANY_MODEL: Final = EXACT | {"seconds", "speedup"}  # needs no learning
 # What stands in a column of the paper's tables, where it is measured; scores there are in per cent.
-PRINTED: Final = {
+COLUMN_METRICS: Final = {
     "SQuAD1.1": ("task_squad1_f1", "task_squad1_em"),
     "SQuAD2.0": ("task_squad2_best_f1", "task_squad2_best_em"),
     "RACE": ("task_race",),
@@ -74,7 +74,7 @@ PRINTED: Final = {
 
 
 @dataclass(frozen=True)
-class Scale:
+class ExperimentScale:
     """What an experiment is at one scale.
 
     `base` is a pretraining recipe and `changes` lie on it, below each variant's own. `borrow` takes the variants'
@@ -184,7 +184,7 @@ class Condition:
 
 
 @dataclass(frozen=True)
-class Claim:
+class PaperClaim:
     """What the paper says, as conditions that all must hold; `margin` says where their bounds come from.
 
     `learnt` names values of `LEARNT` that show that the models which the claim rests on have learnt something: without
@@ -201,7 +201,7 @@ class Claim:
     @property
     def all_conditions(self) -> tuple[Condition, ...]:
         """What must hold: that something was learnt, and what the paper says."""
-        guards = (Condition(name, "above", LEARNT[name.partition(".")[2]]) for name in self.learnt)
+        guards = (Condition(name, "above", LEARNED_ABOVE[name.partition(".")[2]]) for name in self.learnt)
         return (*guards, *self.conditions)
 
     @property
@@ -216,10 +216,10 @@ class Experiment:
 
     title: str
     source: str
-    scales: dict[str, Scale]
+    scales: dict[str, ExperimentScale]
     variants: dict[str, Variant]
     tables: tuple[PaperTable, ...] = ()
-    claims: tuple[Claim, ...] = ()
+    claims: tuple[PaperClaim, ...] = ()
     plots: tuple[Literal["layers"], ...] = ()  # beside what every report draws: Figure 1
     metrics: tuple[str, ...] = ()
     speed_against: str | None = None
@@ -232,32 +232,34 @@ class Experiment:
         return all(v.shape is not None for v in self.variants.values())
 
 
-def names() -> list[str]:
+def experiment_names() -> list[str]:
     """Every experiment that is shipped, by name."""
     found = (full.removeprefix(FOLDER) for full in config.shipped_recipes() if full.startswith(FOLDER))
     return [name for name in found if name != "common"]
 
 
-def listing() -> tuple[dict[str, str], str]:
+def list_experiments() -> tuple[dict[str, str], str]:
     """Every experiment with a sentence, as data and as text."""
-    found = {name: config.first_comment(config.find_recipe(FOLDER + name)) for name in names()}
+    found = {name: config.first_comment(config.find_recipe(FOLDER + name)) for name in experiment_names()}
     width = max(map(len, found))
     return found, "\n".join(f"{name:<{width}}  {about}" for name, about in found.items())
 
 
-def load(name: str) -> Experiment:
+def load_experiment(name: str) -> Experiment:
     """Read and check an experiment by name or file; raises `ConfigError` naming what is wrong."""
     asked = name
     if not name.endswith(".toml"):
         name = name.removeprefix(FOLDER)
-        if name not in names():
-            hint = config.suggestion(name, names())
-            raise ConfigError(f"no experiment is called {name!r}", hint or f"experiments: {', '.join(names())}")
+        if name not in experiment_names():
+            hint = config.suggestion(name, experiment_names())
+            raise ConfigError(
+                f"no experiment is called {name!r}", hint or f"experiments: {', '.join(experiment_names())}"
+            )
         name = FOLDER + name
-    return dataclasses.replace(parse(config.read_recipe(name), config.find_recipe(name).stem), asked=asked)
+    return dataclasses.replace(parse_experiment(config.read_recipe(name), config.find_recipe(name).stem), asked=asked)
 
 
-def parse(values: Mapping[str, Any], name: str) -> Experiment:
+def parse_experiment(values: Mapping[str, Any], name: str) -> Experiment:
     """An experiment from its values as TOML gives them; a scale that borrows has the other's changes below its own."""
     scales: Any = values.get("scales", {})
     if isinstance(scales, Mapping) and all(isinstance(own, Mapping) for own in scales.values()):
@@ -293,8 +295,8 @@ def _check(experiment: Experiment) -> None:
         if not claim.conditions:
             raise ConfigError(f"{here}: a claim without conditions: {claim.says}")
         for name in claim.learnt:
-            if name.partition(".")[2] not in LEARNT:
-                raise ConfigError(f"{here}: learnt: {name!r} shows nothing", f"VARIANT.{'|'.join(LEARNT)}")
+            if name.partition(".")[2] not in LEARNED_ABOVE:
+                raise ConfigError(f"{here}: learnt: {name!r} shows nothing", f"VARIANT.{'|'.join(LEARNED_ABOVE)}")
         metrics = {name.partition(".")[2] for condition in claim.conditions for name in condition.references}
         if not claim.learnt and not metrics <= _OF_ANY_MODEL:
             hint = 'learnt = ["VARIANT.tasks_above_majority"], or of masked words ["VARIANT.below_unigram_entropy"]'

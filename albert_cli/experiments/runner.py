@@ -20,9 +20,9 @@ from typing import Any
 from albert_cli import console, machine, pool, store
 from albert_cli.errors import AlbertError, BusyError, ConfigError, DivergedError, InputError, Interrupted
 from albert_cli.experiments import outcome, pages, recipe
-from albert_cli.experiments.budget import decision, describe
-from albert_cli.experiments.plan import Plan, Request, StageRecord
-from albert_cli.experiments.stages import make
+from albert_cli.experiments.budget import describe_plan, judge_decidability
+from albert_cli.experiments.plan import ExperimentPlan, ExperimentRequest, StageRecord
+from albert_cli.experiments.stages import make_plan
 from albert_cli.text.corpus import check_readable
 from albert_cli.training.device import choose_device
 from albert_cli.training.settings import parse_duration
@@ -46,17 +46,17 @@ def parse_speeds(options: Sequence[str]) -> dict[str, float]:
     return found
 
 
-def dry_run(name: str, request: Request) -> tuple[dict[str, Any], str]:
+def preview_experiment(name: str, request: ExperimentRequest) -> tuple[dict[str, Any], str]:
     """What an experiment would do and cost; text on the Hub that cannot be read from here is named."""
-    plan = make(recipe.load(name), request)
-    data, text = describe(plan)
+    plan = make_plan(recipe.load_experiment(name), request)
+    data, text = describe_plan(plan)
     data["unreadable"] = _unreadable(plan)
     for why in data["unreadable"].values():
         console.warn(f"{why}; the run would end there. {_other_text(plan)}")
     return data, text
 
 
-def _unreadable(plan: Plan) -> dict[str, str]:
+def _unreadable(plan: ExperimentPlan) -> dict[str, str]:
     """The sources on the Hub that the stages to come cannot read from here, and why."""
     texts = [stage.facts["text"] for stage in plan.left if stage.kind in ("vocabulary", "data")]
     found = {}
@@ -68,31 +68,31 @@ def _unreadable(plan: Plan) -> dict[str, str]:
     return found
 
 
-def _other_text(plan: Plan) -> str:
+def _other_text(plan: ExperimentPlan) -> str:
     """What may stand in for a scale's text."""
     others = plan.scale.other_text
     return "--text SOURCE names other text" + (f", such as {', '.join(others)}" if others else "")
 
 
-def reproduce(
-    name: str, request: Request, invoke: Invoke, *, jobs: int | None = None, max_time: str | None = None
+def reproduce_experiment(
+    name: str, request: ExperimentRequest, invoke: Invoke, *, jobs: int | None = None, max_time: str | None = None
 ) -> tuple[dict[str, Any], str]:
     """Run what is left of an experiment and write its report; what `--json` prints, and the text."""
     import torch
 
     seconds, started = parse_duration(max_time, "--max-time") if max_time else None, time.monotonic()
     gpus = torch.cuda.device_count() if choose_device(request.device).type == "cuda" else 0
-    plan = make(recipe.load(name), request)
+    plan = make_plan(recipe.load_experiment(name), request)
     for why in _unreadable(plan).values():
         raise InputError(why, _other_text(plan))
     for task, why in plan.left_out.items():
         console.warn(f"{task} is left out: {why}")
     for claim in plan.claims:
-        if why := decision(plan, claim).why:
+        if why := judge_decidability(plan, claim).why:
             console.warn(f"this run cannot decide: {claim.says} {why}")
     places = jobs if jobs is not None else max(1, gpus // request.nproc)
 
-    def carried_out(plan: Plan) -> int:
+    def carried_out(plan: ExperimentPlan) -> int:
         return run_plan(plan, invoke, places, gpus, seconds and max(0.0, seconds - (time.monotonic() - started)))
 
     with store.lock(request.out):
@@ -104,10 +104,10 @@ def reproduce(
             done += carried_out(part)
             if pool.is_stopping():  # while the last stage of this part ended well
                 raise _stopped(plan)
-        plan = make(plan.experiment, request)
+        plan = make_plan(plan.experiment, request)
         done += carried_out(plan)
-        found = outcome.read(plan)
-        written = pages.write(found)
+        found = outcome.read_outcome(plan)
+        written = pages.write_report(found)
     result = found.to_json() | {"report": str(written), "stages": len(plan.stages), "stages_done_now": done}
     result["wall_seconds"] = round(time.monotonic() - started, 1)
     verdicts = [f"{checked.verdict.upper()}: {checked.claim.says}" for checked in found.claims]
@@ -117,7 +117,7 @@ def reproduce(
 # ---------------------------------------------------------------- the stages
 
 
-def run_plan(plan: Plan, invoke: Invoke, jobs: int = 1, gpus: int = 0, max_time: float | None = None) -> int:
+def run_plan(plan: ExperimentPlan, invoke: Invoke, jobs: int = 1, gpus: int = 0, max_time: float | None = None) -> int:
     """Do all stages that are left; the number of those that were done now.
 
     One at a time in this process, or `jobs` of them side by side as processes of their own, as are those that start
@@ -158,7 +158,7 @@ def run_plan(plan: Plan, invoke: Invoke, jobs: int = 1, gpus: int = 0, max_time:
     return len(left)
 
 
-def _stopped(plan: Plan) -> Interrupted:
+def _stopped(plan: ExperimentPlan) -> Interrupted:
     return Interrupted(f"{plan.request.out}: stopped")
 
 
@@ -197,7 +197,7 @@ class _Titled(io.TextIOBase):
         self._stream.flush()
 
 
-def _keep(plan: Plan, name: str, code: int, printed: str, seconds: float) -> None:
+def _keep(plan: ExperimentPlan, name: str, code: int, printed: str, seconds: float) -> None:
     """Note that a stage is done, with what it printed; raise for one that failed."""
     stage = plan.stages[name]
     outcome: dict[str, object] = {"diverged": True}

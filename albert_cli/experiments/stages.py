@@ -14,30 +14,32 @@ from albert_cli.counting import costs
 from albert_cli.data.pairs import PairSettings
 from albert_cli.errors import ConfigError
 from albert_cli.experiments import inputs
-from albert_cli.experiments.plan import OUT, Cost, EqualTime, Plan, Request, Run
-from albert_cli.experiments.recipe import SCALES, Experiment, Scale, Settings, load
+from albert_cli.experiments.plan import OUT, Cost, ExperimentPlan, ExperimentRequest, MatchedWallClock, VariantRun
+from albert_cli.experiments.recipe import SCALES, Experiment, ExperimentScale, Settings, load_experiment
 from albert_cli.training.pretrain_recipe import PretrainRecipe
 from albert_cli.training.task_recipe import FinetuneRecipe
 
 _ROUNDS = 15  # timed steps of a variant that is to train as long as another
 
 
-def validate(name: str) -> tuple[dict[str, Any], str]:
+def validate_experiment(name: str) -> tuple[dict[str, Any], str]:
     """Check an experiment's file with every recipe that it makes; its values as they are, and as a sentence."""
-    experiment = load(name)
+    experiment = load_experiment(name)
     for scale in SCALES:
-        make(experiment, Request(scale, Path(), dry_run=True))
+        make_plan(experiment, ExperimentRequest(scale, Path(), dry_run=True))
     about = f"{experiment.title} ({experiment.source}): {len(experiment.variants)} variants"
     return config.read_recipe(name), f"{about}, {len(experiment.claims)} claims, scales {', '.join(experiment.scales)}"
 
 
-def make(experiment: Experiment, request: Request) -> Plan:
+def make_plan(experiment: Experiment, request: ExperimentRequest) -> ExperimentPlan:
     """An experiment as stages; raises `ConfigError` where a recipe or an option cannot be."""
-    plan = Plan(experiment, request)
+    plan = ExperimentPlan(experiment, request)
     if experiment.is_counted:
         for name, variant in experiment.variants.items():
             shape, title = str(variant.shape), f"{variant.title}: parameters"
-            plan.runs.append(Run(name, 0, None, plan.stage("count", title, {"shape": shape}, (), ("params", shape))))
+            plan.runs.append(
+                VariantRun(name, 0, None, plan.stage("count", title, {"shape": shape}, (), ("params", shape)))
+            )
         return plan
     seeds = request.seeds if request.seeds is not None else plan.scale.seeds
     if seeds < 1:
@@ -60,11 +62,11 @@ def make(experiment: Experiment, request: Request) -> Plan:
 class _Builder:
     """Takes the stages of a variant into the plan, each once: `tasks` are those to fine-tune on, with their recipes."""
 
-    plan: Plan
+    plan: ExperimentPlan
     tasks: Mapping[str, FinetuneRecipe | None]
-    _made: dict[tuple[str, int], Run | None] = field(default_factory=dict)
+    _made: dict[tuple[str, int], VariantRun | None] = field(default_factory=dict)
 
-    def run(self, name: str, seed: int) -> Run:
+    def run(self, name: str, seed: int) -> VariantRun:
         """The pretraining of a variant with a seed, after whatever it starts from."""
         plan, variant = self.plan, self.plan.experiment.variants[name]
         if (name, seed) in self._made:
@@ -101,11 +103,11 @@ class _Builder:
         if variant.teacher and (taught := self.run(variant.teacher, seed).recipe):
             forward = costs.forward_flops(taught.model, recipe.data.max_seq_length)
             cost = dataclasses.replace(cost, flops=cost.flops + cost.tokens * forward)
-        made = Run(name, seed, recipe, plan.stage("pretrain", title, facts, needs, argv, cost))
+        made = VariantRun(name, seed, recipe, plan.stage("pretrain", title, facts, needs, argv, cost))
         self._made[name, seed] = made
         return made
 
-    def measured(self, run: Run) -> Run:
+    def measured(self, run: VariantRun) -> VariantRun:
         """The run with its probe, on the usual text and the scale's own masks, and its tasks."""
         plan, scale = self.plan, self.plan.scale
         of, checkpoint = f"{plan.experiment.variants[run.variant].title}, seed {run.seed}", plan.directory(run.pretrain)
@@ -128,7 +130,7 @@ class _Builder:
             tasks[name] = plan.stage("task", f"{of}: {name}", facts, (run.pretrain,), argv, cost)
         return dataclasses.replace(run, probe=probe, tasks=tasks)
 
-    def ensemble(self, name: str, seed: int) -> Run:
+    def ensemble(self, name: str, seed: int) -> VariantRun:
         """The fine-tuned models of a variant's members together, by task."""
         variant, tasks = self.plan.experiment.variants[name], {}
         trained = {run.variant: run for run in self.plan.runs if run.seed == seed and run.recipe}
@@ -139,7 +141,7 @@ class _Builder:
             argv += ["--data", inputs.task_data(self.plan, task) or "TASKS", "--out", OUT]
             title = f"{variant.title}, seed {seed}: {task}"
             tasks[task] = self.plan.stage("task", title, {"together": task}, needs, argv)
-        return Run(name, seed, None, "", None, tasks)
+        return VariantRun(name, seed, None, "", None, tasks)
 
     def _ranks(self) -> list[str]:
         return ["--nproc", str(self.plan.request.nproc)] if self.plan.request.nproc > 1 else []
@@ -173,7 +175,7 @@ class _Builder:
             values = config.merge(values, {"model": {"vocab_size": self.plan.vocab_size}})
         return base, values
 
-    def _as_long(self, name: str, other: str, seed: int) -> EqualTime:
+    def _as_long(self, name: str, other: str, seed: int) -> MatchedWallClock:
         """In how many steps a variant takes as long as another's whole run."""
         theirs = self.run(other, seed).recipe
         assert theirs is not None
@@ -183,7 +185,7 @@ class _Builder:
         steps = theirs.schedule.total_steps
         seconds = [self._seconds_a_step(one) for one in (name, other)]
         known = (seconds[0], seconds[1]) if seconds[0] and seconds[1] else None
-        found = EqualTime(other, steps, max(2, round(steps * flops[1] / flops[0])), known)
+        found = MatchedWallClock(other, steps, max(2, round(steps * flops[1] / flops[0])), known)
         self.plan.equal_time[name] = found
         return found
 
@@ -233,7 +235,7 @@ def pretraining_cost(recipe: PretrainRecipe, done: int = 0) -> Cost:
     return Cost(parameters, steps, tokens, flops, costs.checkpoint_bytes(recipe.model) * (recipe.train.keep + 1))
 
 
-def _task_recipe(task: str, scale: Scale) -> FinetuneRecipe | None:
+def _task_recipe(task: str, scale: ExperimentScale) -> FinetuneRecipe | None:
     """How a task is learnt at a scale, checked before anything is trained; None where no recipe says it."""
     name = f"finetune/{task}"
     if name not in config.shipped_recipes():
@@ -241,7 +243,7 @@ def _task_recipe(task: str, scale: Scale) -> FinetuneRecipe | None:
     return config.validate(FinetuneRecipe, config.merge(config.read_recipe(name), scale.task_changes), name)
 
 
-def fine_tuning_cost(recipe: FinetuneRecipe | None, run: Run, scale: Scale) -> Cost | None:
+def fine_tuning_cost(recipe: FinetuneRecipe | None, run: VariantRun, scale: ExperimentScale) -> Cost | None:
     """Of all seeds of a task: inputs at their greatest length; None where that many steps are not known beforehand."""
     if recipe is None or run.recipe is None or recipe.schedule.total_steps is None:
         return None

@@ -17,12 +17,21 @@ from albert_cli.data.shards import UNITS, TokenCorpus, read_data_facts
 from albert_cli.data.verification import verify_data
 from albert_cli.errors import AlbertError
 from albert_cli.report import mistakes, page, plots, pretraining, scores
-from albert_cli.report.collect import Data, Evaluation, Examples, Found, Pretraining, collect, setting, short_names
+from albert_cli.report.collect import (
+    DataDirectory,
+    Evaluation,
+    ExampleTable,
+    PretrainingRun,
+    ReportInputs,
+    collect,
+    setting,
+    short_names,
+)
 from albert_cli.report.page import Block, Figure, Grid, Key, Page, Paragraph, Section, Span, Table, Text
 from albert_cli.text.vocabulary import Vocabulary
 
 
-def build(directories: Sequence[Path], out: Path | None, markdown: Path | None = None) -> dict[str, Any]:
+def build_report(directories: Sequence[Path], out: Path | None, markdown: Path | None = None) -> dict[str, Any]:
     """Write the report on everything below `directories` to the file `out`; return the files and what is on them.
 
     `markdown` is a file for the same as Markdown, its drawings in words. The same directories give the same bytes.
@@ -44,7 +53,7 @@ def build(directories: Sequence[Path], out: Path | None, markdown: Path | None =
     }
 
 
-def _page(found: Found) -> Page:
+def _page(found: ReportInputs) -> Page:
     runs, evaluations, series = found.pretraining, found.evaluations, _series(found)
     sections = [
         Section("labels", "By number of labelled examples", scores.by_labels(evaluations, series)),
@@ -70,7 +79,7 @@ def _page(found: Found) -> Page:
     return Page(title, title, sections, footer, f"{lead}." if lead else "", facts)
 
 
-def _title(found: Found) -> str:
+def _title(found: ReportInputs) -> str:
     if found.pretraining and found.evaluations:
         return "An encoder, pretrained and scored"
     if found.pretraining or found.evaluations:
@@ -95,7 +104,7 @@ def _of_a_place(e: Evaluation) -> list[tuple[object, ...]]:
     return [(e.question, e.model, "part", e.part), (e.question, e.model, "labelled", e.labelled)]
 
 
-def _series(found: Found) -> dict[str, int]:
+def _series(found: ReportInputs) -> dict[str, int]:
     """A colour for every run and model, the same on the whole page; a run's one checkpoint has the run's."""
     series = {run.name: i for i, run in enumerate(found.pretraining, start=1)}
     free = set(series)
@@ -106,13 +115,13 @@ def _series(found: Found) -> dict[str, int]:
     return series
 
 
-def _examples(examples: Examples) -> list[Block]:
+def _examples(examples: ExampleTable) -> list[Block]:
     columns = list(dict.fromkeys(name for row in examples.rows for name in row))
     rows = [[row.get(name, "") for name in columns] for row in examples.rows]
     return [Table(columns, rows, text_columns=len(columns), look="prose")] if rows else []
 
 
-def _provenance(found: Found) -> list[Block]:
+def _provenance(found: ReportInputs) -> list[Block]:
     versions: dict[str, set[str]] = {}
     for e in found.evaluations:
         for name, version in e.record.versions.items():
@@ -136,7 +145,7 @@ def _mark(fingerprint: str) -> Text:
 # ---------------------------------------------------------------- data
 
 
-def _data(found: Sequence[Data], runs: Sequence[Pretraining]) -> list[Block]:
+def _data(found: Sequence[DataDirectory], runs: Sequence[PretrainingRun]) -> list[Block]:
     """Sizes, and for sequences drawn from each as its run draws them: lengths and spans."""
     rows = [
         [data.name, split, *(f"{counts[unit]:,}" for unit in UNITS)]
@@ -147,7 +156,7 @@ def _data(found: Sequence[Data], runs: Sequence[Pretraining]) -> list[Block]:
     return [sizes, *(block for data in found for block in _sequences(data, runs))]
 
 
-def _sequences(data: Data, runs: Sequence[Pretraining]) -> list[Block]:
+def _sequences(data: DataDirectory, runs: Sequence[PretrainingRun]) -> list[Block]:
     """Statistics of a sample, with the settings and the seed of a run on this data where there is one."""
     settings, seed = PairSettings(), 0
     run = next((run for run in runs if run.data == data.fingerprint), None)

@@ -19,22 +19,22 @@ from albert_cli.results import CONTROLS, RESULTS, Record, Result, StrictText, fi
 from albert_cli.tasks.spec import TASKS
 
 MAJORITY, CLASSICAL = "majority class", "classical baseline"
-Points = list[tuple[float, float]]
+Curve = list[tuple[float, float]]
 Recipe = Mapping[str, Any]  # as TOML gives it, by section
 
 
 @dataclass(frozen=True)
-class Pretraining:
+class PretrainingRun:
     """A pretraining run: the figures of its journal by name, its recipe, and its checkpoints."""
 
     name: str
-    training: Mapping[str, Points]  # (step, value)
-    heldout: Mapping[str, Mapping[str, Points]]  # by corpus: "" for the held-out text, then those scored beside it
+    training: Mapping[str, Curve]  # (step, value)
+    heldout: Mapping[str, Mapping[str, Curve]]  # by corpus: "" for the held-out text, then those scored beside it
     recipe: Recipe
     checkpoints: Mapping[str, str]  # fingerprint -> "step 3,000"
     data: str = ""  # fingerprint of the data directory
 
-    def points(self, name: str, corpus: str = "") -> Points:
+    def points(self, name: str, corpus: str = "") -> Curve:
         """The held-out values of a figure."""
         return self.heldout.get(corpus, {}).get(name, [])
 
@@ -50,7 +50,7 @@ class Evaluation:
 
     model: str
     record: Result
-    curves: Sequence[Points]  # (step, score on dev), a seed each
+    curves: Sequence[Curve]  # (step, score on dev), a seed each
     path: Path
     folders: Sequence[Path]  # of its runs, a seed each
 
@@ -110,7 +110,7 @@ class Evaluation:
         return next((rank for rank, name in enumerate(CONTROLS, start=1) if name in names), 0)
 
 
-class Examples(Record):
+class ExampleTable(Record):
     """A table of words with its title (`examples.json`), such as what a model fills into masked words."""
 
     title: StrictText = "Examples"
@@ -118,7 +118,7 @@ class Examples(Record):
 
 
 @dataclass(frozen=True)
-class Data:
+class DataDirectory:
     """A data directory."""
 
     name: str
@@ -127,16 +127,16 @@ class Data:
 
 
 @dataclass
-class Found:
+class ReportInputs:
     """Everything found below the given directories."""
 
-    data: list[Data] = field(default_factory=list)
-    pretraining: list[Pretraining] = field(default_factory=list)
+    data: list[DataDirectory] = field(default_factory=list)
+    pretraining: list[PretrainingRun] = field(default_factory=list)
     evaluations: list[Evaluation] = field(default_factory=list)
-    examples: list[Examples] = field(default_factory=list)
+    examples: list[ExampleTable] = field(default_factory=list)
 
 
-def collect(directories: Sequence[Path]) -> Found:
+def collect(directories: Sequence[Path]) -> ReportInputs:
     """Walk down the directories and read every run, result and table of examples.
 
     Raises `InputError` for a directory that does not exist or when nothing is found in any of them.
@@ -145,16 +145,16 @@ def collect(directories: Sequence[Path]) -> Found:
         if not directory.is_dir():
             raise InputError(f"{directory}: no such directory", "name the directories that the other verbs wrote")
     paths = list(_walk(directories))
-    runs = [p for p in paths if not (p / RESULTS).exists() and any("mlm_loss" in of for of in curves(p))]
+    runs = [p for p in paths if not (p / RESULTS).exists() and any("mlm_loss" in of for of in read_curves(p))]
     data = [p for p in paths if (p / "data.json").is_file() and (of := store.read_manifest(p)) and of.kind == "data"]
     names = short_names([*runs, *data])
     pretraining = [_read_pretraining(path, names[path]) for path in runs]
     known = {mark: f"{run.name}, {step}" for run in pretraining for mark, step in run.checkpoints.items()}
-    everything = Found(
-        [Data(names[p], p, store.fingerprint(p)) for p in data],
+    everything = ReportInputs(
+        [DataDirectory(names[p], p, store.fingerprint(p)) for p in data],
         pretraining,
         _read_evaluations(paths, known),
-        [Examples.read(p / "examples.json") for p in paths if (p / "examples.json").is_file()],
+        [ExampleTable.read(p / "examples.json") for p in paths if (p / "examples.json").is_file()],
     )
     if not any(vars(everything).values()):
         raise InputError(
@@ -185,10 +185,10 @@ def short_names(paths: Sequence[Path]) -> dict[Path, str]:
     }
 
 
-def curves(path: Path) -> tuple[dict[str, Points], dict[str, Points]]:
+def read_curves(path: Path) -> tuple[dict[str, Curve], dict[str, Curve]]:
     """The figures of a run's journal, each as (step, value): those of training, and those of its evaluations."""
-    training: dict[str, Points] = {}
-    heldout: dict[str, Points] = {}
+    training: dict[str, Curve] = {}
+    heldout: dict[str, Curve] = {}
     file = path / journal.JOURNAL
     for row in journal.read(file) if file.is_file() else []:
         to, values = (heldout, row["eval"]) if "eval" in row else (training, row)
@@ -197,9 +197,9 @@ def curves(path: Path) -> tuple[dict[str, Points], dict[str, Points]]:
     return training, heldout
 
 
-def _read_pretraining(path: Path, name: str) -> Pretraining:
-    training, scored = curves(path)
-    heldout: dict[str, dict[str, Points]] = {"": {}}
+def _read_pretraining(path: Path, name: str) -> PretrainingRun:
+    training, scored = read_curves(path)
+    heldout: dict[str, dict[str, Curve]] = {"": {}}
     for key, points in scored.items():
         corpus, _, figure = key.rpartition("/")
         heldout.setdefault(corpus, {})[figure] = points
@@ -216,7 +216,7 @@ def _read_pretraining(path: Path, name: str) -> Pretraining:
             checkpoints[manifest.fingerprint()] = f"step {int(digits):,}" if digits.isdecimal() else step.name
             parents |= manifest.parents
     recipe = store.read_toml(path / "recipe.toml") if store.is_there(path / "recipe.toml") else {}
-    return Pretraining(name, training, heldout, recipe, checkpoints, parents.get("data", ""))
+    return PretrainingRun(name, training, heldout, recipe, checkpoints, parents.get("data", ""))
 
 
 def _read_evaluations(paths: Sequence[Path], checkpoints: Mapping[str, str]) -> list[Evaluation]:
@@ -233,7 +233,7 @@ def _read_evaluations(paths: Sequence[Path], checkpoints: Mapping[str, str]) -> 
         below = [file.parent for file in sorted(path.glob(f"run-*/{RESULTS}"))] if record.scores_by_seed else [path]
         by_seed = {str(Result.read(folder / RESULTS).seed or 0): folder for folder in below}
         folders = {seed: folder for seed, folder in by_seed.items() if seed in record.by_seed}
-        drawn = [curves(folder)[1].get(record.metric, []) for folder in folders.values()]
+        drawn = [read_curves(folder)[1].get(record.metric, []) for folder in folders.values()]
         name, lines = _model_name(record, checkpoints), [points for points in drawn if len(points) > 1]
         if record.by_seed:
             found.append(Evaluation(name, record, lines, path, list(folders.values())))

@@ -9,7 +9,7 @@ from statistics import fmean
 from albert_cli.report import plots, predictions
 from albert_cli.report.collect import Evaluation
 from albert_cli.report.page import Block, Details, Figure, Grid, Group, Heading, Key, Paragraph, Part, Span, Table, Text
-from albert_cli.report.predictions import Line, Predicted
+from albert_cli.report.predictions import Predicted, PredictionLine
 from albert_cli.report.scores import by_task
 
 _CLASSES = 12  # a larger table is no longer read as a picture; its largest entries are listed
@@ -112,7 +112,7 @@ def _text(value: object) -> str:
     return text if len(text) <= _CHARACTERS else text[: _CHARACTERS - 1] + "…"
 
 
-def _gold(line: Line) -> str:
+def _gold(line: PredictionLine) -> str:
     gold = line.get("label")
     if "answers" in line:
         return _text(list(dict.fromkeys(line["answers"]))) or "no answer"

@@ -27,7 +27,7 @@ _LENGTHS = {"none": 0, "1": 1, "2": 2, "3": 3, "4–5": 5, "6–10": 10, "over 1
 Kind = Literal["span", "class", "value", "other"]
 
 
-class Line(TypedDict, total=False):
+class PredictionLine(TypedDict, total=False):
     """A run's line about an example: a prediction, the gold one where known, and the texts.
 
     By its keys it is of one `Kind`; of a kind of task whose lines are "other" the wrong examples are listed, no more.
@@ -48,7 +48,7 @@ class Line(TypedDict, total=False):
     choices: list[str]
 
 
-def kind(line: Line) -> Kind:
+def kind(line: PredictionLine) -> Kind:
     """What a line is about: a span with its own scores, a class with the probabilities of all, a number."""
     if "answers" in line and "f1" in line:
         return "span"
@@ -61,27 +61,27 @@ def kind(line: Line) -> Kind:
 class Predicted:
     """An example by every run's line; `error` from 0 (right) to 1 (wrong and sure of it), of values the distance."""
 
-    lines: Sequence[Line]
+    lines: Sequence[PredictionLine]
     error: float
 
     @property
-    def example(self) -> Line:
+    def example(self) -> PredictionLine:
         """The first run's line, for what all have in common."""
         return self.lines[0]
 
 
 def read(folders: Sequence[Path]) -> list[Predicted]:
     """The examples that the runs in `folders` predicted, in the order of the first run, those with a gold alone."""
-    by_id: dict[str, list[Line]] = {}
+    by_id: dict[str, list[PredictionLine]] = {}
     for path in (folder / PREDICTIONS for folder in folders):
-        written: list[Any] = journal.read(path, Line) if store.is_there(path) else []
+        written: list[Any] = journal.read(path, PredictionLine) if store.is_there(path) else []
         for line in written:
             by_id.setdefault(line["id"], []).append(line)
     errors = {name: [error for line in lines if (error := _error(line)) is not None] for name, lines in by_id.items()}
     return [Predicted(by_id[name], statistics.fmean(found)) for name, found in errors.items() if found]
 
 
-def _error(line: Line) -> float | None:
+def _error(line: PredictionLine) -> float | None:
     """1 less F1, 1 less the gold label's probability, the distance from the value; or whether it is wrong."""
     if kind(line) == "span":
         return 1 - line["f1"]
@@ -97,7 +97,7 @@ def worst(predicted: Sequence[Predicted], most: int) -> list[Predicted]:
     Of spans that are equally wrong those come first that the runs were surest of.
     """
 
-    def is_wrong(line: Line) -> bool:
+    def is_wrong(line: PredictionLine) -> bool:
         return line["f1"] < 1 if kind(line) == "span" else line.get("label") != line["prediction"]
 
     def sureness(of: Predicted) -> float:
@@ -141,7 +141,7 @@ class Group:
 def by_answer_length(predicted: Sequence[Predicted]) -> list[Group]:
     """Questions for a span by the number of words of their first gold answer."""
 
-    def length(line: Line) -> str:
+    def length(line: PredictionLine) -> str:
         words = len("".join(line.get("answers", [])[:1]).split())
         return next(name for name, most in _LENGTHS.items() if words <= most)
 
@@ -151,7 +151,7 @@ def by_answer_length(predicted: Sequence[Predicted]) -> list[Group]:
 def by_question_word(predicted: Sequence[Predicted]) -> list[Group]:
     """Questions for a span by their first question word, the commonest first; empty where no question has one."""
 
-    def first_word(line: Line) -> str:
+    def first_word(line: PredictionLine) -> str:
         found = _QUESTION.search(line.get("question", ""))
         word = found[1].lower() if found else "other"
         return _SAME.get(word, word)
@@ -160,8 +160,8 @@ def by_question_word(predicted: Sequence[Predicted]) -> list[Group]:
     return groups if any(group.name != "other" for group in groups) else []
 
 
-def _groups(predicted: Sequence[Predicted], group_of: Callable[[Line], str]) -> list[Group]:
-    questions: dict[str, list[Sequence[Line]]] = {}
+def _groups(predicted: Sequence[Predicted], group_of: Callable[[PredictionLine], str]) -> list[Group]:
+    questions: dict[str, list[Sequence[PredictionLine]]] = {}
     for of in predicted:
         if kind(of.example) == "span":
             questions.setdefault(group_of(of.example), []).append(of.lines)

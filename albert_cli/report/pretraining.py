@@ -11,7 +11,7 @@ from albert_cli.counting.costs import count
 from albert_cli.errors import AlbertError
 from albert_cli.model.config import ModelConfig
 from albert_cli.report import plots
-from albert_cli.report.collect import Points, Pretraining, setting
+from albert_cli.report.collect import Curve, PretrainingRun, setting
 from albert_cli.report.page import Block, Details, Fact, Figure, Grid, Key, Paragraph, Part, Table
 
 _ACCURACIES = {
@@ -23,7 +23,7 @@ _ACCURACIES = {
 _ROWS = 12  # of the table of held-out scores, for each run and corpus
 
 
-def facts(runs: Sequence[Pretraining]) -> list[Fact]:
+def facts(runs: Sequence[PretrainingRun]) -> list[Fact]:
     """The last held-out figures of a single run; several runs have no one figure."""
     if len(runs) != 1:
         return []
@@ -41,7 +41,7 @@ def facts(runs: Sequence[Pretraining]) -> list[Fact]:
     return found
 
 
-def section(runs: Sequence[Pretraining]) -> list[Block]:
+def section(runs: Sequence[PretrainingRun]) -> list[Block]:
     """Curves of loss, accuracies and speed, then the runs' shapes, lengths and last figures."""
     numbered = dict(enumerate(runs, start=1))
     legend = [Paragraph([Key(run.name, i) for i, run in numbered.items()])] if len(runs) > 1 else []
@@ -58,7 +58,7 @@ def section(runs: Sequence[Pretraining]) -> list[Block]:
     return [*legend, Grid(panels), *_numbers(runs), table]
 
 
-def _facts(run: Pretraining) -> dict[str, str]:
+def _facts(run: PretrainingRun) -> dict[str, str]:
     found = {}
     with suppress(AlbertError):  # a recipe of another version is no reason to leave a run out of the report
         if isinstance(values := run.recipe.get("model"), dict):
@@ -98,7 +98,7 @@ def _facts(run: Pretraining) -> dict[str, str]:
     return found
 
 
-def _panels(runs: Mapping[int, Pretraining], corpus: str) -> list[Figure]:
+def _panels(runs: Mapping[int, PretrainingRun], corpus: str) -> list[Figure]:
     """Loss and accuracies on the held-out text (`corpus` is ""), or on another corpus by its name."""
     of, where = (f", {corpus}", f"of {corpus}") if corpus else ("", "held-out")
 
@@ -120,13 +120,13 @@ def _panels(runs: Mapping[int, Pretraining], corpus: str) -> list[Figure]:
     return panels
 
 
-def _chance(run: Pretraining) -> float:
+def _chance(run: PretrainingRun) -> float:
     """The share of sentence orders that a guess gets right: one label of two, and of three in three-way pretraining."""
     data = run.recipe.get("data")
     return 1 / 3 if isinstance(data, dict) and data.get("sentence_loss") == "three-way" else 1 / 2
 
 
-def _lines(points: Mapping[int, Points], kind: plots.Kind) -> list[plots.Line]:
+def _lines(points: Mapping[int, Curve], kind: plots.Kind) -> list[plots.Line]:
     return [plots.Line(of, series, kind) for series, of in points.items() if of]
 
 
@@ -144,7 +144,7 @@ def _panel(
     return [Figure(drawing, title, caption)]
 
 
-def _numbers(runs: Sequence[Pretraining]) -> list[Block]:
+def _numbers(runs: Sequence[PretrainingRun]) -> list[Block]:
     """The held-out curves as a table, of many points every n-th and the last; empty where nothing was held out."""
     labels = {"mlm_loss": "masked-word loss, nats"} | {name: f"{label}, %" for name, label in _ACCURACIES.items()}
     scored = [(run, corpus) for run in runs for corpus in run.heldout]

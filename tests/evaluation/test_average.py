@@ -16,8 +16,8 @@ COLUMNS = {"SQuAD1.1": "squad1", "SQuAD2.0": "squad2", "MNLI": "mnli", "SST-2": 
 
 def printed() -> Iterator[tuple[str, dict[str, str]]]:
     """Every row of the paper's tables that has an Avg, as the experiments' recipes keep them."""
-    for name in recipe.names():
-        for table in recipe.load(name).tables:
+    for name in recipe.experiment_names():
+        for table in recipe.load_experiment(name).tables:
             for variant, cells in table.rows.items() if "Avg" in table.columns else ():
                 yield f"{table.title}, {table.version}, {name}, {variant}", dict(zip(table.columns, cells, strict=True))
 
@@ -49,7 +49,7 @@ def test_the_averages_of_the_released_models(model: str, printed: float) -> None
 
 
 def test_the_report_s_rows_of_table_9_are_those_of_the_experiment() -> None:
-    (table,) = (t for t in recipe.load("glue").tables if t.title == "Table 9, one model on dev")
+    (table,) = (t for t in recipe.load_experiment("glue").tables if t.title == "Table 9, one model on dev")
     names = {"bert-large": "BERT-large", "m15": "ALBERT-xxlarge, 1.5 M steps"}
     for name, cells in table.rows.items():
         if name != "m1":

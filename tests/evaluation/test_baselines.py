@@ -9,7 +9,7 @@ import pytest
 
 from albert_cli import store
 from albert_cli.evaluation.baselines import OVERLAP, WORDS, score_baselines
-from albert_cli.report.build import build
+from albert_cli.report.build import build_report
 from albert_cli.report.collect import CLASSICAL, collect
 from albert_cli.results import Result
 from albert_cli.tasks.classification import Example
@@ -77,7 +77,7 @@ def test_they_stand_beside_the_score(encoder: Path, inference: Path, tmp_path: P
     assert "trained on the same examples" in shown
     (evaluation,) = collect([out]).evaluations
     assert (evaluation.baselines[CLASSICAL], (evaluation.record.classical or (None,))[0]) == (score, name)
-    build([out], tmp_path / "report.html")
+    build_report([out], tmp_path / "report.html")
     assert "classical baseline</th>" in (tmp_path / "report.html").read_text()
 
 

@@ -15,7 +15,7 @@ from albert_cli.errors import ConfigError
 from albert_cli.evaluation import suite
 from albert_cli.model import hub
 from albert_cli.model.heads import PretrainingModel
-from albert_cli.report.build import build
+from albert_cli.report.build import build_report
 from albert_cli.text.vocabulary import Vocabulary
 from tests.command import albert
 from tests.evaluation.test_parallel import without_times
@@ -71,7 +71,7 @@ def test_they_are_evaluations_of_their_own(run: Path, glue: Path, tmp_path: Path
     assert len(before) == 6
     again = evaluate("cola", str(run), str(glue), tmp_path / "1", 2, ONCE, "cpu", controlled=["start", "random"])
     assert again == results[0] and {p: p.stat().st_mtime_ns for p in before} == before
-    build([tmp_path / "1"], tmp_path / "report.html", markdown=tmp_path / "report.md")
+    build_report([tmp_path / "1"], tmp_path / "report.html", markdown=tmp_path / "report.md")
     header = next(line for line in (tmp_path / "report.md").read_text().splitlines() if line.startswith("| task |"))
     assert header.index("same start") < header.index("random weights") < header.index("classical baseline")
 

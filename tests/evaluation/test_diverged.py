@@ -15,7 +15,7 @@ from torch import Tensor
 
 from albert_cli import store
 from albert_cli.errors import ConfigError, DivergedError
-from albert_cli.report.build import build
+from albert_cli.report.build import build_report
 from albert_cli.tasks.choice import ChoiceExample
 from albert_cli.tasks.classification import Example
 from albert_cli.tasks.spec import TASKS
@@ -116,7 +116,7 @@ def test_the_other_seeds_count_and_the_one_is_not_tried_again(
     assert "majority diverged" in shown and " 1 of 4 " in shown
     assert "CoLA diverged: seed 1 (step 3: the loss" in shown and "of the 3 of 4 seeds that ended" in shown
     assert "median of 3 of 4 seeds (0 to 3)" in shown
-    build([out], tmp_path / "report.html")
+    build_report([out], tmp_path / "report.html")
     page = " ".join(Page((tmp_path / "report.html").read_text()).text.split())
     assert "1 diverged" in page and "median of 3 of 4 seeds (0 to 3)" in page
 

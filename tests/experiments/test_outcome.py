@@ -15,17 +15,17 @@ from albert_cli import store
 from albert_cli.counting.paper import paper_count, paper_note
 from albert_cli.experiments import outcome, pages, recipe
 from albert_cli.experiments.claims import HOLDS, NOISY
-from albert_cli.experiments.plan import Plan, Request
-from albert_cli.experiments.stages import make
+from albert_cli.experiments.plan import ExperimentPlan, ExperimentRequest
+from albert_cli.experiments.stages import make_plan
 from albert_cli.tasks.spec import published_metrics
 
 TASKS = {"SQuAD1.1": "squad1", "SQuAD2.0": "squad2", "MNLI": "mnli", "SST-2": "sst2", "RACE": "race"}
 TASKS |= {name: name.lower().replace("-", "") for name in ("QNLI", "QQP", "RTE", "MRPC", "CoLA", "STS-B")}
 
 
-def as_printed(name: str, out: Path, table: int = 0) -> tuple[Plan, dict[str, dict[str, str]]]:
+def as_printed(name: str, out: Path, table: int = 0) -> tuple[ExperimentPlan, dict[str, dict[str, str]]]:
     """A plan at the paper's scale whose result files hold a table's figures, and that table by variant and column."""
-    plan = make(recipe.load(name), Request("paper", out, dry_run=True))
+    plan = make_plan(recipe.load_experiment(name), ExperimentRequest("paper", out, dry_run=True))
     printed = plan.experiment.tables[table]
     rows = {row: dict(zip(printed.columns, cells, strict=True)) for row, cells in printed.rows.items()}
     (out / "stages").mkdir(parents=True)
@@ -51,7 +51,7 @@ def as_printed(name: str, out: Path, table: int = 0) -> tuple[Plan, dict[str, di
 @pytest.mark.parametrize("name", ["overall", "equal-time", "sharing", "embedding", "sentence-loss", "depth", "width"])
 def test_the_paper_s_figures_give_the_paper_s_averages_and_speedups(name: str, tmp_path: Path) -> None:
     plan, rows = as_printed(name, tmp_path)
-    found = outcome.read(plan)
+    found = outcome.read_outcome(plan)
     assert set(plan.variants) - {"three"} == set(rows)
     for variant, cells in rows.items():
         ours = found.values[variant]
@@ -65,7 +65,7 @@ def test_the_paper_s_figures_give_the_paper_s_averages_and_speedups(name: str, t
 @pytest.mark.parametrize("name", ["overall", "sentence-loss", "glue", "squad-race"])
 def test_the_gap_to_the_paper_s_own_figures_is_none(name: str, tmp_path: Path) -> None:
     plan, rows = as_printed(name, tmp_path)
-    found, printed = outcome.read(plan), plan.experiment.tables[0]
+    found, printed = outcome.read_outcome(plan), plan.experiment.tables[0]
     beside = found.beside(printed)
     for row, cells in beside.items():
         own = row if row in plan.variants else str(printed.ours)
@@ -75,19 +75,19 @@ def test_the_gap_to_the_paper_s_own_figures_is_none(name: str, tmp_path: Path) -
             assert [theirs for _, theirs in pairs] == [float(x) for x in rows[row][column].rstrip("x").split("/")]
     assert beside.keys() == rows.keys() - {row for row in rows if set(rows[row].values()) & {"–"} and row not in beside}
     if name == "glue":
-        assert pages.gap(beside["RoBERTa-large"]["RTE"]) == "89.2 (+2.6)" and beside.keys() == rows.keys()
+        assert pages.format_gap(beside["RoBERTa-large"]["RTE"]) == "89.2 (+2.6)" and beside.keys() == rows.keys()
 
 
 def test_the_seeds_of_an_ensemble_are_those_of_its_tasks(tmp_path: Path) -> None:
-    plan = make(recipe.load("glue"), Request("paper", tmp_path, dry_run=True))
+    plan = make_plan(recipe.load_experiment("glue"), ExperimentRequest("paper", tmp_path, dry_run=True))
     seeds = {0: 0.8, 1: 0.8}
     values = {name: {"mlm_accuracy": {0: 0.5}} for name in plan.variants} | {"ensemble": {"task_rte": seeds}}
-    page = pages.write(outcome.Outcome(plan, values, {}, {}, {"rte": "RTE"}, {}, [])).read_text(encoding="utf-8")
+    page = pages.write_report(outcome.Outcome(plan, values, {}, {}, {"rte": "RTE"}, {}, [])).read_text(encoding="utf-8")
     assert "2\N{NO-BREAK SPACE}seeds" in page and "0\N{NO-BREAK SPACE}seeds" not in page
 
 
 def test_a_variant_that_was_not_run_is_not_compared_as_another() -> None:
-    plan = make(recipe.load("glue"), Request("paper", Path("out"), dry_run=True))
+    plan = make_plan(recipe.load_experiment("glue"), ExperimentRequest("paper", Path("out"), dry_run=True))
     found = outcome.Outcome(plan, {"m15": {"task_rte": {0: 0.8}}}, {}, {}, {}, {}, [])
     assert {"m15", "RoBERTa-large"} <= found.beside(plan.experiment.tables[0]).keys() and "m1" in plan.variants
     assert "m1" not in found.beside(plan.experiment.tables[0])
@@ -95,8 +95,8 @@ def test_a_variant_that_was_not_run_is_not_compared_as_another() -> None:
 
 PARAMETERS = [
     (name, table)
-    for name in recipe.names()
-    for table, printed in enumerate(recipe.load(name).tables)
+    for name in recipe.experiment_names()
+    for table, printed in enumerate(recipe.load_experiment(name).tables)
     if "parameters" in printed.columns and printed.version != "version 1" and name != "sizes"
 ]
 
@@ -104,7 +104,7 @@ PARAMETERS = [
 @pytest.mark.parametrize(("name", "table"), PARAMETERS)
 def test_the_planned_models_have_the_paper_s_parameters(name: str, table: int) -> None:
     """To rounding, or `albert params` says why not; `sizes` counts Table 1 itself."""
-    plan = make(recipe.load(name), Request("paper", Path("out"), dry_run=True))
+    plan = make_plan(recipe.load_experiment(name), ExperimentRequest("paper", Path("out"), dry_run=True))
     printed = plan.experiment.tables[table]
     models = {run.variant: run.recipe.model for run in plan.runs if run.recipe}
     assert models.keys() >= printed.rows.keys()
@@ -113,7 +113,7 @@ def test_the_planned_models_have_the_paper_s_parameters(name: str, table: int) -
         assert millions == f"{round(paper_count(models[row]) / 1e6)}M" or paper_note(models[row]), row
 
 
-def journal(plan: Plan, stage: str, paces: Sequence[float]) -> None:
+def journal(plan: ExperimentPlan, stage: str, paces: Sequence[float]) -> None:
     """What a run appends while it trains: a line each hundred steps, which take so many seconds."""
     plan.directory(stage).mkdir(parents=True, exist_ok=True)
     rows = [{"step": 100 * n, "loss": 1.0, "seconds": at} for n, at in enumerate(accumulate(paces), start=1)]
@@ -131,11 +131,11 @@ def journal(plan: Plan, stage: str, paces: Sequence[float]) -> None:
 def test_seconds_are_no_more_exact_than_their_pace(
     seconds: float, paces: tuple[float, ...], verdict: str, tmp_path: Path
 ) -> None:
-    plan = make(recipe.load("equal-time"), Request("mini", tmp_path, dry_run=True))
+    plan = make_plan(recipe.load_experiment("equal-time"), ExperimentRequest("mini", tmp_path, dry_run=True))
     for run in plan.runs:
         journal(plan, run.pretrain, paces if run.variant == "xxlarge" else paces[::-1])
         store.write_json(plan.result(run.pretrain), {"result": {"steps": 400, "seconds": seconds}})
-    assert [finding.verdict for finding in outcome.read(plan).claims[0].findings] == [verdict, verdict]
+    assert [finding.verdict for finding in outcome.read_outcome(plan).claims[0].findings] == [verdict, verdict]
 
 
 @cache
@@ -156,9 +156,9 @@ def test_seeds_that_agree_on_few_examples_of_a_task_decide_nothing(
     value: str, bound: float, examples: int | None, verdict: str, tmp_path: Path
 ) -> None:
     """And where nothing says what was predicted, nobody knows how sure a score is."""
-    claim = recipe.Claim("", "", "", (recipe.Condition(f"with.{value}", "above", bound),))
-    experiment = dataclasses.replace(recipe.load("dropout"), claims=(claim,))
-    plan = make(experiment, Request("paper", tmp_path, seeds=2, dry_run=True))
+    claim = recipe.PaperClaim("", "", "", (recipe.Condition(f"with.{value}", "above", bound),))
+    experiment = dataclasses.replace(recipe.load_experiment("dropout"), claims=(claim,))
+    plan = make_plan(experiment, ExperimentRequest("paper", tmp_path, seeds=2, dry_run=True))
     for task, stage in ((task, stage) for run in plan.runs for task, stage in run.tasks.items()):
         if examples:
             plan.directory(stage).joinpath("run-0").mkdir(parents=True)
@@ -168,24 +168,24 @@ def test_seeds_that_agree_on_few_examples_of_a_task_decide_nothing(
         result = {"all_scores": scores, "median": 0.9, "labels": ["a", "b"]} | known
         (tmp_path / "stages").mkdir(exist_ok=True)
         store.write_json(plan.result(stage), {"result": result})
-    assert outcome.read(plan).claims[0].verdict == verdict
+    assert outcome.read_outcome(plan).claims[0].verdict == verdict
 
 
 @pytest.mark.parametrize(("paces", "verdict"), [((), NOISY), ((5.0, 5.1, 5.0), HOLDS), ((1.0, 9.0, 90.0), NOISY)])
 def test_speedups_carry_the_spread_of_both_runs(paces: tuple[float, ...], verdict: str, tmp_path: Path) -> None:
-    plan = make(recipe.load("overall"), Request("mini", tmp_path, dry_run=True))
+    plan = make_plan(recipe.load_experiment("overall"), ExperimentRequest("mini", tmp_path, dry_run=True))
     for run in plan.runs:
         share = {"large": 0.5, "xxlarge": 4.0}.get(run.variant, 1.0)
         journal(plan, run.pretrain, [share * pace for pace in (paces if run.variant == "large" else paces[::-1])])
         store.write_json(plan.result(run.pretrain), {"result": {"steps": 10, "seconds": 1000 * share}})
-    (claim,) = (j for j in outcome.read(plan).claims if "trains faster" in j.claim.says)
+    (claim,) = (j for j in outcome.read_outcome(plan).claims if "trains faster" in j.claim.says)
     assert claim.verdict == verdict
 
 
 def test_equal_time_is_by_measured_seconds_and_stays_as_it_was_measured(tmp_path: Path) -> None:
     """At the paper's own speeds the paper's own steps: 400,000 of BERT-large take as long as 125,000 of xxlarge."""
-    request = Request("paper", tmp_path, dry_run=True)
-    plan = make(recipe.load("equal-time"), request)
+    request = ExperimentRequest("paper", tmp_path, dry_run=True)
+    plan = make_plan(recipe.load_experiment("equal-time"), request)
     assert [[stage.kind for stage in part.stages.values()] for part in plan.unmeasured] == [
         ["vocabulary", "data", "speed"]
     ] * 2
@@ -194,7 +194,7 @@ def test_equal_time_is_by_measured_seconds_and_stays_as_it_was_measured(tmp_path
         if stage.kind == "speed":
             seconds = 34 * 3600 / 400_000 if stage.title.startswith("BERT") else 34 * 3600 / 125_000
             store.write_json(plan.result(stage.id), {"result": {"recipe_step": {"seconds": seconds}}})
-    again = make(recipe.load("equal-time"), request)
+    again = make_plan(recipe.load_experiment("equal-time"), request)
     steps = {run.variant: run.recipe.schedule.total_steps for run in again.runs if run.recipe}
     assert steps == {"xxlarge": 125_000, "bert-large": 400_000} and not again.unmeasured
     assert again.equal_time["bert-large"].steps_by_flops > 2 * 400_000, "what FLOPs alone would say"

@@ -14,40 +14,40 @@ from albert_cli import config
 from albert_cli.counting import costs
 from albert_cli.errors import ConfigError
 from albert_cli.experiments import recipe
-from albert_cli.experiments.budget import Decision, decision, describe
-from albert_cli.experiments.claims import HOLDS, check
-from albert_cli.experiments.plan import Plan, Request
-from albert_cli.experiments.stages import make
-from albert_cli.experiments.uncertainty import exact
+from albert_cli.experiments.budget import Decidability, describe_plan, judge_decidability
+from albert_cli.experiments.claims import HOLDS, check_claim
+from albert_cli.experiments.plan import ExperimentPlan, ExperimentRequest
+from albert_cli.experiments.stages import make_plan
+from albert_cli.experiments.uncertainty import exact_value
 from albert_cli.training.task_recipe import FinetuneRecipe
 from tests.command import albert
 
-PLANNED = [(name, scale) for name in recipe.names() for scale in recipe.SCALES]
+PLANNED = [(name, scale) for name in recipe.experiment_names() for scale in recipe.SCALES]
 
 
 def test_list_names_every_experiment_with_a_sentence() -> None:
     said: dict[str, str] = json.loads(albert("reproduce", "--list", "--json").out)
-    assert list(said) == recipe.names()
+    assert list(said) == recipe.experiment_names()
     assert {"sizes", "sentence-loss", "sharing", "similarity"} <= said.keys()
     lines = albert("reproduce", "--list").out.splitlines()
     assert [line.split()[0] for line in lines] == list(said)
     assert all(len(about) > 20 and about.endswith(".") for about in said.values())
 
 
-@pytest.mark.parametrize("name", recipe.names())
+@pytest.mark.parametrize("name", recipe.experiment_names())
 def test_validate_takes_an_experiment_too(name: str) -> None:
     assert "claims" in albert("recipes", "validate", f"experiments/{name}").out
 
 
 @functools.cache
-def planned(name: str, scale: recipe.ScaleName) -> Plan:
-    return make(recipe.load(name), Request(scale, Path("out"), dry_run=True))
+def planned(name: str, scale: recipe.ScaleName) -> ExperimentPlan:
+    return make_plan(recipe.load_experiment(name), ExperimentRequest(scale, Path("out"), dry_run=True))
 
 
 @pytest.mark.parametrize(("name", "scale"), PLANNED)
 def test_plans_at_every_scale(name: str, scale: recipe.ScaleName) -> None:
     plan = planned(name, scale)
-    data, text = describe(plan)
+    data, text = describe_plan(plan)
     assert plan.variants and f"scale {scale}" in text
     assert {run.variant for run in plan.runs} == set(plan.variants)
     seen: set[str] = set()
@@ -71,10 +71,10 @@ def test_its_tasks_can_be_learnt_with_its_settings(name: str, scale: recipe.Scal
         config.validate(FinetuneRecipe, values, task)
 
 
-@pytest.mark.parametrize("name", recipe.names())
+@pytest.mark.parametrize("name", recipe.experiment_names())
 def test_what_is_said_to_be_no_better_has_learnt_something(name: str) -> None:
     """Else a variant that failed to train would make the claim hold."""
-    experiment = recipe.load(name)
+    experiment = recipe.load_experiment(name)
     for claim in experiment.claims:
         guarded = {guard.partition(".")[0] for guard in claim.learnt}
         for condition in claim.conditions:
@@ -83,25 +83,25 @@ def test_what_is_said_to_be_no_better_has_learnt_something(name: str) -> None:
                 assert variant in guarded, claim.says
 
 
-@pytest.mark.parametrize("name", recipe.names())
+@pytest.mark.parametrize("name", recipe.experiment_names())
 def test_paper_tables_have_a_cell_a_column_and_name_variants(name: str) -> None:
-    experiment = recipe.load(name)
+    experiment = recipe.load_experiment(name)
     for table in experiment.tables:
         assert all(len(cells) == len(table.columns) for cells in table.rows.values()), table.title
     assert experiment.claims and all(claim.margin and claim.source for claim in experiment.claims)
 
 
-@pytest.mark.parametrize("name", recipe.names())
+@pytest.mark.parametrize("name", recipe.experiment_names())
 def test_two_cores_run_a_mini_experiment_in_twenty_minutes_and_an_h200_its_own_in_thirty(name: str) -> None:
     longer = {"sharing": 40, "long-inputs": 70, "start-long": 180}  # as their files say
     limits: dict[recipe.ScaleName, tuple[int, int]] = {"mini": (2, longer.get(name, 20)), "h200": (1, 30)}
     for scale, (devices, minutes) in limits.items():
-        data, _ = describe(planned(name, scale))
+        data, _ = describe_plan(planned(name, scale))
         assert data["total"]["device_hours"] / devices * 60 <= minutes, scale
 
 
 def test_a_plan_counts_the_vocabulary_that_the_data_will_have() -> None:
-    plan = make(recipe.load("similarity"), Request("mini", Path("out"), dry_run=True))
+    plan = make_plan(recipe.load_experiment("similarity"), ExperimentRequest("mini", Path("out"), dry_run=True))
     run = plan.runs[0]
     assert run.recipe is not None and run.recipe.model.vocab_size == plan.scale.vocabulary == 4000
     cost = plan.stages[run.pretrain].cost
@@ -109,7 +109,9 @@ def test_a_plan_counts_the_vocabulary_that_the_data_will_have() -> None:
 
 
 def test_a_plan_counts_what_others_start_from() -> None:
-    data, text = describe(make(recipe.load("dropout"), Request("paper", Path("out"), dry_run=True)))
+    data, text = describe_plan(
+        make_plan(recipe.load_experiment("dropout"), ExperimentRequest("paper", Path("out"), dry_run=True))
+    )
     steps = {run["variant"]: run["steps"] for run in data["runs"]}
     assert steps == {"before": 900_000, "with": 100_000, "without": 100_000}
     assert "before, with dropout" in text
@@ -120,12 +122,17 @@ def test_a_plan_counts_what_others_start_from() -> None:
 def test_seeds_are_not_made_one_by_a_change() -> None:
     """Their spread would be nothing, and every claim decided."""
     with pytest.raises(ConfigError, match="another seed"):
-        make(recipe.load("sentence-loss"), Request("mini", Path("out"), changes=("train.seed=3",), dry_run=True))
+        make_plan(
+            recipe.load_experiment("sentence-loss"),
+            ExperimentRequest("mini", Path("out"), changes=("train.seed=3",), dry_run=True),
+        )
 
 
 def test_changes_leave_equal_time_equal() -> None:
     def steps(*changes: str) -> dict[str, int]:
-        plan = make(recipe.load("equal-time"), Request("mini", Path("out"), changes=changes, dry_run=True))
+        plan = make_plan(
+            recipe.load_experiment("equal-time"), ExperimentRequest("mini", Path("out"), changes=changes, dry_run=True)
+        )
         assert plan.equal_time["bert-large"].seconds is None
         return {run.variant: run.recipe.schedule.total_steps for run in plan.runs if run.recipe}
 
@@ -136,10 +143,10 @@ def test_changes_leave_equal_time_equal() -> None:
 
 
 def test_a_plan_says_which_claims_its_seeds_can_decide_and_what_deciding_costs(tmp_path: Path) -> None:
-    def decided(seeds: int, tasks: Path | None = None, dry: bool = True) -> dict[str, Decision]:
-        request = Request("paper", Path("out"), tasks=tasks, seeds=seeds, dry_run=dry)
-        plan = make(recipe.load("depth"), request)
-        return {claim.says: decision(plan, claim) for claim in plan.claims}
+    def decided(seeds: int, tasks: Path | None = None, dry: bool = True) -> dict[str, Decidability]:
+        request = ExperimentRequest("paper", Path("out"), tasks=tasks, seeds=seeds, dry_run=dry)
+        plan = make_plan(recipe.load_experiment("depth"), request)
+        return {claim.says: judge_decidability(plan, claim) for claim in plan.claims}
 
     parameters, deeper, first, _ = one = list(decided(1).values())
     assert (parameters.why, parameters.device_hours) == ("", 0.0), "counts need no second seed"
@@ -151,11 +158,15 @@ def test_a_plan_says_which_claims_its_seeds_can_decide_and_what_deciding_costs(t
     untested = list(decided(2, dry=False).values())
     assert [bool(found.why) for found in untested] == [False, False, True, True] and "--tasks" in untested[2].why
     # What a claim compares, with what that starts from: of 6 and 3 layers also the run with 1.
-    data, text = describe(make(recipe.load("depth"), Request("paper", Path("out"), dry_run=True)))
+    data, text = describe_plan(
+        make_plan(recipe.load_experiment("depth"), ExperimentRequest("paper", Path("out"), dry_run=True))
+    )
     hours = {run["variant"]: run["device_hours"] for run in data["runs"]}
     assert deeper.device_hours == pytest.approx(2 * sum(hours[name] for name in ("l1", "l3", "l6", "l12")))
     assert "cannot be decided: one seed" in text and "decided by counting" in text
-    overall, _ = describe(make(recipe.load("overall"), Request("paper", Path("out"), dry_run=True)))
+    overall, _ = describe_plan(
+        make_plan(recipe.load_experiment("overall"), ExperimentRequest("paper", Path("out"), dry_run=True))
+    )
     hours = {run["variant"]: run["device_hours"] for run in overall["runs"]}
     faster = next(claim for claim in overall["claims"] if "trains faster" in claim["says"])
     compared = ("large", "xxlarge", "bert-large")  # whose speed the others are measured by
@@ -164,11 +175,11 @@ def test_a_plan_says_which_claims_its_seeds_can_decide_and_what_deciding_costs(t
 
 
 def test_a_claim_about_one_metric_of_a_task_needs_its_files() -> None:
-    plan = make(recipe.load("overall"), Request("paper", Path("out"), seeds=2, dry_run=True))
-    claim = recipe.Claim("", "", "", (recipe.Condition("large.task_squad1_f1", "above", 0.5),))
-    assert not decision(plan, claim).why
+    plan = make_plan(recipe.load_experiment("overall"), ExperimentRequest("paper", Path("out"), seeds=2, dry_run=True))
+    claim = recipe.PaperClaim("", "", "", (recipe.Condition("large.task_squad1_f1", "above", 0.5),))
+    assert not judge_decidability(plan, claim).why
     plan.left_out["squad1"] = "no such file"
-    assert "--tasks" in decision(plan, claim).why
+    assert "--tasks" in judge_decidability(plan, claim).why
 
 
 # Between these lie the values of models that have learnt nothing, each variant with its own: they know at most how
@@ -184,18 +195,18 @@ NOTHING = {
 OF_ANY = {"parameters", "block_parameters", "paper_count", "layers", "steps", "seconds", "speedup"}
 
 
-@pytest.mark.parametrize("name", recipe.names())
+@pytest.mark.parametrize("name", recipe.experiment_names())
 def test_no_claim_about_what_is_learnt_holds_where_nothing_is(name: str) -> None:
     """Whichever variant is by chance above which: the values differ, and both seeds of each agree."""
-    experiment, rng = recipe.load(name), random.Random(0)
+    experiment, rng = recipe.load_experiment(name), random.Random(0)
     for _ in range(200):
         values = {
-            v: {metric: dict.fromkeys((0, 1), exact(rng.uniform(*limits))) for metric, limits in NOTHING.items()}
+            v: {metric: dict.fromkeys((0, 1), exact_value(rng.uniform(*limits))) for metric, limits in NOTHING.items()}
             for v in experiment.variants
         }
         for claim in experiment.claims:
             if not {r.partition(".")[2] for c in claim.conditions for r in c.references} <= OF_ANY:
-                assert check(claim, values).verdict != HOLDS, claim.says
+                assert check_claim(claim, values).verdict != HOLDS, claim.says
 
 
 def test_a_name_that_is_nearly_right_gets_a_suggestion() -> None:
@@ -236,7 +247,7 @@ def test_a_recipe_that_cannot_be_is_refused(change: dict[str, object], said: str
     scale = {"about": "", "base": "mini/docs"}
     values = {"title": "T", "source": "S", "scales": dict.fromkeys(recipe.SCALES, scale)}
     with pytest.raises(ConfigError) as error:
-        recipe.parse({**values, "variants": {"a": {"title": "A"}}, **change}, "mine")
+        recipe.parse_experiment({**values, "variants": {"a": {"title": "A"}}, **change}, "mine")
     assert said in f"{error.value} {error.value.hint}"
 
 
@@ -245,7 +256,7 @@ def test_a_recipe_lacks_nothing(missing: str) -> None:
     values: dict[str, object] = {"title": "T", "source": "S", "scales": {}, "variants": {}}
     del values[missing]
     with pytest.raises(ConfigError, match=missing):
-        recipe.parse(values, "mine")
+        recipe.parse_experiment(values, "mine")
 
 
 @pytest.mark.parametrize(
@@ -262,19 +273,21 @@ def test_no_variant_starts_from_itself(tmp_path: Path) -> None:
     path = tmp_path / "circle.toml"
     path.write_text('extends = "experiments/depth"\nvariants.l1.after = "l3"\n')
     with pytest.raises(ConfigError, match="starts from itself"):
-        make(recipe.load(str(path)), Request("mini", Path("out"), dry_run=True))
+        make_plan(recipe.load_experiment(str(path)), ExperimentRequest("mini", Path("out"), dry_run=True))
 
 
 def test_a_task_that_does_not_exist_is_no_task_without_files(tmp_path: Path) -> None:
     path = tmp_path / "tasks.toml"
     path.write_text('extends = "experiments/sharing"\nscales.mini.tasks = ["rtr"]\n')
     with pytest.raises(ConfigError, match="no task is called 'rtr'"):
-        make(recipe.load(str(path)), Request("mini", Path("out")))
+        make_plan(recipe.load_experiment(str(path)), ExperimentRequest("mini", Path("out")))
 
 
 def test_the_page_of_claims_names_every_experiment_and_every_table_of_the_paper() -> None:
     page = (Path(__file__).parents[2] / "docs" / "lab" / "claims.md").read_text(encoding="utf-8")
-    missing = [name for name in recipe.names() if f"`{name}`" not in page and f"reproduce {name}" not in page]
+    missing = [
+        name for name in recipe.experiment_names() if f"`{name}`" not in page and f"reproduce {name}" not in page
+    ]
     assert sorted(missing) == ["long-inputs", "start", "start-long"], "of no row of the paper"
     assert all(f"Table {number}" in page or f"Tables {number}" in page for number in range(1, 15))
     assert {f"§{n}" for n in ("4.1", "4.2.1", "4.5")} <= set(re.findall(r"§[\d.]*\d", page))

@@ -22,11 +22,11 @@ from albert_cli import pool, store
 from albert_cli.cli.app import invoke
 from albert_cli.errors import BusyError, Interrupted
 from albert_cli.experiments import outcome, pages, recipe, runner
-from albert_cli.experiments.plan import Plan, Request
+from albert_cli.experiments.plan import ExperimentPlan, ExperimentRequest
 from albert_cli.experiments.probe import behaviour
 from albert_cli.experiments.runner import run_plan
-from albert_cli.experiments.stages import make
-from albert_cli.experiments.uncertainty import PARTS
+from albert_cli.experiments.stages import make_plan
+from albert_cli.experiments.uncertainty import JACKKNIFE_GROUPS
 from albert_cli.model import hub
 from albert_cli.model.heads import BareEncoder, MaskedLanguageModel
 from tests.command import albert, snapshot
@@ -111,17 +111,19 @@ def test_another_experiment_takes_the_runs_that_are_there(
 def test_the_verdict_turns_with_the_result_files(tmp_path: Path, tiny_data: Path) -> None:
     """Nothing on the page is typed in: other numbers in the files, another verdict."""
     claim = "A model trained on NSP is at chance on sentence order."
-    plan = make(recipe.load("sentence-loss"), Request("smoke", tmp_path, data=tiny_data, seeds=2))
+    plan = make_plan(
+        recipe.load_experiment("sentence-loss"), ExperimentRequest("smoke", tmp_path, data=tiny_data, seeds=2)
+    )
     (tmp_path / "stages").mkdir()
     found = []
     for accuracies in ((0.50, 0.51), (0.92, 0.93), (0.40, 0.80)):
         for run in plan.runs:
             scores = {"nsp_accuracy": 0.9, "sop_accuracy": accuracies[run.seed]}
-            without = {name: [score] * PARTS for name, score in scores.items()}
+            without = {name: [score] * JACKKNIFE_GROUPS for name, score in scores.items()}
             store.write_json(plan.result(str(run.probe)), {"result": scores | {"without_parts": without}})
-        read = outcome.read(plan)
+        read = outcome.read_outcome(plan)
         found.append(next(j.verdict for j in read.claims if j.claim.says == claim))
-        page = pages.write(read)
+        page = pages.write_report(read)
         for name in ("report.html", "report.md"):
             assert f"{100 * sum(accuracies) / 2:.1f}" in page.with_name(name).read_text()
     assert found == ["holds", "does not hold at this scale", "too noisy to tell"]
@@ -272,12 +274,12 @@ def wait_until(ready: Callable[[], bool]) -> None:
 SCALES = "".join(f'[scales.{name}]\nabout = ""\nbase = "mini/docs"\n' for name in recipe.SCALES)
 
 
-def counted(folder: Path, *shapes: str) -> Plan:
+def counted(folder: Path, *shapes: str) -> ExperimentPlan:
     """The plan of an experiment that counts some shapes."""
     names = ", ".join(f'{shape} = {{ title = "{shape}", shape = "{shape}" }}' for shape in shapes)
     path = folder / "counted.toml"
     path.write_text(f'title = "T"\nsource = "S"\nvariants = {{ {names} }}\n{SCALES}')
-    return make(recipe.load(str(path)), Request("smoke", folder / "out", nproc=2))
+    return make_plan(recipe.load_experiment(str(path)), ExperimentRequest("smoke", folder / "out", nproc=2))
 
 
 def test_what_has_ranks_is_started_as_a_process(tmp_path: Path) -> None:
@@ -326,24 +328,24 @@ def test_a_stop_while_speeds_are_measured_ends_the_run(tmp_path: Path, tiny_data
         os.kill(os.getpid(), signal.SIGTERM)  # which the stage takes for its own, and ends well
         return 0, '{"recipe_step": {"seconds": 1.0}}'
 
-    request = Request("smoke", tmp_path / "out", data=tiny_data, device="cpu")
+    request = ExperimentRequest("smoke", tmp_path / "out", data=tiny_data, device="cpu")
     with pytest.raises(Interrupted, match="stopped"):
-        runner.reproduce("equal-time", request, stage)
+        runner.reproduce_experiment("equal-time", request, stage)
     assert begun == ["bench"]
 
 
 def test_the_time_is_that_of_all_parts(tmp_path: Path, tiny_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = []
 
-    def part(plan: Plan, invoke: object, places: int, gpus: int, max_time: float) -> int:
+    def part(plan: ExperimentPlan, invoke: object, places: int, gpus: int, max_time: float) -> int:
         given.append(max_time)
         time.sleep(0.01)
         return 0
 
     monkeypatch.setattr(runner, "run_plan", part)
     monkeypatch.setattr(pool, "is_stopping", lambda: False)
-    request = Request("smoke", tmp_path / "out", data=tiny_data, device="cpu")
-    runner.reproduce("equal-time", request, invoke, max_time="1h")
+    request = ExperimentRequest("smoke", tmp_path / "out", data=tiny_data, device="cpu")
+    runner.reproduce_experiment("equal-time", request, invoke, max_time="1h")
     assert len(given) == 3 and 3600 > given[0] > given[1] > given[2]
 
 

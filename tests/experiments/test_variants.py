@@ -24,8 +24,8 @@ from albert_cli.data.batches import PackedBatch, original_ids, sample_batch
 from albert_cli.data.shards import TokenCorpus
 from albert_cli.experiments import recipe
 from albert_cli.experiments.claims import HOLDS
-from albert_cli.experiments.plan import Plan, Request, Run
-from albert_cli.experiments.stages import make
+from albert_cli.experiments.plan import ExperimentPlan, ExperimentRequest, VariantRun
+from albert_cli.experiments.stages import make_plan
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.pretrain_recipe import PretrainRecipe
 from tests.command import albert
@@ -39,7 +39,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("variants") / "out"
 
 
-def run(name: str, request: Request) -> Plan:
+def run(name: str, request: ExperimentRequest) -> ExperimentPlan:
     """Run an experiment at the smoke scale with one seed; the plan that says where everything lies."""
     call = ["reproduce", name, "--scale", "smoke", "--out", request.out, "--seeds", 1, "--device", "cpu", "--json"]
     for option, values in (("--text", request.text), ("--extra-text", request.extra_text), ("-s", request.changes)):
@@ -47,7 +47,7 @@ def run(name: str, request: Request) -> Plan:
     call += ["--data", request.data] if request.data else []
     call += ["--tasks", request.tasks] if request.tasks else []
     said = json.loads(albert(*map(str, call)).out)
-    plan = make(recipe.load(name), request)
+    plan = make_plan(recipe.load_experiment(name), request)
     assert said["stages"] == len(plan.stages)
     assert all(plan.result(stage).is_file() for stage in plan.stages)
     assert {metric for v in plan.variants for metric in said["values"][v]} >= {"mlm_accuracy", "parameters", "steps"}
@@ -55,7 +55,7 @@ def run(name: str, request: Request) -> Plan:
     return plan
 
 
-def facts(plan: Plan) -> dict[str, Facts]:
+def facts(plan: ExperimentPlan) -> dict[str, Facts]:
     """By variant: the tensors' shapes, the resolved recipe, steps, parents, and the data directory of its run."""
     found = {}
     for one in plan.runs:
@@ -156,12 +156,14 @@ WITH_TEXT = ("curves", "extra-data")
 
 
 def test_every_experiment_is_tested_here() -> None:
-    assert sorted([*SHAPES, *WITH_TEXT, "sizes", "glue", "squad-race", "long-inputs"]) == sorted(recipe.names())
+    assert sorted([*SHAPES, *WITH_TEXT, "sizes", "glue", "squad-race", "long-inputs"]) == sorted(
+        recipe.experiment_names()
+    )
 
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_variants_differ_as_they_claim(name: str, out: Path, tiny_data: Path) -> None:
-    plan = run(name, Request("smoke", out, data=tiny_data, seeds=1, device="cpu"))
+    plan = run(name, ExperimentRequest("smoke", out, data=tiny_data, seeds=1, device="cpu"))
     found = facts(plan)
     of, wanted = SHAPES[name]
     assert {variant: of(one) for variant, one in found.items()} == wanted
@@ -181,7 +183,7 @@ def drawn(one: Facts, data: Path) -> tuple[PackedBatch, TokenCorpus, Vocabulary]
     return sample_batch(corpus, vocabulary, recipe_.data, recipe_.train.seed, np.arange(256)), corpus, vocabulary
 
 
-def check_labels(plan: Plan, found: dict[str, Facts], data: Path) -> None:
+def check_labels(plan: ExperimentPlan, found: dict[str, Facts], data: Path) -> None:
     labels = {name: drawn(one, data)[0].order_labels for name, one in found.items()}
     assert set(labels["none"].tolist()) == {-1} and set(labels["three"].tolist()) >= {0, 1, 2}
     for name in ("nsp", "sop"):
@@ -208,7 +210,7 @@ def pieces(packed: PackedBatch) -> list[list[int]]:
     return [ids[a:b] for a, b in zip(packed.offsets[:-1], packed.offsets[1:], strict=True)]
 
 
-def check_masks(plan: Plan, found: dict[str, Facts], data: Path) -> None:
+def check_masks(plan: ExperimentPlan, found: dict[str, Facts], data: Path) -> None:
     longest, cut = {}, {}
     for name, one in found.items():
         packed, _, vocabulary = drawn(one, data)
@@ -224,14 +226,14 @@ def check_masks(plan: Plan, found: dict[str, Facts], data: Path) -> None:
     assert cut["pieces"] > 10 * max(cut["n1"], 1), "only single pieces tear words"
 
 
-def check_depth(plan: Plan, found: dict[str, Facts], data: Path) -> None:
+def check_depth(plan: ExperimentPlan, found: dict[str, Facts], data: Path) -> None:
     names = ["l1", "l3", "l6", "l12"]
     assert "initial" not in found["l1"]["parents"]
     for shallower, deeper in itertools.pairwise(names):
         assert found[deeper]["parents"]["initial"] == found[shallower]["fingerprint"]
 
 
-def check_prefix(plan: Plan, found: dict[str, Facts], data: Path) -> None:
+def check_prefix(plan: ExperimentPlan, found: dict[str, Facts], data: Path) -> None:
     """Both go on from one and the same run, which trained with dropout."""
     assert found["with"]["parents"]["initial"] == found["without"]["parents"]["initial"]
     stage = next(s for s in plan.stages.values() if "before" in s.title)
@@ -246,19 +248,19 @@ def check_prefix(plan: Plan, found: dict[str, Facts], data: Path) -> None:
         assert rate == pytest.approx(peak * (3 / 7 + 2 / 7 + 1 / 7) / 3, rel=1e-4), "it has no second warm-up"
 
 
-def check_stack(plan: Plan, found: dict[str, Facts], data: Path) -> None:
+def check_stack(plan: ExperimentPlan, found: dict[str, Facts], data: Path) -> None:
     assert found["stacked"]["recipe"]["initial"]["stack"] and "initial" not in found["whole"]["parents"]
-    planned = make(plan.experiment, Request("mini", Path("out"), seeds=1, dry_run=True))
+    planned = make_plan(plan.experiment, ExperimentRequest("mini", Path("out"), seeds=1, dry_run=True))
     cost = {run.variant: _cost(planned, run) for run in (*planned.prefixes, *planned.runs)}
     assert cost["half"] + cost["stacked"] == pytest.approx(cost["whole"], rel=0.05)
 
 
-def check_teacher(plan: Plan, found: dict[str, Facts], data: Path) -> None:
+def check_teacher(plan: ExperimentPlan, found: dict[str, Facts], data: Path) -> None:
     assert found["distilled"]["parents"]["teacher"] == found["teacher"]["fingerprint"]
     assert _cost(plan, found["distilled"]["run"]) > _cost(plan, found["alone"]["run"])
 
 
-def check_time(plan: Plan, found: dict[str, Facts], data: Path) -> None:
+def check_time(plan: ExperimentPlan, found: dict[str, Facts], data: Path) -> None:
     """Steps that last as long as the other's by seconds a step as they were measured before; FLOPs are said beside."""
     equal = plan.equal_time["bert-large"]
     measured = {s.title: store.read_json(plan.result(s.id)) for s in plan.stages.values() if s.kind == "speed"}
@@ -270,19 +272,19 @@ def check_time(plan: Plan, found: dict[str, Facts], data: Path) -> None:
     page = (plan.request.out / "equal-time-smoke" / "report.html").read_text(encoding="utf-8")
     assert f"{equal.steps_by_flops:,} would have as many FLOPs" in page
     for scale in ("mini", "paper"):  # until they are measured, FLOPs stand in
-        planned = make(plan.experiment, Request(scale, Path("out"), seeds=1, dry_run=True))
+        planned = make_plan(plan.experiment, ExperimentRequest(scale, Path("out"), seeds=1, dry_run=True))
         flops = {r.variant: _cost(planned, r) for r in planned.runs}
         assert flops["bert-large"] == pytest.approx(flops["xxlarge"], rel=1e-3)
         assert planned.equal_time["bert-large"].seconds is None
 
 
-def _cost(plan: Plan, one: Run) -> float:
+def _cost(plan: ExperimentPlan, one: VariantRun) -> float:
     cost = plan.stages[one.pretrain].cost
     assert cost is not None
     return cost.flops
 
 
-CHECKS: dict[str, Callable[[Plan, dict[str, Facts], Path], None]] = {
+CHECKS: dict[str, Callable[[ExperimentPlan, dict[str, Facts], Path], None]] = {
     "sentence-loss": check_labels,
     "masking": check_masks,
     "depth": check_depth,
@@ -301,7 +303,7 @@ def test_additional_text_is_trained_on_and_not_scored_on(
     extra.write_text("\n\n".join(d.replace("ba", "zu") for d in documents), encoding="utf-8")
     mine = tmp_path / f"{name}.toml"  # so little text makes a small vocabulary
     mine.write_text(f'extends = "experiments/{name}"\n[scales.smoke]\nvocabulary = 300\ntasks = []\n')
-    request = Request("smoke", out, (str(documents_file),), (str(extra),), seeds=1, device="cpu")
+    request = ExperimentRequest("smoke", out, (str(documents_file),), (str(extra),), seeds=1, device="cpu")
     plan = run(str(mine), dataclasses.replace(request))
     found = facts(plan)
     without, with_ = (
@@ -334,7 +336,9 @@ def test_the_paper_s_text_in_its_layout_from_text_to_verdict(
     mine.write_text(f'extends = "experiments/{name}"\n[scales.smoke]\nvocabulary = 300\ntasks = ["rte"]\n')
     named = (f"hf:{tmp_path / 'books'}?rows=40", f"hf:{tmp_path / 'wiki'}")
     text, extra = (named[:1], named[1:]) if name == "glue" else (named, ())  # where the second is the additional text
-    plan = run(str(mine), Request("smoke", tmp_path / "out", text, extra, tasks=tiny_glue, seeds=1, device="cpu"))
+    plan = run(
+        str(mine), ExperimentRequest("smoke", tmp_path / "out", text, extra, tasks=tiny_glue, seeds=1, device="cpu")
+    )
     assert [stage.kind for stage in plan.stages.values()][:2] == ["vocabulary", "data"]
     data = [plan.directory(s.id) for s in plan.stages.values() if s.kind == "data"][-1]
     totals = store.read_json(data / "data.json")["totals"]
@@ -362,8 +366,8 @@ def test_intrinsic_scores_are_of_the_tasks_own_text(tmp_path: Path, tiny_data: P
     (tmp_path / "squad").mkdir()
     squad = {"version": "1.1", "data": [{"title": "T", "paragraphs": paragraphs}]}
     (tmp_path / "squad" / "dev-v1.1.json").write_text(json.dumps(squad), encoding="utf-8")
-    request = Request("smoke", tmp_path / "out", data=tiny_data, tasks=tmp_path, seeds=1, device="cpu")
-    plan = make(recipe.load("intrinsic"), request)
+    request = ExperimentRequest("smoke", tmp_path / "out", data=tiny_data, tasks=tmp_path, seeds=1, device="cpu")
+    plan = make_plan(recipe.load_experiment("intrinsic"), request)
     assert any(c.is_of_tasks for c in plan.experiment.claims) and not any(c.is_of_tasks for c in plan.claims)
     assert [name.partition(":")[0] for name in plan.left_out] == ["squad", "race"]
     (made,) = (stage for stage in plan.stages.values() if stage.kind == "data")
@@ -373,8 +377,9 @@ def test_intrinsic_scores_are_of_the_tasks_own_text(tmp_path: Path, tiny_data: P
     call = ["reproduce", "intrinsic", "--scale", "smoke", "--out", request.out, "--seeds", 1, "--device", "cpu"]
     said = json.loads(albert(*call, "--data", tiny_data, "--tasks", tmp_path, "--json").out)
     assert all(-2 < v["below_unigram_entropy"]["0"] < 2 for v in said["values"].values()), "of that text's own entropy"
-    usual = make(
-        recipe.load("sentence-loss"), Request("smoke", tmp_path / "out", data=tiny_data, seeds=1, device="cpu")
+    usual = make_plan(
+        recipe.load_experiment("sentence-loss"),
+        ExperimentRequest("smoke", tmp_path / "out", data=tiny_data, seeds=1, device="cpu"),
     )
     assert {run.pretrain for run in plan.runs} == {run.pretrain for run in usual.runs}, "the runs are the same"
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from albert_cli import console, store
 from albert_cli.errors import CheckpointError, InputError
-from albert_cli.report.build import build
+from albert_cli.report.build import build_report
 from albert_cli.report.collect import collect
 from albert_cli.report.page import Page as Blocks
 from albert_cli.report.page import Paragraph, Section, Span, html
@@ -30,7 +30,7 @@ def workspace(tmp_path: Path) -> Path:
 
 
 def test_shows_scores_with_seeds_protocol_and_baselines(workspace: Path, tmp_path: Path) -> None:
-    said = build([workspace], tmp_path / "report.html")
+    said = build_report([workspace], tmp_path / "report.html")
     page = Page((tmp_path / "report.html").read_text())
     assert said["tasks"] == ["rte"] and said["pretraining"] == ["pretrain"]
     assert said["models"] == ["pretrain, step 40", "random weights"]
@@ -44,7 +44,7 @@ def test_collapsed_seeds_are_counted(tmp_path: Path) -> None:
     collapsed = {"0": "one class for all inputs"}
     write_eval(tmp_path / "w" / "a", [0.5, 0.6, 0.7], checkpoint="abc", initial="pretrained", collapsed=collapsed)
     write_eval(tmp_path / "w" / "b", [0.52, 0.55, 0.58], checkpoint="random")
-    build([tmp_path / "w"], tmp_path / "report.html")
+    build_report([tmp_path / "w"], tmp_path / "report.html")
     text = Page((tmp_path / "report.html").read_text()).text
     assert "3 seeds, spread 20.0, s.e. 5.8, 1 collapsed" in text
 
@@ -54,7 +54,7 @@ def test_seeds_that_collapsed_are_rings(tmp_path: Path) -> None:
     said: dict[str, str] = {}
     for name, seeds in collapsed.items():
         write_eval(tmp_path / name / "a", [0.5, 0.6, 0.7], collapsed=seeds)
-        build([tmp_path / name], tmp_path / f"{name}.html")
+        build_report([tmp_path / name], tmp_path / f"{name}.html")
         said[name] = (tmp_path / f"{name}.html").read_text()
     assert "A ring is a seed that collapsed" in said["one"] and "A ring" not in said["none"]
     assert said["one"].count("fill: var(--s1)") < said["none"].count("fill: var(--s1)")
@@ -67,7 +67,7 @@ def test_an_ensemble_stands_beside_its_members_and_not_beside_published_scores(t
     there = tmp_path / "w" / "alone" / "together"  # below an evaluation, of which it is no part
     there.mkdir()
     store.write_json(there / "results.json", together)
-    said = build([tmp_path / "w"], tmp_path / "report.html", markdown=tmp_path / "report.md")
+    said = build_report([tmp_path / "w"], tmp_path / "report.html", markdown=tmp_path / "report.md")
     assert said["models"] == ["checkpoint abc", "ensemble of 2", "random weights"]
     lines = (tmp_path / "report.md").read_text().splitlines()
     assert any(
@@ -81,7 +81,7 @@ def test_results_of_one_model_are_told_apart_by_their_directories(tmp_path: Path
     for name, scores in (("short", [0.5, 0.6]), ("long", [0.7, 0.8])):
         for task in ("rte", "wnli"):
             write_eval(tmp_path / name / task, scores, task=task, checkpoint="abc")
-    said = build([tmp_path], tmp_path / "report.html", markdown=tmp_path / "report.md")
+    said = build_report([tmp_path], tmp_path / "report.html", markdown=tmp_path / "report.md")
     assert said["models"] == ["checkpoint abc (long)", "checkpoint abc (short)"]
     rows = [line for line in (tmp_path / "report.md").read_text().splitlines() if line.startswith("| RTE accuracy | 7")]
     assert "75.0" in rows[0] and "55.0" in rows[0]
@@ -103,7 +103,7 @@ def test_scores_are_drawn_by_the_number_of_labelled_examples(tmp_path: Path) -> 
         tmp_path / "w",
         {0: ([0.7, 0.72, 0.74], [0.6, 0.61, 0.62]), 100: ([0.58, 0.54], [0.53]), 400: ([0.6, 0.64], [0.59, 0.61])},
     )
-    build([tmp_path / "w"], tmp_path / "report.html", markdown=tmp_path / "report.md")
+    build_report([tmp_path / "w"], tmp_path / "report.html", markdown=tmp_path / "report.md")
     lines = (tmp_path / "report.md").read_text().splitlines()
     section = lines[lines.index("## By number of labelled examples") : lines.index("## Scores")]
     assert [line for line in section if line.startswith("| ")] == [
@@ -128,7 +128,7 @@ def test_more_examples_than_there_are_are_all_of_them_and_nobodys_place_is_taken
         write_eval(tmp_path / "w" / f"of-{part}", [score], train_examples=part, **counts)
     few = counts | {"examples": {"train": 100, "dev": 277}}
     write_eval(tmp_path / "w" / "of-100", [0.55], train_examples=100, **few)
-    build([tmp_path / "w"], tmp_path / "report.html", markdown=tmp_path / "report.md")
+    build_report([tmp_path / "w"], tmp_path / "report.html", markdown=tmp_path / "report.md")
     lines = (tmp_path / "report.md").read_text().splitlines()
     section = lines[lines.index("## By number of labelled examples") : lines.index("## Scores")]
     assert "| labelled examples | 100 | 500 |" in section
@@ -145,7 +145,7 @@ def test_tables_of_ones_own_are_tasks_of_their_own(tmp_path: Path, apart: str) -
         write_eval(tmp_path / "w" / f"{number}", [score, score + 0.02], checkpoint="a", initial="pretrained", **more)
     weak = more | {"initial": "random"}
     write_eval(tmp_path / "w" / "weak", [0.5, 0.52], checkpoint="random", **weak)
-    said = build([tmp_path / "w"], tmp_path / "report.html", markdown=tmp_path / "report.md")
+    said = build_report([tmp_path / "w"], tmp_path / "report.html", markdown=tmp_path / "report.md")
     assert said["models"] == ["checkpoint a", "random weights"]
     lines = (tmp_path / "report.md").read_text().splitlines()
     rows = [line.split(" | ") for line in lines if "2 seeds" in line]
@@ -157,7 +157,7 @@ def test_without_parts_of_the_examples_nothing_is_drawn_by_their_number(tmp_path
         write_eval(tmp_path / "w" / folder, [0.5], checkpoint="a", examples={"train": count, "dev": 9})
     write_curve(tmp_path / "one", {100: ([0.6], [0.5])})
     for name, models in (("w", ["checkpoint a (large)", "checkpoint a (small)"]), ("one", ["checkpoint a"])):
-        said = build([tmp_path / name], tmp_path / "report.html")
+        said = build_report([tmp_path / name], tmp_path / "report.html")
         assert set(models) <= set(said["models"])
         assert "By number of labelled" not in (tmp_path / "report.html").read_text()
 
@@ -173,7 +173,7 @@ def test_the_protocol_is_said_in_words(tmp_path: Path) -> None:
     one = given | {"kind": "run", "task": "cola", "title": "CoLA", "metric": "mcc", "score": 0.4, "seed": 3}
     (tmp_path / "w" / "c").mkdir()
     store.write_json(tmp_path / "w" / "c" / "results.json", one)
-    build([tmp_path / "w"], tmp_path / "report.html")
+    build_report([tmp_path / "w"], tmp_path / "report.html")
     text = Page((tmp_path / "report.html").read_text()).text
     assert "checkpoint abc on RTE: median of 2 seeds (0 to 1), 800 steps of 32, rate 3e-05 after 200" in text
     assert "checkpoint abc on CoLA: seed 3, 800 steps of 32, rate 3e-05 after 200" in text
@@ -185,20 +185,20 @@ def test_the_protocol_is_said_in_words(tmp_path: Path) -> None:
 def test_what_is_furthest_above_its_baseline_comes_first(tmp_path: Path) -> None:
     for task, score, majority in (("wnli", 0.56, 0.56), ("rte", 0.54, 0.53), ("stsb", 0.2, 0.0)):
         write_eval(tmp_path / task, [score], task=task, majority=majority)
-    build([tmp_path], None, markdown=tmp_path / "report.md")
+    build_report([tmp_path], None, markdown=tmp_path / "report.md")
     tiles = [line for line in (tmp_path / "report.md").read_text().splitlines() if line.startswith("* ")]
     assert [tile.split(",")[0] for tile in tiles] == ["* STS-B", "* RTE", "* WNLI"]
 
 
 def test_same_directories_same_bytes(workspace: Path, tmp_path: Path) -> None:
-    build([workspace], tmp_path / "a.html")
-    build([workspace], tmp_path / "b.html")
+    build_report([workspace], tmp_path / "a.html")
+    build_report([workspace], tmp_path / "b.html")
     assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()
 
 
 def test_nothing_is_loaded_and_nothing_runs(workspace: Path, tmp_path: Path) -> None:
     store.write_json(workspace / "examples.json", {"title": "Examples", "rows": [{"text": "a"}]})
-    build([workspace], tmp_path / "report.html")
+    build_report([workspace], tmp_path / "report.html")
     text = (tmp_path / "report.html").read_text()
     page = Page(text)
     assert not {"script", "link", "img", "iframe", "object", "embed"} & set(page.elements)
@@ -220,7 +220,7 @@ def test_markup_in_every_label_is_escaped(tmp_path: Path) -> None:
         versions={HOSTILE: HOSTILE}, checkpoint=HOSTILE, recipe=HOSTILE, data=HOSTILE,
     )  # fmt: skip
     store.write_json(root / "examples.json", {"title": HOSTILE, "rows": [{HOSTILE: HOSTILE}]})
-    build([root], tmp_path / "report.html")
+    build_report([root], tmp_path / "report.html")
     text = (tmp_path / "report.html").read_text()
     page = Page(text)
     assert "script" not in page.elements and "<script" not in text
@@ -241,7 +241,7 @@ def test_every_table_of_examples_is_shown(tmp_path: Path) -> None:
     for name, rows in (("a", [{"sentence": "one [MASK]", "word": "day"}, {"guesses": "two"}]), ("b", [])):
         (tmp_path / name).mkdir()
         store.write_json(tmp_path / name / "examples.json", {"title": f"Table {name}", "rows": rows})
-    build([tmp_path], None, markdown=tmp_path / "report.md")
+    build_report([tmp_path], None, markdown=tmp_path / "report.md")
     text = (tmp_path / "report.md").read_text()
     assert "| sentence | word | guesses |" in text and "|  |  | two |" in text and "Table b" not in text
 
@@ -258,7 +258,7 @@ def test_a_single_result_is_enough(more: dict[str, Any], shown: list[str], tmp_p
     store.write_json(tmp_path / "results.json", record | more)
     (evaluation,) = collect([tmp_path]).evaluations
     assert evaluation.scores == {str(more.get("seed", 0)): 0.8}
-    build([tmp_path], tmp_path / "report.html")
+    build_report([tmp_path], tmp_path / "report.html")
     text = Page((tmp_path / "report.html").read_text()).text
     assert all(words in text for words in shown)
 
@@ -275,12 +275,12 @@ def test_chance_is_that_of_the_labels_which_were_trained(tmp_path: Path) -> None
         write_pretraining(tmp_path / name)
         with (tmp_path / name / "recipe.toml").open("a") as stream:
             stream.write(sections)
-        build([tmp_path / name], tmp_path / "report.html")
+        build_report([tmp_path / name], tmp_path / "report.html")
         assert f"chance is {chance}" in Page((tmp_path / "report.html").read_text()).text
 
 
 def test_data_is_shown_as_its_run_draws_it(tiny_data: Path, tmp_path: Path) -> None:
-    said = build([tiny_data], tmp_path / "alone.html")
+    said = build_report([tiny_data], tmp_path / "alone.html")
     alone = Page((tmp_path / "alone.html").read_text())
     assert said["data"] == [tiny_data.name] and not said["pretraining"]
     totals = store.read_json(tiny_data / "data.json")["totals"]
@@ -296,7 +296,7 @@ def test_data_is_shown_as_its_run_draws_it(tiny_data: Path, tmp_path: Path) -> N
     with (run / "recipe.toml").open("a") as recipe:
         recipe.write('[data]\nmax_seq_length = 48\nsentence_loss = "nsp"\n')
     store.seal(run / "step-00000040", "checkpoint", {"data": store.fingerprint(tiny_data)})
-    build([run, tiny_data], tmp_path / "both.html")
+    build_report([run, tiny_data], tmp_path / "both.html")
     both = Page((tmp_path / "both.html").read_text())
     assert "sequences of at most 48 positions" in both.text
 
@@ -304,7 +304,7 @@ def test_data_is_shown_as_its_run_draws_it(tiny_data: Path, tmp_path: Path) -> N
 def test_runs_of_one_name_are_told_apart(tmp_path: Path) -> None:
     for name in ("a", "b"):
         write_pretraining(tmp_path / "work" / name / "run")
-    said = build([tmp_path / "work"], tmp_path / "report.html")
+    said = build_report([tmp_path / "work"], tmp_path / "report.html")
     assert said["pretraining"] == ["a/run", "b/run"]
 
 
@@ -313,24 +313,24 @@ def test_broken_values_are_left_out(tmp_path: Path) -> None:
     write_eval(root / "a", [0.5, 0.6], majority="high", versions=["x"], examples=3, baselines={"b": None})
     (evaluation,) = collect([root]).evaluations
     assert evaluation.baselines == {} and list(evaluation.scores) == ["0", "1"]
-    build([root], tmp_path / "report.html")
+    build_report([root], tmp_path / "report.html")
 
 
 def test_what_cannot_be_reported_is_refused(tmp_path: Path) -> None:
     out = tmp_path / "report.html"
     with pytest.raises(InputError, match="no such directory"):
-        build([tmp_path / "missing"], out)
+        build_report([tmp_path / "missing"], out)
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="no results here"):
-        build([tmp_path / "empty"], out)
+        build_report([tmp_path / "empty"], out)
     (tmp_path / "empty" / "results.json").write_text("{")
     with pytest.raises(CheckpointError, match=r"results\.json"):
-        build([tmp_path / "empty"], out)
+        build_report([tmp_path / "empty"], out)
     assert not out.exists()
 
 
 def test_markdown_has_the_tables_of_the_page(workspace: Path, tmp_path: Path) -> None:
-    said = build([workspace], None, markdown=tmp_path / "report.md")
+    said = build_report([workspace], None, markdown=tmp_path / "report.md")
     assert said["report"] is None and said["markdown"] == str(tmp_path / "report.md")
     lines = (tmp_path / "report.md").read_text().splitlines()
     assert lines[0] == "# An encoder, pretrained and scored"
@@ -349,7 +349,7 @@ def test_every_held_out_corpus_has_its_curves(tmp_path: Path) -> None:
     with (tmp_path / "run" / "metrics.jsonl").open("a") as journal:
         evaluation = {"mlm_loss": 7.1, "books/mlm_loss": 6.25, "books/mlm_accuracy": 0.25, "books/order_accuracy": 0.75}
         journal.write("\n" + json.dumps({"step": 50, "eval": evaluation}) + "\n")
-    build([tmp_path / "run"], tmp_path / "report.html")
+    build_report([tmp_path / "run"], tmp_path / "report.html")
     page = Page((tmp_path / "report.html").read_text())
     labels = [value or "" for name, value in page.attributes if name == "aria-label"]
     for name in ("Masked-word loss", "Masked words right", "Sentence order right"):

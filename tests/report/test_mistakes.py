@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from albert_cli import store
 from albert_cli.errors import CheckpointError
 from albert_cli.report import mistakes, predictions
-from albert_cli.report.build import build
+from albert_cli.report.build import build_report
 from albert_cli.report.collect import collect
 from albert_cli.report.page import Page as Blocks
 from albert_cli.report.page import Section, html
@@ -48,7 +48,7 @@ def test_confusions_and_the_worst_examples_count_every_run(tmp_path: Path) -> No
     labels, counts = predictions.confusion(found)
     assert sorted(labels) == ["no", "yes"]
     assert counts == {("no", "no"): 4, ("yes", "no"): 3, ("yes", "yes"): 1}
-    build([tmp_path / "w"], tmp_path / "report.html")
+    build_report([tmp_path / "w"], tmp_path / "report.html")
     text = Page((tmp_path / "report.html").read_text()).text
     assert "75.0" in text and "never right" in text and "no (1 of 2), yes (1 of 2)" in text
     assert "always right" not in text and "right by a hair" not in text
@@ -74,7 +74,7 @@ def test_span_questions_are_sorted_by_answer_and_by_question_word(tmp_path: Path
     assert lengths == {"none": (1, 0, 0), "1": (1, 1, 1), "2": (1, 1, 1), "4–5": (1, 0.5, 0), "over 10": (1, 0, 0)}
     words = {group.name: (group.size, group.f1) for group in predictions.by_question_word(found)}
     assert words == {"what": (2, 0.75), "how many": (1, 1.0), "who": (1, 0.0), "other": (1, 0.0)}
-    build([tmp_path], tmp_path / "report.html")
+    build_report([tmp_path], tmp_path / "report.html")
     page = Page((tmp_path / "report.html").read_text())
     labels = [value or "" for name, value in page.attributes if name == "aria-label"]
     assert {"SQuAD 2.0: By words of the answer", "SQuAD 2.0: By question word"} <= set(labels)
@@ -92,7 +92,7 @@ def test_of_equally_wrong_answers_the_surest_come_first_and_values_have_a_range(
     write_eval(tmp_path / "w", [0.5, 0.6], task="stsb", metric="pearson")
     for seed, value in enumerate((2.0, 3.0)):
         write_predictions(tmp_path / "w" / f"run-{seed}", [{"id": "0", "text": "t", "label": 1.0, "prediction": value}])
-    build([tmp_path / "w"], tmp_path / "report.html")
+    build_report([tmp_path / "w"], tmp_path / "report.html")
     assert "2.50 (2.00 to 3.00)" in Page((tmp_path / "report.html").read_text()).text
 
 
@@ -101,7 +101,7 @@ def test_bytes_that_are_no_text_do_not_end_a_report(tmp_path: Path) -> None:
     lines = [classified("0", "no", "yes", 0.1, text="x"), classified("1", "no", "yes", 0.2, text="readable")]
     written = "".join(json.dumps(line) + "\n" for line in lines).encode()
     (tmp_path / "w" / "run-0" / "predictions.dev.jsonl").write_bytes(b"\xff\xfe\n" + written.replace(b'"x"', b'"\xff"'))
-    build([tmp_path / "w"], tmp_path / "report.html")
+    build_report([tmp_path / "w"], tmp_path / "report.html")
     assert "readable" in Page((tmp_path / "report.html").read_text()).text
 
 
@@ -120,7 +120,7 @@ def test_values_stand_over_what_they_are(tmp_path: Path) -> None:
     found = predictions.read([tmp_path])
     assert predictions.values(found)[3] == (1.5, 3.5) and predictions.worst(found, 1)[0].example["id"] == "3"
     assert predictions.confusion(found)[0] == []
-    build([tmp_path], tmp_path / "report.html")
+    build_report([tmp_path], tmp_path / "report.html")
     page = Page((tmp_path / "report.html").read_text())
     assert "Predicted over what it is" in page.text and "2.00" in page.text
 
@@ -130,7 +130,7 @@ def test_many_classes_are_listed_and_not_drawn(tmp_path: Path) -> None:
     names = [f"class {i}" for i in range(30)]
     lines = [classified(str(i), n, "class 7" if i % 2 else n, 0.5, probabilities={n: 0.5}) for i, n in enumerate(names)]
     write_predictions(tmp_path, lines)
-    build([tmp_path], tmp_path / "report.html")
+    build_report([tmp_path], tmp_path / "report.html")
     assert "The commonest confusions of 30 classes" in Page((tmp_path / "report.html").read_text()).text
 
 
@@ -140,7 +140,7 @@ def test_lines_of_another_kind_of_task_are_neither_classes_nor_answers(tmp_path:
     said = {"prediction": "O O", "f1": 0.5}
     tagged = {"a": "B-PER O", "b": "O O"}
     write_predictions(tmp_path, [{"id": n, "label": tags, "text": f"text {n}", **said} for n, tags in tagged.items()])
-    build([tmp_path], tmp_path / "report.html")
+    build_report([tmp_path], tmp_path / "report.html")
     text = Page((tmp_path / "report.html").read_text()).text
     assert "The one error" in text and "text a" in text and "text b" not in text
     assert "Rows: what it is" not in text and "By words of the answer" not in text
@@ -178,7 +178,7 @@ def test_hostile_predictions_are_text_on_the_page_and_in_markdown(tmp_path: Path
     store.write_json(tmp_path / "results.json", {"kind": "run", "task": "table", "metric": "accuracy", "score": 0.5})
     lines = [{"id": "0", "text": hostile, "label": hostile, "prediction": "no", "probabilities": {hostile: 0.1}}]
     write_predictions(tmp_path, lines)
-    build([tmp_path], tmp_path / "report.html", markdown=tmp_path / "report.md")
+    build_report([tmp_path], tmp_path / "report.html", markdown=tmp_path / "report.md")
     text = (tmp_path / "report.html").read_text()
     assert "<script" not in text and "alert('x')" in Page(text).text and "\x1b" not in text
     markdown = (tmp_path / "report.md").read_text()
