@@ -146,8 +146,8 @@ class Result(Record):
     warmup_steps: int | None = None
     max_seq_length: int | None = None
     dropout: Number | None = None
-    count_heads: int = 0
-    spreading_heads: int = 0
+    overlap_heads: int = 0
+    overlap_context_heads: int = 0
     eval_every: int | None = None
     device: StrictText = ""
     precision: StrictText = ""

@@ -17,6 +17,6 @@ def untrained(directory: Path, shape: ModelConfig, vocabulary: Path) -> Path:
     """Write a pretraining checkpoint of random weights, the same every time; returns its directory."""
     torch.manual_seed(0)
     with store.commit_directory(directory, "checkpoint") as staging:
-        hub.write(PretrainingModel(shape), staging, "ForPreTraining")
+        hub.write_checkpoint(PretrainingModel(shape), staging, "ForPreTraining")
         Vocabulary.load(vocabulary).copy_to(staging, shape.max_position_embeddings)
     return directory

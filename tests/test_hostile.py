@@ -95,7 +95,7 @@ def test_a_shape_that_its_file_cannot_hold_is_refused_before_it_is_made(stranger
     change_config(stranger, **values)
     tracemalloc.start()
     with pytest.raises(CheckpointError, match=r"cannot hold the .* parameters that|model\.\w+ is 10{12,15}$"):
-        hub.read(stranger)
+        hub.read_checkpoint(stranger)
     assert tracemalloc.get_traced_memory()[1] < 50e6
     tracemalloc.stop()
     assert albert("fill-mask", stranger, "a [MASK]", expect=4).err.count("error:") == 1
@@ -122,9 +122,9 @@ def declared(tensors: dict[str, tuple[list[int], int, int]], size: int) -> bytes
     ids=["huge", "overflow", "overlapping", "the same bytes", "negative", "header of 2^63 bytes", "nested header"],
 )
 def test_weights_whose_header_lies_are_refused(stranger: Path, content: bytes) -> None:
-    (stranger / hub.WEIGHTS).write_bytes(content)
+    (stranger / hub.WEIGHTS_FILE).write_bytes(content)
     with pytest.raises(CheckpointError, match=r"model\.safetensors"):
-        hub.read(stranger)
+        hub.read_checkpoint(stranger)
 
 
 @pytest.mark.parametrize("name", ["../../outside", "/etc/hostname", "a/../../b"])
@@ -253,7 +253,7 @@ def test_a_model_card_holds_no_markup_of_others() -> None:
     from albert_cli.model.config import ModelConfig
 
     metrics = {f"<b>{NASTY}|\n# corpus/mlm_loss": 1.0}
-    written = card.pretrained(ModelConfig(), "sop", metrics, "") + card.finetuned(
+    written = card.pretraining_card(ModelConfig(), "sop", metrics, "") + card.finetuning_card(
         ModelConfig(), PAGE_TEXT, {"accuracy": 0.5}, "", "ForSequenceClassification"
     )
     assert "<script>" not in written.replace("\\<script\\>", "")

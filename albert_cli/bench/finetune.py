@@ -71,7 +71,7 @@ class _Bench:
         vocabulary = Vocabulary.load(options.vocabulary)
         settings = self.recipe.model
         self.shape = replace(
-            shapes.find(options.model).config,
+            shapes.find_shape(options.model).config,
             vocab_size=vocabulary.size,
             hidden_dropout_prob=settings.dropout,
             attention_probs_dropout_prob=settings.dropout,

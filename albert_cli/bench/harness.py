@@ -258,7 +258,7 @@ def random_batch(lengths: Sequence[int], vocab_size: int) -> PackedBatch:
     """Random sequences of these lengths, 15 % of the positions masked, seeded."""
     rng = np.random.default_rng(0)
     offsets = np.cumsum([0, *lengths])
-    chosen = [rng.permutation(n - 1)[: round(costs.MASKED * n)] for n in lengths]
+    chosen = [rng.permutation(n - 1)[: round(costs.MASKED_FRACTION * n)] for n in lengths]
     index = [start + 1 + np.sort(places) for start, places in zip(offsets, chosen, strict=False)]
     positions = np.concatenate([np.arange(n) for n in lengths])
     segments, masked = positions > np.repeat(lengths, lengths) // 2, np.concatenate(index)

@@ -46,7 +46,7 @@ def run(
     for form in forms:
         if form not in FORMS:
             raise ConfigError(f"--form {form}: unknown", f"choose from {', '.join(FORMS)}")
-    config = shapes.find(name).config
+    config = shapes.find_shape(name).config
     layers = layers or config.num_hidden_layers
     config = replace(
         config, max_position_embeddings=max(lengths), num_hidden_layers=layers,

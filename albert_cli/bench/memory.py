@@ -35,7 +35,7 @@ def measure(config: ModelConfig, batch: PackedBatch, train: TrainSettings, devic
     peak: the device's own measure of forward and backward pass, weights and gradients included, where it has one;
     state_estimated: weights, gradients, moments and the copy in bf16.
     """
-    setup = costs.Setup.of(device.type, train.precision, "off")  # as it is measured below
+    setup = costs.ComputeSetup.of(device.type, train.precision, "off")  # as it is measured below
     found = {}
     for rate in (0.0, DROPOUT):
         shape = replace(config, hidden_dropout_prob=rate, attention_probs_dropout_prob=rate)
@@ -97,7 +97,9 @@ def by_trying(device: torch.device) -> dict[str, Any]:
     torch.cuda.set_per_process_memory_fraction((MEMORY - 2**29) / torch.cuda.mem_get_info(device)[1], device)
     try:
         for name, precision, length in itertools.product(_TRIED, PRECISIONS, costs.LENGTHS):
-            guess = costs.largest_batch(PRESETS[name], length, MEMORY, costs.Setup("cuda", precision, compiled=False))
+            guess = costs.largest_batch(
+                PRESETS[name], length, MEMORY, costs.ComputeSetup("cuda", precision, compiled=False)
+            )
             fits = partial(_fits, PRESETS[name], length, precision, device)
             row = found.setdefault(f"{name}, {precision}", {"measured": [], "by arithmetic": []})
             row["measured"].append(largest(fits, guess))

@@ -45,7 +45,7 @@ def twin(model: PretrainingModel | SequenceClassifier) -> torch.nn.Module:
     prefix = kind.capitalize()
     made = getattr(transformers, f"{prefix}Config")(**{k: v for k, v in values.items() if k != "architectures"})
     other: torch.nn.Module = getattr(transformers, prefix + architecture)(made)
-    missing, unexpected = other.load_state_dict(hf_names.theirs(model.state_dict(), config, kind), strict=False)
+    missing, unexpected = other.load_state_dict(hf_names.to_hf_names(model.state_dict(), config, kind), strict=False)
     assert not unexpected and all("decoder" in name for name in missing), (missing, unexpected)
     return other.to(next(model.parameters()).device).train()
 

@@ -21,7 +21,7 @@ from albert_cli.bench import harness
 from albert_cli.bench.harness import pretraining_loss, random_batch
 from albert_cli.config import suggestion
 from albert_cli.counting import costs
-from albert_cli.counting.paper import SEVEN
+from albert_cli.counting.paper import PAPER_MODELS
 from albert_cli.errors import ConfigError
 from albert_cli.model.config import PRESETS
 from albert_cli.model.heads import PretrainingModel
@@ -51,15 +51,15 @@ def run(models: Sequence[str], out: Path, tokens: int, rounds: int, precision: s
     that memory is needed for the largest alone. Raises `ConfigError` where there is less, and where `out` was measured
     under other conditions.
     """
-    names = SEVEN if list(models) == ["paper"] else tuple(models)
+    names = PAPER_MODELS if list(models) == ["paper"] else tuple(models)
     for name in names:
         if name not in PRESETS:
             raise ConfigError(f"{name}: no preset", suggestion(name, PRESETS) or f"presets: {', '.join(PRESETS)}")
-    if len(names) != 2 and names != SEVEN:
+    if len(names) != 2 and names != PAPER_MODELS:
         raise ConfigError(f"two models are compared, not {len(names)}", "such as albert-base bert-base; or paper")
     device = choose_device(device_)
     conditions = {**harness.conditions(device, precision), "models": list(names), "rounds": rounds}
-    if names == SEVEN:
+    if names == PAPER_MODELS:
         conditions["tokens"] = tokens  # of one batch alone, where two models are compared over many
     made = _models(names, device)
     with store.lock(out):
@@ -78,7 +78,7 @@ def run(models: Sequence[str], out: Path, tokens: int, rounds: int, precision: s
 def _cells(names: Sequence[str], tokens: int, device: torch.device) -> list[tuple[str, int, int]]:
     """(what, tokens a sequence, batch) of every cell; of the seven a training batch, and the latency of a sequence."""
     few = device.type == "cpu"
-    if names == SEVEN:
+    if names == PAPER_MODELS:
         # On a CPU a round of 128 tokens is 6 TFLOP, half a minute on two cores.
         length, most = (128, tokens or 128) if few else (512, tokens or 8192)
         return [("training", length, max(1, most // length)), ("inference", length, 1)]
@@ -88,7 +88,7 @@ def _cells(names: Sequence[str], tokens: int, device: torch.device) -> list[tupl
 
 def _models(names: Sequence[str], device: torch.device) -> dict[str, PretrainingModel]:
     """The presets without dropout; their parameters are cut from one buffer. Raises `ConfigError` without memory."""
-    size, name = max((costs.count(PRESETS[name]).total, name) for name in names)
+    size, name = max((costs.count_parameters(PRESETS[name]).total, name) for name in names)
     free = capacity.free(device)
     if free is not None and free < 9 * size:
         raise ConfigError(
@@ -141,7 +141,7 @@ def _page(found: Mapping[str, Any]) -> Page:
     c = found["conditions"]
     lead = f"{c['device']}, {c['threads']} threads, {c['precision']}; medians of {c['rounds']} rounds, by turns."
     footer = Section("", "", [Paragraph(f"Page made by albert {__version__}.", small=True)])
-    is_paper = c["models"] == list(SEVEN)
+    is_paper = c["models"] == list(PAPER_MODELS)
     title = "The paper's speedup columns" if is_paper else " beside ".join(c["models"])
     blocks = _speedups(found) if is_paper else _ratios(found)
     return Page(title, title, [Section("speed", "Speed", blocks)], footer, lead)
@@ -172,9 +172,9 @@ def _cell(ratio: float | None) -> str:
 
 def _speedups(found: Mapping[str, Any]) -> list[Block]:
     """The measured ratios beside those of the paper, and beside those of the FLOPs."""
-    training, inference = (dict(zip(SEVEN, cell, strict=True)) for cell in found["cells"].values())
+    training, inference = (dict(zip(PAPER_MODELS, cell, strict=True)) for cell in found["cells"].values())
     _, length, batch = next(iter(found["cells"])).split(" ")
-    flops = {name: costs.training_flops(PRESETS[name], int(length)) for name in SEVEN}
+    flops = {name: costs.training_flops(PRESETS[name], int(length)) for name in PAPER_MODELS}
     note = (
         f"A training batch of {batch} x {length} tokens, one sequence for inference. "
         "Fewer tokens than the paper's 2 million a batch, so that all seven fit here. Every weight and its gradient "
@@ -184,7 +184,7 @@ def _speedups(found: Mapping[str, Any]) -> list[Block]:
     blocks: list[Block] = [Paragraph(note)]
     for base, printed in PAPER.items():
         rows = []
-        for name, paper in zip(SEVEN, printed, strict=True):
+        for name, paper in zip(PAPER_MODELS, printed, strict=True):
             ours, by_flops, latency = (of[base] / of[name] for of in (training, flops, inference))
             milliseconds = (f"{of[name]:,.1f}" for of in (training, inference))
             rows.append([name, *map(_cell, (ours, paper, by_flops, latency)), *milliseconds])

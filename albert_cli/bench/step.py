@@ -56,7 +56,7 @@ def run(
     device = choose_device(device_)
     # All losses must agree, so nothing is dropped.
     config = replace(
-        shapes.find(name).config,
+        shapes.find_shape(name).config,
         hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, classifier_dropout_prob=0.0,
     )  # fmt: skip
     found = {}

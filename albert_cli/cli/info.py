@@ -48,7 +48,7 @@ def params(
     size = None if memory is None else parse_size(memory)
     if size is not None and size < 1_000_000:
         raise ConfigError(f"--memory {memory}: too little for any model", "for example --memory 12GB")
-    console.emit(*tables.describe(names or [], size, set_ or [], details=details, as_markdown=markdown))
+    console.emit(*tables.describe_models(names or [], size, set_ or [], details=details, as_markdown=markdown))
 
 
 @verb(app)

@@ -101,4 +101,4 @@ def probe(
     from albert_cli.experiments import probe as verb_module
 
     result = verb_module.probe(checkpoint, data, sequences, overrides or [], device, layers)
-    console.emit(result, verb_module.text(result))
+    console.emit(result, verb_module.format_probe(result))

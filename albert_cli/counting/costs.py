@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-MASKED: Final = 0.15  # share of the positions that the masked-word head sees (§4.1)
+MASKED_FRACTION: Final = 0.15  # share of the positions that the masked-word head sees (§4.1)
 LENGTHS: Final = (64, 128, 256, 320, 384, 512)  # of BERT's table of batches that fit into a GPU's memory
-LONGER: Final = (1024, 2048, 4096, 8192)  # for models with more positions
+LONG_LENGTHS: Final = (1024, 2048, 4096, 8192)  # for models with more positions
 DEVICES: Final = (2, 8, 64, 512)  # the paper trained on 64 to 512
-USABLE: Final = 0.9  # of a memory; the rest is for the device's context, work space and fragments
+USABLE_FRACTION: Final = 0.9  # of a memory; the rest is for the device's context, work space and fragments
 
 Device = Literal["cuda", "cpu"]
 Precision = Literal["bf16", "fp32"]
@@ -30,7 +30,7 @@ Precision = Literal["bf16", "fp32"]
 
 
 @dataclass(frozen=True)
-class Counts:
+class ParameterCounts:
     """Numbers of parameters by part; attention and feed-forward sum over the distinct blocks, LayerNorms included."""
 
     embeddings: int
@@ -57,11 +57,11 @@ class Counts:
         return self.with_pooler + self.mlm_head + self.sentence_order_head
 
 
-def count(config: ModelConfig) -> Counts:
+def count_parameters(config: ModelConfig) -> ParameterCounts:
     """Count the parameters of a shape (§3.1: word table V·E and projection E·H in place of V·H)."""
     e, h, f = config.embedding_size, config.hidden_size, config.intermediate_size
     rows = config.vocab_size + config.max_position_embeddings + config.type_vocab_size
-    return Counts(
+    return ParameterCounts(
         embeddings=rows * e + 2 * e,
         projection=e * h + h if config.has_projection else 0,
         attention=config.num_attention_blocks * (4 * (h * h + h) + 2 * h),
@@ -72,12 +72,12 @@ def count(config: ModelConfig) -> Counts:
     )
 
 
-def applied(config: ModelConfig) -> int:
+def applied_parameters(config: ModelConfig) -> int:
     """Parameters as a forward pass multiplies with them: those of a shared block as often as it is used."""
-    return count(unshared(config)).total
+    return count_parameters(without_sharing(config)).total
 
 
-def unshared(config: ModelConfig) -> ModelConfig:
+def without_sharing(config: ModelConfig) -> ModelConfig:
     """The shape with weights of its own for every block that is computed."""
     blocks = len(config.blocks())
     alone = {"sharing": "none", "num_hidden_groups": 1, "inner_group_num": 1, "group_sizes": ()}
@@ -86,13 +86,13 @@ def unshared(config: ModelConfig) -> ModelConfig:
 
 def gradient_bytes(config: ModelConfig, devices: int) -> int:
     """Bytes that each device sends a step: 2 (n - 1) / n of its fp32 gradient, around a ring of n."""
-    return 8 * count(config).total * (devices - 1) // devices
+    return 8 * count_parameters(config).total * (devices - 1) // devices
 
 
 # ---------------------------------------------------------------- FLOPs
 
 
-def forward_flops(config: ModelConfig, length: int, *, pruned: bool = False, masked: float = MASKED) -> float:
+def forward_flops(config: ModelConfig, length: int, *, pruned: bool = False, masked: float = MASKED_FRACTION) -> float:
     """FLOPs a token of the pretraining model's forward pass, in sequences of `length` tokens.
 
     Matrix products alone, two FLOPs a multiplication: a block has 4 H^2 of them in attention's projections,
@@ -101,7 +101,7 @@ def forward_flops(config: ModelConfig, length: int, *, pruned: bool = False, mas
     feed-forward part at the rows alone that a head reads (masked positions and [CLS]), as `Encoder` computes it.
     """
     e, h, f = config.embedding_size, config.hidden_size, config.intermediate_size
-    per_block = 8 * h * h + 4 * h * f + 4 * seen_tokens(config, length) * h
+    per_block = 8 * h * h + 4 * h * f + 4 * mean_attended_tokens(config, length) * h
     flops = len(config.blocks()) * per_block + masked * (2 * h * e + 2 * e * config.vocab_size)
     if config.has_projection:
         flops += 2 * e * h
@@ -111,9 +111,9 @@ def forward_flops(config: ModelConfig, length: int, *, pruned: bool = False, mas
     return flops
 
 
-def seen_tokens(config: ModelConfig, length: int) -> float:
+def mean_attended_tokens(config: ModelConfig, length: int) -> float:
     """How many tokens of a sequence one of its tokens sees on average; of the global tokens [CLS] alone is counted."""
-    if length == 0 or config.sees_all(length):
+    if length == 0 or config.covers_sequence(length):
         return length
     if config.attention == "window":
         near, reach = length * (2 * config.attention_window + 1), config.attention_window
@@ -127,21 +127,21 @@ def seen_tokens(config: ModelConfig, length: int) -> float:
     return (near + 2 * from_cls) / length
 
 
-def training_flops(config: ModelConfig, length: int, *, pruned: bool = False, masked: float = MASKED) -> float:
+def training_flops(config: ModelConfig, length: int, *, pruned: bool = False, masked: float = MASKED_FRACTION) -> float:
     """FLOPs a token of forward and backward pass: three forward passes; recomputation counts as nothing."""
     return 3 * forward_flops(config, length, pruned=pruned, masked=masked)
 
 
 def batch_flops(config: ModelConfig, lengths: NDArray[np.integer[Any]], masked: int) -> float:
     """FLOPs of the full model's forward and backward pass over sequences of these lengths, `masked` masks in all."""
-    tokens, pairs = float(lengths.sum()), sum(int(n) * seen_tokens(config, int(n)) for n in lengths)
+    tokens, pairs = float(lengths.sum()), sum(int(n) * mean_attended_tokens(config, int(n)) for n in lengths)
     a_token = training_flops(config, 0, masked=masked / max(tokens, 1.0))
     # The rest grows with what a token sees of the sequence that it stands in.
     return tokens * a_token + pairs * 12 * config.hidden_size * len(config.blocks())
 
 
 def _masked(length: int) -> int:
-    return max(1, round(MASKED * length))
+    return max(1, round(MASKED_FRACTION * length))
 
 
 def _rows(length: int) -> int:
@@ -153,7 +153,7 @@ def _rows(length: int) -> int:
 
 
 @dataclass(frozen=True)
-class Setup:
+class ComputeSetup:
     """Where and how training computes; the defaults are what "auto" chooses on a GPU."""
 
     device: Device = "cuda"
@@ -161,7 +161,7 @@ class Setup:
     compiled: bool = True  # on CUDA; a CPU is never compiled for by "auto", and counts as if it were not
 
     @classmethod
-    def of(cls, device: str, precision: str, compile_: str) -> Setup:
+    def of(cls, device: str, precision: str, compile_: str) -> ComputeSetup:
         """From a device's type (all but CUDA count as a CPU) and a recipe's `precision` and `compile`."""
         is_cuda = device == "cuda"
         return cls("cuda" if is_cuda else "cpu", "bf16" if precision == "bf16" else "fp32", compile_ == "on")
@@ -182,11 +182,11 @@ class Setup:
         return 4 if self.device == "cuda" and not self.compiled else self.item
 
 
-GPU: Final = Setup()
+GPU: Final = ComputeSetup()
 
 
 @dataclass(frozen=True)
-class State:
+class StateBytes:
     """Bytes that training holds whatever the batch; `update` is LAMB's work space, needed between two batches."""
 
     weights: int
@@ -201,22 +201,22 @@ class State:
         return self.weights + self.gradients + self.moments + self.copy
 
 
-def state_bytes(config: ModelConfig, setup: Setup = GPU) -> State:
+def state_bytes(config: ModelConfig, setup: ComputeSetup = GPU) -> StateBytes:
     """Weights, gradients and LAMB's two moments in fp32, and the weights' copy in bf16 where products are in bf16."""
-    parameters = count(config).total
+    parameters = count_parameters(config).total
     copy = 2 * parameters if setup.precision == "bf16" else 0
-    return State(4 * parameters, 4 * parameters, 8 * parameters, copy, 4 * parameters)
+    return StateBytes(4 * parameters, 4 * parameters, 8 * parameters, copy, 4 * parameters)
 
 
 def checkpoint_bytes(config: ModelConfig) -> int:
     """Bytes of a step's checkpoint: the weights and two moments in fp32."""
-    return 12 * count(config).total
+    return 12 * count_parameters(config).total
 
 
 # ---------------------------------------------------------------- activations
 
 
-def activation_bytes(config: ModelConfig, length: int, setup: Setup = GPU, *, checkpointed: bool = False) -> int:
+def activation_bytes(config: ModelConfig, length: int, setup: ComputeSetup = GPU, *, checkpointed: bool = False) -> int:
     """Bytes that a pretraining step keeps for the backward pass, a sequence of `length` tokens.
 
     `checkpointed`: only the input of every block is kept, and one block at a time is computed again.
@@ -235,7 +235,7 @@ def activation_bytes(config: ModelConfig, length: int, setup: Setup = GPU, *, ch
     return around + (blocks - 1) * whole + last
 
 
-def _block(config: ModelConfig, tokens: int, rows: int, setup: Setup) -> int:
+def _block(config: ModelConfig, tokens: int, rows: int, setup: ComputeSetup) -> int:
     """One block of a sequence whose queries and feed-forward part run at `rows` of its tokens."""
     h, f, heads, item = config.hidden_size, config.intermediate_size, config.num_attention_heads, setup.item
     kept = tokens * 3 * h * item  # the block's input, keys, values
@@ -245,7 +245,7 @@ def _block(config: ModelConfig, tokens: int, rows: int, setup: Setup) -> int:
     wide = f if config.hidden_act == "relu" else 2 * f
     row = (3 * h + wide) * item
     row += 2 * (h * setup.norm_item + 2 * 4)  # what both LayerNorms take, its mean and deviation
-    keys = tokens if config.sees_all(tokens) else 0  # sparse attention is computed again (`model/sparse.py`)
+    keys = tokens if config.covers_sequence(tokens) else 0  # sparse attention is computed again (`model/sparse.py`)
     if setup.device == "cpu" and setup.precision == "bf16":
         row += heads * keys * item  # no fused kernel there: probabilities
     else:
@@ -257,7 +257,7 @@ def _block(config: ModelConfig, tokens: int, rows: int, setup: Setup) -> int:
     return kept + rows * row
 
 
-def _heads(config: ModelConfig, length: int, setup: Setup) -> int:
+def _heads(config: ModelConfig, length: int, setup: ComputeSetup) -> int:
     """The masked-word head with its softmax in fp32, and the pooler."""
     h, e, item = config.hidden_size, config.embedding_size, setup.item
     # Softmax's logarithm in fp32; compiled, the logits as they are and two numbers a row.
@@ -265,7 +265,7 @@ def _heads(config: ModelConfig, length: int, setup: Setup) -> int:
     return _masked(length) * masked + 2 * h * item
 
 
-def working_bytes(config: ModelConfig, length: int, setup: Setup = GPU) -> int:
+def working_bytes(config: ModelConfig, length: int, setup: ComputeSetup = GPU) -> int:
     """Bytes a sequence that the backward pass needs at its peak beside all that was kept.
 
     The peak is at the very beginning, where the gradients of softmax's output and of its input lie side by side in
@@ -285,23 +285,23 @@ def working_bytes(config: ModelConfig, length: int, setup: Setup = GPU) -> int:
 
 
 def largest_batch(
-    config: ModelConfig, length: int, memory: int, setup: Setup = GPU, *, checkpointed: bool = False
+    config: ModelConfig, length: int, memory: int, setup: ComputeSetup = GPU, *, checkpointed: bool = False
 ) -> int:
     """How many sequences of `length` tokens fit at once into 90 % of `memory` bytes beside the state; 0 for none."""
     state = state_bytes(config, setup)
-    usable = int(USABLE * memory)
+    usable = int(USABLE_FRACTION * memory)
     if state.total + state.update > usable:
         return 0
     a_sequence = activation_bytes(config, length, setup, checkpointed=checkpointed)
     return (usable - state.total) // (a_sequence + working_bytes(config, length, setup))
 
 
-def three_digits(value: float) -> str:
+def format_three_digits(value: float) -> str:
     """A number with three significant digits: `0.190`, `14.8`, `1230`."""
     return f"{value:#.3g}".rstrip(".") if value < 999.5 else f"{value:.0f}"
 
 
-def size_in_words(size: float) -> str:
+def format_bytes(size: float) -> str:
     """Bytes in powers of ten: `47.3 MB`."""
     power = next((n for n in range(4) if size < 999.5 * 1000**n), 4)
-    return f"{three_digits(size / 1000**power)} {('B', 'kB', 'MB', 'GB', 'TB')[power]}"
+    return f"{format_three_digits(size / 1000**power)} {('B', 'kB', 'MB', 'GB', 'TB')[power]}"

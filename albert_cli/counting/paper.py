@@ -7,16 +7,19 @@ from typing import Any, Final
 
 from albert_cli.console import markdown, table, wrapped
 from albert_cli.counting import costs, shapes
-from albert_cli.counting.costs import count
+from albert_cli.counting.costs import count_parameters
 from albert_cli.model.config import PRESETS, ModelConfig
 
 # The shapes of the paper's comparison; v1 and v2 differ in dropout alone.
-SEVEN: Final = tuple(name for name in PRESETS if not name.endswith("-v1"))
+PAPER_MODELS: Final = tuple(name for name in PRESETS if not name.endswith("-v1"))
 
 PRECISIONS: Final[tuple[costs.Precision, ...]] = ("fp32", "bf16")
 MEMORY: Final = 12 * 2**30
 # The largest batch of fine-tuning on a Titan X with so much, by `costs.LENGTHS`, as BERT's authors publish it.
-BATCHES: Final[dict[str, tuple[int, ...]]] = {"bert-base": (64, 32, 16, 14, 12, 6), "bert-large": (12, 6, 2, 1, 0, 0)}
+PUBLISHED_BATCHES: Final[dict[str, tuple[int, ...]]] = {
+    "bert-base": (64, 32, 16, 14, 12, 6),
+    "bert-large": (12, 6, 2, 1, 0, 0),
+}
 
 _SHARINGS: Final = ("all", "attention", "ffn", "none")
 _GROUPS: Final = {
@@ -26,8 +29,8 @@ _GROUPS: Final = {
     "albert-xxlarge": (2, 3, 4, 6, 12),
 }
 # A heading, and the shapes that stand under it as `albert params` takes them.
-SHAPES: Final[dict[str, tuple[str, ...]]] = {
-    "Table 1, and BERT-xlarge of its first version": SEVEN,
+PAPER_SHAPES: Final[dict[str, tuple[str, ...]]] = {
+    "Table 1, and BERT-xlarge of its first version": PAPER_MODELS,
     "The first release, with dropout": tuple(name for name in PRESETS if name.endswith("-v1")),
     "Tables 3 and 4: embedding size and sharing": tuple(
         f"albert-base:E={size},sharing={sharing}" for size in (64, 128, 256, 768) for sharing in _SHARINGS
@@ -43,7 +46,7 @@ SHAPES: Final[dict[str, tuple[str, ...]]] = {
 
 _BASE, _LARGE, _XLARGE, _XXLARGE = (768, 12), (1024, 24), (2048, 24), (4096, 12)  # (hidden size, layers)
 # (E, H, layers, sharing) -> the paper's figure in millions, and where it stands.
-PAPER: Final[dict[tuple[int, int, int, str], tuple[int, str]]] = {
+PAPER_FIGURES: Final[dict[tuple[int, int, int, str], tuple[int, str]]] = {
     (768, *_BASE, "none"): (108, "Table 1"),
     (1024, *_LARGE, "none"): (334, "Table 1"),
     (2048, *_XLARGE, "none"): (1270, "arXiv v1, Table 2"),
@@ -69,12 +72,12 @@ def paper_figure(config: ModelConfig) -> tuple[int, str] | None:
         and not (config.always_project or config.group_sizes)
     )
     shape = (config.embedding_size, config.hidden_size, config.num_hidden_layers, config.sharing)
-    return PAPER.get(shape) if like_the_paper else None
+    return PAPER_FIGURES.get(shape) if like_the_paper else None
 
 
 def paper_count(config: ModelConfig) -> int:
     """The count that the paper rounds: with the pooler where weights are shared, without it otherwise."""
-    counts = count(config)
+    counts = count_parameters(config)
     return counts.without_pooler if config.sharing == "none" else counts.with_pooler
 
 
@@ -114,10 +117,10 @@ def describe_paper(*, as_markdown: bool = False) -> tuple[dict[str, Any], str]:
     """Counts of all the paper's shapes, as data and as text (the text of `docs/shapes.md` under `as_markdown`)."""
     data, reasons, parts = [], dict[str, str](), [_INTRODUCTION] if as_markdown else []
     show, marked = (markdown, "## ") if as_markdown else (table, "")
-    for heading, names in SHAPES.items():
+    for heading, names in PAPER_SHAPES.items():
         rows = []
         for name in names:
-            counted = as_data(shapes.find(name).config)
+            counted = counts_and_paper_figure(shapes.find_shape(name).config)
             data.append({"shape": name, "section": heading, **counted})
             paper = counted["paper"] or {"note": "", "table": ""}
             if note := paper["note"]:
@@ -126,12 +129,12 @@ def describe_paper(*, as_markdown: bool = False) -> tuple[dict[str, Any], str]:
             if as_markdown:
                 name, rounded = f"`{name}`", f"{counted['paper_count']:,}"
                 numbers = [f"**{number}**" if number == rounded else number for number in numbers]
-            rows.append((name, *numbers, figure_in_words(counted["paper"]), paper["table"]))
+            rows.append((name, *numbers, format_paper_figure(counted["paper"]), paper["table"]))
         parts += [f"{marked}{heading}", show(_HEADERS, rows)]
-    batches = [(name, "published", fits) for name, fits in BATCHES.items()]
+    batches = [(name, "published", fits) for name, fits in PUBLISHED_BATCHES.items()]
     for name in ("bert-base", "bert-large", "albert-base", "albert-large"):
         for precision in PRECISIONS:
-            setup = costs.Setup("cuda", precision, compiled=False)  # as it is tried
+            setup = costs.ComputeSetup("cuda", precision, compiled=False)  # as it is tried
             found = tuple(costs.largest_batch(PRESETS[name], n, MEMORY, setup) for n in costs.LENGTHS)
             batches.append((name, f"by arithmetic, {precision}", found))
     batches.sort(key=lambda row: list(PRESETS).index(row[0]))
@@ -154,9 +157,9 @@ _ABOUT_BATCHES: Final = (
 )
 
 
-def as_data(config: ModelConfig) -> dict[str, Any]:
+def counts_and_paper_figure(config: ModelConfig) -> dict[str, Any]:
     """The counts of a shape beside the paper's, for `--json`."""
-    counts, figure = count(config), paper_figure(config)
+    counts, figure = count_parameters(config), paper_figure(config)
     return {
         "without_pooler": counts.without_pooler,
         "with_pooler": counts.with_pooler,
@@ -166,6 +169,6 @@ def as_data(config: ModelConfig) -> dict[str, Any]:
     }
 
 
-def figure_in_words(paper: Mapping[str, Any] | None) -> str:
+def format_paper_figure(paper: Mapping[str, Any] | None) -> str:
     """The paper's figure, with a star where it is not the count rounded."""
     return f"{paper['figure']}M{'*' if paper['note'] else ' '}" if paper else "– "

@@ -38,13 +38,13 @@ class Shape:
     vocab_size_assumed: bool = False
 
 
-def find(name: str, overrides: Sequence[str] = ()) -> Shape:
+def find_shape(name: str, overrides: Sequence[str] = ()) -> Shape:
     """The shape that a name means, with `-s model.KEY=VALUE` laid on it.
 
     Raises ConfigError for an unknown name, an impossible shape or a fine-tuning recipe, CheckpointError for a
     directory or Hub repository without a usable config.json.
     """
-    plain, changes = _split(name)
+    plain, changes = _split_changes(name)
     changes = {**changes, **_model_section(overrides)}
 
     def changed(config: ModelConfig, source: Literal["preset", "checkpoint", "hub"]) -> Shape:
@@ -79,7 +79,7 @@ def find(name: str, overrides: Sequence[str] = ()) -> Shape:
     )
 
 
-def _split(name: str) -> tuple[str, dict[str, Any]]:
+def _split_changes(name: str) -> tuple[str, dict[str, Any]]:
     """`NAME:KEY=VALUE,…` as the name and the changes; a name without changes as it is."""
     match = _CHANGED.fullmatch(name)
     if match is None or Path(name).exists():

@@ -8,16 +8,16 @@ from typing import Any, Final
 
 from albert_cli.console import columns, markdown, table, wrapped
 from albert_cli.counting import costs, shapes
-from albert_cli.counting.costs import GPU, count, size_in_words
-from albert_cli.counting.paper import SEVEN, as_data, figure_in_words
+from albert_cli.counting.costs import GPU, count_parameters, format_bytes
+from albert_cli.counting.paper import PAPER_MODELS, counts_and_paper_figure, format_paper_figure
 from albert_cli.counting.shapes import Shape
 
-IN_FULL: Final = 4  # models that are shown by part without being asked
+MAX_DETAILED_MODELS: Final = 4  # models that are shown by part without being asked
 Facts = dict[str, Any]
 Line = tuple[str, ...]
 
 
-def describe(
+def describe_models(
     names: Sequence[str] = (),
     memory: int | None = None,
     overrides: Sequence[str] = (),
@@ -26,8 +26,8 @@ def describe(
     as_markdown: bool = False,
 ) -> tuple[Facts, str]:
     """The named models (the paper's seven without names) as data and as text; raises as `shapes.find` does."""
-    models = [_facts(shapes.find(name, overrides), memory) for name in names or SEVEN]
-    if details or len(models) <= IN_FULL:
+    models = [_facts(shapes.find_shape(name, overrides), memory) for name in names or PAPER_MODELS]
+    if details or len(models) <= MAX_DETAILED_MODELS:
         headers, lines = ("", *(model["name"] for model in models)), list(_lines(models))
         tables = [markdown(headers, lines)] if as_markdown else list(_side_by_side(headers, lines))
     else:
@@ -46,8 +46,8 @@ def describe(
 
 def _facts(shape: Shape, memory: int | None) -> Facts:
     config = shape.config
-    counts, length, state = count(config), config.max_position_embeddings, costs.state_bytes(config, GPU)
-    lengths = sorted({length, *(n for n in (*costs.LENGTHS, *costs.LONGER) if n <= length)})
+    counts, length, state = count_parameters(config), config.max_position_embeddings, costs.state_bytes(config, GPU)
+    lengths = sorted({length, *(n for n in (*costs.LENGTHS, *costs.LONG_LENGTHS) if n <= length)})
 
     def by_length(number: Callable[[int, bool], int]) -> dict[str, dict[str, int]]:
         return {str(n): {"kept": number(n, False), "checkpointed": number(n, True)} for n in lengths}
@@ -61,12 +61,12 @@ def _facts(shape: Shape, memory: int | None) -> Facts:
         "parts": {field.name: getattr(counts, field.name) for field in fields(counts)},
         "distinct_blocks": {"attention": config.num_attention_blocks, "feed_forward": config.num_feed_forward_blocks},
         "block_applications": len(config.blocks()),
-        "applied": costs.applied(config),
+        "applied": costs.applied_parameters(config),
         "gradient_bytes_sent": {str(n): costs.gradient_bytes(config, n) for n in costs.DEVICES},
         "gradient_bytes_sent_unshared": {
-            str(n): costs.gradient_bytes(costs.unshared(config), n) for n in costs.DEVICES
+            str(n): costs.gradient_bytes(costs.without_sharing(config), n) for n in costs.DEVICES
         },
-        **as_data(config),
+        **counts_and_paper_figure(config),
         "sequence_length": length,
         "flops_per_token": {
             "forward": round(costs.forward_flops(config, length)),
@@ -92,18 +92,18 @@ def _in_short(model: Facts) -> dict[str, str]:
     kept = model["activation_bytes_per_sequence"][str(model["sequence_length"])]["kept"]
     return {
         "paper's count": f"{model['paper_count']:,}",
-        "paper": figure_in_words(model["paper"]),
+        "paper": format_paper_figure(model["paper"]),
         "length": str(model["sequence_length"]),
-        "GFLOP/token": costs.three_digits(model["flops_per_token"]["training"] / 1e9),
-        "state": size_in_words(model["state_bytes"]["total"]),
-        "activations": size_in_words(kept),
+        "GFLOP/token": costs.format_three_digits(model["flops_per_token"]["training"] / 1e9),
+        "state": format_bytes(model["state_bytes"]["total"]),
+        "activations": format_bytes(kept),
     }
 
 
 def _in_detail(model: Facts) -> dict[str, str]:
     """A model's cells as a column, by the row's heading."""
-    parts, state = model["parts"], {name: size_in_words(size) for name, size in model["state_bytes"].items()}
-    flops = {name: costs.three_digits(number / 1e9) for name, number in model["flops_per_token"].items()}
+    parts, state = model["parts"], {name: format_bytes(size) for name, size in model["state_bytes"].items()}
+    flops = {name: costs.format_three_digits(number / 1e9) for name, number in model["flops_per_token"].items()}
     sent, unshared = model["gradient_bytes_sent"], model["gradient_bytes_sent_unshared"]
     attention, feed_forward = model["distinct_blocks"].values()
     return {
@@ -116,7 +116,7 @@ def _in_detail(model: Facts) -> dict[str, str]:
         "sentence-order head": f"{parts['sentence_order_head']:,}",
         "all that pretraining trains": f"{model['total']:,}",
         "as the paper counts": f"{model['paper_count']:,}",
-        "the paper says": figure_in_words(model["paper"]),
+        "the paper says": format_paper_figure(model["paper"]),
         "blocks computed": str(model["block_applications"]),
         "sets of block weights": f"{attention}"
         if attention == feed_forward
@@ -132,7 +132,7 @@ def _in_detail(model: Facts) -> dict[str, str]:
         "copy of the weights, bf16": state["copy"],
         "all of these": state["total"],
         "gradient a device sends a step": "shared / unshared",
-        **{f"  of {n} devices": f"{size_in_words(sent[n])} / {size_in_words(unshared[n])}" for n in sent},
+        **{f"  of {n} devices": f"{format_bytes(sent[n])} / {format_bytes(unshared[n])}" for n in sent},
     }
 
 
@@ -141,7 +141,7 @@ def _lines(models: Sequence[Facts]) -> Iterator[Line]:
     details = list(map(_in_detail, models))
     yield from ((label, *(cells[label] for cells in details)) for label in details[0])
     for key, label, words in (
-        ("activation_bytes_per_sequence", "activations of a sequence", size_in_words),
+        ("activation_bytes_per_sequence", "activations of a sequence", format_bytes),
         ("largest_batch", "largest batch", "{:,}".format),
     ):
         if key in models[0]:
@@ -188,7 +188,7 @@ def _notes(models: Sequence[Facts], memory: int | None) -> list[str]:
     ]
     if memory is not None:
         notes.append(
-            f"Largest batch: what fits into {100 * costs.USABLE:.0f} % of {size_in_words(memory)} beside "
+            f"Largest batch: what fits into {100 * costs.USABLE_FRACTION:.0f} % of {format_bytes(memory)} beside "
             "weights, gradients and moments; 0 where not even these and LAMB's step do."
         )
     return notes

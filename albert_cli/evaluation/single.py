@@ -55,10 +55,10 @@ def prepare_evaluation(request: TaskRequest, task: str) -> PreparedTask:
     """
     prepared = prepare_task(task, request)
     recipe, found, asked = prepared.recipe, prepared.checkpoint, prepared.task
-    model, made_for = recipe.model, found.finetuned_for
+    model, made_for = recipe.model, found.finetuned_task
     if request.again or model.initial != "pretrained" or model.head == "new" or not asked.has_head(found):
         return prepared
-    if model.head == "auto" and found.has_nameless_labels:
+    if model.head == "auto" and found.has_unnamed_labels:
         raise ConfigError(
             f"{found.directory}: its classes have no names ({', '.join(found.labels)}); are they {asked.title}'s?",
             f"-s model.head=checkpoint takes them for {', '.join(asked.output_names)}, model.head=new trains anew",
@@ -80,7 +80,7 @@ def evaluate_task(prepared: PreparedTask, out: Path) -> Result:
         return _score_checkpoint(prepared, out)
     checkpoint = prepared.checkpoint
     if checkpoint.labels and prepared.intermediate is None:
-        what = checkpoint.finetuned_for.task if checkpoint.finetuned_for else "another task"
+        what = checkpoint.finetuned_task.task if checkpoint.finetuned_task else "another task"
         console.note(
             f"{checkpoint.directory}: was fine-tuned for {what} ({', '.join(checkpoint.labels)}); "
             f"{prepared.task.title} is trained from its encoder"

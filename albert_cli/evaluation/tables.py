@@ -138,9 +138,9 @@ def protocol(r: Result) -> str:
     begin = _INITIAL_WEIGHTS.get(r.initial, "the pretrained checkpoint")
     if r.start_from not in (PRETRAINED, ""):
         begin = f"a model fine-tuned on {TASKS[r.start_from].title if r.start_from in TASKS else r.start_from}"
-    if r.count_heads:
-        begin += f" with {r.count_heads} of its attention heads set to count the words that the two texts share"
-        begin += f" and {r.spreading_heads} to mark those around" if r.spreading_heads else ""
+    if r.overlap_heads:
+        begin += f" with {r.overlap_heads} of its attention heads set to count the words that the two texts share"
+        begin += f" and {r.overlap_context_heads} to mark those around" if r.overlap_context_heads else ""
     seeds = f"median of {f'{ended} of {k}' if ended < k else k} seeds ({numbers[0]} to {numbers[-1]})"
     part = f"{r.examples['train']:,.0f} training examples drawn by its seed, " if r.train_examples else ""
     of_what = " of each pair in both orders" if r.both_orders else ""

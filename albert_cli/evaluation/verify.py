@@ -69,7 +69,7 @@ def verify_checkpoint(name: str, request: TaskRequest, out: Path) -> dict[str, A
     require_own_output(out, RESULTS, *recipe.expected)
     checkpoint, runs = request.checkpoint or recipe.checkpoint, request.runs or recipe.runs
     try:
-        hub.find(checkpoint)
+        hub.find_checkpoint(checkpoint)
     except CheckpointError as error:
         if request.checkpoint:
             raise

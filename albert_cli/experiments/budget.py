@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, NamedTuple
 
 from albert_cli import config, console
-from albert_cli.counting.costs import size_in_words, three_digits
+from albert_cli.counting.costs import format_bytes, format_three_digits
 from albert_cli.errors import ConfigError
 from albert_cli.experiments.plan import Cost, ExperimentPlan, VariantRun
 from albert_cli.experiments.recipe import EXACT, PaperClaim
@@ -141,7 +141,7 @@ def _table(plan: ExperimentPlan, runs: Sequence[_Row], tasks: Sequence[_Row], de
     def shown(rows: Sequence[_Row]) -> list[str]:
         tokens, flops, hours, disk = _sums(rows)
         counts = [f"{value:.2e}".replace("e+", "e") for value in (tokens, flops)]
-        return [*counts, *(_hours(hours / n) for n in (1, *devices)), size_in_words(disk)]
+        return [*counts, *(_hours(hours / n) for n in (1, *devices)), format_bytes(disk)]
 
     rows = []
     for name in dict.fromkeys(row.variant for row in runs):
@@ -169,7 +169,7 @@ def _kind(plan: ExperimentPlan) -> str:
 
 
 def _hours(hours: float) -> str:
-    return f"{hours:,.0f}" if hours >= 100 else three_digits(hours) if hours >= 0.001 else "<0.001"
+    return f"{hours:,.0f}" if hours >= 100 else format_three_digits(hours) if hours >= 0.001 else "<0.001"
 
 
 def _notes(plan: ExperimentPlan) -> str:

@@ -40,7 +40,7 @@ from albert_cli.training.pretrain_recipe import PretrainRecipe
 from albert_cli.training.settings import TrainSettings
 
 _MICRO_BATCH = 64
-_Rule = Literal["none", "sop", "nsp"]  # by which examples are drawn
+_PairRule = Literal["none", "sop", "nsp"]  # by which examples are drawn
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,11 +61,11 @@ def probe(
     happens when the stack of layers is run up to so many blocks, over and over where it has fewer (`depths`). Raises
     `CheckpointError` without a masked-word head, `ConfigError` when the data have another vocabulary.
     """
-    found = hub.read(hub.find(checkpoint))
-    asked, pairs = _text(data, hub.vocabulary_of(found), checkpoint), _pairs(found, overrides)
+    found = hub.read_checkpoint(hub.find_checkpoint(checkpoint))
+    asked, pairs = _load_text(data, hub.load_vocabulary(found), checkpoint), _pair_settings(found, overrides)
     target = choose_device(device)
     model = PretrainingModel(found.config)
-    hub.load_into(model, found, ["masked"])
+    hub.load_weights(model, found, ["masked"])
     model.to(target).eval()
     settings = TrainSettings(eval_sequences=sequences, micro_batch_size=_MICRO_BATCH)
     measured = PretrainRecipe(model=found.config, data=pairs, train=settings)
@@ -80,13 +80,15 @@ def probe(
         "parameters": sum(sizes.values()),
         "block_parameters": sum(n for name, n in sizes.items() if name.startswith(of_blocks)),
         "layers": len(model.config.blocks()),
-        **_scores(job, _pairs(found), asks_pairs={"order.weight", "encoder.pooler.weight"} <= set(found.tensors)),
-        **_layers(job),
-        **({"depths": _depths(job, layers)} if layers else {}),
+        **_scores(
+            job, _pair_settings(found), asks_pairs={"order.weight", "encoder.pooler.weight"} <= set(found.tensors)
+        ),
+        **_layer_distances(job),
+        **({"depths": _scores_by_depth(job, layers)} if layers else {}),
     }
 
 
-def _text(data: Path, vocabulary: Vocabulary, checkpoint: str) -> PretrainingText:
+def _load_text(data: Path, vocabulary: Vocabulary, checkpoint: str) -> PretrainingText:
     """What is asked: the held-out text of a data directory, all of it where nothing is held out."""
     verify_data(data)
     heldout = TokenCorpus.open(data, "heldout")
@@ -99,7 +101,7 @@ def _text(data: Path, vocabulary: Vocabulary, checkpoint: str) -> PretrainingTex
     return PretrainingText(corpus, corpus, vocabulary, entropy)
 
 
-def _pairs(found: hub.Checkpoint, overrides: Sequence[str] = ()) -> PairSettings:
+def _pair_settings(found: hub.Checkpoint, overrides: Sequence[str] = ()) -> PairSettings:
     """How examples are drawn: as for the checkpoint's own run, below the overrides."""
     recipe, known = found.directory / "recipe.toml", {field.name for field in dataclasses.fields(PairSettings)}
     own = store.read_toml(recipe).get("data", {}) if store.is_there(recipe) else {}
@@ -120,22 +122,24 @@ def _pairs(found: hub.Checkpoint, overrides: Sequence[str] = ()) -> PairSettings
 def _scores(job: PretrainingJob, own: PairSettings, asks_pairs: bool) -> dict[str, Any]:
     """The scores and, under `without_parts`, each of them without one of `PARTS` parts of the sequences."""
     asked = job.settings.data
-    plain = _summed(job, asked, "none")
+    plain = _mean_scores(job, asked, "none")
     found = {"mlm_loss": plain["mlm_loss"], "mlm_accuracy": plain["mlm_accuracy"]}
     own = dataclasses.replace(own, max_seq_length=asked.max_seq_length, sentence_loss=asked.sentence_loss)
-    found["own_mlm_accuracy"] = plain["mlm_accuracy"] if own == asked else _summed(job, own, "none")["mlm_accuracy"]
+    found["own_mlm_accuracy"] = (
+        plain["mlm_accuracy"] if own == asked else _mean_scores(job, own, "none")["mlm_accuracy"]
+    )
     if job.text.unigram_entropy:
         found["below_unigram_entropy"] = job.text.unigram_entropy - plain["mlm_loss"]
     for rule in ("sop", "nsp") if asks_pairs else ():
-        if "order_accuracy" in (scored := _summed(job, asked, "sop", rule)):
+        if "order_accuracy" in (scored := _mean_scores(job, asked, "sop", rule)):
             found[f"{rule}_accuracy"] = scored["order_accuracy"]
     scores = {name: round(float(of_all), 6) for name, (of_all, *_) in found.items()}
     known = {name: np.round(each[1:], 8).tolist() for name, each in found.items() if np.isfinite(each).all()}
     return scores | {"without_parts": known}
 
 
-def _summed(
-    job: PretrainingJob, drawn: PairSettings, trained: Literal["none", "sop"], rule: _Rule = "none"
+def _mean_scores(
+    job: PretrainingJob, drawn: PairSettings, trained: Literal["none", "sop"], rule: _PairRule = "none"
 ) -> dict[str, JackknifeEstimate]:
     """Every mean over the sequences, drawn by a rule: of all [0], and without each part [1:]; none of no examples."""
     pairs = dataclasses.replace(drawn, sentence_loss=trained)
@@ -153,9 +157,9 @@ def _summed(
 # ---------------------------------------------------------------- Figure 1
 
 
-def _layers(job: PretrainingJob) -> dict[str, Any]:
+def _layer_distances(job: PretrainingJob) -> dict[str, Any]:
     """Figure 1's distances, over text without masks: the encoder as a task would use it."""
-    plain = list(_drawn(job, plain=True))
+    plain = list(_held_out_batches(job, plain=True))
     steps = layer_steps(job.model.encoder, (pack(drawn, job.device) for drawn in plain))
     rounded = {name: [round(value, 6) for value in values] for name, values in steps.items()}
     found: dict[str, Any] = {"masked_words": sum(len(drawn.masked_index) for drawn in plain), "layer_steps": rounded}
@@ -203,8 +207,8 @@ def layer_steps(encoder: Encoder, batches: Iterable[PackedTokens]) -> dict[str, 
 
 # ---------------------------------------------------------------- other depths
 
-_CONVERGED = 0.1  # of the mean step within the trained depth: less is hardly a move
-_RETURNS = 0.5  # of a step: what comes nearer than that to where it was two layers before goes to and fro
+_CONVERGED_FRACTION = 0.1  # of the mean step within the trained depth: less is hardly a move
+_RETURN_FRACTION = 0.5  # of a step: what comes nearer than that to where it was two layers before goes to and fro
 
 
 @dataclasses.dataclass(frozen=True)
@@ -218,7 +222,7 @@ class _AtDepth(ModelConfig):
         return tuple(itertools.islice(itertools.cycle(super().blocks()), self.applications))
 
 
-def _depths(job: PretrainingJob, layers: int) -> dict[str, Any]:
+def _scores_by_depth(job: PretrainingJob, layers: int) -> dict[str, Any]:
     """The stack at every depth up to `layers`: how far each block moves, and what the heads say if it ends there.
 
     `mlm_accuracy` and `speed` (against the trained depth, of the forward pass) are those of an early exit: the same
@@ -229,10 +233,10 @@ def _depths(job: PretrainingJob, layers: int) -> dict[str, Any]:
     at = {n: _AtDepth(**dataclasses.asdict(own), applications=n) for n in {*range(1, layers + 1), trained}}
     try:
         encoder.config = at[layers]
-        steps = layer_steps(encoder, (pack(d, job.device) for d in _drawn(job, plain=True)))
+        steps = layer_steps(encoder, (pack(d, job.device) for d in _held_out_batches(job, plain=True)))
         right_, seconds, words = dict.fromkeys(at, 0), dict.fromkeys(at, 0.0), 0
         with torch.inference_mode():
-            for drawn in _drawn(job):
+            for drawn in _held_out_batches(job):
                 labels = torch.from_numpy(drawn.masked_labels).long().to(job.device)
                 tokens = pack(drawn, job.device, drawn.masked_index)
                 if not words:
@@ -248,25 +252,25 @@ def _depths(job: PretrainingJob, layers: int) -> dict[str, Any]:
     return {
         "layers": layers,
         "trained": trained,
-        "behaviour": behaviour(steps["l2"], steps["two_back"], trained),
+        "behaviour": classify_convergence(steps["l2"], steps["two_back"], trained),
         **{name: [round(value, 6) for value in steps[name]] for name in ("l2", "two_back")},
         "mlm_accuracy": [round(right_[n] / words, 6) for n in range(1, layers + 1)],
         "speed": [round(seconds[trained] / seconds[n], 3) for n in range(1, layers + 1)],
     }
 
 
-def behaviour(l2: Sequence[float], two_back: Sequence[float], trained: int) -> str:
+def classify_convergence(l2: Sequence[float], two_back: Sequence[float], trained: int) -> str:
     """What the states do at the end, by the distances of every step, of which `trained` are the model's own depth.
 
     They converge where the last step is below a tenth of the mean one at the trained depth, oscillate where it leads
     back to where they were two layers before, and keep moving otherwise.
     """
-    if l2[-1] < _CONVERGED * statistics.fmean(l2[:trained]):
+    if l2[-1] < _CONVERGED_FRACTION * statistics.fmean(l2[:trained]):
         return "converges"
-    return "oscillates" if len(l2) > 1 and two_back[-1] < _RETURNS * l2[-1] else "keeps moving"
+    return "oscillates" if len(l2) > 1 and two_back[-1] < _RETURN_FRACTION * l2[-1] else "keeps moving"
 
 
-def _drawn(job: PretrainingJob, plain: bool = False) -> Iterator[PackedBatch]:
+def _held_out_batches(job: PretrainingJob, plain: bool = False) -> Iterator[PackedBatch]:
     """The text that is asked, in order; `plain`: without masks."""
     pairs = dataclasses.replace(job.settings.data, sentence_loss="none")
     count = job.settings.train.eval_sequences
@@ -279,7 +283,7 @@ def _drawn(job: PretrainingJob, plain: bool = False) -> Iterator[PackedBatch]:
 # ---------------------------------------------------------------- in words
 
 
-def text(result: Mapping[str, Any]) -> str:
+def format_probe(result: Mapping[str, Any]) -> str:
     """The scores and the layers' steps as two tables."""
     labels = {
         "mlm_accuracy": ("masked words right", "{:.1%}"),

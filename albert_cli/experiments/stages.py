@@ -231,7 +231,7 @@ def pretraining_cost(recipe: PretrainRecipe, done: int = 0) -> Cost:
     length, steps = recipe.data.max_seq_length, recipe.schedule.total_steps - done
     tokens = recipe.train.batch_size * length * steps
     flops = tokens * costs.training_flops(recipe.model, length)
-    parameters = costs.count(recipe.model).total
+    parameters = costs.count_parameters(recipe.model).total
     return Cost(parameters, steps, tokens, flops, costs.checkpoint_bytes(recipe.model) * (recipe.train.keep + 1))
 
 
@@ -251,6 +251,6 @@ def fine_tuning_cost(recipe: FinetuneRecipe | None, run: VariantRun, scale: Expe
     length = min(recipe.data.max_seq_length, model.max_position_embeddings)
     steps = recipe.schedule.total_steps * scale.task_runs
     tokens = steps * recipe.train.batch_size * length
-    parameters = costs.count(model).with_pooler
+    parameters = costs.count_parameters(model).with_pooler
     flops = tokens * costs.training_flops(model, length, masked=0.0)
     return Cost(parameters, steps, tokens, flops, 4 * parameters * scale.task_runs)

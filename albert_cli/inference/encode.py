@@ -31,7 +31,7 @@ def load_encoder(found: hub.Checkpoint, pooling: Pooling) -> BareEncoder:
     if pooling == "pooler" and "encoder.pooler.weight" not in found.tensors:
         raise CheckpointError(f"{found.directory}: has no pooler", "--pooling mean or cls")
     model = BareEncoder(found.config, pooler=pooling == "pooler")
-    hub.load_into(model, found)
+    hub.load_weights(model, found)
     return model.eval()
 
 
@@ -73,7 +73,7 @@ def encode_file(
     if out is not None and out.suffix not in (".jsonl", ".safetensors"):
         raise ConfigError(f"--out {out}: unknown kind of file", "let its name end in .jsonl or .safetensors")
     found, target = open_for_inference(checkpoint, device)
-    model, vocabulary = load_encoder(found, pooling).to(target), hub.vocabulary_of(found)
+    model, vocabulary = load_encoder(found, pooling).to(target), hub.load_vocabulary(found)
     length, width = found.config.max_position_embeddings, found.config.hidden_size
     texts = Classification(name="", title="", metrics=(), inputs=0)  # one or two, as a classifier reads them
     as_tensor = out is not None and out.suffix == ".safetensors"

@@ -28,8 +28,8 @@ def fill_masks(checkpoint: str, texts: Sequence[str], top: int, device: str) -> 
     head, `InputError` for a text without a mask, or with more tokens than the model has positions.
     """
     found, target = open_for_inference(checkpoint, device)
-    model, v = MaskedLanguageModel(found.config), hub.vocabulary_of(found)
-    hub.load_into(model, found, ["masked"])
+    model, v = MaskedLanguageModel(found.config), hub.load_vocabulary(found)
+    hub.load_weights(model, found, ["masked"])
     model.to(target).eval()
     encoded = [_encode_masked(text, v, found.config.max_position_embeddings) for text in texts]
     masks = [_fill(model, ids, v, top, target) for ids in encoded]

@@ -58,7 +58,7 @@ def read_chunks(name: str, on_bad_bytes: OnBadBytes, make: Callable[[Line], T]) 
 
 def open_for_inference(checkpoint: str, device: str) -> tuple[hub.Checkpoint, torch.device]:
     """A checkpoint, and the device that is to answer by it; a warning where that may take more memory than is free."""
-    found, target = hub.read(hub.find(checkpoint)), choose_device(device)
+    found, target = hub.read_checkpoint(hub.find_checkpoint(checkpoint)), choose_device(device)
     capacity.warn_of_answering(found.config, target)
     return found, target
 
@@ -100,10 +100,10 @@ def predict_file(
     line that the task has no use for.
     """
     found, target = open_for_inference(checkpoint, device)
-    task, vocabulary = task_of_checkpoint(found), hub.vocabulary_of(found)
+    task, vocabulary = task_of_checkpoint(found), hub.load_vocabulary(found)
     model = task.load(found).to(target).eval()
     length = found.config.max_position_embeddings
-    length = min(length, found.finetuned_for.max_seq_length) if found.finetuned_for else length
+    length = min(length, found.finetuned_task.max_seq_length) if found.finetuned_task else length
     document = task.examples_of_document(Path(input_file)) if input_file.endswith(".json") else None
 
     def answer(examples: Sequence[Any]) -> tuple[list[str], int, int]:

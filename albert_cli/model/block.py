@@ -16,11 +16,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from albert_cli.model.packing import Grid, Rows
-from albert_cli.model.sparse_attention import Near, attend_flex
-from albert_cli.model.sparse_attention import attend as attend_near
+from albert_cli.model.packing import HeadRows, PaddedLayout
+from albert_cli.model.sparse_attention import SparseAttentionLayout, attend_flex
+from albert_cli.model.sparse_attention import attend_sparsely as attend_near
 
-_TWICE_ROOT: Final = 2 * math.sqrt(2 / math.pi)
+_GELU_SIGMOID_SCALE: Final = 2 * math.sqrt(2 / math.pi)
 
 
 def gelu_new(x: Tensor) -> Tensor:
@@ -29,7 +29,7 @@ def gelu_new(x: Tensor) -> Tensor:
     Compiled for CUDA it is written with a sigmoid, the same function: tanh takes longer there than the memory traffic.
     """
     if x.is_cuda and torch.compiler.is_compiling():
-        return x * torch.sigmoid(_TWICE_ROOT * (x + 0.044715 * x * x * x))
+        return x * torch.sigmoid(_GELU_SIGMOID_SCALE * (x + 0.044715 * x * x * x))
     return F.gelu(x, approximate="tanh")
 
 
@@ -78,8 +78,8 @@ def block(
     x_TH: Tensor,
     a: AttentionWeights,
     f: FeedForwardWeights,
-    grid: Grid,
-    rows: Rows | None,
+    grid: PaddedLayout,
+    rows: HeadRows | None,
     settings: BlockSettings,
 ) -> Tensor:
     """Self-attention and feed-forward network, each with residual connection and LayerNorm.
@@ -109,7 +109,7 @@ def _add_and_norm(x: Tensor, update: Tensor, weight: Tensor, bias: Tensor, setti
     return F.layer_norm(x + update, weight.shape, weight, bias, settings.layer_norm_eps).to(update.dtype)
 
 
-def attend(parts: list[tuple[Grid, Tensor]], dropout: float, *, varlen: bool = False) -> Tensor:
+def attend(parts: list[tuple[PaddedLayout, Tensor]], dropout: float, *, varlen: bool = False) -> Tensor:
     """softmax(q k' / sqrt(d)) v over the tokens of each sequence, or over those near (`model.sparse`): [R, A * d].
 
     `parts`: queries, keys and values [T, 3, A, d] of one grid; or queries [R, 1, A, d] of theirs and keys and values
@@ -120,8 +120,8 @@ def attend(parts: list[tuple[Grid, Tensor]], dropout: float, *, varlen: bool = F
     near = asked.near
     if near is not None or varlen:
         q_RAd, k_TAd, v_TAd = (x for _, part in parts for x in part.unbind(1))
-        if isinstance(near, Near):
-            return attend_near(near, given, q_RAd, k_TAd, v_TAd, partial(_rectangle, dropout=dropout))
+        if isinstance(near, SparseAttentionLayout):
+            return attend_near(near, given, q_RAd, k_TAd, v_TAd, partial(_padded_attention, dropout=dropout))
         if near is not None:
             return attend_flex(near, q_RAd, k_TAd, v_TAd)
         # What `torch.nn.attention.varlen` calls, which leaves out the kernel's dropout.
@@ -131,11 +131,11 @@ def attend(parts: list[tuple[Grid, Tensor]], dropout: float, *, varlen: bool = F
         context_RAd: Tensor = found[0]
         return context_RAd.flatten(1)
     q_NARd, k_NASd, v_NASd = (x.transpose(1, 2) for g, part in parts for x in g.spread(part).unbind(2))
-    context = _rectangle(q_NARd, k_NASd, v_NASd, given.mask, dropout)
+    context = _padded_attention(q_NARd, k_NASd, v_NASd, given.mask, dropout)
     return asked.gather(context.transpose(1, 2).flatten(2))
 
 
-def _rectangle(q_NARd: Tensor, k_NASd: Tensor, v_NASd: Tensor, mask: Tensor | None, dropout: float) -> Tensor:
+def _padded_attention(q_NARd: Tensor, k_NASd: Tensor, v_NASd: Tensor, mask: Tensor | None, dropout: float) -> Tensor:
     """Attention over padded sequences, [N, A, R, d]; `mask` [N, 1, 1 or R, S] is True where a token is seen."""
     if q_NARd.device.type == "cpu" and q_NARd.dtype == torch.bfloat16:
         # torch's fused kernel has no use for the bf16 units of a CPU: its backward pass is seven times slower.

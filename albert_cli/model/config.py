@@ -21,7 +21,7 @@ Activation = Literal["gelu_new", "gelu", "relu"]
 AttentionForm = Literal["full", "window", "block"]
 GlobalTokens = Literal["cls", "sep", "question"]
 
-OWN_MODEL_TYPE: Final = "albert_cli"  # `model_type` of shapes that neither of HF's two architectures expresses
+CUSTOM_MODEL_TYPE: Final = "albert_cli"  # `model_type` of shapes that neither of HF's two architectures expresses
 # The tanh GELU has several names; the first is the one that ALBERT's own files use.
 _ACTIVATION_NAMES: Final = {"gelu_pytorch_tanh": "gelu_new", "gelu_fast": "gelu_new"}
 # Hugging Face leaves out of a config.json what equals its own defaults: xxlarge for ALBERT, base for BERT.
@@ -31,9 +31,9 @@ _HF_DEFAULTS: Final[dict[str, dict[str, Any]]] = {
     | {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1},
 }
 # Old releases of Hugging Face's two classes could do these; the only values that the model here computes.
-_COMPUTED_OTHERWISE: Final = {"position_embedding_type": "absolute", "is_decoder": False}
+_REQUIRED_VALUES: Final = {"position_embedding_type": "absolute", "is_decoder": False}
 
-_MOST_BLOCKS: Final = 10_000  # layers times inner blocks; `blocks` lists them all
+_MAX_BLOCKS: Final = 10_000  # layers times inner blocks; `blocks` lists them all
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class ModelConfig:
     attention_global: GlobalTokens = "cls"
 
     def __post_init__(self) -> None:
-        for name, kind in _KINDS.items():
+        for name, kind in _FIELD_TYPES.items():
             value, wanted = getattr(self, name), None
             if kind is int and not 1 <= value < 2**31:
                 wanted = "it must be at least 1, and below 2**31"
@@ -107,10 +107,10 @@ class ModelConfig:
                 f"model.num_hidden_groups is {groups} but there are only {layers} layers",
                 f"set num_hidden_groups to at most {layers}",
             )
-        if layers * self.inner_group_num > _MOST_BLOCKS:
+        if layers * self.inner_group_num > _MAX_BLOCKS:
             raise ConfigError(
                 f"model.num_hidden_layers x inner_group_num is {layers * self.inner_group_num:,}",
-                f"at most {_MOST_BLOCKS:,} blocks may follow one another",
+                f"at most {_MAX_BLOCKS:,} blocks may follow one another",
             )
         sizes = self.group_sizes
         if sizes and (sum(sizes) != layers or min(sizes) < 1 or groups != 1 or self.sharing != "all"):
@@ -150,9 +150,9 @@ class ModelConfig:
         for anything else.
         """
         kind = values.get("model_type", "albert")
-        if kind not in ("albert", "bert", OWN_MODEL_TYPE):
+        if kind not in ("albert", "bert", CUSTOM_MODEL_TYPE):
             raise CheckpointError(f"{origin}: model_type {kind!r} is not an ALBERT or BERT encoder")
-        for key, wanted in _COMPUTED_OTHERWISE.items():
+        for key, wanted in _REQUIRED_VALUES.items():
             if values.get(key, wanted) != wanted:
                 hint = "it computes something that this model does not, so its weights would be used wrongly"
                 raise CheckpointError(f"{origin}: {key} is {values[key]!r}", hint)
@@ -183,13 +183,13 @@ class ModelConfig:
             return 0.55 / math.sqrt(self.hidden_size)
         return self.initializer_range
 
-    def sees_all(self, length: int) -> bool:
+    def covers_sequence(self, length: int) -> bool:
         """Whether every token of a sequence of this length sees all of it, so that attention is full in any form."""
         covered = {"window": self.attention_window + 1, "block": 2 * self.attention_block}
         return length <= covered.get(self.attention, length)
 
     @property
-    def attention_words(self) -> str:
+    def attention_summary(self) -> str:
         """What a token sees, in words."""
         if self.attention == "full":
             return "full"
@@ -202,7 +202,7 @@ class ModelConfig:
     @property
     def is_sparse(self) -> bool:
         """Whether some token of the longest sequence does not see all of it; only this program has such models."""
-        return not self.sees_all(self.max_position_embeddings)
+        return not self.covers_sequence(self.max_position_embeddings)
 
     @property
     def head_size(self) -> int:
@@ -245,7 +245,7 @@ class ModelConfig:
                 return tuple((layer, layer) for layer in range(layers))
 
 
-_KINDS: Final = get_type_hints(ModelConfig)
+_FIELD_TYPES: Final = get_type_hints(ModelConfig)
 
 
 def _preset(hidden: int, layers: int, heads: int, dropout: float = 0.0, *, bert: bool = False) -> ModelConfig:

@@ -18,9 +18,9 @@ from torch.utils.checkpoint import checkpoint
 from albert_cli.model.block import AttentionWeights, BlockSettings, FeedForwardWeights, block, has_varlen
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.packing import PackedTokens
-from albert_cli.model.sparse_attention import Near, lay_out
+from albert_cli.model.sparse_attention import SparseAttentionLayout, add_sparse_layout
 
-_FORMS: Final = 64  # of the compiled block
+_RECOMPILE_LIMIT: Final = 64  # of the compiled block
 Weights = TypeVar("Weights", AttentionWeights, FeedForwardWeights)
 
 
@@ -103,12 +103,12 @@ class Encoder(nn.Module):
         from torch._dynamo import maybe_mark_dynamic  # the compiler: it takes as long to import as torch
 
         limits = torch._dynamo.config
-        limits.recompile_limit = max(limits.recompile_limit, _FORMS)
+        limits.recompile_limit = max(limits.recompile_limit, _RECOMPILE_LIMIT)
         by_offsets, padded = torch.compile(block), torch.compile(block, dynamic=True)
 
         def compiled(*given: Any) -> Tensor:
             x, _, _, grid, rows, settings = given  # as `block` takes them
-            if isinstance(grid.near, Near) or (grid.near is None and not settings.varlen):
+            if isinstance(grid.near, SparseAttentionLayout) or (grid.near is None and not settings.varlen):
                 return padded(*given)
             # Lengths differ from batch to batch, widths never do: kernels for any width would be slower.
             for tensor in (x, grid.offsets, *((rows.index, rows.grid.offsets) if rows else ())):
@@ -130,12 +130,12 @@ class Encoder(nn.Module):
         if device.type == "cpu" and dtype == torch.bfloat16:
             # oneDNN generates code for every new shape of a product, which takes longer than a small product itself.
             tokens = tokens.rounded()
-        tokens = lay_out(tokens, self.config, settings.attention_dropout)
+        tokens = add_sparse_layout(tokens, self.config, settings.attention_dropout)
         x_TH: Tensor = self.embeddings(tokens)
         if self.projection is not None:
             x_TH = self.projection(x_TH)
-        attention = [for_each_layer(a.weights(), dtype) for a in self.attention]  # type: ignore[operator]
-        feed_forward = [for_each_layer(f.weights(), dtype) for f in self.feed_forward]  # type: ignore[operator]
+        attention = [cast_shared_weights(a.weights(), dtype) for a in self.attention]  # type: ignore[operator]
+        feed_forward = [cast_shared_weights(f.weights(), dtype) for f in self.feed_forward]  # type: ignore[operator]
         again = self.checkpointing and torch.is_grad_enabled()
         x_TH = x_TH if dtype is None else x_TH.to(dtype)
         plan = self.config.blocks()
@@ -173,7 +173,7 @@ def initialize(module: nn.Module, std: float) -> None:
 # ---------------------------------------------------------------- shared weights in the precision of the products
 
 
-def for_each_layer(weights: Weights, dtype: torch.dtype | None) -> Callable[[], Weights]:
+def cast_shared_weights(weights: Weights, dtype: torch.dtype | None) -> Callable[[], Weights]:
     """A function that gives one layer the weights in `dtype` (None: as they are); they are cast here, once.
 
     Left to autocast, twelve layers' gradients of a shared matrix would be summed in bf16, which loses most of the
@@ -187,13 +187,13 @@ def for_each_layer(weights: Weights, dtype: torch.dtype | None) -> Callable[[], 
 
     def for_one() -> Weights:
         pairs = zip(weights, copies, strict=True)
-        given = (w if c is None else _Copy.apply(w, c) for w, c in pairs)  # type: ignore[no-untyped-call]
+        given = (w if c is None else _CastOnce.apply(w, c) for w, c in pairs)  # type: ignore[no-untyped-call]
         return cast(Weights, named._make(given))
 
     return for_one
 
 
-class _Copy(torch.autograd.Function):
+class _CastOnce(torch.autograd.Function):
     """A weight's copy in another precision, which hands its gradient on to the weight in the weight's own."""
 
     @staticmethod

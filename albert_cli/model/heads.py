@@ -19,7 +19,7 @@ from albert_cli.model.encoder import Encoder, initialize
 from albert_cli.model.packing import PackedTokens
 
 
-class _OnEncoder(nn.Module):
+class _EncoderModel(nn.Module):
     """An encoder of this shape, and what a subclass puts on it."""
 
     def __init__(self, config: ModelConfig, *, pooler: bool = True) -> None:
@@ -55,7 +55,7 @@ class PretrainingLogits(NamedTuple):
     sentence_order: Tensor
 
 
-class PretrainingModel(_OnEncoder):
+class PretrainingModel(_EncoderModel):
     """The encoder with masked-language and sentence-order heads; logits at masked positions only."""
 
     def __init__(self, config: ModelConfig) -> None:
@@ -72,7 +72,7 @@ class PretrainingModel(_OnEncoder):
         return PretrainingLogits(masked_MV, self.order(self._pooled(x_RH, tokens)))
 
 
-class MaskedLanguageModel(_OnEncoder):
+class MaskedLanguageModel(_EncoderModel):
     """The encoder with the masked-language head alone: what filling masks needs."""
 
     def __init__(self, config: ModelConfig) -> None:
@@ -86,7 +86,7 @@ class MaskedLanguageModel(_OnEncoder):
         return self.masked(x_MH, self.encoder.embeddings.word.weight)  # type: ignore[no-any-return]
 
 
-class SequenceClassifier(_OnEncoder):
+class SequenceClassifier(_EncoderModel):
     """The encoder with one linear layer on the pooled [CLS] vector; one output makes it a regression."""
 
     def __init__(self, config: ModelConfig, num_labels: int) -> None:
@@ -114,7 +114,7 @@ class MultipleChoice(SequenceClassifier):
         return super().forward(tokens).view(-1, self.choices)
 
 
-class QuestionAnswering(_OnEncoder):
+class QuestionAnswering(_EncoderModel):
     """The encoder with two logits per token: that an answer begins there, and that one ends there."""
 
     def __init__(self, config: ModelConfig) -> None:
@@ -135,7 +135,7 @@ class EncoderStates(NamedTuple):
     pooled: Tensor | None
 
 
-class BareEncoder(_OnEncoder):
+class BareEncoder(_EncoderModel):
     """The encoder with nothing on it, with or without the pooler."""
 
     def forward(self, tokens: PackedTokens) -> EncoderStates:

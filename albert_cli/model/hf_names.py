@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from albert_cli.model.config import OWN_MODEL_TYPE, ModelConfig
+from albert_cli.model.config import CUSTOM_MODEL_TYPE, ModelConfig
 
 # Our names to Hugging Face's; {g}, {i} are a block's group and inner index, {k} its number.
 _LAYER = "albert.encoder.albert_layer_groups.{g}.albert_layers.{i}"
@@ -52,33 +52,33 @@ _BERT = {
     "span": "qa_outputs",
 }
 # What old files call the two parameters of a LayerNorm.
-_OLD_LEAVES = {"gamma": "weight", "beta": "bias"}
+_LEGACY_PARAMETER_NAMES = {"gamma": "weight", "beta": "bias"}
 # Copies that other programs write beside the original: the tied decoder, and index buffers.
-_REDUNDANT = re.compile(r"(predictions\.decoder\.(weight|bias)|embeddings\.position_ids)$")
+_DERIVED_TENSORS = re.compile(r"(predictions\.decoder\.(weight|bias)|embeddings\.position_ids)$")
 
 
-def theirs(tensors: Mapping[str, Tensor], config: ModelConfig, model_type: str) -> dict[str, Tensor]:
+def to_hf_names(tensors: Mapping[str, Tensor], config: ModelConfig, model_type: str) -> dict[str, Tensor]:
     """A model's tensors under the names of a Hugging Face type (`hub.model_type`); under ours for our own type."""
-    prefixes = _prefixes(config, model_type)
-    return {_translated(name, prefixes): tensor for name, tensor in tensors.items()}
+    prefixes = _prefix_map(config, model_type)
+    return {_translate_name(name, prefixes): tensor for name, tensor in tensors.items()}
 
 
-def ours(tensors: Mapping[str, Tensor], config: ModelConfig, model_type: str) -> dict[str, Tensor]:
+def from_hf_names(tensors: Mapping[str, Tensor], config: ModelConfig, model_type: str) -> dict[str, Tensor]:
     """A file's tensors under our names; a bare encoder's file has no `albert.` or `bert.` in front."""
-    prefixes = _prefixes(config, model_type)
+    prefixes = _prefix_map(config, model_type)
     heads = tuple(their for our, their in prefixes.items() if not our.startswith("encoder."))
     back = {their: our for our, their in prefixes.items()}
-    bare = model_type != OWN_MODEL_TYPE and not any(name.startswith(f"{model_type}.") for name in tensors)
+    bare = model_type != CUSTOM_MODEL_TYPE and not any(name.startswith(f"{model_type}.") for name in tensors)
     return {
-        _translated(f"{model_type}.{name}" if bare and not name.startswith(heads) else name, back): tensor
+        _translate_name(f"{model_type}.{name}" if bare and not name.startswith(heads) else name, back): tensor
         for name, tensor in tensors.items()
-        if not _REDUNDANT.search(name)
+        if not _DERIVED_TENSORS.search(name)
     }
 
 
-def _prefixes(config: ModelConfig, model_type: str) -> dict[str, str]:
+def _prefix_map(config: ModelConfig, model_type: str) -> dict[str, str]:
     """Our name of every possible prefix of a parameter to Hugging Face's, for this shape."""
-    table: dict[str, str] = {"albert": _ALBERT, "bert": _BERT, OWN_MODEL_TYPE: {}}[model_type]
+    table: dict[str, str] = {"albert": _ALBERT, "bert": _BERT, CUSTOM_MODEL_TYPE: {}}[model_type]
     inner, blocks = config.inner_group_num, max(config.num_attention_blocks, config.num_feed_forward_blocks)
     return {
         our.format(k=k): their.format(k=k, g=k // inner, i=k % inner)
@@ -87,8 +87,8 @@ def _prefixes(config: ModelConfig, model_type: str) -> dict[str, str]:
     }
 
 
-def _translated(name: str, prefixes: Mapping[str, str]) -> str:
+def _translate_name(name: str, prefixes: Mapping[str, str]) -> str:
     if name in prefixes:  # a bare parameter, such as the vocabulary bias
         return prefixes[name]
     prefix, _, leaf = name.rpartition(".")
-    return f"{prefixes[prefix]}.{_OLD_LEAVES.get(leaf, leaf)}" if prefix in prefixes else name
+    return f"{prefixes[prefix]}.{_LEGACY_PARAMETER_NAMES.get(leaf, leaf)}" if prefix in prefixes else name

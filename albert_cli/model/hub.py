@@ -19,20 +19,24 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from albert_cli import console, network, store
-from albert_cli.counting.costs import count
+from albert_cli.counting.costs import count_parameters
 from albert_cli.errors import CheckpointError, ConfigError, number_of
 from albert_cli.model import hf_names
-from albert_cli.model.config import OWN_MODEL_TYPE, ModelConfig
+from albert_cli.model.config import CUSTOM_MODEL_TYPE, ModelConfig
 from albert_cli.text.vocabulary import Vocabulary
 
-WEIGHTS = "model.safetensors"
+WEIGHTS_FILE = "model.safetensors"
 
-_CLASSES = {"albert": "Albert", "bert": "Bert", OWN_MODEL_TYPE: "AlbertCli"}  # what names of classes begin with
+_CLASS_PREFIXES = {
+    "albert": "Albert",
+    "bert": "Bert",
+    CUSTOM_MODEL_TYPE: "AlbertCli",
+}  # what names of classes begin with
 # The bare encoder's class; its files leave out the prefix `albert.` or `bert.` that every other file has.
-_BARE = "Model"
-START = "start"  # of a run: its weights at step 0, where they were made with a recipe's [start]
+_BARE_ARCHITECTURE = "Model"
+INIT_DIRECTORY = "start"  # of a run: its weights at step 0, where they were made with a recipe's [start]
 # Heads that no class of Hugging Face has: its classes would load the encoder and draw the head anew.
-OWN_HEADS = ("ForBeamQuestionAnswering",)
+CUSTOM_HEADS = ("ForBeamQuestionAnswering",)
 
 
 def model_type(config: ModelConfig, architecture: str = "") -> str:
@@ -40,21 +44,21 @@ def model_type(config: ModelConfig, architecture: str = "") -> str:
 
     Our own too for heads (`architecture`) that Hugging Face lacks, so that nothing loads a file half.
     """
-    has_own_head = architecture in OWN_HEADS or (architecture == "ForPreTraining" and config.order_labels != 2)
+    has_own_head = architecture in CUSTOM_HEADS or (architecture == "ForPreTraining" and config.order_labels != 2)
     if has_own_head or config.group_sizes or config.is_sparse:
-        return OWN_MODEL_TYPE
+        return CUSTOM_MODEL_TYPE
     if config.has_projection and config.sharing in ("all", "none"):
         return "albert"  # not shared is as many groups as layers
     if not config.has_projection and config.sharing == "none":
         return "bert"
-    return OWN_MODEL_TYPE
+    return CUSTOM_MODEL_TYPE
 
 
 # ---------------------------------------------------------------- configuration
 
 
 @dataclass(frozen=True)
-class FinetunedFor:
+class FinetunedTask:
     """A task checkpoint's task: its name, the texts in an input, and the tokens at which inputs were cut.
 
     `settings` are the kind of task's own, for making inputs and reading outputs as in its training.
@@ -72,7 +76,7 @@ def config_to_json(config: ModelConfig, architecture: str, labels: tuple[str, ..
     left_out = {"attention_window", "attention_block"} - {f"attention_{form}"}
     if form == "full":
         left_out |= {"attention", "attention_global"}
-    if kind != OWN_MODEL_TYPE:
+    if kind != CUSTOM_MODEL_TYPE:
         left_out |= {"sharing", "always_project", "group_sizes", "order_labels"}
     if kind == "bert":
         left_out |= {"embedding_size", "num_hidden_groups", "inner_group_num", "classifier_dropout_prob"}
@@ -82,7 +86,7 @@ def config_to_json(config: ModelConfig, architecture: str, labels: tuple[str, ..
         values["classifier_dropout"] = config.classifier_dropout_prob
     elif kind == "albert" and config.sharing == "none":
         values["num_hidden_groups"] = config.num_hidden_layers
-    values |= {"model_type": kind, "architectures": [_CLASSES[kind] + architecture], "tie_word_embeddings": True}
+    values |= {"model_type": kind, "architectures": [_CLASS_PREFIXES[kind] + architecture], "tie_word_embeddings": True}
     values |= {"pad_token_id": 0, "dtype": "float32"}
     if labels:
         values["id2label"] = {str(i): label for i, label in enumerate(labels)}
@@ -108,13 +112,13 @@ class Checkpoint:
     def architecture(self) -> str | None:
         """The class that its heads belong to, without its prefix (`ForPreTraining`); None where the file has none."""
         named = self.values.get("architectures")
-        return str(named[0]).removeprefix(_CLASSES[self.type]) if isinstance(named, list) and named else None
+        return str(named[0]).removeprefix(_CLASS_PREFIXES[self.type]) if isinstance(named, list) and named else None
 
     @property
     def labels(self) -> tuple[str, ...]:
         """The sequence classifier's labels in order; empty without one, and where several may apply at once."""
         # A layer called `classifier` is also in the heads for choices and for tokens.
-        if self.has_several_labels or self.architecture not in (None, "ForSequenceClassification"):
+        if self.is_multi_label or self.architecture not in (None, "ForSequenceClassification"):
             return ()
         outputs = len(self.tensors.get("classifier.weight", ()))
         named = self.values.get("id2label")
@@ -123,18 +127,20 @@ class Checkpoint:
         return tuple(str(named.get(str(i), f"LABEL_{i}")) for i in range(outputs))
 
     @property
-    def has_several_labels(self) -> bool:
+    def is_multi_label(self) -> bool:
         """Whether a text may have several of its classifier's labels, each by a probability of its own."""
         return "classifier.weight" in self.tensors and self.values.get("problem_type") == "multi_label_classification"
 
     @property
-    def has_nameless_labels(self) -> bool:
+    def has_unnamed_labels(self) -> bool:
         """Whether its classifier comes from elsewhere, and its classes have no names."""
         labels = self.labels
-        return bool(labels) and self.finetuned_for is None and labels == tuple(f"LABEL_{i}" for i in range(len(labels)))
+        return (
+            bool(labels) and self.finetuned_task is None and labels == tuple(f"LABEL_{i}" for i in range(len(labels)))
+        )
 
     @property
-    def finetuned_for(self) -> FinetunedFor | None:
+    def finetuned_task(self) -> FinetunedTask | None:
         """What `albert` fine-tuned it for; None for a pretrained model and for a classifier from elsewhere."""
         match self.values:
             case {
@@ -142,11 +148,11 @@ class Checkpoint:
                 "albert_task": {"inputs": (0 | 1 | 2) as inputs, "max_seq_length": int(max_seq_length)},
             } if max_seq_length >= 5:  # as recipes have it
                 settings = self.values["albert_task"].get("settings")
-                return FinetunedFor(task, inputs, max_seq_length, settings if isinstance(settings, dict) else {})
+                return FinetunedTask(task, inputs, max_seq_length, settings if isinstance(settings, dict) else {})
         return None
 
 
-def find(name: str) -> Path:
+def find_checkpoint(name: str) -> Path:
     """The directory that a checkpoint name means: a model directory, a run (its newest step), or a Hub id.
 
     Raises `CheckpointError` when there is none.
@@ -159,17 +165,17 @@ def find(name: str) -> Path:
             return steps[-1]
         raise CheckpointError(f"{path}: no checkpoint here (no config.json, no finished step-*)")
     if re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) and not name.startswith("."):
-        return network.hub_files(name, ["config.json", WEIGHTS, "spiece.model", "tokenizer*.json"])
+        return network.hub_files(name, ["config.json", WEIGHTS_FILE, "spiece.model", "tokenizer*.json"])
     raise CheckpointError(
         f"{path}: no such directory", "name a checkpoint directory, a run, or a Hub id such as albert/albert-base-v2"
     )
 
 
-def find_start(name: str) -> Path:
+def find_init_checkpoint(name: str) -> Path:
     """The weights at step 0 of the run that a checkpoint belongs to; raises `ConfigError` where there are none."""
-    found = find(name)
-    start = found.parent / START
-    if found.name not in (START, *(step.name for step in found.parent.glob("step-*"))) or not start.is_dir():
+    found = find_checkpoint(name)
+    start = found.parent / INIT_DIRECTORY
+    if found.name not in (INIT_DIRECTORY, *(step.name for step in found.parent.glob("step-*"))) or not start.is_dir():
         raise ConfigError(
             f"{name}: there are no weights of step 0 ({start})",
             "name a run of `albert pretrain` or one of its steps; its recipe must set something in [start]",
@@ -177,7 +183,7 @@ def find_start(name: str) -> Path:
     return start
 
 
-def read(directory: Path) -> Checkpoint:
+def read_checkpoint(directory: Path) -> Checkpoint:
     """Read and verify a checkpoint directory; raises `CheckpointError` when something is missing or damaged.
 
     One with a manifest is hashed first; for one from elsewhere a note calls it unverified.
@@ -188,7 +194,7 @@ def read(directory: Path) -> Checkpoint:
         console.note(f"{directory}: not written by albert, so there are no hashes to verify")
     values = store.read_json(directory / "config.json")
     config = ModelConfig.from_hf(values, str(directory / "config.json"))
-    path, wanted = directory / WEIGHTS, count(config).without_pooler
+    path, wanted = directory / WEIGHTS_FILE, count_parameters(config).without_pooler
     # A model is made before its weights are looked at: a few bytes of text could ask for a terabyte of memory. A byte
     # for each parameter: no format of weights that is read here has fewer.
     if path.is_file() and (there := path.stat().st_size) < wanted:
@@ -196,9 +202,9 @@ def read(directory: Path) -> Checkpoint:
             f"{path}: {there:,} bytes cannot hold the {wanted:,} parameters that config.json asks for",
             "the file and its config.json do not belong together",
         )
-    kind = OWN_MODEL_TYPE if values.get("model_type") == OWN_MODEL_TYPE else model_type(config)
+    kind = CUSTOM_MODEL_TYPE if values.get("model_type") == CUSTOM_MODEL_TYPE else model_type(config)
     stored = read_tensors(path)
-    tensors = hf_names.ours(stored, config, kind)
+    tensors = hf_names.from_hf_names(stored, config, kind)
     if values.get("tie_word_embeddings") is False and any(n.endswith("predictions.decoder.weight") for n in stored):
         # Hugging Face computes with this matrix and a bias of its own; the head here has the word table.
         tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith("masked.")}
@@ -220,7 +226,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
             raise CheckpointError(f"{path}: cannot be read ({error})", "it must be in safetensors form") from None
 
 
-def check_parent(directory: Path, what: str, key: str, fingerprint: str | None) -> str:
+def verify_fingerprint(directory: Path, what: str, key: str, fingerprint: str | None) -> str:
     """The fingerprint of what a recipe starts or learns from; raises `ConfigError` where its `key` names another."""
     found = store.fingerprint(directory)
     if fingerprint not in (None, found):
@@ -231,7 +237,7 @@ def check_parent(directory: Path, what: str, key: str, fingerprint: str | None) 
     return found
 
 
-def vocabulary_of(checkpoint: Checkpoint) -> Vocabulary:
+def load_vocabulary(checkpoint: Checkpoint) -> Vocabulary:
     """The vocabulary beside a checkpoint; raises `ConfigError` where it is not as large as the model's."""
     vocabulary = Vocabulary.load(checkpoint.directory)
     if vocabulary.size != checkpoint.config.vocab_size:
@@ -243,7 +249,7 @@ def vocabulary_of(checkpoint: Checkpoint) -> Vocabulary:
     return vocabulary
 
 
-def load_into(model: nn.Module, checkpoint: Checkpoint, heads: Sequence[str] | Literal["all"] = ()) -> None:
+def load_weights(model: nn.Module, checkpoint: Checkpoint, heads: Sequence[str] | Literal["all"] = ()) -> None:
     """Copy a checkpoint into a model; the encoder must be covered, and so must the `heads` that are named.
 
     The other heads may be new, and so may the pooler where only the encoder is asked for (files saved from a
@@ -268,28 +274,28 @@ def load_into(model: nn.Module, checkpoint: Checkpoint, heads: Sequence[str] | L
         head = "" if part == "encoder" else " head"
         what = "is missing" if found is None else f"has shape {tuple(found.shape)}, not {tuple(own[name].shape)}"
         raise CheckpointError(
-            f"{checkpoint.directory / WEIGHTS}: does not cover the {part}{head}: {name} {what}",
+            f"{checkpoint.directory / WEIGHTS_FILE}: does not cover the {part}{head}: {name} {what}",
             "the file and its config.json do not belong together, or it holds another architecture",
         )
     unused = [name for name in checkpoint.tensors if name not in fitting]
     of_encoder = ("encoder.", f"{checkpoint.type}.")
-    if beyond := [name for name in unused if name.startswith(of_encoder) and _part(name) != "pooler"]:
+    if beyond := [name for name in unused if name.startswith(of_encoder) and _part_name(name) != "pooler"]:
         raise CheckpointError(
-            f"{checkpoint.directory / WEIGHTS}: has more of an encoder than config.json says: {beyond[0]}",
+            f"{checkpoint.directory / WEIGHTS_FILE}: has more of an encoder than config.json says: {beyond[0]}",
             "the file and its config.json do not belong together",
         )
     with torch.no_grad():
         for name, tensor in fitting.items():
             own[name].copy_(tensor)
-    if any(_part(name) == "pooler" for name in new):
+    if any(_part_name(name) == "pooler" for name in new):
         console.warn(f"{checkpoint.directory}: has no pooler; it starts from random weights")
     if store.read_manifest(checkpoint.directory) is None:  # of our own files it is known
         parts = {f"{len(fitting)} tensors matched": list(fitting), "new": new, "not used": unused}
-        lists = [f"{what}: {', '.join(sorted(set(map(_part, those))))}" for what, those in parts.items() if those]
+        lists = [f"{what}: {', '.join(sorted(set(map(_part_name, those))))}" for what, those in parts.items() if those]
         console.note(f"{checkpoint.directory}: {'; '.join(lists)}")
 
 
-def _part(name: str) -> str:
+def _part_name(name: str) -> str:
     """Which part of a model a parameter belongs to: encoder, pooler, or a head by its name."""
     return "pooler" if name.startswith("encoder.pooler.") else name.split(".")[0]
 
@@ -297,12 +303,12 @@ def _part(name: str) -> str:
 # ---------------------------------------------------------------- writing
 
 
-def write(
+def write_checkpoint(
     model: nn.Module,
     directory: Path,
     architecture: str,
     labels: tuple[str, ...] = (),
-    finetuned_for: FinetunedFor | None = None,
+    finetuned_task: FinetunedTask | None = None,
 ) -> None:
     """Write `config.json` and `model.safetensors` into a staged directory.
 
@@ -311,12 +317,12 @@ def write(
     """
     config: ModelConfig = model.config  # type: ignore[assignment]
     tensors = {name: tensor.detach().float().cpu().contiguous() for name, tensor in model.state_dict().items()}
-    tensors = hf_names.theirs(tensors, config, model_type(config, architecture))
-    if architecture == _BARE:
+    tensors = hf_names.to_hf_names(tensors, config, model_type(config, architecture))
+    if architecture == _BARE_ARCHITECTURE:
         tensors = {name.removeprefix(f"{model_type(config)}."): tensor for name, tensor in tensors.items()}
-    save_file(tensors, directory / WEIGHTS, metadata={"format": "pt"})
+    save_file(tensors, directory / WEIGHTS_FILE, metadata={"format": "pt"})
     values = config_to_json(config, architecture, labels)
-    if finetuned_for is not None:  # Hugging Face's key for the name, one of our own for what it lacks
-        ours = {name: value for name, value in asdict(finetuned_for).items() if value != {}}
+    if finetuned_task is not None:  # Hugging Face's key for the name, one of our own for what it lacks
+        ours = {name: value for name, value in asdict(finetuned_task).items() if value != {}}
         values |= {"finetuning_task": ours.pop("task"), "albert_task": ours}
     store.write_json(directory / "config.json", values)

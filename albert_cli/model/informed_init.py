@@ -37,7 +37,7 @@ PositionGrowth = Literal["tile", "interpolate"]
 
 
 @torch.no_grad()
-def with_positions(found: hub.Checkpoint, positions: int, how: PositionGrowth) -> hub.Checkpoint:
+def resize_positions(found: hub.Checkpoint, positions: int, how: PositionGrowth) -> hub.Checkpoint:
     """The checkpoint with more positions than it was trained with; as it is where it has that many.
 
     `tile` repeats their vectors, so that neighbours differ as they did (Longformer, arXiv 2004.05150, section 5);
@@ -62,7 +62,7 @@ def with_positions(found: hub.Checkpoint, positions: int, how: PositionGrowth) -
 
 
 @dataclass(frozen=True)
-class StartSettings:
+class InformedInit:
     """`[start]` of a pretraining recipe: which weights at step 0 are not drawn at random. Nothing is on by default.
 
     `words = "cooccurrence"`: word vectors from the corpus's own co-occurrences (`data.cooccurrence`).
@@ -104,9 +104,9 @@ def position_dimensions(config: ModelConfig) -> int:
 
 
 @torch.no_grad()
-def set_start(model: PretrainingModel, settings: StartSettings, words_VE: Tensor | None, seed: int) -> None:
+def apply_informed_init(model: PretrainingModel, settings: InformedInit, words_VE: Tensor | None, seed: int) -> None:
     """Write the start's parts into a freshly initialised model; `words_VE` is None or [V, `word_dimensions`]."""
-    if settings == StartSettings():
+    if settings == InformedInit():
         return
     embeddings, generator = model.encoder.embeddings, torch.Generator().manual_seed(seed)
     for table in (embeddings.position, embeddings.segment):
@@ -119,15 +119,15 @@ def set_start(model: PretrainingModel, settings: StartSettings, words_VE: Tensor
         scale = model.config.initial_std / float(even_VE[is_seen_V1[:, 0]].std())
         weight_VE[:, :size] = torch.where(is_seen_V1, even_VE * scale, _QUIET * weight_VE[:, :size])
     if settings.copying or settings.neighbours:
-        _set_paths(model, settings, generator)
+        _init_attention_paths(model, settings, generator)
 
 
-def word_dimensions(settings: StartSettings, config: ModelConfig) -> int:
+def word_dimensions(settings: InformedInit, config: ModelConfig) -> int:
     """How many embedding dimensions are left for words."""
     return config.embedding_size - (position_dimensions(config) if settings.neighbours else 0)
 
 
-def _set_paths(model: PretrainingModel, settings: StartSettings, generator: torch.Generator) -> None:
+def _init_attention_paths(model: PretrainingModel, settings: InformedInit, generator: torch.Generator) -> None:
     """Set the embedding's projection and its inverse, positions and the heads that look at neighbours, and copying."""
     config, encoder = model.config, model.encoder
     hidden, size, width = config.hidden_size, config.embedding_size, config.head_size
@@ -155,7 +155,7 @@ def _set_paths(model: PretrainingModel, settings: StartSettings, generator: torc
         assert isinstance(block, Attention)
         for head, offset in enumerate(settings.neighbours, start=first):
             rows = slice(head * width, (head + 1) * width)
-            query_dK, key_dK = _looking_at(offset, reserved, width, size)
+            query_dK, key_dK = _relative_query_and_key(offset, reserved, width, size)
             block.query.weight[rows] = query_dK @ lift_HE[:, word_dims:].T
             block.key.weight[rows] = key_dK @ lift_HE[:, word_dims:].T
         for head in range(config.num_attention_heads if settings.copying else 0):
@@ -169,7 +169,7 @@ def _frequencies(dimensions: int) -> Tensor:
     return torch.linspace(*_FREQUENCIES, dimensions // 2)
 
 
-def _looking_at(offset: int, reserved: int, width: int, size: int) -> tuple[Tensor, Tensor]:
+def _relative_query_and_key(offset: int, reserved: int, width: int, size: int) -> tuple[Tensor, Tensor]:
     """Query and key [d, K], in the position dimensions, of a head that looks `offset` positions away from its own.
 
     The query turns each sinusoid by the angle of `offset` positions, so that it agrees best with the key there.

@@ -27,7 +27,7 @@ _TWIN: Final = 10.0  # what the same word scores on top
 _NO_TWIN: Final = 5.0  # what [CLS], where attention goes without a twin, scores above any word of the other text
 _GAIN: Final = 3.0  # with which what was found is added to the token
 _NO_TWIN_OF_TOKEN, _GAIN_OF_TOKEN = 7.0, 6.0  # the same where every token has to know of itself, not [CLS] of all
-PLACES: Final = 60  # the first ones, where texts of a pair mostly lie
+SAMPLED_POSITIONS: Final = 60  # the first ones, where texts of a pair mostly lie
 _AROUND: Final = (0.05, 0.22, 0.39, 0.56)  # radians a position: together they are largest within some five tokens
 _NEAR: Final = 7.0  # before softmax, what a token scores with itself where a head looks at those around it
 _SPREAD: Final = 10.0  # with which what was found around a token is added to it
@@ -37,23 +37,31 @@ _OF_PLACE: Final = 0.08  # a direction's spread over places, against the widest,
 _OF_WORDS: Final = 0.05  # a direction's spread over words, against the widest, below which they do not differ in it
 
 
-def check_count_heads(heads: int, spreading: int, config: ModelConfig) -> None:
+def check_overlap_heads(heads: int, spreading: int, config: ModelConfig) -> None:
     """Raise `ConfigError` unless a model of this shape has room for this many heads that count, and that spread."""
     has = config.num_attention_heads
-    for name, number in (("count_heads", heads), ("spreading_heads", spreading), ("both", heads + spreading)):
+    for name, number in (("overlap_heads", heads), ("overlap_context_heads", spreading), ("both", heads + spreading)):
         if not 0 <= number <= has:
             raise ConfigError(
                 f"model.{name} is {number}", f"the model has {has} attention heads; 0 leaves them as they are"
             )
     if heads and config.head_size < 4:
         raise ConfigError(
-            f"model.count_heads needs heads of width 4; the model's have {config.head_size}", "-s model.count_heads=0"
+            f"model.overlap_heads needs heads of width 4; the model's have {config.head_size}",
+            "-s model.overlap_heads=0",
         )
 
 
 @torch.no_grad()
-def count_words(
-    encoder: Encoder, heads: int, *, seed: int, cls_id: int, word_ids: Tensor, places: int = PLACES, spreading: int = 0
+def init_overlap_heads(
+    encoder: Encoder,
+    heads: int,
+    *,
+    seed: int,
+    cls_id: int,
+    word_ids: Tensor,
+    places: int = SAMPLED_POSITIONS,
+    spreading: int = 0,
 ) -> None:
     """Have the first `heads` heads of every attention block find out how much of one text stands in the other.
 
@@ -75,14 +83,14 @@ def count_words(
     step_E = torch.randn(word_VE.shape[1], generator=generator)
     step_E = F.normalize(step_E - step_E.mean(), dim=0) * word_VE[word_ids].norm(dim=1).median()
     segment_2E[:2] = segment_2E[:2].mean(0) + torch.stack([step_E, -step_E])
-    seen = _read_words(encoder, cls_id, word_ids, generator, places)
+    seen = measure_first_layer(encoder, cls_id, word_ids, generator, places)
     size, count = encoder.config.head_size, encoder.config.num_attention_heads
     for block in encoder.attention:
         assert isinstance(block, Attention)
         for head in range(heads):
-            _set_count_head(block, head, size, seen, generator, of_token=spreading > 0)
+            _set_overlap_head(block, head, size, seen, generator, of_token=spreading > 0)
         for head in range(count - spreading, count):
-            _set_spreading_head(block, head, size, seen, seen.unused_iH[2 * heads], generator)
+            _set_context_head(block, head, size, seen, seen.unused_iH[2 * heads], generator)
         # [CLS] sees all tokens alike; words' queries stay.
         query = block.query
         of_cls = query.weight @ (seen.cls_H + seen.mean_H) + query.bias
@@ -91,7 +99,7 @@ def count_words(
 
 
 @dataclass(frozen=True)
-class _Seen:
+class FirstLayerStats:
     """What the first block sees of words and [CLS], all in H dimensions and float32.
 
     `mean_H` of words; `cls_H` is [CLS] less that mean. `detector_H`: its product with a vector less the mean is 1 at
@@ -112,20 +120,22 @@ class _Seen:
     place_fH: Tensor
 
 
-def _read_words(encoder: Encoder, cls_id: int, word_ids: Tensor, generator: torch.Generator, places: int) -> _Seen:
+def measure_first_layer(
+    encoder: Encoder, cls_id: int, word_ids: Tensor, generator: torch.Generator, places: int
+) -> FirstLayerStats:
     """Measure what the first block sees."""
     # Each word at some places of both segments: the mean over all, the step between segments, and [CLS] against it.
     word_ids = word_ids[torch.randperm(len(word_ids), generator=generator)[:_SAMPLE]]
     last = min(places, encoder.config.max_position_embeddings)
     places_2kn = torch.randint(1, last, (2, _READINGS, len(word_ids)), generator=generator)
     readings_2knH = torch.stack(
-        [torch.stack([_seen_at(encoder, word_ids, drawn_n, s) for drawn_n in places_2kn[s]]) for s in (0, 1)]
+        [torch.stack([first_layer_input(encoder, word_ids, drawn_n, s) for drawn_n in places_2kn[s]]) for s in (0, 1)]
     )
     of_word_2nH = readings_2knH.mean(1)
     step_nH = of_word_2nH[0] - of_word_2nH[1]
     segment_H = F.normalize(step_nH.mean(0), dim=0)
     mean_H = readings_2knH.mean((0, 1, 2))
-    cls_H = _seen_at(encoder, torch.tensor([cls_id]), torch.tensor([0]), 0)[0] - mean_H
+    cls_H = first_layer_input(encoder, torch.tensor([cls_id]), torch.tensor([0]), 0)[0] - mean_H
 
     # What tells [CLS] from words, and directions in which words hardly differ (ascending variances).
     x_mH = (readings_2knH - mean_H).flatten(0, 2)
@@ -151,10 +161,10 @@ def _read_words(encoder: Encoder, cls_id: int, word_ids: Tensor, generator: torc
     angle_mf = places_2kn.flatten()[:, None] * torch.tensor(_AROUND)
     wave_mf = torch.cat([angle_mf.cos(), angle_mf.sin()], 1)
     place_fH = (inverse_HH @ x_mH.T @ (wave_mf - wave_mf.mean(0)) / len(x_mH)).T  # least squares, with the ridge
-    return _Seen(mean_H, cls_H, detector_H, segment_H, half, words_nH, whitening_rH, unused_iH, place_fH)
+    return FirstLayerStats(mean_H, cls_H, detector_H, segment_H, half, words_nH, whitening_rH, unused_iH, place_fH)
 
 
-def _seen_at(encoder: Encoder, ids: Tensor, places: Tensor, segment: int) -> Tensor:
+def first_layer_input(encoder: Encoder, ids: Tensor, places: Tensor, segment: int) -> Tensor:
     """What the first block sees of tokens [n] at these places of a segment, [n, H] in fp32."""
     e = encoder.embeddings
     x_nE = e.norm(e.word.weight[ids] + e.position.weight[places] + e.segment.weight[segment])
@@ -162,8 +172,8 @@ def _seen_at(encoder: Encoder, ids: Tensor, places: Tensor, segment: int) -> Ten
     return x_nH.float()
 
 
-def _set_count_head(
-    block: Attention, head: int, size: int, seen: _Seen, generator: torch.Generator, *, of_token: bool
+def _set_overlap_head(
+    block: Attention, head: int, size: int, seen: FirstLayerStats, generator: torch.Generator, *, of_token: bool
 ) -> None:
     """Query, key, value and output of one head: d - 2 rows compare words, one knows the text, one knows [CLS]."""
     root, rows = math.sqrt(size), slice(head * size, (head + 1) * size)
@@ -194,8 +204,8 @@ def _set_count_head(
     block.output.weight[:, rows.start + 1] = strength * carried_H
 
 
-def _set_spreading_head(
-    block: Attention, head: int, size: int, seen: _Seen, around_H: Tensor, generator: torch.Generator
+def _set_context_head(
+    block: Attention, head: int, size: int, seen: FirstLayerStats, around_H: Tensor, generator: torch.Generator
 ) -> None:
     """A head that attends to the tokens around, and hands on what the first count head found there."""
     rows, waves = slice(head * size, (head + 1) * size), min(size, len(seen.place_fH))

@@ -21,13 +21,13 @@ from albert_cli.data.batches import PackedBatch
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
 
-    from albert_cli.model.sparse_attention import Near
+    from albert_cli.model.sparse_attention import SparseAttentionLayout
 
 _TILE: Final = 128  # rows that a kernel of variable-length attention takes at a time
 
 
 @dataclass(frozen=True)
-class Grid:
+class PaddedLayout:
     """Where rows of N sequences lie in a padded [N, S] rectangle.
 
     `offsets` [N + 1] int32 is where each sequence begins among the rows; `slots` [rows] int64 is n * S + s of each
@@ -42,7 +42,7 @@ class Grid:
     slots: Tensor | None
     mask: Tensor | None  # [N, 1, 1, S] bool, True where a row lies; None when all are full
     reach: int = 0
-    near: Near | BlockMask | None = None
+    near: SparseAttentionLayout | BlockMask | None = None
 
     def spread(self, rows: Tensor) -> Tensor:
         """[rows, …] to [N, S, …], zeros where no row lies."""
@@ -57,13 +57,13 @@ class Grid:
         flat = grid.reshape(self.sequences * self.width, *grid.shape[2:])
         return flat if self.slots is None else flat.index_select(0, self.slots)
 
-    def slots_at(self, width: int) -> Tensor:
+    def flat_index(self, width: int) -> Tensor:
         """The slots of the same rows in a rectangle of another width."""
         count, device = self.sequences * self.width, self.offsets.device
         slots = torch.arange(count, device=device) if self.slots is None else self.slots
         return slots // self.width * width + slots % self.width
 
-    def rounded(self, rows: int) -> Grid:
+    def rounded(self, rows: int) -> PaddedLayout:
         """The grid of these `rows` and filler, `round_up(rows)` in all, in a rectangle whose width is rounded up too.
 
         All filler lies in one cell that the mask leaves out.
@@ -73,24 +73,26 @@ class Grid:
             width = round_up(width + 1)  # there was no such cell
         if not filler and width == self.width:
             return self
-        slots = self.slots_at(width)
+        slots = self.flat_index(width)
         taken = torch.zeros(self.sequences * width, dtype=torch.uint8, device=slots.device).index_fill(0, slots, 1)
         mask = taken.bool().view(self.sequences, 1, 1, width)
-        return Grid(self.sequences, width, self.offsets, torch.cat([slots, taken.argmin().expand(filler)]), mask)
+        return PaddedLayout(
+            self.sequences, width, self.offsets, torch.cat([slots, taken.argmin().expand(filler)]), mask
+        )
 
 
 @dataclass(frozen=True)
-class Rows:
+class HeadRows:
     """The tokens whose last-layer output a head reads, in ascending order; always the first of each sequence."""
 
     index: Tensor  # [R] int64, into the packed tokens
-    grid: Grid
+    grid: PaddedLayout
     first: Tensor  # [N] int64, into the R rows: each sequence's [CLS]
     masked: Tensor  # [M] int64, into the R rows: the masked positions
 
 
 @dataclass(frozen=True)
-class HostTokens:
+class HostLayout:
     """What the host knows of a batch's layout: offsets [N + 1], segment ids [T] and the rows [R] that a head reads."""
 
     offsets: NDArray[np.int64]
@@ -110,9 +112,9 @@ class PackedTokens:
     ids: Tensor
     segment_ids: Tensor
     position_ids: Tensor
-    grid: Grid
-    rows: Rows
-    host: HostTokens
+    grid: PaddedLayout
+    rows: HeadRows
+    host: HostLayout
 
     def rounded(self) -> PackedTokens:
         """The same batch in one of a few shapes, with filler behind the tokens and behind the rows that are read.
@@ -149,23 +151,27 @@ def pack(batch: PackedBatch, device: torch.device, masked_index: NDArray[np.int3
     wanted = np.sort(np.concatenate([offsets[:-1], masked]))
     arrays: list[NDArray[Any]] = [a.astype(np.int64) for a in (batch.ids, batch.segment_ids, batch.position_ids)]
     arrays += [wanted, np.searchsorted(wanted, offsets[:-1]), np.searchsorted(wanted, masked)]
-    cells = [_cells(np.arange(offsets[-1]), offsets), _cells(wanted, offsets)]
-    moved = iter(put([*arrays, *(a for _, parts in cells for a in parts)], device))
+    cells = [_layout_arrays(np.arange(offsets[-1]), offsets), _layout_arrays(wanted, offsets)]
+    moved = iter(to_device([*arrays, *(a for _, parts in cells for a in parts)], device))
     ids, segment_ids, position_ids, index, first, masked_rows = (next(moved) for _ in arrays)
-    grid, of_rows = (_grid(len(offsets) - 1, width, [next(moved) for _ in parts]) for width, parts in cells)
-    host = HostTokens(offsets, batch.segment_ids, wanted)
-    return PackedTokens(ids, segment_ids, position_ids, grid, Rows(index, of_rows, first, masked_rows), host)
+    grid, of_rows = (
+        _layout_from_tensors(len(offsets) - 1, width, [next(moved) for _ in parts]) for width, parts in cells
+    )
+    host = HostLayout(offsets, batch.segment_ids, wanted)
+    return PackedTokens(ids, segment_ids, position_ids, grid, HeadRows(index, of_rows, first, masked_rows), host)
 
 
-def put(arrays: Sequence[NDArray[Any]], device: torch.device) -> list[Tensor]:
+def to_device(arrays: Sequence[NDArray[Any]], device: torch.device) -> list[Tensor]:
     """Arrays of the host on the device; on CUDA by one copy out of pinned memory, for which nothing waits."""
     if device.type != "cuda":
         return [torch.from_numpy(a).to(device) for a in arrays]
     with torch.cuda.device(device):
-        return as_one(arrays, lambda size: torch.empty(size, dtype=torch.uint8, pin_memory=True), device)
+        return copy_as_one_buffer(arrays, lambda size: torch.empty(size, dtype=torch.uint8, pin_memory=True), device)
 
 
-def as_one(arrays: Sequence[NDArray[Any]], new: Callable[[int], Tensor], device: torch.device) -> list[Tensor]:
+def copy_as_one_buffer(
+    arrays: Sequence[NDArray[Any]], new: Callable[[int], Tensor], device: torch.device
+) -> list[Tensor]:
     """Arrays on the device as parts of one buffer; `new(bytes)` makes the host's."""
     ends = np.cumsum([-(-a.nbytes // 64) * 64 for a in arrays])  # 64: compiled kernels copy what begins elsewhere
     starts = [0, *ends[:-1].tolist()]
@@ -180,19 +186,19 @@ def as_one(arrays: Sequence[NDArray[Any]], new: Callable[[int], Tensor], device:
     ]
 
 
-def grid_of(tokens: NDArray[np.int64], offsets: NDArray[np.int64], device: torch.device) -> Grid:
+def make_layout(tokens: NDArray[np.int64], offsets: NDArray[np.int64], device: torch.device) -> PaddedLayout:
     """The grid of these tokens (ascending) of sequences that begin at `offsets`."""
-    width, parts = _cells(tokens, offsets)
-    return _grid(len(offsets) - 1, width, put(parts, device))
+    width, parts = _layout_arrays(tokens, offsets)
+    return _layout_from_tensors(len(offsets) - 1, width, to_device(parts, device))
 
 
-def _grid(sequences: int, width: int, parts: Sequence[Tensor]) -> Grid:
+def _layout_from_tensors(sequences: int, width: int, parts: Sequence[Tensor]) -> PaddedLayout:
     """The grid of what `_cells` found, once that is on the device."""
     begins, slots, mask = parts if len(parts) > 1 else (parts[0], None, None)
-    return Grid(sequences, width, begins, slots, mask, reach=-(-width // _TILE) * _TILE)
+    return PaddedLayout(sequences, width, begins, slots, mask, reach=-(-width // _TILE) * _TILE)
 
 
-def _cells(tokens: NDArray[np.int64], offsets: NDArray[np.int64]) -> tuple[int, list[NDArray[Any]]]:
+def _layout_arrays(tokens: NDArray[np.int64], offsets: NDArray[np.int64]) -> tuple[int, list[NDArray[Any]]]:
     """Width, and offsets, slots and mask, of the grid of these tokens (ascending) of sequences that begin at `offsets`.
 
     Offsets alone where the tokens fill it.

@@ -24,18 +24,20 @@ from torch.utils.checkpoint import checkpoint
 
 from albert_cli.data.arrays import Flags
 from albert_cli.model.config import ModelConfig
-from albert_cli.model.packing import Grid, HostTokens, PackedTokens, grid_of, put, round_up
+from albert_cli.model.packing import HostLayout, PackedTokens, PaddedLayout, make_layout, round_up, to_device
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
 
-QUESTION: Final = 128  # tokens; a longer text of a pair is no question
-_CHUNK: Final = 128  # tokens of a window's chunk at most: smaller ones waste less, larger ones make faster products
-Product = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]  # queries, keys, values, mask to contexts
+MAX_QUESTION_TOKENS: Final = 128  # tokens; a longer text of a pair is no question
+_MAX_WINDOW_CHUNK: Final = (
+    128  # tokens of a window's chunk at most: smaller ones waste less, larger ones make faster products
+)
+PaddedAttention = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]  # queries, keys, values, mask to contexts
 
 
 @dataclass(frozen=True)
-class Keys:
+class ChunkedKeys:
     """The `tokens` of a batch as chunks: `chunks` lays them out as [C, c].
 
     A chunk's keys are its own tokens, those of `reach` chunks to either side, and the global tokens of its sequence:
@@ -43,10 +45,10 @@ class Keys:
     """
 
     tokens: int
-    chunks: Grid
+    chunks: PaddedLayout
     reach: int
     global_index: Tensor
-    globals: Grid
+    globals: PaddedLayout
     sequence: Tensor
 
     def of_chunks(self, x_TAd: Tensor) -> Tensor:
@@ -59,35 +61,35 @@ class Keys:
 
 
 @dataclass(frozen=True)
-class Near:
+class SparseAttentionLayout:
     """How the rows of a `Grid` attend sparsely to the tokens of theirs, laid out as `keys`.
 
     `local` rows are laid out by `queries` as [C, Q], with `mask` [C, 1, Q, K]; `broad` rows are global: `broad_grid`
     lays them out as [N, G].
     """
 
-    keys: Keys
+    keys: ChunkedKeys
     mask: Tensor
     local: Tensor
-    queries: Grid
+    queries: PaddedLayout
     broad: Tensor
-    broad_grid: Grid
+    broad_grid: PaddedLayout
 
 
-def lay_out(tokens: PackedTokens, config: ModelConfig, dropout: float) -> PackedTokens:
+def add_sparse_layout(tokens: PackedTokens, config: ModelConfig, dropout: float) -> PackedTokens:
     """The same batch with sparse attention, unless every token of it sees its whole sequence anyway."""
     host = tokens.host
-    if config.sees_all(int(np.diff(host.offsets).max())):
+    if config.covers_sequence(int(np.diff(host.offsets).max())):
         return tokens
     device = tokens.ids.device
     is_flex = has_flex(device, dropout, config.head_size)
-    how: Callable[..., Sequence[Near | BlockMask]] = flex_masks if is_flex else neighbours
+    how: Callable[..., Sequence[SparseAttentionLayout | BlockMask]] = make_flex_masks if is_flex else build_local_layout
     of_all, of_rows = how(host, (np.arange(host.offsets[-1]), host.rows), config, device)
     rows = replace(tokens.rows, grid=replace(tokens.rows.grid, near=of_rows))
     return replace(tokens, grid=replace(tokens.grid, near=of_all), rows=rows)
 
 
-def global_tokens(host: HostTokens, config: ModelConfig) -> Flags:
+def global_tokens(host: HostLayout, config: ModelConfig) -> Flags:
     """Which tokens see all and are seen by all, bool [T], by `attention_global`, which names more and more of them.
 
     `cls`: the first of each sequence. `sep`: the last of each segment too. `question`: also all of a pair's shorter
@@ -102,24 +104,26 @@ def global_tokens(host: HostTokens, config: ModelConfig) -> Flags:
     if config.attention_global == "question":
         second = np.add.reduceat(segment, starts)
         first = np.diff(host.offsets) - second
-        is_question = np.stack([(first <= second), (second < first)], 1) & (np.stack([first, second], 1) <= QUESTION)
+        is_question = np.stack([(first <= second), (second < first)], 1) & (
+            np.stack([first, second], 1) <= MAX_QUESTION_TOKENS
+        )
         found |= (is_question & (second > 0)[:, None])[host.sequence, segment]
     return found
 
 
-def sees(config: ModelConfig, query: Any, key: Any) -> Any:
+def is_visible(config: ModelConfig, query: Any, key: Any) -> Any:
     """Whether a token at one position of a sequence has one at another in its neighbourhood."""
     if config.attention == "window":
         return abs(query - key) <= config.attention_window
     return abs(query // config.attention_block - key // config.attention_block) <= 1
 
 
-def neighbours(
-    host: HostTokens, asked: Sequence[NDArray[np.int64]], config: ModelConfig, device: torch.device
-) -> list[Near]:
+def build_local_layout(
+    host: HostLayout, asked: Sequence[NDArray[np.int64]], config: ModelConfig, device: torch.device
+) -> list[SparseAttentionLayout]:
     """How tokens of a batch attend to it, for each of several choices of them (ascending)."""
     is_global = global_tokens(host, config)
-    keys, cell, seen_CcK = _lay_keys(host, is_global, config, device)
+    keys, cell, seen_CcK = _build_chunked_keys(host, is_global, config, device)
     total, chunk = seen_CcK.shape[:2]
     found = []
     for rows in asked:
@@ -132,18 +136,22 @@ def neighbours(
         place_CQ.flat[slots] = row_place
         mask_CQK = seen_CcK[np.arange(total)[:, None], place_CQ]
         mask_CQK[place_CQ < 0] = True  # filler, which nothing reads; without a key its softmax would not be a number
-        places, mask, of_local, of_broad = put([slots, mask_CQK[:, None], local, broad], device)
-        queries = Grid(total, width, keys.chunks.offsets, places, None)
-        found.append(Near(keys, mask, of_local, queries, of_broad, grid_of(rows[broad], host.offsets, device)))
+        places, mask, of_local, of_broad = to_device([slots, mask_CQK[:, None], local, broad], device)
+        queries = PaddedLayout(total, width, keys.chunks.offsets, places, None)
+        found.append(
+            SparseAttentionLayout(
+                keys, mask, of_local, queries, of_broad, make_layout(rows[broad], host.offsets, device)
+            )
+        )
     return found
 
 
-def _lay_keys(
-    host: HostTokens, is_global: Flags, config: ModelConfig, device: torch.device
-) -> tuple[Keys, NDArray[np.int64], Flags]:
+def _build_chunked_keys(
+    host: HostLayout, is_global: Flags, config: ModelConfig, device: torch.device
+) -> tuple[ChunkedKeys, NDArray[np.int64], Flags]:
     """A batch as chunks, the cell of each token among the chunks' [T], and which keys each cell sees [C, c, K]."""
     if config.attention == "window":
-        chunk = min(_CHUNK, max(8, config.attention_window))
+        chunk = min(_MAX_WINDOW_CHUNK, max(8, config.attention_window))
         reach = -(-config.attention_window // chunk)
     else:
         chunk, reach = config.attention_block, 1
@@ -162,21 +170,30 @@ def _lay_keys(
     same = (there == beside) & (sequence[there] == sequence[:, None])
     near_CK = (same[..., None] & is_key.reshape(total, chunk)[there]).reshape(total, -1)
     key_place = np.arange((2 * reach + 1) * chunk) - reach * chunk  # from the first token of the queries' chunk
-    inside_cK = sees(config, np.arange(chunk)[:, None], key_place)
+    inside_cK = is_visible(config, np.arange(chunk)[:, None], key_place)
     of_sequence = np.bincount(host.sequence[is_global])
     global_CG = np.arange(round_up(int(of_sequence.max()))) < of_sequence[sequence][:, None]
     of_globals = np.broadcast_to(global_CG[:, None], (total, chunk, global_CG.shape[1]))
 
     # No offsets here: what reads them is a kernel for whole sequences.
     global_index, of_chunk = np.flatnonzero(is_global), np.maximum(sequence, 0)
-    cells, of_global, chunks_of, nothing = put([cell, global_index, of_chunk, lengths[:0]], device)
-    globals_, width = grid_of(global_index, host.offsets, device), global_CG.shape[1]
-    globals_ = replace(globals_, width=width, slots=globals_.slots_at(width), mask=None)
-    keys = Keys(len(everything), Grid(total, chunk, nothing, cells, None), reach, of_global, globals_, chunks_of)
+    cells, of_global, chunks_of, nothing = to_device([cell, global_index, of_chunk, lengths[:0]], device)
+    globals_, width = make_layout(global_index, host.offsets, device), global_CG.shape[1]
+    globals_ = replace(globals_, width=width, slots=globals_.flat_index(width), mask=None)
+    keys = ChunkedKeys(
+        len(everything), PaddedLayout(total, chunk, nothing, cells, None), reach, of_global, globals_, chunks_of
+    )
     return keys, cell, np.concatenate([inside_cK & near_CK[:, None], of_globals], 2)
 
 
-def attend(near: Near, given: Grid, q_RAd: Tensor, k_TAd: Tensor, v_TAd: Tensor, product: Product) -> Tensor:
+def attend_sparsely(
+    near: SparseAttentionLayout,
+    given: PaddedLayout,
+    q_RAd: Tensor,
+    k_TAd: Tensor,
+    v_TAd: Tensor,
+    product: PaddedAttention,
+) -> Tensor:
     """softmax(q k' / sqrt(d)) v over what each row sees, [R, A * d]; `given` is the grid of the keys.
 
     `product` is attention over rectangles: [n, A, Q, d], [n, A, K, d] twice and a mask to [n, A, Q, d]. Rows and tokens
@@ -190,7 +207,14 @@ def attend(near: Near, given: Grid, q_RAd: Tensor, k_TAd: Tensor, v_TAd: Tensor,
     return _attend(*arguments)
 
 
-def _attend(near: Near, given: Grid, product: Product, q_RAd: Tensor, k_TAd: Tensor, v_TAd: Tensor) -> Tensor:
+def _attend(
+    near: SparseAttentionLayout,
+    given: PaddedLayout,
+    product: PaddedAttention,
+    q_RAd: Tensor,
+    k_TAd: Tensor,
+    v_TAd: Tensor,
+) -> Tensor:
     found = q_RAd.new_zeros(len(q_RAd), q_RAd.shape[1] * q_RAd.shape[2])
     if len(near.local):
         q_CAQd = near.queries.spread(q_RAd.index_select(0, near.local)).transpose(1, 2)
@@ -213,21 +237,21 @@ def has_flex(device: torch.device, dropout: float, head_size: int) -> bool:
     return device.type == "cuda" and not dropout and head_size >= 16 and find_spec("triton") is not None
 
 
-def flex_masks(
-    host: HostTokens, asked: Sequence[NDArray[np.int64]], config: ModelConfig, device: torch.device
+def make_flex_masks(
+    host: HostLayout, asked: Sequence[NDArray[np.int64]], config: ModelConfig, device: torch.device
 ) -> list[BlockMask]:
     """What tokens see of a batch, for each of several choices: for `flex_attention`, which skips blocks unseen."""
     from torch.nn.attention.flex_attention import create_block_mask  # which imports the compiler
 
     position = np.arange(host.offsets[-1]) - host.offsets[host.sequence]
     arrays = [host.sequence, position, global_tokens(host, config), *asked]
-    sequence_T, position_T, global_T, *rows = put(arrays, device)
+    sequence_T, position_T, global_T, *rows = to_device(arrays, device)
     make: Any = create_block_mask if device.type == "cpu" else _compiled(create_block_mask)
 
     def mask_of(row_R: Tensor) -> BlockMask:
         def seen(batch: Tensor, head: Tensor, row: Tensor, key: Tensor) -> Tensor:
             token = row_R[row]
-            near: Tensor = sees(config, position_T[token], position_T[key]) | global_T[token] | global_T[key]
+            near: Tensor = is_visible(config, position_T[token], position_T[key]) | global_T[token] | global_T[key]
             return near & (sequence_T[token] == sequence_T[key])
 
         mask: BlockMask = make(seen, None, None, len(row_R), len(position), device)

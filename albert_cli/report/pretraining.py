@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from albert_cli.console import duration
-from albert_cli.counting.costs import count
+from albert_cli.counting.costs import count_parameters
 from albert_cli.errors import AlbertError
 from albert_cli.model.config import ModelConfig
 from albert_cli.report import plots
@@ -66,9 +66,9 @@ def _facts(run: PretrainingRun) -> dict[str, str]:
             sizes = f"H {config.hidden_size}, E {config.embedding_size}, {config.num_attention_heads} heads"
             found["shape"] = f"{config.num_hidden_layers} layers, {sizes}"
             if config.is_sparse:
-                found["a token sees"] = config.attention_words
+                found["a token sees"] = config.attention_summary
             found["layers share"] = {"ffn": "feed-forward"}.get(config.sharing, config.sharing)
-            found["parameters"] = f"{count(config).total:,}"
+            found["parameters"] = f"{count_parameters(config).total:,}"
     losses = [*run.training.get("loss", []), *run.points("mlm_loss")]
     planned = setting(run.recipe, "schedule", "total_steps")
     if losses:

@@ -108,7 +108,7 @@ class Task(ABC, Generic[E, F, O]):
         """The task with the settings that a recipe has for its kind."""
         return self
 
-    def as_trained(self, made_for: hub.FinetunedFor) -> list[str]:
+    def as_trained(self, made_for: hub.FinetunedTask) -> list[str]:
         """Overrides of a recipe by which inputs are made as in the fine-tuning of a checkpoint."""
         return [f"data.max_seq_length={made_for.max_seq_length}"]
 
@@ -181,7 +181,7 @@ class Task(ABC, Generic[E, F, O]):
     # ---------------------------------------------------------------- checkpoints
 
     @abstractmethod
-    def write_model(self, model: nn.Module, directory: Path, made_for: hub.FinetunedFor) -> None:
+    def write_model(self, model: nn.Module, directory: Path, made_for: hub.FinetunedTask) -> None:
         """Write the model under the class that reads its head."""
 
     @abstractmethod
@@ -194,12 +194,12 @@ class Task(ABC, Generic[E, F, O]):
 
     def is_made_for(self, found: hub.Checkpoint) -> bool:
         """Whether a checkpoint was fine-tuned for this task, or comes from elsewhere."""
-        return found.finetuned_for is None or found.finetuned_for.task in (self.name, self.classifier_of)
+        return found.finetuned_task is None or found.finetuned_task.task in (self.name, self.classifier_of)
 
     def load(self, found: hub.Checkpoint) -> nn.Module:
         """That model, its outputs in the task's order."""
         model = self.new_model(found.config)
-        hub.load_into(model, self.in_order(found), heads_of(model))
+        hub.load_weights(model, self.in_order(found), heads_of(model))
         return model
 
     @classmethod

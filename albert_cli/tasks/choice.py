@@ -126,9 +126,9 @@ class Choice(LogitsTask[ChoiceExample]):
     def texts(self, example: ChoiceExample) -> dict[str, Any]:
         return {"text": example.passage, "question": example.question, "choices": list(example.options)}
 
-    def write_model(self, model: nn.Module, directory: Path, made_for: hub.FinetunedFor) -> None:
+    def write_model(self, model: nn.Module, directory: Path, made_for: hub.FinetunedTask) -> None:
         """The encoder and its head, as `transformers` has them; the options have no names there."""
-        hub.write(model, directory, _ARCHITECTURE, (), made_for)
+        hub.write_checkpoint(model, directory, _ARCHITECTURE, (), made_for)
 
     def has_head(self, found: hub.Checkpoint) -> bool:
         is_one = found.architecture == _ARCHITECTURE and len(found.tensors.get("classifier.weight", ())) == 1

@@ -23,7 +23,7 @@ from albert_cli.errors import InputError
 from albert_cli.model import hub
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import SequenceClassifier
-from albert_cli.model.packing import pack, put
+from albert_cli.model.packing import pack, to_device
 from albert_cli.tasks.base import Array, Task, check_finite, evaluation_batches
 from albert_cli.tasks.features import PairFeatures, Stretches, tokenize
 from albert_cli.tasks.metrics import scores
@@ -51,7 +51,7 @@ class LogitsTask(Task[E, PairFeatures, Array]):
     one_answer: ClassVar[str] = "one class for all inputs"  # of a collapsed run
 
     def loss_sum(self, model: nn.Module, batch: PackedBatch, labels: Array, device: torch.device) -> Tensor:
-        return self.summed_loss(model(pack(batch, device)).float(), *put([labels], device))
+        return self.summed_loss(model(pack(batch, device)).float(), *to_device([labels], device))
 
     def summed_loss(self, logits_NC: Tensor, labels_N: Tensor) -> Tensor:
         """Cross-entropy, or squared error on the raw values, summed over N examples."""
@@ -213,12 +213,12 @@ class Classification(LogitsTask[Example]):
     def texts(self, example: Example) -> dict[str, Any]:
         return {"text": example.text_a} | ({} if example.text_b is None else {"text_pair": example.text_b})
 
-    def write_model(self, model: nn.Module, directory: Path, made_for: hub.FinetunedFor) -> None:
-        hub.write(model, directory, "ForSequenceClassification", self.output_names, made_for)
+    def write_model(self, model: nn.Module, directory: Path, made_for: hub.FinetunedTask) -> None:
+        hub.write_checkpoint(model, directory, "ForSequenceClassification", self.output_names, made_for)
 
     def has_head(self, found: hub.Checkpoint) -> bool:
         """By its labels, in any order; where they are Hugging Face's default names, their number decides."""
-        has_as_many = found.has_nameless_labels and len(found.labels) == len(self.output_names)
+        has_as_many = found.has_unnamed_labels and len(found.labels) == len(self.output_names)
         return self.is_made_for(found) and (has_as_many or sorted(found.labels) == sorted(self.output_names))
 
     def in_order(self, found: hub.Checkpoint) -> hub.Checkpoint:
@@ -229,7 +229,7 @@ class Classification(LogitsTask[Example]):
         return dataclasses.replace(found, tensors=found.tensors | head)
 
     def load(self, found: hub.Checkpoint) -> nn.Module:
-        if found.has_nameless_labels and self.labels not in ((), found.labels):
+        if found.has_unnamed_labels and self.labels not in ((), found.labels):
             named = ", ".join(self.labels)
             console.note(f"{found.directory}: names no labels; they are taken for {self.title}'s: {named}")
         return super().load(found)
@@ -240,7 +240,7 @@ class Classification(LogitsTask[Example]):
         if not found.labels:
             return None
         is_value = found.values.get("problem_type") == "regression" or len(found.labels) == 1
-        made_for = found.finetuned_for
+        made_for = found.finetuned_task
         return cls(
             name=made_for.task if made_for else "",
             title="predict",

@@ -36,7 +36,7 @@ def task_of_checkpoint(found: hub.Checkpoint) -> AnyTask:
     for kind in dict.fromkeys(type(task) for task in TASKS.values()):
         if (task := kind.of_checkpoint(found)) is not None:
             return task
-    what = "may give a text several labels" if found.has_several_labels else "has no classifier"
+    what = "may give a text several labels" if found.is_multi_label else "has no classifier"
     raise CheckpointError(f"{found.directory}: {what}", "fine-tune it first: albert finetune TASK --checkpoint …")
 
 

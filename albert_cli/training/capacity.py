@@ -26,7 +26,7 @@ def needed(
 
     A teacher adds its weights and what it computes with; nothing of it is kept for a backward pass.
     """
-    setup = costs.Setup.of(device.type, train.precision, train.compile)
+    setup = costs.ComputeSetup.of(device.type, train.precision, train.compile)
     state = costs.state_bytes(model, setup)
     kept = sequences * costs.activation_bytes(model, length, setup, checkpointed=train.checkpoint_activations)
     working = sequences * costs.working_bytes(model, length, setup)
@@ -53,10 +53,10 @@ def warn_of_answering(model: ModelConfig, device: torch.device) -> None:
     """Warn, before a model is made, where its weights and a batch of `evaluation_batches` need more than there is."""
     # Measured on a CPU at widths of 512: fp32, the widest of the block and what attention has beside it.
     batch = EVALUATION_TOKENS * 4 * (1.2 * model.intermediate_size + 7 * model.hidden_size)
-    estimated, left = 4 * costs.count(model).total + batch, free(device)
+    estimated, left = 4 * costs.count_parameters(model).total + batch, free(device)
     if left is not None and left < estimated:
         console.warn(
-            f"answering may take {costs.size_in_words(estimated)} of memory, and {costs.size_in_words(left)} are free"
+            f"answering may take {costs.format_bytes(estimated)} of memory, and {costs.format_bytes(left)} are free"
         )
 
 
@@ -69,7 +69,7 @@ def warn(need: Mapping[str, int], sequences: int, device: torch.device) -> None:
     if left is not None and left < estimated and (estimated, sequences) not in _warned:
         _warned.add((estimated, sequences))
         console.warn(
-            f"a micro-batch of {sequences} sequences needs {costs.size_in_words(estimated)} of memory by "
-            f"arithmetic, and {costs.size_in_words(left)} are free: lower train.micro_batch_size, which "
+            f"a micro-batch of {sequences} sequences needs {costs.format_bytes(estimated)} of memory by "
+            f"arithmetic, and {costs.format_bytes(left)} are free: lower train.micro_batch_size, which "
             "changes no result, or set train.checkpoint_activations=true"
         )

@@ -21,7 +21,7 @@ from torch.nn.attention import (
 )
 
 from albert_cli import console, machine
-from albert_cli.counting.costs import training_flops, unshared
+from albert_cli.counting.costs import training_flops, without_sharing
 from albert_cli.errors import ConfigError
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.encoder import Encoder
@@ -86,7 +86,9 @@ def resolve_auto(
         in_hardware = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
         precision = "bf16" if in_hardware else "fp32"
     if threads == "auto" and device.type == "cpu":
-        alone = dataclasses.replace(unshared(config), vocab_size=64, num_hidden_layers=1)  # such words cost nothing
+        alone = dataclasses.replace(
+            without_sharing(config), vocab_size=64, num_hidden_layers=1
+        )  # such words cost nothing
         layer = sequences * length * training_flops(alone, length) / 3
         threads = min(torch.get_num_threads(), max(1, round(layer / _FLOPS_A_THREAD)))
     return dataclasses.replace(settings, precision=precision, compile=compile_, threads=threads)

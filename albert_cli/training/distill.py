@@ -34,7 +34,9 @@ class DistillSettings:
 
     def resolved(self) -> DistillSettings:
         """The same with the teacher's fingerprint; raises `ConfigError` where it names another."""
-        found = hub.check_parent(hub.find(self.teacher), "teacher", "distill.fingerprint", self.fingerprint)
+        found = hub.verify_fingerprint(
+            hub.find_checkpoint(self.teacher), "teacher", "distill.fingerprint", self.fingerprint
+        )
         return replace(self, fingerprint=found)
 
 
@@ -48,8 +50,8 @@ class Teacher:
     @classmethod
     def read(cls, settings: DistillSettings, vocabulary: Vocabulary, length: int, device: torch.device) -> Teacher:
         """Raises `ConfigError` where it has another vocabulary, or too few positions for sequences of `length`."""
-        found = hub.read(hub.find(settings.teacher))
-        if hub.vocabulary_of(found).fingerprint != vocabulary.fingerprint:
+        found = hub.read_checkpoint(hub.find_checkpoint(settings.teacher))
+        if hub.load_vocabulary(found).fingerprint != vocabulary.fingerprint:
             raise ConfigError(
                 f"{found.directory}: was trained with another vocabulary than that of the data",
                 f"make the data with the teacher's: albert data … --vocab {found.directory}",
@@ -60,7 +62,7 @@ class Teacher:
                 f"-s data.max_seq_length={positions}",
             )
         model = MaskedLanguageModel(found.config)
-        hub.load_into(model, found, ["masked"])
+        hub.load_weights(model, found, ["masked"])
         return cls(model.to(device).eval().requires_grad_(False), settings)
 
     def loss(self, student_MV: Tensor, tokens: PackedTokens) -> Tensor:

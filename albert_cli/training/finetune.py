@@ -71,7 +71,7 @@ class FinetuneJob(Job):
     def write_model(self, directory: Path) -> None:
         """The model as it is and, for the run to go on with, the best so far beside it."""
         task = self.prepared.task
-        made_for = hub.FinetunedFor(task.name, task.inputs, self.settings.data.max_seq_length)
+        made_for = hub.FinetunedTask(task.name, task.inputs, self.settings.data.max_seq_length)
         task.write_model(self.model, directory, made_for)
         self.prepared.inputs.vocabulary.copy_to(directory, self.model.config.max_position_embeddings)
         if self.best:
@@ -84,7 +84,7 @@ class FinetuneJob(Job):
             self.write_model(staging)
             named = str(store.read_json(staging / "config.json")["architectures"][0])
             architecture = f"For{named.partition('For')[2]}"
-            text = card.finetuned(self.model.config, p.task.title, scores, self.recipe, architecture)
+            text = card.finetuning_card(self.model.config, p.task.title, scores, self.recipe, architecture)
             store.write_text(staging / "README.md", text)
             p.task.write_predictions(staging, p.inputs.dev_examples, outputs)
 

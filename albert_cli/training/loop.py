@@ -26,7 +26,7 @@ from torch.optim import Optimizer
 from albert_cli import config, console, machine, store
 from albert_cli.data.prefetch import prefetch
 from albert_cli.errors import DivergedError, Interrupted
-from albert_cli.model.packing import put
+from albert_cli.model.packing import to_device
 from albert_cli.ranks import Group, handled
 from albert_cli.training import checkpoint
 from albert_cli.training.checkpoint import TrainState
@@ -216,7 +216,7 @@ class Loop:
         """
         _, seconds = self.job.settings.train.save_interval()
         is_time = self.group.rank == 0 and 0 < seconds <= time.monotonic() - self._last_save
-        counts = put([np.array([tokens, self._is_asked, is_time], np.float32)], norm.device)
+        counts = to_device([np.array([tokens, self._is_asked, is_time], np.float32)], norm.device)
         own = torch.cat([torch.stack(list(means.values())), *counts])
         *values, of_all, stop, save, last = torch.cat([self.group.sum(own), norm[None]]).tolist()
         self._tokens, self.must_stop, self._save_is_due = round(of_all), stop > 0, save > 0
@@ -286,7 +286,7 @@ def accumulate(job: Job, parts: Sequence[MicroBatch], step: int, group: Group) -
     gradients are summed locally and reduced once. Nothing here waits for the device.
     """
     names, device, train = job.loss_names, job.device, job.settings.train  # a rank without micro-batches needs them too
-    (own,) = put([np.array([sum(p.counts[n] for p in parts) for n in names], np.float32)], device)
+    (own,) = to_device([np.array([sum(p.counts[n] for p in parts) for n in names], np.float32)], device)
     counts = dict(zip(names, group.sum(own).clamp(min=1.0), strict=True))
     counts |= {name: counts[loss] for name, loss in job.extra_metrics.items()}
     means = {name: torch.zeros((), device=device) for name in counts}

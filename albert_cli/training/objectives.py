@@ -20,7 +20,7 @@ from albert_cli.data.pairs import PairSettings
 from albert_cli.data.shards import TokenCorpus
 from albert_cli.model import card, hub
 from albert_cli.model.heads import PretrainingModel
-from albert_cli.model.packing import PackedTokens, pack, put
+from albert_cli.model.packing import PackedTokens, pack, to_device
 from albert_cli.randomness import Integers
 from albert_cli.ranks import Group
 from albert_cli.text.vocabulary import Vocabulary
@@ -123,7 +123,7 @@ class PretrainingJob(Job):
             counts["order_loss"] = int(np.count_nonzero(drawn.order_labels != IGNORE))
         flops = costs.batch_flops(self.model.config, np.diff(drawn.offsets), len(drawn.masked_index))
         # On the device from here on: drawing goes on beside the computation, so that nothing waits for the copy.
-        labels = put([drawn.masked_labels.astype(np.int64), drawn.order_labels.astype(np.int64)], self.device)
+        labels = to_device([drawn.masked_labels.astype(np.int64), drawn.order_labels.astype(np.int64)], self.device)
         data = DrawnBatch(drawn, pack(drawn, self.device, drawn.masked_index), *labels)
         return MicroBatch(number, data, counts, len(drawn.ids), flops)
 
@@ -187,10 +187,10 @@ class PretrainingJob(Job):
         return {name: (found[name].item(), part.counts[of]) for name, of in over.items()}
 
     def write_model(self, directory: Path) -> None:
-        hub.write(self.model, directory, "ForPreTraining")
+        hub.write_checkpoint(self.model, directory, "ForPreTraining")
         shape, sentence_loss = self.model.config, self.settings.data.sentence_loss
         self.text.vocabulary.copy_to(directory, shape.max_position_embeddings)
-        text = card.pretrained(shape, sentence_loss, self.last_metrics, self.recipe)
+        text = card.pretraining_card(shape, sentence_loss, self.last_metrics, self.recipe)
         store.write_text(directory / "README.md", text)
 
 

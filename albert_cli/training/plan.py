@@ -35,7 +35,7 @@ _SAVING = (0.1, 2e8)  # seconds of a checkpoint, and bytes written, hashed and s
 
 def memory_needed(recipe: PretrainRecipe, device: torch.device, sequences: int) -> dict[str, int]:
     """Bytes that a process needs for a micro-batch of `sequences` of full length, see `capacity.needed`."""
-    teacher = ModelConfig.read(hub.find(recipe.distill.teacher) / "config.json") if recipe.distill else None
+    teacher = ModelConfig.read(hub.find_checkpoint(recipe.distill.teacher) / "config.json") if recipe.distill else None
     return capacity.needed(recipe.model, recipe.train, recipe.data.max_seq_length, sequences, device, teacher)
 
 
@@ -47,7 +47,7 @@ def micro_tokens(recipe: PretrainRecipe, device: torch.device, group: Group) -> 
     if device.type != "cuda":
         return 0
     train, model, length = recipe.train, recipe.model, recipe.data.max_seq_length
-    setup = costs.Setup.of("cuda", train.precision, train.compile)
+    setup = costs.ComputeSetup.of("cuda", train.precision, train.compile)
     free = capacity.free(device) or 0
     held = costs.largest_batch(model, length, free, setup, checkpointed=train.checkpoint_activations)
     share = -(-train.batch_size // group.world_size)
@@ -140,7 +140,7 @@ def arithmetic(
     length, kept = recipe.data.max_seq_length, costs.checkpoint_bytes(recipe.model)
     growth = {"sequences_in_first_step": len(recipe.examples_of(0)), "batch_warmup_steps": recipe.batch.warmup_steps}
     return {
-        "parameters": costs.count(recipe.model).total,
+        "parameters": costs.count_parameters(recipe.model).total,
         "steps": total,
         **({"steps_done_before": recipe.first_step} if recipe.first_step else {}),
         "warmup_steps": recipe.schedule.warmup,

@@ -20,7 +20,7 @@ from albert_cli.data.verification import verify_data
 from albert_cli.errors import ConfigError
 from albert_cli.model import hub
 from albert_cli.model.heads import PretrainingModel
-from albert_cli.model.informed_init import StartSettings, set_start, word_dimensions
+from albert_cli.model.informed_init import InformedInit, apply_informed_init, word_dimensions
 from albert_cli.ranks import Group, is_main, process_group
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training import capacity, checkpoint, plan, run
@@ -143,7 +143,7 @@ class Pretraining:
             "seconds": round(state.seconds, 1),
             "tokens_per_second": speeds[-1] if speeds else None,
             **metrics,
-            "model_sha256": store.sha256_file(final / hub.WEIGHTS),
+            "model_sha256": store.sha256_file(final / hub.WEIGHTS_FILE),
         }
 
     def plan(self, out: Path, budget: float | None) -> dict[str, Any]:
@@ -176,17 +176,17 @@ class Pretraining:
             return TrainState(before.step, before.seconds)
         if self._parent is not None:
             carry_over(model, self._parent, stack=bool(self.recipe.initial and self.recipe.initial.stack))
-        if start == StartSettings():
+        if start == InformedInit():
             return TrainState()
         if self.group.rank == 0:
-            set_start(model.cpu(), start, self._word_vectors, self.recipe.train.seed)
+            apply_informed_init(model.cpu(), start, self._word_vectors, self.recipe.train.seed)
             model.to(self.device)
         # Decompositions of matrices may differ in their last bits between the ranks' processors.
         self.group.share(model.parameters())
         if self.group.rank == 0:
             parents = {"data": self.data_fingerprint}
             # There is one where an attempt ended before its first step was saved.
-            with store.commit_directory(out / hub.START, "checkpoint", parents, replace=True) as staging:
+            with store.commit_directory(out / hub.INIT_DIRECTORY, "checkpoint", parents, replace=True) as staging:
                 job.write_model(staging)
         return TrainState()
 

@@ -13,7 +13,7 @@ from albert_cli.config import NotNegative, Positive
 from albert_cli.data.pairs import PairSettings
 from albert_cli.errors import ConfigError
 from albert_cli.model.config import ModelConfig
-from albert_cli.model.informed_init import StartSettings
+from albert_cli.model.informed_init import InformedInit
 from albert_cli.randomness import Integers
 from albert_cli.training.distill import DistillSettings
 from albert_cli.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
@@ -75,7 +75,7 @@ class PretrainRecipe:
     batch: BatchSettings = field(default_factory=BatchSettings)
     train: TrainSettings = field(default_factory=TrainSettings)
     masked_bias: Literal["zero", "unigram"] = "zero"
-    start: StartSettings = field(default_factory=StartSettings)
+    start: InformedInit = field(default_factory=InformedInit)
     evaluation: tuple[str, ...] = ()
     initial: InitialSettings | None = None
     distill: DistillSettings | None = None
@@ -86,7 +86,7 @@ class PretrainRecipe:
         if self.data.sentence_loss == "three-way":
             object.__setattr__(self, "model", replace(self.model, order_labels=3))
         if self.initial is not None:
-            object.__setattr__(self, "start", StartSettings())
+            object.__setattr__(self, "start", InformedInit())
         self.start.check(self.model)
         self.schedule.check()
         longest, positions = self.data.max_seq_length, self.model.max_position_embeddings

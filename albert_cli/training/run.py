@@ -92,7 +92,7 @@ def resume_state(
     if step < 0:
         return begin()
     directory = checkpoint.step_directory(out, step)
-    hub.load_into(model, hub.read(directory), "all")
+    hub.load_weights(model, hub.read_checkpoint(directory), "all")
     state = checkpoint.restore(directory, optimizer)
     console.note(f"{out}: going on from step {state.step}")
     return state

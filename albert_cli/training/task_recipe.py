@@ -15,7 +15,7 @@ from albert_cli.config import Fraction, NotNegative, Positive
 from albert_cli.errors import ConfigError
 from albert_cli.model.config import AttentionForm, GlobalTokens
 from albert_cli.model.hub import Checkpoint
-from albert_cli.model.informed_init import PositionGrowth, with_positions
+from albert_cli.model.informed_init import PositionGrowth, resize_positions
 from albert_cli.tasks.columns import TableSettings
 from albert_cli.tasks.spec import SCORED, find_task
 from albert_cli.tasks.squad.data import SpanSettings
@@ -71,9 +71,9 @@ class TaskModelSettings:
 
     Controls show what pretraining brought: `initial = "random"` keeps the checkpoint's shape and vocabulary and draws
     new weights, `initial = "start"` takes the weights at step 0 of the run that the checkpoint belongs to (`[start]` of
-    its recipe). For tasks on pairs of texts, where an encoder is too small to have learnt it, `count_heads`
+    its recipe). For tasks on pairs of texts, where an encoder is too small to have learnt it, `overlap_heads`
     heads of every block are rewritten to look for each word in the other text, and [CLS] gets the share that is found
-    (`model.matching`); beside these the last `spreading_heads` tell each token how many of those around
+    (`model.matching`); beside these the last `overlap_context_heads` tell each token how many of those around
     it were found, for tasks on tokens such as SQuAD. `classifier_bias = "labels"` lets the classifier's bias begin at
     what the training labels say by themselves: the mean value, or the logarithms of the classes' shares.
 
@@ -88,9 +88,9 @@ class TaskModelSettings:
     dropout: Fraction = 0.0
     classifier_dropout: Fraction = 0.1
     initial: Literal["pretrained", "start", "random"] = "pretrained"
-    count_heads: int = 0
+    overlap_heads: int = 0
     classifier_bias: Literal["zero", "labels"] = "zero"
-    spreading_heads: int = 0
+    overlap_context_heads: int = 0
     head: Literal["auto", "new", "checkpoint"] = "auto"
     max_position_embeddings: int | None = None
     positions: PositionGrowth = "tile"
@@ -106,11 +106,13 @@ class TaskModelSettings:
         found = replace(found, config=replace(found.config, **asked))
         if self.max_position_embeddings is None:
             return found
-        return with_positions(found, self.max_position_embeddings, self.positions)
+        return resize_positions(found, self.max_position_embeddings, self.positions)
 
     def __post_init__(self) -> None:
-        if self.spreading_heads and not self.count_heads:
-            raise ConfigError("model.spreading_heads hand on what model.count_heads find", "set count_heads to 1, say")
+        if self.overlap_context_heads and not self.overlap_heads:
+            raise ConfigError(
+                "model.overlap_context_heads hand on what model.overlap_heads find", "set overlap_heads to 1, say"
+            )
         if self.initial == "random" and self.head == "checkpoint":
             raise ConfigError("model.head is the checkpoint's, model.initial is random", "leave out one of the two")
 

@@ -19,7 +19,7 @@ from albert_cli import config, console, store
 from albert_cli.errors import InputError, MissingData
 from albert_cli.model import hub
 from albert_cli.model.encoder import Encoder
-from albert_cli.model.overlap_heads import PLACES, check_count_heads, count_words
+from albert_cli.model.overlap_heads import SAMPLED_POSITIONS, check_overlap_heads, init_overlap_heads
 from albert_cli.randomness import epoch_order
 from albert_cli.results import Result
 from albert_cli.tasks.base import PREDICTIONS, AnyTask, fingerprint, heads_of
@@ -184,15 +184,16 @@ class PreparedTask:
             else:  # a head in the file belongs to another task, whatever its shape
                 encoder = {n: t for n, t in found.tensors.items() if n.startswith("encoder.")}
                 found = dataclasses.replace(found, tensors=encoder)
-            hub.load_into(model, found, heads)
-        check_count_heads(settings.count_heads, settings.spreading_heads, shape)
+            hub.load_weights(model, found, heads)
+        check_overlap_heads(settings.overlap_heads, settings.overlap_context_heads, shape)
         assert isinstance(model.encoder, Encoder)
         if self.intermediate is None:  # the intermediate task's run has set these heads already
             word_ids = torch.arange(self.inputs.vocabulary.first_ordinary_id, shape.vocab_size)
-            places = self.recipe.data.max_seq_length if settings.spreading_heads else PLACES
-            count_words(
-                model.encoder, settings.count_heads, seed=seed, cls_id=self.inputs.vocabulary.cls_id, word_ids=word_ids,
-                places=places, spreading=settings.spreading_heads,
+            places = self.recipe.data.max_seq_length if settings.overlap_context_heads else SAMPLED_POSITIONS
+            init_overlap_heads(
+                model.encoder, settings.overlap_heads, seed=seed,
+                cls_id=self.inputs.vocabulary.cls_id, word_ids=word_ids,
+                places=places, spreading=settings.overlap_context_heads,
             )  # fmt: skip
         if settings.classifier_bias == "labels":
             self.task.start_at_labels(model, self.inputs.train_examples)
@@ -279,7 +280,7 @@ class PreparedTask:
         """What decided the numbers, for `results.json`."""
         recipe = self.recipe
         text = config.dump_toml(dataclasses.replace(recipe, train=dataclasses.replace(recipe.train, seed=0)))
-        start_from, before = recipe.start_from, self.checkpoint.finetuned_for
+        start_from, before = recipe.start_from, self.checkpoint.finetuned_task
         if before and (start_from, recipe.model.initial) == (PRETRAINED, "pretrained") and not self.for_scoring:
             start_from = before.task  # the checkpoint is not a pretrained one
         return {
@@ -298,8 +299,8 @@ class PreparedTask:
             "train_examples": recipe.data.train_examples,
             "both_orders": recipe.data.both_orders,
             "dropout": recipe.model.dropout,
-            "count_heads": recipe.model.count_heads,
-            "spreading_heads": recipe.model.spreading_heads,
+            "overlap_heads": recipe.model.overlap_heads,
+            "overlap_context_heads": recipe.model.overlap_context_heads,
             "eval_every": recipe.train.eval_every,
             "device": self.device.type,
             "examples": {split: len(e) for split, e in self.inputs.examples.items()},
@@ -316,7 +317,9 @@ def prepare_task(task: str, request: TaskRequest) -> PreparedTask:
     recipe = load_recipe(task, request.overrides, request.recipes)
     if task in config.shipped_recipes():  # the task that it starts from is of the same folder
         request = dataclasses.replace(request, recipes=task.partition("/")[0])
-    directory = (hub.find_start if recipe.model.initial == "start" else hub.find)(request.checkpoint)
+    directory = (hub.find_init_checkpoint if recipe.model.initial == "start" else hub.find_checkpoint)(
+        request.checkpoint
+    )
     found, vocabulary = open_checkpoint(directory)
     opened = open_table(recipe.table, request.data, found.labels) if recipe.task == "table" else find_task(recipe.task)
     if not opened.dev_splits:
@@ -332,8 +335,8 @@ def open_checkpoint(directory: Path) -> tuple[hub.Checkpoint, Vocabulary]:
 
 @lru_cache(maxsize=2)
 def _open(directory: Path, files: tuple[tuple[str, int, int], ...]) -> tuple[hub.Checkpoint, Vocabulary]:
-    found = hub.read(directory)
-    return found, hub.vocabulary_of(found)
+    found = hub.read_checkpoint(directory)
+    return found, hub.load_vocabulary(found)
 
 
 def prepare_with_recipe(

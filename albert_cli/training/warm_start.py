@@ -18,7 +18,7 @@ from albert_cli.errors import CheckpointError, ConfigError
 from albert_cli.model import hub
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import PretrainingModel
-from albert_cli.model.informed_init import PositionGrowth, with_positions
+from albert_cli.model.informed_init import PositionGrowth, resize_positions
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training import checkpoint
 from albert_cli.training.settings import HARMLESS, ScheduleSettings
@@ -110,8 +110,8 @@ def read_parent(initial: InitialSettings, model: ModelConfig, vocabulary: Vocabu
     if initial.continues is not None and not Path(initial.continues).is_dir():
         hint = "name a run of `albert pretrain` or one of its steps; initial.checkpoint takes a model of the Hub"
         raise CheckpointError(f"{initial.continues}: no such directory", hint)
-    parent = hub.read(hub.find(str(initial.continues or initial.checkpoint)))
-    hub.check_parent(parent.directory, "checkpoint", "initial.fingerprint", initial.fingerprint)
+    parent = hub.read_checkpoint(hub.find_checkpoint(str(initial.continues or initial.checkpoint)))
+    hub.verify_fingerprint(parent.directory, "checkpoint", "initial.fingerprint", initial.fingerprint)
     for name in _ALIKE:
         theirs, ours = getattr(parent.config, name), getattr(model, name)
         if theirs != ours:
@@ -119,7 +119,7 @@ def read_parent(initial: InitialSettings, model: ModelConfig, vocabulary: Vocabu
                 f"{parent.directory}: {name} is {theirs}, the recipe's model has {ours}",
                 "a network can only start from one of its own widths; depth and groups may differ",
             )
-    if hub.vocabulary_of(parent).fingerprint != vocabulary.fingerprint:
+    if hub.load_vocabulary(parent).fingerprint != vocabulary.fingerprint:
         raise ConfigError(
             f"{parent.directory}: was trained with another vocabulary than that of the data",
             "make the data with this one: albert data … --vocab " + str(parent.directory),
@@ -131,7 +131,7 @@ def read_parent(initial: InitialSettings, model: ModelConfig, vocabulary: Vocabu
             f"{parent.directory}: has moments of {_blocks(has[:2])} and {has[2]} positions; the model differs",
             "initial.checkpoint starts from the weights alone",
         )
-    return with_positions(parent, model.max_position_embeddings, initial.positions)
+    return resize_positions(parent, model.max_position_embeddings, initial.positions)
 
 
 def source_blocks(child: ModelConfig, parent: ModelConfig, stack: bool = False) -> tuple[list[int], list[int]]:
@@ -176,7 +176,7 @@ def carry_over(
             prefix = f"encoder.{part}.{source}."
             of_source = {n.removeprefix(prefix): t for n, t in parent.tensors.items() if n.startswith(prefix)}
             tensors |= {f"encoder.{part}.{block}.{leaf}": tensor for leaf, tensor in of_source.items()}
-    hub.load_into(model, dataclasses.replace(parent, tensors=tensors))
+    hub.load_weights(model, dataclasses.replace(parent, tensors=tensors))
     how = f"its encoder, {model.config.num_hidden_layers} layers where it had {parent.config.num_hidden_layers}"
     heads = [head for head in ("masked", "order") if f"{head}.bias" in tensors]
     with_heads = f"and the heads {' and '.join(heads)}" if heads else "without a head"

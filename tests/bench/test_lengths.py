@@ -40,7 +40,7 @@ def test_big_bird_is_measured_with_its_blocks(monkeypatch: pytest.MonkeyPatch) -
     """A pass on few tokens makes it attend fully from then on."""
     given_up = []
     monkeypatch.setattr(BigBirdModel, "set_attention_type", lambda self, kind: given_up.append(kind))
-    config = replace(shapes.find("mini/docs").config, max_position_embeddings=1024, num_hidden_layers=1)
+    config = replace(shapes.find_shape("mini/docs").config, max_position_embeddings=1024, num_hidden_layers=1)
     lengths._measured(config, "big bird", 1024, 1, "fp32", "cpu", 1)
     assert not given_up
 

@@ -9,7 +9,7 @@ import pytest
 
 from albert_cli.bench import memory, sharing
 from albert_cli.counting import costs
-from albert_cli.counting.paper import SEVEN
+from albert_cli.counting.paper import PAPER_MODELS
 from albert_cli.model.config import PRESETS, ModelConfig
 from albert_cli.training import capacity
 from tests.command import albert
@@ -63,7 +63,7 @@ def test_the_paper_s_speedup_columns(tmp_path: Path, monkeypatch: pytest.MonkeyP
         shape = TINY | {"hidden_size": wide, "intermediate_size": 2 * wide}
         return ModelConfig(**shape, **own)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(sharing, "PRESETS", {name: tiny(name) for name in SEVEN})
+    monkeypatch.setattr(sharing, "PRESETS", {name: tiny(name) for name in PAPER_MODELS})
     call = ("bench", "sharing", "paper", "--out", tmp_path, "--rounds", 1, "--tokens", 256, "--device", "cpu")
     said = albert(*call).out
     cells = json.loads((tmp_path / "bench.json").read_text())["cells"]
@@ -71,8 +71,8 @@ def test_the_paper_s_speedup_columns(tmp_path: Path, monkeypatch: pytest.MonkeyP
     rows = [[word.strip() for word in line.strip("|").split("|")] for line in said.splitlines() if line[:1] == "|"]
     large, xlarge = (next(i for i, row in enumerate(rows) if row[0] == f"speed, {base} = 1") for base in sharing.PAPER)
     table, other = ({row[0]: row[1:] for row in rows[start : start + 9]} for start in (large, xlarge))
-    training = dict(zip(SEVEN, cells["training 128 2"], strict=True))
-    for name in SEVEN:
+    training = dict(zip(PAPER_MODELS, cells["training 128 2"], strict=True))
+    for name in PAPER_MODELS:
         assert float(table[name][0]) == pytest.approx(training["bert-large"] / training[name], abs=0.006)
         assert float(other[name][0]) == pytest.approx(training["bert-xlarge"] / training[name], abs=0.006)
     assert table["bert-large"][0] == other["bert-xlarge"][3] == "1.00"
@@ -83,8 +83,8 @@ def test_the_paper_s_speedup_columns(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_the_paper_s_ratios_are_not_those_of_flops_alone() -> None:
-    assert all(len(printed) == len(SEVEN) for printed in sharing.PAPER.values())
-    assert all(printed[SEVEN.index(base)] == 1 for base, printed in sharing.PAPER.items())
+    assert all(len(printed) == len(PAPER_MODELS) for printed in sharing.PAPER.values())
+    assert all(printed[PAPER_MODELS.index(base)] == 1 for base, printed in sharing.PAPER.items())
     by_flops = costs.training_flops(PRESETS["bert-large"], 512) / costs.training_flops(PRESETS["albert-large"], 512)
     assert by_flops == pytest.approx(1, abs=0.05)  # the paper's 1.7x is of communication and memory
 

@@ -19,16 +19,16 @@ from torch.utils._pytree import tree_leaves
 from albert_cli.bench import memory
 from albert_cli.bench.harness import random_batch
 from albert_cli.counting import costs
-from albert_cli.counting.costs import GPU, LENGTHS, Precision, Setup, count
+from albert_cli.counting.costs import GPU, LENGTHS, ComputeSetup, Precision, count_parameters
 from albert_cli.model.config import PRESETS, AttentionForm, ModelConfig
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.model.packing import pack
-from albert_cli.model.sparse_attention import sees
+from albert_cli.model.sparse_attention import is_visible
 from albert_cli.training.optimizers import make_optimizer, state_tensors
 from albert_cli.training.settings import OptimizerSettings, TrainSettings
 
 BASE = PRESETS["albert-base"]
-CPU = Setup("cpu", "fp32")
+CPU = ComputeSetup("cpu", "fp32")
 SMALL = ModelConfig(
     vocab_size=2000,
     embedding_size=32,
@@ -97,8 +97,8 @@ def test_forward_flops_are_those_that_torch_counts(name: str) -> None:
 def test_seen_tokens_are_those_under_the_mask(length: int, size: int, form: AttentionForm) -> None:
     config = replace(SMALL, attention=form, attention_window=size, attention_block=size)
     i, j = np.arange(length)[:, None], np.arange(length)
-    seen = sees(config, i, j) | (i == 0) | (j == 0)
-    assert costs.seen_tokens(config, length) * length == pytest.approx(seen.sum())
+    seen = is_visible(config, i, j) | (i == 0) | (j == 0)
+    assert costs.mean_attended_tokens(config, length) * length == pytest.approx(seen.sum())
     lengths = np.array([length, 2 * length, 7])
     total = sum(int(n) * costs.training_flops(config, int(n), masked=0.0) for n in lengths)
     assert costs.batch_flops(config, lengths, 0) == pytest.approx(total)
@@ -123,7 +123,7 @@ def test_activations_are_what_autograd_keeps(name: str, length: int) -> None:
 
 def test_activations_in_bf16_are_what_autograd_keeps() -> None:
     one, three = (kept_bytes(SMALL, n, 128, "bf16") for n in (1, 3))
-    assert costs.activation_bytes(SMALL, 128, Setup("cpu", "bf16")) == pytest.approx((three - one) / 2, rel=0.1)
+    assert costs.activation_bytes(SMALL, 128, ComputeSetup("cpu", "bf16")) == pytest.approx((three - one) / 2, rel=0.1)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
@@ -134,9 +134,9 @@ def test_activations_of_windows_and_blocks_are_what_autograd_keeps(form: Attenti
         num_hidden_layers=4,
     )  # fmt: skip
     one, three = (kept_bytes(config, n, 1024, precision) for n in (1, 3))
-    estimated = costs.activation_bytes(config, 1024, Setup("cpu", precision))
+    estimated = costs.activation_bytes(config, 1024, ComputeSetup("cpu", precision))
     assert estimated == pytest.approx((three - one) / 2, rel=0.15)
-    longer = costs.activation_bytes(config, 2048, Setup("cpu", precision))
+    longer = costs.activation_bytes(config, 2048, ComputeSetup("cpu", precision))
     assert longer == pytest.approx(2 * estimated, rel=0.02)
 
 
@@ -183,7 +183,7 @@ def peak_bytes(config: ModelConfig, sequences: int, length: int, precision: str)
 def test_the_peak_is_what_a_backward_pass_holds(config: ModelConfig, precision: Precision) -> None:
     """The difference of two batches, as above; within 6 %."""
     four, eight = (peak_bytes(config, n, 128, precision) for n in (4, 8))
-    setup = Setup("cpu", precision)
+    setup = ComputeSetup("cpu", precision)
     estimated = costs.activation_bytes(config, 128, setup) + costs.working_bytes(config, 128, setup)
     assert estimated == pytest.approx((eight - four) / 4, rel=0.06)
 
@@ -203,7 +203,7 @@ def test_the_peak_is_what_the_allocator_of_a_gpu_counted(
     name: str, compiled: bool, tokens: int, counted: float
 ) -> None:
     """GB of a step with LAMB, bf16, no dropout, random text at 512: torch 2.11's allocator without a GPU under it."""
-    config, setup = PRESETS[f"albert-{name}"], Setup(compiled=compiled)
+    config, setup = PRESETS[f"albert-{name}"], ComputeSetup(compiled=compiled)
     a_sequence = costs.activation_bytes(config, 512, setup) + costs.working_bytes(config, 512, setup)
     assert (costs.state_bytes(config).total + tokens / 512 * a_sequence) / 1e9 == pytest.approx(counted, rel=0.03)
 
@@ -242,19 +242,19 @@ def test_the_state_is_what_training_holds() -> None:
     assert state.weights == sum(p.nbytes for p in model.parameters())
     assert state.gradients == sum(p.grad.nbytes for p in model.parameters() if p.grad is not None)
     assert state.moments == sum(m.nbytes for m in state_tensors(optimizer).values())
-    assert (state.copy, state.total) == (0, 16 * count(SMALL).total)
-    assert costs.state_bytes(SMALL, GPU).total == 18 * count(SMALL).total
+    assert (state.copy, state.total) == (0, 16 * count_parameters(SMALL).total)
+    assert costs.state_bytes(SMALL, GPU).total == 18 * count_parameters(SMALL).total
 
 
 @given(
     name=st.sampled_from(sorted(PRESETS)),
     length=st.sampled_from(LENGTHS),
     memory=st.integers(10**9, 10**12),
-    setup=st.sampled_from([GPU, CPU, Setup("cuda", "fp32")]),
+    setup=st.sampled_from([GPU, CPU, ComputeSetup("cuda", "fp32")]),
     checkpointed=st.booleans(),
 )
 def test_the_largest_batch_fits_and_one_more_does_not(
-    name: str, length: int, memory: int, setup: Setup, checkpointed: bool
+    name: str, length: int, memory: int, setup: ComputeSetup, checkpointed: bool
 ) -> None:
     config = PRESETS[name]
     batch = costs.largest_batch(config, length, memory, setup, checkpointed=checkpointed)
@@ -278,7 +278,7 @@ def test_a_model_whose_state_does_not_fit_has_no_batch() -> None:
 
 @given(st.floats(1, 1e15))
 def test_sizes_in_words_keep_three_digits(size: float) -> None:
-    number, unit = costs.size_in_words(size).split()
+    number, unit = costs.format_bytes(size).split()
     assert len(number.replace(".", "").lstrip("0") or "0") >= 3
     power = ["B", "kB", "MB", "GB", "TB"].index(unit)
     assert float(number) * 1000**power == pytest.approx(size, rel=5.1e-3)
@@ -286,17 +286,17 @@ def test_sizes_in_words_keep_three_digits(size: float) -> None:
 
 def test_parameters_are_applied_as_often_as_their_block_is_computed() -> None:
     """xxlarge stores 223 million and multiplies with two billion; a BERT applies what it has."""
-    wide = count(PRESETS["albert-xxlarge"])
-    assert costs.applied(PRESETS["albert-xxlarge"]) == 2_437_773_824 + wide.total - wide.with_pooler
-    assert costs.applied(PRESETS["bert-base"]) == count(PRESETS["bert-base"]).total
+    wide = count_parameters(PRESETS["albert-xxlarge"])
+    assert costs.applied_parameters(PRESETS["albert-xxlarge"]) == 2_437_773_824 + wide.total - wide.with_pooler
+    assert costs.applied_parameters(PRESETS["bert-base"]) == count_parameters(PRESETS["bert-base"]).total
     sizes = replace(BASE, group_sizes=(1, 10, 1))
-    assert costs.applied(sizes) == costs.applied(BASE)
-    assert count(sizes).attention == 3 * count(BASE).attention
+    assert costs.applied_parameters(sizes) == costs.applied_parameters(BASE)
+    assert count_parameters(sizes).attention == 3 * count_parameters(BASE).attention
 
 
 def test_a_ring_sends_no_more_than_twice_the_gradient() -> None:
-    own = 4 * count(BASE).total
+    own = 4 * count_parameters(BASE).total
     assert [costs.gradient_bytes(BASE, n) for n in (1, 2, 4)] == [0, own, own * 3 // 2]
     assert costs.gradient_bytes(BASE, 512) == pytest.approx(2 * own, rel=0.002)
-    ratio = costs.gradient_bytes(costs.unshared(BASE), 8) / costs.gradient_bytes(BASE, 8)
+    ratio = costs.gradient_bytes(costs.without_sharing(BASE), 8) / costs.gradient_bytes(BASE, 8)
     assert ratio == pytest.approx(89_780_402 / 11_813_810, rel=1e-6)

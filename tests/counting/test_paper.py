@@ -10,13 +10,21 @@ import pytest
 
 from albert_cli import config as recipes
 from albert_cli.counting import shapes
-from albert_cli.counting.paper import PAPER, SEVEN, SHAPES, describe_paper, paper_count, paper_figure, paper_note
+from albert_cli.counting.paper import (
+    PAPER_FIGURES,
+    PAPER_MODELS,
+    PAPER_SHAPES,
+    describe_paper,
+    paper_count,
+    paper_figure,
+    paper_note,
+)
 from albert_cli.model.config import PRESETS, ModelConfig
 from tests.command import albert
 from tests.counting.test_params import three
 
 PAGE = Path(__file__).parents[2] / "docs" / "shapes.md"
-NAMES = [name for names in SHAPES.values() for name in names]
+NAMES = [name for names in PAPER_SHAPES.values() for name in names]
 
 
 def test_the_committed_page_is_what_the_command_prints() -> None:
@@ -24,7 +32,7 @@ def test_the_committed_page_is_what_the_command_prints() -> None:
 
 
 def test_the_shapes_cover_the_paper_s_tables() -> None:
-    configs = [shapes.find(name).config for name in NAMES]
+    configs = [shapes.find_shape(name).config for name in NAMES]
     depths = {c.num_hidden_layers for c in configs if c.hidden_size == 1024 and c.sharing == "all"}
     assert depths == {1, 3, 6, 12, 24, 48}
     assert {c.hidden_size for c in configs if c.num_hidden_layers == 3} == {1024, 2048, 4096, 6144}
@@ -42,8 +50,8 @@ def test_a_row_is_one_line_of_a_recipe() -> None:
         overrides = [f"model.{shapes.SYMBOLS.get(key, key)}={value}" for key, _, value in pairs]
         values = recipes.override(recipes.read_recipe(recipe), overrides)
         read = ModelConfig.from_values(values["model"], recipe)
-        assert three(read) == three(shapes.find(name).config)
-        assert read.blocks() == shapes.find(name).config.blocks()
+        assert three(read) == three(shapes.find_shape(name).config)
+        assert read.blocks() == shapes.find_shape(name).config.blocks()
 
 
 def test_json_holds_every_shape() -> None:
@@ -71,16 +79,18 @@ def test_the_text_names_each_reason_once() -> None:
     assert "albert-xxlarge-v1: the paper says" not in text
 
 
-@pytest.mark.parametrize("shape", [shape for shape, (_, table) in PAPER.items() if table in ("Table 3", "Table 4")])
+@pytest.mark.parametrize(
+    "shape", [shape for shape, (_, table) in PAPER_FIGURES.items() if table in ("Table 3", "Table 4")]
+)
 def test_ablations_round_to_the_paper_s_figures(shape: tuple[int, int, int, str]) -> None:
-    config = shapes.find(f"albert-base:E={shape[0]},sharing={shape[3]}").config
-    assert paper_figure(config) == PAPER[shape] and paper_note(config) == ""
-    assert round(paper_count(config) / 1e6) == PAPER[shape][0]
+    config = shapes.find_shape(f"albert-base:E={shape[0]},sharing={shape[3]}").config
+    assert paper_figure(config) == PAPER_FIGURES[shape] and paper_note(config) == ""
+    assert round(paper_count(config) / 1e6) == PAPER_FIGURES[shape][0]
 
 
 @pytest.mark.parametrize(("hidden", "millions"), [(1024, 18), (2048, 60), (4096, 225), (6144, 499)])
 def test_three_layer_rows_of_table_12(hidden: int, millions: int) -> None:
-    config = shapes.find(f"albert-large:L=3,H={hidden},A={hidden // 64},F={4 * hidden}").config
+    config = shapes.find_shape(f"albert-large:L=3,H={hidden},A={hidden // 64},F={4 * hidden}").config
     assert paper_figure(config) == (millions, "Table 11" if hidden == 1024 else "Table 12")
     # The paper's own figure needs a position table of width H, and is then met to the million.
     assert round((paper_count(config) + 512 * (hidden - 128)) / 1e6) == millions
@@ -89,12 +99,12 @@ def test_three_layer_rows_of_table_12(hidden: int, millions: int) -> None:
 
 
 def test_a_projection_at_equal_widths_is_not_the_paper_s_shape() -> None:
-    assert paper_figure(shapes.find("albert-base:E=768").config) == (31, "Table 3")
-    assert paper_figure(shapes.find("albert-base:E=768,always_project=true").config) is None
+    assert paper_figure(shapes.find_shape("albert-base:E=768").config) == (31, "Table 3")
+    assert paper_figure(shapes.find_shape("albert-base:E=768,always_project=true").config) is None
 
 
 def test_differences_to_the_paper_are_explained() -> None:
-    notes = {name: paper_note(PRESETS[name]) for name in SEVEN}
+    notes = {name: paper_note(PRESETS[name]) for name in PAPER_MODELS}
     assert {name for name, note in notes.items() if note} == {"bert-xlarge", "albert-xlarge", "albert-xxlarge"}
     assert "235M" in notes["albert-xxlarge"] and "222,595,584" in notes["albert-xxlarge"]
     assert "not reproducible" in notes["albert-xxlarge"]

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from albert_cli.counting import shapes
-from albert_cli.counting.costs import count
-from albert_cli.counting.paper import SEVEN, SHAPES
+from albert_cli.counting.costs import count_parameters
+from albert_cli.counting.paper import PAPER_MODELS, PAPER_SHAPES
 from albert_cli.model.config import PRESETS, ModelConfig
 
 BASE = PRESETS["albert-base"]
@@ -26,16 +26,16 @@ MAIN = {
 
 
 def three(config: ModelConfig) -> tuple[int, int, int]:
-    counts = count(config)
+    counts = count_parameters(config)
     return counts.without_pooler, counts.with_pooler, counts.total
 
 
 def test_inner_blocks_have_weights_of_their_own() -> None:
-    assert count(replace(BASE, inner_group_num=2)).with_pooler == 18_771_456
+    assert count_parameters(replace(BASE, inner_group_num=2)).with_pooler == 18_771_456
 
 
 def test_parts_of_the_base_model() -> None:
-    counts = count(BASE)
+    counts = count_parameters(BASE)
     assert (counts.embeddings, counts.projection, counts.attention + counts.feed_forward) == (
         3_906_048,
         99_072,
@@ -44,13 +44,13 @@ def test_parts_of_the_base_model() -> None:
     assert (counts.pooler, counts.mlm_head, counts.sentence_order_head) == (590_592, 128_688, 1_538)
 
 
-@pytest.mark.parametrize("name", [name for names in SHAPES.values() for name in names])
+@pytest.mark.parametrize("name", [name for names in PAPER_SHAPES.values() for name in names])
 def test_counts_equal_the_instantiated_model(name: str) -> None:
     torch = pytest.importorskip("torch")
     from albert_cli.model.heads import PretrainingModel
 
-    config = shapes.find(name).config
-    counts = count(config)
+    config = shapes.find_shape(name).config
+    counts = count_parameters(config)
     with torch.device("meta"):
         model = PretrainingModel(config)
 
@@ -69,7 +69,7 @@ def test_counts_equal_the_instantiated_model(name: str) -> None:
 
 # What Hugging Face has a class for is compared with that class, too.
 EXPRESSIBLE = {
-    **{name: PRESETS[name] for name in SEVEN},
+    **{name: PRESETS[name] for name in PAPER_MODELS},
     **{f"groups {g}": replace(BASE, num_hidden_groups=g) for g in (3, 12)},
     **{f"E {e}": replace(BASE, embedding_size=e) for e in (64, 256)},
     "inner 2": replace(BASE, inner_group_num=2, num_hidden_groups=2),
@@ -90,5 +90,5 @@ def test_counts_equal_the_instantiated_reference(name: str) -> None:
     with torch.device("meta"):
         model = getattr(transformers, f"{kind}ForPreTraining")(config)
     encoder = model.bert if bert else model.albert
-    assert sum(p.numel() for p in encoder.parameters()) == count(ours).with_pooler
-    assert sum(p.numel() for p in model.parameters()) == count(ours).total
+    assert sum(p.numel() for p in encoder.parameters()) == count_parameters(ours).with_pooler
+    assert sum(p.numel() for p in model.parameters()) == count_parameters(ours).total

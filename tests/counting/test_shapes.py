@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from albert_cli import store
-from albert_cli.counting.shapes import SYMBOLS, find
+from albert_cli.counting.shapes import SYMBOLS, find_shape
 from albert_cli.errors import AlbertError, CheckpointError, ConfigError
 from albert_cli.model.config import PRESETS
 
@@ -26,29 +26,29 @@ CONFIG = {
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_preset(name: str) -> None:
-    shape = find(name)
+    shape = find_shape(name)
     assert (shape.config, shape.source, shape.vocab_size_assumed) == (PRESETS[name], "preset", False)
 
 
 def test_the_second_release_may_be_named() -> None:
-    assert find("albert-xlarge-v2").config == PRESETS["albert-xlarge"]
+    assert find_shape("albert-xlarge-v2").config == PRESETS["albert-xlarge"]
     with pytest.raises(ConfigError, match="bert-base-v2"):
-        find("bert-base-v2")
+        find_shape("bert-base-v2")
 
 
 def test_values_are_changed_by_symbol_and_by_name() -> None:
-    assert find("albert-base:E=64,sharing=none").config == replace(BASE, embedding_size=64, sharing="none")
-    assert find("albert-base:group_sizes=[2,10],A=8").config == replace(
+    assert find_shape("albert-base:E=64,sharing=none").config == replace(BASE, embedding_size=64, sharing="none")
+    assert find_shape("albert-base:group_sizes=[2,10],A=8").config == replace(
         BASE, group_sizes=(2, 10), num_attention_heads=8
     )
-    assert find("albert-base:embedding_size=64").config == replace(BASE, embedding_size=64)
-    assert find("albert-base:hidden_dropout_prob=0.1").config == replace(BASE, hidden_dropout_prob=0.1)
-    every = find("albert-base:V=100,E=16,H=32,L=4,A=2,F=48,G=2").config
+    assert find_shape("albert-base:embedding_size=64").config == replace(BASE, embedding_size=64)
+    assert find_shape("albert-base:hidden_dropout_prob=0.1").config == replace(BASE, hidden_dropout_prob=0.1)
+    every = find_shape("albert-base:V=100,E=16,H=32,L=4,A=2,F=48,G=2").config
     assert [getattr(every, name) for name in SYMBOLS.values()] == [100, 16, 32, 4, 2, 48, 2]
 
 
 def test_overrides_come_last() -> None:
-    config = find("albert-base:E=64", ["model.embedding_size=256", "model.num_hidden_layers=3"]).config
+    config = find_shape("albert-base:E=64", ["model.embedding_size=256", "model.num_hidden_layers=3"]).config
     assert config == replace(BASE, embedding_size=256, num_hidden_layers=3)
 
 
@@ -70,26 +70,26 @@ def test_overrides_come_last() -> None:
 )
 def test_impossible_changes_are_refused(name: str, said: str) -> None:
     with pytest.raises(ConfigError) as raised:
-        find(name)
+        find_shape(name)
     assert said in raised.value.message and raised.value.hint
 
 
 @pytest.mark.parametrize("override", ["train.seed=1", "model=3", "optimizer=adam"])
 def test_overrides_of_anything_else_are_refused(override: str) -> None:
     with pytest.raises(ConfigError, match=r"only the \[model\] section has a shape"):
-        find("albert-base", [override])
+        find_shape("albert-base", [override])
 
 
 def test_a_recipe_by_path_and_by_name(tmp_path: Path) -> None:
     recipe = tmp_path / "small.toml"
     recipe.write_text('extends = "pretrain/albert-base"\n[model]\nembedding_size = 64\n')
-    shape = find(str(recipe))
+    shape = find_shape(str(recipe))
     assert (shape.config.embedding_size, shape.source, shape.vocab_size_assumed) == (64, "recipe", False)
-    assert find(f"{recipe}:E=32").config.embedding_size == 32
-    assert find("pretrain/albert-large").config.num_hidden_layers == 24
-    assert find("mini/wiki").vocab_size_assumed
-    assert not find("mini/wiki:V=2000").vocab_size_assumed
-    assert not find("mini/wiki", ["model.vocab_size=2000"]).vocab_size_assumed
+    assert find_shape(f"{recipe}:E=32").config.embedding_size == 32
+    assert find_shape("pretrain/albert-large").config.num_hidden_layers == 24
+    assert find_shape("mini/wiki").vocab_size_assumed
+    assert not find_shape("mini/wiki:V=2000").vocab_size_assumed
+    assert not find_shape("mini/wiki", ["model.vocab_size=2000"]).vocab_size_assumed
 
 
 def test_a_checkpoint_a_run_and_a_file(tmp_path: Path) -> None:
@@ -99,16 +99,16 @@ def test_a_checkpoint_a_run_and_a_file(tmp_path: Path) -> None:
         (run / step / "config.json").write_text(json.dumps({**CONFIG, "num_hidden_layers": layers}))
         store.seal(run / step, "pretraining checkpoint")
     for name in (run, run / "step-00000002", run / "step-00000002" / "config.json"):
-        shape = find(str(name))
+        shape = find_shape(str(name))
         assert (shape.config, shape.source) == (replace(BASE, num_hidden_layers=3), "checkpoint")
-    assert find(f"{run}:L=5").config.num_hidden_layers == 5
+    assert find_shape(f"{run}:L=5").config.num_hidden_layers == 5
 
 
 def test_a_directory_may_be_called_like_a_change(tmp_path: Path) -> None:
     odd = tmp_path / "albert-base:E=64"
     odd.mkdir()
     (odd / "config.json").write_text(json.dumps(CONFIG))
-    assert find(str(odd)).config == BASE
+    assert find_shape(str(odd)).config == BASE
 
 
 def test_a_hub_id_that_was_downloaded_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,28 +121,28 @@ def test_a_hub_id_that_was_downloaded_before(tmp_path: Path, monkeypatch: pytest
     (stored / "refs").mkdir()
     (stored / "refs" / "main").write_text("0" * 40)
     (stored / "snapshots" / ("0" * 40) / "config.json").write_text(json.dumps(CONFIG))
-    shape = find("someone/an-albert")
+    shape = find_shape("someone/an-albert")
     assert (shape.config, shape.source) == (BASE, "hub")
-    assert find("someone/an-albert:E=64").config == replace(BASE, embedding_size=64)
+    assert find_shape("someone/an-albert:E=64").config == replace(BASE, embedding_size=64)
 
 
 def test_a_hub_id_out_of_reach_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(CheckpointError, match=r"someone/nothing: no such directory.*out of reach"):
-        find("someone/nothing")
+        find_shape("someone/nothing")
 
 
 def test_unknown_names_are_refused_with_a_suggestion() -> None:
     for name, meant in (("albert-lrage", "albert-large"), ("pretrain/albert-lrage", "pretrain/albert-large")):
         with pytest.raises(ConfigError, match=name) as raised:
-            find(name)
+            find_shape(name)
         assert raised.value.hint is not None and meant in raised.value.hint
 
 
 def test_unusable_inputs_are_refused(tmp_path: Path) -> None:
     def said(name: object, kind: type[AlbertError]) -> str:
         with pytest.raises(kind) as raised:
-            find(str(name))
+            find_shape(str(name))
         return f"{raised.value.message} ({raised.value.hint})"
 
     assert "config.json: no such file" in said(tmp_path, CheckpointError)

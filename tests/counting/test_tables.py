@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from albert_cli.counting import costs
-from albert_cli.counting.paper import SEVEN
-from albert_cli.counting.tables import describe
+from albert_cli.counting.paper import PAPER_MODELS
+from albert_cli.counting.tables import describe_models
 from albert_cli.model.config import PRESETS
 from tests.command import albert
 from tests.counting.test_params import MAIN
@@ -24,7 +24,7 @@ def rows(text: str) -> dict[str, list[str]]:
 
 
 def test_without_names_the_seven_stand_beside_the_paper() -> None:
-    data, text = describe()
+    data, text = describe_models()
     assert [m["name"] for m in data["models"]] == list(MAIN)
     for model in data["models"]:
         without, with_pooler, total, millions = MAIN[model["name"]]
@@ -36,7 +36,7 @@ def test_without_names_the_seven_stand_beside_the_paper() -> None:
 
 
 def test_a_few_models_are_shown_by_part() -> None:
-    _, text = describe(["albert-base", "bert-base"])
+    _, text = describe_models(["albert-base", "bert-base"])
     shown = rows(text)
     assert shown["embeddings"] == ["3,906,048", "23,436,288"]
     assert shown["projection from E to H"] == ["99,072", "0"]
@@ -50,9 +50,9 @@ def test_a_few_models_are_shown_by_part() -> None:
 
 
 def test_many_models_are_a_line_each_unless_details_are_asked_for() -> None:
-    _, text = describe(SEVEN)
+    _, text = describe_models(PAPER_MODELS)
     assert "feed-forward" not in text
-    _, text = describe(SEVEN, details=True)
+    _, text = describe_models(PAPER_MODELS, details=True)
     assert text.count("feed-forward") > 1  # more tables than one
     assert all(f"{model[2]:,}" in text for model in MAIN.values())
 
@@ -60,14 +60,19 @@ def test_many_models_are_a_line_each_unless_details_are_asked_for() -> None:
 @pytest.mark.parametrize("columns", [80, 100, 120])
 def test_lines_fit_the_terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
-    for names in (SEVEN, ("albert-base",), SEVEN[:4], ("albert-base:E=64,sharing=none", "albert-large:L=3")):
+    for names in (
+        PAPER_MODELS,
+        ("albert-base",),
+        PAPER_MODELS[:4],
+        ("albert-base:E=64,sharing=none", "albert-large:L=3"),
+    ):
         for details in (False, True):
-            _, text = describe(names, 80 * 10**9, details=details)
+            _, text = describe_models(names, 80 * 10**9, details=details)
             assert max(map(len, text.splitlines())) <= columns
 
 
 def test_flops_and_memory_are_those_of_costs() -> None:
-    data, _ = describe(["albert-large"], 16 * 10**9)
+    data, _ = describe_models(["albert-large"], 16 * 10**9)
     model, config = data["models"][0], PRESETS["albert-large"]
     assert model["sequence_length"] == 512
     assert model["flops_per_token"]["training"] == round(costs.training_flops(config, 512))
@@ -83,18 +88,18 @@ def test_flops_and_memory_are_those_of_costs() -> None:
 
 
 def test_a_model_with_few_positions() -> None:
-    data, text = describe(["mini/wiki", "albert-base"])
+    data, text = describe_models(["mini/wiki", "albert-base"])
     few, many = data["models"]
     assert few["sequence_length"] == few["config"]["max_position_embeddings"] < many["sequence_length"] == 512
     assert rows(text)["512 tokens"][0] == "–"
-    data, _ = describe(["albert-base:max_position_embeddings=600"])
+    data, _ = describe_models(["albert-base:max_position_embeddings=600"])
     assert data["models"][0]["sequence_length"] == 600
     assert list(data["models"][0]["activation_bytes_per_sequence"])[-2:] == ["512", "600"]
 
 
 def test_shipped_paper_recipes_have_the_presets_shapes() -> None:
-    for name in SEVEN:
-        data, _ = describe([f"pretrain/{name}", name])
+    for name in PAPER_MODELS:
+        data, _ = describe_models([f"pretrain/{name}", name])
         recipe, preset = (model["config"] for model in data["models"])
         dropouts = ("hidden_dropout_prob", "attention_probs_dropout_prob")
         assert {k: v for k, v in recipe.items() if k not in dropouts} == {
@@ -105,7 +110,7 @@ def test_shipped_paper_recipes_have_the_presets_shapes() -> None:
 def test_an_assumed_vocabulary_is_said(tmp_path: Path) -> None:
     recipe = tmp_path / "mine.toml"
     recipe.write_text("[model]\nvocab_size = 8000\n")
-    data, text = describe(["mini/wiki", str(recipe), "albert-base"])
+    data, text = describe_models(["mini/wiki", str(recipe), "albert-base"])
     assert [m["vocab_size"] for m in data["models"]] == [30_000, 8_000, 30_000]
     assert [m["vocab_size_assumed"] for m in data["models"]] == [True, False, False]
     assert [line for line in text.splitlines() if "30,000 tokens" in line] == [
@@ -127,8 +132,8 @@ def test_the_command_takes_its_options_to_all_models() -> None:
 
 
 def test_markdown_is_one_table_whatever_the_width() -> None:
-    said = albert("params", *SEVEN, "--details", "--markdown").out.splitlines()
-    assert said[0] == f"|  | {' | '.join(SEVEN)} |"
+    said = albert("params", *PAPER_MODELS, "--details", "--markdown").out.splitlines()
+    assert said[0] == f"|  | {' | '.join(PAPER_MODELS)} |"
     assert {line.count("|") for line in said if line.startswith("|")} == {9}
     said = albert("params", "--memory", "80GB", "--markdown").out.splitlines()
     assert sum(line.startswith("| ---") for line in said) == 2

@@ -31,7 +31,7 @@ def run(tmp_path_factory: pytest.TempPathFactory, encoder: Path, tiny_vocabulary
     shutil.copytree(encoder, run / "step-00000010")
     torch.manual_seed(1)
     with store.commit_directory(run / "start", "checkpoint") as staging:
-        hub.write(PretrainingModel(SHAPE), staging, "ForPreTraining")
+        hub.write_checkpoint(PretrainingModel(SHAPE), staging, "ForPreTraining")
         Vocabulary.load(tiny_vocabulary).copy_to(staging, SHAPE.max_position_embeddings)
     return run
 
@@ -40,7 +40,7 @@ def run(tmp_path_factory: pytest.TempPathFactory, encoder: Path, tiny_vocabulary
 def test_the_start_is_that_of_the_run(name: str, run: Path, glue: Path) -> None:
     prepared = prepare("cola", str(run / name), str(glue), (*ONCE, "model.initial=start"), "cpu")
     assert prepared.checkpoint.directory == run / "start" and prepared.provenance["initial"] == "start"
-    model, expected = prepared.new_model(0), hub.read(run / "start").tensors
+    model, expected = prepared.new_model(0), hub.read_checkpoint(run / "start").tensors
     own = {name: tensor for name, tensor in model.state_dict().items() if name.startswith("encoder.")}
     assert own and all(torch.equal(tensor, expected[name]) for name, tensor in own.items())
 

@@ -91,7 +91,7 @@ def test_the_encoder_is_that_of_the_start(suite: Suite) -> None:
     request = TaskRequest(str(suite.encoder), str(suite.data), 1, QUICK, "cpu")
     start = suite.out / "mnli" / "run-0"
     model = from_intermediate(prepare_evaluation(request, "rte"), start).new_model(0)
-    known = hub.read(start).tensors
+    known = hub.read_checkpoint(start).tensors
     state = model.state_dict()
     assert all(torch.equal(tensor, state[name]) for name, tensor in known.items() if name.startswith("encoder."))
     assert state["classifier.weight"].shape[0] == 2

@@ -63,12 +63,12 @@ def test_a_named_classifier_from_elsewhere_is_scored_in_its_own_order(tuned: Tun
     labels = tuple(find_task("mnli").labels[i] for i in order)
     other = from_elsewhere(tuned("mnli"), tmp_path / "other", labels)
     model = SequenceClassifier(SHAPE, 3)
-    hub.load_into(model, hub.read(tuned("mnli")), "all")
+    hub.load_weights(model, hub.read_checkpoint(tuned("mnli")), "all")
     with torch.no_grad():
         for parameter in (model.classifier.weight, model.classifier.bias):
             parameter.copy_(parameter[order].clone())
     values = store.read_json(other / "config.json")
-    hub.write(model, other, "ForSequenceClassification", labels)
+    hub.write_checkpoint(model, other, "ForSequenceClassification", labels)
     store.write_json(other / "config.json", values)
     theirs = evaluate("mnli", str(other), str(glue), tmp_path / "theirs", 1, QUICK, "cpu")
     assert theirs["scores"] == ours["scores"]
@@ -76,7 +76,7 @@ def test_a_named_classifier_from_elsewhere_is_scored_in_its_own_order(tuned: Tun
     assert lines[0] == lines[1]
     # And where training goes on with that head.
     trained = prepare("mnli", str(other), str(glue), (*QUICK, "model.head=checkpoint"), "cpu").new_model(0)
-    assert torch.equal(trained.classifier.weight, hub.read(tuned("mnli")).tensors["classifier.weight"])
+    assert torch.equal(trained.classifier.weight, hub.read_checkpoint(tuned("mnli")).tensors["classifier.weight"])
 
 
 def test_a_classifier_with_default_names_is_asked_for(

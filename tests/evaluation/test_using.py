@@ -49,7 +49,7 @@ def written(directory: Path, vocabulary: Path, architecture: str, config: ModelC
     model = MODELS[architecture](config)
     shake(model)
     with store.commit_directory(directory, "checkpoint") as staging:
-        hub.write(model, staging, architecture)
+        hub.write_checkpoint(model, staging, architecture)
         Vocabulary.load(vocabulary).copy_to(staging, config.max_position_embeddings)
     return directory
 
@@ -65,8 +65,8 @@ def texts(lines: list[str]) -> list[Example]:
 
 def vectors(directory: Path, examples: list[Example], pooling: Pooling = "mean") -> Vectors:
     """What `albert encode` says of texts."""
-    found = hub.read(directory)
-    features = GLUE["mrpc"].encode(examples, hub.vocabulary_of(found), found.config.max_position_embeddings)
+    found = hub.read_checkpoint(directory)
+    features = GLUE["mrpc"].encode(examples, hub.load_vocabulary(found), found.config.max_position_embeddings)
     return encode_features(load_encoder(found, pooling), features, pooling, torch.device("cpu"))
 
 
@@ -175,7 +175,7 @@ def test_what_is_no_number_is_no_vector_and_no_guess(pretrained: Path, monkeypat
     def load_into(model: torch.nn.Module, *_: object) -> None:
         torch.nn.init.constant_(next(model.parameters()), float("nan"))
 
-    monkeypatch.setattr(hub, "load_into", load_into)
+    monkeypatch.setattr(hub, "load_weights", load_into)
     with pytest.raises(DivergedError, match="predictions are not finite"):
         vectors(pretrained, texts(["bade figo"]))
     with pytest.raises(DivergedError, match="predictions are not finite"):

@@ -105,7 +105,7 @@ def test_a_plan_counts_the_vocabulary_that_the_data_will_have() -> None:
     run = plan.runs[0]
     assert run.recipe is not None and run.recipe.model.vocab_size == plan.scale.vocabulary == 4000
     cost = plan.stages[run.pretrain].cost
-    assert cost is not None and cost.parameters == costs.count(run.recipe.model).total < 250_000
+    assert cost is not None and cost.parameters == costs.count_parameters(run.recipe.model).total < 250_000
 
 
 def test_a_plan_counts_what_others_start_from() -> None:

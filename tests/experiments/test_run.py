@@ -23,7 +23,7 @@ from albert_cli.cli.app import invoke
 from albert_cli.errors import BusyError, Interrupted
 from albert_cli.experiments import outcome, pages, recipe, runner
 from albert_cli.experiments.plan import ExperimentPlan, ExperimentRequest
-from albert_cli.experiments.probe import behaviour
+from albert_cli.experiments.probe import classify_convergence
 from albert_cli.experiments.runner import run_plan
 from albert_cli.experiments.stages import make_plan
 from albert_cli.experiments.uncertainty import JACKKNIFE_GROUPS
@@ -173,7 +173,7 @@ def test_probe_refuses_a_saved_recipe_that_is_none(
     written: str, said: str, ran: tuple[Path, dict[str, Any]], tiny_data: Path, tmp_path: Path
 ) -> None:
     """Of a checkpoint with hashes it is damage that is found before."""
-    run = hub.find(str(next((ran[0] / "stages").glob("pretrain-*/"))))
+    run = hub.find_checkpoint(str(next((ran[0] / "stages").glob("pretrain-*/"))))
     shutil.copytree(run, tmp_path / "it")
     (tmp_path / "it" / "recipe.toml").write_text(written)
     assert "the manifest says" in albert("probe", tmp_path / "it", "--data", tiny_data, expect=4).err
@@ -184,11 +184,11 @@ def test_probe_refuses_a_saved_recipe_that_is_none(
 def test_probe_asks_no_head_that_the_checkpoint_lacks(
     ran: tuple[Path, dict[str, Any]], tiny_data: Path, tmp_path: Path
 ) -> None:
-    found = hub.read(hub.find(str(next((ran[0] / "stages").glob("pretrain-*/")))))
+    found = hub.read_checkpoint(hub.find_checkpoint(str(next((ran[0] / "stages").glob("pretrain-*/")))))
     for name, model in (("MaskedLM", MaskedLanguageModel(found.config)), ("Model", BareEncoder(found.config))):
-        hub.load_into(model, found)
+        hub.load_weights(model, found)
         shutil.copytree(found.directory, tmp_path / name, ignore=shutil.ignore_patterns(store.MANIFEST))
-        hub.write(model, tmp_path / name, name.replace("Masked", "ForMasked"))
+        hub.write_checkpoint(model, tmp_path / name, name.replace("Masked", "ForMasked"))
     asked = ("--data", tiny_data, "--sequences", 32, "--json")
     whole, words = (json.loads(albert("probe", it, *asked).out) for it in (found.directory, tmp_path / "MaskedLM"))
     assert whole.keys() - words.keys() == {"nsp_accuracy", "sop_accuracy"}
@@ -217,7 +217,7 @@ def test_probe_runs_the_layers_to_other_depths(ran: tuple[Path, dict[str, Any]],
      ([4, 4, 4, 4], [4, 7, 7, 7], "keeps moving")],
 )  # fmt: skip
 def test_what_repeated_layers_do(l2: list[float], back: list[float], expected: str) -> None:
-    assert behaviour(l2, back, trained=2) == expected
+    assert classify_convergence(l2, back, trained=2) == expected
 
 
 def scores(result: dict[str, Any]) -> dict[str, Any]:

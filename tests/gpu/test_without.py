@@ -30,8 +30,8 @@ from albert_cli.model import packing
 from albert_cli.model.block import gelu_new, has_varlen
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import MultipleChoice, PretrainingModel, QuestionAnswering, SequenceClassifier
-from albert_cli.model.packing import as_one, pack
-from albert_cli.model.sparse_attention import Near
+from albert_cli.model.packing import copy_as_one_buffer, pack
+from albert_cli.model.sparse_attention import SparseAttentionLayout
 from albert_cli.ranks import Group
 from albert_cli.tasks import classification
 from albert_cli.tasks.spec import TASKS
@@ -141,7 +141,13 @@ def test_weights_keep_their_sizes_and_nothing_is_compiled_again(monkeypatch: pyt
 
 @pytest.mark.parametrize(
     ("near", "varlen", "dynamic"),
-    [(None, True, None), (None, False, True), (Near, True, True), (BlockMask, False, None), (BlockMask, True, None)],
+    [
+        (None, True, None),
+        (None, False, True),
+        (SparseAttentionLayout, True, True),
+        (BlockMask, False, None),
+        (BlockMask, True, None),
+    ],
 )
 def test_attention_by_kernels_of_its_own_is_compiled_for_the_block_s_widths(
     near: type | None, varlen: bool, dynamic: bool | None, monkeypatch: pytest.MonkeyPatch
@@ -246,7 +252,7 @@ def as_on_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
     def put(arrays: Any, target: torch.device) -> list[Tensor]:
         threads.append(threading.current_thread().name)
-        return as_one(arrays, lambda size: torch.empty(size, dtype=torch.uint8), target)
+        return copy_as_one_buffer(arrays, lambda size: torch.empty(size, dtype=torch.uint8), target)
 
     with monkeypatch.context() as patch:
         for module in (packing, loop, objectives, classification, head):
@@ -295,7 +301,7 @@ def test_a_loss_of_fine_tuning_waits_for_nothing(name: str, monkeypatch: pytest.
 
 def test_one_buffer_holds_arrays_of_every_type() -> None:
     arrays = [np.arange(5), np.array([[True], [False]]), np.array([1.5], np.float32), np.arange(3, dtype=np.int32)]
-    found = as_one(arrays, lambda size: torch.empty(size, dtype=torch.uint8), CPU)
+    found = copy_as_one_buffer(arrays, lambda size: torch.empty(size, dtype=torch.uint8), CPU)
     for array, tensor in zip(arrays, found, strict=True):
         assert np.array_equal(tensor.numpy(), array) and tensor.numpy().dtype == array.dtype
         assert tensor.storage_offset() * tensor.element_size() % 64 == 0
@@ -479,7 +485,7 @@ def test_micro_batches_are_as_large_as_the_memory(monkeypatch: pytest.MonkeyPatc
 
 def test_the_plan_says_what_is_sent(make_job: MakeJob) -> None:
     recipe = make_job().settings
-    parameters = costs.count(recipe.model).total
+    parameters = costs.count_parameters(recipe.model).total
     assert plan.sent_bytes(recipe, Group()) == 0
     assert plan.sent_bytes(recipe, Group(0, 4)) == 2 * 4 * parameters * 3 // 4
     halved = replace(recipe, train=replace(recipe.train, communication="bf16"))

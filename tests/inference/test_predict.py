@@ -25,7 +25,7 @@ Tuned = Callable[[str], Path]
 
 
 def test_a_task_checkpoint_carries_what_predicting_needs(tuned: Tuned) -> None:
-    assert hub.read(tuned("mnli")).finetuned_for == hub.FinetunedFor("mnli", 2, 24)
+    assert hub.read_checkpoint(tuned("mnli")).finetuned_task == hub.FinetunedTask("mnli", 2, 24)
     assert store.read_json(tuned("mnli") / "config.json")["finetuning_task"] == "mnli"
     assert store.read_json(tuned("mnli") / "tokenizer_config.json")["model_max_length"] == 48
 
@@ -67,9 +67,9 @@ def test_predicting_cuts_where_training_did(tuned: Tuned, tmp_path: Path) -> Non
     predict_file(str(tuned("cola")), str(tmp_path / "in.txt"), tmp_path / "out.jsonl", "cpu")
     rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert rows[0]["probabilities"] == rows[1]["probabilities"]
-    found = hub.read(tuned("cola"))
+    found = hub.read_checkpoint(tuned("cola"))
     model = SequenceClassifier(found.config, 2)
-    hub.load_into(model.eval(), found, "all")
+    hub.load_weights(model.eval(), found, "all")
     from albert_cli.data.batches import PackedBatch
     from albert_cli.model.packing import pack
 
@@ -115,7 +115,7 @@ def test_filling_masks_needs_the_masked_word_head(tuned: Tuned, encoder: Path) -
 
 
 def test_a_state_without_its_heads_is_not_resumed(encoder: Path, tmp_path: Path) -> None:
-    found = hub.read(encoder)
+    found = hub.read_checkpoint(encoder)
     without = dataclasses.replace(found, tensors={n: t for n, t in found.tensors.items() if n != "order.bias"})
     with pytest.raises(CheckpointError, match=r"order\.bias is missing"):
-        hub.load_into(PretrainingModel(SHAPE), without, "all")
+        hub.load_weights(PretrainingModel(SHAPE), without, "all")

@@ -39,9 +39,9 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory, tiny_vocabulary: Path)
     ):
         torch.manual_seed(1)
         made[task] = tmp_path_factory.mktemp("answers") / task
-        made_for = hub.FinetunedFor(task, 2, 40, {"max_query_length": 12, "doc_stride": 10, "threshold": -100.0})
+        made_for = hub.FinetunedTask(task, 2, 40, {"max_query_length": 12, "doc_stride": 10, "threshold": -100.0})
         with store.commit_directory(made[task], "task") as staging:
-            hub.write(cls(SHAPE), staging, architecture, (), made_for)
+            hub.write_checkpoint(cls(SHAPE), staging, architecture, (), made_for)
             Vocabulary.load(tiny_vocabulary).copy_to(staging, 48)
     return made
 

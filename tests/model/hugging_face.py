@@ -125,7 +125,7 @@ def new_of_theirs(head: Head, config: ModelConfig) -> Any:
 
 def saved(model: nn.Module, directory: Path, architecture: str, labels: tuple[str, ...] = ()) -> Path:
     with store.commit_directory(directory, "checkpoint") as staging:
-        hub.write(model, staging, architecture, labels)
+        hub.write_checkpoint(model, staging, architecture, labels)
     return directory
 
 
@@ -138,12 +138,12 @@ def load_with_transformers(auto: Any, directory: Path) -> Any:
 def read_into(model: nn.Module, directory: Path) -> None:
     """Load the encoder and whatever heads are there."""
     model.eval()
-    hub.load_into(model, hub.read(directory))
+    hub.load_weights(model, hub.read_checkpoint(directory))
 
 
 def read_all_into(model: nn.Module, directory: Path) -> None:
     """Load every parameter, from a file that holds no other."""
     model.eval()
-    found = hub.read(directory)
+    found = hub.read_checkpoint(directory)
     assert found.tensors.keys() == model.state_dict().keys()
-    hub.load_into(model, found, "all")
+    hub.load_weights(model, found, "all")

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from albert_cli.model.block import attend, block
-from albert_cli.model.encoder import Encoder, for_each_layer
+from albert_cli.model.encoder import Encoder, cast_shared_weights
 from albert_cli.model.packing import PackedTokens, pack
 from tests.model.shapes import TINY, assert_half_is_close, random_batch
 
@@ -65,7 +65,7 @@ def test_attention_drops_shares_in_every_precision() -> None:
 def test_the_gradients_of_a_shared_weight_add_up_in_its_own_precision() -> None:
     """256 layers that each add 1/256 of the first one's gradient: in bf16 the sum would stop growing."""
     attention = Encoder(TINY).attention[0]
-    lend = for_each_layer(attention.weights(), torch.bfloat16)  # type: ignore[operator]
+    lend = cast_shared_weights(attention.weights(), torch.bfloat16)  # type: ignore[operator]
     uses = [lend() for _ in range(257)]
     assert uses[0].output.dtype == torch.bfloat16 and uses[0].norm.dtype == torch.float32
     total = sum((use.output.float() * (1.0 if n == 0 else 1 / 256)).sum() for n, use in enumerate(uses))
@@ -87,7 +87,7 @@ def test_a_block_hands_on_what_the_next_product_takes(rows: bool, wide: bool, mo
     tokens = pack(random_batch((20, 3, 11)), CPU)
     x_TH = torch.randn(34, TINY.hidden_size).bfloat16()
     for dtype in (torch.float32, torch.bfloat16):
-        a, f = (for_each_layer(part[0].weights(), dtype)() for part in (encoder.attention, encoder.feed_forward))  # type: ignore[operator]
+        a, f = (cast_shared_weights(part[0].weights(), dtype)() for part in (encoder.attention, encoder.feed_forward))  # type: ignore[operator]
         x = x_TH.to(dtype).requires_grad_()
         with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
             out = block(x, a, f, tokens.grid, tokens.rows if rows else None, encoder.settings())

@@ -20,7 +20,7 @@ BATCH = random_batch((20, 3, 11))
 @pytest.mark.parametrize("name", ALL)
 def test_every_shape_has_the_parameters_that_are_counted(name: str) -> None:
     encoder = Encoder(ALL[name])
-    assert sum(p.numel() for p in encoder.parameters()) == costs.count(ALL[name]).with_pooler
+    assert sum(p.numel() for p in encoder.parameters()) == costs.count_parameters(ALL[name]).with_pooler
     assert encoder(pack(BATCH, CPU), all_rows=True).shape == (len(BATCH.ids), 16)
 
 

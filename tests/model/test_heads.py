@@ -27,7 +27,7 @@ def test_logits_are_made_at_masked_positions_and_once_a_sequence() -> None:
 
 def test_the_decoder_is_the_word_table() -> None:
     model = PretrainingModel(TINY).eval()
-    assert sum(p.numel() for p in model.parameters()) == costs.count(TINY).total
+    assert sum(p.numel() for p in model.parameters()) == costs.count_parameters(TINY).total
     tokens = pack(BATCH, CPU, BATCH.masked_index)
     before = model(tokens).masked
     unused = next(i for i in range(TINY.vocab_size) if i not in BATCH.ids)

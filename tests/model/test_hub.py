@@ -18,7 +18,7 @@ from torch import Tensor
 from albert_cli import store
 from albert_cli.errors import CheckpointError
 from albert_cli.model import hub
-from albert_cli.model.config import OWN_MODEL_TYPE, ModelConfig
+from albert_cli.model.config import CUSTOM_MODEL_TYPE, ModelConfig
 from albert_cli.model.heads import MaskedLanguageModel, PretrainingModel, SequenceClassifier
 from albert_cli.tasks.spec import task_of_checkpoint
 from tests.model.hugging_face import (
@@ -50,7 +50,7 @@ def test_dropout_and_its_place_are_kept(tmp_path: Path) -> None:
         theirs = transformers.AutoConfig.from_pretrained(directory)
         dropout = theirs.classifier_dropout if number else theirs.classifier_dropout_prob
         assert (theirs.hidden_dropout_prob, theirs.attention_probs_dropout_prob, dropout) == (0.1, 0.2, 0.3)
-        assert hub.read(directory).config == config
+        assert hub.read_checkpoint(directory).config == config
 
 
 @pytest.mark.parametrize("name", OWN)
@@ -58,23 +58,23 @@ def test_shapes_without_a_class_are_refused_by_transformers_and_read_by_us(name:
     model = PretrainingModel(OWN[name])
     shake(model)
     directory = saved(model, tmp_path / "it", "ForPreTraining")
-    assert json.loads((directory / "config.json").read_text())["model_type"] == OWN_MODEL_TYPE
+    assert json.loads((directory / "config.json").read_text())["model_type"] == CUSTOM_MODEL_TYPE
     for auto in (transformers.AutoConfig, transformers.AutoModel, transformers.AutoModelForPreTraining):
         with pytest.raises(ValueError, match="model type `albert_cli` but Transformers does not recognize"):
             auto.from_pretrained(directory)
-    assert hub.read(directory).config == OWN[name]
+    assert hub.read_checkpoint(directory).config == OWN[name]
 
 
 @pytest.mark.parametrize("name", ["one group", "BERT"])
 def test_a_window_has_a_class_only_where_it_covers_all_positions(name: str, tmp_path: Path) -> None:
     batch = random_batch((20, 3, 11))
-    for window, kind in ((18, OWN_MODEL_TYPE), (19, hub.model_type(SHARED[name]))):
+    for window, kind in ((18, CUSTOM_MODEL_TYPE), (19, hub.model_type(SHARED[name]))):
         config = replace(SHARED[name], attention="window", attention_window=window)
         model = HEADS["pretraining"].make(config)
         shake(model)
         directory = saved(model, tmp_path / str(window), "ForPreTraining")
         assert json.loads((directory / "config.json").read_text())["model_type"] == kind
-        assert hub.read(directory).config == config
+        assert hub.read_checkpoint(directory).config == config
     theirs = transformers.AutoModelForPreTraining.from_pretrained(directory)
     assert_same_outputs(HEADS["pretraining"], model, theirs, batch)
 
@@ -89,16 +89,16 @@ def test_we_read_bare_and_masked_language_models(name: str, tmp_path: Path, capf
         auto.from_config(config).save_pretrained(tmp_path)
         model = PretrainingModel(SHARED[name])
         read_into(model, tmp_path)
-        new = {n.rpartition(".")[0] for n in model.state_dict().keys() - hub.read(tmp_path).tensors.keys()}
+        new = {n.rpartition(".")[0] for n in model.state_dict().keys() - hub.read_checkpoint(tmp_path).tensors.keys()}
         assert ("encoder.pooler" in new) == missing_pooler
         assert ("has no pooler" in capfd.readouterr().err) == missing_pooler
         assert ("masked.dense" in new) == (not missing_pooler)
         assert not any(n.startswith("encoder.") and n != "encoder.pooler" for n in new)
         for heads in ("all", ["order"]):
             with pytest.raises(CheckpointError, match="is missing"):
-                hub.load_into(model, hub.read(tmp_path), heads)
+                hub.load_weights(model, hub.read_checkpoint(tmp_path), heads)
         if missing_pooler:  # a masked-language model has all that filling masks needs
-            hub.load_into(model, hub.read(tmp_path), ["masked"])
+            hub.load_weights(model, hub.read_checkpoint(tmp_path), ["masked"])
 
 
 def test_what_is_not_used_of_a_foreign_file_is_said(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -121,12 +121,12 @@ def test_a_masked_language_head_with_a_matrix_of_its_own_is_left_out(
         theirs = auto.from_config(config)
         shake(theirs)
         theirs.save_pretrained(tmp_path)
-        found = hub.read(tmp_path)
+        found = hub.read_checkpoint(tmp_path)
         assert "tie_word_embeddings is false" in capfd.readouterr().err
         with pytest.raises(CheckpointError, match="has no masked-language head"):
-            hub.load_into(MaskedLanguageModel(found.config), found, ["masked"])
+            hub.load_weights(MaskedLanguageModel(found.config), found, ["masked"])
         encoder = HEADS["bare"].make(found.config)
-        hub.load_into(encoder, found)
+        hub.load_weights(encoder, found)
         assert torch.equal(encoder.state_dict()["encoder.embeddings.word.weight"], theirs.get_input_embeddings().weight)
 
 
@@ -135,7 +135,7 @@ def test_classes_of_which_several_may_apply_are_not_taken_for_one(tmp_path: Path
     for problem, kept in (("single_label_classification", ("a", "b", "c")), ("multi_label_classification", ())):
         config.problem_type = problem
         transformers.AutoModelForSequenceClassification.from_config(config).save_pretrained(tmp_path)
-        found = hub.read(tmp_path)
+        found = hub.read_checkpoint(tmp_path)
         assert found.labels == kept
         if kept:
             assert task_of_checkpoint(found).labels == kept
@@ -145,14 +145,17 @@ def test_classes_of_which_several_may_apply_are_not_taken_for_one(tmp_path: Path
 
 
 def test_a_task_checkpoint_says_what_it_was_fine_tuned_for(tmp_path: Path) -> None:
-    made_for = hub.FinetunedFor("cola", 1, 128)
+    made_for = hub.FinetunedTask("cola", 1, 128)
     with store.commit_directory(tmp_path / "it", "task") as staging:
-        hub.write(SequenceClassifier(TINY, 2), staging, "ForSequenceClassification", ("0", "1"), made_for)
-    assert hub.read(tmp_path / "it").finetuned_for == made_for
+        hub.write_checkpoint(SequenceClassifier(TINY, 2), staging, "ForSequenceClassification", ("0", "1"), made_for)
+    assert hub.read_checkpoint(tmp_path / "it").finetuned_task == made_for
     theirs = load_with_transformers(transformers.AutoModelForSequenceClassification, tmp_path / "it")
     theirs.save_pretrained(tmp_path / "theirs")
-    assert hub.read(tmp_path / "theirs").finetuned_for == made_for
-    assert hub.read(saved(PretrainingModel(TINY), tmp_path / "pretrained", "ForPreTraining")).finetuned_for is None
+    assert hub.read_checkpoint(tmp_path / "theirs").finetuned_task == made_for
+    assert (
+        hub.read_checkpoint(saved(PretrainingModel(TINY), tmp_path / "pretrained", "ForPreTraining")).finetuned_task
+        is None
+    )
 
 
 def test_defaults_that_a_foreign_configuration_leaves_out() -> None:
@@ -169,7 +172,7 @@ def test_a_round_trip_is_bit_identical(name: str, tmp_path: Path) -> None:
     model = PretrainingModel(ALL[name])
     shake(model)
     first = saved(model, tmp_path / "first", "ForPreTraining")
-    again = PretrainingModel(hub.read(first).config)
+    again = PretrainingModel(hub.read_checkpoint(first).config)
     read_all_into(again, first)
     for key, tensor in model.state_dict().items():
         assert torch.equal(tensor, again.state_dict()[key]), key
@@ -181,13 +184,13 @@ def test_a_round_trip_is_bit_identical(name: str, tmp_path: Path) -> None:
 def test_three_answers_about_order_are_of_no_class_elsewhere_and_other_heads_are(tmp_path: Path) -> None:
     shape = replace(TINY, order_labels=3)
     model = PretrainingModel(shape)
-    hub.write(model, tmp_path, "ForPreTraining")
-    found = hub.read(tmp_path)
-    assert (found.values["model_type"], found.config) == (OWN_MODEL_TYPE, shape)
-    hub.load_into(PretrainingModel(found.config), found, "all")
-    hub.write(SequenceClassifier(shape, 2), tmp_path, "ForSequenceClassification", ("a", "b"))
+    hub.write_checkpoint(model, tmp_path, "ForPreTraining")
+    found = hub.read_checkpoint(tmp_path)
+    assert (found.values["model_type"], found.config) == (CUSTOM_MODEL_TYPE, shape)
+    hub.load_weights(PretrainingModel(found.config), found, "all")
+    hub.write_checkpoint(SequenceClassifier(shape, 2), tmp_path, "ForSequenceClassification", ("a", "b"))
     assert transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path).config.model_type == "albert"
-    assert hub.read(tmp_path).config == TINY
+    assert hub.read_checkpoint(tmp_path).config == TINY
 
 
 # ---------------------------------------------------------------- what does not fit
@@ -196,7 +199,7 @@ def test_three_answers_about_order_are_of_no_class_elsewhere_and_other_heads_are
 def foreign(directory: Path, tensors: dict[str, Tensor], config: ModelConfig = TINY) -> Path:
     """A directory without a manifest, as from the Hub."""
     directory.mkdir()
-    save_file(tensors, directory / hub.WEIGHTS)
+    save_file(tensors, directory / hub.WEIGHTS_FILE)
     store.write_json(directory / "config.json", hub.config_to_json(config, "ForPreTraining"))
     return directory
 
@@ -204,7 +207,7 @@ def foreign(directory: Path, tensors: dict[str, Tensor], config: ModelConfig = T
 @pytest.fixture(scope="module")
 def tensors(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tensor]:
     directory = saved(PretrainingModel(TINY), tmp_path_factory.mktemp("model") / "it", "ForPreTraining")
-    return load_file(directory / hub.WEIGHTS)
+    return load_file(directory / hub.WEIGHTS_FILE)
 
 
 def test_an_encoder_that_is_not_covered_stops_the_run(tensors: dict[str, Tensor], tmp_path: Path) -> None:
@@ -215,7 +218,7 @@ def test_an_encoder_that_is_not_covered_stops_the_run(tensors: dict[str, Tensor]
         directory = foreign(tmp_path / f"{number}-missing", rest)
         with pytest.raises(CheckpointError, match=r"does not cover the encoder: encoder\..* is missing") as raised:
             read_into(SequenceClassifier(TINY, 2), directory)
-        assert str(directory / hub.WEIGHTS) in raised.value.message
+        assert str(directory / hub.WEIGHTS_FILE) in raised.value.message
         other = tensors | {name: torch.zeros(*tensors[name].shape, 2)}
         with pytest.raises(CheckpointError, match=r"encoder\..* has shape .*2\), not"):
             read_into(SequenceClassifier(TINY, 2), foreign(tmp_path / f"{number}-shape", other))
@@ -239,7 +242,7 @@ def test_a_file_with_more_of_an_encoder_than_its_configuration_is_refused(tmp_pa
         )
     ):
         directory = saved(PretrainingModel(whole), tmp_path / f"{number}-whole", "ForPreTraining")
-        cut = foreign(tmp_path / f"{number}-cut", load_file(directory / hub.WEIGHTS), part)
+        cut = foreign(tmp_path / f"{number}-cut", load_file(directory / hub.WEIGHTS_FILE), part)
         with pytest.raises(CheckpointError, match=r"more of an encoder than config\.json says"):
             read_into(PretrainingModel(part), cut)
 
@@ -248,8 +251,8 @@ def test_a_layer_called_classifier_is_none_for_sequences_in_other_heads(tmp_path
     config = hf_config(TINY)
     for auto in (transformers.AutoModelForMultipleChoice, transformers.AutoModelForTokenClassification):
         auto.from_config(config).save_pretrained(tmp_path)
-        assert "classifier.weight" in hub.read(tmp_path).tensors
-        assert hub.read(tmp_path).labels == ()
+        assert "classifier.weight" in hub.read_checkpoint(tmp_path).tensors
+        assert hub.read_checkpoint(tmp_path).labels == ()
 
 
 def test_foreign_directories_are_said_to_be_unverified(
@@ -261,12 +264,12 @@ def test_foreign_directories_are_said_to_be_unverified(
 
 def test_missing_files_are_named(tensors: dict[str, Tensor], tmp_path: Path) -> None:
     directory = foreign(tmp_path / "it", tensors)
-    (directory / hub.WEIGHTS).unlink()
+    (directory / hub.WEIGHTS_FILE).unlink()
     with pytest.raises(CheckpointError, match=r"model\.safetensors"):
-        hub.read(directory)
+        hub.read_checkpoint(directory)
     (directory / "config.json").write_text("{")
     with pytest.raises(CheckpointError, match=r"config\.json: not valid JSON"):
-        hub.read(directory)
+        hub.read_checkpoint(directory)
 
 
 # ---------------------------------------------------------------- finding
@@ -277,17 +280,17 @@ def test_a_run_means_its_newest_finished_step(tmp_path: Path) -> None:
         saved(PretrainingModel(TINY), tmp_path / "run" / f"step-{number:08d}", "ForPreTraining")
     (tmp_path / "run" / "step-00001000" / store.MANIFEST).unlink()
     (tmp_path / "run" / "step-00002000").mkdir()
-    assert hub.find(str(tmp_path / "run")).name == "step-00000900"
+    assert hub.find_checkpoint(str(tmp_path / "run")).name == "step-00000900"
     step = tmp_path / "run" / "step-00000005"
-    assert hub.find(str(step)) == step
+    assert hub.find_checkpoint(str(step)) == step
 
 
 def test_nothing_is_said_to_be_nothing(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="no checkpoint here"):
-        hub.find(str(tmp_path))
+        hub.find_checkpoint(str(tmp_path))
     for name in (str(tmp_path / "gone"), "../gone", "a/b/c", ""):
         with pytest.raises(CheckpointError, match=r"no such directory|no checkpoint here"):
-            hub.find(name)
+            hub.find_checkpoint(name)
 
 
 def test_a_hub_id_without_a_network_is_one_line_at_once(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from albert_cli.errors import ConfigError
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.encoder import Attention
 from albert_cli.model.heads import PretrainingModel
-from albert_cli.model.informed_init import StartSettings, position_dimensions, set_start, word_dimensions
+from albert_cli.model.informed_init import InformedInit, apply_informed_init, position_dimensions, word_dimensions
 
 SHAPE = ModelConfig(
     vocab_size=200,
@@ -25,17 +25,17 @@ SHAPE = ModelConfig(
     max_position_embeddings=40,
     initializer_range="auto",
 )
-FULL = StartSettings(words="cooccurrence", neighbours=(-1, 1), copying=0.7)
+FULL = InformedInit(words="cooccurrence", neighbours=(-1, 1), copying=0.7)
 
 
-def started(settings: StartSettings, config: ModelConfig = SHAPE, seed: int = 0) -> PretrainingModel:
+def started(settings: InformedInit, config: ModelConfig = SHAPE, seed: int = 0) -> PretrainingModel:
     torch.manual_seed(0)
     model = PretrainingModel(config)
     words = torch.randn(
         config.vocab_size, word_dimensions(settings, config), generator=torch.Generator().manual_seed(1)
     )
     words[:5] = 0
-    set_start(model, settings, words if settings.words == "cooccurrence" else None, seed)
+    apply_informed_init(model, settings, words if settings.words == "cooccurrence" else None, seed)
     return model
 
 
@@ -80,7 +80,7 @@ def test_neighbour_heads_look_at_their_neighbours(changes: dict[str, object]) ->
 def test_the_masked_head_undoes_the_embedding() -> None:
     """Before any layer, the masked-word head finds the word that a vector stands for; drawn weights do not."""
     shares = {}
-    for name, settings in (("start", FULL), ("drawn", StartSettings())):
+    for name, settings in (("start", FULL), ("drawn", InformedInit())):
         model = started(settings)
         ids = torch.arange(5, 200)
         x_nE = model.encoder.embeddings.norm(model.encoder.embeddings.word.weight[ids])
@@ -122,7 +122,7 @@ def test_words_keep_their_directions_and_positions_have_their_own() -> None:
 
 
 def test_nothing_is_set_by_default_and_each_part_alone_leaves_the_others() -> None:
-    drawn = started(StartSettings()).state_dict()
+    drawn = started(InformedInit()).state_dict()
     torch.manual_seed(0)
     assert all(torch.equal(tensor, drawn[name]) for name, tensor in PretrainingModel(SHAPE).state_dict().items())
     tables = {"encoder.embeddings.position.weight", "encoder.embeddings.segment.weight"}
@@ -130,9 +130,9 @@ def test_nothing_is_set_by_default_and_each_part_alone_leaves_the_others() -> No
     query_key = {f"encoder.attention.0.{part}.weight" for part in ("query", "key")}
     value_output = {f"encoder.attention.0.{part}.weight" for part in ("value", "output")}
     for settings, changed in (
-        (StartSettings(words="cooccurrence"), {word}),
-        (StartSettings(neighbours=(1,)), {word, lift, *query_key}),
-        (StartSettings(copying=0.5), {lift, "masked.dense.weight", *value_output}),
+        (InformedInit(words="cooccurrence"), {word}),
+        (InformedInit(neighbours=(1,)), {word, lift, *query_key}),
+        (InformedInit(copying=0.5), {lift, "masked.dense.weight", *value_output}),
     ):
         found = started(settings).state_dict()
         assert {name for name, tensor in found.items() if not torch.equal(tensor, drawn[name])} == tables | changed
@@ -153,11 +153,11 @@ def test_a_seed_repeats() -> None:
         (FULL, {"embedding_size": 8}, "too narrow"),
     ],
 )
-def test_shapes_without_room_are_refused(settings: StartSettings, changes: dict[str, int], message: str) -> None:
+def test_shapes_without_room_are_refused(settings: InformedInit, changes: dict[str, int], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         settings.check(replace(SHAPE, **changes))  # type: ignore[arg-type]
 
 
 def test_an_odd_gain_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"copying: .*greater than or equal to 0 \(got -1\.0\)"):
-        config.validate(StartSettings, {"copying": -1.0}, "recipe")
+        config.validate(InformedInit, {"copying": -1.0}, "recipe")

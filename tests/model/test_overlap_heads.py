@@ -16,7 +16,7 @@ from albert_cli.data.batches import PackedBatch
 from albert_cli.errors import ConfigError
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.encoder import Attention, Encoder
-from albert_cli.model.overlap_heads import check_count_heads, count_words
+from albert_cli.model.overlap_heads import check_overlap_heads, init_overlap_heads
 from albert_cli.model.packing import pack
 
 CPU = torch.device("cpu")
@@ -86,7 +86,7 @@ def test_cls_knows_without_training_how_many_words_the_texts_share(changes: dict
     wide = replace(SMALL, embedding_size=128, hidden_size=128, intermediate_size=256)
     encoder = Encoder(replace(wide, **changes))
     before = _correlation_of_readout(encoder)
-    count_words(encoder, 1, seed=0, cls_id=0, word_ids=torch.arange(1, 500))
+    init_overlap_heads(encoder, 1, seed=0, cls_id=0, word_ids=torch.arange(1, 500))
     assert _correlation_of_readout(encoder) > 0.85 > before + 0.15
 
 
@@ -95,8 +95,8 @@ def test_spreading_heads_look_at_the_tokens_around_and_are_the_last_ones() -> No
     wide = replace(SMALL, embedding_size=128, hidden_size=128, intermediate_size=256, max_position_embeddings=64)
     plain, encoder = Encoder(wide), Encoder(wide)
     encoder.load_state_dict(plain.state_dict())
-    count_words(plain, 1, seed=0, cls_id=0, word_ids=torch.arange(1, 500))
-    count_words(encoder, 1, seed=0, cls_id=0, word_ids=torch.arange(1, 500), places=51, spreading=1)
+    init_overlap_heads(plain, 1, seed=0, cls_id=0, word_ids=torch.arange(1, 500))
+    init_overlap_heads(encoder, 1, seed=0, cls_id=0, word_ids=torch.arange(1, 500), places=51, spreading=1)
     last, width = wide.num_attention_heads - 1, wide.head_size
     ids = np.concatenate([[0], 1 + np.random.default_rng(0).permutation(499)[:50]])
     near = (np.arange(51) - np.arange(51)[:, None]) ** 2 <= 36
@@ -115,9 +115,9 @@ def test_heads_that_count_leave_the_others_but_for_what_cls_asks() -> None:
     torch.manual_seed(0)
     encoder = Encoder(SMALL)
     before = {name: tensor.clone() for name, tensor in encoder.state_dict().items()}
-    count_words(encoder, 0, seed=0, cls_id=0, word_ids=torch.arange(1, 500))
+    init_overlap_heads(encoder, 0, seed=0, cls_id=0, word_ids=torch.arange(1, 500))
     assert all(torch.equal(tensor, before[name]) for name, tensor in encoder.state_dict().items())
-    count_words(encoder, 2, seed=0, cls_id=0, word_ids=torch.arange(1, 500))
+    init_overlap_heads(encoder, 2, seed=0, cls_id=0, word_ids=torch.arange(1, 500))
     after = encoder.state_dict()
     for part in ("key", "value"):
         assert torch.equal(after[f"attention.0.{part}.weight"][32:], before[f"attention.0.{part}.weight"][32:])
@@ -127,15 +127,20 @@ def test_heads_that_count_leave_the_others_but_for_what_cls_asks() -> None:
     assert torch.allclose(shares_of_cls, torch.full((25,), 1 / 25), atol=1e-3)
     one = after["attention.0.query.weight"].clone()
     encoder.load_state_dict(before)
-    count_words(encoder, 2, seed=0, cls_id=0, word_ids=torch.arange(1, 500))
+    init_overlap_heads(encoder, 2, seed=0, cls_id=0, word_ids=torch.arange(1, 500))
     assert torch.equal(encoder.state_dict()["attention.0.query.weight"], one)
 
 
 @pytest.mark.parametrize(
     ("heads", "spreading", "named"),
-    [(-1, 0, "count_heads is -1"), (5, 0, "count_heads is 5"), (0, 5, "spreading_heads is 5"), (2, 3, "both is 5")],
+    [
+        (-1, 0, "overlap_heads is -1"),
+        (5, 0, "overlap_heads is 5"),
+        (0, 5, "overlap_context_heads is 5"),
+        (2, 3, "both is 5"),
+    ],
 )
 def test_no_more_heads_than_the_model_has(heads: int, spreading: int, named: str) -> None:
-    check_count_heads(2, 2, SMALL)
+    check_overlap_heads(2, 2, SMALL)
     with pytest.raises(ConfigError, match=rf"model\.{named}"):
-        check_count_heads(heads, spreading, SMALL)
+        check_overlap_heads(heads, spreading, SMALL)

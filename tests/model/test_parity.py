@@ -55,7 +55,7 @@ def test_transformers_computes_what_we_do(shape: str, head: str, tmp_path: Path)
     family = "Bert" if shape == "BERT" else "Albert"
     assert type(theirs).__name__ == family + h.architecture
     assert tuple(theirs.config.id2label.values()) == (h.labels or ("LABEL_0", "LABEL_1"))
-    assert hub.read(directory).labels == h.labels
+    assert hub.read_checkpoint(directory).labels == h.labels
     assert_same_outputs(h, ours, theirs, random_batch(LENGTHS))
 
 
@@ -66,7 +66,7 @@ def test_from_transformers_and_back(shape: str, head: str, tmp_path: Path) -> No
     theirs = new_of_theirs(h, SHARED[shape])
     shake(theirs)
     theirs.save_pretrained(tmp_path / "theirs")
-    found = hub.read(tmp_path / "theirs")
+    found = hub.read_checkpoint(tmp_path / "theirs")
     assert found.config.blocks() == SHARED[shape].blocks()
     ours = h.make(found.config)
     read_all_into(ours, tmp_path / "theirs")
@@ -76,7 +76,7 @@ def test_from_transformers_and_back(shape: str, head: str, tmp_path: Path) -> No
     assert_same_gradients(h, found_64, theirs_64, batch, tmp_path, 1e-9)
 
     directory = saved(ours, tmp_path / "ours", h.architecture, found.labels)
-    assert_same_tensors(load_file(directory / hub.WEIGHTS), load_file(tmp_path / "theirs" / hub.WEIGHTS))
+    assert_same_tensors(load_file(directory / hub.WEIGHTS_FILE), load_file(tmp_path / "theirs" / hub.WEIGHTS_FILE))
     assert_same_tensors(load_with_transformers(h.auto, directory).state_dict(), theirs.state_dict())
 
 
@@ -88,7 +88,7 @@ def test_real_widths_at_length_512(shape: str, head: str, tmp_path: Path) -> Non
     theirs = new_of_theirs(h, WIDTHS[shape])
     shake(theirs)
     theirs.save_pretrained(tmp_path / "theirs")
-    ours = h.make(hub.read(tmp_path / "theirs").config)
+    ours = h.make(hub.read_checkpoint(tmp_path / "theirs").config)
     read_all_into(ours, tmp_path / "theirs")
     assert_same_outputs(h, ours, theirs, batch)
     assert_same_gradients(h, ours, theirs, batch, tmp_path, 1e-4)
@@ -137,9 +137,9 @@ def under_our_names(theirs: Any, directory: Path) -> dict[str, Tensor]:
     """Their gradients under our names: they travel like weights."""
     directory.mkdir()
     gradients = {name: p.grad for name, p in theirs.named_parameters() if p.grad is not None}
-    save_file(gradients, directory / hub.WEIGHTS)
+    save_file(gradients, directory / hub.WEIGHTS_FILE)
     store.write_json(directory / "config.json", theirs.config.to_dict())
-    return hub.read(directory).tensors
+    return hub.read_checkpoint(directory).tensors
 
 
 def test_old_official_configurations_are_read(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_old_official_configurations_are_read(tmp_path: Path) -> None:
     old = {"net_structure_type": 0, "gap_size": 0, "num_memory_blocks": 0, "down_scale_factor": 1, "layers_to_keep": []}
     values = store.read_json(tmp_path / "config.json")
     store.write_json(tmp_path / "config.json", values | old)
-    ours = head.make(hub.read(tmp_path).config)
+    ours = head.make(hub.read_checkpoint(tmp_path).config)
     read_all_into(ours, tmp_path)
     assert_same_outputs(head, ours, theirs, random_batch(LENGTHS))
 
@@ -164,7 +164,7 @@ def test_old_names_of_layer_norms_are_read(tmp_path: Path) -> None:
         prefix, _, leaf = name.rpartition("LayerNorm.")
         tensors[prefix + old[f"LayerNorm.{leaf}"] if prefix else name] = tensor.clone()
     assert sum(name.endswith((".gamma", ".beta")) for name in tensors) == 2 * (2 * TINY.num_hidden_layers + 2)
-    save_file(tensors, tmp_path / hub.WEIGHTS)
+    save_file(tensors, tmp_path / hub.WEIGHTS_FILE)
     store.write_json(tmp_path / "config.json", hf_config(SHARED["BERT"]).to_dict())
     ours = head.make(SHARED["BERT"])
     read_all_into(ours, tmp_path)

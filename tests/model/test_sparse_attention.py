@@ -19,8 +19,8 @@ from albert_cli.model.block import attend
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.encoder import Encoder
 from albert_cli.model.heads import PretrainingModel
-from albert_cli.model.packing import Grid, PackedTokens, pack
-from albert_cli.model.sparse_attention import QUESTION, attend_flex, flex_masks, neighbours
+from albert_cli.model.packing import PackedTokens, PaddedLayout, pack
+from albert_cli.model.sparse_attention import MAX_QUESTION_TOKENS, attend_flex, build_local_layout, make_flex_masks
 from tests.model.shapes import TINY, assert_half_is_close, random_batch, shake
 
 CPU = torch.device("cpu")
@@ -48,7 +48,7 @@ def plain_mask(batch: PackedBatch, config: ModelConfig) -> NDArray[np.bool_]:
         is_last = token + 1 in ends or batch.segment_ids[token + 1] != segment
         of_segment = [int((batch.segment_ids[sequence == sequence[token]] == s).sum()) for s in (0, 1)]
         shorter = 0 if of_segment[0] <= of_segment[1] else 1
-        asked = min(of_segment) > 0 and segment == shorter and of_segment[shorter] <= QUESTION
+        asked = min(of_segment) > 0 and segment == shorter and of_segment[shorter] <= MAX_QUESTION_TOKENS
         everywhere[token] = (
             place == 0
             or (config.attention_global != "cls" and is_last)
@@ -72,9 +72,9 @@ def by_the_mask(qkv: Tensor, mask: NDArray[np.bool_]) -> Tensor:
     return context
 
 
-def forced(tokens: PackedTokens, config: ModelConfig) -> tuple[Grid, Grid]:
+def forced(tokens: PackedTokens, config: ModelConfig) -> tuple[PaddedLayout, PaddedLayout]:
     """The grids of tokens and of rows with the sparse form, even where it sees everything."""
-    of_all, of_rows = neighbours(tokens.host, [np.arange(len(tokens.ids)), tokens.host.rows], config, CPU)
+    of_all, of_rows = build_local_layout(tokens.host, [np.arange(len(tokens.ids)), tokens.host.rows], config, CPU)
     return replace(tokens.grid, near=of_all), replace(tokens.rows.grid, near=of_rows)
 
 
@@ -193,7 +193,7 @@ def test_the_mask_for_cuda_is_the_plain_one(config: ModelConfig, lengths: Sequen
     batch = random_batch(lengths, config, seed)
     tokens = pack(batch, CPU, batch.masked_index)
     mask = plain_mask(batch, config)
-    (made,) = flex_masks(tokens.host, [tokens.host.rows], config, CPU)
+    (made,) = make_flex_masks(tokens.host, [tokens.host.rows], config, CPU)
     row, key = torch.arange(len(tokens.host.rows))[:, None], torch.arange(len(batch.ids))[None]
     assert torch.equal(made.mask_mod(row, row, row, key), torch.from_numpy(mask[tokens.host.rows]))
 
@@ -216,5 +216,5 @@ def test_flex_attention_computes_the_same(config: ModelConfig) -> None:
     tokens = pack(random_batch((100, 3, 140), config), CPU)
     grid = forced(tokens, config)[0]
     qkv = torch.randn(243, 3, HEADS, SIZE)
-    (made,) = flex_masks(tokens.host, [np.arange(243)], config, CPU)
+    (made,) = make_flex_masks(tokens.host, [np.arange(243)], config, CPU)
     assert torch.allclose(attend_flex(made, *qkv.unbind(1)), attend([(grid, qkv)], 0.0), atol=1e-5)

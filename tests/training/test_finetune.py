@@ -305,7 +305,7 @@ def encoder_of(model: SequenceClassifier) -> dict[str, torch.Tensor]:
 def test_it_starts_from_the_checkpoint_or_from_random_weights(
     prepared: PreparedTask, finished: Path, table: Path
 ) -> None:
-    stored = hub.read(hub.find(str(finished))).tensors
+    stored = hub.read_checkpoint(hub.find_checkpoint(str(finished))).tensors
     first, second = (prepared.new_model(seed) for seed in (1, 2))
     assert all(torch.equal(t, stored[n]) for n, t in encoder_of(first).items())
     assert not torch.equal(first.classifier.weight, second.classifier.weight)
@@ -319,7 +319,7 @@ def test_it_starts_from_the_checkpoint_or_from_random_weights(
 
 
 def test_heads_count_shared_words_whatever_they_did(finished: Path, table: Path) -> None:
-    stored, count = hub.read(hub.find(str(finished))), (*OVERRIDES, "model.count_heads=1")
+    stored, count = hub.read_checkpoint(hub.find_checkpoint(str(finished))), (*OVERRIDES, "model.overlap_heads=1")
     weight, size = "encoder.attention.0.query.weight", stored.config.head_size
     for initial in ("pretrained", "random"):
         overrides = ((*some, f"model.initial={initial}") for some in (OVERRIDES, count))
@@ -330,13 +330,13 @@ def test_heads_count_shared_words_whatever_they_did(finished: Path, table: Path)
     ready = prepare("table", str(finished), str(table), count, "cpu")
     from_start = replace(ready, intermediate=stored)  # whose own fine-tuning has made and trained them
     assert all(torch.equal(t, stored.tensors[n]) for n, t in encoder_of(from_start.new_model(1)).items())
-    with pytest.raises(ConfigError, match=r"model\.count_heads is 99"):
-        prepare("table", str(finished), str(table), (*OVERRIDES, "model.count_heads=99"), "cpu").new_model(1)
+    with pytest.raises(ConfigError, match=r"model\.overlap_heads is 99"):
+        prepare("table", str(finished), str(table), (*OVERRIDES, "model.overlap_heads=99"), "cpu").new_model(1)
 
 
 def test_a_classifier_of_another_task_is_not_taken_over(tuned: Path, table: Path) -> None:
     from_task = prepare("table", str(tuned), str(table), OVERRIDES, "cpu").new_model(5)
-    stored = hub.read(tuned).tensors
+    stored = hub.read_checkpoint(tuned).tensors
     assert all(torch.equal(t, stored[n]) for n, t in encoder_of(from_task).items())
     assert not torch.equal(from_task.classifier.weight, stored["classifier.weight"])
 
@@ -352,10 +352,10 @@ def test_dropout_comes_from_the_recipe(finished: Path, table: Path) -> None:
 def test_a_tokenizer_of_another_size_is_refused(finished: Path, table: Path, tmp_path: Path) -> None:
     directory = tmp_path / "it"
     with store.commit_directory(directory, "checkpoint") as staging:
-        config = hub.read(hub.find(str(finished))).config
+        config = hub.read_checkpoint(hub.find_checkpoint(str(finished))).config
         bigger = SequenceClassifier(type(config)(**{**vars(config), "vocab_size": 301}), 2)
-        hub.write(bigger, staging, "ForSequenceClassification", ("a", "b"))
-        Vocabulary.load(hub.find(str(finished))).copy_to(staging)
+        hub.write_checkpoint(bigger, staging, "ForSequenceClassification", ("a", "b"))
+        Vocabulary.load(hub.find_checkpoint(str(finished))).copy_to(staging)
     with pytest.raises(ConfigError, match="has 300 tokens, the model 301"):
         prepare("table", str(directory), str(table), OVERRIDES, "cpu")
 
@@ -427,7 +427,7 @@ def test_a_regression_end_to_end(finished: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     result = finetune(prepare("table", str(finished), str(tmp_path), OVERRIDES, "cpu"), out, 0)
     assert result["metric"] == "pearson" and result["score"] > 0.3 and result["labels"] == []
-    assert hub.read(out).labels == ("score",)
+    assert hub.read_checkpoint(out).labels == ("score",)
     (tmp_path / "in.txt").write_text("wi wi wi\n")
     predict_file(str(out), str(tmp_path / "in.txt"), tmp_path / "out.jsonl", "cpu")
     assert isinstance(predictions(tmp_path / "out.jsonl")[0]["prediction"], float)

@@ -18,8 +18,8 @@ from albert_cli.data.pairs import PairSettings
 from albert_cli.data.shards import TokenCorpus
 from albert_cli.errors import ConfigError
 from albert_cli.model import hub
-from albert_cli.model.config import OWN_MODEL_TYPE
-from albert_cli.model.informed_init import PositionGrowth, with_positions
+from albert_cli.model.config import CUSTOM_MODEL_TYPE
+from albert_cli.model.informed_init import PositionGrowth, resize_positions
 from albert_cli.tasks import recall
 from albert_cli.tasks.choice import ChoiceExample
 from albert_cli.tasks.race import RACE
@@ -91,18 +91,18 @@ def test_the_same_shards_give_sequences_of_any_length(length: int, long_data: Pa
 
 
 def test_positions_grow_by_tiling_or_by_stretching(finished: Path) -> None:
-    found = hub.read(hub.find(str(finished)))
+    found = hub.read_checkpoint(hub.find_checkpoint(str(finished)))
     own = found.tensors["encoder.embeddings.position.weight"]
-    assert with_positions(found, len(own), "tile") is found
-    tiled = with_positions(found, 100, "tile")
+    assert resize_positions(found, len(own), "tile") is found
+    tiled = resize_positions(found, 100, "tile")
     table = tiled.tensors["encoder.embeddings.position.weight"]
     assert tiled.config == replace(found.config, max_position_embeddings=100)
     assert torch.equal(table, torch.stack([own[i % len(own)] for i in range(100)]))
-    stretched = with_positions(found, 95, "interpolate").tensors["encoder.embeddings.position.weight"]
+    stretched = resize_positions(found, 95, "interpolate").tensors["encoder.embeddings.position.weight"]
     assert len(stretched) == 95 and torch.allclose(stretched[::2], own, atol=1e-6)
     assert torch.allclose(stretched[1], (own[0] + own[1]) / 2, atol=1e-6)
     with pytest.raises(ConfigError, match=r"has 48 positions, model\.max_position_embeddings is 20"):
-        with_positions(found, 20, "tile")
+        resize_positions(found, 20, "tile")
 
 
 @pytest.mark.parametrize("how", ["tile", "interpolate"])
@@ -113,8 +113,11 @@ def test_a_run_starts_from_a_checkpoint_of_fewer_positions(
     overrides = [f"initial.checkpoint={finished}", f"initial.positions={how}", *LONGER, *SPARSE, *STEPS]
     overrides += ["schedule.total_steps=1", "schedule.warmup_steps=1"]
     pretrain(str(recipe), long_data, tmp_path / "it", overrides, device="cpu")
-    grown, before = hub.read(hub.find(str(tmp_path / "it"))), hub.read(hub.find(str(finished)))
-    expected = with_positions(before, LENGTH, how)
+    grown, before = (
+        hub.read_checkpoint(hub.find_checkpoint(str(tmp_path / "it"))),
+        hub.read_checkpoint(hub.find_checkpoint(str(finished))),
+    )
+    expected = resize_positions(before, LENGTH, how)
     assert grown.config.attention == "window" and grown.config.max_position_embeddings == LENGTH
     for name, tensor in expected.tensors.items():
         assert torch.equal(grown.tensors[name], tensor), name
@@ -132,7 +135,7 @@ def test_moments_do_not_grow(recipe: Path, tiny_data: Path, finished: Path, tmp_
 def test_two_processes_give_the_weights_of_one(long_command: Sequence[object], long_run: Path, tmp_path: Path) -> None:
     ranks = start_ranks(tmp_path / "log", 2, *long_command, "--out", tmp_path / "run")
     assert end(ranks) == [0, 0], "\n".join(r.said() for r in ranks)
-    one, two = (hub.read(run / LAST).tensors for run in (long_run, tmp_path / "run"))
+    one, two = (hub.read_checkpoint(run / LAST).tensors for run in (long_run, tmp_path / "run"))
     for name, tensor in one.items():
         assert float((tensor - two[name]).norm()) <= 1e-5 * float(tensor.norm()) + 1e-7, name
 
@@ -145,14 +148,14 @@ def test_a_run_that_lost_its_last_step_ends_in_the_same_bytes(
     albert(*long_command, "--out", out)
     store.remove_directory(out / LAST)
     albert(*long_command, "--out", out)
-    for name in (hub.WEIGHTS, "optimizer.safetensors", "config.json"):
+    for name in (hub.WEIGHTS_FILE, "optimizer.safetensors", "config.json"):
         assert store.sha256_file(out / LAST / name) == store.sha256_file(long_run / LAST / name)
 
 
 def test_what_it_is_is_said(long_run: Path, tmp_path: Path) -> None:
     step = long_run / LAST
     values = store.read_json(step / "config.json")
-    assert values["model_type"] == OWN_MODEL_TYPE and values["attention"] == "window"
+    assert values["model_type"] == CUSTOM_MODEL_TYPE and values["attention"] == "window"
     assert "attention_block" not in values
     assert "seeing 16 tokens to either side, [CLS] all, of up to 1,024 tokens" in (step / "README.md").read_text()
     shown = albert("inspect", step).out
@@ -192,9 +195,9 @@ def test_recall_is_fine_tuned_and_predicted_with_a_longer_window(
     shape = options("model.max_position_embeddings=4096", "model.attention=block", "model.attention_block=32")
     arguments = ("--checkpoint", finished, "--data", long_text, "--out", tmp_path / "run", *QUICK)
     albert("finetune", "recall", *arguments, *shape)
-    found = hub.read(tmp_path / "run")
+    found = hub.read_checkpoint(tmp_path / "run")
     assert (found.config.attention, found.config.attention_block) == ("block", 32)
-    assert found.config.max_position_embeddings == 4096 and found.type == OWN_MODEL_TYPE
+    assert found.config.max_position_embeddings == 4096 and found.type == CUSTOM_MODEL_TYPE
     example = RECALL.read("dev", str(long_text))[0]
     (tmp_path / "in.txt").write_text(example.text_a + "\n", encoding="utf-8")
     for verb in ("predict", "encode"):
@@ -220,7 +223,7 @@ def test_squad_reads_a_long_context_in_one_pass(
            *options(*shape, "train.batch_size=2"))  # fmt: skip
     lines = [json.loads(line) for line in (tmp_path / "run" / "predictions.dev.jsonl").read_text().splitlines()]
     assert [line["id"] for line in lines] == ["q0", "q1", "q2", "q3"]
-    task = hub.read(tmp_path / "run")
+    task = hub.read_checkpoint(tmp_path / "run")
     assert task.config.attention_global == "question"
     from albert_cli.tasks.squad.task import SQUAD
 

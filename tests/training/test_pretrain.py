@@ -39,7 +39,7 @@ LAST = "step-00000030"
 
 
 def weights_of(run: Path) -> str:
-    return store.sha256_file(run / LAST / hub.WEIGHTS)
+    return store.sha256_file(run / LAST / hub.WEIGHTS_FILE)
 
 
 def status(run: Path) -> dict[str, Any]:
@@ -202,9 +202,9 @@ def test_transformers_reads_every_step(step: int, finished: Path) -> None:
     there = inputs["attention_mask"].bool()
     assert inputs["input_ids"][there].tolist() == packed.ids.tolist()
     assert inputs["token_type_ids"][there].tolist() == packed.segment_ids.tolist()
-    found = hub.read(directory)
+    found = hub.read_checkpoint(directory)
     ours = PretrainingModel(found.config).eval()
-    hub.load_into(ours, found, "all")
+    hub.load_weights(ours, found, "all")
     with torch.inference_mode():
         expected = model.eval()(**inputs).sop_logits
         logits = ours(pack(packed, torch.device("cpu"))).sentence_order

@@ -34,7 +34,7 @@ BATCH = 8
 
 def assert_close(run: Path, finished: Path) -> None:
     """The same weights up to the rounding of sums in another order."""
-    one, two = (load_file(r / LAST / hub.WEIGHTS) for r in (finished, run))
+    one, two = (load_file(r / LAST / hub.WEIGHTS_FILE) for r in (finished, run))
     for name, tensor in one.items():
         assert float((tensor - two[name]).norm()) <= 1e-5 * float(tensor.norm()) + 1e-7, name
 

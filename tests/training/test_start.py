@@ -31,32 +31,34 @@ def run(tmp_path_factory: pytest.TempPathFactory, recipe: Path, tiny_data: Path)
 
 def test_the_start_is_kept_as_a_checkpoint(run: Path) -> None:
     store.verify(run / "start", "checkpoint")
-    first, last = (hub.read(run / name).tensors for name in ("start", LAST))
+    first, last = (hub.read_checkpoint(run / name).tensors for name in ("start", LAST))
     word = "encoder.embeddings.word.weight"
     assert first.keys() == last.keys() and not torch.equal(first[word], last[word])
     assert not first[word][:, -4:].any(), "dimensions for positions"
-    assert hub.find(str(run)) == run / LAST
+    assert hub.find_checkpoint(str(run)) == run / LAST
 
 
 def test_a_run_that_is_resumed_or_begun_again_ends_in_the_same_bytes(
     run: Path, recipe: Path, tiny_data: Path, tmp_path: Path
 ) -> None:
-    whole = store.sha256_file(run / LAST / hub.WEIGHTS)
+    whole = store.sha256_file(run / LAST / hub.WEIGHTS_FILE)
     for left in ([], [5, 10]):
         again = Path(shutil.copytree(run, tmp_path / f"kept-{len(left)}"))
         for step in again.glob("step-*"):
             if int(step.name[5:]) not in left:
                 shutil.rmtree(step)
         pretrain(str(recipe), tiny_data, again, START, device="cpu")
-        assert store.sha256_file(again / LAST / hub.WEIGHTS) == whole
-        assert store.sha256_file(again / "start" / hub.WEIGHTS) == store.sha256_file(run / "start" / hub.WEIGHTS)
+        assert store.sha256_file(again / LAST / hub.WEIGHTS_FILE) == whole
+        assert store.sha256_file(again / "start" / hub.WEIGHTS_FILE) == store.sha256_file(
+            run / "start" / hub.WEIGHTS_FILE
+        )
 
 
 def test_two_ranks_start_from_the_same_weights(run: Path, recipe: Path, tiny_data: Path, tmp_path: Path) -> None:
     settings = [text for setting in START for text in ("-s", setting)]
     command = ("pretrain", recipe, "--data", tiny_data, "--device", "cpu", "--out", tmp_path / "two")
     assert end(start_ranks(tmp_path / "log", 2, *command, *settings)) == [0, 0]
-    alone, both = (hub.read(directory / LAST).tensors for directory in (run, tmp_path / "two"))
+    alone, both = (hub.read_checkpoint(directory / LAST).tensors for directory in (run, tmp_path / "two"))
     assert all(torch.allclose(tensor, both[name], atol=1e-4) for name, tensor in alone.items())
 
 
@@ -70,9 +72,9 @@ def test_transformers_computes_the_same(run: Path) -> None:
     for directory in (run / "start", run / LAST):
         theirs, info = AutoModelForPreTraining.from_pretrained(directory, output_loading_info=True)
         assert not info["missing_keys"] and not info["unexpected_keys"] and not info["mismatched_keys"]
-        found = hub.read(directory)
+        found = hub.read_checkpoint(directory)
         ours = PretrainingModel(found.config)
-        hub.load_into(ours, found, "all")
+        hub.load_weights(ours, found, "all")
         batch = random_batch((20,))
         ids = torch.from_numpy(batch.ids).long()[None]
         with torch.no_grad():

@@ -36,7 +36,7 @@ def written(directory: Path, vocabulary: Path, config: ModelConfig = SHAPE) -> P
     model = PretrainingModel(config)
     shake(model)
     with store.commit_directory(directory, "checkpoint") as staging:
-        hub.write(model, staging, "ForPreTraining")
+        hub.write_checkpoint(model, staging, "ForPreTraining")
         Vocabulary.load(vocabulary).copy_to(staging, config.max_position_embeddings)
     return directory
 
@@ -66,7 +66,7 @@ def test_depth_grows_by_repeating_the_same_weights(
     shape = replace(SHAPE, **groups)  # type: ignore[arg-type]
     parent = written(tmp_path / "it", tiny_vocabulary, shape)
     child = grown(replace(shape, num_hidden_layers=12), parent, tiny_vocabulary)
-    stored = hub.read(parent).tensors
+    stored = hub.read_checkpoint(parent).tensors
     assert stored.keys() == child.state_dict().keys()
     assert all(torch.equal(tensor, stored[name]) for name, tensor in child.state_dict().items())
     assert "its encoder, 12 layers where it had 3, and the heads masked and order" in capfd.readouterr().err
@@ -94,7 +94,7 @@ def test_groups_start_from_group_0_and_compute_what_one_group_does(
 def test_layers_of_their_own_are_stacked_where_that_is_asked_for(tiny_vocabulary: Path, tmp_path: Path) -> None:
     shape = replace(SHAPE, sharing="none")
     parent, twice = written(tmp_path / "it", tiny_vocabulary, shape), replace(shape, num_hidden_layers=6)
-    child, stored = PretrainingModel(twice), hub.read(parent)
+    child, stored = PretrainingModel(twice), hub.read_checkpoint(parent)
     carry_over(child, stored, stack=True)
     for name, tensor in child.state_dict().items():
         block = re.match(r"encoder\.(attention|feed_forward)\.(\d)\.", name)
@@ -109,7 +109,7 @@ def test_layers_of_their_own_are_stacked_where_that_is_asked_for(tiny_vocabulary
 def test_group_0_of_several_groups(tiny_vocabulary: Path, tmp_path: Path) -> None:
     parent = written(tmp_path / "it", tiny_vocabulary, replace(SHAPE, num_hidden_layers=4, num_hidden_groups=2))
     child = grown(replace(SHAPE, num_hidden_layers=6, num_hidden_groups=3), parent, tiny_vocabulary)
-    wanted = hub.read(parent).tensors["encoder.attention.0.query.weight"]
+    wanted = hub.read_checkpoint(parent).tensors["encoder.attention.0.query.weight"]
     assert all(torch.equal(child.state_dict()[f"encoder.attention.{k}.query.weight"], wanted) for k in range(3))
 
 
@@ -118,7 +118,7 @@ def test_any_shape_starts_from_its_own_kind(name: str, tiny_vocabulary: Path, tm
     shape = replace((SHARED | OWN)[name], vocab_size=300)
     parent = written(tmp_path / "it", tiny_vocabulary, shape)
     child = grown(shape, parent, tiny_vocabulary)
-    stored = hub.read(parent).tensors
+    stored = hub.read_checkpoint(parent).tensors
     assert all(torch.equal(tensor, stored[name]) for name, tensor in child.state_dict().items())
 
 
@@ -128,7 +128,7 @@ def test_a_model_of_another_program_without_heads(
     new_of_theirs(HEADS["bare"], SHAPE).save_pretrained(tmp_path)
     Vocabulary.load(tiny_vocabulary).copy_to(tmp_path)
     child = grown(replace(SHAPE, num_hidden_layers=6), tmp_path, tiny_vocabulary)
-    word = hub.read(tmp_path).tensors["encoder.embeddings.word.weight"]
+    word = hub.read_checkpoint(tmp_path).tensors["encoder.embeddings.word.weight"]
     assert torch.equal(child.encoder.embeddings.word.weight, word)
     said = capfd.readouterr().err
     assert "25 tensors matched: encoder, pooler; new: masked, order" in said
@@ -240,8 +240,8 @@ def test_a_checkpoint_s_weights_take_the_place_of_a_start(
     pretrain(str(recipe), tiny_data, tmp_path / "run", barely, device="cpu")
     assert tomllib.loads((tmp_path / "run" / "recipe.toml").read_text())["start"]["neighbours"] == []
     assert not (tmp_path / "run" / "start").exists()
-    key, old = "encoder.attention.0.key.weight", hub.read(finished / LAST).tensors
-    assert torch.allclose(hub.read(tmp_path / "run" / "step-00000001").tensors[key], old[key], atol=1e-6)
+    key, old = "encoder.attention.0.key.weight", hub.read_checkpoint(finished / LAST).tensors
+    assert torch.allclose(hub.read_checkpoint(tmp_path / "run" / "step-00000001").tensors[key], old[key], atol=1e-6)
 
 
 @pytest.mark.parametrize("parent", ["gone", "another"])
@@ -252,15 +252,15 @@ def test_a_resumed_run_is_the_same_whatever_became_of_the_parent(
     shutil.copytree(finished, first)
     call = (str(recipe), tiny_data, again, overrides(first))
     pretrain(*call, device="cpu")
-    whole = store.sha256_file(deep / LAST / hub.WEIGHTS)
-    assert store.sha256_file(again / LAST / hub.WEIGHTS) == whole
+    whole = store.sha256_file(deep / LAST / hub.WEIGHTS_FILE)
+    assert store.sha256_file(again / LAST / hub.WEIGHTS_FILE) == whole
     for step in (20, 25, 30):
         shutil.rmtree(again / f"step-{step:08d}")
     shutil.rmtree(first)
     if parent == "another":
         shutil.copytree(deep, first)
     pretrain(*call, device="cpu")
-    assert store.sha256_file(again / LAST / hub.WEIGHTS) == whole
+    assert store.sha256_file(again / LAST / hub.WEIGHTS_FILE) == whole
 
 
 def test_a_start_that_saved_nothing_needs_the_same_parent(
@@ -277,7 +277,7 @@ def test_a_start_that_saved_nothing_needs_the_same_parent(
         pretrain(*call, device="cpu")
     shutil.copytree(finished / LAST, first / LAST)
     pretrain(*call, device="cpu")
-    assert store.sha256_file(again / LAST / hub.WEIGHTS) == store.sha256_file(deep / LAST / hub.WEIGHTS)
+    assert store.sha256_file(again / LAST / hub.WEIGHTS_FILE) == store.sha256_file(deep / LAST / hub.WEIGHTS_FILE)
 
 
 def test_damage_to_every_state_goes_back_to_the_parent(
@@ -285,9 +285,9 @@ def test_damage_to_every_state_goes_back_to_the_parent(
 ) -> None:
     again = Path(shutil.copytree(deep, tmp_path / "again"))
     for step in again.glob("step-*"):
-        (step / hub.WEIGHTS).write_bytes(b"")
+        (step / hub.WEIGHTS_FILE).write_bytes(b"")
     pretrain(str(recipe), tiny_data, again, overrides(finished), device="cpu")
-    assert store.sha256_file(again / LAST / hub.WEIGHTS) == store.sha256_file(deep / LAST / hub.WEIGHTS)
+    assert store.sha256_file(again / LAST / hub.WEIGHTS_FILE) == store.sha256_file(deep / LAST / hub.WEIGHTS_FILE)
 
 
 def test_a_parent_that_does_not_fit_is_refused_before_anything_is_written(
@@ -319,7 +319,7 @@ def recorded(run: Path) -> dict[str, Any]:
 
 
 def bytes_of(run: Path, step: str = LAST) -> list[str]:
-    return [store.sha256_file(run / step / name) for name in (hub.WEIGHTS, OPTIMIZER)]
+    return [store.sha256_file(run / step / name) for name in (hub.WEIGHTS_FILE, OPTIMIZER)]
 
 
 def test_a_run_in_two_parts_ends_in_the_bytes_of_one(
@@ -344,7 +344,7 @@ def test_two_processes_continue_as_one_does(
     ranks = start_ranks(tmp_path / "log", 2, *command, "--out", tmp_path / "run", "-s", f"initial.continues={half}")
     assert end(ranks) == [0, 0], "\n".join(r.said() for r in ranks)
     assert not ranks[1].said()
-    one, two = (hub.read(run / LAST).tensors for run in (finished, tmp_path / "run"))
+    one, two = (hub.read_checkpoint(run / LAST).tensors for run in (finished, tmp_path / "run"))
     assert all(torch.allclose(tensor, two[name], atol=1e-5, rtol=1e-5) for name, tensor in one.items())
 
 
@@ -397,7 +397,7 @@ def test_a_warm_up_that_is_over_does_not_come_back(
 def test_what_cannot_be_continued_is_refused(
     finished: Path, recipe: Path, tiny_data: Path, tiny_vocabulary: Path, tmp_path: Path
 ) -> None:
-    weights = written(tmp_path / "weights", tiny_vocabulary, hub.read(finished / LAST).config)
+    weights = written(tmp_path / "weights", tiny_vocabulary, hub.read_checkpoint(finished / LAST).config)
     for parent, more, said in (
         (weights, (), r"is no step of a run of `albert pretrain` with its optimizer\.safetensors"),
         (Path("albert/albert-base-v2"), (), "no such directory"),

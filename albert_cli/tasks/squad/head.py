@@ -20,7 +20,7 @@ from albert_cli.data.arrays import concatenate_ranges
 from albert_cli.data.batches import PackedBatch
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.encoder import Encoder, initialize
-from albert_cli.model.packing import PackedTokens, pack, put
+from albert_cli.model.packing import PackedTokens, pack, to_device
 from albert_cli.tasks.base import check_finite, evaluation_batches
 from albert_cli.tasks.features import Int64
 from albert_cli.tasks.squad.data import SpanSettings
@@ -104,7 +104,7 @@ class _Layout(NamedTuple):
         context[tokens.host.offsets[1:] - 1] = False  # the last [SEP]
         allowed = context.copy()
         allowed[first] = True
-        return cls(*put([tokens.host.sequence, first, context, allowed], device))
+        return cls(*to_device([tokens.host.sequence, first, context, allowed], device))
 
 
 def span_loss(model: nn.Module, batch: PackedBatch, answers: Int64, device: torch.device) -> Tensor:
@@ -112,7 +112,7 @@ def span_loss(model: nn.Module, batch: PackedBatch, answers: Int64, device: torc
 
     `answers` [N, 2] are the first and last token, 0, 0 for none.
     """
-    (answer_N2,) = put([answers], device)
+    (answer_N2,) = to_device([answers], device)
     tokens = pack(batch, device)
     if isinstance(model, BeamQuestionAnswering):
         return _beam_loss(model, tokens, _Layout.of(tokens, device), answer_N2)
@@ -163,7 +163,7 @@ def window_spans(model: nn.Module, features: SpanFeatures, device: torch.device)
             begins = np.zeros(len(tokens.ids), dtype=bool)
             inside = tokens.host.offsets[:-1] + features.context_start(index)
             begins[concatenate_ranges(inside, features.length[index])] = features.is_best_window(index)
-            may_start_NS = tokens.grid.spread(*put([begins], device))
+            may_start_NS = tokens.grid.spread(*to_device([begins], device))
             *found, null = decode(model, tokens, _Layout.of(tokens, device), may_start_NS, features.settings)
             first, last, start, end = (values.flatten(1) for values in found)
             scores, best = (start + end).topk(min(kept, start.shape[1]), dim=1)

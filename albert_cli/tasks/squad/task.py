@@ -57,7 +57,7 @@ class SpanAnswering(Task[Question, SpanFeatures, Spans]):
     def by_recipe(self, recipe: Any) -> Self:
         return replace(self, settings=recipe.span)
 
-    def as_trained(self, made_for: hub.FinetunedFor) -> list[str]:
+    def as_trained(self, made_for: hub.FinetunedTask) -> list[str]:
         settings = [f"span.{key}={value}" for key, value in _recorded(made_for.settings).items()]
         return [*super().as_trained(made_for), *settings]
 
@@ -158,10 +158,10 @@ class SpanAnswering(Task[Question, SpanFeatures, Spans]):
             kept = {name: "" if self.is_unanswered(odds[name]) else text for name, text in predictions.items()}
             _write(directory / _AT_THRESHOLD, kept)
 
-    def write_model(self, model: nn.Module, directory: Path, made_for: hub.FinetunedFor) -> None:
+    def write_model(self, model: nn.Module, directory: Path, made_for: hub.FinetunedTask) -> None:
         """The encoder and its head: the linear one under Hugging Face's class, the other under one of our own."""
         architecture = BEAM if isinstance(model, BeamQuestionAnswering) else LINEAR
-        hub.write(model, directory, architecture, (), replace(made_for, settings=asdict(self.settings)))
+        hub.write_checkpoint(model, directory, architecture, (), replace(made_for, settings=asdict(self.settings)))
 
     def has_head(self, found: hub.Checkpoint) -> bool:
         return found.architecture in (LINEAR, BEAM) and self.is_made_for(found)
@@ -179,7 +179,7 @@ class SpanAnswering(Task[Question, SpanFeatures, Spans]):
         """
         if found.architecture not in (LINEAR, BEAM):
             return None
-        made_for = found.finetuned_for
+        made_for = found.finetuned_task
         short = {"max_query_length": min(64, found.config.max_position_embeddings // 4)}
         origin = found.directory / "config.json"
         try:

@@ -127,8 +127,8 @@ def test_a_run_from_file_to_official_predictions(tuned: Callable[[str], Path], t
     assert results["scores"]["f1"] == pytest.approx(evaluate(list(official.values()), golds, version)["f1"])
     assert np.mean([line["em"] for line in lines]) == pytest.approx(results["scores"]["em"], abs=1e-4)
     assert (out / "null_odds.json").is_file() == (version == "2.0")
-    assert hub.read(out).architecture == architecture
-    made_for = hub.read(out).finetuned_for
+    assert hub.read_checkpoint(out).architecture == architecture
+    made_for = hub.read_checkpoint(out).finetuned_task
     assert made_for is not None
     assert (made_for.task, made_for.inputs, made_for.max_seq_length) == (task, 2, 40)
     assert SpanSettings(**made_for.settings).max_query_length == 12
@@ -158,7 +158,7 @@ def test_the_linear_head_is_hugging_faces(tuned: Callable[[str], Path], vocabula
 
     out = tuned("squad1")
     theirs = AutoModelForQuestionAnswering.from_pretrained(out).eval()
-    ours = SQUAD["squad1"].load(hub.read(out)).eval()
+    ours = SQUAD["squad1"].load(hub.read_checkpoint(out)).eval()
     features = encoded([question("bade zozo figo luma " * 6)], vocabulary, 40)
     batch, _ = features.batch(np.arange(len(features)))
     with torch.inference_mode():
@@ -181,7 +181,7 @@ def test_no_class_of_hugging_face_takes_the_beam_head(tuned: Callable[[str], Pat
     for cls in (AutoModel, AutoModelForQuestionAnswering):
         with pytest.raises(ValueError, match="albert_cli"):
             cls.from_pretrained(out)
-    again = SQUAD["squad1"].load(hub.read(out))
+    again = SQUAD["squad1"].load(hub.read_checkpoint(out))
     assert isinstance(again, BeamQuestionAnswering)
 
 
@@ -204,7 +204,7 @@ def test_the_reader_of_one_version_starts_the_other(tuned: Callable[[str], Path]
     data = str(write(out.parent / "both.json", 6, impossible=True))
     kept = [*OVERRIDES, "model.head=checkpoint"]
     model = prepare("squad2", str(out), data, [*kept, "span.head=linear"], "cpu").new_model(0)
-    found = hub.read(out).tensors
+    found = hub.read_checkpoint(out).tensors
     assert all(torch.equal(tensor, found[name]) for name, tensor in model.state_dict().items())
     fresh = prepare("squad2", str(out), data, [*OVERRIDES, "span.head=linear"], "cpu").new_model(0)
     assert not torch.equal(fresh.span.weight, found["span.weight"])
@@ -216,17 +216,17 @@ def test_the_reader_of_one_version_starts_the_other(tuned: Callable[[str], Path]
 
 
 def test_what_a_checkpoint_says_of_its_making_is_checked(tuned: Callable[[str], Path]) -> None:
-    found = hub.read(tuned("squad1"))
+    found = hub.read_checkpoint(tuned("squad1"))
     said = found.values["albert_task"]
     damaged = said | {"settings": {"doc_stride": 0}}
     with pytest.raises(CheckpointError, match=r"config\.json: doc_stride: .* greater than or equal to 1 \(got 0\)"):
         task_of_checkpoint(replace(found, values=found.values | {"albert_task": damaged}))
     for wrong in ({"inputs": 7}, {"max_seq_length": 0}):
-        assert replace(found, values=found.values | {"albert_task": said | wrong}).finetuned_for is None
+        assert replace(found, values=found.values | {"albert_task": said | wrong}).finetuned_task is None
 
 
 def test_a_checkpoint_without_the_whole_head_is_refused(tuned: Callable[[str], Path]) -> None:
-    found = hub.read(tuned("squad2"))
+    found = hub.read_checkpoint(tuned("squad2"))
     cut = replace(found, tensors={n: t for n, t in found.tensors.items() if not n.startswith("answerable.output")})
     with pytest.raises(CheckpointError, match=r"answerable head: answerable\.output\.weight is missing"):
         SQUAD["squad1"].load(cut)
