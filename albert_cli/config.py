@@ -26,13 +26,13 @@ from albert_cli.errors import ConfigError
 T = TypeVar("T")
 
 # What numbers of a recipe may be; pydantic says so in its message.
-Positive = Annotated[int, Ge(1), Lt(2**62)]
-NotNegative = Annotated[int, Ge(0), Lt(2**62)]
+PositiveInt = Annotated[int, Ge(1), Lt(2**62)]
+NonNegativeInt = Annotated[int, Ge(0), Lt(2**62)]
 Fraction = Annotated[float, Ge(0), Lt(1)]  # such as a dropout rate
-Share = Annotated[float, Gt(0), Lt(1)]
+PositiveFraction = Annotated[float, Gt(0), Lt(1)]
 _PACKAGE = Path(__file__).parent
 # Installed, the recipes lie inside the package; in a checkout, beside it.
-RECIPES = _PACKAGE / "recipes" if (_PACKAGE / "recipes").is_dir() else _PACKAGE.parent / "recipes"
+RECIPES_DIR = _PACKAGE / "recipes" if (_PACKAGE / "recipes").is_dir() else _PACKAGE.parent / "recipes"
 
 
 # ---------------------------------------------------------------- finding and reading
@@ -41,7 +41,7 @@ RECIPES = _PACKAGE / "recipes" if (_PACKAGE / "recipes").is_dir() else _PACKAGE.
 @functools.cache
 def shipped_recipes() -> Mapping[str, Path]:
     """All recipes that come with the program: `mini/docs`, `pretrain/albert-base`, … to their files."""
-    return {p.relative_to(RECIPES).with_suffix("").as_posix(): p for p in sorted(RECIPES.rglob("*.toml"))}
+    return {p.relative_to(RECIPES_DIR).with_suffix("").as_posix(): p for p in sorted(RECIPES_DIR.rglob("*.toml"))}
 
 
 def find_recipe(name: str) -> Path:
@@ -58,10 +58,10 @@ def find_recipe(name: str) -> Path:
         return shipped[matches[0]]
     if matches:
         raise ConfigError(f"recipe {name!r} is ambiguous", f"write one of {', '.join(matches)}")
-    raise ConfigError(f"no recipe is called {name!r}", suggestion(name, shipped) or "`albert recipes list` names them")
+    raise ConfigError(f"no recipe is called {name!r}", suggest(name, shipped) or "`albert recipes list` names them")
 
 
-def suggestion(word: str, known: Sequence[str] | Mapping[str, Any]) -> str | None:
+def suggest(word: str, known: Sequence[str] | Mapping[str, Any]) -> str | None:
     """A "did you mean" line, or None when nothing is near."""
     names = {**{full.rsplit("/", 1)[-1]: full for full in known}, **{full: full for full in known}}
     near = difflib.get_close_matches(word, list(names), n=1, cutoff=0.6)
@@ -91,7 +91,7 @@ def read_recipe(name: str, *seen: Path) -> dict[str, Any]:
         found = beside if parent.endswith(".toml") and beside.is_file() else find_recipe(parent)
     except ConfigError as error:
         raise ConfigError(f"{path}: extends: {error.message}", error.hint) from None
-    return merge(read_recipe(str(found), *seen, path.resolve()), values)
+    return merge_values(read_recipe(str(found), *seen, path.resolve()), values)
 
 
 def _sets_nothing(values: Mapping[str, Any]) -> bool:
@@ -99,16 +99,16 @@ def _sets_nothing(values: Mapping[str, Any]) -> bool:
 
 
 # Two ways of saying one thing: the key, laid on a recipe, takes the place of the other one that stands there.
-INSTEAD_OF = {"epochs": "total_steps", "total_steps": "epochs", "warmup_ratio": "warmup_steps"}
+EXCLUSIVE_KEYS = {"epochs": "total_steps", "total_steps": "epochs", "warmup_ratio": "warmup_steps"}
 
 
-def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+def merge_values(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """`over` laid on `base`, section by section."""
-    replaced = {INSTEAD_OF[key] for key in over if key in INSTEAD_OF}
+    replaced = {EXCLUSIVE_KEYS[key] for key in over if key in EXCLUSIVE_KEYS}
     merged = {key: value for key, value in base.items() if key not in replaced}
     for key, value in over.items():
         old = merged.get(key)
-        merged[key] = merge(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+        merged[key] = merge_values(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
     return merged
 
 
@@ -127,32 +127,32 @@ def parse_override(text: str) -> dict[str, Any]:
     return dict(leaf)
 
 
-def override(values: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+def apply_overrides(values: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     """A recipe's values with every `-s section.key=value` laid on them; of one key the last counts."""
     over: dict[str, Any] = {}
     for text in overrides:
-        over = merge(over, parse_override(text))
-    return merge(values, over)
+        over = merge_values(over, parse_override(text))
+    return merge_values(values, over)
 
 
 # ---------------------------------------------------------------- validation
 
 
-def load(schema: type[T], recipe: str | Mapping[str, Any], overrides: Sequence[str] = ()) -> T:
+def load_recipe(schema: type[T], recipe: str | Mapping[str, Any], overrides: Sequence[str] = ()) -> T:
     """Read a recipe (a name, a path, or values) with overrides into a frozen dataclass; raises `ConfigError`."""
-    values = override(read_recipe(recipe) if isinstance(recipe, str) else recipe, overrides)
-    return validate(schema, values, recipe if isinstance(recipe, str) else "recipe")
+    values = apply_overrides(read_recipe(recipe) if isinstance(recipe, str) else recipe, overrides)
+    return validate_recipe(schema, values, recipe if isinstance(recipe, str) else "recipe")
 
 
-def validate(schema: type[T], values: Mapping[str, Any], origin: str) -> T:
+def validate_recipe(schema: type[T], values: Mapping[str, Any], origin: str) -> T:
     """Check nested dictionaries against a dataclass: strict types, no unknown keys."""
     from pydantic import ValidationError
 
-    refuse_unknown(schema, values, origin)
-    with naming(origin):
+    reject_unknown_keys(schema, values, origin)
+    with prefix_errors(origin):
         try:
             # JSON mode lets TOML's integers be floats and its arrays tuples, and strictness still refuses "12" for 12.
-            read = store.adapter(cast(Hashable, schema)).validate_json
+            read = store.type_adapter(cast(Hashable, schema)).validate_json
             return cast(T, read(json.dumps(values, default=str), strict=True))
         except ValidationError as error:
             first = error.errors()[0]
@@ -162,7 +162,7 @@ def validate(schema: type[T], values: Mapping[str, Any], origin: str) -> T:
 
 
 @contextmanager
-def naming(origin: str) -> Iterator[None]:
+def prefix_errors(origin: str) -> Iterator[None]:
     """Let a `ConfigError` begin with the recipe that it is about."""
     try:
         yield
@@ -173,7 +173,7 @@ def naming(origin: str) -> Iterator[None]:
 _type_hints = functools.cache(typing.get_type_hints)  # which compiles every annotation anew
 
 
-def refuse_unknown(schema: type[Any], values: Mapping[str, Any], origin: str, prefix: str = "") -> None:
+def reject_unknown_keys(schema: type[Any], values: Mapping[str, Any], origin: str, prefix: str = "") -> None:
     """Raise `ConfigError` for a key that the dataclass, or one in it, does not have, with the nearest that it has."""
     hints = _type_hints(cast(Hashable, schema))
     for key, value in values.items():
@@ -183,7 +183,7 @@ def refuse_unknown(schema: type[Any], values: Mapping[str, Any], origin: str, pr
             meant = f"did you mean {' or '.join(there)}?" if there else None
             raise ConfigError(
                 f"{origin}: unknown key {prefix + key!r}",
-                meant or suggestion(key, list(hints)) or f"known keys: {', '.join(hints)}",
+                meant or suggest(key, list(hints)) or f"known keys: {', '.join(hints)}",
             )
         section = next((t for t in (hints[key], *typing.get_args(hints[key])) if dataclasses.is_dataclass(t)), None)
         inside = [(key, inner) for inner in (value if isinstance(value, list | tuple) else [value])]
@@ -191,37 +191,37 @@ def refuse_unknown(schema: type[Any], values: Mapping[str, Any], origin: str, pr
             inside = [(f"{key}.{name}", inner) for name, inner in value.items()]
         for place, inner in inside:
             if isinstance(section, type) and isinstance(inner, Mapping):
-                refuse_unknown(section, inner, origin, f"{prefix}{place}.")
+                reject_unknown_keys(section, inner, origin, f"{prefix}{place}.")
 
 
 # ---------------------------------------------------------------- writing
 
 
-def as_dict(settings: Any) -> dict[str, Any]:
+def to_toml_values(settings: Any) -> dict[str, Any]:
     """A dataclass, or a mapping, as TOML's own types: nested dictionaries and lists, without values that are None."""
-    return dict(_plain(settings))
+    return dict(_to_toml_value(settings))
 
 
-def _plain(value: Any) -> Any:
+def _to_toml_value(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         value = dataclasses.asdict(value)
     if isinstance(value, dict):
-        return {key: _plain(v) for key, v in value.items() if v is not None}
-    return [_plain(v) for v in value] if isinstance(value, list | tuple) else value
+        return {key: _to_toml_value(v) for key, v in value.items() if v is not None}
+    return [_to_toml_value(v) for v in value] if isinstance(value, list | tuple) else value
 
 
-def defaults(schema: type[Any]) -> dict[str, Any]:
+def default_values(schema: type[Any]) -> dict[str, Any]:
     """The defaults of a dataclass, as `as_dict` writes them: every field that has a default which is not None."""
     made = {
         field.name: field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
         for field in dataclasses.fields(schema)
     }
-    return as_dict({name: value for name, value in made.items() if value is not dataclasses.MISSING})
+    return to_toml_values({name: value for name, value in made.items() if value is not dataclasses.MISSING})
 
 
 def dump_toml(settings: Any) -> str:
     """The resolved recipe as TOML: plain keys first, then one section a table; lists on one line."""
-    return "\n".join(_table("", as_dict(settings))).strip() + "\n"
+    return "\n".join(_table("", to_toml_values(settings))).strip() + "\n"
 
 
 def _table(name: str, values: Mapping[str, Any]) -> Iterator[str]:
@@ -239,17 +239,17 @@ def _table(name: str, values: Mapping[str, Any]) -> Iterator[str]:
         yield from _table(f"{name}.{key}" if name else key, values[key])
 
 
-def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+def list_differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
     """Lines `section.key: old -> new` for all that differs between two recipes."""
     for key in sorted({*old, *new}):
         before, after = old.get(key), new.get(key)
         if isinstance(before, Mapping) and isinstance(after, Mapping):
-            yield from differences(before, after, f"{prefix}{key}.")
+            yield from list_differences(before, after, f"{prefix}{key}.")
         elif before != after:
             yield f"{prefix}{key}: {before!r} -> {after!r}"
 
 
-def first_comment(path: Path) -> str:
+def read_description(path: Path) -> str:
     """The first sentence of a recipe's first comment: what it is."""
     lines = itertools.takewhile(lambda line: line.startswith("#"), path.read_text(encoding="utf-8").splitlines())
     return re.split(r"(?<=\.) +(?=[A-Z])", " ".join(line.strip("# ") for line in lines))[0]

@@ -20,16 +20,16 @@ from albert_cli.ranks import is_main
 
 
 @dataclass
-class _Settings:
+class ConsoleSettings:
     json: bool = False
     quiet: bool = False
     debug: bool = False
 
 
-settings = _Settings()
+settings = ConsoleSettings()
 # Control codes of both ranges, line separators, and what turns the direction of writing around.
-_OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
-_COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")
+_CONTROL_CHARS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+_COLOR_CODE = re.compile(r"(\x1b\[[0-9;]*m)")
 _SECONDS_BETWEEN_LINES = 15.0
 
 
@@ -38,69 +38,69 @@ def configure(*, json: bool = False, quiet: bool = False, debug: bool = False) -
     settings.json, settings.quiet, settings.debug = json, quiet, debug
 
 
-def is_terminal() -> bool:
+def is_stderr_terminal() -> bool:
     """Whether stderr is a terminal that can redraw a line."""
     return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
 
 
-def has_colour() -> bool:
+def supports_color() -> bool:
     """Whether to colour text on stdout: a terminal, and no `NO_COLOR`."""
     return sys.stdout.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
 
 
-def say(text: str) -> None:
+def print_err(text: str) -> None:
     """Print on stderr. Where nobody reads it any more, or the disk that it goes to is full, the work goes on."""
     with suppress(OSError):
-        print(harmless(text), file=sys.stderr, flush=True)
+        print(strip_control_chars(text), file=sys.stderr, flush=True)
 
 
-def note(text: str) -> None:
+def info(text: str) -> None:
     """Say something in passing (stderr; silent under `--quiet`)."""
     if is_main() and not settings.quiet:
-        say(text)
+        print_err(text)
 
 
 def warn(text: str) -> None:
     """Say something that the user should know (stderr, also under `--quiet`)."""
     if is_main():
-        say(f"warning: {text}")
+        print_err(f"warning: {text}")
 
 
-def emit(data: Mapping[str, object], text: str, *, coloured: bool = False) -> None:
+def print_result(data: Mapping[str, object], text: str, *, coloured: bool = False) -> None:
     """Print the verb's result on stdout: one JSON object under `--json`, the text otherwise.
 
     Where the text is `coloured`, the sequences that do this are obeyed, and no other.
     """
     if is_main():
-        parts = _COLOUR.split(text) if coloured else [text]
-        shown = "".join(part if _COLOUR.fullmatch(part) else harmless(part) for part in parts)
-        print(harmless_json(json.dumps(data, ensure_ascii=False)) if settings.json else shown, flush=True)
+        parts = _COLOR_CODE.split(text) if coloured else [text]
+        shown = "".join(part if _COLOR_CODE.fullmatch(part) else strip_control_chars(part) for part in parts)
+        print(escape_control_chars(json.dumps(data, ensure_ascii=False)) if settings.json else shown, flush=True)
 
 
-def emit_part(text: str) -> None:
+def print_partial_result(text: str) -> None:
     """Print a part of the verb's result before the rest is known; nothing under `--json`."""
     if is_main() and not settings.json:
-        print(harmless(text), flush=True)
+        print(strip_control_chars(text), flush=True)
 
 
-def harmless(text: str) -> str:
+def strip_control_chars(text: str) -> str:
     """The text, which strangers may have written, with nothing that a terminal obeys or shows in another order."""
-    return _OBEYED.sub("\N{REPLACEMENT CHARACTER}", text)
+    return _CONTROL_CHARS.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
-def harmless_json(line: str) -> str:
+def escape_control_chars(line: str) -> str:
     """A line of JSON with what a terminal would obey as escapes: read again, it is the same."""
-    return _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", line)
+    return _CONTROL_CHARS.sub(lambda found: f"\\u{ord(found[0]):04x}", line)
 
 
-def as_markdown(text: str) -> str:
+def escape_markdown(text: str) -> str:
     """The text on one line, with a backslash before whatever could be read as markup, of Markdown or of HTML."""
-    escaped = re.sub(r"([\\`*_{}\[\]<>#|~$&!])", r"\\\1", " ".join(harmless(text).split()))
+    escaped = re.sub(r"([\\`*_{}\[\]<>#|~$&!])", r"\\\1", " ".join(strip_control_chars(text).split()))
     # A line of digits and a full stop, or of a hyphen or plus, would begin a list.
     return re.sub(r"^(\d+)([.)])(?=\s)|^([-+=])(?=\s|=*$)", r"\1\\\2\3", escaped)
 
 
-def table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+def format_table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """A plain table: the first column to the left, the others to the right, two spaces between."""
     cells = [[str(c) for c in row] for row in (headers, *rows)]
     first, *others = widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
@@ -109,13 +109,13 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     return "\n".join([lines[0], "  ".join("─" * w for w in widths), *lines[1:]])
 
 
-def markdown(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+def format_markdown_table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """The same table in Markdown: the first column to the left, the others to the right."""
     rule = ["---", *(["---:"] * (len(headers) - 1))]
     return "\n".join(f"| {' | '.join(str(c).strip() for c in row)} |" for row in (headers, rule, *rows))
 
 
-def named_values(facts: Mapping[str, object]) -> list[str]:
+def format_named_values(facts: Mapping[str, object]) -> list[str]:
     """Aligned lines `name  value` of the values that are not None."""
     width = max(map(len, facts), default=0)
     return [f"  {name.ljust(width)}  {_plain(value)}" for name, value in facts.items() if value is not None]
@@ -130,17 +130,17 @@ def _plain(value: object) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-def columns() -> int:
+def text_width() -> int:
     """Columns of text to use: the terminal's (100 elsewhere), but not so many that a line is hard to follow."""
     return min(max(shutil.get_terminal_size((100, 24)).columns, 60), 140)
 
 
-def wrapped(notes: Iterable[str]) -> str:
+def wrap_notes(notes: Iterable[str]) -> str:
     """Notes under a table, each from a new line, broken where the terminal ends."""
-    return "\n".join(textwrap.fill(note, columns(), subsequent_indent="  ") for note in notes)
+    return "\n".join(textwrap.fill(note, text_width(), subsequent_indent="  ") for note in notes)
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """A length of time as a person says it: `42 s`, `3 min 05 s`, `2 h 10 min`."""
     if round(seconds) < 60:
         return f"{seconds:.0f} s"
@@ -168,15 +168,15 @@ class Progress:
         share = f" {100 * done / self._total:.0f} %" if self._total else ""
         left = ""
         if self._total and done > self._before:
-            left = f", {duration((now - self._start) * (self._total - done) / (done - self._before))} left"
-        say(f"{self._label}{share} {text}{left}")
+            left = f", {format_duration((now - self._start) * (self._total - done) / (done - self._before))} left"
+        print_err(f"{self._label}{share} {text}{left}")
 
 
 @contextmanager
 def progress(label: str, total: float | None = None, done: float = 0) -> Iterator[Progress]:
     """Show the progress of a task of `total` units (None: unknown), `done` of them before, while the block runs."""
     shown, is_silent = Progress(label, total, done), settings.quiet or not is_main()
-    if is_silent or not is_terminal():
+    if is_silent or not is_stderr_terminal():
         if is_silent:
             shown.draw = lambda done, text: None
         yield shown
@@ -188,6 +188,6 @@ def progress(label: str, total: float | None = None, done: float = 0) -> Iterato
     columns = (TextColumn("{task.description}", markup=False), BarColumn(bar_width=24), TaskProgressColumn())
     rest = (TimeRemainingColumn(compact=True), TextColumn("{task.fields[text]}", markup=False))
     with RichProgress(*columns, *rest, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(harmless(label), total=total, completed=int(done), text="")
-        shown.draw = lambda done, text: bar.update(task, completed=done, text=harmless(text))
+        task = bar.add_task(strip_control_chars(label), total=total, completed=int(done), text="")
+        shown.draw = lambda done, text: bar.update(task, completed=done, text=strip_control_chars(text))
         yield shown

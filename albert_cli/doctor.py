@@ -22,10 +22,15 @@ EXTRAS = {
 }
 
 
-def describe() -> tuple[dict[str, Any], str]:
+def describe_environment() -> tuple[dict[str, Any], str]:
     """Everything found, as data and as text; imports torch, and nothing else that is heavy."""
     versions, extras, needed = _versions()
-    cpu, memory, compiler, disk = machine.cpu(), machine.memory(), machine.compiler(), shutil.disk_usage(Path.cwd())
+    cpu, memory, compiler, disk = (
+        machine.describe_cpu(),
+        machine.memory_info(),
+        machine.find_compiler(),
+        shutil.disk_usage(Path.cwd()),
+    )
     data: dict[str, Any] = {
         "albert": __version__,
         "python": platform.python_version(),
@@ -48,7 +53,7 @@ def describe() -> tuple[dict[str, Any], str]:
         "missing_requirements": None,
         "missing_extras": None,
     }
-    lines = console.named_values(shown)
+    lines = console.format_named_values(shown)
     lines += [f"  {name} is missing, which albert needs: pip install --upgrade {PACKAGE}" for name in needed]
     for extra, names in extras.items():
         remedy = f"pip install '{PACKAGE}[{extra}]' brings {EXTRAS[extra]}"

@@ -36,7 +36,7 @@ class InputError(AlbertError):
     remedy = "correct it there, or leave it out"
 
 
-class MissingData(InputError):  # noqa: N818  (many can do without)
+class MissingDataError(InputError):  # noqa: N818  (many can do without)
     """Data that are not there at all; what can do without them goes on."""
 
 
@@ -59,7 +59,7 @@ class BusyError(AlbertError):
     exit_code = 6
 
 
-class NotReached(AlbertError):  # noqa: N818  (the scores are there)
+class ScoreNotReachedError(AlbertError):  # noqa: N818  (the scores are there)
     """A published score was not reached within its tolerance (exit code 7)."""
 
     exit_code = 7
@@ -79,11 +79,20 @@ class Interrupted(AlbertError):  # noqa: N818  (it is a normal end, not an error
 
 
 # The disk, or a limit of this process, rather than the path that was named.
-_FAILED = (errno.EIO, errno.EINTR, errno.EMFILE, errno.ENFILE, errno.ESTALE, errno.ENODEV, errno.ENXIO, errno.ETIMEDOUT)
-FULL = (errno.ENOSPC, errno.EDQUOT)
+_DISK_FAILURES = (
+    errno.EIO,
+    errno.EINTR,
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.ESTALE,
+    errno.ENODEV,
+    errno.ENXIO,
+    errno.ETIMEDOUT,
+)
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
-def number_of(error: BaseException) -> int | None:
+def errno_of(error: BaseException) -> int | None:
     """The system's number of an error; safetensors and torch pass it on as text only."""
     forms = {
         "SafetensorError": r".*(?:os error |Os \{ code: )(\d+)",  # older releases have the latter
@@ -95,17 +104,17 @@ def number_of(error: BaseException) -> int | None:
     return error.errno if isinstance(error, OSError) and not isinstance(error, ConnectionError) else None
 
 
-def refused(error: BaseException, path: object = None) -> AlbertError | None:
+def from_os_error(error: BaseException, path: object = None) -> AlbertError | None:
     """What the system refuses, in our words, where the error names the file or `path` does; None for a bug."""
-    number, path = number_of(error), getattr(error, "filename", None) or path
+    number, path = errno_of(error), getattr(error, "filename", None) or path
     # Too little memory is no matter of the file.
-    if number is None or number == errno.ENOMEM or (path is None and number not in (*FULL, *_FAILED)):
+    if number is None or number == errno.ENOMEM or (path is None and number not in (*DISK_FULL, *_DISK_FAILURES)):
         return None
     what = f"{path or 'a file'}: {os.strerror(number)}"
-    if number in FULL:
+    if number in DISK_FULL:
         return CheckpointError(what, "free some space and run the same command again; what was complete is intact")
     if number in (errno.EMFILE, errno.ENFILE):
         return CheckpointError(what, "raise the limit, such as: ulimit -n 4096; then run the same command again")
-    if number in _FAILED:
+    if number in _DISK_FAILURES:
         return CheckpointError(what, "check the disk; the same command goes on from what was complete")
     return InputError(what, "check the path and its permissions")

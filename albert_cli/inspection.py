@@ -72,7 +72,7 @@ def describe_directory(
         more, lines = describe_vocabulary(directory)
     else:
         more = _read_run_or_result(directory)
-        lines = console.named_values(more)
+        lines = console.format_named_values(more)
     if verify:
         lines = [*lines, f"verified: {facts['verified']} files match their SHA-256"]
     return facts | more, "\n".join([*text, *lines])
@@ -95,7 +95,7 @@ def _read_run_or_result(directory: Path) -> dict[str, Any]:
         if (directory / f"{name}.json").is_file():
             facts[name] = store.read_json(directory / f"{name}.json")
     if (directory / journal.JOURNAL).is_file():
-        records = journal.read(directory / journal.JOURNAL)
+        records = journal.read_journal(directory / journal.JOURNAL)
         for name, wanted in (("last_training", "loss"), ("last_evaluation", "eval")):
             facts[name] = next((r for r in reversed(records) if wanted in r), None)
     for key, file, names in (("results", RESULTS, _RESULT), ("model", "config.json", _MODEL)):

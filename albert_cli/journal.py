@@ -16,7 +16,7 @@ from albert_cli import store
 JOURNAL = "metrics.jsonl"  # of a run
 
 
-class Line(TypedDict, total=False):
+class JournalRecord(TypedDict, total=False):
     """A line of a run's journal: figures of the steps since the last one, or of an evaluation, or a hint."""
 
     __pydantic_config__ = {"extra": "allow"}  # type: ignore[misc]  # noqa: RUF012
@@ -39,7 +39,7 @@ class Journal:
 
     def append(self, record: Mapping[str, object]) -> None:
         """Add one line and hand it to the operating system."""
-        with store.explain(self.path):
+        with store.translate_os_errors(self.path):
             if self._stream is None:
                 self._stream = self.path.open("a", encoding="utf-8")
             self._stream.write(json.dumps(record) + "\n")
@@ -48,14 +48,14 @@ class Journal:
     def sync(self) -> None:
         """Flush what was appended to the disk: a checkpoint that outlives a loss of power does so with its lines."""
         if self._stream is not None:
-            with store.explain(self.path):
+            with store.translate_os_errors(self.path):
                 os.fsync(self._stream.fileno())
 
-    def cut_back(self, step: int) -> None:
+    def truncate_after(self, step: int) -> None:
         """Drop the lines after `step`, and a last line that was cut by a crash."""
         self.close()
         if self.path.exists():
-            kept = [json.dumps(r) + "\n" for r in read(self.path) if r["step"] <= step]
+            kept = [json.dumps(r) + "\n" for r in read_journal(self.path) if r["step"] <= step]
             store.write_text(self.path, "".join(kept))
 
     def close(self) -> None:
@@ -66,12 +66,12 @@ class Journal:
             self._stream = None
 
 
-def read(path: Path, kind: Any = Line) -> list[dict[str, Any]]:
+def read_journal(path: Path, kind: Any = JournalRecord) -> list[dict[str, Any]]:
     """The records of a journal; a torn last line is left out, and so is any other that is no such record."""
     from pydantic import ValidationError
 
     records: list[dict[str, Any]] = []
     for line in store.read_bytes(path).split(b"\n"):
         with suppress(ValidationError):
-            records.append(store.adapter(kind).validate_json(line, strict=True))
+            records.append(store.type_adapter(kind).validate_json(line, strict=True))
     return records

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 
 from albert_cli import console, machine
 from albert_cli.errors import Interrupted
-from albert_cli.ranks import PRINTED_ERRORS
+from albert_cli.ranks import REPORTED_ERRORS
 
 
 def launch(nproc: int, arguments: Sequence[str]) -> int:
@@ -26,7 +26,7 @@ def launch(nproc: int, arguments: Sequence[str]) -> int:
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     # torchrun would set one thread a rank and warn about it; share the cores instead.
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, machine.cores() // nproc)))
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, machine.available_cores() // nproc)))
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # the ranks print what is wrong
     config = LaunchConfig(
         min_nodes=1,
@@ -38,7 +38,7 @@ def launch(nproc: int, arguments: Sequence[str]) -> int:
         max_restarts=0,
     )
     with TemporaryDirectory(prefix="albert-", ignore_cleanup_errors=True) as folder:
-        os.environ[PRINTED_ERRORS] = folder
+        os.environ[REPORTED_ERRORS] = folder
         try:
             elastic_launch(config, sys.executable)("-m", "albert_cli", *arguments)
         except ChildFailedError as error:

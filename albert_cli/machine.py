@@ -20,7 +20,7 @@ _M_TRIM_THRESHOLD: Final = -1  # of glibc's malloc.h
 _M_MMAP_THRESHOLD: Final = -3
 
 
-def cpu() -> dict[str, Any]:
+def describe_cpu() -> dict[str, Any]:
     """The processor's name, the cores that this process may use, and its units for bf16."""
     flags: set[str] = set()
     model = platform.processor() or platform.machine()
@@ -32,19 +32,19 @@ def cpu() -> dict[str, Any]:
             elif key == "model name":
                 model = value
     units = sorted(flags & {"amx_bf16", "avx512_bf16", "bf16"})
-    return {"model": model, "cores": cores(), "bf16_units": units}
+    return {"model": model, "cores": available_cores(), "bf16_units": units}
 
 
-def cores() -> int:
+def available_cores() -> int:
     """Cores that this process may use, which in a container are fewer than the machine's."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
-def memory() -> dict[str, int]:
+def memory_info() -> dict[str, int]:
     """Total and available memory in bytes, within the limits of the container and of this process; empty if unknown."""
-    kilobytes = _counts(Path("/proc/meminfo"))
+    kilobytes = _read_counts(Path("/proc/meminfo"))
     if not kilobytes.keys() >= {"MemTotal", "MemAvailable"}:
         return {}
     found = {"total": 1024 * kilobytes["MemTotal"], "available": 1024 * kilobytes["MemAvailable"]}
@@ -54,7 +54,7 @@ def memory() -> dict[str, int]:
     return found
 
 
-def _counts(path: Path) -> dict[str, int]:
+def _read_counts(path: Path) -> dict[str, int]:
     """The numbers of a file of the system that has a name and a number a line; none where there is no such file."""
     with suppress(OSError, ValueError):
         lines = [line.split() for line in path.read_text(encoding="utf-8").splitlines()]
@@ -66,7 +66,7 @@ def _container_limits() -> Iterator[tuple[int, int]]:
     """(limit, in use) of the control groups that this process is in, from its own up to the root: v2, then v1."""
     for folder in _control_groups():
         for limit, used in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
-            counts = _counts(folder / "memory.stat")
+            counts = _read_counts(folder / "memory.stat")
             # Files' cache is given back when memory is wanted.
             cache = counts.get("total_inactive_file", counts.get("inactive_file", 0))
             with suppress(OSError, ValueError):  # "max" is no number
@@ -96,13 +96,13 @@ def _process_limits() -> Iterator[tuple[int, int]]:
                 yield limit, used * resource.getpagesize()
 
 
-def killed_for_memory() -> int:
+def count_oom_kills() -> int:
     """How many processes of this machine, or of this container, the system has killed because memory ran out."""
     files = (Path("/proc/vmstat"), *(folder / "memory.events" for folder in _control_groups()))
-    return max(_counts(path).get("oom_kill", 0) for path in files)
+    return max(_read_counts(path).get("oom_kill", 0) for path in files)
 
 
-def keep_freed_memory() -> None:
+def retain_freed_memory() -> None:
     """Have this process keep the memory that it frees, for what it allocates next (glibc alone).
 
     A training step frees and allocates the same large arrays again and again. glibc would give each back to the system
@@ -116,7 +116,7 @@ def keep_freed_memory() -> None:
         _ = library.mallopt(parameter, 1 << 30) or library.mallopt(parameter, 1 << 25)
 
 
-def compiler() -> str | None:
+def find_compiler() -> str | None:
     """The C++ compiler that `torch.compile` needs on a CPU and Triton on a GPU, or None."""
     names = (os.environ.get("CXX"), "g++", "clang++")
     return next((path for name in names if name and (path := shutil.which(name))), None)
@@ -135,7 +135,7 @@ def synchronize(device: torch.device) -> None:
         torch.mps.synchronize()
 
 
-def matmul(precision: str, device: torch.device) -> tuple[Callable[[], float], int]:
+def make_matmul(precision: str, device: torch.device) -> tuple[Callable[[], float], int]:
     """A square matrix product to time, and its FLOPs; a GPU's is 8192 wide, a CPU's 1024."""
     import torch
 
@@ -151,12 +151,12 @@ def matmul(precision: str, device: torch.device) -> tuple[Callable[[], float], i
 
 
 @functools.cache
-def matmul_peak(precision: str, device: torch.device, *, seconds: float = 1.0) -> float:
+def measure_matmul_peak(precision: str, device: torch.device, *, seconds: float = 1.0) -> float:
     """FLOP/s of the best of some matrix products: what this machine can really do, measured once a process.
 
     At least two products are tried, and more until `seconds` have gone by.
     """
-    product, flops = matmul(precision, device)
+    product, flops = make_matmul(precision, device)
     best, started, tried = float("inf"), time.perf_counter(), 0
     while tried < 2 or time.perf_counter() - started < seconds:
         synchronize(device)

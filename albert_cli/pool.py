@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Job(Generic[T]):
+class WorkItem(Generic[T]):
     """A call by what can be pickled, and the names of the jobs that must have ended before."""
 
     name: str
@@ -33,7 +33,7 @@ class Job(Generic[T]):
 
 
 @dataclass(frozen=True)
-class Places:
+class WorkerLimits:
     """How many jobs run at a time, and what each has.
 
     `gpus` of this machine are dealt out, one for each of a job's `ranks`; `threads` are what one rank has. `fresh`
@@ -49,18 +49,18 @@ class Places:
     quiet: bool = False
 
 
-_asked: list[bool] = []  # not empty once this process was asked to stop
+_stop_requested: list[bool] = []  # not empty once this process was asked to stop
 
 
-def is_stopping() -> bool:
+def is_stop_requested() -> bool:
     """Whether jobs of this process were asked to stop."""
-    return bool(_asked)
+    return bool(_stop_requested)
 
 
-def run(
-    jobs: Sequence[Job[T]],
-    places: Places,
-    keep: Callable[[Job[T], T | BaseException], None],
+def run_items(
+    jobs: Sequence[WorkItem[T]],
+    places: WorkerLimits,
+    keep: Callable[[WorkItem[T], T | BaseException], None],
     seconds: float | None = None,
 ) -> None:
     """Run every job as soon as those that it needs have ended, and hand its result, or its error, to `keep`.
@@ -68,35 +68,37 @@ def run(
     What `keep` raises stops all jobs, and so does an error where they run `here`. Raises `Interrupted` when a signal, a
     job or the end of the `seconds` stopped them.
     """
-    _asked.clear()
+    _stop_requested.clear()
     # SIGTERM and Ctrl-C are handed on to the jobs, which save.
-    with ranks.handled((signal.SIGTERM, signal.SIGINT), lambda *_: _end()), _alarm(seconds):
+    with ranks.handle_signals((signal.SIGTERM, signal.SIGINT), lambda *_: _request_stop()), _stop_after(seconds):
         if places.here:
             for job in jobs:
-                if not is_stopping():
+                if not is_stop_requested():
                     keep(job, job.call(*job.arguments))
         else:
-            _run_apart(jobs, places, keep)
-        if is_stopping():
+            _run_in_processes(jobs, places, keep)
+        if is_stop_requested():
             raise Interrupted("stopped before every run was done")
 
 
-def _run_apart(jobs: Sequence[Job[T]], places: Places, keep: Callable[[Job[T], T | BaseException], None]) -> None:
-    context = forking({job.call.__module__ for job in jobs})
+def _run_in_processes(
+    jobs: Sequence[WorkItem[T]], places: WorkerLimits, keep: Callable[[WorkItem[T], T | BaseException], None]
+) -> None:
+    context = process_context({job.call.__module__ for job in jobs})
     quiet, debug, environment = console.settings.quiet or places.quiet, console.settings.debug, dict(os.environ)
-    waiting, running = list(jobs), dict[Future[T], tuple[Job[T], int]]()
-    watched = Watched()
+    waiting, running = list(jobs), dict[Future[T], tuple[WorkItem[T], int]]()
+    watched = ProcessWatch()
     free, pools = list(range(places.count)), dict[int, ProcessPoolExecutor]()
     try:
-        while running or (waiting and not is_stopping()):
+        while running or (waiting and not is_stop_requested()):
             unfinished = {job.name for job in waiting} | {job.name for job, _ in running.values()}
-            ready = [job for job in waiting if not job.needs & unfinished] if not is_stopping() else []
+            ready = [job for job in waiting if not job.needs & unfinished] if not is_stop_requested() else []
             for job, place in zip(ready, list(free), strict=False):
                 if place not in pools:
                     given = (place, places, quiet, debug, environment)
-                    pools[place] = ProcessPoolExecutor(1, context, _begin, given)
+                    pools[place] = ProcessPoolExecutor(1, context, _start_worker, given)
                 try:
-                    running[pools[place].submit(_work, job.call, job.arguments)] = job, place
+                    running[pools[place].submit(_call_interruptibly, job.call, job.arguments)] = job, place
                 except BrokenProcessPool:  # killed between two jobs; the next round starts another
                     pools.pop(place).shutdown()
                     continue
@@ -111,10 +113,10 @@ def _run_apart(jobs: Sequence[Job[T]], places: Places, keep: Callable[[Job[T], T
                     pools.pop(place).shutdown()
                 if isinstance(error, BrokenProcessPool):
                     error = AlbertError(f"{job.name}: its process {watched.death()}", "the same command goes on")
-                if error is None or not is_stopping():
+                if error is None or not is_stop_requested():
                     keep(job, future.result() if error is None else error)
     except BaseException:
-        _end()
+        _request_stop()
         raise
     finally:
         for pool in pools.values():
@@ -124,7 +126,7 @@ def _run_apart(jobs: Sequence[Job[T]], places: Places, keep: Callable[[Job[T], T
 # ---------------------------------------------------------------- one call for many items
 
 
-def spread(
+def map_unordered(
     call: Callable[..., T], items: Iterable[tuple[Any, ...]], workers: int, remedy: str
 ) -> Generator[tuple[tuple[Any, ...], T], None, None]:
     """(item, `call(*item)`) in the order they finish, by `workers` processes; items are drawn little by little.
@@ -137,8 +139,8 @@ def spread(
             yield item, call(*item)
         return
     # Spawned, which is the same on every platform, and safe with threads.
-    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), ranks.end_with_parent)
-    left, running, watched = iter(items), dict[Future[T], tuple[Any, ...]](), Watched()
+    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), ranks.exit_with_parent)
+    left, running, watched = iter(items), dict[Future[T], tuple[Any, ...]](), ProcessWatch()
     try:
         while True:
             for item in islice(left, 2 * workers - len(running)):
@@ -160,12 +162,12 @@ def spread(
         pool.shutdown(cancel_futures=True)  # on an error, what has not begun is dropped
 
 
-class Watched:
+class ProcessWatch:
     """The processes of a pool, to say why one of them died."""
 
     def __init__(self) -> None:
         self._processes = set[BaseProcess]()
-        self._killed_before = machine.killed_for_memory()
+        self._killed_before = machine.count_oom_kills()
 
     def look(self) -> None:
         """Note the processes that there are now."""
@@ -175,7 +177,7 @@ class Watched:
         """How one came to its end since the last call; call it once the executor has waited for them."""
         ended = {process: code for process in self._processes if (code := process.exitcode) is not None}
         self._processes -= ended.keys()
-        killed_before, self._killed_before = self._killed_before, machine.killed_for_memory()
+        killed_before, self._killed_before = self._killed_before, machine.count_oom_kills()
         codes = set(ended.values()) - {0, -signal.SIGTERM}  # the executor ends the others by SIGTERM
         if self._killed_before > killed_before and codes <= {-signal.SIGKILL}:
             return "was killed because the memory ran out"
@@ -190,7 +192,7 @@ class Watched:
 # ---------------------------------------------------------------- a place's process
 
 
-def forking(modules: set[str]) -> BaseContext:
+def process_context(modules: set[str]) -> BaseContext:
     """How processes are made: forked, where the system can, from one that has imported torch and has no threads."""
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
@@ -199,7 +201,7 @@ def forking(modules: set[str]) -> BaseContext:
     return context
 
 
-def _begin(place: int, places: Places, quiet: bool, debug: bool, environment: Mapping[str, str]) -> None:
+def _start_worker(place: int, places: WorkerLimits, quiet: bool, debug: bool, environment: Mapping[str, str]) -> None:
     """Take the place's GPUs and its share of the cores, and end with the launcher."""
     os.environ.update(environment)
     if places.gpus:
@@ -212,32 +214,32 @@ def _begin(place: int, places: Places, quiet: bool, debug: bool, environment: Ma
     torch.set_num_threads(places.threads)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C comes as the launcher's SIGTERM
     console.configure(quiet=quiet, debug=debug)
-    ranks.end_with_parent()
+    ranks.exit_with_parent()
 
 
-def _work(call: Callable[..., T], arguments: tuple[Any, ...]) -> T:
+def _call_interruptibly(call: Callable[..., T], arguments: tuple[Any, ...]) -> T:
     def end(number: int, frame: object) -> None:
         raise Interrupted("stopped before training")
 
-    with ranks.handled((signal.SIGTERM,), end):  # while it trains, the loop's own handler saves
+    with ranks.handle_signals((signal.SIGTERM,), end):  # while it trains, the loop's own handler saves
         return call(*arguments)
 
 
 # ---------------------------------------------------------------- being stopped
 
 
-def _end() -> None:
-    _asked.append(True)
+def _request_stop() -> None:
+    _stop_requested.append(True)
     for process in multiprocessing.active_children():
         process.terminate()
 
 
 @contextmanager
-def _alarm(seconds: float | None) -> Iterator[None]:
+def _stop_after(seconds: float | None) -> Iterator[None]:
     """Ask this very process to stop after some seconds, as a scheduler would."""
 
     def ring() -> None:
-        _asked.append(True)  # a job that takes the signal for its own may end well with it
+        _stop_requested.append(True)  # a job that takes the signal for its own may end well with it
         os.kill(os.getpid(), signal.SIGTERM)
 
     timer = threading.Timer(seconds or 0.0, ring)

@@ -47,7 +47,7 @@ _NAMES = {
 
 
 @dataclass(frozen=True)
-class Scale:
+class QuickstartScale:
     """How much of everything; the smoke scale is the same road on the standard library alone."""
 
     source: str
@@ -62,31 +62,31 @@ class Scale:
     runs: int = 3
 
 
-FULL = Scale("docs:", 4000, 40_000, "mini/docs", "80s", 8, 0.25, 2_000, {"125": 16, "500": 8, "2000": 2})
-SMOKE = Scale("docs:stdlib", 1500, 10_000, "mini/docs", "10s", 5, 0.5, 1_000, {"125": 4, "500": 2}, runs=2)
+FULL = QuickstartScale("docs:", 4000, 40_000, "mini/docs", "80s", 8, 0.25, 2_000, {"125": 16, "500": 8, "2000": 2})
+SMOKE = QuickstartScale("docs:stdlib", 1500, 10_000, "mini/docs", "10s", 5, 0.5, 1_000, {"125": 4, "500": 2}, runs=2)
 
 
-def run(out: Path, *, smoke: bool = False, device: str = "auto") -> dict[str, Any]:
+def run_quickstart(out: Path, *, smoke: bool = False, device: str = "auto") -> dict[str, Any]:
     """Walk the road into `out`; finished stages are not repeated. Returns what `--json` prints."""
     scale, started = SMOKE if smoke else FULL, time.monotonic()
     corpus, vocabulary, data, model, task = (
         out / name for name in ("corpus.jsonl", "vocabulary", "data", "pretrain", "task")
     )
     with store.lock(out):
-        _refuse_other_scale(out, scale)
-        facts = store.read_json(out / "text.json") if (out / "text.json").is_file() else _make_text(out, scale)
+        _require_same_scale(out, scale)
+        facts = store.read_json(out / "text.json") if (out / "text.json").is_file() else _write_corpus(out, scale)
         sizes = ("--size", scale.vocabulary_size, "--sample-size", scale.sample_size)
-        _albert("vocab", corpus, "--out", vocabulary, *sizes)
-        _albert("data", corpus, "--vocab", vocabulary, "--out", data, "--holdout", 0.03)
-        pretrained = _albert(
+        _run_command("vocab", corpus, "--out", vocabulary, *sizes)
+        _run_command("data", corpus, "--vocab", vocabulary, "--out", data, "--holdout", 0.03)
+        pretrained = _run_command(
             *("pretrain", scale.recipe, "--data", data, "--out", model, "--max-time", scale.max_time),
             *("-s", "train.eval_every=400", "--device", device),  # often enough for a curve
         )
         # Scored once, at the end: the test chooses nothing.
         evaluations = {
-            count: _albert(
+            count: _run_command(
                 *("eval", "mini/table", "--checkpoint", model, "--data", task, "--out", out / "scores" / count),
-                *("--runs", scale.runs, "--nproc", min(machine.cores(), 2), "--controls", ",".join(CONTROLS)),
+                *("--runs", scale.runs, "--nproc", min(machine.available_cores(), 2), "--controls", ",".join(CONTROLS)),
                 *("-s", 'table.title="which package?"', "-s", f"data.train_examples={count}"),
                 *("-s", f"schedule.epochs={epochs}", "--device", device),
             )
@@ -94,8 +94,8 @@ def run(out: Path, *, smoke: bool = False, device: str = "auto") -> dict[str, An
         }
         examples = _fill_masks(out, device)
         report = out / "report.html"
-        _albert("report", out, "--out", report)
-        scores = {count: _compared(evaluation) for count, evaluation in evaluations.items()}
+        _run_command("report", out, "--out", report)
+        scores = {count: _summarize_scores(evaluation) for count, evaluation in evaluations.items()}
         before = out / "quickstart.json"  # a repetition finds everything done; the first run's time is the time
         seconds = store.read_json(before)["seconds"] if before.is_file() else round(time.monotonic() - started, 1)
         others = (*CONTROLS, "bag_of_words")
@@ -113,10 +113,10 @@ def run(out: Path, *, smoke: bool = False, device: str = "auto") -> dict[str, An
     return result
 
 
-def _albert(*arguments: object) -> dict[str, Any]:
+def _run_command(*arguments: object) -> dict[str, Any]:
     """Run a command of this program, show it, and return what its `--json` prints; ends as it does where it fails."""
     words = [str(argument) for argument in arguments]
-    console.note(f"$ albert {textwrap.shorten(shlex.join(words), 240)}")
+    console.info(f"$ albert {textwrap.shorten(shlex.join(words), 240)}")
     code, printed = invoke([*words, "--json"])
     if code:
         raise typer.Exit(code)
@@ -124,7 +124,7 @@ def _albert(*arguments: object) -> dict[str, Any]:
     return found
 
 
-def _refuse_other_scale(out: Path, scale: Scale) -> None:
+def _require_same_scale(out: Path, scale: QuickstartScale) -> None:
     """A directory belongs to one scale; the same command again goes on where it stopped."""
     path, asked = out / "scale.json", asdict(scale)
     if not path.is_file():
@@ -138,7 +138,7 @@ def _refuse_other_scale(out: Path, scale: Scale) -> None:
 # ---------------------------------------------------------------- the text, and the task
 
 
-def _make_text(out: Path, scale: Scale) -> dict[str, Any]:
+def _write_corpus(out: Path, scale: QuickstartScale) -> dict[str, Any]:
     """Write the corpus without the held-out modules, and the task's tables from these."""
     documents = list(read_documents([scale.source]))
     sizes: dict[str, list[int]] = defaultdict(list)
@@ -150,13 +150,13 @@ def _make_text(out: Path, scale: Scale) -> dict[str, Any]:
         d for d in documents if _package(d) in names and hash_to_unit_interval(f"held out {d.name}") < scale.heldout
     ]
     hidden = {d.name for d in heldout}
-    with store.text_writer(out / "corpus.jsonl") as stream:
+    with store.open_text_writer(out / "corpus.jsonl") as stream:
         for d in documents:
             if d.name not in hidden:
                 stream.write(json.dumps({"id": d.name, "text": d.text}, ensure_ascii=False) + "\n")
-    tables = _tables(heldout, names, scale)
+    tables = _build_task_tables(heldout, names, scale)
     for split, rows in tables.items():
-        with store.text_writer(out / "task" / f"{split}.csv") as stream:
+        with store.open_text_writer(out / "task" / f"{split}.csv") as stream:
             csv.writer(stream, lineterminator="\n").writerows([("text", "label"), *rows])
     facts: dict[str, Any] = {
         "source": scale.source,
@@ -168,7 +168,7 @@ def _make_text(out: Path, scale: Scale) -> dict[str, Any]:
         **{f"{split}_sentences": len(rows) for split, rows in tables.items()},
     }
     store.write_json(out / "text.json", facts)
-    console.note(
+    console.info(
         f"{facts['characters'] / 1e6:.1f} MB in {len(documents):,} modules, fingerprint {facts['sha256'][:16]}; "
         f"task: {len(tables['train']):,} training and {len(tables['dev']):,} test sentences of {', '.join(names)}"
     )
@@ -179,7 +179,9 @@ def _package(document: Document) -> str:
     return document.name.split(".", 1)[0]
 
 
-def _tables(heldout: Sequence[Document], names: Sequence[str], scale: Scale) -> dict[str, list[tuple[str, str]]]:
+def _build_task_tables(
+    heldout: Sequence[Document], names: Sequence[str], scale: QuickstartScale
+) -> dict[str, list[tuple[str, str]]]:
     """(sentence, package) rows for training and test, from different modules, as balanced as possible."""
     words = sorted({w for n in names for w in (n, *_ALIASES.get(n, []))}, key=len, reverse=True)
     # A package's name, its alias, and dotted paths below either.
@@ -213,8 +215,10 @@ def _fill_masks(out: Path, device: str) -> list[dict[str, Any]]:
     """Mask a word in sentences that pretraining never saw, and note what the model puts there."""
     with (out / "task" / "dev.csv").open(encoding="utf-8", newline="") as stream:
         sentences = [row["text"] for row in csv.DictReader(stream)]
-    chosen = list(islice(_masked(sentences, Vocabulary.load(out / "vocabulary")), 12))
-    found = _albert("fill-mask", out / "pretrain", *(text for text, _ in chosen), "--device", device) if chosen else {}
+    chosen = list(islice(_mask_one_word(sentences, Vocabulary.load(out / "vocabulary")), 12))
+    found = (
+        _run_command("fill-mask", out / "pretrain", *(text for text, _ in chosen), "--device", device) if chosen else {}
+    )
     rows = []
     for (text, word), filled in zip(chosen, found.get("texts", []), strict=True):
         guesses = ", ".join(f"{guess['text']} {guess['probability']:.0%}" for guess in filled["masks"][0])
@@ -224,7 +228,7 @@ def _fill_masks(out: Path, device: str) -> list[dict[str, Any]]:
     return rows
 
 
-def _masked(sentences: Sequence[str], vocabulary: Vocabulary) -> Iterator[tuple[str, str]]:
+def _mask_one_word(sentences: Sequence[str], vocabulary: Vocabulary) -> Iterator[tuple[str, str]]:
     """Sentences with one word masked, and the word: a single token, so that one guess can be right."""
     for sentence in sentences:
         words = sentence.split()
@@ -234,7 +238,7 @@ def _masked(sentences: Sequence[str], vocabulary: Vocabulary) -> Iterator[tuple[
             yield " ".join([*words[:place], "[MASK]", *words[place + 1 :]]), word
 
 
-def _compared(evaluation: Mapping[str, Any]) -> dict[str, Any]:
+def _summarize_scores(evaluation: Mapping[str, Any]) -> dict[str, Any]:
     """A result's scores beside those of its controls and of the bag of words, each with whether all seeds are above."""
     kept = ("median", "spread", "scores_by_seed", "every_seed_above")
     found = {"pretrained": evaluation, **evaluation["controls"]}
@@ -246,7 +250,7 @@ def _compared(evaluation: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def text(result: Mapping[str, Any]) -> str:
+def format_summary(result: Mapping[str, Any]) -> str:
     """The closing words: how far pretraining came, the table of the task, some guesses."""
     p, task = result["pretraining"], result["task"]
     headers = ("labelled sentences", *(f"{int(count):,}" for count in task))
@@ -261,7 +265,7 @@ def text(result: Mapping[str, Any]) -> str:
             f"({p['below_unigram_entropy']:+.3f} below)",
             "",
             "which package is a sentence from? accuracy, the median and every seed",
-            console.table(headers, rows),
+            console.format_table(headers, rows),
             *(
                 f"with {join_words(counts)} sentences every pretrained seed is above: {below}"
                 for below, counts in verdicts.items()
@@ -270,7 +274,7 @@ def text(result: Mapping[str, Any]) -> str:
             "masked words in sentences that pretraining did not see:",
             *(f"  {r['sentence']}\n    {r['word']}: {r['guesses']}" for r in result["examples"][:4]),
             "",
-            f"report: {result['report']}  ({console.duration(result['seconds'])})",
+            f"report: {result['report']}  ({console.format_duration(result['seconds'])})",
         ]
     )
 

@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     import torch
 
 T = TypeVar("T")
-_SECONDS_FOR_THE_CAUSE = 5.0
-_SECONDS_FOR_A_SIGN = 2.0
+_SECONDS_FOR_FAILING_RANK = 5.0
+_SECONDS_FOR_SIGN_OF_LIFE = 2.0
 # The others wait while rank 0 verifies data, measures, evaluates or saves.
 _TIMEOUT = timedelta(hours=1)
 # The folder that the ranks of a launch share, with a mark for each error that one of them has printed.
-PRINTED_ERRORS = "ALBERT_PRINTED_ERRORS"
+REPORTED_ERRORS = "ALBERT_PRINTED_ERRORS"
 
 
 def rank() -> int:
@@ -48,7 +48,7 @@ def is_main() -> bool:
 
 
 @dataclass(frozen=True)
-class Group:
+class RankGroup:
     """The ranks of a run and the few collectives that training needs; all are no-ops for one process."""
 
     rank: int = 0
@@ -97,7 +97,7 @@ def local_rank() -> int:
 
 
 @contextmanager
-def handled(numbers: Iterable[int], handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
+def handle_signals(numbers: Iterable[int], handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
     """Hand these signals to `handler` while the block runs, in the main thread; in others they stay as they are."""
     before = {}
     with suppress(ValueError):  # not in the main thread, whose caller handles them
@@ -110,10 +110,10 @@ def handled(numbers: Iterable[int], handler: Callable[[int, FrameType | None], o
 
 
 @contextmanager
-def process_group(device_type: str) -> Iterator[Group]:
+def process_group(device_type: str) -> Iterator[RankGroup]:
     """Join the ranks that the environment names (NCCL on GPUs, gloo elsewhere), and leave them at the end."""
     if world_size() == 1:
-        yield Group()
+        yield RankGroup()
         return
     import torch
     import torch.distributed as dist
@@ -124,7 +124,7 @@ def process_group(device_type: str) -> Iterator[Group]:
     if device is not None:
         torch.cuda.set_device(device)
     if _is_launched():
-        _end_after(_launcher_is_gone)
+        _exit_after(_wait_for_launcher_exit)
     try:
         # With its device known NCCL connects at once, and what is wrong is said here and not at the first sum.
         backend = "nccl" if device is not None else "gloo"
@@ -135,13 +135,13 @@ def process_group(device_type: str) -> Iterator[Group]:
         dist.init_process_group(
             backend, store=store, rank=rank(), world_size=world_size(), timeout=_TIMEOUT, device_id=device
         )
-        yield Group(rank(), world_size())
+        yield RankGroup(rank(), world_size())
     except RuntimeError as error:
         # gloo's errors (closed, reset, timed out) are known by the file that they name alone.
         if "/gloo/" not in str(error) and not isinstance(error, dist.DistError):
             raise
-        gone = _without_a_sign()
-        _let_the_cause_end_first()
+        gone = _find_missing_ranks()
+        _wait_for_failing_rank()
         raise AlbertError(
             f"rank {rank()}: lost the connection to another rank; no sign of life from {gone}",
             "its own message says why, or it was killed; the same command goes on from the last checkpoint",
@@ -151,44 +151,44 @@ def process_group(device_type: str) -> Iterator[Group]:
             dist.destroy_process_group()
 
 
-def _without_a_sign() -> str:
+def _find_missing_ranks() -> str:
     """Which ranks have left: those that left no note in the group's store, which rank 0 or the launcher holds."""
     import torch.distributed as dist
 
     try:
         notes = dist.distributed_c10d._get_default_store()
         notes.set(f"albert/here/{rank()}", "")
-        time.sleep(_SECONDS_FOR_A_SIGN)
+        time.sleep(_SECONDS_FOR_SIGN_OF_LIFE)
         gone = [str(r) for r in range(world_size()) if not notes.check([f"albert/here/{r}"])]
     except (RuntimeError, ValueError):  # the store went with rank 0
         gone = ["0"]
     return f"rank {', '.join(gone)}" if gone else "one that has come back"
 
 
-def _let_the_cause_end_first() -> None:
+def _wait_for_failing_rank() -> None:
     """Under `torchrun`, sleep, so that it sees the failing rank exit first and returns that rank's code.
 
     A rank closes its connections before it ends, and the others would overtake it on their way out.
     """
     if _is_launched():
-        time.sleep(_SECONDS_FOR_THE_CAUSE)
+        time.sleep(_SECONDS_FOR_FAILING_RANK)
 
 
-def another_prints(text: str, *, and_ends_us: bool) -> bool:
+def is_already_reported(text: str, *, is_fatal: bool) -> bool:
     """Whether another rank of `launch` has this message in hand, so that one line is printed for all.
 
-    `and_ends_us`: it is an error, so the launcher ends this rank once the other has exited. A rank that is still alive
+    `is_fatal`: it is an error, so the launcher ends this rank once the other has exited. A rank that is still alive
     after waiting for that answers no: the other was ended too, perhaps before it could print.
     """
-    folder = os.environ.get(PRINTED_ERRORS)
+    folder = os.environ.get(REPORTED_ERRORS)
     if folder is None:
         return False
     try:
         (Path(folder) / hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()).mkdir()
     except FileExistsError:
-        if and_ends_us:
-            _let_the_cause_end_first()
-        return not and_ends_us
+        if is_fatal:
+            _wait_for_failing_rank()
+        return not is_fatal
     except OSError:
         return False
     return False
@@ -199,22 +199,22 @@ def _is_launched() -> bool:
     return "TORCHELASTIC_RUN_ID" in os.environ
 
 
-def _launcher_is_gone() -> None:
+def _wait_for_launcher_exit() -> None:
     """Return once the launcher has ended: a killed one cannot end its ranks, and they would block a new start."""
     launcher = os.getppid()
     while os.getppid() == launcher:
         time.sleep(1)
 
 
-def end_with_parent() -> None:
+def exit_with_parent() -> None:
     """End this worker of `multiprocessing` when its parent ends: one whose parent was killed would wait forever."""
     import multiprocessing
 
     if parent := multiprocessing.parent_process():
-        _end_after(parent.join)
+        _exit_after(parent.join)
 
 
-def _end_after(wait: Callable[[], object]) -> None:
+def _exit_after(wait: Callable[[], object]) -> None:
     def follow() -> None:
         wait()
         os._exit(1)

@@ -25,28 +25,28 @@ from typing import IO, Any, TypeVar, cast
 from typing_extensions import TypedDict  # pydantic takes the standard library's from Python 3.12 on
 
 from albert_cli import __version__
-from albert_cli.errors import FULL, BusyError, CheckpointError, number_of, refused
+from albert_cli.errors import DISK_FULL, BusyError, CheckpointError, errno_of, from_os_error
 
 T = TypeVar("T")
 MANIFEST = "manifest.json"
-_UNSEALED = (MANIFEST, "README.md")  # a model card may be edited without breaking anything
-_MODEL = ("config.json", "model.safetensors", "spiece.model", "tokenizer_config.json")
-_NO_RENAMES = (errno.ENOSYS, errno.EOPNOTSUPP, errno.EXDEV, errno.EPERM, errno.EINVAL)
+_NOT_HASHED = (MANIFEST, "README.md")  # a model card may be edited without breaking anything
+_MODEL_FILES = ("config.json", "model.safetensors", "spiece.model", "tokenizer_config.json")
+_RENAME_UNSUPPORTED = (errno.ENOSYS, errno.EOPNOTSUPP, errno.EXDEV, errno.EPERM, errno.EINVAL)
 
 
 # ---------------------------------------------------------------- single files
 
 
 @contextmanager
-def explain(path: Path, needed: int | None = None) -> Iterator[None]:
+def translate_os_errors(path: Path, needed: int | None = None) -> Iterator[None]:
     """Turn what the system refuses into one line; of a full disk how much is free, and `needed` where that is known."""
     try:
         yield
     except Exception as error:
-        ours = refused(error, path)
+        ours = from_os_error(error, path)
         if ours is None:
             raise
-        if number_of(error) not in FULL:
+        if errno_of(error) not in DISK_FULL:
             raise ours from error
         wanted = "" if needed is None else f"{needed / 1e6:.1f} MB needed, "
         hint = "free some space and run the same command again; what was complete before is intact"
@@ -59,7 +59,7 @@ def free_bytes(path: Path) -> int:
     return shutil.disk_usage(next(p for p in (path, *path.absolute().parents) if p.exists())).free
 
 
-def _sync(path: Path) -> None:
+def _fsync(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -70,22 +70,22 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def _temporary(path: Path) -> Path:
+def _temporary_sibling(path: Path) -> Path:
     """A hidden sibling's name; the random part keeps two processes apart."""
     return path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
 
 
 @contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
+def _atomic_replacement(path: Path) -> Iterator[Path]:
     """A hidden sibling to write, which becomes the file on a clean exit: readers see the old content or the new."""
-    temporary = _temporary(path)
-    with explain(path):
+    temporary = _temporary_sibling(path)
+    with translate_os_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             yield temporary
-            _sync(temporary)
+            _fsync(temporary)
             temporary.replace(path)
-            _sync(path.parent)
+            _fsync(path.parent)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
@@ -93,14 +93,14 @@ def _replacing(path: Path) -> Iterator[Path]:
 
 def write_bytes(path: Path, data: bytes) -> None:
     """Write a file atomically: readers see the old content or the new, never a part."""
-    with _replacing(path) as temporary:
+    with _atomic_replacement(path) as temporary:
         temporary.write_bytes(data)
 
 
 @contextmanager
-def text_writer(path: Path) -> Iterator[IO[str]]:
+def open_text_writer(path: Path) -> Iterator[IO[str]]:
     """A UTF-8 text stream whose content becomes the file on a clean exit, and nothing otherwise."""
-    with _replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as stream:
+    with _atomic_replacement(path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as stream:
         yield stream
 
 
@@ -121,18 +121,18 @@ def read_bytes(path: Path) -> bytes:
     except OSError as error:
         if isinstance(error, FileNotFoundError):
             raise CheckpointError(f"{path}: no such file") from None
-        raise refused(error, path) or error from error
-    if any(hashlib.sha256(data).hexdigest() != entry["sha256"] for entry in _entries(path)):
-        raise _damaged(path)
+        raise from_os_error(error, path) or error from error
+    if any(hashlib.sha256(data).hexdigest() != entry["sha256"] for entry in _manifest_entries(path)):
+        raise _damaged_error(path)
     return data
 
 
-def is_there(path: Path) -> bool:
+def is_listed(path: Path) -> bool:
     """Whether the file exists or a manifest names it: then reading a missing one is an error."""
-    return os.path.lexists(path) or bool(_entries(path))
+    return os.path.lexists(path) or bool(_manifest_entries(path))
 
 
-def _entries(path: Path) -> list[Entry]:
+def _manifest_entries(path: Path) -> list[Entry]:
     """A file's entries: in the manifest beside it, and for a vocabulary's in that of the data directory above."""
     if path.name == MANIFEST or path.name.startswith("."):  # hidden files are in no manifest
         return []
@@ -148,9 +148,9 @@ def read_record(path: Path, kind: type[T]) -> T:
     from pydantic import ValidationError
 
     try:
-        return cast(T, adapter(cast(Hashable, kind)).validate_json(read_bytes(path), strict=True))
+        return cast(T, type_adapter(cast(Hashable, kind)).validate_json(read_bytes(path), strict=True))
     except ValidationError as error:
-        raise _misfit(path, error) from None
+        raise _invalid_record_error(path, error) from None
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -167,14 +167,14 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 @cache
-def adapter(kind: Hashable) -> Any:
+def type_adapter(kind: Hashable) -> Any:
     """pydantic's reader of a type."""
     from pydantic import TypeAdapter
 
     return TypeAdapter(cast(Any, kind))
 
 
-def _misfit(path: Path, error: Any) -> CheckpointError:
+def _invalid_record_error(path: Path, error: Any) -> CheckpointError:
     """What pydantic found first, in one line."""
     first = error.errors()[0]
     what, reason = first["msg"], first.get("ctx", {}).get("error")
@@ -188,11 +188,11 @@ def _misfit(path: Path, error: Any) -> CheckpointError:
     return CheckpointError(": ".join(filter(None, (str(path), where, what))))
 
 
-def _damaged(path: Path) -> CheckpointError:
+def _damaged_error(path: Path) -> CheckpointError:
     return CheckpointError(f"{path}: damaged, its SHA-256 is not the manifest's")
 
 
-def with_keys(*names: str) -> Callable[[dict[str, T]], dict[str, T]]:
+def require_keys(*names: str) -> Callable[[dict[str, T]], dict[str, T]]:
     """A check for a record's mapping: it has these keys."""
 
     def check(value: dict[str, T]) -> dict[str, T]:
@@ -203,7 +203,7 @@ def with_keys(*names: str) -> Callable[[dict[str, T]], dict[str, T]]:
     return check
 
 
-def inside(name: str) -> str:
+def check_relative(name: str) -> str:
     """A check for a record's field: it names something below the record's directory."""
     if not name or Path(name).is_absolute() or ".." in Path(name).parts or "\0" in name:
         raise ValueError(f"{name}: leads out of this directory")
@@ -219,7 +219,7 @@ def sha256_file(path: Path) -> str:
 # ---------------------------------------------------------------- manifests
 
 
-class Entry(TypedDict):
+class ManifestEntry(TypedDict):
     """A file as a manifest knows it."""
 
     size: int
@@ -231,13 +231,13 @@ class Manifest:
     """What a directory holds: `files` by their names in it, `parents` names its inputs."""
 
     kind: str
-    files: Mapping[str, Entry]
+    files: Mapping[str, ManifestEntry]
     parents: Mapping[str, str] = field(default_factory=dict)
     created_by: str = f"albert {__version__}"
 
     def __post_init__(self) -> None:
         for name in self.files:
-            inside(name)
+            check_relative(name)
 
     def fingerprint(self) -> str:
         """16 hex digits that change when any file of the directory changes."""
@@ -248,19 +248,19 @@ class Manifest:
 def seal(directory: Path, kind: str, parents: Mapping[str, str] | None = None) -> Manifest:
     """Flush the files that are there and write their manifest, whose last entry is a hash of the others."""
     found = {p.relative_to(directory).as_posix(): p for p in directory.rglob("[!.]*") if p.is_file()}
-    files: dict[str, Entry] = {}
+    files: dict[str, ManifestEntry] = {}
     for name, path in sorted(found.items()):
         path.chmod(path.stat().st_mode | 0o444)  # safetensors makes its files private; artefacts are to be shared
-        _sync(path)
-        if name not in _UNSEALED:
+        _fsync(path)
+        if name not in _NOT_HASHED:
             files[name] = {"size": path.stat().st_size, "sha256": sha256_file(path)}
     manifest = Manifest(kind, files, dict(parents or {}))
     entries = {"kind": kind, "created_by": manifest.created_by, "parents": manifest.parents, "files": files}
-    write_json(directory / MANIFEST, {**entries, "sha256": hash_of(entries)})
+    write_json(directory / MANIFEST, {**entries, "sha256": hash_json(entries)})
     return manifest
 
 
-def hash_of(entries: Mapping[str, Any]) -> str:
+def hash_json(entries: Mapping[str, Any]) -> str:
     """A hash of a record that is written as JSON, whatever the order of its keys."""
     return hashlib.sha256(json.dumps(entries, sort_keys=True).encode()).hexdigest()
 
@@ -273,12 +273,12 @@ def read_manifest(directory: Path) -> Manifest | None:
     if not os.path.lexists(path):
         return None
     value = read_json(path)
-    if value.pop("sha256", None) != hash_of(value):
+    if value.pop("sha256", None) != hash_json(value):
         raise CheckpointError(f"{path}: damaged, or not of this program: its entries do not have the SHA-256 it says")
     try:
-        return cast(Manifest, adapter(Manifest).validate_python(value))
+        return cast(Manifest, type_adapter(Manifest).validate_python(value))
     except ValidationError as error:
-        raise _misfit(path, error) from None
+        raise _invalid_record_error(path, error) from None
 
 
 def verify(directory: Path, kind: str | None = None) -> Manifest:
@@ -301,11 +301,11 @@ def verify(directory: Path, kind: str | None = None) -> Manifest:
         if path.stat().st_size != entry["size"]:
             raise CheckpointError(f"{path}: {path.stat().st_size} bytes, the manifest says {entry['size']}")
         if sha256_file(path) != entry["sha256"]:
-            raise _damaged(path)
+            raise _damaged_error(path)
     return manifest
 
 
-def finished(directory: Path, kind: str, *unfinished: str) -> Manifest | None:
+def read_finished_manifest(directory: Path, kind: str, *unfinished: str) -> Manifest | None:
     """The manifest of a directory that is to hold a `kind`, or None where that is still to be made.
 
     unfinished: files or folders, one of which is there while it is made. Raises `BusyError` where anything else is.
@@ -327,7 +327,7 @@ def fingerprint(directory: Path) -> str:
     manifest = read_manifest(directory)
     if manifest is not None:
         return manifest.fingerprint()
-    lines = [f"{name} {sha256_file(directory / name)}" for name in _MODEL if (directory / name).is_file()]
+    lines = [f"{name} {sha256_file(directory / name)}" for name in _MODEL_FILES if (directory / name).is_file()]
     if not lines:
         raise CheckpointError(f"{directory}: neither a {MANIFEST} nor a model to identify it by")
     return "unverified-" + hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
@@ -337,11 +337,11 @@ def fingerprint(directory: Path) -> str:
 
 
 @contextmanager
-def _staging(beside: Path, needed: int | None = None) -> Iterator[Path]:
+def _staging_directory(beside: Path, needed: int | None = None) -> Iterator[Path]:
     """A hidden temporary directory beside `beside`, removed at the end (before an error tells what is free)."""
-    with explain(beside, needed):
+    with translate_os_errors(beside, needed):
         beside.parent.mkdir(parents=True, exist_ok=True)
-        staging = _temporary(beside)
+        staging = _temporary_sibling(beside)
         staging.mkdir()
         try:
             yield staging
@@ -367,14 +367,14 @@ def commit_directory(
     if not replace and final.exists() and (not final.is_dir() or any(final.iterdir())):
         raise BusyError(f"{final}: already exists", "choose another --out or remove it")
     remove_leftovers(final.parent, final.name)
-    with _staging(final, needed) as staging:
+    with _staging_directory(final, needed) as staging:
         yield staging
         seal(staging, kind, parents)
-        _sync(staging)
+        _fsync(staging)
         if final.is_dir():
             remove_directory(final) if any(final.iterdir()) else final.rmdir()
         staging.rename(final)
-        _sync(final.parent)
+        _fsync(final.parent)
 
 
 @contextmanager
@@ -384,14 +384,14 @@ def publish(directory: Path, kind: str, parents: Mapping[str, str] | None = None
     Between the first move and the last the old manifest no longer fits, so no reader takes a mixture.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    with _staging(directory / "publish") as staging:
+    with _staging_directory(directory / "publish") as staging:
         yield staging
         seal(staging, kind, parents)
         names = sorted(p.name for p in staging.iterdir())
         for name in [*(n for n in names if n != MANIFEST), MANIFEST]:
             (staging / name).replace(directory / name)
         staging.rmdir()
-        _sync(directory)
+        _fsync(directory)
 
 
 def remove_leftovers(directory: Path, name: str | None = None) -> None:
@@ -404,9 +404,9 @@ def remove_leftovers(directory: Path, name: str | None = None) -> None:
 
 def remove_directory(directory: Path) -> None:
     """Delete a committed directory: hidden in one rename first, so that a crash half-way leaves no ruin."""
-    hidden = _temporary(directory)
+    hidden = _temporary_sibling(directory)
     directory.rename(hidden)
-    _sync(hidden.parent)  # or a loss of power could keep the deletions and not the rename
+    _fsync(hidden.parent)  # or a loss of power could keep the deletions and not the rename
     shutil.rmtree(hidden)
 
 
@@ -420,7 +420,7 @@ def lock(directory: Path) -> Iterator[None]:
     from filelock import FileLock, Timeout
 
     made = [p for p in (directory, *directory.parents) if not p.exists()]
-    with explain(directory):
+    with translate_os_errors(directory):
         try:
             directory.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError):
@@ -457,13 +457,13 @@ def lock(directory: Path) -> Iterator[None]:
 
 def _check_renames(directory: Path) -> None:
     """Raise `BusyError` where a folder cannot be renamed, as on disks that are mounted from an object store."""
-    probe, renamed = _temporary(directory / "rename"), _temporary(directory / "renamed")
+    probe, renamed = _temporary_sibling(directory / "rename"), _temporary_sibling(directory / "renamed")
     try:
         probe.mkdir()
         (probe / "file").touch()
         probe.rename(renamed)
     except OSError as error:
-        if error.errno in _NO_RENAMES:  # of anything else speaks what is written next, if anything is
+        if error.errno in _RENAME_UNSUPPORTED:  # of anything else speaks what is written next, if anything is
             what = "its file system does not rename folders, by which they appear whole or not at all"
             raise BusyError(f"{directory}: {what}", "choose an --out on another disk") from None
     finally:

@@ -338,7 +338,7 @@ def test_a_bug_is_told_from_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken() -> None:
         raise ZeroDivisionError("an accident")
 
-    monkeypatch.setattr(doctor, "describe", broken)
+    monkeypatch.setattr(doctor, "describe_environment", broken)
     said = albert("doctor", expect=1)
     assert said.err.splitlines()[0] == "error: ZeroDivisionError: an accident"
     assert "--debug" in said.err.splitlines()[1]
@@ -375,7 +375,7 @@ def test_the_name_of_a_file_is_not_taken_for_the_cause(
     def fail() -> None:
         raise error
 
-    monkeypatch.setattr(doctor, "describe", fail)
+    monkeypatch.setattr(doctor, "describe_environment", fail)
     said = refused(code, "doctor")
     assert "error: out of memory" not in said.err
     assert ("ulimit -n" in said.err) == (error.args[0] == 24)
@@ -390,7 +390,7 @@ def test_too_little_memory_is_no_bug(monkeypatch: pytest.MonkeyPatch) -> None:
         raise RuntimeError("unable to mmap 8 bytes from file <(5)>: Cannot allocate memory (12)")
 
     for cause in (lambda: torch.empty(2**50), fail):  # more than can be addressed
-        monkeypatch.setattr(doctor, "describe", cause)
+        monkeypatch.setattr(doctor, "describe_environment", cause)
         said = refused(1, "doctor")
         assert "error: out of memory" in said.err
         assert "train.micro_batch_size" in said.err

@@ -17,7 +17,7 @@ import pytest
 
 from albert_cli import __version__, config, errors
 from albert_cli.cli import EPILOGUE, app
-from albert_cli.cli.app import report
+from albert_cli.cli.app import report_error
 from tests.command import QUICK, TINY, albert, pretrained, write_table
 
 VERBS = (
@@ -65,12 +65,12 @@ def test_of_a_name_that_is_no_utf8_the_name_is_shown(monkeypatch: pytest.MonkeyP
         text.encode()
     printed = io.StringIO()
     monkeypatch.setattr(sys, "stderr", printed)
-    assert report(raised.value) == 3
+    assert report_error(raised.value) == 3
     assert printed.getvalue().startswith("error: texts/caf") and "before" not in printed.getvalue()
 
 
 def test_what_onednn_cannot_make_is_want_of_memory(capsys: pytest.CaptureFixture[str]) -> None:
-    assert report(RuntimeError("could not create a primitive")) == 1
+    assert report_error(RuntimeError("could not create a primitive")) == 1
     said = capsys.readouterr().err
     assert said.startswith("error: out of memory: could not create a primitive\n") and "bug" not in said
 

@@ -43,7 +43,7 @@ EVERY_KEY = [(kind, path) for kind, schema in SCHEMAS.items() for path in keys(s
 
 
 def check(kind: str, values: dict[str, Any]) -> Any:
-    return config.validate(SCHEMAS[kind], NEEDED[kind] | values, "recipe.toml")
+    return config.validate_recipe(SCHEMAS[kind], NEEDED[kind] | values, "recipe.toml")
 
 
 # ---------------------------------------------------------------- what is refused
@@ -134,18 +134,18 @@ def test_a_recipe_that_sets_nothing_is_no_recipe(tmp_path: Path, text: str) -> N
     path = tmp_path / "cut.toml"
     path.write_text(text)
     with pytest.raises(ConfigError, match=r"cut\.toml: sets nothing") as raised:
-        config.load(PretrainRecipe, str(path))
+        config.load_recipe(PretrainRecipe, str(path))
     assert raised.value.hint and "restore" in raised.value.hint
     (tmp_path / "child.toml").write_text('extends = "cut.toml"\n')
     with pytest.raises(ConfigError, match=r"cut\.toml: sets nothing"):
         config.read_recipe(str(tmp_path / "child.toml"))
     path.write_text('extends = "albert-base"')
-    config.load(PretrainRecipe, str(path))
+    config.load_recipe(PretrainRecipe, str(path))
 
 
 def test_a_needed_key_that_is_missing_is_named() -> None:
     with pytest.raises(ConfigError, match=r"recipe\.toml: task: "):
-        config.validate(FinetuneRecipe, {}, "recipe.toml")
+        config.validate_recipe(FinetuneRecipe, {}, "recipe.toml")
 
 
 def test_the_rate_follows_the_square_root_of_the_batch() -> None:
@@ -153,7 +153,9 @@ def test_the_rate_follows_the_square_root_of_the_batch() -> None:
         recipe = check("pretrain", {"optimizer": {"lr": "auto"}, "train": {"batch_size": batch}})
         assert recipe.optimizer.lr == recipe.optimizer.peak == pytest.approx(rate)
         assert f"lr = {recipe.optimizer.lr!r}" in config.dump_toml(recipe)
-    paper, smaller = (config.load(PretrainRecipe, "albert-base", over) for over in ([], ["train.batch_size=512"]))
+    paper, smaller = (
+        config.load_recipe(PretrainRecipe, "albert-base", over) for over in ([], ["train.batch_size=512"])
+    )
     assert paper.optimizer.lr == 0.00176 and smaller.optimizer.lr == pytest.approx(0.000622, rel=1e-3)
     assert paper.schedule.warmup == smaller.schedule.warmup == 3125
 
@@ -179,7 +181,7 @@ def test_extended_recipes_lie_underneath(tmp_path: Path) -> None:
     assert values == {
         "train": {"seed": 2, "keep": 5, "log_every": 3}, "optimizer": {"lr": 0.5}, "masked_bias": "unigram"
     }  # fmt: skip
-    loaded = config.load(PretrainRecipe, top, ["train.seed=3", "train.keep=1"])
+    loaded = config.load_recipe(PretrainRecipe, top, ["train.seed=3", "train.keep=1"])
     assert (loaded.train.seed, loaded.train.keep, loaded.train.log_every, loaded.optimizer.lr) == (3, 1, 3, 0.5)
 
 
@@ -188,9 +190,9 @@ def test_one_way_of_saying_how_long_takes_the_place_of_the_other(tmp_path: Path)
     write(tmp_path / "over.toml", 'extends = "base.toml"\n[schedule]\nepochs = 2\nwarmup_ratio = 0.1\n')
     recipe = str(tmp_path / "over.toml")
     assert config.read_recipe(recipe)["schedule"] == {"epochs": 2, "warmup_ratio": 0.1}
-    values = tomllib.loads(config.dump_toml(made := config.load(FinetuneRecipe, recipe)))
-    assert config.validate(FinetuneRecipe, values, "again") == made
-    said = config.load(FinetuneRecipe, recipe, ["schedule.epochs=3", "schedule.total_steps=7"]).schedule
+    values = tomllib.loads(config.dump_toml(made := config.load_recipe(FinetuneRecipe, recipe)))
+    assert config.validate_recipe(FinetuneRecipe, values, "again") == made
+    said = config.load_recipe(FinetuneRecipe, recipe, ["schedule.epochs=3", "schedule.total_steps=7"]).schedule
     assert (said.total_steps, said.epochs) == (7, None)
     assert made.schedule.in_steps(100, 32) == ScheduleSettings(6, None, 0.1)
     assert made.schedule.in_steps(3, 32).total_steps == 1
@@ -198,7 +200,7 @@ def test_one_way_of_saying_how_long_takes_the_place_of_the_other(tmp_path: Path)
 
 def test_a_shipped_recipe_can_be_extended_by_name(tmp_path: Path) -> None:
     mine = write(tmp_path / "mine.toml", 'extends = "albert-base"\n[train]\nseed = 9\n')
-    plain, changed = config.load(PretrainRecipe, "albert-base"), config.load(PretrainRecipe, mine)
+    plain, changed = config.load_recipe(PretrainRecipe, "albert-base"), config.load_recipe(PretrainRecipe, mine)
     assert changed == dataclasses.replace(plain, train=dataclasses.replace(plain.train, seed=9))
 
 
@@ -271,13 +273,13 @@ def test_an_override_of_another_form_is_refused(text: str) -> None:
 
 def test_overrides_are_checked_like_the_recipe() -> None:
     with pytest.raises(ConfigError, match=r"unknown key 'optimizer\.lrr'"):
-        config.load(PretrainRecipe, "albert-base", ["optimizer.lrr=1"])
+        config.load_recipe(PretrainRecipe, "albert-base", ["optimizer.lrr=1"])
     with pytest.raises(ConfigError, match=r"train\.log_every: .*got '5x'"):
-        config.load(PretrainRecipe, "albert-base", ["train.log_every=5x"])
+        config.load_recipe(PretrainRecipe, "albert-base", ["train.log_every=5x"])
     with pytest.raises(ConfigError, match="model: "):
-        config.load(PretrainRecipe, "albert-base", ["model=3"])
+        config.load_recipe(PretrainRecipe, "albert-base", ["model=3"])
     with pytest.raises(ConfigError, match=r"train\.save_every: .*got 1\.5"):
-        config.load(PretrainRecipe, "albert-base", ["train.save_every=1.5"])
+        config.load_recipe(PretrainRecipe, "albert-base", ["train.save_every=1.5"])
 
 
 # ---------------------------------------------------------------- writing
@@ -291,7 +293,7 @@ words = st.text()
 
 @st.composite
 def pretraining(draw: st.DrawFn) -> PretrainRecipe:
-    section = config.as_dict(PretrainRecipe())
+    section = config.to_toml_values(PretrainRecipe())
     section["optimizer"] |= draw(
         st.fixed_dictionaries({"lr": positive, "beta1": fractions, "clip_norm": positive, "eps": positive})
     )
@@ -301,35 +303,35 @@ def pretraining(draw: st.DrawFn) -> PretrainRecipe:
     section["schedule"] |= {"total_steps": (total := draw(counts)), "warmup_ratio": draw(fractions)}
     section["schedule"] |= draw(st.fixed_dictionaries({}, optional={"warmup_steps": st.integers(1, total)}))
     section["data"]["favor_shorter_ngram"] = draw(st.booleans())
-    return config.validate(PretrainRecipe, section, "drawn")
+    return config.validate_recipe(PretrainRecipe, section, "drawn")
 
 
 @given(pretraining())
 def test_a_written_recipe_is_the_same_one_read(recipe: PretrainRecipe) -> None:
     values = tomllib.loads(config.dump_toml(recipe))
-    assert config.validate(PretrainRecipe, values, "again") == recipe
-    assert list(config.differences(values, config.as_dict(recipe))) == []
+    assert config.validate_recipe(PretrainRecipe, values, "again") == recipe
+    assert list(config.list_differences(values, config.to_toml_values(recipe))) == []
 
 
 @given(st.lists(words, unique=True, max_size=4).filter(lambda labels: len(labels) != 1), words, words)
 def test_any_text_survives_being_written(labels: list[str], text: str, task: str) -> None:
-    recipe = config.validate(FinetuneRecipe, {"task": task, "table": {"labels": labels, "text": text}}, "drawn")
-    assert config.validate(FinetuneRecipe, tomllib.loads(config.dump_toml(recipe)), "again") == recipe
+    recipe = config.validate_recipe(FinetuneRecipe, {"task": task, "table": {"labels": labels, "text": text}}, "drawn")
+    assert config.validate_recipe(FinetuneRecipe, tomllib.loads(config.dump_toml(recipe)), "again") == recipe
 
 
 def test_an_endless_threshold_survives_being_written() -> None:
-    recipe = config.load(FinetuneRecipe, {"task": "squad2"}, ["span.threshold=inf"])
-    assert config.validate(FinetuneRecipe, tomllib.loads(config.dump_toml(recipe)), "again") == recipe
+    recipe = config.load_recipe(FinetuneRecipe, {"task": "squad2"}, ["span.threshold=inf"])
+    assert config.validate_recipe(FinetuneRecipe, tomllib.loads(config.dump_toml(recipe)), "again") == recipe
 
 
 def test_differences_name_the_key_and_both_values() -> None:
     old = {"train": {"seed": 1, "keep": 2}, "masked_bias": "zero"}
     new = {"train": {"seed": 3, "keep": 2}, "masked_bias": "zero", "more": {"x": 1}}
-    assert list(config.differences(old, new)) == ["more: None -> {'x': 1}", "train.seed: 1 -> 3"]
+    assert list(config.list_differences(old, new)) == ["more: None -> {'x': 1}", "train.seed: 1 -> 3"]
 
 
 def test_defaults_are_what_a_recipe_need_not_say() -> None:
-    made = config.as_dict(PretrainRecipe())
-    assert config.defaults(PretrainRecipe) == made
-    needed = config.as_dict(FinetuneRecipe(task="rte"))
-    assert {"task": "rte", **config.defaults(FinetuneRecipe)} == needed
+    made = config.to_toml_values(PretrainRecipe())
+    assert config.default_values(PretrainRecipe) == made
+    needed = config.to_toml_values(FinetuneRecipe(task="rte"))
+    assert {"task": "rte", **config.default_values(FinetuneRecipe)} == needed

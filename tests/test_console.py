@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from albert_cli import console
-from albert_cli.cli.app import report
+from albert_cli.cli.app import report_error
 from albert_cli.errors import InputError
 
 
@@ -32,23 +32,23 @@ def _plain() -> Iterator[None]:
 
 
 def test_results_go_to_stdout_and_notes_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
-    console.note("in passing")
+    console.info("in passing")
     console.warn("mind this")
-    console.emit({"a": 1}, "one")
+    console.print_result({"a": 1}, "one")
     assert capsys.readouterr() == ("one\n", "in passing\nwarning: mind this\n")
 
 
 def test_json_is_one_object(capsys: pytest.CaptureFixture[str]) -> None:
     console.configure(json=True)
-    console.emit({"a": [1, None, "ü"]}, "text")
+    console.print_result({"a": [1, None, "ü"]}, "text")
     assert json.loads(capsys.readouterr().out) == {"a": [1, None, "ü"]}
 
 
 def test_quiet_leaves_results_and_warnings(capsys: pytest.CaptureFixture[str]) -> None:
     console.configure(quiet=True)
-    console.note("in passing")
+    console.info("in passing")
     console.warn("mind this")
-    console.emit({}, "one")
+    console.print_result({}, "one")
     with console.progress("train", 10) as bar:
         bar.update(5, "x")
     assert capsys.readouterr() == ("one\n", "warning: mind this\n")
@@ -58,18 +58,18 @@ def test_work_goes_on_when_nobody_reads_its_messages(monkeypatch: pytest.MonkeyP
     """As in `albert pretrain … 2>&1 | head -1`; a run that nobody watches is not done, as exit code 0 would say."""
     monkeypatch.setattr(sys, "stderr", Gone())
     monkeypatch.setattr(console, "_SECONDS_BETWEEN_LINES", -1.0)
-    console.note("in passing")
+    console.info("in passing")
     console.warn("mind this")
     with console.progress("train", 10) as bar:
         bar.update(5, "x")
-    assert report(InputError("it is not there", "look elsewhere")) == 3
+    assert report_error(InputError("it is not there", "look elsewhere")) == 3
 
 
 def test_only_the_first_rank_speaks(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "1")
-    console.note("a")
+    console.info("a")
     console.warn("b")
-    console.emit({}, "c")
+    console.print_result({}, "c")
     with console.progress("train", 10) as bar:
         bar.update(5)
     assert capsys.readouterr() == ("", "")
@@ -99,21 +99,21 @@ def test_progress_on_a_terminal_is_a_bar_that_goes_away(monkeypatch: pytest.Monk
         bar.update(10, "loss 3.210")
     assert "train" in terminal.getvalue()
     monkeypatch.setenv("TERM", "dumb")
-    assert not console.is_terminal()
+    assert not console.is_stderr_terminal()
 
 
 def test_colour_is_for_terminals_that_want_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
-    assert not console.has_colour()
+    assert not console.supports_color()
     monkeypatch.setattr(sys, "stdout", Terminal())
-    assert console.has_colour()
+    assert console.supports_color()
     monkeypatch.setenv("NO_COLOR", "")
-    assert not console.has_colour()
+    assert not console.supports_color()
 
 
 def test_a_table_is_aligned() -> None:
-    lines = console.table(("model", "score"), [("a", 1), ("longer", 22.5)]).split("\n")
+    lines = console.format_table(("model", "score"), [("a", 1), ("longer", 22.5)]).split("\n")
     assert lines == ["model   score", "──────  ─────", "a           1", "longer   22.5"]
 
 
@@ -122,4 +122,4 @@ def test_a_table_is_aligned() -> None:
     [(0.4, "0 s"), (42, "42 s"), (59.4, "59 s"), (59.6, "1 min 00 s"), (185, "3 min 05 s"), (7800, "2 h 10 min")],
 )
 def test_lengths_of_time_as_people_say_them(seconds: float, said: str) -> None:
-    assert console.duration(seconds) == said
+    assert console.format_duration(seconds) == said

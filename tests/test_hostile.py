@@ -141,7 +141,7 @@ def test_no_manifest_and_no_data_lead_out_of_their_directory(tiny_data: Path, tm
     manifest = json.loads((directory / store.MANIFEST).read_text())
     del manifest["sha256"]
     manifest["files"] = {name: {"size": 1, "sha256": "0"}}
-    store.write_json(directory / store.MANIFEST, {**manifest, "sha256": store.hash_of(manifest)})
+    store.write_json(directory / store.MANIFEST, {**manifest, "sha256": store.hash_json(manifest)})
     with pytest.raises(CheckpointError, match="leads out of"):
         store.verify(directory)
 
@@ -196,13 +196,13 @@ def test_a_bomb_takes_no_memory(tmp_path: Path, ending: str, pack: Callable[[byt
 
 
 def test_nothing_that_a_terminal_would_obey_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    console.note(NASTY)
+    console.info(NASTY)
     console.warn(NASTY)
-    console.emit({"label": NASTY}, NASTY)
-    console.emit({}, f"\x1b[32mgreen\x1b[0m {NASTY}", coloured=True)
-    console.emit_part(NASTY)
+    console.print_result({"label": NASTY}, NASTY)
+    console.print_result({}, f"\x1b[32mgreen\x1b[0m {NASTY}", coloured=True)
+    console.print_partial_result(NASTY)
     console.configure(json=True)
-    console.emit({"label": NASTY, NASTY: 1}, NASTY)
+    console.print_result({"label": NASTY, NASTY: 1}, NASTY)
     console.configure()
     said = capsys.readouterr()
     *lines, written = said.out.splitlines()

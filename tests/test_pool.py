@@ -14,7 +14,7 @@ import pytest
 
 from albert_cli import pool
 from albert_cli.errors import AlbertError, ConfigError, Interrupted
-from albert_cli.pool import Job, Places
+from albert_cli.pool import WorkerLimits, WorkItem
 
 
 def answer(value: int) -> int:
@@ -33,12 +33,12 @@ def killed() -> int:
 def test_jobs_wait_for_what_they_need_and_one_that_fails_stops_no_other() -> None:
     ended: dict[str, int | BaseException] = {}
 
-    def keep(job: Job[int], outcome: int | BaseException) -> None:
+    def keep(job: WorkItem[int], outcome: int | BaseException) -> None:
         ended[job.name] = outcome
 
     after = frozenset({"killed", "failed", "crash"})
-    jobs = [Job("last", answer, (2,), after), Job("killed", killed, ()), Job("failed", fail, ())]
-    pool.run([*jobs, Job("crash", crash, ())], Places(1), keep)
+    jobs = [WorkItem("last", answer, (2,), after), WorkItem("killed", killed, ()), WorkItem("failed", fail, ())]
+    pool.run_items([*jobs, WorkItem("crash", crash, ())], WorkerLimits(1), keep)
     assert list(ended) == ["killed", "failed", "crash", "last"] and ended["last"] == 2
     assert isinstance(ended["killed"], AlbertError) and "was killed" in str(ended["killed"])
     assert isinstance(ended["crash"], AlbertError) and "crashed (SIGSEGV)" in str(ended["crash"])
@@ -59,7 +59,7 @@ def crash_first(number: int) -> int:
 @pytest.mark.parametrize(("call", "says"), [(killed, "was killed"), (crash, r"crashed \(SIGSEGV\)")])
 def test_a_worker_that_was_killed_is_told_apart_from_one_that_crashed(call: Callable[[], int], says: str) -> None:
     with pytest.raises(AlbertError, match=f"a worker process {says}"):
-        list(pool.spread(call, [(), ()], 2, "so"))
+        list(pool.map_unordered(call, [(), ()], 2, "so"))
 
 
 def test_how_a_worker_ended_is_known_also_where_another_thread_waited_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,44 +74,44 @@ def test_how_a_worker_ended_is_known_also_where_another_thread_waited_for_it(mon
 
     monkeypatch.setattr(os, "waitpid", slow)
     with pytest.raises(AlbertError, match=r"a worker process crashed \(SIGSEGV\)"):
-        list(pool.spread(crash_first, [(0,), (1,)], 2, "so"))
+        list(pool.map_unordered(crash_first, [(0,), (1,)], 2, "so"))
 
 
 def test_memory_that_ran_out_is_known_by_the_systems_count(monkeypatch: pytest.MonkeyPatch) -> None:
     counts = iter(range(9))
-    monkeypatch.setattr("albert_cli.machine.killed_for_memory", lambda: next(counts))
+    monkeypatch.setattr("albert_cli.machine.count_oom_kills", lambda: next(counts))
     with pytest.raises(AlbertError, match="because the memory ran out"):
-        list(pool.spread(killed, [()], 2, "so"))
+        list(pool.map_unordered(killed, [()], 2, "so"))
 
 
 def test_results_are_spread_over_processes_and_an_error_is_handed_over() -> None:
-    assert sorted(found for _, found in pool.spread(answer, ((n,) for n in range(9)), 2, "so")) == list(range(9))
+    assert sorted(found for _, found in pool.map_unordered(answer, ((n,) for n in range(9)), 2, "so")) == list(range(9))
     with pytest.raises(ConfigError, match="no such thing"):
-        list(pool.spread(fail, [()] * 9, 2, "so"))
+        list(pool.map_unordered(fail, [()] * 9, 2, "so"))
 
 
 def test_what_is_raised_about_a_job_stops_the_others() -> None:
     ended: list[str] = []
 
-    def keep(job: Job[int], outcome: int | BaseException) -> None:
+    def keep(job: WorkItem[int], outcome: int | BaseException) -> None:
         ended.append(job.name)
         raise ConfigError("enough")
 
     with pytest.raises(ConfigError, match="enough"):
-        pool.run([Job("a", answer, (1,)), Job("b", answer, (2,))], Places(here=True), keep)
+        pool.run_items([WorkItem("a", answer, (1,)), WorkItem("b", answer, (2,))], WorkerLimits(here=True), keep)
     assert ended == ["a"]
 
 
 def test_asked_to_stop_no_other_job_is_begun() -> None:
     ended: list[str] = []
 
-    def keep(job: Job[int], outcome: int | BaseException) -> None:
+    def keep(job: WorkItem[int], outcome: int | BaseException) -> None:
         ended.append(job.name)
         os.kill(os.getpid(), signal.SIGTERM)
 
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(Interrupted):
-        pool.run([Job("a", answer, (1,)), Job("b", answer, (2,))], Places(here=True), keep)
+        pool.run_items([WorkItem("a", answer, (1,)), WorkItem("b", answer, (2,))], WorkerLimits(here=True), keep)
     assert ended == ["a"] and signal.getsignal(signal.SIGTERM) is before
 
 
@@ -129,18 +129,18 @@ def test_a_worker_that_dies_while_another_is_started_is_named_too(monkeypatch: p
 
     monkeypatch.setattr(SpawnProcess, "start", late)
     with pytest.raises(AlbertError, match=r"a worker process crashed \(SIGSEGV\)"):
-        list(pool.spread(crash, [(), ()], 2, "so"))
+        list(pool.map_unordered(crash, [(), ()], 2, "so"))
 
 
 def test_a_worker_that_was_killed_between_two_jobs_is_replaced() -> None:
     ended: dict[str, int | BaseException] = {}
 
-    def keep(job: Job[int], outcome: int | BaseException) -> None:
+    def keep(job: WorkItem[int], outcome: int | BaseException) -> None:
         ended[job.name] = outcome
         for process in multiprocessing.active_children():
             process.kill()
             process.join()
         time.sleep(1)  # the executor's own thread finds it out
 
-    pool.run([Job("first", answer, (1,)), Job("second", answer, (2,))], Places(1), keep)
+    pool.run_items([WorkItem("first", answer, (1,)), WorkItem("second", answer, (2,))], WorkerLimits(1), keep)
     assert ended == {"first": 1, "second": 2}

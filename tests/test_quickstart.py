@@ -17,7 +17,7 @@ from albert_cli.text.corpus import Document
 def test_the_task_is_cut_from_modules_of_its_own_without_their_names() -> None:
     names, scale = ["numpy", "torch"], dataclasses.replace(quickstart.SMOKE, epochs={"30": 1}, test_sentences=20)
     modules = [Document(_sentences(name, i), f"{name}.m{i}") for name in names for i in range(40)]
-    tables = quickstart._tables(modules, names, scale)
+    tables = quickstart._build_task_tables(modules, names, scale)
     assert {split: len(rows) for split, rows in tables.items()} == {"train": 30, "dev": 20}
     for rows in tables.values():
         labels = [label for _, label in rows]
@@ -45,14 +45,14 @@ def result(start: list[float], bag: float) -> dict[str, Any]:
         for name, scores in (("start", start), ("random", [0.3, 0.31, 0.32]))
     }
     evaluation = {"median": 0.51, "spread": 0.02, "scores_by_seed": pretrained, "controls": controls, "majority": 0.125}
-    return quickstart._compared({**evaluation, "baselines": {"words": {"accuracy": bag}}})
+    return quickstart._summarize_scores({**evaluation, "baselines": {"words": {"accuracy": bag}}})
 
 
 def test_the_closing_words_say_what_every_seed_is_above() -> None:
     few, many = result([0.49, 0.505, 0.48], bag=0.2), result([0.47, 0.48, 0.49], bag=0.44)
     pretraining = {"mlm_loss": 4.0, "unigram_entropy": 6.3, "below_unigram_entropy": 2.3}
     given = {"pretraining": pretraining, "examples": [], "report": "report.html", "seconds": 281.0}
-    lines = quickstart.text({**given, "task": {"125": few, "2000": many}}).splitlines()
+    lines = quickstart.format_summary({**given, "task": {"125": few, "2000": many}}).splitlines()
     assert [" ".join(line.split()) for line in [*lines[2:4], *lines[5:10]]] == [
         "which package is a sentence from? accuracy, the median and every seed",
         "labelled sentences 125 2,000",
@@ -66,7 +66,7 @@ def test_the_closing_words_say_what_every_seed_is_above() -> None:
         "with 125 sentences every pretrained seed is above: random weights, bag of words",
         "with 2,000 sentences every pretrained seed is above: same start, not pretrained, random weights, bag of words",
     ]
-    said = quickstart.text({**given, "task": dict.fromkeys(("125", "500", "2000"), many)})
+    said = quickstart.format_summary({**given, "task": dict.fromkeys(("125", "500", "2000"), many)})
     assert "with 125, 500 and 2,000 sentences every pretrained seed is above: same start" in said
 
 
@@ -76,7 +76,7 @@ def test_a_control_that_diverged_has_no_scores() -> None:
 
 def test_a_directory_belongs_to_one_scale(tmp_path: Path) -> None:
     for _ in range(2):
-        quickstart._refuse_other_scale(tmp_path, quickstart.SMOKE)
+        quickstart._require_same_scale(tmp_path, quickstart.SMOKE)
     with pytest.raises(BusyError, match="another scale"):
-        quickstart._refuse_other_scale(tmp_path, quickstart.FULL)
+        quickstart._require_same_scale(tmp_path, quickstart.FULL)
     assert json.loads((tmp_path / "scale.json").read_text())["runs"] == 2

@@ -14,7 +14,7 @@ import torch
 
 from albert_cli import ranks
 from albert_cli.launch import launch
-from albert_cli.ranks import Group, process_group
+from albert_cli.ranks import RankGroup, process_group
 from tests.processes import PATIENCE, Run, albert, end, start, start_ranks
 
 RECIPE = """
@@ -37,18 +37,18 @@ def test_one_process_needs_no_group(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
     assert ranks.is_main() and ranks.world_size() == 1
     with process_group("cpu") as group:
-        assert group == Group(0, 1)
+        assert group == RankGroup(0, 1)
         tensor = torch.tensor([1.0, 2.0])
-        assert group.sum(tensor) is tensor and tensor.tolist() == [1.0, 2.0]
-        assert group.agree(3.5) == 3.5 and group.gather([1.0, 2.5]) == [[1.0, 2.5]]
-        group.share([tensor])
+        assert group.all_reduce(tensor) is tensor and tensor.tolist() == [1.0, 2.0]
+        assert group.broadcast(3.5) == 3.5 and group.all_gather([1.0, 2.5]) == [[1.0, 2.5]]
+        group.broadcast_tensors([tensor])
         group.barrier()
     assert not torch.distributed.is_initialized()
 
 
 def test_ranks_share_the_cores_that_this_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(6)), raising=False)
-    for name in ("OMP_NUM_THREADS", ranks.PRINTED_ERRORS):
+    for name in ("OMP_NUM_THREADS", ranks.REPORTED_ERRORS):
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
     threads: list[str] = []
@@ -60,7 +60,7 @@ def test_ranks_share_the_cores_that_this_process_may_use(monkeypatch: pytest.Mon
 def share() -> None:
     with process_group("cpu") as group:
         weight = torch.nn.Parameter(torch.full((2, 3), 5.0 + group.rank))
-        group.share([weight])
+        group.broadcast_tensors([weight])
         assert weight.tolist() == [[5.0] * 3] * 2 and weight.requires_grad
         print("shared", group.rank)
     raise SystemExit
@@ -74,15 +74,15 @@ def test_every_rank_gets_the_tensors_of_rank_0(tmp_path: Path) -> None:
 
 def test_what_one_rank_alone_has_is_always_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     waited: list[str] = []
-    monkeypatch.setattr(ranks, "_let_the_cause_end_first", lambda: waited.append("once"))
-    assert not any(ranks.another_prints("a", and_ends_us=False) for _ in range(2))  # no launch of ours
+    monkeypatch.setattr(ranks, "_wait_for_failing_rank", lambda: waited.append("once"))
+    assert not any(ranks.is_already_reported("a", is_fatal=False) for _ in range(2))  # no launch of ours
     monkeypatch.setenv("ALBERT_PRINTED_ERRORS", str(tmp_path))
-    assert not ranks.another_prints("a", and_ends_us=True) and not ranks.another_prints("b", and_ends_us=True)
-    assert waited == [] and ranks.another_prints("a", and_ends_us=False)
-    assert not ranks.another_prints("a", and_ends_us=True) and waited == ["once"]  # it was not ended: say it
-    assert not ranks.another_prints("no such file: \udcff", and_ends_us=True)  # a name that is not UTF-8
+    assert not ranks.is_already_reported("a", is_fatal=True) and not ranks.is_already_reported("b", is_fatal=True)
+    assert waited == [] and ranks.is_already_reported("a", is_fatal=False)
+    assert not ranks.is_already_reported("a", is_fatal=True) and waited == ["once"]  # it was not ended: say it
+    assert not ranks.is_already_reported("no such file: \udcff", is_fatal=True)  # a name that is not UTF-8
     monkeypatch.setenv("ALBERT_PRINTED_ERRORS", str(tmp_path / "gone"))
-    assert not any(ranks.another_prints("a", and_ends_us=True) for _ in range(2))
+    assert not any(ranks.is_already_reported("a", is_fatal=True) for _ in range(2))
 
 
 def journal_of(run: Path) -> int:

@@ -20,7 +20,7 @@ from safetensors import SafetensorError
 
 from albert_cli import store
 from albert_cli.errors import BusyError, CheckpointError
-from albert_cli.journal import Journal, read
+from albert_cli.journal import Journal, read_journal
 
 CALLS = ("fsync", "replace", "rename", "open", "mkdir", "rmdir", "unlink", "chmod")
 
@@ -134,7 +134,7 @@ def test_a_file_is_the_old_one_or_the_new_one(write: str, crash: bool, tmp_path:
         if write == "write_text":
             store.write_text(place / "it", "new" * 10_000)
         else:
-            with store.text_writer(place / "it") as stream:
+            with store.open_text_writer(place / "it") as stream:
                 stream.write("new" * 10_000)
 
     def check(place: Path) -> None:
@@ -197,10 +197,10 @@ def test_a_journal_is_cut_back_whole_or_not_at_all(crash: bool, tmp_path: Path) 
     lines = [json.dumps({"step": n}) + "\n" for n in range(50)]
 
     def check(place: Path) -> None:
-        assert len(read(place / "it")) in (11, 50)
+        assert len(read_journal(place / "it")) in (11, 50)
 
     def action(place: Path) -> None:
-        Journal(place / "it").cut_back(10)
+        Journal(place / "it").truncate_after(10)
 
     sweep(tmp_path, lambda place: store.write_text(place / "it", "".join(lines)), action, check, crash=crash)
 
@@ -213,7 +213,7 @@ def test_an_error_inside_leaves_nothing(tmp_path: Path) -> None:
             raise KeyboardInterrupt
 
     interrupted(lambda: store.commit_directory(tmp_path / "a", "checkpoint"))
-    interrupted(lambda: store.text_writer(tmp_path / "b"))
+    interrupted(lambda: store.open_text_writer(tmp_path / "b"))
     assert not list(tmp_path.iterdir())
     interrupted(lambda: store.publish(tmp_path / "c", "checkpoint"))
     assert not list((tmp_path / "c").iterdir())
@@ -291,7 +291,7 @@ def forge(directory: Path, **changes: Any) -> None:
     """A manifest by somebody who knows how its hash is made."""
     value = json.loads((directory / store.MANIFEST).read_text()) | changes
     value.pop("sha256")
-    store.write_json(directory / store.MANIFEST, {**value, "sha256": store.hash_of(value)})
+    store.write_json(directory / store.MANIFEST, {**value, "sha256": store.hash_json(value)})
 
 
 @pytest.mark.parametrize("name", ["../outside", "sub/../../outside", "/etc/hostname", "..", "sub/../a"])
@@ -373,7 +373,7 @@ def test_leftovers_of_a_killed_process_go(tmp_path: Path) -> None:
     assert {p.name for p in tmp_path.iterdir()} == {"it", ".hidden"}
     (tmp_path / "new").mkdir()
     (tmp_path / "new" / ".request.json.0123abcd.tmp").write_text("x")  # of the first file of all
-    assert store.finished(tmp_path / "new", "vocabulary", "request.json") is None
+    assert store.read_finished_manifest(tmp_path / "new", "vocabulary", "request.json") is None
 
 
 def test_artefacts_can_be_read_by_others(tmp_path: Path) -> None:
@@ -452,7 +452,7 @@ for action in (lambda: store.write_bytes(place / "it", b"x" * 300_000), commit, 
     ],
 )
 def test_safetensors_of_any_release_tells_that_the_disk_is_full(said: str, tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="the disk is full"), store.explain(tmp_path / "x"):
+    with pytest.raises(CheckpointError, match="the disk is full"), store.translate_os_errors(tmp_path / "x"):
         raise SafetensorError(said)
 
 

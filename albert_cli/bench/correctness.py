@@ -32,8 +32,8 @@ def measure(config: ModelConfig, train: TrainSettings, device: torch.device) -> 
     lengths = [min(length, config.max_position_embeddings) for length in _LENGTHS]
     drawn, plain = random_batch(lengths, config.vocab_size), TrainSettings(precision="fp32", compile="off")
     settled = resolve_auto(train, config, device, sequences=len(lengths), length=max(lengths))
-    expected, before = computed(config, drawn, plain, torch.device("cpu")), _graphs()
-    found = computed(config, drawn, settled, device)
+    expected, before = compute_loss_and_gradients(config, drawn, plain, torch.device("cpu")), _graphs()
+    found = compute_loss_and_gradients(config, drawn, settled, device)
     is_as_asked = settled.compile == "off" or _graphs() > before  # the compiler may have given up without a word
     loss_off, gradient_off = (
         float(torch.linalg.vector_norm(x - y) / torch.linalg.vector_norm(y))
@@ -54,7 +54,7 @@ def _graphs() -> int:
     return int(torch._dynamo.utils.counters["stats"]["unique_graphs"])
 
 
-def computed(
+def compute_loss_and_gradients(
     config: ModelConfig, batch: PackedBatch, settings: TrainSettings, device: torch.device
 ) -> tuple[Tensor, Tensor]:
     """(loss, all gradients in a row) of the pretraining model with the weights of seed 0, in fp32 on the CPU."""

@@ -68,7 +68,7 @@ def measure(
         "pieces": int(ids.size),
         "mb_per_cpu_second": {name: round(size / 1e6 / max(took, 1e-9), 2) for name, took in spent.items()},
         "whole_to_sentencepiece": round(spent["sentencepiece alone"] / whole, 3),
-        "pairs_and_masks": drawing(corpus, vocabulary, seconds=seconds),
+        "pairs_and_masks": measure_sampling(corpus, vocabulary, seconds=seconds),
     }
 
 
@@ -100,7 +100,7 @@ def _stages(
 # ---------------------------------------------------------------- pairs and masks
 
 
-def drawing(
+def measure_sampling(
     corpus: TokenCorpus, vocabulary: Vocabulary, lengths: Sequence[int] = (128, 512), seconds: float = 1.0
 ) -> dict[str, Any]:
     """Draw packed batches for about `seconds` a figure; one entry for each maximum length in `lengths`.
@@ -146,10 +146,10 @@ def drawing(
 def text(measured: Mapping[str, Any]) -> str:
     """The result of `measure` as tables."""
     rates = [(name, f"{rate:,.1f}") for name, rate in measured["mb_per_cpu_second"].items()]
-    stages = console.table(("stage", "MB/s a core"), rates)
+    stages = console.format_table(("stage", "MB/s a core"), rates)
     ratio = f"the whole runs at {measured['whole_to_sentencepiece']:.0%} of the speed of SentencePiece alone"
     size = f"{measured['bytes'] / 1e6:.1f} MB of text, {measured['documents']:,} documents"
     names = ("sequences", "tokens_per_cpu_second", "prefetched_tokens_per_second", "bytes_per_token")
     headers = ("pairs and masks: length", "sequences", "tokens/s a core", "tokens/s prefetched", "bytes a token")
     drawn = [[n, *(f"{r[name]:,}" for name in names)] for n, r in measured["pairs_and_masks"]["lengths"].items()]
-    return "\n".join([stages, "", f"{size}; {ratio}", "", console.table(headers, drawn)])
+    return "\n".join([stages, "", f"{size}; {ratio}", "", console.format_table(headers, drawn)])

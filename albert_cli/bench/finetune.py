@@ -37,7 +37,7 @@ Labelled = tuple[PackedBatch, NDArray[Any]]
 
 
 @dataclass(frozen=True)
-class Options:
+class FinetuneBenchOptions:
     """How to measure: which model with which vocabulary, on which data, how often, and against what."""
 
     model: str
@@ -49,17 +49,17 @@ class Options:
     device: str = "auto"
 
 
-def run(name: str, options: Options) -> dict[str, Any]:
+def run(name: str, options: FinetuneBenchOptions) -> dict[str, Any]:
     """Measure; raises `ConfigError` for a task, a model or a device that cannot be used."""
-    bench = _Bench(name, options)
+    bench = FinetuneBench(name, options)
     with use_threads(bench.train.threads):
         return bench.run()
 
 
-class _Bench:
+class FinetuneBench:
     """The task's batches, and a model with random weights: they decide no speed."""
 
-    def __init__(self, name: str, options: Options) -> None:
+    def __init__(self, name: str, options: FinetuneBenchOptions) -> None:
         self.options, self.device = options, choose_device(options.device)
         self.recipe = load_recipe(name, (f"data.max_seq_length={GLUE_MAX}", *options.overrides))
         if self.recipe.task == "table":
@@ -97,20 +97,22 @@ class _Bench:
         place(model, self.train, self.device)
         precision, settings, first = self.train.precision, self.recipe.optimizer, self.batches[0]
         own, optimizer = partial(self._own_loss, model), make_optimizer(model, settings)
-        variants = {"albert": harness.whole_step(model, own, self.batches, optimizer, settings.clip_norm, precision)}
-        losses = {"albert": harness.without_dropout(model, own, first, precision)}
+        variants = {
+            "albert": harness.make_training_step(model, own, self.batches, optimizer, settings.clip_norm, precision)
+        }
+        losses = {"albert": harness.loss_without_dropout(model, own, first, precision)}
         if self.options.against == "transformers":
-            twin = peer.twin(model)
+            twin = peer.make_transformers_model(model)
             for name, width in (("the longest", 0), (self.cut_to, self.cut_to)):
                 name = f"transformers, padded to {name}"
                 loss = partial(self._peer_loss, twin, width)
-                variants[name] = harness.plain_step(twin, loss, self.batches, precision)
-                losses[name] = harness.without_dropout(twin, loss, first, precision)
+                variants[name] = harness.make_plain_step(twin, loss, self.batches, precision)
+                losses[name] = harness.loss_without_dropout(twin, loss, first, precision)
         rounds = [
             (int(batch.offsets[-1]), costs.batch_flops(self.shape, np.diff(batch.offsets), 0))
             for batch, _ in self.batches[harness.WARM_UP :]
         ]
-        compared = harness.compare(variants, rounds, precision, self.device, self.task.title, losses=losses)
+        compared = harness.compare_variants(variants, rounds, precision, self.device, self.task.title, losses=losses)
         return {
             "task": self.task.name,
             "model": self.options.model,
@@ -132,7 +134,7 @@ class _Bench:
     def _peer_loss(self, twin: torch.nn.Module, width: int, labelled: Labelled) -> Tensor:
         batch, labels = labelled
         given = {"labels": torch.from_numpy(labels).to(self.device)}
-        return peer.loss_of(twin, given | peer.padded(batch, self.device, width))
+        return peer.compute_loss(twin, given | peer.pad_batch(batch, self.device, width))
 
 
 def text(result: Mapping[str, Any]) -> str:
@@ -144,5 +146,5 @@ def text(result: Mapping[str, Any]) -> str:
         "with 12 layers. The share of the peak counts the full model's, for everyone alike.",
     ]
     title = f"{result['task']}: a step of {result['batch_size']} examples"
-    table = harness.table(title, result["variants"])
-    return "\n\n".join([harness.headline(result["model"], result), table, console.wrapped(notes)])
+    table = harness.format_variants(title, result["variants"])
+    return "\n\n".join([harness.headline(result["model"], result), table, console.wrap_notes(notes)])

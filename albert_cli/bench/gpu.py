@@ -64,7 +64,7 @@ Found = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Options:
+class GpuBenchOptions:
     """How to measure: text (None: random ids), values of all recipes, tokens of a micro-batch (0: by model), rounds."""
 
     data: str | None = None
@@ -75,7 +75,7 @@ class Options:
     device: str = "cuda"
 
 
-def run(out: Path, wanted: Sequence[str], options: Options) -> Found:
+def run(out: Path, wanted: Sequence[str], options: GpuBenchOptions) -> Found:
     """Measure the parts that are wanted (none: all that `out` lacks) and return all that `out` then holds.
 
     Each part is written when it is done. One that fails is noted, and the others go on; `AlbertError` at the end names
@@ -95,16 +95,16 @@ def run(out: Path, wanted: Sequence[str], options: Options) -> Found:
         "overrides": list(options.overrides),
     }
     with store.lock(out):
-        found: Found = {"conditions": conditions, "parts": {}} | harness.found_before(out / JSON, conditions)
+        found: Found = {"conditions": conditions, "parts": {}} | harness.load_previous(out / JSON, conditions)
         parts = found["parts"]
         for name in wanted or [name for name in PARTS if not _is_good(parts.get(name))]:
-            console.note(f"part {list(PARTS).index(name) + 1} of {len(PARTS)}: {name}")
+            console.info(f"part {list(PARTS).index(name) + 1} of {len(PARTS)}: {name}")
             begin = time.monotonic()
             parts[name] = _attempted(partial(PARTS[name], options))
             parts[name]["seconds"] = round(time.monotonic() - begin, 1)
             found["parts"] = {part: parts[part] for part in PARTS if part in parts}
             store.write_json(out / JSON, found)
-            store.write_text(out / MARKDOWN, text(found, console.markdown) + "\n")
+            store.write_text(out / MARKDOWN, text(found, console.format_markdown_table) + "\n")
             if parts[name].get("is_right") is False:
                 raise AlbertError(f"{device}: does not compute what the CPU does; see {out / MARKDOWN}")
     failed = [f"{name} ({found['failed']})" for name, found in parts.items() if found.get("failed")]
@@ -137,14 +137,14 @@ def _attempted(measure: Callable[[], Found]) -> Found:
 # ---------------------------------------------------------------- the parts
 
 
-def _prepared(size: str, options: Options) -> PretrainRecipe:
+def _prepared(size: str, options: GpuBenchOptions) -> PretrainRecipe:
     return pretrain.prepare(*_asked(size, LENGTHS[0], options, LENGTHS[0]))[0]
 
 
 def _asked(
-    size: str, length: int, options: Options, tokens: int, more: Sequence[str] = (), against: str | None = None
-) -> tuple[str, pretrain.Options]:
-    return f"pretrain/albert-{size}", pretrain.Options(
+    size: str, length: int, options: GpuBenchOptions, tokens: int, more: Sequence[str] = (), against: str | None = None
+) -> tuple[str, pretrain.PretrainBenchOptions]:
+    return f"pretrain/albert-{size}", pretrain.PretrainBenchOptions(
         Path(options.data) if options.data else None,
         (*_NO_DROPOUT, f"data.max_seq_length={length}", *more, *options.overrides),
         max(1, tokens // length),
@@ -155,19 +155,19 @@ def _asked(
     )
 
 
-def _correctness(options: Options) -> Found:
+def _correctness(options: GpuBenchOptions) -> Found:
     recipe = _prepared("base", options)
     return correctness.measure(recipe.model, recipe.train, choose_device(options.device))
 
 
-def _step(size: str, length: int, options: Options) -> Found:
+def _step(size: str, length: int, options: GpuBenchOptions) -> Found:
     """The step, beside transformers' unless it is to be alone."""
     against = None if options.alone else "transformers"
     asked = _asked(size, length, options, options.tokens or _TOKENS[size], against=against)
     return {"results": {"": pretrain.run(*asked)}}
 
 
-def _variants(size: str, length: int, options: Options) -> Found:
+def _variants(size: str, length: int, options: GpuBenchOptions) -> Found:
     """The step by variant, one after the other; one that fails stops none of the others."""
     found, tokens = {}, options.tokens or _TOKENS[size]
     for name, overrides in VARIANTS.items():
@@ -176,18 +176,18 @@ def _variants(size: str, length: int, options: Options) -> Found:
     return {"results": found}
 
 
-def _sweep(options: Options) -> Found:
+def _sweep(options: GpuBenchOptions) -> Found:
     """The step by tokens of a micro-batch, up to what `batch.micro_tokens = "auto"` takes."""
     tokens = [(options.tokens or 131_072) // share for share in (8, 4, 2, 1)]
     asked = {f"{n:,} tokens": _asked("base", 512, options, n) for n in tokens}
     return {"results": {name: _attempted(partial(pretrain.run, *of)) for name, of in asked.items()}}
 
 
-def _profile(size: str, options: Options) -> Found:
-    return {"profile": pretrain.profiled(*_asked(size, 512, options, options.tokens or _TOKENS[size]))}
+def _profile(size: str, options: GpuBenchOptions) -> Found:
+    return {"profile": pretrain.profile_step(*_asked(size, 512, options, options.tokens or _TOKENS[size]))}
 
 
-PARTS: Final[dict[str, Callable[[Options], Found]]] = {
+PARTS: Final[dict[str, Callable[[GpuBenchOptions], Found]]] = {
     "correctness": _correctness,
     **{f"{size}-s{length}": partial(_step, size, length) for size in SIZES for length in LENGTHS},
     **{
@@ -203,7 +203,7 @@ PARTS: Final[dict[str, Callable[[Options], Found]]] = {
     "fine-tuning": lambda asked: {
         "fine_tuning": step.run("albert-base", ["glue"], 0, asked.rounds, asked.alone, True, "bf16", asked.device)
     },
-    "batches": lambda asked: {"batches": memory.by_trying(choose_device(asked.device))},
+    "batches": lambda asked: {"batches": memory.find_largest_batches(choose_device(asked.device))},
 }
 
 

@@ -26,10 +26,10 @@ from albert_cli.data.batches import PackedBatch
 from albert_cli.data.shards import Shard, TokenCorpus
 from albert_cli.data.verification import verify_data
 from albert_cli.errors import ConfigError
-from albert_cli.machine import matmul, matmul_peak, synchronize
+from albert_cli.machine import make_matmul, measure_matmul_peak, synchronize
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.model.packing import pack
-from albert_cli.ranks import Group
+from albert_cli.ranks import RankGroup
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.device import autocast, evaluating
 from albert_cli.training.objectives import PretrainingText
@@ -37,12 +37,12 @@ from albert_cli.training.optimizers import clip, update
 from albert_cli.training.reduction import reduce_gradients
 
 WARM_UP: Final = 2  # calls of every variant that are not timed: compilation, autotuning, the allocator
-ALONE: Final = Group()
+SINGLE_PROCESS: Final = RankGroup()
 VOCABULARY: Final = 30_000  # the paper's, where a recipe leaves it to the data
 # English Wikipedia in a vocabulary of 30,000 pieces, roughly: pieces of a sentence, sentences of a document.
 _SENTENCE, _DOCUMENT, _DOCUMENTS = 25, 30, 400
 Step = Callable[[], float]  # one call to time; it returns its loss
-Round = tuple[int, float]  # what it computes: tokens of text, the full model's FLOPs; without padding and pruning
+Workload = tuple[int, float]  # what it computes: tokens of text, the full model's FLOPs; without padding and pruning
 
 
 class _Measured(TypedDict):
@@ -51,18 +51,18 @@ class _Measured(TypedDict):
     cells: NotRequired[dict[str, list[float]]]
 
 
-def found_before(file: Path, conditions: Mapping[str, Any]) -> dict[str, Any]:
+def load_previous(file: Path, conditions: Mapping[str, Any]) -> dict[str, Any]:
     """What an earlier call wrote to `file`, if anything; raises `ConfigError` where its conditions were others."""
     if not file.exists():
         return {}
     found = store.read_record(file, _Measured)
     if found["conditions"] != conditions:
-        lines = "; ".join(config.differences(found["conditions"], conditions))
+        lines = "; ".join(config.list_differences(found["conditions"], conditions))
         raise ConfigError(f"{file.parent}: was measured under other conditions: {lines}", "choose another --out")
     return dict(found)
 
 
-def alternate(
+def time_alternating(
     variants: Mapping[str, Step], rounds: int, device: torch.device, label: str
 ) -> tuple[dict[str, list[float]], dict[str, float]]:
     """Seconds of each variant's timed calls, and what its last call returned.
@@ -86,8 +86,8 @@ def alternate(
     return seconds, results
 
 
-def compare(
-    variants: Mapping[str, Step], rounds: Sequence[Round], precision: str, device: torch.device, label: str,
+def compare_variants(
+    variants: Mapping[str, Step], rounds: Sequence[Workload], precision: str, device: torch.device, label: str,
     *, losses: Mapping[str, float] | None = None, ranks: int = 1,
 ) -> dict[str, Any]:  # fmt: skip
     """Time "albert" and its peers in turn, a call a round.
@@ -95,10 +95,10 @@ def compare(
     By variant: median and least milliseconds, tokens a second (of all `ranks`), the share of what matrix products reach
     here (`mfu`), how many times as fast "albert" is, and the loss (the last call's, or of `losses`).
     """
-    peak, (product, of_product) = matmul_peak(precision, device), matmul(precision, device)
+    peak, (product, of_product) = measure_matmul_peak(precision, device), make_matmul(precision, device)
     # What disturbs the rounds disturbs the products between them alike.
-    seconds, last = alternate({**variants, "peak": product}, len(rounds), device, label)
-    peak = max(peak, of_product / min(seconds["peak"]), matmul_peak(precision, device, seconds=0.1))
+    seconds, last = time_alternating({**variants, "peak": product}, len(rounds), device, label)
+    peak = max(peak, of_product / min(seconds["peak"]), measure_matmul_peak(precision, device, seconds=0.1))
     found = {}
     for name in variants:
         timed = list(zip(seconds[name], seconds["albert"], rounds, strict=True))
@@ -130,7 +130,7 @@ def headline(name: str, result: Mapping[str, Any]) -> str:
     )
 
 
-def table(title: str, variants: Mapping[str, Mapping[str, float]]) -> str:
+def format_variants(title: str, variants: Mapping[str, Mapping[str, float]]) -> str:
     """What `compare` found, a row each variant."""
     rows = [
         (
@@ -144,10 +144,10 @@ def table(title: str, variants: Mapping[str, Mapping[str, float]]) -> str:
         )
         for name, v in variants.items()
     ]
-    return console.table((title, "median ms", "least ms", "tokens/s", "of peak", "albert is", "loss"), rows)
+    return console.format_table((title, "median ms", "least ms", "tokens/s", "of peak", "albert is", "loss"), rows)
 
 
-def compiled(model: PretrainingModel, step: Step) -> Step:
+def with_compiled_block(model: PretrainingModel, step: Step) -> Step:
     """The same step with the block compiled."""
     plain = model.encoder.block
     model.encoder.compile()
@@ -163,7 +163,7 @@ def compiled(model: PretrainingModel, step: Step) -> Step:
     return function
 
 
-def passes(model: nn.Module, loss: Callable[[Any], Tensor], batches: Sequence[Any], precision: str) -> Step:
+def make_passes(model: nn.Module, loss: Callable[[Any], Tensor], batches: Sequence[Any], precision: str) -> Step:
     """Forward and backward pass of each batch's loss in turn; returns the mean of the losses."""
     device = next(model.parameters()).device
 
@@ -180,14 +180,14 @@ def passes(model: nn.Module, loss: Callable[[Any], Tensor], batches: Sequence[An
     return step
 
 
-def whole_step(
+def make_training_step(
     model: nn.Module,
     loss: Callable[[Any], Tensor],
     batches: Iterable[Any],
     optimizer: Optimizer,
     clip_norm: float,
     precision: str,
-    group: Group = ALONE,
+    group: RankGroup = SINGLE_PROCESS,
 ) -> Step:
     """A step as the loop takes it, with one batch after the other; the rate is 0: all rounds have the same weights."""
     device, in_turn = next(model.parameters()).device, cycle(batches)
@@ -204,7 +204,7 @@ def whole_step(
     return step
 
 
-def plain_step(model: nn.Module, loss: Callable[[Any], Tensor], batches: Iterable[Any], precision: str) -> Step:
+def make_plain_step(model: nn.Module, loss: Callable[[Any], Tensor], batches: Iterable[Any], precision: str) -> Step:
     """A step as a plain training script has it: clipped, AdamW in one kernel; the rate is 0."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.0, weight_decay=0.01, fused=True)
     device, in_turn = next(model.parameters()).device, cycle(batches)
@@ -221,7 +221,7 @@ def plain_step(model: nn.Module, loss: Callable[[Any], Tensor], batches: Iterabl
     return step
 
 
-def without_dropout(model: nn.Module, loss: Callable[[Any], Tensor], batch: Any, precision: str) -> float:
+def loss_without_dropout(model: nn.Module, loss: Callable[[Any], Tensor], batch: Any, precision: str) -> float:
     """The loss of a batch in evaluation mode."""
     with evaluating(model), autocast(precision, next(model.parameters()).device):
         return float(loss(batch))
@@ -230,7 +230,7 @@ def without_dropout(model: nn.Module, loss: Callable[[Any], Tensor], batch: Any,
 # ---------------------------------------------------------------- what is computed
 
 
-def read_text(data: Path | None, vocab_size: int | None) -> tuple[PretrainingText, str]:
+def load_text(data: Path | None, vocab_size: int | None) -> tuple[PretrainingText, str]:
     """The training split of a data directory, or random ids, and a phrase that says which.
 
     Raises `CheckpointError` for what is no data directory, or a damaged one.

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.profiler import ProfilerActivity
 
-from albert_cli.bench.harness import Step, alternate
+from albert_cli.bench.harness import Step, time_alternating
 from albert_cli.errors import AlbertError
 from albert_cli.machine import synchronize
 
@@ -80,7 +80,7 @@ def attention(device: torch.device, rounds: int, tokens: int) -> dict[str, dict[
                 return 0.0
 
             try:
-                row[name] = round(1e3 * min(alternate({name: step}, rounds, device, name)[0][name]), 3)
+                row[name] = round(1e3 * min(time_alternating({name: step}, rounds, device, name)[0][name]), 3)
             except (RuntimeError, ImportError) as error:  # this card or this torch lacks it
                 row[name] = str(error).strip().partition("\n")[0][:60]
         found[f"{heads} heads of {size}"] = row

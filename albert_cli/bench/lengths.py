@@ -55,7 +55,7 @@ def run(
     )  # fmt: skip
     threads, work = torch.get_num_threads(), [(n, form) for n in sorted(lengths) for form in forms]
     found: dict[str, dict[str, Any]] = {form: {} for form in forms}
-    fresh = pool.forking({__name__} | ({"transformers.modeling_utils"} if {*PEERS} & {*forms} else set()))
+    fresh = pool.process_context({__name__} | ({"transformers.modeling_utils"} if {*PEERS} & {*forms} else set()))
     with console.progress("lengths", len(work)) as progress:
         for done, (length, form) in enumerate(work, start=1):
             with ProcessPoolExecutor(1, fresh) as alone:
@@ -77,7 +77,7 @@ def _measured(
     torch.set_num_threads(threads)
     torch.manual_seed(0)
     device = choose_device(device_)
-    states = peer.sparse(config, form, length, device) if form in PEERS else _own(config, form, device)
+    states = peer.make_sparse_model(config, form, length, device) if form in PEERS else _own(config, form, device)
 
     def one_pass(tokens: int) -> float:
         synchronize(device)
@@ -132,7 +132,7 @@ def text(result: dict[str, Any]) -> str:
     )
     parts = [head]
     for title, key, scale in (("milliseconds", "seconds", 1e3), ("peak, MB", "bytes", 1e-6)):
-        parts.append(console.table((title, *lengths), [(form, *cells(form, key, scale)) for form in forms]))
+        parts.append(console.format_table((title, *lengths), [(form, *cells(form, key, scale)) for form in forms]))
     for form in ("window", "block"):
         if "full" in forms and form in forms:
             faster = [n for n in lengths if _ratio(forms, form, n) > 1]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from albert_cli import console
-from albert_cli.bench.harness import pretraining_loss, random_batch, whole_step
+from albert_cli.bench.harness import make_training_step, pretraining_loss, random_batch
 from albert_cli.counting import costs
 from albert_cli.counting.paper import MEMORY, PRECISIONS
 from albert_cli.data.batches import PackedBatch
@@ -41,7 +41,7 @@ def measure(config: ModelConfig, batch: PackedBatch, train: TrainSettings, devic
         shape = replace(config, hidden_dropout_prob=rate, attention_probs_dropout_prob=rate)
         kept, peak, failed = None, None, ""
         try:
-            kept, peak = held(shape, batch, train, device)
+            kept, peak = measure_saved_bytes(shape, batch, train, device)
         except RuntimeError as error:  # out of memory among others: the times that were measured before are kept
             failed = str(error).strip().partition("\n")[0]
         found[f"dropout {rate:g}"] = {
@@ -57,7 +57,9 @@ def measure(config: ModelConfig, batch: PackedBatch, train: TrainSettings, devic
     return found
 
 
-def held(config: ModelConfig, batch: PackedBatch, train: TrainSettings, device: torch.device) -> tuple[int, int | None]:
+def measure_saved_bytes(
+    config: ModelConfig, batch: PackedBatch, train: TrainSettings, device: torch.device
+) -> tuple[int, int | None]:
     """Bytes that autograd keeps for the backward pass, weights apart; and the peak of a GPU, weights included."""
     with device:  # whose own random numbers take no time
         model = PretrainingModel(config).train()
@@ -86,7 +88,7 @@ def held(config: ModelConfig, batch: PackedBatch, train: TrainSettings, device: 
 # ---------------------------------------------------------------- what fits, by trying
 
 
-def by_trying(device: torch.device) -> dict[str, Any]:
+def find_largest_batches(device: torch.device) -> dict[str, Any]:
     """The largest batch of a whole step with LAMB that 12 GB hold, by model, precision and length.
 
     The process may take so much of the GPU and no more, half a gigabyte of it for the device's own context.
@@ -100,16 +102,16 @@ def by_trying(device: torch.device) -> dict[str, Any]:
             guess = costs.largest_batch(
                 PRESETS[name], length, MEMORY, costs.ComputeSetup("cuda", precision, compiled=False)
             )
-            fits = partial(_fits, PRESETS[name], length, precision, device)
+            fits = partial(_try_batch, PRESETS[name], length, precision, device)
             row = found.setdefault(f"{name}, {precision}", {"measured": [], "by arithmetic": []})
-            row["measured"].append(largest(fits, guess))
+            row["measured"].append(find_largest(fits, guess))
             row["by arithmetic"].append(guess)
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0, device)
     return found
 
 
-def largest(fits: Callable[[int], bool], guess: int) -> int:
+def find_largest(fits: Callable[[int], bool], guess: int) -> int:
     """The greatest number that fits, to a sixteenth, looked for around a guess; 0 where not even 1 does."""
     least, most = 0, max(1, guess)
     while fits(most):
@@ -120,14 +122,14 @@ def largest(fits: Callable[[int], bool], guess: int) -> int:
     return least
 
 
-def _fits(config: ModelConfig, length: int, precision: str, device: torch.device, sequences: int) -> bool:
+def _try_batch(config: ModelConfig, length: int, precision: str, device: torch.device, sequences: int) -> bool:
     try:
         with device:
             model = PretrainingModel(config).train()
         batch = random_batch([length] * sequences, config.vocab_size)
         optimizer = make_optimizer(model, OptimizerSettings())
         loss = partial(pretraining_loss, model, device)
-        step = whole_step(model, loss, [batch], optimizer, 1.0, precision)
+        step = make_training_step(model, loss, [batch], optimizer, 1.0, precision)
         step(), step()  # the second has all moments
     except torch.OutOfMemoryError:
         return False
@@ -144,4 +146,4 @@ def text(measured: Mapping[str, Mapping[str, Any]]) -> str:
     for name, found in measured.items():
         cells = ("–" if found[key] is None else f"{found[key] / 1e6:,.1f}" for key in keys)
         rows.append((f"{name}: {found['failed']}" if found.get("failed") else name, *cells))
-    return console.table(_HEADERS, rows)
+    return console.format_table(_HEADERS, rows)

@@ -19,7 +19,7 @@ from albert_cli.model.heads import PretrainingModel, SequenceClassifier
 _BLOCK: Final = 64  # tokens of Big Bird's; it has three random blocks beside
 
 
-def twin(model: PretrainingModel | SequenceClassifier) -> torch.nn.Module:
+def make_transformers_model(model: PretrainingModel | SequenceClassifier) -> torch.nn.Module:
     """The Hugging Face model with the weights of `model`, in training mode, on its device.
 
     Raises `ConfigError` where `transformers` is missing or has no such architecture.
@@ -50,13 +50,13 @@ def twin(model: PretrainingModel | SequenceClassifier) -> torch.nn.Module:
     return other.to(next(model.parameters()).device).train()
 
 
-def loss_of(called: Any, given: Mapping[str, Tensor]) -> Tensor:
+def compute_loss(called: Any, given: Mapping[str, Tensor]) -> Tensor:
     """What the twin, or its compiled form, makes of inputs with labels."""
     loss: Tensor = called(**given).loss
     return loss
 
 
-def padded(batch: PackedBatch, device: torch.device, width: int = 0) -> dict[str, Tensor]:
+def pad_batch(batch: PackedBatch, device: torch.device, width: int = 0) -> dict[str, Tensor]:
     """The batch as `transformers` takes it: [N, S] int64, padded on the right to `width` (0: to the longest)."""
     lengths = np.diff(batch.offsets)
     there = np.arange(width or int(lengths.max())) < lengths[:, None]
@@ -69,7 +69,7 @@ def padded(batch: PackedBatch, device: torch.device, width: int = 0) -> dict[str
 
 def pretraining_inputs(model: PretrainingModel, batch: PackedBatch, device: torch.device) -> dict[str, Tensor]:
     """The padded batch with labels for both heads, -100 where there is nothing to predict."""
-    given = padded(batch, device)
+    given = pad_batch(batch, device)
     lengths = np.diff(batch.offsets)
     row = np.repeat(np.arange(len(lengths)), lengths)[batch.masked_index]
     labels = np.full(tuple(given["input_ids"].shape), -100, np.int64)
@@ -79,7 +79,7 @@ def pretraining_inputs(model: PretrainingModel, batch: PackedBatch, device: torc
     return given | {"labels": torch.from_numpy(labels).to(device), name: torch.from_numpy(sop).to(device)}
 
 
-def sparse(config: ModelConfig, form: str, length: int, device: torch.device) -> Callable[[int], Tensor]:
+def make_sparse_model(config: ModelConfig, form: str, length: int, device: torch.device) -> Callable[[int], Tensor]:
     """The last states of Longformer with the same window and a global [CLS], or of Big Bird with its own blocks.
 
     A function of the number of tokens of one sequence, [1, T, H].

@@ -29,7 +29,7 @@ from albert_cli.data.batches import PackedBatch
 from albert_cli.errors import ConfigError
 from albert_cli.machine import synchronize
 from albert_cli.model.heads import PretrainingModel
-from albert_cli.ranks import Group, process_group
+from albert_cli.ranks import RankGroup, process_group
 from albert_cli.training import capacity
 from albert_cli.training.device import autocast, choose_device, place, reproducible, resolve_auto, use_threads
 from albert_cli.training.loop import MicroBatch
@@ -43,7 +43,7 @@ _CPU_TOKENS = 1024  # of a micro-batch, where the recipe's own would take minute
 
 
 @dataclass(frozen=True)
-class Options:
+class PretrainBenchOptions:
     """How to measure: sequences of a micro-batch (0: chosen by device), rounds, and against what."""
 
     data: Path | None = None
@@ -55,21 +55,21 @@ class Options:
     device: str = "auto"
 
 
-def run(name: str, options: Options) -> dict[str, Any]:
+def run(name: str, options: PretrainBenchOptions) -> dict[str, Any]:
     """Measure; raises `ConfigError` for a recipe, a device or a peer that cannot be used."""
     device = choose_device(options.device)
     with process_group(device.type) as group:
         if options.against and group.world_size > 1:
             raise ConfigError("--against compares one process with one", "leave out --nproc")
-        bench = _Bench(name, options, device, group)
+        bench = PretrainBench(name, options, device, group)
         with reproducible(bench.train.deterministic), use_threads(bench.train.threads):
             return bench.run()
 
 
-def profiled(name: str, options: Options) -> dict[str, Any]:
+def profile_step(name: str, options: PretrainBenchOptions) -> dict[str, Any]:
     """What a micro-batch's step asks of the device: see `kernels.profile`."""
     device = choose_device(options.device)
-    bench = _Bench(name, options, device, Group())
+    bench = PretrainBench(name, options, device, RankGroup())
     with reproducible(bench.train.deterministic), use_threads(bench.train.threads):
         step = bench.own()
         for _ in range(harness.WARM_UP + 1):
@@ -77,17 +77,17 @@ def profiled(name: str, options: Options) -> dict[str, Any]:
         return kernels.profile(step, device)
 
 
-def prepare(name: str, options: Options) -> tuple[PretrainRecipe, PretrainingText, str]:
+def prepare(name: str, options: PretrainBenchOptions) -> tuple[PretrainRecipe, PretrainingText, str]:
     """The recipe as it is measured, its text, and a phrase that says where that is from."""
-    asked = recipes.override(recipes.read_recipe(name), options.overrides).get("model", {}).get("vocab_size")
-    text, source = harness.read_text(options.data, asked)
+    asked = recipes.apply_overrides(recipes.read_recipe(name), options.overrides).get("model", {}).get("vocab_size")
+    text, source = harness.load_text(options.data, asked)
     return resolve(name, options.overrides, text.vocabulary.size), text, source
 
 
-class _Bench:
+class PretrainBench:
     """A recipe's model with its optimizer on the device, and the examples of every round."""
 
-    def __init__(self, name: str, options: Options, device: torch.device, group: Group) -> None:
+    def __init__(self, name: str, options: PretrainBenchOptions, device: torch.device, group: RankGroup) -> None:
         self.name, self.options, self.device, self.group = name, options, device, group
         self.recipe, text, self.source = prepare(name, options)
         length, most = self.recipe.data.max_seq_length, self.recipe.micro_batch
@@ -115,7 +115,7 @@ class _Bench:
     def run(self) -> dict[str, Any]:
         own = self.batches[harness.WARM_UP :]
         variants, losses = self._variants()
-        compared = harness.compare(
+        compared = harness.compare_variants(
             variants, [(batch.tokens, batch.flops) for batch in own], self.train.precision, self.device, "bench",
             losses=losses, ranks=self.group.world_size,
         )  # fmt: skip
@@ -146,23 +146,27 @@ class _Bench:
     def _variants(self) -> tuple[dict[str, Step], dict[str, float]]:
         """The step of everyone who takes part, and each one's loss without dropout before anything is timed."""
         precision, first = self.train.precision, self.packed[0]
-        losses = {"albert": harness.without_dropout(self.model, self._loss, self.batches[0], precision)}
+        losses = {"albert": harness.loss_without_dropout(self.model, self._loss, self.batches[0], precision)}
         variants = {"albert": self.own()}
         if self.options.against == "transformers":
-            twin = peer.twin(self.model)
-            losses["transformers"] = harness.without_dropout(twin, partial(self._peer_loss, twin), first, precision)
+            twin = peer.make_transformers_model(self.model)
+            losses["transformers"] = harness.loss_without_dropout(
+                twin, partial(self._peer_loss, twin), first, precision
+            )
             if self.options.compiled and self.train.compile == "off":
-                variants["albert, compiled"] = harness.compiled(self.model, self.own())
+                variants["albert, compiled"] = harness.with_compiled_block(self.model, self.own())
             called: dict[str, Any] = {"transformers": twin}
             if self.options.compiled:
                 called["transformers, compiled"] = torch.compile(twin)
             for name, function in called.items():
-                variants[name] = harness.plain_step(twin, partial(self._peer_loss, function), self.packed, precision)
+                variants[name] = harness.make_plain_step(
+                    twin, partial(self._peer_loss, function), self.packed, precision
+                )
         return variants, {name: losses[name.removesuffix(", compiled")] for name in variants}
 
     def own(self) -> Step:
         """The step as training takes it, on one micro-batch after the other."""
-        return harness.whole_step(
+        return harness.make_training_step(
             self.model, self._loss, self.batches, self.optimizer, self.recipe.optimizer.clip_norm,
             self.train.precision, self.group,
         )  # fmt: skip
@@ -177,7 +181,7 @@ class _Bench:
             shown = {key: value for key, value in given.items() if "label" not in key}
             logits = called(**shown).prediction_logits
             return F.cross_entropy(logits.flatten(0, 1), given["labels"].flatten(), ignore_index=-100)
-        return peer.loss_of(called, given)
+        return peer.compute_loss(called, given)
 
     # ------------------------------------------------------------ its parts
 
@@ -242,9 +246,9 @@ def text(result: Mapping[str, Any]) -> str:
     title = f"a step of {micro['sequences']} sequences, {micro['tokens']:,.0f} tokens"
     shown = [
         f"{harness.headline(result['recipe'], result)}\n{result['text']}",
-        harness.table(title, result["variants"]),
-        console.table(("where the time goes", "ms", "of the step"), rows),
-        console.wrapped(_notes(result)),
+        harness.format_variants(title, result["variants"]),
+        console.format_table(("where the time goes", "ms", "of the step"), rows),
+        console.wrap_notes(_notes(result)),
         memory.text(result["memory"]),
     ]
     return "\n\n".join(shown)
@@ -255,7 +259,7 @@ def _notes(result: Mapping[str, Any]) -> list[str]:
     micro, step = result["micro_batch"], result["recipe_step"]
     times, days = step["micro_batches_a_process"], step["days"]
     week, day = step["devices_for_a_week"], step["devices_for_a_day"]
-    long = f"{days:,.0f} days" if days > 3 else console.duration(86400 * days)
+    long = f"{days:,.0f} days" if days > 3 else console.format_duration(86400 * days)
     many = f": a week with {week:,} such devices, a day with {day:,}, if nothing is lost between them"
     return [
         f"The recipe's step of {step['sequences']:,} sequences, {times:,} x this micro-batch and one update, takes "

@@ -19,7 +19,7 @@ import torch
 from albert_cli import __version__, store
 from albert_cli.bench import harness
 from albert_cli.bench.harness import pretraining_loss, random_batch
-from albert_cli.config import suggestion
+from albert_cli.config import suggest
 from albert_cli.counting import costs
 from albert_cli.counting.paper import PAPER_MODELS
 from albert_cli.errors import ConfigError
@@ -54,7 +54,7 @@ def run(models: Sequence[str], out: Path, tokens: int, rounds: int, precision: s
     names = PAPER_MODELS if list(models) == ["paper"] else tuple(models)
     for name in names:
         if name not in PRESETS:
-            raise ConfigError(f"{name}: no preset", suggestion(name, PRESETS) or f"presets: {', '.join(PRESETS)}")
+            raise ConfigError(f"{name}: no preset", suggest(name, PRESETS) or f"presets: {', '.join(PRESETS)}")
     if len(names) != 2 and names != PAPER_MODELS:
         raise ConfigError(f"two models are compared, not {len(names)}", "such as albert-base bert-base; or paper")
     device = choose_device(device_)
@@ -63,12 +63,12 @@ def run(models: Sequence[str], out: Path, tokens: int, rounds: int, precision: s
         conditions["tokens"] = tokens  # of one batch alone, where two models are compared over many
     made = _models(names, device)
     with store.lock(out):
-        found: dict[str, Any] = {"conditions": conditions, "cells": {}} | harness.found_before(out / JSON, conditions)
+        found: dict[str, Any] = {"conditions": conditions, "cells": {}} | harness.load_previous(out / JSON, conditions)
         for what, length, batch in _cells(names, tokens, device):
             key = f"{what} {length} {batch}"
             if key not in found["cells"]:
                 steps = {name: _step(what, model, length, batch, precision, device) for name, model in made.items()}
-                seconds, _ = harness.alternate(steps, rounds, device, key)
+                seconds, _ = harness.time_alternating(steps, rounds, device, key)
                 found["cells"][key] = [round(1e3 * median(seconds[name]), 3) for name in names]
                 store.write_json(out / JSON, found)
         store.write_text(out / PAGE, page.html(_page(found)))
@@ -114,7 +114,7 @@ def _step(
     """A batch of full sequences: forward and backward pass in training, through the encoder in inference."""
     drawn = random_batch([length] * batch, model.config.vocab_size)
     if what == "training":
-        return harness.passes(model, partial(pretraining_loss, model, device), [drawn], precision)
+        return harness.make_passes(model, partial(pretraining_loss, model, device), [drawn], precision)
 
     def step() -> float:
         with evaluating(model), autocast(precision, device):

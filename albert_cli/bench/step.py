@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from albert_cli.bench import harness, peer
-from albert_cli.bench.harness import Round, pretraining_loss, random_batch
+from albert_cli.bench.harness import Workload, pretraining_loss, random_batch
 from albert_cli.counting import costs, shapes
 from albert_cli.data.batches import PackedBatch
 from albert_cli.errors import ConfigError
@@ -40,7 +40,7 @@ GLUE_LENGTHS: Final = {task: [min(int(n), GLUE_MAX) for n in found.split()] for 
 
 
 # A model, the loss of a batch, the batches, the same for `transformers` by how they are padded, and what they hold.
-_Work = tuple[Any, Callable[[Any], Tensor], Sequence[Any], Mapping[str, Sequence[Any]], Round]
+_Work = tuple[Any, Callable[[Any], Tensor], Sequence[Any], Mapping[str, Sequence[Any]], Workload]
 
 
 def run(
@@ -66,17 +66,19 @@ def run(
         torch.manual_seed(0)
         made = _glue(config, device) if work == "glue" else _pretraining(config, int(work[1:]), tokens, device)
         model, loss, batches, padded, done = made
-        variants = {"albert": harness.passes(model, loss, batches, precision)}
+        variants = {"albert": harness.make_passes(model, loss, batches, precision)}
         if compiled and isinstance(model, PretrainingModel):
-            variants["albert, compiled"] = harness.compiled(model, variants["albert"])
+            variants["albert, compiled"] = harness.with_compiled_block(model, variants["albert"])
         if not alone:
-            twin = peer.twin(model)
+            twin = peer.make_transformers_model(model)
             for how, given in padded.items():
-                variants[f"transformers{how}"] = harness.passes(twin, partial(peer.loss_of, twin), given, precision)
+                variants[f"transformers{how}"] = harness.make_passes(
+                    twin, partial(peer.compute_loss, twin), given, precision
+                )
             if compiled:  # of two ways to pad, to the one width
-                fused = partial(peer.loss_of, torch.compile(twin))
-                variants[f"transformers, compiled{how}"] = harness.passes(twin, fused, given, precision)
-        found[work] = harness.compare(variants, [done] * rounds, precision, device, work)
+                fused = partial(peer.compute_loss, torch.compile(twin))
+                variants[f"transformers, compiled{how}"] = harness.make_passes(twin, fused, given, precision)
+        found[work] = harness.compare_variants(variants, [done] * rounds, precision, device, work)
     peak = max(result.pop("matmul_peak_flops") for result in found.values())
     conditions = harness.conditions(device, precision)
     return {"model": name, **conditions, "matmul_peak_flops": peak, "works": found}
@@ -103,7 +105,7 @@ def _glue(config: ModelConfig, device: torch.device) -> _Work:
         return F.cross_entropy(model(pack(pair[0], device)).float(), pair[1])
 
     padded = {
-        f", padded to {name}": [peer.padded(b, device, width) | {"labels": label} for b, label in pairs]
+        f", padded to {name}": [peer.pad_batch(b, device, width) | {"labels": label} for b, label in pairs]
         for name, width in (("the longest", 0), (GLUE_MAX, GLUE_MAX))
     }
     lengths = [int(n) for b in batches for n in np.diff(b.offsets)]
@@ -114,7 +116,7 @@ def _glue(config: ModelConfig, device: torch.device) -> _Work:
 def text(result: dict[str, Any]) -> str:
     """The result of `run` as tables."""
     works = [
-        harness.table(f"{work}, {found['tokens']:,.0f} tokens", found["variants"])
+        harness.format_variants(f"{work}, {found['tokens']:,.0f} tokens", found["variants"])
         for work, found in result["works"].items()
     ]
     return "\n\n".join([harness.headline(result["model"], result), *works])

@@ -19,7 +19,7 @@ from typing import Annotated, Any
 import typer
 
 from albert_cli import __version__, console, ranks
-from albert_cli.errors import AlbertError, InputError, Interrupted, number_of, refused
+from albert_cli.errors import AlbertError, InputError, Interrupted, errno_of, from_os_error
 
 EPILOGUE = (
     "Exit codes: 0 done, 1 bug, 2 usage or configuration, 3 bad input, 4 checkpoint or integrity, "
@@ -72,7 +72,7 @@ def verb(target: typer.Typer, **options: Any) -> Callable[[Callable[..., None]],
             except typer.Exit:
                 raise
             except BaseException as error:
-                raise typer.Exit(report(error)) from None
+                raise typer.Exit(report_error(error)) from None
 
         signature = inspect.signature(function, eval_str=True)
         common = [
@@ -93,7 +93,7 @@ def verb(target: typer.Typer, **options: Any) -> Callable[[Callable[..., None]],
     return register
 
 
-def report(error: BaseException) -> int:
+def report_error(error: BaseException) -> int:
     """Print what went wrong on stderr, and return the exit code."""
     if console.settings.debug:
         traceback.print_exception(error)
@@ -102,22 +102,22 @@ def report(error: BaseException) -> int:
         return 0
     if isinstance(error, KeyboardInterrupt):
         message, hint, code = "interrupted", None, 130
-    elif (known := _known(error)) is not None:
+    elif (known := _translate_error(error)) is not None:
         message, hint, code = known.message, known.hint, known.exit_code
     else:
         hint = "this is a bug in albert; run again with --debug and report what it shows"
         message, code = f"{type(error).__name__}: {error}", 1
-    if ranks.another_prints(message, and_ends_us=not isinstance(error, Interrupted)):
+    if ranks.is_already_reported(message, is_fatal=not isinstance(error, Interrupted)):
         return code
     if len(message) > _LONGEST:  # it quotes what is wrong, which may be anything
         message = f"{message[: _LONGEST // 2]} … {message[-_LONGEST // 4 :]}"
-    console.say(f"error: {message.replace(chr(10), ' ')}")
+    console.print_err(f"error: {message.replace(chr(10), ' ')}")
     if hint:
-        console.say(f"hint: {hint}")
+        console.print_err(f"hint: {hint}")
     return code
 
 
-def _known(error: BaseException) -> AlbertError | None:
+def _translate_error(error: BaseException) -> AlbertError | None:
     """An error of ours, or what the system or torch refuses in our words; None for a bug."""
     if isinstance(error, AlbertError):
         return error
@@ -125,14 +125,14 @@ def _known(error: BaseException) -> AlbertError | None:
         found = re.search(r'[^"\n]*[\ud800-\udfff][^"\n]*', error.object)  # of what may be a whole JSON file
         name = found[0][-200:] if found else error.object[error.start : error.end]
         return InputError(f"{name}: a name that is no UTF-8", "rename the file or the folder")
-    number = number_of(error)
+    number = errno_of(error)
     torch_says = isinstance(error, RuntimeError) and _NO_MEMORY.match(str(error)) is not None
     is_without = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or torch_says
     if number == errno.ENOMEM or (number is None and is_without):
         reason = str(error).strip().partition("\n")[0] or "nothing is left"
         hint = "a smaller -s train.micro_batch_size needs less and computes the same"
         return AlbertError(f"out of memory: {reason}", hint)
-    if (said := refused(error)) is not None:
+    if (said := from_os_error(error)) is not None:
         return said
     if type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
         from albert_cli.training.device import compilation_error
@@ -141,13 +141,13 @@ def _known(error: BaseException) -> AlbertError | None:
     return None
 
 
-def _of_a_thread(ended: threading.ExceptHookArgs, show: Callable[[threading.ExceptHookArgs], object]) -> None:
+def _report_thread_error(ended: threading.ExceptHookArgs, show: Callable[[threading.ExceptHookArgs], object]) -> None:
     """Show the traceback of a thread's bug; what the system refuses is reported once, by the call that waits for it."""
-    if console.settings.debug or ended.exc_value is None or _known(ended.exc_value) is None:
+    if console.settings.debug or ended.exc_value is None or _translate_error(ended.exc_value) is None:
         show(ended)
 
 
-threading.excepthook = functools.partial(_of_a_thread, show=threading.excepthook)
+threading.excepthook = functools.partial(_report_thread_error, show=threading.excepthook)
 
 
 def invoke(arguments: Sequence[str]) -> tuple[int, str]:

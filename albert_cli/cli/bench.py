@@ -9,7 +9,17 @@ import typer
 
 from albert_cli import console
 from albert_cli.cli.app import bench_app, verb
-from albert_cli.cli.options import Device, Language, Out, Overrides, Ranks, Sources, TaskData, TextField, start_ranks
+from albert_cli.cli.options import (
+    Device,
+    Language,
+    Out,
+    Overrides,
+    ProcessCount,
+    Sources,
+    TaskData,
+    TextField,
+    start_ranks,
+)
 
 
 @verb(bench_app, name="step")
@@ -35,7 +45,7 @@ def bench_step(
     from albert_cli.bench import step
 
     result = step.run(model, work or step.WORKS, tokens, rounds, alone, compiled, precision, device)
-    console.emit(result, step.text(result))
+    console.print_result(result, step.text(result))
 
 
 @verb(bench_app, name="lengths")
@@ -60,7 +70,7 @@ def bench_lengths(
 
     counts, forms = length or lengths.LENGTHS, form or lengths.FORMS
     result = lengths.run(model, counts, forms, layers, rounds, precision, device)
-    console.emit(result, lengths.text(result))
+    console.print_result(result, lengths.text(result))
 
 
 @verb(bench_app, name="pretrain")
@@ -79,7 +89,7 @@ def bench_pretrain(
     rounds: Annotated[int, typer.Option(min=1, help="Timed steps of each variant.")] = 5,
     compiled: Annotated[bool, typer.Option(help="With --against, time the compiled forms too (minutes).")] = True,
     overrides: Overrides = None,
-    nproc: Ranks = 1,
+    nproc: ProcessCount = 1,
     device: Device = "auto",
 ) -> None:
     """Time a recipe's step, where the time goes, and how long its run would take here.
@@ -89,9 +99,9 @@ def bench_pretrain(
     start_ranks(nproc)
     from albert_cli.bench import pretrain
 
-    options = pretrain.Options(data, tuple(overrides or ()), sequences, rounds, against, compiled, device)
+    options = pretrain.PretrainBenchOptions(data, tuple(overrides or ()), sequences, rounds, against, compiled, device)
     result = pretrain.run(recipe, options)
-    console.emit(result, pretrain.text(result))
+    console.print_result(result, pretrain.text(result))
 
 
 @verb(bench_app, name="finetune")
@@ -114,9 +124,9 @@ def bench_finetune(
     """
     from albert_cli.bench import finetune
 
-    options = finetune.Options(model, vocab, data, tuple(overrides or ()), rounds, against, device)
+    options = finetune.FinetuneBenchOptions(model, vocab, data, tuple(overrides or ()), rounds, against, device)
     result = finetune.run(task, options)
-    console.emit(result, finetune.text(result))
+    console.print_result(result, finetune.text(result))
 
 
 @verb(bench_app, name="data")
@@ -137,7 +147,7 @@ def bench_data(
 
     settings = BuildSettings(language=language, read=ReadSettings(text_field=text_field))
     measured = data.measure(sources, vocab, settings, megabytes)
-    console.emit(measured, data.text(measured))
+    console.print_result(measured, data.text(measured))
 
 
 @verb(bench_app, name="sharing")
@@ -167,7 +177,7 @@ def bench_sharing(
     from albert_cli.bench import sharing
 
     result = sharing.run(models or ["albert-base", "bert-base"], out, tokens, rounds, precision, device)
-    console.emit(result, sharing.text(result))
+    console.print_result(result, sharing.text(result))
 
 
 @verb(bench_app, name="gpu")
@@ -196,6 +206,6 @@ def bench_gpu(
     from albert_cli.bench import gpu
 
     text = str(data.absolute()) if data else None
-    options = gpu.Options(text, tuple(overrides or ()), tokens, rounds, alone, device)
+    options = gpu.GpuBenchOptions(text, tuple(overrides or ()), tokens, rounds, alone, device)
     found = gpu.run(out, part or [], options)
-    console.emit(found, gpu.text(found, console.table))
+    console.print_result(found, gpu.text(found, console.format_table))

@@ -9,7 +9,7 @@ import typer
 
 from albert_cli import console
 from albert_cli.cli.app import app, verb
-from albert_cli.cli.options import BadBytes, Device, file_to_write
+from albert_cli.cli.options import BadBytes, Device, check_output_file
 from albert_cli.errors import ConfigError
 
 InputFile = Annotated[
@@ -23,7 +23,7 @@ def _destination(out: Path | None, input_file: str, what: str) -> Path | None:
         raise ConfigError(f"--json prints one object, and {what} are a JSON line each", "give --out FILE for them")
     if out is not None and out.is_file() and Path(input_file).is_file() and out.samefile(input_file):
         raise ConfigError(f"--out {out}: is the input", "choose another file for the results")
-    return file_to_write(out)
+    return check_output_file(out)
 
 
 @verb(app)
@@ -45,7 +45,7 @@ def predict(
 
     result = verb_module.predict_file(checkpoint, input_file, out, device, on_bad_bytes)
     if out is not None:
-        console.emit(result, f"{out}: {result['lines']:,} lines, {result['lines_per_second']:,.0f} a second")
+        console.print_result(result, f"{out}: {result['lines']:,} lines, {result['lines_per_second']:,.0f} a second")
 
 
 @verb(app)
@@ -73,7 +73,7 @@ def encode(
     result = verb_module.encode_file(checkpoint, input_file, out, pooling, device, on_bad_bytes)
     if out is not None:
         speed = f"{result['lines_per_second']:,.0f} a second"
-        console.emit(result, f"{out}: {result['lines']:,} vectors of {result['dimensions']:,} numbers, {speed}")
+        console.print_result(result, f"{out}: {result['lines']:,} vectors of {result['dimensions']:,} numbers, {speed}")
 
 
 @verb(app, name="fill-mask")
@@ -90,4 +90,4 @@ def fill_mask(
     from albert_cli.inference import fill_mask as verb_module
 
     result = verb_module.fill_masks(checkpoint, texts, top, device)
-    console.emit(result, verb_module.format_guesses(result))
+    console.print_result(result, verb_module.format_guesses(result))

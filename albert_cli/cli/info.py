@@ -9,7 +9,7 @@ import typer
 
 from albert_cli import console
 from albert_cli.cli.app import app, verb
-from albert_cli.cli.options import Device, Overrides, file_to_write
+from albert_cli.cli.options import Device, Overrides, check_output_file
 from albert_cli.errors import ConfigError
 
 
@@ -43,12 +43,12 @@ def params(
     if paper:
         if names or set_:
             raise ConfigError("--paper has its own list of models", "leave out the names, or leave out --paper")
-        console.emit(*of_the_paper.describe_paper(as_markdown=markdown))
+        console.print_result(*of_the_paper.describe_paper(as_markdown=markdown))
         return
     size = None if memory is None else parse_size(memory)
     if size is not None and size < 1_000_000:
         raise ConfigError(f"--memory {memory}: too little for any model", "for example --memory 12GB")
-    console.emit(*tables.describe_models(names or [], size, set_ or [], details=details, as_markdown=markdown))
+    console.print_result(*tables.describe_models(names or [], size, set_ or [], details=details, as_markdown=markdown))
 
 
 @verb(app)
@@ -65,15 +65,15 @@ def report(
         raise ConfigError("report has no file to write", "--out report.html, --markdown report.md, or both")
     if out == markdown:
         raise ConfigError(f"--out and --markdown are both {out}", "name two files")
-    file_to_write(out)
-    file_to_write(markdown, "--markdown")
+    check_output_file(out)
+    check_output_file(markdown, "--markdown")
     from albert_cli.report.build import build_report
 
     made = build_report(directories, out, markdown=markdown)
     counted = f"tasks {len(made['tasks'])}, pretraining runs {len(made['pretraining'])}"
     counted += f", data {len(made['data'])}" if made["data"] else ""
     files = " and ".join(str(path) for path in (out, markdown) if path is not None)
-    console.emit(made, f"{files}: {counted}")
+    console.print_result(made, f"{files}: {counted}")
 
 
 @verb(app)
@@ -88,8 +88,8 @@ def quickstart(
     """
     from albert_cli import quickstart as verb_module
 
-    result = verb_module.run(out, smoke=smoke, device=device)
-    console.emit(result, verb_module.text(result))
+    result = verb_module.run_quickstart(out, smoke=smoke, device=device)
+    console.print_result(result, verb_module.format_summary(result))
 
 
 @verb(app)
@@ -98,6 +98,6 @@ def doctor() -> None:
 
     Example: albert doctor
     """
-    from albert_cli.doctor import describe
+    from albert_cli.doctor import describe_environment
 
-    console.emit(*describe())
+    console.print_result(*describe_environment())

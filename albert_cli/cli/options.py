@@ -37,7 +37,7 @@ LongLine = Annotated[
     Literal["refuse", "skip"], typer.Option(help="Longer lines: stop and say where, or leave them out.")
 ]
 Workers = Annotated[int, typer.Option(min=0, help="Processes; 0: one per core.")]
-ShareOption = Annotated[
+ArrayTask = Annotated[
     str | None,
     typer.Option(
         "--task",
@@ -50,7 +50,7 @@ Resume = Annotated[
     Literal["auto", "must", "never"],
     typer.Option(help="auto: go on with what is in --out, if anything; must: only that; never: only a new run."),
 ]
-Ranks = Annotated[int, typer.Option(min=1, help="Start this many processes here through torchrun.")]
+ProcessCount = Annotated[int, typer.Option(min=1, help="Start this many processes here through torchrun.")]
 CheckpointName = Annotated[
     str, typer.Option("--checkpoint", help="A checkpoint directory, a run (its newest step), or a Hub id.")
 ]
@@ -71,7 +71,7 @@ def start_ranks(nproc: int) -> None:
         raise typer.Exit(launch(nproc, sys.argv[1:]))
 
 
-def file_to_write(path: Path | None, option: str = "--out") -> Path | None:
+def check_output_file(path: Path | None, option: str = "--out") -> Path | None:
     """A path that is to become a file; raises `ConfigError` when a directory is there."""
     if path is not None and path.is_dir():
         raise ConfigError(f"{option} {path}: is a directory", "name a file in it")

@@ -20,9 +20,9 @@ def recipes_list() -> None:
     """
     from albert_cli import config
 
-    found = {name: config.first_comment(path) for name, path in config.shipped_recipes().items()}
+    found = {name: config.read_description(path) for name, path in config.shipped_recipes().items()}
     width = max(map(len, found))
-    console.emit(found, "\n".join(f"{name:<{width}}  {about}" for name, about in found.items()))
+    console.print_result(found, "\n".join(f"{name:<{width}}  {about}" for name, about in found.items()))
 
 
 @verb(recipes_app, name="show")
@@ -33,7 +33,7 @@ def recipes_show(name: Annotated[str, typer.Argument(help="A recipe's name.")]) 
     """
     from albert_cli import config
 
-    console.emit(config.read_recipe(name), config.find_recipe(name).read_text(encoding="utf-8").rstrip())
+    console.print_result(config.read_recipe(name), config.find_recipe(name).read_text(encoding="utf-8").rstrip())
 
 
 @verb(recipes_app, name="copy")
@@ -52,7 +52,7 @@ def recipes_copy(
     if copied.exists():
         raise BusyError(f"{copied}: already exists", "choose another --out")
     store.write_bytes(copied, source.read_bytes())
-    console.emit({"recipe": str(copied)}, str(copied))
+    console.print_result({"recipe": str(copied)}, str(copied))
 
 
 @verb(recipes_app, name="validate")
@@ -69,11 +69,11 @@ def recipes_validate(file: Annotated[str, typer.Argument(metavar="FILE", help="A
     if "variants" in values:
         from albert_cli.experiments import stages
 
-        return console.emit(*stages.validate_experiment(file))
+        return console.print_result(*stages.validate_experiment(file))
     from albert_cli.evaluation.verify import VerifyRecipe
     from albert_cli.training.pretrain_recipe import PretrainRecipe
     from albert_cli.training.task_recipe import FinetuneRecipe
 
     schema: type[Any] = FinetuneRecipe if "task" in values else VerifyRecipe if "expected" in values else PretrainRecipe
-    resolved = config.load(schema, file)
-    return console.emit(config.as_dict(resolved), config.dump_toml(resolved).rstrip())
+    resolved = config.load_recipe(schema, file)
+    return console.print_result(config.to_toml_values(resolved), config.dump_toml(resolved).rstrip())

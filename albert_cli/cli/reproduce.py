@@ -60,10 +60,10 @@ def reproduce(
         if out is not None:
             from albert_cli.experiments import pages
 
-            return console.emit(*pages.list_verdicts(out))
+            return console.print_result(*pages.list_verdicts(out))
         from albert_cli.experiments import recipe
 
-        return console.emit(*recipe.list_experiments())
+        return console.print_result(*recipe.list_experiments())
     if experiment is None:
         raise ConfigError("no experiment is named", "`albert reproduce --list` names them")
     from albert_cli.experiments import runner as verb_module
@@ -75,10 +75,12 @@ def reproduce(
     )  # fmt: skip
     if dry_run or commands:
         plan, text_ = verb_module.preview_experiment(experiment, request)
-        return console.emit(plan, "\n".join(plan["commands"]) if commands else text_)
+        return console.print_result(plan, "\n".join(plan["commands"]) if commands else text_)
     if out is None:
         raise ConfigError("--out is required", "name a directory; experiments in one share what they can")
-    return console.emit(*verb_module.reproduce_experiment(experiment, request, invoke, jobs=jobs, max_time=max_time))
+    return console.print_result(
+        *verb_module.reproduce_experiment(experiment, request, invoke, jobs=jobs, max_time=max_time)
+    )
 
 
 @verb(app)
@@ -101,4 +103,4 @@ def probe(
     from albert_cli.experiments import probe as verb_module
 
     result = verb_module.probe(checkpoint, data, sequences, overrides or [], device, layers)
-    console.emit(result, verb_module.format_probe(result))
+    console.print_result(result, verb_module.format_probe(result))

@@ -70,7 +70,7 @@ def evaluate(
             checkpoint or "", data, runs or 0, tuple(overrides or ()), device, nproc
         )  # else the recipe's
         found = verify.verify_checkpoint(task, asked, out)
-        console.emit(found, verify.format_verdicts(found))
+        console.print_result(found, verify.format_verdicts(found))
         verify.require_reached(found)
         return
     if not checkpoint:
@@ -80,7 +80,7 @@ def evaluate(
         suite.parse_controls(controls), recipes, baselines,
     )  # fmt: skip
     result = suite.evaluate(request, task, out, submission)
-    console.emit(result.as_json(), tables.format_result(result))
+    console.print_result(result.as_json(), tables.format_result(result))
 
 
 @verb(app)
@@ -106,7 +106,7 @@ def search(
 
     request = TaskRequest(checkpoint, data, runs or RUNS, tuple(overrides or ()), device, nproc, recipes=recipes)
     result = verb_module.search_grid(request, task, lists, out)
-    console.emit(result.as_json(), tables.format_result(result))
+    console.print_result(result.as_json(), tables.format_result(result))
 
 
 @verb(app)
@@ -130,4 +130,4 @@ def ensemble(
 
     request = TaskRequest("", data, 1, tuple(overrides or ()), device)
     result = verb_module.evaluate_ensemble(request, task, directories, out)
-    console.emit(result.as_json(), tables.format_result(result))
+    console.print_result(result.as_json(), tables.format_result(result))

@@ -10,7 +10,7 @@ import typer
 
 from albert_cli import console
 from albert_cli.cli.app import app, verb
-from albert_cli.cli.options import BadBytes, Language, LongLine, MaxLine, Out, ShareOption, Sources, TextField, Workers
+from albert_cli.cli.options import ArrayTask, BadBytes, Language, LongLine, MaxLine, Out, Sources, TextField, Workers
 
 
 @verb(app)
@@ -36,7 +36,7 @@ def vocab(
     on_long_line: LongLine = "refuse",
     on_bad_bytes: BadBytes = "refuse",
     workers: Workers = 0,
-    task: ShareOption = None,
+    task: ArrayTask = None,
     seed: Annotated[int, typer.Option(help="Seed of the sample.")] = 0,
 ) -> None:
     """Build a SentencePiece vocabulary.
@@ -54,7 +54,7 @@ def vocab(
         size, cleaning, sample_size, character_coverage, seed, language, read
     )
     report = build_vocabulary.build(sources, out, settings, workers, parse_share(task, os.environ))
-    console.emit(report, build_vocabulary.summary(report))
+    console.print_result(report, build_vocabulary.summary(report))
 
 
 @verb(app)
@@ -65,7 +65,7 @@ def data(
     holdout: Annotated[float, typer.Option(help="Share of the documents held out for evaluation.")] = 0.01,
     dedup: Annotated[bool, typer.Option("--dedup", help="Keep one of documents with equal text.")] = False,
     workers: Workers = 0,
-    task: ShareOption = None,
+    task: ArrayTask = None,
     language: Language = "en",
     text_field: TextField = "text",
     max_line: MaxLine = "64MiB",
@@ -85,7 +85,7 @@ def data(
     read = ReadSettings(on_bad_bytes, text_field, parse_size(max_line), on_long_line)
     settings = BuildSettings(holdout=holdout, language=language, read=read, dedup=dedup)
     facts = build.build_data(sources, vocab, out, settings, workers, share)
-    console.emit(facts, merge.format_summary(facts))
+    console.print_result(facts, merge.format_summary(facts))
 
 
 @verb(app, name="inspect")
@@ -106,4 +106,4 @@ def inspect_directory(
     from albert_cli.inspection import describe_directory
 
     found = describe_directory(directory, verify=verify, examples=examples, seed=seed, step=step, recipe=recipe)
-    console.emit(*found, coloured=examples > 0)
+    console.print_result(*found, coloured=examples > 0)

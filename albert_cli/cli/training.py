@@ -10,7 +10,7 @@ import typer
 
 from albert_cli import console
 from albert_cli.cli.app import app, verb
-from albert_cli.cli.options import CheckpointName, Device, Out, Overrides, Ranks, Resume, TaskData, start_ranks
+from albert_cli.cli.options import CheckpointName, Device, Out, Overrides, ProcessCount, Resume, TaskData, start_ranks
 
 
 @verb(app)
@@ -30,7 +30,7 @@ def pretrain(
     teacher: Annotated[
         str | None, typer.Option(help="Learn also from this checkpoint's guesses of the masked words.")
     ] = None,
-    nproc: Ranks = 1,
+    nproc: ProcessCount = 1,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything and print the plan.")] = False,
     show_config: Annotated[bool, typer.Option("--show-config", help="Print the resolved recipe.")] = False,
     verify: Annotated[
@@ -49,13 +49,13 @@ def pretrain(
     flags = {"train.save_every": save_every, "train.keep": keep, "distill.teacher": teacher and json.dumps(teacher)}
     settings = [*(overrides or []), *(f"{key}={value}" for key, value in flags.items() if value is not None)]
     if show_config:
-        console.emit(*verb_module.show_config(recipe, data, settings))
+        console.print_result(*verb_module.show_config(recipe, data, settings))
         return
     result = verb_module.pretrain(
         recipe, data, out, settings,
         resume=resume, max_time=max_time, dry_run=dry_run, device=device, verify=verify,
     )  # fmt: skip
-    console.emit(result, plan.speed_text(result) if dry_run else verb_module.summary_text(result))
+    console.print_result(result, plan.speed_text(result) if dry_run else verb_module.summary_text(result))
 
 
 @verb(app)
@@ -91,4 +91,4 @@ def finetune(
     beside = named.with_name(f"{named.name}-{prepared.recipe.start_from}")
     prepared = intermediate.with_intermediate(prepared, beside)
     result = verb_module.finetune(prepared, out, seed, resume)
-    console.emit(result.as_json(), tables.format_run(result, out))
+    console.print_result(result.as_json(), tables.format_run(result, out))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from albert_cli.console import markdown, table, wrapped
+from albert_cli.console import format_markdown_table, format_table, wrap_notes
 from albert_cli.counting import costs, shapes
 from albert_cli.counting.costs import count_parameters
 from albert_cli.model.config import PRESETS, ModelConfig
@@ -116,7 +116,7 @@ A star marks a figure that is not that count rounded; the reasons stand at the e
 def describe_paper(*, as_markdown: bool = False) -> tuple[dict[str, Any], str]:
     """Counts of all the paper's shapes, as data and as text (the text of `docs/shapes.md` under `as_markdown`)."""
     data, reasons, parts = [], dict[str, str](), [_INTRODUCTION] if as_markdown else []
-    show, marked = (markdown, "## ") if as_markdown else (table, "")
+    show, marked = (format_markdown_table, "## ") if as_markdown else (format_table, "")
     for heading, names in PAPER_SHAPES.items():
         rows = []
         for name in names:
@@ -140,11 +140,11 @@ def describe_paper(*, as_markdown: bool = False) -> tuple[dict[str, Any], str]:
     batches.sort(key=lambda row: list(PRESETS).index(row[0]))
     heading, notes = "The largest batch that 12 GB hold", list(_ABOUT_BATCHES)
     rows_ = [(name, how, *map(str, fits)) for name, how, fits in batches]
-    parts.append(f"## {heading}\n\n{' '.join(notes)}" if as_markdown else f"{heading}\n{wrapped(notes)}")
+    parts.append(f"## {heading}\n\n{' '.join(notes)}" if as_markdown else f"{heading}\n{wrap_notes(notes)}")
     parts.append(show(("model", "", *(f"{n} tokens" for n in costs.LENGTHS)), rows_))
     if as_markdown:
         parts.append("## Figures that are not the count rounded")
-    parts.append("\n".join(reasons.values()) if as_markdown else wrapped(reasons.values()))
+    parts.append("\n".join(reasons.values()) if as_markdown else wrap_notes(reasons.values()))
     by_length = [{"shape": n, "how": how, "largest": list(fits)} for n, how, fits in batches]
     return {"shapes": data, "largest_batch_at_12_gb": by_length}, "\n\n".join(parts)
 

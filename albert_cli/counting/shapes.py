@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from albert_cli import config as recipes
-from albert_cli import network, store
+from albert_cli import hub_access, store
 from albert_cli.errors import ConfigError
 from albert_cli.model.config import PRESETS, ModelConfig
 
@@ -70,11 +70,11 @@ def find_shape(name: str, overrides: Sequence[str] = ()) -> Shape:
         return Shape(name, ModelConfig.from_values(section, name), "recipe", "vocab_size" not in section)
     is_recipe_folder = any(full.startswith(f"{plain.partition('/')[0]}/") for full in shipped)
     if re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", plain) and not is_recipe_folder:
-        file = network.hub_files(plain, ["config.json"]) / "config.json"
+        file = hub_access.download_hub_files(plain, ["config.json"]) / "config.json"
         return changed(ModelConfig.from_hf(store.read_json(file), f"{plain}/config.json"), "hub")
     raise ConfigError(
         f"{plain}: neither a preset, a recipe, a checkpoint directory nor a Hub id",
-        recipes.suggestion(plain, [*PRESETS, *shipped])
+        recipes.suggest(plain, [*PRESETS, *shipped])
         or f"presets: {', '.join(PRESETS)}; `albert recipes list` names the recipes; a Hub id is owner/name",
     )
 
@@ -95,7 +95,7 @@ def _split_changes(name: str) -> tuple[str, dict[str, Any]]:
 
 
 def _model_section(overrides: Sequence[str]) -> dict[str, Any]:
-    values = recipes.override({}, overrides)
+    values = recipes.apply_overrides({}, overrides)
     section = values.pop("model", {})
     if values or not isinstance(section, dict):
         key = next(iter(values), "model")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, fields
 from typing import Any, Final
 
-from albert_cli.console import columns, markdown, table, wrapped
+from albert_cli.console import format_markdown_table, format_table, text_width, wrap_notes
 from albert_cli.counting import costs, shapes
 from albert_cli.counting.costs import GPU, count_parameters, format_bytes
 from albert_cli.counting.paper import PAPER_MODELS, counts_and_paper_figure, format_paper_figure
@@ -29,9 +29,9 @@ def describe_models(
     models = [_facts(shapes.find_shape(name, overrides), memory) for name in names or PAPER_MODELS]
     if details or len(models) <= MAX_DETAILED_MODELS:
         headers, lines = ("", *(model["name"] for model in models)), list(_lines(models))
-        tables = [markdown(headers, lines)] if as_markdown else list(_side_by_side(headers, lines))
+        tables = [format_markdown_table(headers, lines)] if as_markdown else list(_side_by_side(headers, lines))
     else:
-        show = markdown if as_markdown else table
+        show = format_markdown_table if as_markdown else format_table
         headers = ("", *_in_short(models[0]))
         tables = [show(headers, [(model["name"], *_in_short(model).values()) for model in models])]
         if "largest_batch" in models[0]:
@@ -41,7 +41,7 @@ def describe_models(
                 rows.append((model["name"], *("–" if b is None else f"{b['kept']:,}" for b in batches)))
             tables.append(show(("largest batch of", *lengths), rows))
     notes = _notes(models, memory)
-    return {"models": models}, "\n\n".join([*tables, *(notes if as_markdown else [wrapped(notes)])])
+    return {"models": models}, "\n\n".join([*tables, *(notes if as_markdown else [wrap_notes(notes)])])
 
 
 def _facts(shape: Shape, memory: int | None) -> Facts:
@@ -162,9 +162,9 @@ def _side_by_side(headers: Line, lines: Sequence[Line]) -> Iterator[str]:
     first = 1
     while first < len(headers):
         stop = first + 1
-        while stop < len(headers) and widths[0] + sum(2 + w for w in widths[first : stop + 1]) <= columns():
+        while stop < len(headers) and widths[0] + sum(2 + w for w in widths[first : stop + 1]) <= text_width():
             stop += 1
-        yield table(("", *headers[first:stop]), [(cells[0], *cells[first:stop]) for cells in lines])
+        yield format_table(("", *headers[first:stop]), [(cells[0], *cells[first:stop]) for cells in lines])
         first = stop
 
 

@@ -30,7 +30,7 @@ from albert_cli.data.tokenization import (
 )
 from albert_cli.data.verification import collect_file_signatures, record_verified, verify_data
 from albert_cli.errors import BusyError
-from albert_cli.machine import cores
+from albert_cli.machine import available_cores
 from albert_cli.text.jobs import hashes_of
 from albert_cli.text.lines import Part
 from albert_cli.text.vocabulary import Vocabulary
@@ -60,7 +60,7 @@ def build_data(
     finished = load_finished_data(out, tasks, workers)
     if finished is not None:
         return {"out": str(out), "up_to_date": True, "seconds": 0.0, **finished}
-    workers = workers or cores()
+    workers = workers or available_cores()
     if share:
         index, count = share
         mine = share_of(tasks, index, count)
@@ -90,7 +90,7 @@ def load_finished_data(out: Path, tasks: Sequence[ShardTask], workers: int) -> F
 
     Raises `BusyError` when `out` holds something else, `CheckpointError` when it is damaged.
     """
-    if store.finished(out, "data", _PLAN, _LOCKS) is None:
+    if store.read_finished_manifest(out, "data", _PLAN, _LOCKS) is None:
         return None
     if store.read_json(out / "data.json").get("format") != DATA_FORMAT:
         raise BusyError(f"{out}: data of another version of albert", f"make it again, or {_REMEDY}")
@@ -219,7 +219,7 @@ def _run_tasks(tasks: Sequence[ShardTask], workers: int) -> list[ShardFacts]:
         results = {task.name: run_unless_finished(task, count) for task in here}
         remedy = "run the same command again with fewer --workers; finished files are kept"
         calls = ((task,) for task in elsewhere)
-        with closing(pool.spread(run_unless_finished, calls, min(workers, len(elsewhere)), remedy)) as done:
+        with closing(pool.map_unordered(run_unless_finished, calls, min(workers, len(elsewhere)), remedy)) as done:
             for (task,), facts in done:
                 results[task.name] = facts
                 if task.name not in finished:

@@ -70,8 +70,8 @@ def _format_sizes(facts: dict[str, Any]) -> list[str]:
     ]
     tokens = sum(counts["tokens"] for counts in totals.values())
     size = f"{facts['bytes_read'] / 1e6:,.1f} MB of text, {facts['bytes_read'] / max(tokens, 1):.2f} bytes a token"
-    lines = [console.table(["split", "documents", "sentences", "tokens"], rows), ""]
-    lines += [console.table(["train", "mean", "5 %", "median", "95 %"], lengths), ""]
+    lines = [console.format_table(["split", "documents", "sentences", "tokens"], rows), ""]
+    lines += [console.format_table(["train", "mean", "5 %", "median", "95 %"], lengths), ""]
     lines += [f"{size}; a vocabulary of {facts['vocab_size']:,}, {facts['dtype']} ids"]
     if facts["unigram_entropy_nats"] is not None:
         own = facts["heldout_entropy_nats"]
@@ -259,7 +259,7 @@ def format_example(example: dict[str, Any], settings: PairSettings) -> list[str]
 
 def _wrap_text(lead: Text, indent: str, text: Text | None = None) -> list[str]:
     """Lines of a terminal's width that begin with `lead` and, from the second on, with blanks below it."""
-    colour, is_terminal = console.has_colour(), sys.stdout.isatty()
+    colour, is_terminal = console.supports_color(), sys.stdout.isatty()
     width = shutil.get_terminal_size().columns if is_terminal else 1 << 20
     screen = Console(file=io.StringIO(), width=width, force_terminal=colour, no_color=not colour, highlight=False)
     margin = len(indent) + len(lead.plain)

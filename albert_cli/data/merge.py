@@ -33,7 +33,9 @@ def drop_duplicates(tasks: Sequence[ShardTask], results: Sequence[ShardFacts], w
     completed = list(results)
     workers = min(workers, len(tasks)) if tasks[0].settings.dedup else 1
     calls = _plan_rewrites(tasks, results)
-    with closing(pool.spread(_rewrite_task, calls, workers, "run the same command again with fewer --workers")) as done:
+    with closing(
+        pool.map_unordered(_rewrite_task, calls, workers, "run the same command again with fewer --workers")
+    ) as done:
         for (number, *_), facts in done:
             completed[number] = facts
     totals = count_totals(tasks, completed)
@@ -218,13 +220,13 @@ def unigram_entropies(train: Integers, heldout: Integers) -> dict[str, float | N
 
 def format_summary(facts: Facts) -> str:
     """What `build` made, in a few lines for a person."""
-    rate = f"{facts['bytes_read'] / 1e6:.1f} MB of text in {console.duration(facts['seconds'])}"
+    rate = f"{facts['bytes_read'] / 1e6:.1f} MB of text in {console.format_duration(facts['seconds'])}"
     rate += f", {facts['bytes_read'] / 1e6 / max(facts['seconds'], 1e-3):.1f} MB/s"
     if "job" in facts:
         done = f"{facts['tasks_finished']} of {facts['tasks_in_all']} tasks are finished"
         return f"{facts['out']}: job {facts['job']}, {facts['tasks']} tasks, {rate}; {done}"
     rows = [[split, *(f"{n:,}" for n in facts["totals"][split].values())] for split in SPLITS]
-    lines = [console.table(["split", "documents", "sentences", "tokens"], rows), ""]
+    lines = [console.format_table(["split", "documents", "sentences", "tokens"], rows), ""]
     lines.append(f"{facts['out']}: " + ("up to date" if facts["up_to_date"] else rate))
     for name, what in (("duplicates_dropped", "duplicate documents dropped"), ("skipped_lines", "long lines left out")):
         if facts[name]:

@@ -28,7 +28,7 @@ import numpy as np
 from annotated_types import Ge, Le
 from numpy.typing import NDArray
 
-from albert_cli.config import NotNegative, Positive, Share
+from albert_cli.config import NonNegativeInt, PositiveFraction, PositiveInt
 from albert_cli.data.arrays import truncated_lengths
 from albert_cli.data.shards import Shard, TokenCorpus, locate
 from albert_cli.randomness import Integers, Stream, bounded_ints, hash_keys, permute, uniform
@@ -49,9 +49,9 @@ class PairSettings:
     max_seq_length: Annotated[int, Ge(SPECIALS + 2)] = 512
     short_sequence_probability: Annotated[float, Ge(0), Le(1)] = 0.1
     sentence_loss: Literal["sop", "nsp", "none", "three-way"] = "sop"
-    masked_lm_probability: Share = 0.15
-    max_predictions: NotNegative = 0
-    ngram: Positive = 3
+    masked_lm_probability: PositiveFraction = 0.15
+    max_predictions: NonNegativeInt = 0
+    ngram: PositiveInt = 3
     favor_shorter_ngram: bool = True
     whole_word: bool = True
     short_documents: Literal["by-length", "once"] = "by-length"

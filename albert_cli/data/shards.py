@@ -42,9 +42,9 @@ def _check_format_version(number: int) -> int:
 
 
 # A name below `shards/`.
-ShardName = Annotated[str, AfterValidator(store.inside)]
-_OfSplits = AfterValidator(store.with_keys(*SPLITS))
-UnitCounts = Annotated[dict[str, int], AfterValidator(store.with_keys(*UNITS))]  # by unit
+ShardName = Annotated[str, AfterValidator(store.check_relative)]
+_OfSplits = AfterValidator(store.require_keys(*SPLITS))
+UnitCounts = Annotated[dict[str, int], AfterValidator(store.require_keys(*UNITS))]  # by unit
 
 
 class DataFacts(TypedDict):

@@ -26,7 +26,7 @@ from albert_cli.text.sentences import paragraphs, split_paragraphs
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.text.work_units import SIZE, Portion
 
-_OfGroups = AfterValidator(store.with_keys(*GROUPS))
+_OfGroups = AfterValidator(store.require_keys(*GROUPS))
 _CHUNK = 1 << 20  # characters tokenised at a time: enough to amortise the calls, little enough to hold
 
 ProgressCallback = Callable[[int, int], None]  # bytes of sources, bytes of text done since the last call
@@ -190,6 +190,6 @@ def load_finished_task(task: ShardTask) -> ShardFacts | None:
         if facts.task == task.identity and not task.is_stream and task.sha256() in (facts.sha256, None):
             return facts
     except CheckpointError as error:
-        console.note(f"{error.message}; making it again")
+        console.info(f"{error.message}; making it again")
     store.remove_directory(task.directory)
     return None

@@ -97,7 +97,7 @@ def _score_members(
         first = first or prepared
         outputs.append(predict_dev(prepared, first))
         scores.append(_task_metrics(first, outputs[-1])[first.task.metrics[0]])
-        console.note(f"{directory}: {first.task.title} {first.task.metrics[0]} {format_percent(scores[-1])}")
+        console.info(f"{directory}: {first.task.title} {first.task.metrics[0]} {format_percent(scores[-1])}")
     assert first is not None, "several, as the caller saw to"
     return first, outputs, scores
 

@@ -50,14 +50,14 @@ def parse_grid(lists: Sequence[str]) -> list[Combination]:
     """
     found: dict[str, list[str]] = {}
     settings: dict[str, str] = {}  # by the key that was given
-    instead = {f"schedule.{key}": f"schedule.{of}" for key, of in config.INSTEAD_OF.items()}
+    instead = {f"schedule.{key}": f"schedule.{of}" for key, of in config.EXCLUSIVE_KEYS.items()}
     for text in lists:
         key, equals, values = text.partition("=")
         listed = list(dict.fromkeys(value.strip() for value in values.split(",")))
         if not equals or not key or not all(listed):
             raise ConfigError(f"{text}: expected KEY=VALUE,VALUE,…", "for example lr=1e-5,2e-5 batch=16,32")
         if key not in SHORT_KEYS and "." not in key:
-            hint = config.suggestion(key, list(SHORT_KEYS)) or f"keys: {', '.join(SHORT_KEYS)}, or section.key"
+            hint = config.suggest(key, list(SHORT_KEYS)) or f"keys: {', '.join(SHORT_KEYS)}, or section.key"
             raise ConfigError(f"{text}: no key is called {key!r}", hint)
         if "/" in text:
             raise ConfigError(f"{text}: a value must not contain /, because it names a folder")
@@ -90,7 +90,7 @@ def search_grid(request: TaskRequest, task: str, lists: Sequence[str], out: Path
         found.append(TaskRuns(task, prepared, out / _folder_name(point)))
     runs = len(found) * request.runs
     steps = sum(job.prepared.schedule.total_steps for job in found) * request.runs
-    console.note(
+    console.info(
         f"{len(found)} combinations, {request.runs} seed{'s' if request.runs != 1 else ''} each: {runs} runs, "
         f"{steps:,} steps, finished runs included"  # and without those of a task to start from
     )

@@ -81,7 +81,7 @@ def evaluate_task(prepared: PreparedTask, out: Path) -> Result:
     checkpoint = prepared.checkpoint
     if checkpoint.labels and prepared.intermediate is None:
         what = checkpoint.finetuned_task.task if checkpoint.finetuned_task else "another task"
-        console.note(
+        console.info(
             f"{checkpoint.directory}: was fine-tuned for {what} ({', '.join(checkpoint.labels)}); "
             f"{prepared.task.title} is trained from its encoder"
         )
@@ -227,27 +227,27 @@ def train_in_parallel(jobs: Sequence[TaskRuns], nproc: int) -> None:
         return
     errors: dict[str, BaseException] = {}
 
-    def keep(job: pool.Job[float | None], score: float | BaseException | None) -> None:
+    def keep(job: pool.WorkItem[float | None], score: float | BaseException | None) -> None:
         if isinstance(score, BaseException):
             errors[job.name] = score
         else:
-            console.note(f"{job.name} {format_percent(score) or 'diverged'}")
+            console.info(f"{job.name} {format_percent(score) or 'diverged'}")
 
     count = min(nproc, len(runs))
     threads, gpus = max(1, torch.get_num_threads() // count), torch.cuda.device_count()
-    pool.run(runs, pool.Places(count, threads, gpus, quiet=True), keep)
+    pool.run_items(runs, pool.WorkerLimits(count, threads, gpus, quiet=True), keep)
     for one in runs:
         if one.name in errors:
             raise errors[one.name]
 
 
-def _work_items(job: TaskRuns) -> list[pool.Job[float | None]]:
+def _work_items(job: TaskRuns) -> list[pool.WorkItem[float | None]]:
     prepared, request = job.prepared, job.prepared.request
     found = prepared.intermediate.directory if prepared.intermediate else None
     if prepared.intermediate_note:
         request = replace(request, overrides=(*request.overrides, f"start_from={PRETRAINED}"))
     return [
-        pool.Job(
+        pool.WorkItem(
             f"{run_directory(job.out, seed)}: {job.task} seed {seed}", _train_in_worker,
             (request, job.task, found, prepared.intermediate_note, run_directory(job.out, seed), seed),
         )

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from albert_cli import console, store
-from albert_cli.errors import ConfigError, InputError, MissingData
+from albert_cli.errors import ConfigError, InputError, MissingDataError
 from albert_cli.evaluation.single import checkpoint_for_test_set, predict_examples, prepare_evaluation, scoring_request
 from albert_cli.results import Result
 from albert_cli.tasks.classification import Classification, Example
@@ -77,7 +77,7 @@ def write_submission(path: Path, request: TaskRequest, out: Path, tasks: Mapping
         else:
             outputs = predict_examples(prepare_evaluation(scoring_request(request, model), file.task), examples)
             ids, labels = [e.id for e in examples], format_labels(GLUE[file.task], outputs)
-            console.note(f"{file.name}: {file.rows:,} rows predicted by {model}")
+            console.info(f"{file.name}: {file.rows:,} rows predicted by {model}")
         contents[file.name] = HEADER + "".join(f"{i}\t{label}\n" for i, label in zip(ids, labels, strict=True))
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -94,8 +94,8 @@ def _read_test_set(file: ServerFile, data: str | None) -> list[Example] | None:
     task = GLUE[file.task]
     try:
         examples = task.read(file.split, data)
-    except MissingData as error:
-        console.note(f"{file.name} will hold placeholders: {error.message}")
+    except MissingDataError as error:
+        console.info(f"{file.name} will hold placeholders: {error.message}")
         return None
     if len(examples) != file.rows:
         raise InputError(

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from albert_cli import console
-from albert_cli.errors import ConfigError, InputError, MissingData
+from albert_cli.errors import ConfigError, InputError, MissingDataError
 from albert_cli.evaluation import submission
 from albert_cli.evaluation.single import (
     CONTROLS_FOLDER,
@@ -97,8 +97,8 @@ def evaluate_suite(request: TaskRequest, out: Path) -> SuiteResult:
     if (mnli := checkpoint_for_test_set("mnli", request, out, tasks)) is not None:  # whose best model answers AX
         try:
             further["diagnostics"] = evaluate_task(prepare_evaluation(scoring_request(request, mnli), "ax"), out / "ax")
-        except MissingData as error:
-            console.note(f"{TASKS['ax'].title} is left out: {error.message}")
+        except MissingDataError as error:
+            console.info(f"{TASKS['ax'].title} is left out: {error.message}")
     suite = SuiteResult(kind="suite", tasks=tasks, left_out=left_out, tasks_scored=len(tasks), **further)
     suite.write(out / RESULTS)
     return suite
@@ -112,14 +112,14 @@ def _prepare_available_tasks(request: TaskRequest) -> tuple[dict[str, PreparedTa
         try:
             prepared = prepare_evaluation(request, name)
             _ = prepared.inputs.examples
-        except MissingData as error:
+        except MissingDataError as error:
             left_out[name] = error.message
             console.warn(f"{TASKS[name].title} is left out: {error.message}")
             continue
         ready[name] = prepared
     if "mnli" in ready:
         for split in ("dev", "test"):
-            with suppress(MissingData):
+            with suppress(MissingDataError):
                 TASKS["ax"].read(split, request.data)
     return ready, left_out
 

@@ -35,7 +35,7 @@ def format_result(record: Result | SearchResult | SuiteResult) -> str:
     if record.kind == "ensemble":
         return _format_ensemble(record)
     return "\n\n".join(
-        filter(None, (_format_table(_HEADERS, _table_rows([record])), console.wrapped(_notes([record]))))
+        filter(None, (_format_table(_HEADERS, _table_rows([record])), console.wrap_notes(_notes([record]))))
     )
 
 
@@ -58,7 +58,7 @@ def _format_suite(suite: SuiteResult) -> str:
     left_out = ", ".join(TASKS[name].title for name in suite.left_out)
     notes = [*_notes(tasks), *([f"Left out, without data: {left_out}."] if left_out else [])]
     notes += [format_run(suite.diagnostics, None)] if suite.diagnostics else []
-    return "\n\n".join(filter(None, (_format_table(_HEADERS, rows), console.wrapped(notes))))
+    return "\n\n".join(filter(None, (_format_table(_HEADERS, rows), console.wrap_notes(notes))))
 
 
 def _table_rows(tasks: Sequence[Result]) -> list[list[str]]:
@@ -90,7 +90,7 @@ def _failure_counts(found: Result) -> list[str]:
 
 def _format_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     shown = [i for i, name in enumerate(headers) if name not in _OPTIONAL_COLUMNS or any(row[i] for row in rows)]
-    return console.table([headers[i] for i in shown], [[row[i] for i in shown] for row in rows])
+    return console.format_table([headers[i] for i in shown], [[row[i] for i in shown] for row in rows])
 
 
 def _notes(tasks: Sequence[Result]) -> Iterator[str]:
@@ -169,7 +169,7 @@ def _format_search(search: SearchResult) -> str:
     headers = (*search.best.values, f"{search.title} {search.metric}", "s.e.", "spread", *_HEADERS[-3:-1], "by seed")
     majority = f", majority {format_percent(search.majority)}" if search.majority is not None else ""
     best = f"Best: {search.best.directory}, {format_percent(search.best.median)}{majority}."
-    return f"{_format_table(headers, rows)}\n\n{console.wrapped([best, search.caveat])}"
+    return f"{_format_table(headers, rows)}\n\n{console.wrap_notes([best, search.caveat])}"
 
 
 def _format_ensemble(result: Result) -> str:
@@ -183,4 +183,4 @@ def _format_ensemble(result: Result) -> str:
     rows.append((chosen, format_percent(result.score), f"{gain['chosen_over_best']} over the best"))
     notes = [f"All of them gain {gain['all_over_median']} over the median of their members."]
     notes += ["The chosen were picked by their score on this very dev set, which flatters it."]
-    return f"{console.table((result.title, result.metric, ''), rows)}\n\n{console.wrapped(notes)}"
+    return f"{console.format_table((result.title, result.metric, ''), rows)}\n\n{console.wrap_notes(notes)}"

@@ -11,7 +11,14 @@ from typing import Annotated, Any
 from annotated_types import Ge, Le
 
 from albert_cli import config, console, store
-from albert_cli.errors import CheckpointError, ConfigError, DivergedError, MissingData, NotReached, Skipped
+from albert_cli.errors import (
+    CheckpointError,
+    ConfigError,
+    DivergedError,
+    MissingDataError,
+    ScoreNotReachedError,
+    Skipped,
+)
 from albert_cli.evaluation.single import require_own_output
 from albert_cli.evaluation.suite import evaluate
 from albert_cli.model import hub
@@ -39,7 +46,7 @@ class VerifyRecipe:
     expected: dict[str, dict[str, ScorePoints]] = field(default_factory=dict)
     tolerance: Tolerance = 1.0
     tolerance_of: dict[str, Tolerance] = field(default_factory=dict)
-    runs: config.Positive = 1
+    runs: config.PositiveInt = 1
     overrides: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -65,7 +72,7 @@ def verify_checkpoint(name: str, request: TaskRequest, out: Path) -> dict[str, A
     Hub. Tasks without their data are skipped with the reason. Raises `Skipped` when the recipe's own checkpoint or all
     data are out of reach.
     """
-    recipe = config.load(VerifyRecipe, name)
+    recipe = config.load_recipe(VerifyRecipe, name)
     require_own_output(out, RESULTS, *recipe.expected)
     checkpoint, runs = request.checkpoint or recipe.checkpoint, request.runs or recipe.runs
     try:
@@ -100,7 +107,7 @@ def _verify_task(recipe: VerifyRecipe, task: str, request: TaskRequest, out: Pat
     published = {"published": expected, "tolerance": tolerance}
     try:
         found = evaluate(dataclasses.replace(request, data=find_task_data(task, request.data)), task, out / task)
-    except MissingData as error:
+    except MissingDataError as error:
         console.warn(f"{task} is skipped: {error.message}")
         return {**published, "verdict": "skipped", "reason": error.message}
     except DivergedError as error:
@@ -131,7 +138,7 @@ def format_verdicts(result: Mapping[str, Any]) -> str:
     if means := result["average"]:
         name = f"Avg of {sum('scores' in found for found in result['tasks'].values())}"
         rows.append((name, f"{means['published']:.1f}", "", f"{means['here']:.1f}", ""))
-    return console.table(("task", "published", "tolerance", "here", "verdict"), rows)
+    return console.format_table(("task", "published", "tolerance", "here", "verdict"), rows)
 
 
 def _format_scores(scores: Mapping[str, float]) -> str:
@@ -143,6 +150,6 @@ def require_reached(result: Mapping[str, Any]) -> None:
     """Raise `NotReached` where a score lies further below its published value than the tolerance."""
     short = [task for task, found in result["tasks"].items() if found["verdict"] in ("not reached", "diverged")]
     if short:
-        raise NotReached(
+        raise ScoreNotReachedError(
             f"{result['recipe']}: {', '.join(short)}: below the published score by more than the tolerance, or diverged"
         )

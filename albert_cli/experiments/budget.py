@@ -39,7 +39,7 @@ def describe_plan(plan: ExperimentPlan) -> tuple[dict[str, Any], str]:
     experiment, scale, devices = plan.experiment, plan.scale, _DEVICES[plan.request.scale]
     for name in plan.request.tflops:
         if name and name not in experiment.variants:
-            hint = config.suggestion(name, experiment.variants) or f"variants: {', '.join(experiment.variants)}"
+            hint = config.suggest(name, experiment.variants) or f"variants: {', '.join(experiment.variants)}"
             raise ConfigError(f"--tflops {name}=…: {experiment.name} has no such variant", hint)
     runs = [_row(plan, run, run.pretrain) for run in (*plan.prefixes, *plan.runs) if run.pretrain]
     tasks = [_row(plan, run, stage, task) for run in plan.runs for task, stage in run.tasks.items()]
@@ -154,7 +154,7 @@ def _table(plan: ExperimentPlan, runs: Sequence[_Row], tasks: Sequence[_Row], de
         rows.append((f"fine-tuning, {names} tasks, {times} runs", "", "", "", *shown(priced)))
     rows.append(("all", "", "", "", *shown([*runs, *priced])))
     hours = (f"{_kind(plan)}-hours", *(f"hours on {n}" for n in devices))
-    return console.table(("", "seeds", "parameters", "steps", "tokens", "FLOPs", *hours, "disk"), rows)
+    return console.format_table(("", "seeds", "parameters", "steps", "tokens", "FLOPs", *hours, "disk"), rows)
 
 
 def _sums(rows: Sequence[_Row]) -> tuple[int, float, float, int]:
@@ -188,7 +188,7 @@ def _notes(plan: ExperimentPlan) -> str:
     ]
     notes += [f"Left out: {task} ({why})." for task, why in plan.left_out.items()]
     notes.append(f"{len(plan.stages)} stages; --commands prints them, --jobs N runs N at once.")
-    return console.wrapped(notes)
+    return console.wrap_notes(notes)
 
 
 def describe_matched_time(plan: ExperimentPlan, variant: str) -> str:

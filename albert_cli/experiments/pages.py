@@ -155,7 +155,7 @@ def _formatted(metric: str, value: float) -> str:
     if metric in EXACT:
         return f"{value:,.0f}"
     if metric == "seconds":
-        return console.duration(value)
+        return console.format_duration(value)
     if metric.endswith("_accuracy") or metric.startswith("task"):
         return f"{100 * value:.1f}"
     return f"{value:.1f}x" if metric == "speedup" else f"{value:.3f}"
@@ -265,7 +265,7 @@ def _commands(found: Outcome) -> list[Block]:
         record = plan.record(stage.id)
         # A command's own seconds are those of all attempts.
         known = [s for s in (record.numbers.get("seconds"), record.seconds) if s is not None]
-        rows.append([stage.title, Span(stage.command, "code"), console.duration(max(known)) if known else ""])
+        rows.append([stage.title, Span(stage.command, "code"), console.format_duration(max(known)) if known else ""])
     return [
         Paragraph("All of this page, or what of it is missing:"),
         Paragraph(Span(shlex.join(words), "code")),

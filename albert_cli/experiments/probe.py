@@ -76,7 +76,7 @@ def probe(
         "checkpoint": str(found.directory),
         "fingerprint": store.fingerprint(found.directory),
         "sequences": sequences,
-        "data": config.as_dict(pairs),
+        "data": config.to_toml_values(pairs),
         "parameters": sum(sizes.values()),
         "block_parameters": sum(n for name, n in sizes.items() if name.startswith(of_blocks)),
         "layers": len(model.config.blocks()),
@@ -104,12 +104,12 @@ def _load_text(data: Path, vocabulary: Vocabulary, checkpoint: str) -> Pretraini
 def _pair_settings(found: hub.Checkpoint, overrides: Sequence[str] = ()) -> PairSettings:
     """How examples are drawn: as for the checkpoint's own run, below the overrides."""
     recipe, known = found.directory / "recipe.toml", {field.name for field in dataclasses.fields(PairSettings)}
-    own = store.read_toml(recipe).get("data", {}) if store.is_there(recipe) else {}
+    own = store.read_toml(recipe).get("data", {}) if store.is_listed(recipe) else {}
     if not isinstance(own, dict):
         raise CheckpointError(f"{recipe}: no [data] in it")
     positions = found.config.max_position_embeddings
     trained = {"max_seq_length": min(512, positions)} | {key: value for key, value in own.items() if key in known}
-    pairs = config.load(ProbeRecipe, {"data": trained}, overrides).data
+    pairs = config.load_recipe(ProbeRecipe, {"data": trained}, overrides).data
     if pairs.max_seq_length > positions:
         raise ConfigError(
             f"data.max_seq_length is {pairs.max_seq_length}, but the model has only {positions} positions",
@@ -300,7 +300,10 @@ def format_probe(result: Mapping[str, Any]) -> str:
     layers = enumerate(zip(steps["l2"], steps["degrees"], steps["cosine"], strict=True), start=1)
     rows = [(str(i), f"{l2:.3f}", f"{degrees:.1f}°", f"{cosine:.4f}") for i, (l2, degrees, cosine) in layers]
     head = ("layer: input to output", "L2 distance", "angle", "cosine")
-    parts = [f"{console.table((Path(result['checkpoint']).name, ''), scores)}\n{asked}", console.table(head, rows)]
+    parts = [
+        f"{console.format_table((Path(result['checkpoint']).name, ''), scores)}\n{asked}",
+        console.format_table(head, rows),
+    ]
     if found := result.get("depths"):
         columns = (found[key] for key in ("l2", "two_back", "mlm_accuracy", "speed"))
         deep = [
@@ -308,6 +311,6 @@ def format_probe(result: Mapping[str, Any]) -> str:
             for i, (l2, back, accuracy, speed) in enumerate(zip(*columns, strict=True), start=1)
         ]
         headers = ("run to layer", "its step", "from two back", "masked words right", "speed")
-        parts.append(console.table(headers, deep))
+        parts.append(console.format_table(headers, deep))
         parts.append(f"Run to {found['layers']} blocks, the stack of {found['trained']} {found['behaviour']}.")
     return "\n\n".join(parts)

@@ -240,7 +240,7 @@ def experiment_names() -> list[str]:
 
 def list_experiments() -> tuple[dict[str, str], str]:
     """Every experiment with a sentence, as data and as text."""
-    found = {name: config.first_comment(config.find_recipe(FOLDER + name)) for name in experiment_names()}
+    found = {name: config.read_description(config.find_recipe(FOLDER + name)) for name in experiment_names()}
     width = max(map(len, found))
     return found, "\n".join(f"{name:<{width}}  {about}" for name, about in found.items())
 
@@ -251,7 +251,7 @@ def load_experiment(name: str) -> Experiment:
     if not name.endswith(".toml"):
         name = name.removeprefix(FOLDER)
         if name not in experiment_names():
-            hint = config.suggestion(name, experiment_names())
+            hint = config.suggest(name, experiment_names())
             raise ConfigError(
                 f"no experiment is called {name!r}", hint or f"experiments: {', '.join(experiment_names())}"
             )
@@ -267,9 +267,9 @@ def parse_experiment(values: Mapping[str, Any], name: str) -> Experiment:
         for key, own in scales.items():
             other = scales.get(str(own.get("borrow")), {})
             below = {k: other[k] for k in ("variants", "changes", "extra_text") if k in other}
-            borrowed[key] = config.merge(below, own)
+            borrowed[key] = config.merge_values(below, own)
         values = {**values, "scales": borrowed}
-    experiment = dataclasses.replace(config.validate(Experiment, values, name), name=name)
+    experiment = dataclasses.replace(config.validate_recipe(Experiment, values, name), name=name)
     _check(experiment)
     return experiment
 
@@ -286,7 +286,7 @@ def _check(experiment: Experiment) -> None:
     named += [(v, "variants") for scale in experiment.scales.values() for v in scale.variants]
     for name, key in named:
         if name is not None and name not in variants:
-            raise ConfigError(f"{here}: {key} names no variant: {name}", config.suggestion(name, variants))
+            raise ConfigError(f"{here}: {key} names no variant: {name}", config.suggest(name, variants))
     for metric in experiment.metrics:
         if metric.startswith("task_"):
             raise ConfigError(f"{here}: {metric} has a column of its own anyway", "leave it out of metrics")
@@ -310,5 +310,5 @@ def _check(experiment: Experiment) -> None:
 
 def _check_metric(here: str, metric: str) -> None:
     if metric not in METRICS and not metric.startswith("task_"):
-        hint = config.suggestion(metric, METRICS) or f"metrics: {', '.join(METRICS)}, task_NAME"
+        hint = config.suggest(metric, METRICS) or f"metrics: {', '.join(METRICS)}, task_NAME"
         raise ConfigError(f"{here}: nothing measures {metric!r}", hint)

@@ -102,7 +102,7 @@ def reproduce_experiment(
         # One at a time, with the cores or the GPU that a run has: what stood beside it would be measured too.
         for part in plan.unmeasured:
             done += carried_out(part)
-            if pool.is_stopping():  # while the last stage of this part ended well
+            if pool.is_stop_requested():  # while the last stage of this part ended well
                 raise _stopped(plan)
         plan = make_plan(plan.experiment, request)
         done += carried_out(plan)
@@ -130,28 +130,28 @@ def run_plan(plan: ExperimentPlan, invoke: Invoke, jobs: int = 1, gpus: int = 0,
     total, ranks = len(plan.stages), plan.request.nproc
     ended = total - len(left)
     if ended:
-        console.note(f"{ended} of {total} stages were finished before")
+        console.info(f"{ended} of {total} stages were finished before")
     here = jobs == 1 and ranks == 1
     # What OMP_NUM_THREADS says, which may be a list, torch has read.
     given = "OMP_NUM_THREADS" in os.environ
-    threads = torch.get_num_threads() if given else max(1, machine.cores() // (jobs * ranks))
-    places = pool.Places(jobs, threads, gpus, ranks, fresh=True, here=here)
+    threads = torch.get_num_threads() if given else max(1, machine.available_cores() // (jobs * ranks))
+    places = pool.WorkerLimits(jobs, threads, gpus, ranks, fresh=True, here=here)
 
-    def keep(job: pool.Job[_Ended], outcome: _Ended | BaseException) -> None:
+    def keep(job: pool.WorkItem[_Ended], outcome: _Ended | BaseException) -> None:
         nonlocal ended
         if isinstance(outcome, BaseException):
             raise outcome
         ended += 1
         _keep(plan, job.name, *outcome)
-        console.note(f"[{ended}/{total}] {plan.stages[job.name].title}: {outcome[2]:.0f} s")
+        console.info(f"[{ended}/{total}] {plan.stages[job.name].title}: {outcome[2]:.0f} s")
 
     stages = []
     for stage in left:
         needs = tuple(map(plan.result, stage.needs))
         arguments = (invoke, stage.argv, "" if here else stage.title, plan.directory(stage.id), needs)
-        stages.append(pool.Job(stage.id, _carry_out, arguments, frozenset(stage.needs)))
+        stages.append(pool.WorkItem(stage.id, _carry_out, arguments, frozenset(stage.needs)))
     try:
-        pool.run(stages, places, keep, max_time)
+        pool.run_items(stages, places, keep, max_time)
     except Interrupted:
         if plan.left:
             raise _stopped(plan) from None
@@ -172,9 +172,9 @@ def _carry_out(invoke: Invoke, argv: Sequence[str], title: str, directory: Path,
             with store.lock(directory):
                 break
         except BusyError:
-            if time.monotonic() - started > _PATIENCE or pool.is_stopping():
+            if time.monotonic() - started > _PATIENCE or pool.is_stop_requested():
                 raise
-            console.note(f"{directory}: another process is still writing here; waiting for it")
+            console.info(f"{directory}: another process is still writing here; waiting for it")
             time.sleep(5)
     started = time.monotonic()
     with contextlib.redirect_stderr(_Titled(title, sys.stderr)) if title else contextlib.nullcontext():
@@ -205,7 +205,7 @@ def _keep(plan: ExperimentPlan, name: str, code: int, printed: str, seconds: flo
         console.warn(f"{stage.title}: diverged, or starts from a run that did; the other stages go on")
     elif code == 0:
         outcome = {"result": json.loads(printed)}
-    elif code == Interrupted.exit_code or pool.is_stopping():
+    elif code == Interrupted.exit_code or pool.is_stop_requested():
         raise Interrupted("stopped")
     else:
         failed = AlbertError(f"{stage.title}: ended with {code}: {stage.command}", "see its error message above")

@@ -95,8 +95,8 @@ class _Builder:
         recipe = self._validated(name, values)
         if recipe.train.seed != seed:
             raise ConfigError("-s train.seed: every run of a variant has another seed", "--seeds N says how many")
-        facts["recipe"] = config.as_dict(recipe)  # without what it starts from, which says where the files lie
-        changes = _options(config.read_recipe(base), config.merge(values, others))
+        facts["recipe"] = config.to_toml_values(recipe)  # without what it starts from, which says where the files lie
+        changes = _options(config.read_recipe(base), config.merge_values(values, others))
         argv = ["pretrain", base, "--data", directory, "--out", OUT, *changes, *self._ranks()]
         recipe = self._with_vocabulary(recipe)
         title, cost = f"{variant.title}, seed {seed}: pretraining", pretraining_cost(recipe, done)
@@ -112,8 +112,10 @@ class _Builder:
         plan, scale = self.plan, self.plan.scale
         of, checkpoint = f"{plan.experiment.variants[run.variant].title}, seed {run.seed}", plan.directory(run.pretrain)
         data, needs, directory = inputs.probed(plan)
-        own = config.merge(config.read_recipe(scale.base), scale.changes).get("data", {})
-        pairs = config.as_dict(config.validate(PairSettings, own, plan.experiment.name))  # whatever a run's are
+        own = config.merge_values(config.read_recipe(scale.base), scale.changes).get("data", {})
+        pairs = config.to_toml_values(
+            config.validate_recipe(PairSettings, own, plan.experiment.name)
+        )  # whatever a run's are
         if run.recipe is not None:  # but no longer than it can read
             pairs["max_seq_length"] = min(pairs["max_seq_length"], run.recipe.model.max_position_embeddings)
         facts: dict[str, Any] = {"pairs": pairs, "sequences": scale.probe_sequences, "data": data}
@@ -157,10 +159,10 @@ class _Builder:
         own = {"total_steps": max(2, round(steps))}
         if decay := schedule.get("decay_steps"):
             own["decay_steps"] = max(2, round(decay * scale.step_share))
-        values = config.merge(values, {"train": {"seed": seed}, "schedule": own})
-        values = config.override(values, self.plan.request.changes)
+        values = config.merge_values(values, {"train": {"seed": seed}, "schedule": own})
+        values = config.apply_overrides(values, self.plan.request.changes)
         if other is not None:  # whatever its own steps, or those that were asked for, are
-            values = config.merge(values, {"schedule": {"total_steps": self._as_long(name, other, seed).steps}})
+            values = config.merge_values(values, {"schedule": {"total_steps": self._as_long(name, other, seed).steps}})
         return base, values
 
     def _before_steps(self, name: str) -> tuple[str, Settings]:
@@ -170,16 +172,16 @@ class _Builder:
         base = str(at.pop("extends", scale.base))
         values = config.read_recipe(base)
         for changes in (scale.changes, variant.changes, at):
-            values = config.merge(values, changes)
+            values = config.merge_values(values, changes)
         if self.plan.request.data is not None or "vocab_size" in values.get("model", {}):
-            values = config.merge(values, {"model": {"vocab_size": self.plan.vocab_size}})
+            values = config.merge_values(values, {"model": {"vocab_size": self.plan.vocab_size}})
         return base, values
 
     def _as_long(self, name: str, other: str, seed: int) -> MatchedWallClock:
         """In how many steps a variant takes as long as another's whole run."""
         theirs = self.run(other, seed).recipe
         assert theirs is not None
-        values = config.override(self._before_steps(name)[1], self.plan.request.changes)
+        values = config.apply_overrides(self._before_steps(name)[1], self.plan.request.changes)
         recipe = self._with_vocabulary(self._validated(name, values))
         flops = [pretraining_cost(r).flops / r.schedule.total_steps for r in (recipe, theirs)]
         steps = theirs.schedule.total_steps
@@ -193,16 +195,20 @@ class _Builder:
         """As measured here by `albert bench pretrain`, a stage of its own; 0 before that."""
         plan, variant = self.plan, self.plan.experiment.variants[name]
         base, values = self._before_steps(name)
-        values = config.override(values, plan.request.changes)
+        values = config.apply_overrides(values, plan.request.changes)
         data, needs, directory = inputs.data(plan, variant.text)
-        facts = {"recipe": config.as_dict(self._validated(name, values)), "data": data, "processes": plan.request.nproc}
+        facts = {
+            "recipe": config.to_toml_values(self._validated(name, values)),
+            "data": data,
+            "processes": plan.request.nproc,
+        }
         argv = ["bench", "pretrain", base, "--data", directory, "--rounds", str(_ROUNDS)]
         argv += [*_options(config.read_recipe(base), values), *self._ranks()]
         stage = self.plan.stage("speed", f"{variant.title}: seconds a step", facts, needs, argv)
         return plan.record(stage).recipe_step.get("seconds", 0.0)
 
     def _validated(self, name: str, values: Settings) -> PretrainRecipe:
-        return config.validate(PretrainRecipe, values, f"{self.plan.experiment.name}, {name}")
+        return config.validate_recipe(PretrainRecipe, values, f"{self.plan.experiment.name}, {name}")
 
     def _with_vocabulary(self, recipe: PretrainRecipe) -> PretrainRecipe:
         """The recipe with the vocabulary that its run will find in the data: what it costs depends on it."""
@@ -240,7 +246,9 @@ def _task_recipe(task: str, scale: ExperimentScale) -> FinetuneRecipe | None:
     name = f"finetune/{task}"
     if name not in config.shipped_recipes():
         return None
-    return config.validate(FinetuneRecipe, config.merge(config.read_recipe(name), scale.task_changes), name)
+    return config.validate_recipe(
+        FinetuneRecipe, config.merge_values(config.read_recipe(name), scale.task_changes), name
+    )
 
 
 def fine_tuning_cost(recipe: FinetuneRecipe | None, run: VariantRun, scale: ExperimentScale) -> Cost | None:

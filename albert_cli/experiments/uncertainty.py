@@ -80,7 +80,9 @@ def jackknife_time(seconds: float, directory: Path) -> JackknifeEstimate:
 def jackknife_task(task: str, result: Result, directory: Path) -> dict[str, JackknifeEstimate]:
     """Of a task's result the metrics that the paper's tables have, from what its runs predicted for each example."""
     folders = [directory, *sorted(directory.glob("run-*"))]
-    written = [journal.read(path, predictions.PredictionLine) for f in folders if (path := f / PREDICTIONS).is_file()]
+    written = [
+        journal.read_journal(path, predictions.PredictionLine) for f in folders if (path := f / PREDICTIONS).is_file()
+    ]
     found = {}
     for metric in published_metrics(task):
         runs = [_of_lines(metric.removeprefix("best_"), lines, result.labels) for lines in written if lines]

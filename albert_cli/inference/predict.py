@@ -76,16 +76,16 @@ def write_answers(
     """
     started, count, cut, longest = time.monotonic(), 0, 0, 0
     with ExitStack() as stack:
-        stream = sys.stdout if out is None else stack.enter_context(store.text_writer(out))
+        stream = sys.stdout if out is None else stack.enter_context(store.open_text_writer(out))
         for group in groups:
             lines, more, most = answer(group)
-            stream.writelines(map(console.harmless_json, lines) if out is None else lines)
+            stream.writelines(map(console.escape_control_chars, lines) if out is None else lines)
             stream.flush()  # whoever reads them need not wait for more
             count, cut, longest = count + len(group), cut + more, max(longest, most)
     seconds = time.monotonic() - started
     if cut:
-        console.note(f"{cut:,} of {count:,} {too_long}; they were cut")
-    console.note(f"read: up to {longest:,} tokens at a time, of {length:,} that the model was made for")
+        console.info(f"{cut:,} of {count:,} {too_long}; they were cut")
+    console.info(f"read: up to {longest:,} tokens at a time, of {length:,} that the model was made for")
     speed = {"lines": count, "seconds": round(seconds, 3), "lines_per_second": round(count / seconds, 1)}
     return {"out": str(out), **speed, "truncated": cut, "longest": longest}
 

@@ -18,7 +18,7 @@ def pretraining_card(config: ModelConfig, sentence_loss: str, metrics: Mapping[s
     scores = {}
     for name, value in metrics.items():  # `mlm_loss` is of the held-out text, `NAME/mlm_loss` of another corpus
         corpus, slash, measure = name.rpartition("/")
-        scores[f"{console.as_markdown(corpus) if slash else 'held-out'} {measure.replace('_', ' ')}"] = value
+        scores[f"{console.escape_markdown(corpus) if slash else 'held-out'} {measure.replace('_', ' ')}"] = value
     return _render_card("fill-mask", summary, scores, config, "ForPreTraining", recipe)
 
 
@@ -27,7 +27,7 @@ def finetuning_card(
 ) -> str:
     """The card of a task checkpoint; `architecture` is the class that reads its head, without `Albert` or `Bert`."""
     head = re.findall("[A-Z][a-z]+", architecture.removeprefix("For").removeprefix("Beam"))  # question, answering
-    summary = f"A {_describe_encoder(config)} fine-tuned on {console.as_markdown(task)}."
+    summary = f"A {_describe_encoder(config)} fine-tuned on {console.escape_markdown(task)}."
     scores = {f"dev {name}": value for name, value in metrics.items()}
     return _render_card(
         "-".join(head).lower().replace("sequence", "text"), summary, scores, config, architecture, recipe

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
 from albert_cli import store
-from albert_cli.config import naming, refuse_unknown
+from albert_cli.config import prefix_errors, reject_unknown_keys
 from albert_cli.errors import CheckpointError, ConfigError
 
 Sharing = Literal["all", "attention", "ffn", "none"]
@@ -129,7 +129,7 @@ class ModelConfig:
     @classmethod
     def from_values(cls, values: Mapping[str, Any], origin: str) -> ModelConfig:
         """Build from a recipe's [model] section; raises ConfigError, which begins with `origin`, where it is none."""
-        refuse_unknown(cls, values, origin, "model.")
+        reject_unknown_keys(cls, values, origin, "model.")
         known: dict[str, type] = {field.name: type(field.default) for field in fields(cls)}
         for key, value in values.items():
             wanted = known[key]
@@ -138,7 +138,7 @@ class ModelConfig:
             fits = fits or (wanted is tuple and type(value) is list and all(type(item) is int for item in value))
             if not fits:
                 raise ConfigError(f"{origin}: model.{key} is {value!r}", f"it must be of type {wanted.__name__}")
-        with naming(origin):
+        with prefix_errors(origin):
             return cls(**{key: value if value == "auto" else known[key](value) for key, value in values.items()})
 
     @classmethod

@@ -18,9 +18,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from albert_cli import console, network, store
+from albert_cli import console, hub_access, store
 from albert_cli.counting.costs import count_parameters
-from albert_cli.errors import CheckpointError, ConfigError, number_of
+from albert_cli.errors import CheckpointError, ConfigError, errno_of
 from albert_cli.model import hf_names
 from albert_cli.model.config import CUSTOM_MODEL_TYPE, ModelConfig
 from albert_cli.text.vocabulary import Vocabulary
@@ -165,7 +165,7 @@ def find_checkpoint(name: str) -> Path:
             return steps[-1]
         raise CheckpointError(f"{path}: no checkpoint here (no config.json, no finished step-*)")
     if re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) and not name.startswith("."):
-        return network.hub_files(name, ["config.json", WEIGHTS_FILE, "spiece.model", "tokenizer*.json"])
+        return hub_access.download_hub_files(name, ["config.json", WEIGHTS_FILE, "spiece.model", "tokenizer*.json"])
     raise CheckpointError(
         f"{path}: no such directory", "name a checkpoint directory, a run, or a Hub id such as albert/albert-base-v2"
     )
@@ -191,7 +191,7 @@ def read_checkpoint(directory: Path) -> Checkpoint:
     if store.read_manifest(directory) is not None:
         store.verify(directory)
     else:
-        console.note(f"{directory}: not written by albert, so there are no hashes to verify")
+        console.info(f"{directory}: not written by albert, so there are no hashes to verify")
     values = store.read_json(directory / "config.json")
     config = ModelConfig.from_hf(values, str(directory / "config.json"))
     path, wanted = directory / WEIGHTS_FILE, count_parameters(config).without_pooler
@@ -208,7 +208,7 @@ def read_checkpoint(directory: Path) -> Checkpoint:
     if values.get("tie_word_embeddings") is False and any(n.endswith("predictions.decoder.weight") for n in stored):
         # Hugging Face computes with this matrix and a bias of its own; the head here has the word table.
         tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith("masked.")}
-        console.note(
+        console.info(
             f"{directory}: its masked-language head is left out: it has a matrix of its own in the place of the word "
             "table (tie_word_embeddings is false)"
         )
@@ -217,11 +217,11 @@ def read_checkpoint(directory: Path) -> Checkpoint:
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """What a safetensors file holds; raises `CheckpointError` where it cannot be read."""
-    with store.explain(path):  # what torch cannot map
+    with store.translate_os_errors(path):  # what torch cannot map
         try:
             return load_file(path)
         except (SafetensorError, OSError) as error:
-            if number_of(error) == errno.ENOMEM:  # no fault of the file's
+            if errno_of(error) == errno.ENOMEM:  # no fault of the file's
                 raise
             raise CheckpointError(f"{path}: cannot be read ({error})", "it must be in safetensors form") from None
 
@@ -292,7 +292,7 @@ def load_weights(model: nn.Module, checkpoint: Checkpoint, heads: Sequence[str] 
     if store.read_manifest(checkpoint.directory) is None:  # of our own files it is known
         parts = {f"{len(fitting)} tensors matched": list(fitting), "new": new, "not used": unused}
         lists = [f"{what}: {', '.join(sorted(set(map(_part_name, those))))}" for what, those in parts.items() if those]
-        console.note(f"{checkpoint.directory}: {'; '.join(lists)}")
+        console.info(f"{checkpoint.directory}: {'; '.join(lists)}")
 
 
 def _part_name(name: str) -> str:

@@ -56,7 +56,7 @@ def resize_positions(found: hub.Checkpoint, positions: int, how: PositionGrowth)
         table_PE = table_PE.repeat(-(-positions // has), 1)[:positions]
     else:
         table_PE = F.interpolate(table_PE.T[None], positions, mode="linear", align_corners=True)[0].T.contiguous()
-    console.note(f"{found.directory}: {how}s {has:,} positions to {positions:,}")
+    console.info(f"{found.directory}: {how}s {has:,} positions to {positions:,}")
     config = replace(found.config, max_position_embeddings=positions)
     return replace(found, config=config, tensors={**found.tensors, name: table_PE})
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from albert_cli import __version__, store
-from albert_cli.config import validate
+from albert_cli.config import validate_recipe
 from albert_cli.data.describe import LENGTH_BINS, measure_sample
 from albert_cli.data.pairs import PairSettings
 from albert_cli.data.shards import UNITS, TokenCorpus, read_data_facts
@@ -162,7 +162,7 @@ def _sequences(data: DataDirectory, runs: Sequence[PretrainingRun]) -> list[Bloc
     run = next((run for run in runs if run.data == data.fingerprint), None)
     if run is not None:
         with suppress(AlbertError):  # a recipe of another version is no reason to leave the data out of the report
-            settings = validate(PairSettings, run.recipe.get("data", {}), run.name)
+            settings = validate_recipe(PairSettings, run.recipe.get("data", {}), run.name)
         seed = int(setting(run.recipe, "train", "seed") or 0)
     verify_data(data.path)
     corpus, vocabulary = TokenCorpus.open(data.path, "train"), Vocabulary.load(data.path / "vocabulary")

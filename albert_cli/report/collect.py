@@ -190,7 +190,7 @@ def read_curves(path: Path) -> tuple[dict[str, Curve], dict[str, Curve]]:
     training: dict[str, Curve] = {}
     heldout: dict[str, Curve] = {}
     file = path / journal.JOURNAL
-    for row in journal.read(file) if file.is_file() else []:
+    for row in journal.read_journal(file) if file.is_file() else []:
         to, values = (heldout, row["eval"]) if "eval" in row else (training, row)
         for name, value in finite_numbers(values).items():
             to.setdefault(name, []).append((float(row["step"]), value))
@@ -215,7 +215,7 @@ def _read_pretraining(path: Path, name: str) -> PretrainingRun:
             digits = step.name.removeprefix("step-")
             checkpoints[manifest.fingerprint()] = f"step {int(digits):,}" if digits.isdecimal() else step.name
             parents |= manifest.parents
-    recipe = store.read_toml(path / "recipe.toml") if store.is_there(path / "recipe.toml") else {}
+    recipe = store.read_toml(path / "recipe.toml") if store.is_listed(path / "recipe.toml") else {}
     return PretrainingRun(name, training, heldout, recipe, checkpoints, parents.get("data", ""))
 
 

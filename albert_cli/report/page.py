@@ -160,7 +160,7 @@ def markdown(page: Page) -> str:
 
 def clean(text: str) -> str:
     """Without control characters and lone surrogates, which no HTML or UTF-8 file may hold."""
-    return console.harmless(text).encode("utf-8", "replace").decode()
+    return console.strip_control_chars(text).encode("utf-8", "replace").decode()
 
 
 def _parts(text: Text) -> Sequence[Part]:
@@ -184,7 +184,7 @@ def _environment(kind: Literal["html", "markdown"]) -> Environment:
     made = Environment(
         loader=PackageLoader("albert_cli.report"), autoescape=True, trim_blocks=True, lstrip_blocks=True,
         keep_trailing_newline=True, undefined=StrictUndefined,
-        finalize=written(lambda text: escape(clean(text)) if kind == "html" else console.as_markdown(clean(text))),
+        finalize=written(lambda text: escape(clean(text)) if kind == "html" else console.escape_markdown(clean(text))),
     )  # fmt: skip
     made.filters |= {"parts": _parts, "line": _line}
     return made

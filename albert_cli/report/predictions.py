@@ -74,7 +74,7 @@ def read(folders: Sequence[Path]) -> list[Predicted]:
     """The examples that the runs in `folders` predicted, in the order of the first run, those with a gold alone."""
     by_id: dict[str, list[PredictionLine]] = {}
     for path in (folder / PREDICTIONS for folder in folders):
-        written: list[Any] = journal.read(path, PredictionLine) if store.is_there(path) else []
+        written: list[Any] = journal.read_journal(path, PredictionLine) if store.is_listed(path) else []
         for line in written:
             by_id.setdefault(line["id"], []).append(line)
     errors = {name: [error for line in lines if (error := _error(line)) is not None] for name, lines in by_id.items()}

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from albert_cli.console import duration
+from albert_cli.console import format_duration
 from albert_cli.counting.costs import count_parameters
 from albert_cli.errors import AlbertError
 from albert_cli.model.config import ModelConfig
@@ -94,7 +94,7 @@ def _facts(run: PretrainingRun) -> dict[str, str]:
     if speeds := run.training.get("tokens_per_second"):
         found["tokens a second, median"] = f"{statistics.median(value for _, value in speeds):,.0f}"
     if seconds := run.training.get("seconds"):
-        found["time"] = duration(max(value for _, value in seconds))
+        found["time"] = format_duration(max(value for _, value in seconds))
     return found
 
 

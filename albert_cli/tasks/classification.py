@@ -231,7 +231,7 @@ class Classification(LogitsTask[Example]):
     def load(self, found: hub.Checkpoint) -> nn.Module:
         if found.has_unnamed_labels and self.labels not in ((), found.labels):
             named = ", ".join(self.labels)
-            console.note(f"{found.directory}: names no labels; they are taken for {self.title}'s: {named}")
+            console.info(f"{found.directory}: names no labels; they are taken for {self.title}'s: {named}")
         return super().load(found)
 
     @classmethod

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from string import ascii_uppercase
 from typing import Literal, NamedTuple
 
-from albert_cli.config import Share
+from albert_cli.config import PositiveFraction
 from albert_cli.errors import ConfigError, InputError
 from albert_cli.tasks.rows import DELIMITER, Rows
 from albert_cli.text.records import is_cut_otherwise
@@ -56,7 +56,7 @@ class TableSettings:
     labels: tuple[str, ...] = ()
     delimiter: str = ""
     quoting: Literal["auto", "on", "off"] = "auto"
-    holdout: Share = 0.1
+    holdout: PositiveFraction = 0.1
     holdout_seed: int = 0
 
     def __post_init__(self) -> None:

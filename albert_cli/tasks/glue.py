@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from albert_cli import console
-from albert_cli.errors import InputError, MissingData
+from albert_cli.errors import InputError, MissingDataError
 from albert_cli.tasks.classification import Classification, Example
 from albert_cli.tasks.rows import Rows, find_in, is_hub, read_delimited, read_hub
 
@@ -39,7 +39,9 @@ class GlueFiles:
     def read(self, task: Classification, split: str, data: str | None) -> list[Example]:
         is_test = split in task.test_splits
         if data is None and self.hub is None:
-            raise MissingData(f"{task.name}: its files are not on the Hub", f"--data DIR, which holds {self.folder}/")
+            raise MissingDataError(
+                f"{task.name}: its files are not on the Hub", f"--data DIR, which holds {self.folder}/"
+            )
         if data is None or is_hub(data):
             source = f"{self.hub}:{task.name}" if data in (None, self.hub) else str(data)
             # Of CoLA, SST-2, MRPC, QQP and WNLI the files say 0 and 1, the Hub has names for the same two.
@@ -75,7 +77,7 @@ class GlueFiles:
         if self.skip_short:
             whole = [i for i, row in enumerate(rows.cells) if len(row) >= len(rows.columns)]
             if skipped := len(rows.cells) - len(whole):
-                console.note(f"{path}: {skipped} rows with fewer than {len(rows.columns)} fields are left out")
+                console.info(f"{path}: {skipped} rows with fewer than {len(rows.columns)} fields are left out")
             return replace(rows, cells=[rows.cells[i] for i in whole], lines=[rows.lines[i] for i in whole])
         rows.check_widths()
         return rows

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from albert_cli import console, network
-from albert_cli.errors import InputError, MissingData
+from albert_cli import console, hub_access
+from albert_cli.errors import InputError, MissingDataError
 from albert_cli.randomness import hash_to_unit_interval
 from albert_cli.text.lines import Part, errors_named, refuse_utf16, without_bad_characters
 from albert_cli.text.records import (
@@ -118,7 +118,7 @@ def in_split(
     if not dev:
         raise InputError(f"{origin}: a single {what} cannot be split into train and dev", remedy)
     if split == "dev":
-        console.note(f"{origin}: no dev data, so {len(dev)} of {len(every)} {what}s are held out")
+        console.info(f"{origin}: no dev data, so {len(dev)} of {len(every)} {what}s are held out")
     return [example for example, unit in zip(examples, units, strict=True) if (unit in dev) == (split == "dev")]
 
 
@@ -137,7 +137,7 @@ def find_in(data: Path, names: Sequence[str], hub: str | None, hint: str | None 
         if (data / name).exists():
             return data / name
     on_hub = f"without --data it is read from the Hugging Face Hub ({hub})" if hub else None
-    raise MissingData(f"{data}: neither {' nor '.join(names)} is there", hint or on_hub)
+    raise MissingDataError(f"{data}: neither {' nor '.join(names)} is there", hint or on_hub)
 
 
 def read_text(path: Path) -> str:
@@ -223,7 +223,7 @@ def is_hub(source: str | None) -> bool:
 
 def hub_splits(source: str) -> tuple[str, ...]:
     """The names of the splits of `hf:NAME[:CONFIG]`."""
-    network.prefer_offline()
+    hub_access.prefer_offline()
     import datasets
 
     name, _, config = source.removeprefix("hf:").partition(":")
@@ -239,7 +239,7 @@ def read_hub(source: str, split: str, labels: Sequence[str] = ()) -> Rows:
     Where the task knows them by other `labels`, they are written by their numbers. Raises `MissingData` when the Hub,
     the data set, its configuration or the split cannot be reached.
     """
-    network.prefer_offline()
+    hub_access.prefer_offline()
     import datasets
 
     name, _, config = source.removeprefix("hf:").partition(":")
@@ -258,7 +258,7 @@ def read_hub(source: str, split: str, labels: Sequence[str] = ()) -> Rows:
     return _of_objects(origin, enumerate(rows, start=1))
 
 
-def _unreachable(origin: str, error: Exception) -> MissingData:
+def _unreachable(origin: str, error: Exception) -> MissingDataError:
     # The library raises whatever its network and file layers raise; the first line says what matters.
     reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-    return MissingData(f"{origin}: cannot be loaded: {reason}", "name a local copy by --data DIR")
+    return MissingDataError(f"{origin}: cannot be loaded: {reason}", "name a local copy by --data DIR")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 
-from albert_cli.config import suggestion
+from albert_cli.config import suggest
 from albert_cli.errors import CheckpointError, ConfigError
 from albert_cli.model import hub
 from albert_cli.results import Result
@@ -28,7 +28,7 @@ def find_task(name: str) -> AnyTask:
     if name in TASKS:
         return TASKS[name]
     known = [*TASKS, "table"]
-    raise ConfigError(f"no task is called {name!r}", suggestion(name, known) or f"tasks: {', '.join(known)}")
+    raise ConfigError(f"no task is called {name!r}", suggest(name, known) or f"tasks: {', '.join(known)}")
 
 
 def task_of_checkpoint(found: hub.Checkpoint) -> AnyTask:

@@ -51,7 +51,7 @@ def open_table(settings: TableSettings, data: str | None = None, known: tuple[st
         columns = choice_columns(reference, settings)
         count = len(options_of(reference, columns, 0))
         before = [repr(reference.columns[i]) for i in (columns.passage, columns.question) if i is not None]
-        console.note(f"{reference.origin}: {' and '.join(before)} → one of {count} choices")
+        console.info(f"{reference.origin}: {' and '.join(before)} → one of {count} choices")
         return Choice(**common, labels=tuple(ascii_uppercase[:count]), metrics=("accuracy",), source=table)
     texts = [column(reference, "text", settings), find(reference, "text_pair", settings)]
     names = [repr(reference.columns[i]) for i in texts if i is not None]
@@ -62,7 +62,7 @@ def open_table(settings: TableSettings, data: str | None = None, known: tuple[st
             "-s table.train=FILE, or name the classes by table.labels",
         )
     shown = f" ({', '.join(labels)})" if 0 < len(labels) <= 10 else ""
-    console.note(
+    console.info(
         f"{reference.origin}: {' and '.join(names)} → {f'{len(labels)} classes' if labels else 'a value'}{shown}"
     )
     metrics = ("accuracy", "macro_f1") if labels else ("pearson", "spearman")

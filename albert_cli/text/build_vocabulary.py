@@ -76,10 +76,10 @@ def build(
     portions = cut(sources)
     request = asdict(settings)
     request |= {**request.pop("read"), "sources": [portion.sources for portion in portions]}
-    manifest = store.finished(out, "vocabulary", jobs.REQUEST, jobs.FOLDER)
+    manifest = store.read_finished_manifest(out, "vocabulary", jobs.REQUEST, jobs.FOLDER)
     if manifest is not None:
         report = _same(out, request, portions, workers)
-        console.note(f"{out}: up to date")
+        console.info(f"{out}: up to date")
         return {"directory": str(out), "fingerprint": manifest.fingerprint(), "up_to_date": True, **report}
     if share:
         return jobs.do_share(out, portions, settings, request, workers, share)
@@ -159,8 +159,8 @@ def describe_vocabulary(directory: Path) -> tuple[dict[str, Any], list[str]]:
         "first": shown[:20],
         "cleaning": asdict(vocabulary.cleaning),
     }
-    lines = console.named_values(facts)
-    if store.is_there(directory / REPORT):
+    lines = console.format_named_values(facts)
+    if store.is_listed(directory / REPORT):
         facts["report"] = report = store.read_record(directory / REPORT, Report)
         lines += token_statistics.lines(report)
     return facts, lines

@@ -46,7 +46,7 @@ def read_docs(stdlib_only: bool = False) -> Iterator[tuple[str, str]]:
     seen: set[str] = set()
     collected: list[tuple[str, str]] = []
     # Parsing takes half a minute on one core; the standard library alone is not worth starting processes for.
-    workers = 0 if stdlib_only else machine.cores()
+    workers = 0 if stdlib_only else machine.available_cores()
     with closing(_paragraphs_of_each([path for path, _ in modules], workers)) as found:
         for (_, name), paragraphs in zip(modules, found, strict=True):
             if new := [paragraph for paragraph in dict.fromkeys(paragraphs) if paragraph not in seen]:
@@ -61,7 +61,7 @@ def _paragraphs_of_each(paths: Sequence[Path], workers: int) -> Generator[list[s
     done = dict[int, list[list[str]]]()
     chunks = ((start, paths[start : start + _CHUNK]) for start in range(0, len(paths), _CHUNK))
     place = 0
-    with closing(pool.spread(_paragraphs, chunks, workers, "docs:stdlib takes less")) as found:
+    with closing(pool.map_unordered(_paragraphs, chunks, workers, "docs:stdlib takes less")) as found:
         for (start, _), paragraphs in found:
             done[start] = paragraphs
             while place in done:

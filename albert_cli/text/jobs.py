@@ -65,8 +65,8 @@ def _over(
     """(portion, result) of each: this process takes what it alone can read or has in memory, a pool the rest."""
     here = [p for p in portions if any(part.source.kind in ("stdin", "docs") for part in p.parts)]
     elsewhere = [p for p in portions if p not in here]
-    for some, number in ((here, 1), (elsewhere, min(workers or machine.cores(), len(elsewhere)))):
-        with closing(pool.spread(call, ((portion, *arguments()) for portion in some), number, _REMEDY)) as found:
+    for some, number in ((here, 1), (elsewhere, min(workers or machine.available_cores(), len(elsewhere)))):
+        with closing(pool.map_unordered(call, ((portion, *arguments()) for portion in some), number, _REMEDY)) as found:
             for (portion, *_), result in found:
                 yield portion, result
 
@@ -104,7 +104,7 @@ def do_share(
         sample.finish()
         counts = sample.documents, sample.read, sample.characters
         numbers = sorted(hashes)
-        drawn = _Drawn(store.hash_of(request), numbers, [hashes[number] for number in numbers], *counts)
+        drawn = _Drawn(store.hash_json(request), numbers, [hashes[number] for number in numbers], *counts)
         with store.commit_directory(out / FOLDER / name, "sample", replace=True) as staging:
             store.write_bytes(staging / "places", sample.places.astype("<i8").tobytes())
             store.write_bytes(staging / "sentences.txt", "".join(f"{s}\n" for s in sample.sentences).encode())
@@ -141,7 +141,7 @@ def _drawn_by_jobs(out: Path, request: Mapping[str, Any]) -> Iterator[tuple[Path
     """The directories of finished jobs; raises `BusyError` where one was asked for something else."""
     for manifest in sorted(out.glob(f"{FOLDER}/[!.]*/{store.MANIFEST}")):
         drawn = store.read_record(manifest.with_name("sample.json"), _Drawn)
-        if drawn.asked != store.hash_of(request):
+        if drawn.asked != store.hash_json(request):
             raise BusyError(
                 f"{manifest.parent}: jobs have drawn with other sources or options", "ask as they do, or remove it"
             )

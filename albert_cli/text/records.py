@@ -11,7 +11,7 @@ from itertools import accumulate, groupby
 from operator import itemgetter
 from typing import Any
 
-from albert_cli import network
+from albert_cli import hub_access
 from albert_cli.errors import InputError
 from albert_cli.text.lines import (
     Part,
@@ -244,7 +244,7 @@ def read_hub(part: Part, settings: ReadSettings, tally: Tally) -> Iterator[str]:
     """The rows of a data set on the Hugging Face Hub (`sources.HubRows`), streamed; joined ones are a line each."""
     source, field = part.source.name, settings.text_field
     hub = HubRows.parse(source)
-    network.prefer_offline()
+    hub_access.prefer_offline()
     try:
         from datasets import load_dataset
 

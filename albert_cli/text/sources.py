@@ -133,7 +133,7 @@ def _existing(name: str, endings: Sequence[str]) -> list[Path]:
         if not found:
             raise InputError(f"{name}: no file in this folder is of a known kind", hint)
         if others := [p.name for p in files if p not in set(found)]:
-            console.note(f"{name}: not read, of other kinds: {', '.join(others[:3])}{', …' * (len(others) > 3)}")
+            console.info(f"{name}: not read, of other kinds: {', '.join(others[:3])}{', …' * (len(others) > 3)}")
         inside_of = path.resolve()
         if (away := next((p for p in found if not p.resolve().is_relative_to(inside_of)), None)) is not None:
             hint = f"who made the folder chose what is read; if that is meant, name the files: '{name}/*{away.suffix}'"

@@ -33,7 +33,7 @@ class Figures(_Rates):
     """What `measure` finds, and how many sentences there were."""
 
     __pydantic_config__ = {"extra": "allow"}  # type: ignore[misc]  # noqa: RUF012
-    sentences: Annotated[dict[str, int], AfterValidator(store.with_keys("read", "training", "held_back"))]
+    sentences: Annotated[dict[str, int], AfterValidator(store.require_keys("read", "training", "held_back"))]
     character_coverage_achieved: float
     commonest_without_piece: list[str]
     longest_pieces: list[str]
@@ -98,7 +98,7 @@ def lines(report: Mapping[str, Any]) -> list[str]:
         f"longest tokens: {printable(' '.join(report['longest_pieces'][:5]))}",
         f"commonest tokens: {printable(' '.join(report['commonest_pieces']))}",
         "with only the best of its tokens (a vocabulary trained to that size does about as well):",
-        console.table(["tokens", "tokens a word", "bytes a token"], rows),
+        console.format_table(["tokens", "tokens a word", "bytes a token"], rows),
     ]
 
 

@@ -10,7 +10,7 @@ from unicodedata import normalize
 
 from albert_cli import console
 from albert_cli.errors import InputError
-from albert_cli.machine import memory
+from albert_cli.machine import memory_info
 
 SPECIAL_TOKENS = {"pad": "<pad>", "unk": "<unk>", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 _DIGIT_COMMA_PENALTY = 100.0
@@ -55,11 +55,11 @@ def penalise_digit_comma(proto: Any) -> None:
 def announce(sentences: int, size: int, about: str = "") -> None:
     """Print the memory and time that training on so much takes, and warn when that is more memory than there is."""
     needed = size * _MEMORY_A_BYTE * (2 if size > _LARGE else 1)
-    console.note(
+    console.info(
         f"training on {about}{sentences:,} sentences, {size / 1e6:.1f} MB: takes about {max(needed / 1e9, 0.1):.1f} GB"
-        f" of memory and {console.duration(max(size * _SECONDS_A_BYTE, 1))} on a core of 2.5 GHz"
+        f" of memory and {console.format_duration(max(size * _SECONDS_A_BYTE, 1))} on a core of 2.5 GHz"
     )
-    available = memory().get("available", needed)
+    available = memory_info().get("available", needed)
     if needed > available:
         fitting = int(0.9 * sentences * available / needed)
         console.warn(

@@ -57,7 +57,7 @@ class Vocabulary:
             reason = f"no {MODEL} in it" if directory.is_dir() else "no such directory"
             raise CheckpointError(f"{directory}: {reason}", "give a directory made by `albert vocab`, or a model's")
         config = directory / CONFIG
-        written = store.read_record(config, TokenizerConfig) if store.is_there(config) else TokenizerConfig()
+        written = store.read_record(config, TokenizerConfig) if store.is_listed(config) else TokenizerConfig()
         return cls(store.read_bytes(directory / MODEL), written.cleaning, directory)
 
     @cached_property

@@ -46,7 +46,7 @@ def free(device: torch.device) -> int | None:
     """Bytes that a process may still take on the device; None where nothing says so."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    return machine.memory().get("available")
+    return machine.memory_info().get("available")
 
 
 def warn_of_answering(model: ModelConfig, device: torch.device) -> None:

@@ -59,7 +59,7 @@ def choose_device(name: str) -> torch.device:
 def note_idle_gpus(device: torch.device) -> None:
     """Say how to use the GPUs that a single process leaves idle."""
     if device.type == "cuda" and world_size() == 1 and (count := torch.cuda.device_count()) > 1:
-        console.note(f"1 of {count} GPUs is used; --nproc {count} uses all, for the same result")
+        console.info(f"1 of {count} GPUs is used; --nproc {count} uses all, for the same result")
 
 
 def resolve_auto(
@@ -102,7 +102,7 @@ def bf16_gain() -> float:
     """
     best = {"fp32": float("inf"), "bf16": float("inf")}
     with use_threads(1), torch.random.fork_rng(devices=[]):
-        products = {precision: machine.matmul(precision, torch.device("cpu"))[0] for precision in best}
+        products = {precision: machine.make_matmul(precision, torch.device("cpu"))[0] for precision in best}
         for precision in [*best] * 4:
             begin = time.thread_time()
             products[precision]()
@@ -150,9 +150,9 @@ def place(model: nn.Module, settings: TrainSettings, device: torch.device) -> No
     _choose_flash(encoder.config.attention_probs_dropout_prob, device)
     if settings.compile == "on":
         encoder.compile()
-        console.note("compiling the block; the first steps take a minute longer")
+        console.info("compiling the block; the first steps take a minute longer")
     if device.type == "cpu":
-        machine.keep_freed_memory()
+        machine.retain_freed_memory()
     model.to(device)
 
 
@@ -169,7 +169,7 @@ def _choose_flash(dropout: float, device: torch.device) -> None:
             reason = str(error).partition("\n")[0]
             console.warn(f"attention: flash attention 2, since 3 is installed and cannot be used: {reason}")
         else:
-            console.note("attention: flash attention 3")
+            console.info("attention: flash attention 3")
 
 
 @contextlib.contextmanager

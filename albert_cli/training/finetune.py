@@ -17,7 +17,7 @@ from albert_cli.counting import costs
 from albert_cli.data.batches import PackedBatch
 from albert_cli.errors import CheckpointError, DivergedError
 from albert_cli.model import card, hub
-from albert_cli.ranks import Group
+from albert_cli.ranks import RankGroup
 from albert_cli.results import RESULTS, Result
 from albert_cli.tasks.base import AnyTask, Array
 from albert_cli.training import capacity, checkpoint, run
@@ -43,7 +43,7 @@ class FinetuneJob(Job):
     model: Any
     best: dict[str, Tensor] = field(default_factory=dict)
 
-    def draw(self, step: int, group: Group) -> list[MicroBatch]:
+    def draw(self, step: int, group: RankGroup) -> list[MicroBatch]:
         settings, train = self.settings.train, self.prepared.inputs.train
         index = train.batch_index(settings.seed, step, settings.batch_size)
         parts = []
@@ -56,7 +56,7 @@ class FinetuneJob(Job):
     def loss_sums(self, data: tuple[PackedBatch, Array]) -> dict[str, Tensor]:
         return {"loss": self.prepared.task.loss_sum(self.model, *data, self.prepared.device)}
 
-    def evaluate(self, group: Group) -> dict[str, float]:
+    def evaluate(self, group: RankGroup) -> dict[str, float]:
         p = self.prepared
         outputs = p.task.predict(self.model, p.inputs.dev, p.device)
         return p.task.evaluation(outputs, p.inputs.dev, p.inputs.dev_examples)
@@ -153,7 +153,7 @@ def _train(prepared: PreparedTask, recipe: FinetuneRecipe, out: Path, status: ru
     job = FinetuneJob(p, recipe, model)
     optimizer = make_optimizer(model, recipe.optimizer)
     store.write_text(out / "recipe.toml", text)
-    group = Group()
+    group = RankGroup()
     state = run.resume_state(out, model, optimizer, group, p.parents)
     if state.best_step:
         job.best = hub.read_tensors(checkpoint.step_directory(out, state.step) / _BEST_WEIGHTS)
@@ -184,7 +184,7 @@ def collapse_reason(
     majority, chance = result.majority, task.chance_loss(train)
     if majority is None or result.score is None or result.score > majority or not chance:
         return None
-    losses = [float(row["eval"]["loss"]) for row in journal.read(log) if "loss" in row.get("eval", {})]
+    losses = [float(row["eval"]["loss"]) for row in journal.read_journal(log) if "loss" in row.get("eval", {})]
     if losses and min(losses) >= _CHANCE_FRACTION * chance:
         return f"loss at chance ({min(losses):.3f} at best; the label frequencies alone give {chance:.3f})"
     return None

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from albert_cli import console
-from albert_cli.errors import InputError, MissingData
+from albert_cli.errors import InputError, MissingDataError
 from albert_cli.tasks.spec import find_task
 from albert_cli.training.finetune import finetune
 from albert_cli.training.task_recipe import PRETRAINED
@@ -66,9 +66,9 @@ def with_intermediate(prepared: PreparedTask, folder: Path, overrides: Sequence[
     try:
         other = prepare_intermediate(prepared, prepared.request.overrides if overrides is None else overrides)
         _ = other.inputs.examples
-    except MissingData as error:
+    except MissingDataError as error:
         return without_intermediate(prepared, error.message)
     out = folder / f"run-{other.recipe.train.seed}"
-    console.note(f"{prepared.task.title} starts from {other.task.title}: {out} (-s {_KEY}={PRETRAINED} leaves it out)")
+    console.info(f"{prepared.task.title} starts from {other.task.title}: {out} (-s {_KEY}={PRETRAINED} leaves it out)")
     finetune(other, out, again=False)
     return from_intermediate(prepared, out)

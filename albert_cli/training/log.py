@@ -124,15 +124,15 @@ class RunLog:
     def __init__(self, out: Path, step: int, hints: Hints | None) -> None:
         self._journal, self._hints, self._curves = journal.Journal(out / journal.JOURNAL), hints, out / "tensorboard"
         self._board: Any = None
-        self._journal.cut_back(step)
+        self._journal.truncate_after(step)
         if importlib.util.find_spec("tensorboard") is not None:
             from torch.utils.tensorboard import SummaryWriter
 
             # What an interrupted run wrote after the step that it is resumed from is hidden.
-            with store.explain(self._curves):
+            with store.translate_os_errors(self._curves):
                 self._board = SummaryWriter(str(self._curves), purge_step=step + 1)
         if hints is not None and self._journal.path.exists():
-            for record in journal.read(self._journal.path):
+            for record in journal.read_journal(self._journal.path):
                 hints.after(record)
 
     def steps(self, state: TrainState, means: Mapping[str, float], speed: Mapping[str, float]) -> None:
@@ -151,9 +151,9 @@ class RunLog:
     def _write(self, curves: str, record: dict[str, Any], state: TrainState, values: Mapping[str, float]) -> None:
         self._journal.append({**record, "seconds": round(state.seconds, 2)})
         if self._board is not None:
-            with store.explain(self._curves):
+            with store.translate_os_errors(self._curves):
                 for name, value in values.items():
-                    self._board.add_scalar(console.harmless(f"{curves}/{name}"), value, state.step)
+                    self._board.add_scalar(console.strip_control_chars(f"{curves}/{name}"), value, state.step)
 
     def sync(self) -> None:
         """Flush the journal to the disk."""
@@ -163,7 +163,7 @@ class RunLog:
         """Flush and close the files."""
         self._journal.close()
         if self._board is not None:
-            with store.explain(self._curves):
+            with store.translate_os_errors(self._curves):
                 self._board.close()
 
 

@@ -27,7 +27,7 @@ from albert_cli import config, console, machine, store
 from albert_cli.data.prefetch import prefetch
 from albert_cli.errors import DivergedError, Interrupted
 from albert_cli.model.packing import to_device
-from albert_cli.ranks import Group, handled
+from albert_cli.ranks import RankGroup, handle_signals
 from albert_cli.training import checkpoint
 from albert_cli.training.checkpoint import TrainState
 from albert_cli.training.device import autocast, evaluating, reproducible, seed_for
@@ -83,7 +83,7 @@ class Job(ABC):
         return {}
 
     @abstractmethod
-    def draw(self, step: int, group: Group) -> list[MicroBatch]:
+    def draw(self, step: int, group: RankGroup) -> list[MicroBatch]:
         """This rank's micro-batches of a step: a pure function of (seed, step, rank, world size)."""
 
     @abstractmethod
@@ -91,7 +91,7 @@ class Job(ABC):
         """The sums of each loss over the items of one micro-batch, named as in its `counts`, and of extra metrics."""
 
     @abstractmethod
-    def evaluate(self, group: Group) -> dict[str, float]:
+    def evaluate(self, group: RankGroup) -> dict[str, float]:
         """Scores of the current weights, none when there is nothing to score on; called in evaluation mode."""
 
     def keep_best(self, metrics: Mapping[str, float], state: TrainState) -> None:  # noqa: B027
@@ -102,7 +102,7 @@ class Job(ABC):
         """Write the model as a Hugging Face directory into a staged directory."""
 
 
-def micro_batches(total: int, size: int, group: Group) -> Iterator[tuple[int, int, int]]:
+def micro_batches(total: int, size: int, group: RankGroup) -> Iterator[tuple[int, int, int]]:
     """(number, start, stop) of this rank's parts of a batch; the cut does not depend on the world size."""
     for number, start in enumerate(range(0, total, size)):
         if number % group.world_size == group.rank:
@@ -117,7 +117,7 @@ class Loop:
     optimizer: Optimizer
     schedule: ScheduleSettings
     out: Path
-    group: Group
+    group: RankGroup
     label: str = "train"
     parents: Mapping[str, str] = field(default_factory=dict)
     state: TrainState = field(default_factory=TrainState)
@@ -131,7 +131,7 @@ class Loop:
         """
         train = self.job.settings.train
         if train.deterministic and self.job.device.type == "cuda":
-            console.note(
+            console.info(
                 "train.deterministic: slower kernels, attention's backward pass above all; "
                 "`albert bench pretrain` with and without it shows by how much"
             )
@@ -159,14 +159,14 @@ class Loop:
         if self.group.rank == 0:
             (self.out / DIVERGED).unlink(missing_ok=True)
             self._log = RunLog(self.out, self.state.step, self.hints)
-        peak = machine.matmul_peak(train.precision, self.job.device, seconds=0.1)
+        peak = machine.measure_matmul_peak(train.precision, self.job.device, seconds=0.1)
         self._window, self._is_asked = Window(), False
         self._last_save = self._started = time.monotonic()
         self._seconds_before = self.state.seconds
         with (
             contextlib.closing(self._log) if self._log else contextlib.nullcontext(),
             reproducible(train.deterministic),
-            handled((signal.SIGTERM, signal.SIGINT, _SAVE), self._on_signal),
+            handle_signals((signal.SIGTERM, signal.SIGINT, _SAVE), self._on_signal),
             prefetch(lambda step: self.job.draw(step, self.group), range(self.state.step, total)) as batches,
             console.progress(self.label, shown, self.state.step) as bar,
         ):
@@ -218,14 +218,14 @@ class Loop:
         is_time = self.group.rank == 0 and 0 < seconds <= time.monotonic() - self._last_save
         counts = to_device([np.array([tokens, self._is_asked, is_time], np.float32)], norm.device)
         own = torch.cat([torch.stack(list(means.values())), *counts])
-        *values, of_all, stop, save, last = torch.cat([self.group.sum(own), norm[None]]).tolist()
+        *values, of_all, stop, save, last = torch.cat([self.group.all_reduce(own), norm[None]]).tolist()
         self._tokens, self.must_stop, self._save_is_due = round(of_all), stop > 0, save > 0
         return {**dict(zip(means, values, strict=True)), "grad_norm": last}
 
     def _diverged(self, means: Mapping[str, Tensor], values: Mapping[str, float]) -> NoReturn:
         """Leave `diverged.json` with what is not finite, and end: losses by rank, or else weights by their gradient."""
         own = [name for name in self.job.loss_names if not math.isfinite(float(means[name]))]
-        causes = [f"{name} on rank {rank}" for rank, names in enumerate(self.group.gather(own)) for name in names]
+        causes = [f"{name} on rank {rank}" for rank, names in enumerate(self.group.all_gather(own)) for name in names]
         if not causes:  # a loss would spoil every gradient
             parameters = self.job.model.named_parameters()
             greatest = {name: float(p.grad.abs().max()) for name, p in parameters if p.grad is not None}
@@ -258,7 +258,7 @@ class Loop:
         if self._log:
             self._log.evaluation(self.state, metrics)
             shown = "  ".join(f"{key.replace('_', ' ')} {value:.4g}" for key, value in metrics.items())
-            console.note(f"{self.label} step {self.state.step:,}: {shown}")
+            console.info(f"{self.label} step {self.state.step:,}: {shown}")
         self.job.keep_best(metrics, self.state)
         self._window.started += time.monotonic() - started
 
@@ -278,7 +278,7 @@ class Loop:
 # ---------------------------------------------------------------- the arithmetic of a step
 
 
-def accumulate(job: Job, parts: Sequence[MicroBatch], step: int, group: Group) -> dict[str, Tensor]:
+def accumulate(job: Job, parts: Sequence[MicroBatch], step: int, group: RankGroup) -> dict[str, Tensor]:
     """Leave in `.grad` the gradient of the global batch's loss; return this rank's part of each mean over that batch.
 
     The parts of all ranks add up to the losses and to the extra metrics. Every sum is divided by its
@@ -287,7 +287,7 @@ def accumulate(job: Job, parts: Sequence[MicroBatch], step: int, group: Group) -
     """
     names, device, train = job.loss_names, job.device, job.settings.train  # a rank without micro-batches needs them too
     (own,) = to_device([np.array([sum(p.counts[n] for p in parts) for n in names], np.float32)], device)
-    counts = dict(zip(names, group.sum(own).clamp(min=1.0), strict=True))
+    counts = dict(zip(names, group.all_reduce(own).clamp(min=1.0), strict=True))
     counts |= {name: counts[loss] for name, loss in job.extra_metrics.items()}
     means = {name: torch.zeros((), device=device) for name in counts}
     sent_in = torch.bfloat16 if train.communication == "bf16" else torch.float32
@@ -296,7 +296,7 @@ def accumulate(job: Job, parts: Sequence[MicroBatch], step: int, group: Group) -
         with autocast(train.precision, device):
             sums = job.loss_sums(part.data)
         loss = torch.stack([sums[name] / counts[name] for name in names]).sum()
-        with summed_gradients(job.model, group if part is parts[-1] else Group(), sent_in):
+        with summed_gradients(job.model, group if part is parts[-1] else RankGroup(), sent_in):
             loss.backward()  # type: ignore[no-untyped-call]
         for name, count in counts.items():
             means[name] += sums[name].detach() / count
@@ -305,13 +305,13 @@ def accumulate(job: Job, parts: Sequence[MicroBatch], step: int, group: Group) -
     return means
 
 
-def evaluate(job: Job, group: Group) -> dict[str, float]:
+def evaluate(job: Job, group: RankGroup) -> dict[str, float]:
     """The scores of the current weights, with products in the recipe's precision."""
     with evaluating(job.model), autocast(job.settings.train.precision, job.device):
         return job.evaluate(group)
 
 
-def measure(job: Job, group: Group, *, steps: int, seconds: float) -> float:
+def measure(job: Job, group: RankGroup, *, steps: int, seconds: float) -> float:
     """Seconds that one step of a run takes: the loop's own, with the next batches drawn beside it and a journal.
 
     It runs for at least `steps` and at least `seconds`, of which the first half warms up: code is made for every new
@@ -327,10 +327,10 @@ def measure(job: Job, group: Group, *, steps: int, seconds: float) -> float:
             for count, _ in enumerate(taken, start=1):
                 if loop.must_stop:
                     raise Interrupted("stopped while the speed was measured", "nothing was trained yet")
-                passed = group.agree(time.monotonic() - begin)
+                passed = group.broadcast(time.monotonic() - begin)
                 if warm and count >= steps and passed >= seconds:
                     machine.synchronize(job.device)  # the clock is read when the work is done, not when it is queued
-                    return group.agree((time.monotonic() - done) / (count - warm))
+                    return group.broadcast((time.monotonic() - done) / (count - warm))
                 if not warm and count >= steps / 2 and passed >= seconds / 2:
                     machine.synchronize(job.device)
                     warm, done = count, time.monotonic()

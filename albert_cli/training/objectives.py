@@ -22,7 +22,7 @@ from albert_cli.model import card, hub
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.model.packing import PackedTokens, pack, to_device
 from albert_cli.randomness import Integers
-from albert_cli.ranks import Group
+from albert_cli.ranks import RankGroup
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.distill import Teacher
 from albert_cli.training.loop import Job, MicroBatch, micro_batches
@@ -98,7 +98,7 @@ class PretrainingJob(Job):
         """The share of masked words, and of sentence orders, that the model gets right while it learns."""
         return {name.replace("loss", "accuracy"): name for name in self._scored}
 
-    def draw(self, step: int, group: Group) -> list[MicroBatch]:
+    def draw(self, step: int, group: RankGroup) -> list[MicroBatch]:
         s = self.settings
         index, seed = s.examples_of(step), s.train.seed
         if budget := s.batch.tokens:
@@ -136,7 +136,7 @@ class PretrainingJob(Job):
             sums["distill_loss"] = self.teacher.loss(logits.masked, data.tokens)
         return sums
 
-    def evaluate(self, group: Group) -> dict[str, float]:
+    def evaluate(self, group: RankGroup) -> dict[str, float]:
         """Losses and accuracies over fixed sets of examples, the same at every step of every run.
 
         The held-out text, if there is any, with its unigram entropy; then every other corpus, `NAME/` before its
@@ -150,7 +150,7 @@ class PretrainingJob(Job):
         self.last_metrics = metrics
         return metrics
 
-    def _scores(self, corpus: TokenCorpus, group: Group) -> dict[str, float]:
+    def _scores(self, corpus: TokenCorpus, group: RankGroup) -> dict[str, float]:
         pairs = self.settings.data
         own = self._means(corpus, pairs, group)
         metrics = {"mlm_loss": own["mlm_loss"], "mlm_accuracy": own["mlm_accuracy"]}
@@ -164,7 +164,7 @@ class PretrainingJob(Job):
                 metrics |= {f"{other}_accuracy": found["order_accuracy"]} if "order_accuracy" in found else {}
         return metrics
 
-    def _means(self, corpus: TokenCorpus, pairs: PairSettings, group: Group) -> dict[str, float]:
+    def _means(self, corpus: TokenCorpus, pairs: PairSettings, group: RankGroup) -> dict[str, float]:
         """The mean of all that `loss_sums` gives, over the evaluation's examples drawn by these rules.
 
         What there is none of has no mean: next sentences in a single document, order where documents have one sentence.
@@ -174,7 +174,7 @@ class PretrainingJob(Job):
         for _, start, stop in micro_batches(self.settings.train.eval_sequences, size, group):
             for name, (total, count) in self.summed(corpus, pairs, np.arange(start, stop)).items():
                 sums[name] = (sums[name][0] + total, sums[name][1] + count)
-        ranks = group.gather([float(number) for both in sums.values() for number in both])
+        ranks = group.all_gather([float(number) for both in sums.values() for number in both])
         totals = [sum(values) for values in zip(*ranks, strict=True)]
         means = zip(sums, totals[::2], totals[1::2], strict=True)
         return {name: total / count for name, total, count in means if count}

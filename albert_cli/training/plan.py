@@ -17,7 +17,7 @@ from albert_cli.data.shards import TokenCorpus
 from albert_cli.errors import CheckpointError
 from albert_cli.model import hub
 from albert_cli.model.config import ModelConfig
-from albert_cli.ranks import Group
+from albert_cli.ranks import RankGroup
 from albert_cli.training import capacity
 from albert_cli.training.device import use_threads
 from albert_cli.training.loop import evaluate, measure
@@ -39,7 +39,7 @@ def memory_needed(recipe: PretrainRecipe, device: torch.device, sequences: int) 
     return capacity.needed(recipe.model, recipe.train, recipe.data.max_seq_length, sequences, device, teacher)
 
 
-def micro_tokens(recipe: PretrainRecipe, device: torch.device, group: Group) -> int:
+def micro_tokens(recipe: PretrainRecipe, device: torch.device, group: RankGroup) -> int:
     """What `batch.micro_tokens = "auto"` stands for: 0 on a CPU, else as many tokens as the free memory holds.
 
     At most as many as keep all matrix products at their full rate, and as a rank's share of the batch has.
@@ -54,7 +54,7 @@ def micro_tokens(recipe: PretrainRecipe, device: torch.device, group: Group) -> 
     return length * max(1, min(held, share, _ENOUGH_TOKENS // length))
 
 
-def sent_bytes(recipe: PretrainRecipe, group: Group) -> int:
+def sent_bytes(recipe: PretrainRecipe, group: RankGroup) -> int:
     """Bytes of gradients that each process sends a step, around a ring."""
     return costs.gradient_bytes(recipe.model, group.world_size) // (2 if recipe.train.communication == "bf16" else 1)
 
@@ -73,7 +73,9 @@ def check_disk(recipe: PretrainRecipe, out: Path) -> None:
 # ---------------------------------------------------------------- a number of steps from a time
 
 
-def within(budget: float, begun: float, recipe: PretrainRecipe, job: PretrainingJob, group: Group) -> PretrainRecipe:
+def within(
+    budget: float, begun: float, recipe: PretrainRecipe, job: PretrainingJob, group: RankGroup
+) -> PretrainRecipe:
     """The recipe with as many steps as fit into `budget` seconds since `begun`, so that the schedule can reach zero.
 
     The budget is that of the whole run from now on: steps, evaluations, checkpoints, and this measurement. The shape of
@@ -90,7 +92,7 @@ def within(budget: float, begun: float, recipe: PretrainRecipe, job: Pretraining
     saving_per_step = saving / every if every else saving * step / interval if interval else 0.0
     evaluation_per_step = evaluation / train.eval_every if train.eval_every else 0.0
     left = (1 - _RESERVE) * (budget - (time.monotonic() - begun)) - evaluation - saving  # one of each at the end
-    steps = max(1, int(group.agree(left / (step + evaluation_per_step + saving_per_step))))
+    steps = max(1, int(group.broadcast(left / (step + evaluation_per_step + saving_per_step))))
 
     def scaled(number: int) -> int:
         return round(number * (done + steps) / total)
@@ -102,14 +104,14 @@ def within(budget: float, begun: float, recipe: PretrainRecipe, job: Pretraining
     decay = None if decay is None else scaled(decay)
     schedule = replace(schedule, total_steps=done + steps, warmup_steps=warmup, decay_steps=decay)
     of_them = f", {warmup:,} of them warm-up, as the recipe has {had:,} of {total:,}" if had and not done else ""
-    console.note(
+    console.info(
         f"{1000 * step:.1f} ms a step, {evaluation:.1f} s an evaluation: {steps:,} steps fit into "
-        f"{console.duration(budget)}{of_them}"
+        f"{console.format_duration(budget)}{of_them}"
     )
     return replace(recipe, schedule=schedule, batch=replace(recipe.batch, warmup_steps=growth))
 
 
-def evaluation_seconds(job: PretrainingJob, group: Group) -> float:
+def evaluation_seconds(job: PretrainingJob, group: RankGroup) -> float:
     """Seconds that an evaluation takes, by one on few sequences."""
     settings = job.settings
     whole = settings.train.eval_sequences
@@ -119,7 +121,7 @@ def evaluation_seconds(job: PretrainingJob, group: Group) -> float:
     for _ in range(2):  # the first warms up
         started = time.monotonic()
         evaluate(part, group)
-    return group.agree((time.monotonic() - started) * whole / few)
+    return group.broadcast((time.monotonic() - started) * whole / few)
 
 
 def _full_sized(job: PretrainingJob, **train: Any) -> PretrainingJob:
@@ -133,7 +135,7 @@ def _full_sized(job: PretrainingJob, **train: Any) -> PretrainingJob:
 
 
 def arithmetic(
-    recipe: PretrainRecipe, corpus: TokenCorpus, out: Path, device: torch.device, group: Group
+    recipe: PretrainRecipe, corpus: TokenCorpus, out: Path, device: torch.device, group: RankGroup
 ) -> dict[str, Any]:
     """What a run would do: shapes, tokens, memory and disk."""
     train, total = recipe.train, recipe.schedule.total_steps
@@ -166,12 +168,12 @@ def arithmetic(
 
 
 def speed(
-    recipe: PretrainRecipe, device: torch.device, group: Group, new_job: Callable[[], PretrainingJob]
+    recipe: PretrainRecipe, device: torch.device, group: RankGroup, new_job: Callable[[], PretrainingJob]
 ) -> dict[str, Any]:
     """The time that a run takes, measured on as many sequences as fit into memory and into some seconds."""
     train, length, few = recipe.train, recipe.data.max_seq_length, recipe.micro_batch
     with use_threads(train.threads):
-        peak = machine.matmul_peak(train.precision, device, seconds=0.1)
+        peak = machine.measure_matmul_peak(train.precision, device, seconds=0.1)
         few = min(few, max(1, int(_MEASURED * peak / (length * costs.training_flops(recipe.model, length)))))
         free = capacity.free(device)
         while few and free is not None and memory_needed(recipe, device, few)["memory_bytes_estimated"] > free:
@@ -194,7 +196,7 @@ def plan_text(plan: Mapping[str, Any]) -> str:
             return f"{float(str(value)) / 1e6:,.1f} MB"
         return f"{value:,}" if isinstance(value, int) else str(value)
 
-    return console.table(
+    return console.format_table(
         ("plan", ""), [(k.replace("_bytes", "").replace("_", " "), shown(k, v)) for k, v in plan.items()]
     )
 
@@ -205,4 +207,4 @@ def speed_text(plan: Mapping[str, Any]) -> str:
     if few == 0:
         return "its time was not measured: not even a single sequence fits into the memory"
     part = f"{few} of the micro-batch's {micro} sequences, and scaled" if few < micro else "a micro-batch"
-    return f"takes about {console.duration(plan['estimated_seconds'])}, measured on {part}"
+    return f"takes about {console.format_duration(plan['estimated_seconds'])}, measured on {part}"

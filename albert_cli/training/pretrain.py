@@ -21,7 +21,7 @@ from albert_cli.errors import ConfigError
 from albert_cli.model import hub
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.model.informed_init import InformedInit, apply_informed_init, word_dimensions
-from albert_cli.ranks import Group, is_main, process_group
+from albert_cli.ranks import RankGroup, is_main, process_group
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training import capacity, checkpoint, plan, run
 from albert_cli.training.checkpoint import TrainState
@@ -72,7 +72,7 @@ def show_config(recipe: str, data: Path, overrides: Sequence[str]) -> tuple[dict
     """The resolved recipe, as values and as TOML."""
     vocabulary = Vocabulary.load(TokenCorpus.open(data).vocabulary_dir)
     resolved = resolve(recipe, overrides, vocabulary.size)
-    return config.as_dict(resolved), config.dump_toml(resolved).rstrip()
+    return config.to_toml_values(resolved), config.dump_toml(resolved).rstrip()
 
 
 def _open_others(
@@ -106,7 +106,7 @@ class Pretraining:
     text: PretrainingText
     data_fingerprint: str
     device: torch.device
-    group: Group
+    group: RankGroup
     begun: float = field(default_factory=time.monotonic)
 
     def train(self, out: Path, status: run.Status, resume: run.Resume, budget: float | None) -> dict[str, Any]:
@@ -132,7 +132,9 @@ class Pretraining:
             loop.run()
             loop.save()
         final = store.saved_steps(out)[-1]
-        speeds = [r["tokens_per_second"] for r in journal.read(out / journal.JOURNAL) if "tokens_per_second" in r]
+        speeds = [
+            r["tokens_per_second"] for r in journal.read_journal(out / journal.JOURNAL) if "tokens_per_second" in r
+        ]
         metrics = _last_evaluation(out, recipe.schedule.total_steps)
         if {"mlm_loss", "mlm_accuracy", "unigram_entropy"} <= metrics.keys():  # a damaged line may lack some
             metrics["below_unigram_entropy"] = round(metrics["unigram_entropy"] - metrics["mlm_loss"], 4)
@@ -150,7 +152,7 @@ class Pretraining:
         """What a run would do; the arithmetic is printed before anything is measured, unless as JSON."""
         self.resolve(out, "auto", budget)
         found = plan.arithmetic(self.recipe, self.text.train, out, self.device, self.group)
-        console.emit_part(plan.plan_text(found))
+        console.print_partial_result(plan.plan_text(found))
         return found | plan.speed(self.recipe, self.device, self.group, self.new_job)
 
     # ------------------------------------------------------------ the first weights
@@ -182,7 +184,7 @@ class Pretraining:
             apply_informed_init(model.cpu(), start, self._word_vectors, self.recipe.train.seed)
             model.to(self.device)
         # Decompositions of matrices may differ in their last bits between the ranks' processors.
-        self.group.share(model.parameters())
+        self.group.broadcast_tensors(model.parameters())
         if self.group.rank == 0:
             parents = {"data": self.data_fingerprint}
             # There is one where an attempt ended before its first step was saved.
@@ -213,7 +215,7 @@ class Pretraining:
         initial = self.recipe.initial
         if initial is None or initial.continues is None or self._parent is None:
             return None
-        return RunBefore.read(self._parent.directory, config.defaults(PretrainRecipe))
+        return RunBefore.read(self._parent.directory, config.default_values(PretrainRecipe))
 
     # ------------------------------------------------------------ the recipe, complete
 
@@ -238,7 +240,7 @@ class Pretraining:
                 frozen = {key: kept.get(key) for key in ("total_steps", "warmup_steps", "decay_steps")}
                 batch = replace(recipe.batch, warmup_steps=old.get("batch", {}).get("warmup_steps", 0))
                 self.recipe = replace(recipe, schedule=replace(recipe.schedule, **frozen), batch=batch)
-                console.note(f"{out}: keeps the {kept['total_steps']:,} steps of its first start")
+                console.info(f"{out}: keeps the {kept['total_steps']:,} steps of its first start")
             else:
                 if self.group.rank == 0:
                     _ = self._word_vectors  # they are of the budget too
@@ -285,7 +287,7 @@ class Pretraining:
             kept = old.get("batch", {}).get("micro_tokens", 0) if old else None
             own = plan.micro_tokens(replace(recipe, train=train), self.device, self.group) if kept is None else kept
             batch = replace(batch, micro_tokens=own)
-        train, batch = self.group.agree((train, batch))
+        train, batch = self.group.broadcast((train, batch))
         self.recipe = replace(recipe, train=train, batch=batch)
 
     def _name_changes(self) -> None:
@@ -298,21 +300,21 @@ class Pretraining:
                 f"{before.directory}: is at step {before.step:,}, and schedule.total_steps is {total:,}",
                 f"it counts the steps of the run before too: -s schedule.total_steps={2 * before.step}",
             )
-        changes = before.changes(config.as_dict(self.recipe), self.data_fingerprint)
+        changes = before.changes(config.to_toml_values(self.recipe), self.data_fingerprint)
         self.recipe = replace(self.recipe, initial=replace(initial, changes=changes))
-        console.note(f"goes on from {before.directory}, and changes: {'; '.join(changes) or 'nothing'}")
+        console.info(f"goes on from {before.directory}, and changes: {'; '.join(changes) or 'nothing'}")
 
 
 def _last_evaluation(out: Path, step: int) -> dict[str, float]:
     """The newest evaluation that the journal holds at or before a step."""
     path = out / journal.JOURNAL
-    records = journal.read(path) if path.is_file() else []
+    records = journal.read_journal(path) if path.is_file() else []
     return next((r["eval"] for r in reversed(records) if "eval" in r and r["step"] <= step), {})
 
 
 def summary_text(result: Mapping[str, Any]) -> str:
     """The result of a run as text."""
-    lines = [f"{result['checkpoint']}: {result['steps']:,} steps in {console.duration(result['seconds'])}"]
+    lines = [f"{result['checkpoint']}: {result['steps']:,} steps in {console.format_duration(result['seconds'])}"]
     if "below_unigram_entropy" in result:
         below = result["below_unigram_entropy"]
         side = "below" if below >= 0 else "above"

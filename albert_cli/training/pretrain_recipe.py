@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from albert_cli import config
-from albert_cli.config import NotNegative, Positive
+from albert_cli.config import NonNegativeInt, PositiveInt
 from albert_cli.data.pairs import PairSettings
 from albert_cli.errors import ConfigError
 from albert_cli.model.config import ModelConfig
@@ -30,9 +30,9 @@ class BatchSettings:
     on a CPU; found at the first start and kept in the run's recipe.
     """
 
-    warmup_steps: NotNegative = 0
-    warmup_from: Positive = 32
-    micro_tokens: NotNegative | Literal["auto"] = 0
+    warmup_steps: NonNegativeInt = 0
+    warmup_from: PositiveInt = 32
+    micro_tokens: NonNegativeInt | Literal["auto"] = 0
 
     def check(self, batch_size: int, max_seq_length: int) -> None:
         """Raise `ConfigError` where these settings do not fit the rest of the recipe."""
@@ -129,11 +129,11 @@ def resolve(recipe: str, overrides: Sequence[str], vocab_size: int) -> PretrainR
         raise ConfigError(f"{recipe} is a fine-tuning recipe, for {values['task']}", "albert finetune takes it")
     if "variants" in values:
         raise ConfigError(f"{recipe} is an experiment", "albert reproduce takes it")
-    values = config.override(values, overrides)
+    values = config.apply_overrides(values, overrides)
     asked = values.setdefault("model", {}).setdefault("vocab_size", vocab_size)
     if asked != vocab_size:
         raise ConfigError(
             f"the recipe's model.vocab_size is {asked}, the data's vocabulary has {vocab_size} pieces",
             f"-s model.vocab_size={vocab_size}, or data made with another vocabulary",
         )
-    return config.validate(PretrainRecipe, values, recipe)
+    return config.validate_recipe(PretrainRecipe, values, recipe)

@@ -16,7 +16,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from albert_cli.ranks import Group
+from albert_cli.ranks import RankGroup
 
 BUCKET: Final = 25_000_000  # bytes of fp32: large enough for a network's full rate, small enough to begin early
 
@@ -65,7 +65,7 @@ class _Buckets:
 
 
 @contextlib.contextmanager
-def summed_gradients(model: nn.Module, group: Group, dtype: torch.dtype) -> Iterator[None]:
+def summed_gradients(model: nn.Module, group: RankGroup, dtype: torch.dtype) -> Iterator[None]:
     """Around the last backward pass of a step: at the end the gradients are summed over the ranks, sent in `dtype`."""
     if group.world_size == 1:
         yield
@@ -81,7 +81,7 @@ def summed_gradients(model: nn.Module, group: Group, dtype: torch.dtype) -> Iter
     buckets.finish()
 
 
-def reduce_gradients(model: nn.Module, group: Group, dtype: torch.dtype = torch.float32) -> None:
+def reduce_gradients(model: nn.Module, group: RankGroup, dtype: torch.dtype = torch.float32) -> None:
     """Sum over the ranks the gradients that a model has; none counts as zeros."""
     with summed_gradients(model, group, dtype):
         pass

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from albert_cli import __version__, config, console, store
 from albert_cli.errors import BusyError, CheckpointError, ConfigError
 from albert_cli.model import hub
-from albert_cli.ranks import Group, is_main
+from albert_cli.ranks import RankGroup, is_main
 from albert_cli.training import checkpoint
 from albert_cli.training.checkpoint import TrainState
 from albert_cli.training.settings import AUTO, HARMLESS, TrainSettings
@@ -56,9 +56,13 @@ def check_same(out: Path, old: dict[str, Any], new: Any) -> None:
     A key that `old` lacks was not known to the release that wrote it, which computed as the key's default does. Older
     releases wrote "auto" as it stood, and found out at every start what it means.
     """
-    before = config.merge(config.defaults(type(new)), old)
+    before = config.merge_values(config.default_values(type(new)), old)
     before["train"] |= {key: getattr(new.train, key) for key in AUTO if before["train"][key] == "auto"}
-    lines = [line for line in config.differences(before, config.as_dict(new)) if line.split(":")[0] not in HARMLESS]
+    lines = [
+        line
+        for line in config.list_differences(before, config.to_toml_values(new))
+        if line.split(":")[0] not in HARMLESS
+    ]
     if lines:
         raise ConfigError(
             f"{out}: was started with another recipe: {'; '.join(lines)}",
@@ -76,7 +80,7 @@ def resume_state(
     out: Path,
     model: nn.Module,
     optimizer: Optimizer,
-    group: Group,
+    group: RankGroup,
     parents: Mapping[str, str],
     begin: Callable[[], TrainState] = TrainState,
 ) -> TrainState:
@@ -88,13 +92,13 @@ def resume_state(
     directory = checkpoint.newest_valid(out) if group.rank == 0 else None
     if directory is not None and (manifest := store.read_manifest(directory)) is not None:
         check_parents(out, manifest.parents, parents)
-    step = group.agree(checkpoint.step_of(directory) if directory else -1)
+    step = group.broadcast(checkpoint.step_of(directory) if directory else -1)
     if step < 0:
         return begin()
     directory = checkpoint.step_directory(out, step)
     hub.load_weights(model, hub.read_checkpoint(directory), "all")
     state = checkpoint.restore(directory, optimizer)
-    console.note(f"{out}: going on from step {state.step}")
+    console.info(f"{out}: going on from step {state.step}")
     return state
 
 

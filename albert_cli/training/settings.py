@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from albert_cli.config import Fraction, NotNegative, Positive
+from albert_cli.config import Fraction, NonNegativeInt, PositiveInt
 from albert_cli.errors import ConfigError
 
 
@@ -57,8 +57,8 @@ class ScheduleSettings:
     (`initial.continues`). The warm-up is a share of these steps.
     """
 
-    total_steps: Positive = 125_000
-    warmup_steps: NotNegative | None = None
+    total_steps: PositiveInt = 125_000
+    warmup_steps: NonNegativeInt | None = None
     warmup_ratio: Fraction = 0.1
     decay_steps: int | None = None
 
@@ -114,13 +114,13 @@ class TrainSettings:
     """
 
     seed: Annotated[int, Ge(0), Lt(2**62)] = 0  # larger ones draw the held-out examples
-    batch_size: Positive = 32
-    micro_batch_size: Positive = 32
-    log_every: Positive = 50
-    eval_every: NotNegative = 500
-    eval_sequences: Positive = 1024
-    save_every: NotNegative | str = "10m"
-    keep: Positive = 2
+    batch_size: PositiveInt = 32
+    micro_batch_size: PositiveInt = 32
+    log_every: PositiveInt = 50
+    eval_every: NonNegativeInt = 500
+    eval_sequences: PositiveInt = 1024
+    save_every: NonNegativeInt | str = "10m"
+    keep: PositiveInt = 2
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     compile: Literal["auto", "on", "off"] = "auto"
     threads: Annotated[int, Ge(1), Le(1024)] | Literal["auto"] = "auto"

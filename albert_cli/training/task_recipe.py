@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Gt, Lt
 
 from albert_cli import config
-from albert_cli.config import Fraction, NotNegative, Positive
+from albert_cli.config import Fraction, NonNegativeInt, PositiveInt
 from albert_cli.errors import ConfigError
 from albert_cli.model.config import AttentionForm, GlobalTokens
 from albert_cli.model.hub import Checkpoint
@@ -37,7 +37,7 @@ class TaskDataSettings:
     """
 
     max_seq_length: Annotated[int, Ge(5)] = 512  # two texts and their special tokens
-    train_examples: NotNegative = 0
+    train_examples: NonNegativeInt = 0
     both_orders: bool = False
 
 
@@ -45,9 +45,9 @@ class TaskDataSettings:
 class TaskScheduleSettings:
     """`[schedule]`: `total_steps` (1,000 where nothing is said), or `epochs`: passes over the training examples."""
 
-    total_steps: Positive | None = None
+    total_steps: PositiveInt | None = None
     epochs: Annotated[float, Gt(0), Lt(math.inf)] | None = None
-    warmup_steps: NotNegative | None = None
+    warmup_steps: NonNegativeInt | None = None
     warmup_ratio: Fraction = 0.1
 
     def __post_init__(self) -> None:
@@ -171,4 +171,4 @@ def load_recipe(task: str, overrides: Sequence[str], recipes: str = PAPER_RECIPE
             if not Path(name).is_file():
                 hint = f"{PAPER_RECIPES}, mini, or a folder with {task}.toml"
                 raise ConfigError(f"--recipes {recipes}: there is no recipe for {task}", hint)
-    return config.load(FinetuneRecipe, name, overrides)
+    return config.load_recipe(FinetuneRecipe, name, overrides)

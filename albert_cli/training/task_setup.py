@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from albert_cli import config, console, store
-from albert_cli.errors import InputError, MissingData
+from albert_cli.errors import InputError, MissingDataError
 from albert_cli.model import hub
 from albert_cli.model.encoder import Encoder
 from albert_cli.model.overlap_heads import SAMPLED_POSITIONS, check_overlap_heads, init_overlap_heads
@@ -134,7 +134,7 @@ class Inputs:
         """Examples as tokens; a note says how many had to be cut."""
         features: Features = self.task.encode(examples, self.vocabulary, self.max_seq_length)
         if features.truncated:
-            console.note(
+            console.info(
                 f"{self.task.title}: {features.truncated:,} of {len(examples):,} "
                 f"{self.task.too_long(self.max_seq_length)} and were cut"
             )
@@ -230,7 +230,7 @@ class PreparedTask:
             return None
         try:
             train = self.inputs.examples.get(split) or self.task.read(split, self.request.data)
-        except MissingData:
+        except MissingDataError:
             return None
         return self.task.baseline(train, self.inputs.dev_examples)
 

@@ -86,7 +86,7 @@ class RunBefore:
                 "initial.checkpoint starts from the weights alone",
             )
         step = checkpoint.read_state(directory).step
-        recipe = config.merge(defaults, found)
+        recipe = config.merge_values(defaults, found)
         return RunBefore(directory, step, recipe, manifest.parents.get("data"))
 
     @property
@@ -98,8 +98,11 @@ class RunBefore:
         """What a recipe and data change, a line each; not what a continued run does not use or compute with."""
         before = dict(self.recipe)
         if self.warmup == recipe["schedule"].get("warmup_steps"):
-            before = config.merge(before, {"schedule": {"warmup_steps": self.warmup}})
-        lines = [*config.differences(before, recipe), *config.differences({"data": self.data}, {"data": data})]
+            before = config.merge_values(before, {"schedule": {"warmup_steps": self.warmup}})
+        lines = [
+            *config.list_differences(before, recipe),
+            *config.list_differences({"data": self.data}, {"data": data}),
+        ]
         named = {line: line.split(":")[0] for line in lines}
         unused = ("initial", "start", "masked_bias")
         return tuple(n for n, key in named.items() if key not in HARMLESS and key.split(".")[0] not in unused)
@@ -180,4 +183,4 @@ def carry_over(
     how = f"its encoder, {model.config.num_hidden_layers} layers where it had {parent.config.num_hidden_layers}"
     heads = [head for head in ("masked", "order") if f"{head}.bias" in tensors]
     with_heads = f"and the heads {' and '.join(heads)}" if heads else "without a head"
-    console.note(f"starts from {parent.directory}: {how}, {with_heads}; {optimizer}")
+    console.info(f"starts from {parent.directory}: {how}, {with_heads}; {optimizer}")

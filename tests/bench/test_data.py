@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from albert_cli.bench.data import drawing, measure, text
+from albert_cli.bench.data import measure, measure_sampling, text
 from albert_cli.data.tokenization import BuildSettings
 from tests.data.synthetic import FakeVocabulary, text_like_corpus
 
@@ -24,7 +24,7 @@ def test_every_stage_is_measured(documents_file: Path, tiny_vocabulary: Path) ->
 
 def test_the_rates_of_drawing_are_measured_for_every_length() -> None:
     corpus, vocabulary = text_like_corpus(400), FakeVocabulary()
-    found = drawing(corpus, vocabulary, (32, 64), seconds=0.05)["lengths"]
+    found = measure_sampling(corpus, vocabulary, (32, 64), seconds=0.05)["lengths"]
     assert list(found) == ["32", "64"]
     for length, rates in found.items():
         assert rates["sequences"] * int(length) == 131_072

@@ -12,7 +12,7 @@ import torch
 
 from albert_cli import config, console
 from albert_cli.bench import gpu, harness, memory, pretrain
-from albert_cli.machine import matmul_peak
+from albert_cli.machine import measure_matmul_peak
 from albert_cli.model import block
 from albert_cli.model.config import PRESETS
 from albert_cli.training.optimizers import Lamb
@@ -31,7 +31,9 @@ FEW_VARIANTS = (gpu.AS_TRAINED, "padded attention")
 
 def hurry(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
-        harness, "matmul_peak", lambda precision, device, seconds=0.0: matmul_peak(precision, device, seconds=0.0)
+        harness,
+        "matmul_peak",
+        lambda precision, device, seconds=0.0: measure_matmul_peak(precision, device, seconds=0.0),
     )
     patch.setattr(gpu, "PARTS", {name: gpu.PARTS[name] for name in KINDS})
     patch.setattr(gpu, "VARIANTS", {name: gpu.VARIANTS[name] for name in FEW_VARIANTS})
@@ -61,7 +63,7 @@ def test_there_is_a_part_for_every_model_and_length(monkeypatch: pytest.MonkeyPa
     steps = [f"{size}-s{length}" for size in gpu.SIZES for length in gpu.LENGTHS]
     assert list(gpu.PARTS)[:9] == ["correctness", *steps]
     assert set(KINDS) < set(gpu.PARTS) and {(s, n) for s in gpu.SIZES for n in gpu.LENGTHS} > gpu.GOALS.keys()
-    known = config.defaults(PretrainRecipe)
+    known = config.default_values(PretrainRecipe)
     for overrides in gpu.VARIANTS.values():
         for value in overrides:
             section, key = value.split("=")[0].split(".")
@@ -99,7 +101,7 @@ def test_fine_tuning_stands_beside_its_goal() -> None:
     works = {"glue": {"variants": {"albert": row, "transformers": row}}}
     found = {"device": "a GPU", "data": None, "versions": {"torch": "2"}}
     parts = {"fine-tuning": {"fine_tuning": {"works": works}}}
-    lines = gpu.text({"conditions": found, "parts": parts}, console.markdown).splitlines()
+    lines = gpu.text({"conditions": found, "parts": parts}, console.format_markdown_table).splitlines()
     assert lines[-4:-2] == ["| albert | 70.0 | 9 | 65 ms |  |", "| transformers | 70.0 | 9 |  | 2.50x |"]
 
 
@@ -126,7 +128,7 @@ def test_other_conditions_and_unknown_parts_are_refused(measured: tuple[Path, di
 
 
 def test_a_part_that_fails_is_noted_and_measured_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def broken(name: str, options: pretrain.Options) -> dict[str, Any]:
+    def broken(name: str, options: pretrain.PretrainBenchOptions) -> dict[str, Any]:
         raise RuntimeError("CUDA error: an illegal memory access\nwith many lines")
 
     call = ("bench", "gpu", "--out", tmp_path, "--part", "base-s128", *TINY)
@@ -162,7 +164,7 @@ def test_models_to_try_are_made_on_the_device(monkeypatch: pytest.MonkeyPatch) -
         raise torch.OutOfMemoryError
 
     monkeypatch.setattr(memory, "PretrainingModel", noted)
-    assert not memory._fits(PRESETS["albert-base"], 8, "fp32", torch.device("meta"), 1)
+    assert not memory._try_batch(PRESETS["albert-base"], 8, "fp32", torch.device("meta"), 1)
     assert made == ["meta"]
 
 
@@ -177,7 +179,7 @@ def test_a_bench_has_one_optimizer(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Lamb, "__init__", noted)
     shape = ("train.precision=fp32", *(f"model.{value}" for value in (*SMALL, "vocab_size=200")))
-    pretrain.run("pretrain/albert-base", pretrain.Options(None, shape, 1, 1, device="cpu"))
+    pretrain.run("pretrain/albert-base", pretrain.PretrainBenchOptions(None, shape, 1, 1, device="cpu"))
     assert len(made) == 1
 
 
@@ -197,7 +199,7 @@ def test_the_device_that_is_chosen_decides(monkeypatch: pytest.MonkeyPatch, tmp_
     """What is compiled depends on it."""
     monkeypatch.setattr(gpu, "PARTS", {"seen": lambda options: {"device": options.device}})
     monkeypatch.setattr(gpu, "choose_device", lambda name: torch.device("cpu"))
-    found = gpu.run(tmp_path, [], gpu.Options(device="auto"))
+    found = gpu.run(tmp_path, [], gpu.GpuBenchOptions(device="auto"))
     assert found["parts"]["seen"]["device"] == "cpu"
 
 

@@ -47,7 +47,7 @@ def test_the_largest_batch_is_found_by_trying(most: int, guess: int) -> None:
         tried.append(size)
         return size <= most
 
-    found = memory.largest(fits, guess)
+    found = memory.find_largest(fits, guess)
     assert most - max(0, most // 16) <= found <= most and len(tried) < 20
 
 

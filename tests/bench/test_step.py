@@ -56,7 +56,7 @@ def test_variants_alternate_after_two_calls_that_do_not_count() -> None:
         calls.append(name)
         return len(calls)
 
-    seconds, last = harness.alternate({"a": lambda: call("a"), "b": lambda: call("b")}, 3, CPU, "test")
+    seconds, last = harness.time_alternating({"a": lambda: call("a"), "b": lambda: call("b")}, 3, CPU, "test")
     assert "".join(calls) == "aabb" + "ab" * 3
     assert [len(found) for found in seconds.values()] == [3, 3] and last["b"] == 10
 

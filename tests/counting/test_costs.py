@@ -110,7 +110,7 @@ def test_seen_tokens_are_those_under_the_mask(length: int, size: int, form: Atte
 def kept_bytes(config: ModelConfig, sequences: int, length: int, precision: Precision) -> int:
     """Bytes of the storages that autograd holds after a pretraining step's forward pass, parameters apart."""
     batch = random_batch([length] * sequences, config.vocab_size)
-    return memory.held(config, batch, TrainSettings(precision=precision), torch.device("cpu"))[0]
+    return memory.measure_saved_bytes(config, batch, TrainSettings(precision=precision), torch.device("cpu"))[0]
 
 
 @pytest.mark.parametrize("length", [64, 256])

@@ -48,7 +48,7 @@ def test_a_row_is_one_line_of_a_recipe() -> None:
         pairs = [change.partition("=") for change in changes.split(",") if change]
         recipe = f"pretrain/{plain.removesuffix('-v1')}"
         overrides = [f"model.{shapes.SYMBOLS.get(key, key)}={value}" for key, _, value in pairs]
-        values = recipes.override(recipes.read_recipe(recipe), overrides)
+        values = recipes.apply_overrides(recipes.read_recipe(recipe), overrides)
         read = ModelConfig.from_values(values["model"], recipe)
         assert three(read) == three(shapes.find_shape(name).config)
         assert read.blocks() == shapes.find_shape(name).config.blocks()

@@ -262,4 +262,4 @@ def test_an_example_does_not_depend_on_its_batch(index: list[int], seed: int) ->
 )
 def test_impossible_settings_are_refused_by_name(wrong: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match=next(iter(wrong))):
-        config.validate(PairSettings, wrong, "recipe")
+        config.validate_recipe(PairSettings, wrong, "recipe")

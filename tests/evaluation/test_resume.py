@@ -38,7 +38,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory, rising: PreparedTask) -> Pat
     """That run, uninterrupted; not to be changed."""
     out = tmp_path_factory.mktemp("whole") / "out"
     finetune(rising, out, 0)
-    scores = [r["eval"]["pearson"] for r in journal.read(out / "metrics.jsonl") if "eval" in r]
+    scores = [r["eval"]["pearson"] for r in journal.read_journal(out / "metrics.jsonl") if "eval" in r]
     assert scores[:4] == sorted(set(scores[:4])) and max(scores) == scores[3]
     return out
 
@@ -53,7 +53,7 @@ def test_ended_anywhere_it_finishes_with_the_same_model(
     rising: PreparedTask, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = weights_and_scores(whole)
-    real, calls, fatal = store._sync, 0, -1
+    real, calls, fatal = store._fsync, 0, -1
 
     def sync(path: Path) -> None:
         nonlocal calls
@@ -62,7 +62,7 @@ def test_ended_anywhere_it_finishes_with_the_same_model(
             raise Killed
         real(path)
 
-    monkeypatch.setattr(store, "_sync", sync)
+    monkeypatch.setattr(store, "_fsync", sync)
     finetune(rising, tmp_path / "counted", 0)
     total = calls
     assert total > 100

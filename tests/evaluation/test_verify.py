@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from albert_cli import config, store
-from albert_cli.errors import BusyError, CheckpointError, ConfigError, InputError, NotReached, Skipped
+from albert_cli.errors import BusyError, CheckpointError, ConfigError, InputError, ScoreNotReachedError, Skipped
 from albert_cli.evaluation import verify
 from albert_cli.evaluation.verify import VerifyRecipe
 from albert_cli.model.config import ModelConfig
@@ -96,7 +96,7 @@ def test_a_score_below_the_tolerance_is_said_and_ends_with_7(
     result = verified(file, tmp_path, tmp_path / "out")
     found = result["tasks"]["sst2"]
     assert found["tolerance"] == 0.5 and found["scores"]["accuracy"] < 99 and found["verdict"] == "not reached"
-    with pytest.raises(NotReached, match="sst2: below the published score") as raised:
+    with pytest.raises(ScoreNotReachedError, match="sst2: below the published score") as raised:
         verify.require_reached(result)
     assert raised.value.exit_code == 7
     file = recipe(tmp_path / "r.toml", checkpoint, 99.0, sst2=99.5)
@@ -114,7 +114,7 @@ def test_a_task_of_which_every_seed_diverges_is_not_reached(
     result = verified(file, data, tmp_path / "out")
     assert (result["tasks"]["sst2"]["verdict"], result["reached"]) == ("diverged", False)
     assert "diverged: SST-2: its only seed diverged; seed 0: step 0" in verify.format_verdicts(result)
-    with pytest.raises(NotReached, match="sst2"):
+    with pytest.raises(ScoreNotReachedError, match="sst2"):
         verify.require_reached(result)
 
 
@@ -178,7 +178,7 @@ def test_offline_one_line_says_why(tmp_path: Path) -> None:
 
 
 def test_the_shipped_recipe_has_the_published_scores() -> None:
-    shipped = config.load(VerifyRecipe, "verify/albert-base-v2")
+    shipped = config.load_recipe(VerifyRecipe, "verify/albert-base-v2")
     assert shipped.expected == PUBLISHED["ALBERT-base v2"]
     assert shipped.checkpoint == "albert/albert-base-v2" and shipped.tolerance_of == {"race": 4.0}
     with pytest.raises(ConfigError, match="names no task"):
@@ -187,4 +187,4 @@ def test_the_shipped_recipe_has_the_published_scores() -> None:
         with pytest.raises(ConfigError, match=r"expected\.sst2: scores are published as accuracy"):
             VerifyRecipe("x", "y", {"sst2": scores})
     with pytest.raises(ConfigError, match=r"runs: .*greater than or equal to 1 \(got 0\)"):
-        config.validate(VerifyRecipe, {"checkpoint": "x", "source": "y", "runs": 0}, "recipe")
+        config.validate_recipe(VerifyRecipe, {"checkpoint": "x", "source": "y", "runs": 0}, "recipe")

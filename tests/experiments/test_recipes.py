@@ -67,8 +67,8 @@ def test_plans_at_every_scale(name: str, scale: recipe.ScaleName) -> None:
 def test_its_tasks_can_be_learnt_with_its_settings(name: str, scale: recipe.ScaleName) -> None:
     plan = planned(name, scale)
     for task in plan.scale.tasks:
-        values = config.merge(config.read_recipe(f"finetune/{task}"), plan.scale.task_changes)
-        config.validate(FinetuneRecipe, values, task)
+        values = config.merge_values(config.read_recipe(f"finetune/{task}"), plan.scale.task_changes)
+        config.validate_recipe(FinetuneRecipe, values, task)
 
 
 @pytest.mark.parametrize("name", recipe.experiment_names())

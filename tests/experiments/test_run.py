@@ -343,7 +343,7 @@ def test_the_time_is_that_of_all_parts(tmp_path: Path, tiny_data: Path, monkeypa
         return 0
 
     monkeypatch.setattr(runner, "run_plan", part)
-    monkeypatch.setattr(pool, "is_stopping", lambda: False)
+    monkeypatch.setattr(pool, "is_stop_requested", lambda: False)
     request = ExperimentRequest("smoke", tmp_path / "out", data=tiny_data, device="cpu")
     runner.reproduce_experiment("equal-time", request, invoke, max_time="1h")
     assert len(given) == 3 and 3600 > given[0] > given[1] > given[2]

@@ -179,7 +179,7 @@ def drawn(one: Facts, data: Path) -> tuple[PackedBatch, TokenCorpus, Vocabulary]
     """The first 256 examples that a run trains on, by its own recipe."""
     corpus = TokenCorpus.open(data, "train")
     vocabulary = Vocabulary.load(corpus.vocabulary_dir)
-    recipe_ = config.validate(PretrainRecipe, one["recipe"], "run")
+    recipe_ = config.validate_recipe(PretrainRecipe, one["recipe"], "run")
     return sample_batch(corpus, vocabulary, recipe_.data, recipe_.train.seed, np.arange(256)), corpus, vocabulary
 
 
@@ -243,7 +243,7 @@ def check_prefix(plan: ExperimentPlan, found: dict[str, Facts], data: Path) -> N
     assert step.name == "step-00000004"
     for name in ("with", "without"):
         run = plan.directory(next(r.pretrain for r in plan.runs if r.variant == name))
-        rate = next(r["lr"] for r in journal.read(run / "metrics.jsonl") if "lr" in r)
+        rate = next(r["lr"] for r in journal.read_journal(run / "metrics.jsonl") if "lr" in r)
         peak = config.read_recipe("mini/experiment")["optimizer"]["lr"]
         assert rate == pytest.approx(peak * (3 / 7 + 2 / 7 + 1 / 7) / 3, rel=1e-4), "it has no second warm-up"
 

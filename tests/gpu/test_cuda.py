@@ -15,13 +15,13 @@ import torch.distributed as dist
 from torch import Tensor
 
 from albert_cli.bench import correctness, kernels
-from albert_cli.bench.correctness import computed
+from albert_cli.bench.correctness import compute_loss_and_gradients
 from albert_cli.model import encoder, hub, sparse_attention
 from albert_cli.model.block import attend
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.model.packing import pack
-from albert_cli.ranks import Group
+from albert_cli.ranks import RankGroup
 from albert_cli.training.device import place, reproducible, resolve_auto
 from albert_cli.training.optimizers import clip, make_optimizer, update
 from albert_cli.training.pretrain import pretrain
@@ -70,9 +70,9 @@ def test_losses_and_gradients_are_those_of_the_cpu(
 ) -> None:
     config = SHAPES[name]
     batch = random_batch(lengths, config)
-    expected = computed(config, batch, PLAIN, CPU)
+    expected = compute_loss_and_gradients(config, batch, PLAIN, CPU)
     settings = replace(PLAIN, precision=precision)  # type: ignore[arg-type]
-    assert_alike(computed(config, batch, settings, CUDA), expected, tolerance)
+    assert_alike(compute_loss_and_gradients(config, batch, settings, CUDA), expected, tolerance)
 
 
 @pytest.mark.parametrize("form", ["window", "block"])
@@ -88,18 +88,18 @@ def test_windows_and_blocks_are_those_of_the_cpu(
     settings = replace(PLAIN, precision=precision, compile=compiled)  # type: ignore[arg-type]
     for lengths in ((128, 5, 77, 64), (96, 96), (50, 128)):
         batch = random_batch(lengths, config)
-        expected = computed(config, batch, PLAIN, CPU)
-        assert_alike(computed(config, batch, settings, CUDA), expected, tolerance)
+        expected = compute_loss_and_gradients(config, batch, PLAIN, CPU)
+        assert_alike(compute_loss_and_gradients(config, batch, settings, CUDA), expected, tolerance)
 
 
 def test_variable_length_attention_is_used_and_equals_the_padded_form(monkeypatch: pytest.MonkeyPatch) -> None:
     batch = random_batch((128, 5, 77, 64), SHAPE)
     settings = replace(PLAIN, precision="bf16")
     with Operations() as operations:
-        packed = computed(SHAPE, batch, settings, CUDA)
+        packed = compute_loss_and_gradients(SHAPE, batch, settings, CUDA)
     assert "_flash_attention_forward" in operations.names and "_flash_attention_backward" in operations.names
     monkeypatch.setattr(encoder, "has_varlen", lambda device, dtype, head_size: False)
-    assert_alike(packed, computed(SHAPE, batch, settings, CUDA), 1e-2)
+    assert_alike(packed, compute_loss_and_gradients(SHAPE, batch, settings, CUDA), 1e-2)
 
 
 def test_dropout_in_the_kernel_keeps_the_mean_of_the_padded_form() -> None:
@@ -113,7 +113,9 @@ def test_dropout_in_the_kernel_keeps_the_mean_of_the_padded_form() -> None:
         assert float((many.mean(0) - plain).abs().mean()) < 0.2 * float(spread)
     config = replace(SHAPE, attention_probs_dropout_prob=0.1)
     settings = replace(PLAIN, precision="bf16")
-    first, again = (computed(config, random_batch((128, 5), config), settings, CUDA) for _ in range(2))
+    first, again = (
+        compute_loss_and_gradients(config, random_batch((128, 5), config), settings, CUDA) for _ in range(2)
+    )
     assert_alike(first, again, 1e-3)  # of one seed
 
 
@@ -122,8 +124,10 @@ def test_the_compiled_block_computes_the_same(precision: str) -> None:
     settings = replace(PLAIN, precision=precision)  # type: ignore[arg-type]
     for lengths in ((128, 5, 77), (50, 60), (96, 96)):
         batch = random_batch(lengths, SHAPE)
-        compiled = computed(SHAPE, batch, replace(settings, compile="on"), CUDA)
-        assert_alike(compiled, computed(SHAPE, batch, settings, CUDA), 1e-4 if precision == "fp32" else 1e-2)
+        compiled = compute_loss_and_gradients(SHAPE, batch, replace(settings, compile="on"), CUDA)
+        assert_alike(
+            compiled, compute_loss_and_gradients(SHAPE, batch, settings, CUDA), 1e-4 if precision == "fp32" else 1e-2
+        )
 
 
 def test_auto_takes_bf16_and_compiles() -> None:
@@ -139,7 +143,7 @@ def test_recomputed_activations_change_nothing_but_memory(dropout: float) -> Non
     for again in (False, True):
         torch.cuda.reset_peak_memory_stats()
         settings = replace(PLAIN, precision="bf16", checkpoint_activations=again)
-        found.append(computed(config, batch, settings, CUDA))
+        found.append(compute_loss_and_gradients(config, batch, settings, CUDA))
         peaks.append(torch.cuda.max_memory_allocated())
     assert_alike(found[1], found[0], 1e-3)
     assert peaks[1] < 0.6 * peaks[0]
@@ -172,11 +176,13 @@ def test_deterministic_kernels_give_the_same_bits(precision: str, dropout: float
     for _ in range(3):
         torch._dynamo.reset()  # as in another process
         with reproducible(settings.deterministic):
-            found.append(computed(config, batch, settings, CUDA))
+            found.append(compute_loss_and_gradients(config, batch, settings, CUDA))
     for loss, gradients in found[1:]:
         assert torch.equal(loss, found[0][0]) and torch.equal(gradients, found[0][1])
     if not dropout:
-        assert_alike(found[0], computed(config, batch, PLAIN, CPU), 1e-4 if precision == "fp32" else 1e-2)
+        assert_alike(
+            found[0], compute_loss_and_gradients(config, batch, PLAIN, CPU), 1e-4 if precision == "fp32" else 1e-2
+        )
 
 
 def test_a_run_with_a_start_begins_from_the_weights_that_a_cpu_makes(tiny_data: Path, tmp_path: Path) -> None:
@@ -228,8 +234,8 @@ def test_every_head_computes_what_the_cpu_does(name: str, deterministic: bool) -
 def test_the_compiled_block_recomputes_its_activations() -> None:
     batch = random_batch((128, 5, 77), SHAPE)
     settings = replace(PLAIN, precision="bf16", compile="on")
-    again = computed(SHAPE, batch, replace(settings, checkpoint_activations=True), CUDA)
-    assert_alike(again, computed(SHAPE, batch, settings, CUDA), 1e-2)
+    again = compute_loss_and_gradients(SHAPE, batch, replace(settings, checkpoint_activations=True), CUDA)
+    assert_alike(again, compute_loss_and_gradients(SHAPE, batch, settings, CUDA), 1e-2)
 
 
 RUN = ["schedule.total_steps=12", "train.eval_sequences=8", "train.save_every=6", "train.deterministic=true"]
@@ -268,11 +274,11 @@ def test_one_rank_of_nccl_is_one_process(tiny_data: Path, tmp_path: Path, monkey
         monkeypatch.setenv(name, value)
     dist.init_process_group("nccl", device_id=torch.device("cuda", 0))
     try:
-        group, model = Group(0, 2), torch.nn.Linear(300, 300).to(CUDA)  # sums over the one that there is
+        group, model = RankGroup(0, 2), torch.nn.Linear(300, 300).to(CUDA)  # sums over the one that there is
         with summed_gradients(model, group, torch.bfloat16):
             model(torch.ones(4, 300, device=CUDA)).sum().backward()
         assert model.weight.grad is not None and torch.equal(model.weight.grad, torch.full((300, 300), 4.0).to(CUDA))
-        assert group.agree(1.5) == 1.5
+        assert group.broadcast(1.5) == 1.5
         group.barrier()
     finally:
         dist.destroy_process_group()

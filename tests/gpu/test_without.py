@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from albert_cli import machine, ranks
 from albert_cli.bench import memory
-from albert_cli.cli.app import _known
+from albert_cli.cli.app import _translate_error
 from albert_cli.counting import costs
 from albert_cli.errors import ConfigError
 from albert_cli.model import packing
@@ -32,7 +32,7 @@ from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import MultipleChoice, PretrainingModel, QuestionAnswering, SequenceClassifier
 from albert_cli.model.packing import copy_as_one_buffer, pack
 from albert_cli.model.sparse_attention import SparseAttentionLayout
-from albert_cli.ranks import Group
+from albert_cli.ranks import RankGroup
 from albert_cli.tasks import classification
 from albert_cli.tasks.spec import TASKS
 from albert_cli.tasks.squad import head
@@ -173,7 +173,7 @@ def test_the_losses_are_compiled_once_for_batches_of_all_sizes(
     torch._dynamo.reset()
     objectives._fused.cache_clear()
     seen, plain, job = Sizes(), torch.compile, make_job(train__micro_batch_size=3)
-    parts = [part for step in range(6) for part in job.draw(step, Group())]
+    parts = [part for step in range(6) for part in job.draw(step, RankGroup())]
     expected = [job.loss_sums(part.data) for part in parts]
     monkeypatch.setattr(torch, "compile", lambda function, **options: plain(function, backend=seen, **options))
     job.settings = replace(job.settings, train=replace(job.settings.train, compile="on"))
@@ -217,7 +217,7 @@ def test_a_compilation_that_fails_later_is_an_error(monkeypatch: pytest.MonkeyPa
         place(model, TrainSettings(compile="on"), CPU)
         with pytest.raises(torch._dynamo.exc.TorchDynamoException) as raised:
             gradients(model)
-    known = _known(raised.value)
+    known = _translate_error(raised.value)
     assert known is not None and "ptxas failed" in known.message and "train.compile=off" in str(known.hint)
     torch._dynamo.reset()
 
@@ -277,7 +277,7 @@ def test_a_step_waits_once_and_copies_nothing_that_blocks(
             assert asked.waits == ["tolist"], "the finite check alone"
             asked.waits.clear()
     own = [name for name in threads if not name.startswith("prefetch")]
-    assert len(threads) - len(own) == 2 * 3 * len(job.draw(0, Group())), "batches move beside the computation"
+    assert len(threads) - len(own) == 2 * 3 * len(job.draw(0, RankGroup())), "batches move beside the computation"
     assert len(own) == 2 * 3  # counts, and wishes to stop
     assert asked.moves == len(own)
 
@@ -321,11 +321,11 @@ def test_a_measured_time_ends_when_the_device_has(make_job: MakeJob, monkeypatch
         queued[0] = 0.0
 
     monkeypatch.setattr(Loop, "_step", step)
-    monkeypatch.setattr(machine, "matmul_peak", lambda *a, **k: 1.0)
+    monkeypatch.setattr(machine, "measure_matmul_peak", lambda *a, **k: 1.0)
     monkeypatch.setattr(machine, "synchronize", synchronize)
     monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: now[0]))
     job = make_job()
-    assert measure(job, Group(), steps=6, seconds=0.0) == pytest.approx(2.0)
+    assert measure(job, RankGroup(), steps=6, seconds=0.0) == pytest.approx(2.0)
 
 
 # ---------------------------------------------------------------- kernels that repeat their bits
@@ -460,7 +460,7 @@ def test_a_process_group_knows_its_device_and_waits_an_hour(monkeypatch: pytest.
     for attempt in ("0", "1"):  # what one attempt leaves in the launcher's store the next one does not find
         monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", attempt)
         with ranks.process_group("cuda") as group:
-            assert group == Group(1, 2)
+            assert group == RankGroup(1, 2)
         stores.append(asked["store"])
     stores[0].set("address", "old")
     assert stores[0].check(["address"]) and not stores[1].check(["address"])
@@ -474,11 +474,11 @@ def test_micro_batches_are_as_large_as_the_memory(monkeypatch: pytest.MonkeyPatc
     found = {}
     for name, size in free.items():
         monkeypatch.setattr(capacity, "free", lambda device, size=size: size)
-        found[name] = plan.micro_tokens(recipe, CUDA, Group())
+        found[name] = plan.micro_tokens(recipe, CUDA, RankGroup())
     length = recipe.data.max_seq_length
     assert length <= found["small"] < found["large"] == 131_072 // length * length
-    assert plan.micro_tokens(recipe, CUDA, Group(0, 512)) == 8 * length  # a rank's share of the batch
-    assert plan.micro_tokens(recipe, CPU, Group()) == 0
+    assert plan.micro_tokens(recipe, CUDA, RankGroup(0, 512)) == 8 * length  # a rank's share of the batch
+    assert plan.micro_tokens(recipe, CPU, RankGroup()) == 0
     auto = BatchSettings(micro_tokens="auto")
     assert auto.sequences(recipe.train, length) == recipe.train.micro_batch_size
 
@@ -486,17 +486,17 @@ def test_micro_batches_are_as_large_as_the_memory(monkeypatch: pytest.MonkeyPatc
 def test_the_plan_says_what_is_sent(make_job: MakeJob) -> None:
     recipe = make_job().settings
     parameters = costs.count_parameters(recipe.model).total
-    assert plan.sent_bytes(recipe, Group()) == 0
-    assert plan.sent_bytes(recipe, Group(0, 4)) == 2 * 4 * parameters * 3 // 4
+    assert plan.sent_bytes(recipe, RankGroup()) == 0
+    assert plan.sent_bytes(recipe, RankGroup(0, 4)) == 2 * 4 * parameters * 3 // 4
     halved = replace(recipe, train=replace(recipe.train, communication="bf16"))
-    assert plan.sent_bytes(halved, Group(0, 4)) == 2 * 2 * parameters * 3 // 4
+    assert plan.sent_bytes(halved, RankGroup(0, 4)) == 2 * 2 * parameters * 3 // 4
 
 
 def test_times_are_kept_where_the_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
     def short(*given: Any) -> Any:
         raise torch.OutOfMemoryError("CUDA out of memory.\nTried")
 
-    monkeypatch.setattr(memory, "held", short)
+    monkeypatch.setattr(memory, "measure_saved_bytes", short)
     found = memory.measure(TINY, random_batch((5,)), TrainSettings(precision="fp32"), CPU)
     assert [row["failed"] for row in found.values()] == ["CUDA out of memory."] * 2
     assert "CUDA out of memory" in memory.text(found)

@@ -54,7 +54,7 @@ def test_what_answering_takes_is_said_before_a_model_is_made(
     score = ("eval", "cola", "--data", glue, "--out", tmp_path / "out", "--device", "cpu")
     for call in (("predict", cola, "--input", text), ("encode", cola, "--input", text), (*score, "--checkpoint", cola)):
         with monkeypatch.context() as small:
-            small.setattr("albert_cli.machine.memory", lambda: {"total": 2**20, "available": 2**20})
+            small.setattr("albert_cli.machine.memory_info", lambda: {"total": 2**20, "available": 2**20})
             said = albert(*call).err
         assert said.count("warning: answering may take ") == 1 and "1.05 MB are free" in said
 

@@ -12,7 +12,7 @@ import transformers
 from torch import Tensor, nn
 
 from albert_cli import store
-from albert_cli.bench.peer import padded
+from albert_cli.bench.peer import pad_batch
 from albert_cli.data.batches import PackedBatch
 from albert_cli.model import heads, hub
 from albert_cli.model.config import ModelConfig
@@ -106,7 +106,7 @@ def assert_same(ours: Tensor, theirs: Tensor) -> None:
 def assert_same_outputs(head: Head, ours: nn.Module, theirs: Any, batch: PackedBatch) -> None:
     with torch.no_grad():
         found = head.ours(ours.eval(), pack(batch, torch.device("cpu"), batch.masked_index))
-        wanted = head.theirs(theirs.eval(), padded(batch, torch.device("cpu")), batch)
+        wanted = head.theirs(theirs.eval(), pad_batch(batch, torch.device("cpu")), batch)
     for one, other in zip(found, wanted, strict=True):
         assert_same(one, other)
 

@@ -160,4 +160,4 @@ def test_shapes_without_room_are_refused(settings: InformedInit, changes: dict[s
 
 def test_an_odd_gain_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"copying: .*greater than or equal to 0 \(got -1\.0\)"):
-        config.validate(InformedInit, {"copying": -1.0}, "recipe")
+        config.validate_recipe(InformedInit, {"copying": -1.0}, "recipe")

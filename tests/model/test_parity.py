@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from albert_cli import store
-from albert_cli.bench.peer import padded
+from albert_cli.bench.peer import pad_batch
 from albert_cli.data.batches import PackedBatch
 from albert_cli.model import hub
 from albert_cli.model.config import ModelConfig
@@ -114,7 +114,7 @@ def assert_same_gradients(
 ) -> None:
     """Gradients of one loss on the same outputs: equal for each tensor to a share `to` of its largest entry."""
     backward(head.ours(ours.eval(), pack(batch, torch.device("cpu"), batch.masked_index)))
-    backward(head.theirs(theirs.eval(), padded(batch, torch.device("cpu")), batch))
+    backward(head.theirs(theirs.eval(), pad_batch(batch, torch.device("cpu")), batch))
     found = {name: p.grad for name, p in ours.named_parameters() if p.grad is not None}
     wanted = under_our_names(theirs, folder / "gradients")
     assert found.keys() == wanted.keys()

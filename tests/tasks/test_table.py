@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from albert_cli.config import validate
+from albert_cli.config import validate_recipe
 from albert_cli.errors import ConfigError, InputError
 from albert_cli.tasks.choice import Choice, ChoiceExample
 from albert_cli.tasks.classification import Classification, Example
@@ -22,7 +22,7 @@ def write(path: Path, text: str) -> str:
 
 
 def settings(**values: Any) -> TableSettings:
-    return validate(TableSettings, values, "recipe")
+    return validate_recipe(TableSettings, values, "recipe")
 
 
 def test_tsv_has_no_quoting(tmp_path: Path) -> None:

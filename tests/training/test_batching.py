@@ -14,7 +14,7 @@ from albert_cli.data.batches import sample_lengths
 from albert_cli.data.pairs import PairSettings, examples_per_pass
 from albert_cli.data.shards import TokenCorpus
 from albert_cli.errors import ConfigError
-from albert_cli.ranks import Group
+from albert_cli.ranks import RankGroup
 from albert_cli.training.objectives import cut_by_tokens
 from albert_cli.training.pretrain import pretrain
 from albert_cli.training.pretrain_recipe import BatchSettings, PretrainRecipe
@@ -68,7 +68,7 @@ def test_lengths_are_known_before_the_text_is_read(make_job: MakeJob) -> None:  
     for loss in ("sop", "nsp", "none"):
         job = make_job(data__sentence_loss=loss)
         index = job.settings.examples_of(5)
-        (part,) = make_job(data__sentence_loss=loss, train__micro_batch_size=100).draw(5, Group())
+        (part,) = make_job(data__sentence_loss=loss, train__micro_batch_size=100).draw(5, RankGroup())
         known = sample_lengths(job.text.train, job.settings.data, job.settings.train.seed, index)
         assert known.tolist() == np.diff(part.data.drawn.offsets).tolist()
 

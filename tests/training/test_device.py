@@ -35,7 +35,7 @@ def test_a_cpu_computes_in_bf16_where_that_is_faster(
     gain: float, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Decided by a measurement, whatever the processor calls its units."""
-    monkeypatch.setattr(machine, "cpu", lambda: {"bf16_units": ["avx512_bf16"] if gain > 1 else ["amx_bf16"]})
+    monkeypatch.setattr(machine, "describe_cpu", lambda: {"bf16_units": ["avx512_bf16"] if gain > 1 else ["amx_bf16"]})
     monkeypatch.setattr(device, "bf16_gain", lambda: gain)
     assert resolved(TrainSettings(), BASE).precision == expected
     assert resolved(TrainSettings(), TINY).precision == "fp32"  # too narrow to gain from it

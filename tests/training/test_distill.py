@@ -47,7 +47,7 @@ def test_all_of_it_at_once_resumes_to_the_same_bytes(
     result = pretrain(*call, device="cpu")
     assert {"order_accuracy", "sop_accuracy", "nsp_accuracy"} < result.keys()
     run, whole = tmp_path / "run", bytes_of(tmp_path / "run", LAST)
-    lines = [r for r in journal.read(run / "metrics.jsonl") if "distill_loss" in r]
+    lines = [r for r in journal.read_journal(run / "metrics.jsonl") if "distill_loss" in r]
     assert len(lines) == 6 and lines[-1]["distill_loss"] > 0
     assert store.verify(run / LAST, "checkpoint").parents["teacher"] == store.fingerprint(finished / LAST)
     for step in (20, 25, 30):

@@ -113,7 +113,7 @@ def test_a_finished_run_without_its_score_is_damaged(tuned: Path, prepared: Prep
 
 def test_the_best_evaluation_is_what_is_kept(tuned: Path) -> None:
     result = store.read_json(tuned / "results.json")
-    records = journal.read(tuned / "metrics.jsonl")
+    records = journal.read_journal(tuned / "metrics.jsonl")
     scores = {r["step"]: r["eval"]["accuracy"] for r in records if "eval" in r}
     assert list(scores) == [6, 12, 18, 24, 30]
     assert result["score"] == max(scores.values())
@@ -142,7 +142,7 @@ def test_epochs_become_steps_and_dev_is_looked_at_once(finished: Path, table: Pa
     run = tmp_path / "run"
     result = finetune(prepare("table", str(finished), str(table), overrides, "cpu"), run, 1)
     assert (result["steps"], result["epochs"], result["warmup_steps"], result["best_step"]) == (15, 1.5, 3, 15)
-    assert [r["step"] for r in journal.read(run / "metrics.jsonl") if "eval" in r] == [15]
+    assert [r["step"] for r in journal.read_journal(run / "metrics.jsonl") if "eval" in r] == [15]
     schedule = tomllib.loads((run / "recipe.toml").read_text())["schedule"]
     assert schedule == {"total_steps": 15, "warmup_ratio": 0.2}
     again = prepare(str(run / "recipe.toml"), str(finished), str(table), (), "cpu")

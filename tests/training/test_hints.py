@@ -101,14 +101,14 @@ def test_what_is_right_is_counted_the_same_in_both_precisions() -> None:
 
 
 def lines(run: Path) -> list[dict[str, Any]]:
-    return [r for r in journal.read(run / "metrics.jsonl") if "loss" in r]
+    return [r for r in journal.read_journal(run / "metrics.jsonl") if "loss" in r]
 
 
 def test_the_journal_has_accuracies_speed_and_the_share_of_the_peak(finished: Path) -> None:
     for record in lines(finished):
         assert 0 <= record["mlm_accuracy"] <= 1 and 0 <= record["order_accuracy"] <= 1
         assert record["mfu"] > 0 and record["tokens_per_second"] > 0
-    evaluated = [r["eval"] for r in journal.read(finished / "metrics.jsonl") if "eval" in r]
+    evaluated = [r["eval"] for r in journal.read_journal(finished / "metrics.jsonl") if "eval" in r]
     assert all(0 < e["nsp_accuracy"] < 1 for e in evaluated)
 
 

@@ -23,7 +23,7 @@ from albert_cli.data.shards import TokenCorpus
 from albert_cli.errors import CheckpointError, DivergedError, Interrupted
 from albert_cli.model import hub
 from albert_cli.model.heads import PretrainingModel
-from albert_cli.ranks import Group
+from albert_cli.ranks import RankGroup
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training import capacity, loop
 from albert_cli.training.checkpoint import OPTIMIZER, TrainState, restore, save
@@ -41,7 +41,7 @@ MakeJob = Callable[..., PretrainingJob]
 def make_job(recipe: Path, tiny_data: Path) -> MakeJob:
     def make(**changes: object) -> PretrainingJob:
         overrides = [f"{key.replace('__', '.')}={value}" for key, value in changes.items()]
-        resolved = config.load(PretrainRecipe, str(recipe), ["model.vocab_size=300", *overrides])
+        resolved = config.load_recipe(PretrainRecipe, str(recipe), ["model.vocab_size=300", *overrides])
         torch.manual_seed(0)
         train, heldout = TokenCorpus.open(tiny_data, "train"), TokenCorpus.open(tiny_data, "heldout")
         vocabulary = Vocabulary.load(tiny_data)
@@ -53,7 +53,7 @@ def make_job(recipe: Path, tiny_data: Path) -> MakeJob:
 
 def gradients(job: PretrainingJob, step: int = 3) -> tuple[dict[str, float], dict[str, Tensor]]:
     job.model.zero_grad()
-    means = accumulate(job, job.draw(step, Group()), step, Group())
+    means = accumulate(job, job.draw(step, RankGroup()), step, RankGroup())
     losses = {name: float(means[name]) for name in job.loss_names}
     return losses, {n: p.grad.clone() for n, p in job.model.named_parameters() if p.grad is not None}
 
@@ -65,7 +65,7 @@ def test_the_micro_batch_size_does_not_change_the_gradient(loss: str, make_job: 
     cuts = [{"train__micro_batch_size": size} for size in (1, 3, 5, 100)]
     for cut in [*cuts, *({"batch__micro_tokens": tokens} for tokens in (32, 70, 1000))]:
         job = make_job(**cut, data__sentence_loss=loss)
-        sizes = [len(part.data.drawn.ids) for part in job.draw(3, Group())]
+        sizes = [len(part.data.drawn.ids) for part in job.draw(3, RankGroup())]
         assert max(sizes) <= cut.get("batch__micro_tokens", max(sizes))
         losses, found = gradients(job)
         assert losses == pytest.approx(expected_losses, rel=1e-5)
@@ -77,7 +77,7 @@ def test_the_micro_batch_size_does_not_change_the_gradient(loss: str, make_job: 
 def test_losses_are_means_over_the_whole_batch(make_job: MakeJob) -> None:
     job = make_job()
     losses, _ = gradients(job)
-    parts = job.draw(3, Group())
+    parts = job.draw(3, RankGroup())
     sums = [{name: value.detach() for name, value in job.loss_sums(part.data).items()} for part in parts]
     masked, ordered = (sum(part.counts[name] for part in parts) for name in ("mlm_loss", "order_loss"))
     assert masked == sum(len(p.data.drawn.masked_index) for p in parts)
@@ -95,10 +95,10 @@ def test_losses_are_means_over_the_whole_batch(make_job: MakeJob) -> None:
 def test_the_ranks_draw_the_same_samples_between_them(cut: dict[str, int], world_size: int, make_job: MakeJob) -> None:
     job = make_job(**cut)
     for step in (0, 5, 20):
-        alone = {part.number: part.data.drawn for part in job.draw(step, Group())}
+        alone = {part.number: part.data.drawn for part in job.draw(step, RankGroup())}
         together = {}
         for rank in range(world_size):
-            for part in job.draw(step, Group(rank, world_size)):
+            for part in job.draw(step, RankGroup(rank, world_size)):
                 assert part.number not in together
                 together[part.number] = part.data.drawn
         assert together.keys() == alone.keys() == set(range(len(alone)))
@@ -109,7 +109,7 @@ def test_the_ranks_draw_the_same_samples_between_them(cut: dict[str, int], world
 
 def test_micro_batches_cover_the_batch_once() -> None:
     for total, size, world in ((8, 4, 1), (10, 3, 2), (1, 5, 3)):
-        parts = [cut for rank in range(world) for cut in micro_batches(total, size, Group(rank, world))]
+        parts = [cut for rank in range(world) for cut in micro_batches(total, size, RankGroup(rank, world))]
         covered = [i for _, start, stop in sorted(parts) for i in range(start, stop)]
         assert covered == list(range(total))
         assert sorted(number for number, _, _ in parts) == list(range(len(parts)))
@@ -149,10 +149,10 @@ def test_bf16_trains_fp32_weights(make_job: MakeJob) -> None:
 
 
 def make_loop(job: PretrainingJob, out: Path, recipe: Path, *overrides: str) -> Loop:
-    resolved = config.load(PretrainRecipe, str(recipe), ["model.vocab_size=300", *overrides])
+    resolved = config.load_recipe(PretrainRecipe, str(recipe), ["model.vocab_size=300", *overrides])
     job.settings = resolved
     out.mkdir(exist_ok=True)
-    return Loop(job, make_optimizer(job.model, resolved.optimizer), resolved.schedule, out, Group())
+    return Loop(job, make_optimizer(job.model, resolved.optimizer), resolved.schedule, out, RankGroup())
 
 
 def test_no_weight_changes_in_the_step_that_diverges(make_job: MakeJob, recipe: Path, tmp_path: Path) -> None:
@@ -216,15 +216,15 @@ def test_an_evaluation_is_the_same_whenever_it_is_made(make_job: MakeJob) -> Non
     job = make_job()
     job.model.eval()
     with torch.inference_mode():
-        first = job.evaluate(Group())
+        first = job.evaluate(RankGroup())
         torch.rand(7)
-        assert job.evaluate(Group()) == first
+        assert job.evaluate(RankGroup()) == first
     assert 5 < first["mlm_loss"] < 6.5 and 0 <= first["mlm_accuracy"] < 0.2 and 0 <= first["order_accuracy"] <= 1
 
 
 def test_measuring_gives_the_time_of_a_step(make_job: MakeJob) -> None:
     job = make_job()
-    assert measure(job, Group(), steps=2, seconds=0.01) > 0
+    assert measure(job, RankGroup(), steps=2, seconds=0.01) > 0
 
 
 def test_what_is_measured_is_the_run(make_job: MakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,7 +239,7 @@ def test_what_is_measured_is_the_run(make_job: MakeJob, monkeypatch: pytest.Monk
         made.append(settings.name)
         return make_optimizer(model, settings)
 
-    def drawn(self: Any, step: int, group: Group) -> Any:
+    def drawn(self: Any, step: int, group: RankGroup) -> Any:
         threads.add(threading.current_thread().name)
         return draw(self, step, group)
 
@@ -253,7 +253,7 @@ def test_what_is_measured_is_the_run(make_job: MakeJob, monkeypatch: pytest.Monk
     monkeypatch.setattr(loop.Loop, "_step", step)
     monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: now[0]))
     job.settings = dataclasses.replace(job.settings, optimizer=OptimizerSettings("adamw", lr=1e-3))
-    assert measure(job, Group(), steps=8, seconds=1.0) == 1.0
+    assert measure(job, RankGroup(), steps=8, seconds=1.0) == 1.0
     assert made == ["adamw"] and len(taken) == 8
     assert len(threads) == 1 and threading.current_thread().name not in threads
 
@@ -335,6 +335,6 @@ def test_a_warning_of_memory_is_said_once_and_of_none_at_all(
     capacity.warn({"memory_bytes_estimated": 1000}, 8, cpu)
     assert "warning: " in capsys.readouterr().err
     monkeypatch.undo()
-    monkeypatch.setattr(machine, "memory", dict)
+    monkeypatch.setattr(machine, "memory_info", dict)
     capacity.warn({"memory_bytes_estimated": 1002}, 8, cpu)
     assert capacity.free(cpu) is None and not capsys.readouterr().err

@@ -52,7 +52,7 @@ def steps(run: Path) -> list[int]:
 
 def curve(run: Path) -> list[dict[str, Any]]:
     """What was logged, but for the times."""
-    records = journal.read(run / "metrics.jsonl")
+    records = journal.read_journal(run / "metrics.jsonl")
     return [{k: v for k, v in r.items() if k not in ("seconds", "tokens_per_second", "mfu")} for r in records]
 
 
@@ -85,7 +85,7 @@ def test_a_run_leaves_what_is_promised(finished: Path) -> None:
     ]
     losses = [r["loss"] for r in curve(finished) if "loss" in r]
     assert losses[-1] < losses[0]
-    rates = [r["lr"] for r in journal.read(finished / "metrics.jsonl") if "lr" in r]
+    rates = [r["lr"] for r in journal.read_journal(finished / "metrics.jsonl") if "lr" in r]
     assert max(rates) < 1e-2 and rates[-1] == min(rates)
 
 
@@ -121,7 +121,7 @@ def test_a_clock_that_jumps_changes_nothing(
     assert weights_of(run) == weights_of(finished) and curve(run) == curve(finished)
     assert steps(run) == [25, 30]
     assert 0 < checkpoint.read_state(run / LAST).seconds < 3600
-    assert all(0 < r["seconds"] < 3600 for r in journal.read(run / "metrics.jsonl") if "seconds" in r)
+    assert all(0 < r["seconds"] < 3600 for r in journal.read_journal(run / "metrics.jsonl") if "seconds" in r)
 
 
 def test_a_deterministic_run_says_so_to_torch_and_is_the_same_on_a_cpu(
@@ -173,7 +173,7 @@ def test_a_dry_run_measures_what_fits_and_says_the_rest_first(
         return 0.5
 
     def planned(free: float) -> dict[str, Any]:
-        monkeypatch.setattr(machine, "memory", lambda: {"available": int(free)})
+        monkeypatch.setattr(machine, "memory_info", lambda: {"available": int(free)})
         overrides = ["train.micro_batch_size=64", "train.batch_size=64"]
         return pretrain(str(recipe), tiny_data, tmp_path / "run", overrides, dry_run=True, device="cpu")
 

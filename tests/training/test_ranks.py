@@ -98,7 +98,7 @@ def noted(folder: Path, world_size: int, begin: int, stop: int) -> tuple[dict[in
     drawn: dict[int, list[int]] = {step: [] for step in range(begin, stop)}
     losses: Seen = {step: set() for step in range(begin, stop)}
     for path in sorted(folder.glob(f"drawn-{world_size}-*.jsonl")):
-        for record in journal.read(path):
+        for record in journal.read_journal(path):
             if begin <= record["step"] < stop:  # later ones were drawn ahead, and dropped
                 drawn[record["step"]] += record.get("examples", [])
                 losses[record["step"]] |= {(record["loss"], record["tokens"])} if "loss" in record else set()

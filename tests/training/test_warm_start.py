@@ -229,7 +229,7 @@ def test_the_run_records_what_it_started_from(deep: Path, finished: Path) -> Non
     for step in deep.glob("step-*"):
         manifest = store.verify(step, "checkpoint")
         assert manifest.parents["initial"] == mark
-    losses = [journal.read(run / "metrics.jsonl")[0]["mlm_loss"] for run in (deep, finished)]
+    losses = [journal.read_journal(run / "metrics.jsonl")[0]["mlm_loss"] for run in (deep, finished)]
     assert losses[0] < losses[1] - 0.05, "the first logged loss is that of weights that have learnt something"
 
 
@@ -327,7 +327,7 @@ def test_a_run_in_two_parts_ends_in_the_bytes_of_one(
 ) -> None:
     result = pretrain(str(recipe), tiny_data, tmp_path / "run", [f"initial.continues={half}"], device="cpu")
     assert result["steps"] == 30 and bytes_of(tmp_path / "run") == bytes_of(finished)
-    journals = [journal.read(run / "metrics.jsonl") for run in (half, tmp_path / "run", finished)]
+    journals = [journal.read_journal(run / "metrics.jsonl") for run in (half, tmp_path / "run", finished)]
     losses = [[(r["step"], r["loss"], r["lr"]) for r in journal if "loss" in r] for journal in journals]
     assert losses[0] + losses[1] == losses[2]
     parent = half / "step-00000015"
@@ -362,7 +362,7 @@ def test_a_continued_run_names_its_changes_and_resumes_to_the_same_bytes(
     assert f"goes on from {first / LAST}, and changes: {'; '.join(named)}" in capfd.readouterr().err
     assert "schedule.total_steps: 30 -> 45" in (run / last / "README.md").read_text()
     assert store.verify(run / last, "checkpoint").parents["initial"] == mark
-    rates = {r["step"]: r["lr"] for r in journal.read(run / "metrics.jsonl") if "lr" in r}
+    rates = {r["step"]: r["lr"] for r in journal.read_journal(run / "metrics.jsonl") if "lr" in r}
     assert rates[45] == pytest.approx(1e-2 * sum(1 - k / 45 for k in range(40, 45)) / 5)
     whole = bytes_of(run, last)
     for step in (40, 45):

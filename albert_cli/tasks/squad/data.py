@@ -12,7 +12,7 @@ from annotated_types import Ge
 from pydantic import AfterValidator, BaseModel, field_validator
 
 from albert_cli import console
-from albert_cli.config import Positive, Share
+from albert_cli.config import PositiveFraction, PositiveInt
 from albert_cli.data.pairs import SPECIALS
 from albert_cli.errors import ConfigError, InputError
 from albert_cli.tasks.rows import check_unique, find_in, in_split, is_hub, parse_as, read_hub, read_text
@@ -57,15 +57,15 @@ class SpanSettings:
     where there is no dev file.
     """
 
-    max_query_length: Positive = 64
-    doc_stride: Positive = 128
-    max_answer_length: Positive = 30
+    max_query_length: PositiveInt = 64
+    doc_stride: PositiveInt = 128
+    max_answer_length: PositiveInt = 30
     head: Literal["auto", "linear", "beam"] = "auto"
-    n_best: Positive = 20
-    start_top: Positive = 5
-    end_top: Positive = 5
+    n_best: PositiveInt = 20
+    start_top: PositiveInt = 5
+    end_top: PositiveInt = 5
     threshold: Annotated[float, Ge(-math.inf)] = 0.0
-    holdout: Share = 0.1
+    holdout: PositiveFraction = 0.1
 
     def check(self, max_seq_length: int) -> None:
         """Raise `ConfigError` where windows of that many tokens have no room for the context."""
@@ -225,7 +225,7 @@ def _repaired(questions: list[Question], origin: str, *, is_train: bool) -> list
         if found or not answers or not is_train:
             kept.append(replace(question, answers=found if is_train else answers))
     if moved:
-        console.note(f"{origin}: {moved:,} answers are not at their answer_start; the first place is taken")
+        console.info(f"{origin}: {moved:,} answers are not at their answer_start; the first place is taken")
     if lost:
         console.warn(f"{origin}: {lost:,} answers are not in their contexts" + (", left out" if is_train else ""))
     if not kept:

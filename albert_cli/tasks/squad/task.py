@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from albert_cli import store
-from albert_cli.config import validate
+from albert_cli.config import validate_recipe
 from albert_cli.data.batches import PackedBatch
 from albert_cli.errors import CheckpointError, ConfigError, InputError
 from albert_cli.model import hub
@@ -183,7 +183,7 @@ class SpanAnswering(Task[Question, SpanFeatures, Spans]):
         short = {"max_query_length": min(64, found.config.max_position_embeddings // 4)}
         origin = found.directory / "config.json"
         try:
-            settings = validate(SpanSettings, _recorded(made_for.settings if made_for else short), str(origin))
+            settings = validate_recipe(SpanSettings, _recorded(made_for.settings if made_for else short), str(origin))
         except ConfigError as error:
             raise CheckpointError(error.message) from None
         version: Version = "2.0" if made_for and made_for.task == "squad2" else "1.1"

@@ -106,7 +106,7 @@ def test_an_input_without_room_is_refused(vocabulary: Vocabulary) -> None:
 
 def test_a_threshold_is_a_number() -> None:
     with pytest.raises(ConfigError, match=r"recipe: threshold: .*got nan"):
-        config.validate(SpanSettings, {"threshold": float("nan")}, "recipe")
+        config.validate_recipe(SpanSettings, {"threshold": float("nan")}, "recipe")
 
 
 @pytest.mark.parametrize("stride", [1, 3, 5, 50])

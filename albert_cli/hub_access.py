@@ -38,7 +38,7 @@ def _is_reachable() -> bool:
     return True
 
 
-def hub_files(name: str, wanted: Sequence[str]) -> Path:
+def download_hub_files(name: str, wanted: Sequence[str]) -> Path:
     """The directory of a model's files from the Hub, fetched now or before; `CheckpointError` where there is none."""
     offline = prefer_offline()
     from huggingface_hub import snapshot_download
