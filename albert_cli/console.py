@@ -21,6 +21,8 @@ from albert_cli.ranks import is_main
 
 @dataclass
 class ConsoleSettings:
+    """The global switches of the command line."""
+
     json: bool = False
     quiet: bool = False
     debug: bool = False

@@ -36,7 +36,7 @@ class InputError(AlbertError):
     remedy = "correct it there, or leave it out"
 
 
-class MissingDataError(InputError):  # noqa: N818  (many can do without)
+class MissingDataError(InputError):
     """Data that are not there at all; what can do without them goes on."""
 
 
@@ -59,7 +59,7 @@ class BusyError(AlbertError):
     exit_code = 6
 
 
-class ScoreNotReachedError(AlbertError):  # noqa: N818  (the scores are there)
+class ScoreNotReachedError(AlbertError):
     """A published score was not reached within its tolerance (exit code 7)."""
 
     exit_code = 7

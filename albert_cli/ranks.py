@@ -54,27 +54,27 @@ class RankGroup:
     rank: int = 0
     world_size: int = 1
 
-    def sum(self, tensor: torch.Tensor) -> torch.Tensor:
+    def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
         """Sum `tensor` over the ranks, in place."""
         if self.world_size > 1:
             _collectives().all_reduce(tensor)
         return tensor
 
-    def gather(self, value: T) -> list[T]:
+    def all_gather(self, value: T) -> list[T]:
         """Every rank's value, by rank, on every rank."""
         values = [value] * self.world_size
         if self.world_size > 1:
             _collectives().all_gather_object(values, value)
         return values
 
-    def agree(self, value: T) -> T:
+    def broadcast(self, value: T) -> T:
         """Rank 0's value, on every rank."""
         values = [value]
         if self.world_size > 1:
             _collectives().broadcast_object_list(values, src=0)
         return values[0]
 
-    def share(self, tensors: Iterable[torch.Tensor]) -> None:
+    def broadcast_tensors(self, tensors: Iterable[torch.Tensor]) -> None:
         """Rank 0's values in these tensors, on every rank, in place."""
         for tensor in tensors if self.world_size > 1 else ():
             _collectives().broadcast(tensor.detach(), src=0)

@@ -132,7 +132,7 @@ def is_listed(path: Path) -> bool:
     return os.path.lexists(path) or bool(_manifest_entries(path))
 
 
-def _manifest_entries(path: Path) -> list[Entry]:
+def _manifest_entries(path: Path) -> list[ManifestEntry]:
     """A file's entries: in the manifest beside it, and for a vocabulary's in that of the data directory above."""
     if path.name == MANIFEST or path.name.startswith("."):  # hidden files are in no manifest
         return []

@@ -19,7 +19,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 LAYERS = (
     ("errors",),
     ("randomness", "ranks"),
-    ("console", "store", "config", "network", "machine"),
+    ("console", "store", "config", "hub_access", "machine"),
     ("journal", "launch", "pool", "results"),
     ("text",),
     ("data",),

@@ -92,6 +92,7 @@ class FinetuneBench:
         self.batches: list[Labelled] = [features.batch(i) for i in index]  # type: ignore[misc]
 
     def run(self) -> dict[str, Any]:
+        """Time all variants and return the measurements."""
         torch.manual_seed(0)
         model = SequenceClassifier(self.shape, len(self.task.output_names))
         place(model, self.train, self.device)

@@ -113,6 +113,7 @@ class PretrainBench:
         self.packed: list[PackedBatch] = [batch.data.drawn for batch in self.batches]
 
     def run(self) -> dict[str, Any]:
+        """Time all variants and the parts of a step; return the measurements."""
         own = self.batches[harness.WARM_UP :]
         variants, losses = self._variants()
         compared = harness.compare_variants(
