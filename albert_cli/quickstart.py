@@ -39,7 +39,7 @@ _ALIASES = {"numpy": ["np"], "pandas": ["pd"], "matplotlib": ["plt", "mpl", "pyp
 _ALIASES |= {"sklearn": ["scikit-learn", "scikit", "skl"], "torch": ["pytorch"], "tkinter": ["tk", "tcl"]}
 _NAMES = {
     "pretrained": "mini ALBERT, pretrained",
-    "start": "same start, not pretrained",
+    "init": "same init, not pretrained",
     "random": "random weights",
     "bag_of_words": "bag of words",
     "majority": "majority class",

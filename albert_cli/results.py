@@ -25,7 +25,7 @@ from pydantic_core import PydanticUseDefault
 from albert_cli import store
 
 RESULTS = "results.json"
-CONTROLS = {"start": "same start", "random": "random weights"}  # `model.initial`, and what it is called
+CONTROLS = {"init": "same init", "random": "random weights"}  # `model.weights`, and what it is called
 
 
 def finite_number(value: object) -> float | None:
@@ -128,13 +128,13 @@ class Result(Record):
     gain: Numbers = {}
     # how they came about
     checkpoint: StrictText = ""
-    start: StrictText = ""  # the model of another task that it began with
+    intermediate: StrictText = ""  # the model of another task that it began with
     recipe: StrictText = ""
     data: StrictText = ""
-    initial: StrictText = ""
+    weights: StrictText = ""
     head: StrictText = ""
-    start_from: StrictText = ""
-    start_note: StrictText = ""
+    intermediate_task: StrictText = ""
+    intermediate_note: StrictText = ""
     versions: dict[str, str] = {}
     examples: dict[str, int] = {}
     train_examples: int = 0

@@ -188,8 +188,8 @@ def test_an_unknown_override_is_answered_with_the_nearest_key(tiny_data: Path) -
 
 
 def test_an_experiment_is_no_recipe_of_a_run(tiny_data: Path) -> None:
-    said = refused(USAGE, "pretrain", "experiments/start", "--data", tiny_data, "--out", "out")
-    assert "error: experiments/start is an experiment\nhint: albert reproduce takes it" in said.err
+    said = refused(USAGE, "pretrain", "experiments/init", "--data", tiny_data, "--out", "out")
+    assert "error: experiments/init is an experiment\nhint: albert reproduce takes it" in said.err
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ def _sentences(name: str, module: int) -> str:
     return " ".join(f"Module of number {number} has {called} as its {i} example." for i in range(3))
 
 
-def result(start: list[float], bag: float) -> dict[str, Any]:
+def result(init: list[float], bag: float) -> dict[str, Any]:
     """A number of labelled sentences, with pretrained seeds of 0.5 to 0.52."""
     pretrained = {"0": 0.5, "1": 0.52, "2": 0.51}
     controls = {
@@ -42,7 +42,7 @@ def result(start: list[float], bag: float) -> dict[str, Any]:
             "scores_by_seed": dict(enumerate(scores)),
             "every_seed_above": max(scores) < 0.5,
         }
-        for name, scores in (("start", start), ("random", [0.3, 0.31, 0.32]))
+        for name, scores in (("init", init), ("random", [0.3, 0.31, 0.32]))
     }
     evaluation = {"median": 0.51, "spread": 0.02, "scores_by_seed": pretrained, "controls": controls, "majority": 0.125}
     return quickstart._summarize_scores({**evaluation, "baselines": {"words": {"accuracy": bag}}})
@@ -57,17 +57,17 @@ def test_the_closing_words_say_what_every_seed_is_above() -> None:
         "which package is a sentence from? accuracy, the median and every seed",
         "labelled sentences 125 2,000",
         "mini ALBERT, pretrained 51.0 (50.0 52.0 51.0) 51.0 (50.0 52.0 51.0)",
-        "same start, not pretrained 49.0 (49.0 50.5 48.0) 48.0 (47.0 48.0 49.0)",
+        "same init, not pretrained 49.0 (49.0 50.5 48.0) 48.0 (47.0 48.0 49.0)",
         "random weights 31.0 (30.0 31.0 32.0) 31.0 (30.0 31.0 32.0)",
         "bag of words 20.0 44.0",
         "majority class 12.5 12.5",
     ]
     assert lines[10:12] == [
         "with 125 sentences every pretrained seed is above: random weights, bag of words",
-        "with 2,000 sentences every pretrained seed is above: same start, not pretrained, random weights, bag of words",
+        "with 2,000 sentences every pretrained seed is above: same init, not pretrained, random weights, bag of words",
     ]
     said = quickstart.format_summary({**given, "task": dict.fromkeys(("125", "500", "2000"), many)})
-    assert "with 125, 500 and 2,000 sentences every pretrained seed is above: same start" in said
+    assert "with 125, 500 and 2,000 sentences every pretrained seed is above: same init" in said
 
 
 def test_a_control_that_diverged_has_no_scores() -> None:

@@ -24,7 +24,7 @@ embedding_size = 16
 hidden_size = 16
 num_attention_heads = 2
 intermediate_size = 16
-[start]
+[init]
 neighbours = [-1]
 [train]
 log_every = 1

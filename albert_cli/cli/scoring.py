@@ -41,7 +41,7 @@ def evaluate(
     controls: Annotated[
         str | None,
         typer.Option(
-            metavar="start,random", help="For comparison, the same from the weights at step 0 (start) or random ones."
+            metavar="init,random", help="For comparison, the same from the weights at step 0 (init) or random ones."
         ),
     ] = None,
     recipes: Recipes = RECIPES,

@@ -88,7 +88,7 @@ def finetune(
     prepared = prepare_task(task, TaskRequest(checkpoint, data, 1, tuple(overrides or ()), device))
     run.saved_recipe(out, resume)  # whether it may be written is found out before another task is trained
     named = out if out.name.strip(".") else out.resolve()
-    beside = named.with_name(f"{named.name}-{prepared.recipe.start_from}")
+    beside = named.with_name(f"{named.name}-{prepared.recipe.intermediate_task}")
     prepared = intermediate.with_intermediate(prepared, beside)
     result = verb_module.finetune(prepared, out, seed, resume)
     console.print_result(result.as_json(), tables.format_run(result, out))

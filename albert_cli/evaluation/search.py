@@ -34,7 +34,7 @@ SHORT_KEYS = {
     "decay": "optimizer.weight_decay",
     "dropout": "model.dropout",
     "length": "data.max_seq_length",
-    "start": "start_from",
+    "intermediate": "intermediate_task",
 }
 _KEPT = {"median", "spread", "scores_by_seed", "diverged", "collapsed", "seconds"}
 _OF_ALL = {"task", "title", "metric", "majority", "checkpoint", "data", "versions", "examples"}
@@ -78,7 +78,7 @@ def search_grid(request: TaskRequest, task: str, lists: Sequence[str], out: Path
     if task == GLUE_SUITE:
         raise ConfigError("a search is for one task", "for example albert search rte …")
     points = parse_grid(lists)
-    require_own_output(out, RESULTS, *map(_folder_name, points), "start-*")
+    require_own_output(out, RESULTS, *map(_folder_name, points), "intermediate-*")
     found = []
     for point in points:
         overrides = tuple(f"{SHORT_KEYS.get(key, key)}={value}" for key, value in point)
@@ -96,9 +96,9 @@ def search_grid(request: TaskRequest, task: str, lists: Sequence[str], out: Path
     )
     intermediates: dict[str, hub.Checkpoint] = {}  # by the task that was fine-tuned for it, for all combinations alike
     for i, job in enumerate(found):
-        name, prepared = job.prepared.recipe.start_from, job.prepared
+        name, prepared = job.prepared.recipe.intermediate_task, job.prepared
         if name not in intermediates:
-            prepared = with_intermediate(prepared, out / f"start-{name}", request.overrides)
+            prepared = with_intermediate(prepared, out / f"intermediate-{name}", request.overrides)
         if checkpoint := intermediates.get(name, prepared.intermediate):
             intermediates[name] = checkpoint
             prepared = replace(prepared, intermediate=checkpoint)

@@ -56,7 +56,7 @@ def prepare_evaluation(request: TaskRequest, task: str) -> PreparedTask:
     prepared = prepare_task(task, request)
     recipe, found, asked = prepared.recipe, prepared.checkpoint, prepared.task
     model, made_for = recipe.model, found.finetuned_task
-    if request.again or model.initial != "pretrained" or model.head == "new" or not asked.has_head(found):
+    if request.again or model.weights != "pretrained" or model.head == "new" or not asked.has_head(found):
         return prepared
     if model.head == "auto" and found.has_unnamed_labels:
         raise ConfigError(
@@ -85,7 +85,7 @@ def evaluate_task(prepared: PreparedTask, out: Path) -> Result:
             f"{checkpoint.directory}: was fine-tuned for {what} ({', '.join(checkpoint.labels)}); "
             f"{prepared.task.title} is trained from its encoder"
         )
-    require_own_output(out, RESULTS, "run-*", CONTROLS_FOLDER, prepared.recipe.start_from)
+    require_own_output(out, RESULTS, "run-*", CONTROLS_FOLDER, prepared.recipe.intermediate_task)
     results = []
     for seed in seeds(prepared):
         there = run_directory(out, seed)
@@ -129,7 +129,7 @@ def best_run(out: Path, result: Result) -> Path:
 
 def scoring_request(request: TaskRequest, model: str) -> TaskRequest:
     """The request for a model that was made by it and is now asked as it is."""
-    of_its_making = ("model.initial", "model.head")
+    of_its_making = ("model.weights", "model.head")
     kept = [text for text in request.overrides if text.partition("=")[0].strip() not in of_its_making]
     return TaskRequest(model, request.data, 1, tuple(kept), request.device)
 
@@ -245,7 +245,7 @@ def _work_items(job: TaskRuns) -> list[pool.WorkItem[float | None]]:
     prepared, request = job.prepared, job.prepared.request
     found = prepared.intermediate.directory if prepared.intermediate else None
     if prepared.intermediate_note:
-        request = replace(request, overrides=(*request.overrides, f"start_from={PRETRAINED}"))
+        request = replace(request, overrides=(*request.overrides, f"intermediate_task={PRETRAINED}"))
     return [
         pool.WorkItem(
             f"{run_directory(job.out, seed)}: {job.task} seed {seed}", _train_in_worker,
@@ -285,7 +285,7 @@ def _score_checkpoint(prepared: PreparedTask, out: Path) -> Result:
             return done
         result, outputs = prepared.results(_load_model(prepared))
         seconds = round(time.monotonic() - started, 2)
-        result = result.model_copy(update={"initial": "task checkpoint", "seconds": seconds})
+        result = result.model_copy(update={"weights": "task checkpoint", "seconds": seconds})
         prepared.task.write_predictions(out, prepared.inputs.dev_examples, outputs)
         result.write(out / RESULTS)
     return result

@@ -1,7 +1,7 @@
 """`albert eval`: scores one task, or all of GLUE (MNLI before the tasks that start from it) with their mean.
 
 `--controls`: the same seeds from the weights at step 0 of pretraining, and from random ones, beside every score. Score
-minus start is what pretraining brought; start minus random is what was known beforehand.
+minus init is what pretraining brought; init minus random is what was known beforehand.
 """
 
 from __future__ import annotations
@@ -59,9 +59,11 @@ def evaluate(request: TaskRequest, task: str, out: Path, submission_file: Path |
         raise ConfigError("--submission is for all of GLUE", "albert eval glue … --submission FILE.zip")
     prepared = prepare_evaluation(request, task)
     if not prepared.for_scoring:
-        require_own_output(out, RESULTS, "run-*", CONTROLS_FOLDER, prepared.recipe.start_from)  # before hours of MNLI
+        require_own_output(
+            out, RESULTS, "run-*", CONTROLS_FOLDER, prepared.recipe.intermediate_task
+        )  # before hours of MNLI
     beside = _control_jobs(task, prepared, out, out)
-    prepared = with_intermediate(prepared, out / prepared.recipe.start_from)
+    prepared = with_intermediate(prepared, out / prepared.recipe.intermediate_task)
     train_in_parallel([TaskRuns(task, prepared, out), *beside], request.nproc)
     return _evaluate_with_controls(prepared, out, beside)
 
@@ -153,7 +155,7 @@ def glue_metrics(result: Result) -> dict[str, float]:
 
 
 def parse_controls(text: str | None) -> tuple[str, ...]:
-    """The names in `start,random`; raises `ConfigError` for any other."""
+    """The names in `init,random`; raises `ConfigError` for any other."""
     names = tuple(dict.fromkeys(name.strip() for name in (text or "").split(",") if name.strip()))
     if unknown := [name for name in names if name not in CONTROLS]:
         raise ConfigError(f"--controls: no control is called {unknown[0]!r}", f"choose from {', '.join(CONTROLS)}")
@@ -173,9 +175,9 @@ def _control_jobs(task: str, prepared: PreparedTask, out: Path, others: Path) ->
         raise ConfigError(f"--controls: {prepared.task.title} is only scored here, so nothing is compared", hint)
     found = []
     for name in request.controls:
-        asked = replace(request, overrides=(*request.overrides, f"model.initial={name}"), controls=())
+        asked = replace(request, overrides=(*request.overrides, f"model.weights={name}"), controls=())
         of_control = prepare_evaluation(asked, task)
-        folder = others / of_control.recipe.start_from / CONTROLS_FOLDER / name
+        folder = others / of_control.recipe.intermediate_task / CONTROLS_FOLDER / name
         found.append(TaskRuns(task, with_intermediate(of_control, folder), out / CONTROLS_FOLDER / name))
     return found
 

@@ -14,7 +14,7 @@ _BASELINES_NOTE = (
     "classical: the better of linear models on TF-IDF words and bigrams (words) and on what two texts have in common "
     "(overlap), trained on the same examples"
 )
-_INITIAL_WEIGHTS = {"random": "random weights", "start": "the weights that pretraining started from"}
+_INITIAL_WEIGHTS = {"random": "random weights", "init": "the weights that pretraining started from"}
 _HEADERS = ("task", "metric", "median", "s.e.", "classical", "majority", "diverged", "collapsed", "scores by seed")
 _OPTIONAL_COLUMNS = (
     "diverged",
@@ -120,7 +120,7 @@ def _notes(tasks: Sequence[Result]) -> Iterator[str]:
         if r.kind == "eval" and (how := protocol(r)):
             by_text.setdefault(how, []).append(r.title)
     yield from (f"{', '.join(titles)}: {how}" for how, titles in by_text.items())
-    yield from (f"{r.title}: {r.start_note}" for r in tasks if r.start_note)
+    yield from (f"{r.title}: {r.intermediate_note}" for r in tasks if r.intermediate_note)
 
 
 def _list_reasons(why: Mapping[str, str]) -> str:
@@ -135,9 +135,10 @@ def protocol(r: Result) -> str:
         return ""
     assert r.steps is not None and r.eval_every is not None
     k, ended = len(numbers), len(numbers) - len(r.divergence_reasons)
-    begin = _INITIAL_WEIGHTS.get(r.initial, "the pretrained checkpoint")
-    if r.start_from not in (PRETRAINED, ""):
-        begin = f"a model fine-tuned on {TASKS[r.start_from].title if r.start_from in TASKS else r.start_from}"
+    begin = _INITIAL_WEIGHTS.get(r.weights, "the pretrained checkpoint")
+    if r.intermediate_task not in (PRETRAINED, ""):
+        intermediate = TASKS.get(r.intermediate_task)
+        begin = f"a model fine-tuned on {intermediate.title if intermediate else r.intermediate_task}"
     if r.overlap_heads:
         begin += f" with {r.overlap_heads} of its attention heads set to count the words that the two texts share"
         begin += f" and {r.overlap_context_heads} to mark those around" if r.overlap_context_heads else ""

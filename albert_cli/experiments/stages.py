@@ -75,17 +75,17 @@ class _Builder:
             return known
         self._made[name, seed] = None  # begun
         base, values = self._settings(name, seed)
-        own_initial = values.pop("initial", {})  # how, of a parent that is known below
+        own_warm_start = values.pop("warm_start", {})  # how, of a parent that is known below
         data, needs, directory = inputs.data(plan, variant.text)
         facts: dict[str, Any] = {"data": data}
         done, others = 0, dict[str, Any]()
         if variant.after:
             before = self.run(variant.after, seed)
             parent, how = before.pretrain, "continues" if variant.continues else "checkpoint"
-            how_else = {**own_initial, **({"stack": True} if variant.stacked else {})}
-            facts["initial"] = {how: parent, **how_else} if variant.continues or how_else else parent
+            how_else = {**own_warm_start, **({"stack": True} if variant.stacked else {})}
+            facts["warm_start"] = {how: parent, **how_else} if variant.continues or how_else else parent
             needs = (*needs, parent)
-            others["initial"] = {how: str(plan.directory(parent)), **how_else}
+            others["warm_start"] = {how: str(plan.directory(parent)), **how_else}
             if variant.continues and before.recipe is not None:
                 done = before.recipe.schedule.total_steps
         if variant.teacher:

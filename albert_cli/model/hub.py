@@ -34,7 +34,7 @@ _CLASS_PREFIXES = {
 }  # what names of classes begin with
 # The bare encoder's class; its files leave out the prefix `albert.` or `bert.` that every other file has.
 _BARE_ARCHITECTURE = "Model"
-INIT_DIRECTORY = "start"  # of a run: its weights at step 0, where they were made with a recipe's [start]
+INIT_DIRECTORY = "init"  # of a run: its weights at step 0, where they were made with a recipe's [init]
 # Heads that no class of Hugging Face has: its classes would load the encoder and draw the head anew.
 CUSTOM_HEADS = ("ForBeamQuestionAnswering",)
 
@@ -174,13 +174,13 @@ def find_checkpoint(name: str) -> Path:
 def find_init_checkpoint(name: str) -> Path:
     """The weights at step 0 of the run that a checkpoint belongs to; raises `ConfigError` where there are none."""
     found = find_checkpoint(name)
-    start = found.parent / INIT_DIRECTORY
-    if found.name not in (INIT_DIRECTORY, *(step.name for step in found.parent.glob("step-*"))) or not start.is_dir():
+    init = found.parent / INIT_DIRECTORY
+    if found.name not in (INIT_DIRECTORY, *(step.name for step in found.parent.glob("step-*"))) or not init.is_dir():
         raise ConfigError(
-            f"{name}: there are no weights of step 0 ({start})",
-            "name a run of `albert pretrain` or one of its steps; its recipe must set something in [start]",
+            f"{name}: there are no weights of step 0 ({init})",
+            "name a run of `albert pretrain` or one of its steps; its recipe must set something in [init]",
         )
-    return start
+    return init
 
 
 def read_checkpoint(directory: Path) -> Checkpoint:

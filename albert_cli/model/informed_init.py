@@ -63,7 +63,7 @@ def resize_positions(found: hub.Checkpoint, positions: int, how: PositionGrowth)
 
 @dataclass(frozen=True)
 class InformedInit:
-    """`[start]` of a pretraining recipe: which weights at step 0 are not drawn at random. Nothing is on by default.
+    """`[init]` of a pretraining recipe: which weights at step 0 are not drawn at random. Nothing is on by default.
 
     `words = "cooccurrence"`: word vectors from the corpus's own co-occurrences (`data.cooccurrence`).
     `neighbours`, such as [-1, 1]: for each number one head of every block looks that many positions away; positions are
@@ -81,20 +81,20 @@ class InformedInit:
         heads, has = len(self.neighbours), config.num_attention_heads
         if heads > has:
             raise ConfigError(
-                f"start.neighbours takes {heads} attention heads, the model has {has}",
+                f"init.neighbours takes {heads} attention heads, the model has {has}",
                 "fewer neighbours, or a larger model.num_attention_heads",
             )
         if (self.neighbours or self.copying) and config.embedding_size > 2 * config.hidden_size:
             raise ConfigError(
-                f"start.neighbours and start.copying need an embedding that fits into the hidden state; "
+                f"init.neighbours and init.copying need an embedding that fits into the hidden state; "
                 f"model.embedding_size is {config.embedding_size}, model.hidden_size {config.hidden_size}",
-                "a smaller embedding_size, or start.neighbours = [] and start.copying = 0",
+                "a smaller embedding_size, or init.neighbours = [] and init.copying = 0",
             )
         if self.neighbours and position_dimensions(config) < 4:
             raise ConfigError(
-                f"start.neighbours needs heads of width 4 and 8 embedding dimensions; model.hidden_size "
+                f"init.neighbours needs heads of width 4 and 8 embedding dimensions; model.hidden_size "
                 f"{config.hidden_size} over {has} heads and embedding_size {config.embedding_size} are too narrow",
-                "fewer, wider heads, or start.neighbours = []",
+                "fewer, wider heads, or init.neighbours = []",
             )
 
 

@@ -106,7 +106,7 @@ class Evaluation:
     @property
     def control(self) -> int:
         """0 for a model, 1 for the weights that its pretraining began with, 2 for random ones."""
-        names = {self.record.initial, self.record.checkpoint}
+        names = {self.record.weights, self.record.checkpoint}
         return next((rank for rank, name in enumerate(CONTROLS, start=1) if name in names), 0)
 
 
@@ -245,7 +245,7 @@ def _model_name(record: Result, checkpoints: Mapping[str, str]) -> str:
         return f"ensemble of {len(record.chosen)}" if record.chosen else "ensemble"
     mark = record.checkpoint
     for name, control in CONTROLS.items():
-        if name in (record.initial, mark):
+        if name in (record.weights, mark):
             return control
     return checkpoints.get(mark) or (f"checkpoint {mark[-16:][:8]}" if mark else "model")
 

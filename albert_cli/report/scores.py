@@ -136,7 +136,7 @@ def _score(evaluation: Evaluation, best: float) -> Text:
 def _single(evaluation: Evaluation) -> str:
     if evaluation.is_ensemble:
         return "chosen on dev"
-    return "as it is" if evaluation.record.initial == "task checkpoint" else "1 seed"
+    return "as it is" if evaluation.record.weights == "task checkpoint" else "1 seed"
 
 
 def _protocols(evaluations: Group) -> list[str]:
@@ -147,7 +147,7 @@ def _protocols(evaluations: Group) -> list[str]:
             if text := tables.protocol(e.record):
                 by_text.setdefault((e.model, text), []).append(e.title)
     sentences = [f"{model} on {join_words(titles)}: {text}." for (model, text), titles in by_text.items()]
-    notes = {e.title: e.record.start_note for e in evaluations if e.record.start_note}
+    notes = {e.title: e.record.intermediate_note for e in evaluations if e.record.intermediate_note}
     return [*sentences, *(f"{title}: {note}." for title, note in notes.items())]
 
 

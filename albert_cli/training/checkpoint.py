@@ -103,6 +103,8 @@ def restore(directory: Path, optimizer: Optimizer) -> TrainState:
     try:
         load_state(optimizer, hub.read_tensors(path), state.step)
     except ValueError as error:
-        hint = "these moments are of another model or optimizer.name; initial.checkpoint starts from the weights alone"
+        hint = (
+            "these moments are of another model or optimizer.name; warm_start.checkpoint starts from the weights alone"
+        )
         raise CheckpointError(f"{path}: does not fit this run's model and optimizer ({error})", hint) from None
     return state

@@ -1,4 +1,4 @@
-"""`start_from`: the encoder of a model that was fine-tuned for another task first (footnote 4: MNLI)."""
+"""`intermediate_task`: the encoder of a model that was fine-tuned for another task first (footnote 4: MNLI)."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from albert_cli.training.finetune import finetune
 from albert_cli.training.task_recipe import PRETRAINED
 from albert_cli.training.task_setup import PreparedTask, open_checkpoint, prepare_task
 
-_KEY = "start_from"
+_KEY = "intermediate_task"
 
 
 def intermediate_task(prepared: PreparedTask) -> str | None:
     """The task that a run must be preceded by; None where its checkpoint will do, or nothing is trained."""
-    name = prepared.recipe.start_from
+    name = prepared.recipe.intermediate_task
     if name == PRETRAINED or prepared.for_scoring:
         return None
     return None if find_task(name).has_head(prepared.checkpoint) else name
@@ -27,7 +27,7 @@ def intermediate_task(prepared: PreparedTask) -> str | None:
 def prepare_intermediate(prepared: PreparedTask, overrides: Sequence[str]) -> PreparedTask:
     """The task to start from, made ready with these overrides."""
     kept = tuple(text for text in overrides if not _is_start(text))
-    return prepare_task(prepared.recipe.start_from, dataclasses.replace(prepared.request, overrides=kept))
+    return prepare_task(prepared.recipe.intermediate_task, dataclasses.replace(prepared.request, overrides=kept))
 
 
 def from_intermediate(prepared: PreparedTask, directory: Path) -> PreparedTask:
@@ -41,13 +41,13 @@ def without_intermediate(prepared: PreparedTask, why: str) -> PreparedTask:
     The recipes of RTE, STS-B and MRPC ask for MNLI as the paper does; users without MNLI must be able to run them all
     the same.
     """
-    name = find_task(prepared.recipe.start_from).title
+    name = find_task(prepared.recipe.intermediate_task).title
     if any(map(_is_start, prepared.request.overrides)):
         hint = f"put {name} into --data, or leave it out by -s {_KEY}={PRETRAINED}"
         raise InputError(f"{prepared.task.title} cannot start from {name}: {why}", hint)
     note = f"the recipe starts from {name}, whose data are not there: {why}"
     console.warn(f"{prepared.task.title} starts from the checkpoint itself: {note}")
-    recipe = dataclasses.replace(prepared.recipe, start_from=PRETRAINED)
+    recipe = dataclasses.replace(prepared.recipe, intermediate_task=PRETRAINED)
     return dataclasses.replace(prepared, recipe=recipe, intermediate_note=note)
 
 

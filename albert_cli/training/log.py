@@ -113,7 +113,7 @@ class Hints:
         return (
             f"masked-word loss has not left {mean:.2f} for {waited:,} steps (the unigram entropy is "
             f"{self.unigram_entropy:.2f}: the model knows how often tokens occur, and nothing of their context). What "
-            "decides: starting weights ([start]), the number of updates (shorter sequences, smaller batches), a lower "
+            "decides: starting weights ([init]), the number of updates (shorter sequences, smaller batches), a lower "
             f'optimizer.lr, model.initializer_range = "auto", masked_bias = "unigram"; {SEE}'
         )
 

@@ -33,7 +33,7 @@ from albert_cli.training.objectives import PretrainingJob, PretrainingText
 from albert_cli.training.optimizers import make_optimizer
 from albert_cli.training.pretrain_recipe import PretrainRecipe, resolve
 from albert_cli.training.settings import parse_duration
-from albert_cli.training.warm_start import RunBefore, carry_over, read_parent
+from albert_cli.training.warm_start import PreviousRun, carry_over, read_parent
 
 
 def pretrain(
@@ -114,8 +114,8 @@ class Pretraining:
         self.resolve(out, resume, budget)
         recipe = self.recipe
         parents = {"data": self.data_fingerprint}
-        if recipe.initial is not None:
-            parents["initial"] = str(recipe.initial.fingerprint)
+        if recipe.warm_start is not None:
+            parents["warm_start"] = str(recipe.warm_start.fingerprint)
         if recipe.distill is not None:
             parents["teacher"] = str(recipe.distill.fingerprint)
         with use_threads(recipe.train.threads):
@@ -170,18 +170,18 @@ class Pretraining:
         return PretrainingJob(model, recipe, self.text, teacher=self._teacher)
 
     def begin(self, job: PretrainingJob, optimizer: Optimizer, out: Path) -> TrainState:
-        """Where a run stands at its first start: drawn weights, a parent's, or what `[start]` makes, which is kept."""
-        model, start = job.model, self.recipe.start
+        """Where a run stands at its first start: drawn weights, a parent's, or what `[init]` makes, which is kept."""
+        model, init = job.model, self.recipe.init
         if self._run_before is not None and self._parent is not None:
             before = checkpoint.restore(self._run_before.directory, optimizer)
             carry_over(model, self._parent, f"with its moments, from step {before.step:,} on")
             return TrainState(before.step, before.seconds)
         if self._parent is not None:
-            carry_over(model, self._parent, stack=bool(self.recipe.initial and self.recipe.initial.stack))
-        if start == InformedInit():
+            carry_over(model, self._parent, stack=bool(self.recipe.warm_start and self.recipe.warm_start.stack))
+        if init == InformedInit():
             return TrainState()
         if self.group.rank == 0:
-            apply_informed_init(model.cpu(), start, self._word_vectors, self.recipe.train.seed)
+            apply_informed_init(model.cpu(), init, self._word_vectors, self.recipe.train.seed)
             model.to(self.device)
         # Decompositions of matrices may differ in their last bits between the ranks' processors.
         self.group.broadcast_tensors(model.parameters())
@@ -199,23 +199,23 @@ class Pretraining:
 
     @cached_property
     def _word_vectors(self) -> torch.Tensor | None:
-        """The corpus's word vectors, where `[start]` asks for them: up to a minute's work, for rank 0 alone."""
+        """The corpus's word vectors, where `[init]` asks for them: up to a minute's work, for rank 0 alone."""
         recipe = self.recipe
-        if recipe.start.words == "random":
+        if recipe.init.words == "random":
             return None
-        return compute_word_vectors(self.text.train, word_dimensions(recipe.start, recipe.model), recipe.train.seed)
+        return compute_word_vectors(self.text.train, word_dimensions(recipe.init, recipe.model), recipe.train.seed)
 
     @cached_property
     def _parent(self) -> hub.Checkpoint | None:
         recipe = self.recipe
-        return read_parent(recipe.initial, recipe.model, self.text.vocabulary) if recipe.initial else None
+        return read_parent(recipe.warm_start, recipe.model, self.text.vocabulary) if recipe.warm_start else None
 
     @cached_property
-    def _run_before(self) -> RunBefore | None:
-        initial = self.recipe.initial
-        if initial is None or initial.continues is None or self._parent is None:
+    def _run_before(self) -> PreviousRun | None:
+        warm_start = self.recipe.warm_start
+        if warm_start is None or warm_start.continues is None or self._parent is None:
             return None
-        return RunBefore.read(self._parent.directory, config.default_values(PretrainRecipe))
+        return PreviousRun.read(self._parent.directory, config.default_values(PretrainRecipe))
 
     # ------------------------------------------------------------ the recipe, complete
 
@@ -227,7 +227,7 @@ class Pretraining:
         """
         old = run.saved_recipe(out, resume)
         self.group.barrier()  # rank 0 must not write its recipe before all have looked
-        self._resolve_initial(out, old)
+        self._resolve_warm_start(out, old)
         if self.recipe.distill is not None:
             self.recipe = replace(self.recipe, distill=self.recipe.distill.resolved())
         self._resolve_auto(old)
@@ -252,29 +252,29 @@ class Pretraining:
         if self.group.rank == 0:
             plan.check_disk(self.recipe, out)
 
-    def _resolve_initial(self, out: Path, old: Mapping[str, Any] | None) -> None:
+    def _resolve_warm_start(self, out: Path, old: Mapping[str, Any] | None) -> None:
         """Note which checkpoint the run starts from; once it has a step of its own, that is no longer looked at.
 
         A warm-up that was over stays over: the continued run has that of the run before.
         """
-        initial, schedule = self.recipe.initial, self.recipe.schedule
-        if initial is None:
+        warm_start, schedule = self.recipe.warm_start, self.recipe.schedule
+        if warm_start is None:
             return
         if store.saved_steps(out):
-            kept = (old or {}).get("initial", {})
-            initial = replace(
-                initial, fingerprint=initial.fingerprint or kept.get("fingerprint"), changes=kept.get("changes")
+            kept = (old or {}).get("warm_start", {})
+            warm_start = replace(
+                warm_start, fingerprint=warm_start.fingerprint or kept.get("fingerprint"), changes=kept.get("changes")
             )
-            step = kept.get("step", 0) if initial.continues is not None else None
+            step = kept.get("step", 0) if warm_start.continues is not None else None
             warmup = old["schedule"].get("warmup_steps", -1) if old else -1
         else:
             assert self._parent is not None
-            initial = replace(initial, fingerprint=store.fingerprint(self._parent.directory))
+            warm_start = replace(warm_start, fingerprint=store.fingerprint(self._parent.directory))
             before = self._run_before
             step, warmup = (before.step, before.warmup) if before else (None, -1)
         if step is not None and 0 <= warmup <= step:
             schedule = replace(schedule, warmup_steps=warmup)
-        self.recipe = replace(self.recipe, initial=replace(initial, step=step), schedule=schedule)
+        self.recipe = replace(self.recipe, warm_start=replace(warm_start, step=step), schedule=schedule)
 
     def _resolve_auto(self, old: Mapping[str, Any] | None) -> None:
         """Put what "auto" stands for into the recipe: what it stood for at the first start, or what rank 0 finds."""
@@ -292,8 +292,8 @@ class Pretraining:
 
     def _name_changes(self) -> None:
         """Note and print what a continued run changes; raises `ConfigError` where nothing is left for it to do."""
-        initial, before, total = self.recipe.initial, self._run_before, self.recipe.schedule.total_steps
-        if initial is None or before is None:
+        warm_start, before, total = self.recipe.warm_start, self._run_before, self.recipe.schedule.total_steps
+        if warm_start is None or before is None:
             return
         if total <= before.step:
             raise ConfigError(
@@ -301,7 +301,7 @@ class Pretraining:
                 f"it counts the steps of the run before too: -s schedule.total_steps={2 * before.step}",
             )
         changes = before.changes(config.to_toml_values(self.recipe), self.data_fingerprint)
-        self.recipe = replace(self.recipe, initial=replace(initial, changes=changes))
+        self.recipe = replace(self.recipe, warm_start=replace(warm_start, changes=changes))
         console.info(f"goes on from {before.directory}, and changes: {'; '.join(changes) or 'nothing'}")
 
 

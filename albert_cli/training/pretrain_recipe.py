@@ -17,7 +17,7 @@ from albert_cli.model.informed_init import InformedInit
 from albert_cli.randomness import Integers
 from albert_cli.training.distill import DistillSettings
 from albert_cli.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
-from albert_cli.training.warm_start import InitialSettings
+from albert_cli.training.warm_start import WarmStart
 
 
 @dataclass(frozen=True)
@@ -62,10 +62,10 @@ class PretrainRecipe:
     """A pretraining recipe; its sections are documented by their own classes.
 
     `masked_bias` starts the vocabulary bias of the masked-word head at zero, as the paper does, or at the log
-    unigram frequencies of the data, which saves a small model the first hundreds of steps. `start`: what else the
-    first weights hold; without it they are drawn from `train.seed`. `initial` names a checkpoint whose weights the run
-    starts from instead, so that `start` does not apply. `evaluation` names further data directories, made with the same
-    vocabulary, whose scores stand beside those of the held-out text. `distill` names a teacher.
+    unigram frequencies of the data, which saves a small model the first hundreds of steps. `init`: what else the
+    first weights hold; without it they are drawn from `train.seed`. `warm_start` names a checkpoint whose weights the
+    run starts from instead, so that `init` does not apply. `evaluation` names further data directories, made with the
+    same vocabulary, whose scores stand beside those of the held-out text. `distill` names a teacher.
     """
 
     model: ModelConfig = field(default_factory=ModelConfig)
@@ -75,9 +75,9 @@ class PretrainRecipe:
     batch: BatchSettings = field(default_factory=BatchSettings)
     train: TrainSettings = field(default_factory=TrainSettings)
     masked_bias: Literal["zero", "unigram"] = "zero"
-    start: InformedInit = field(default_factory=InformedInit)
+    init: InformedInit = field(default_factory=InformedInit)
     evaluation: tuple[str, ...] = ()
-    initial: InitialSettings | None = None
+    warm_start: WarmStart | None = None
     distill: DistillSettings | None = None
 
     def __post_init__(self) -> None:
@@ -85,9 +85,9 @@ class PretrainRecipe:
         self.batch.check(self.train.batch_size, self.data.max_seq_length)
         if self.data.sentence_loss == "three-way":
             object.__setattr__(self, "model", replace(self.model, order_labels=3))
-        if self.initial is not None:
-            object.__setattr__(self, "start", InformedInit())
-        self.start.check(self.model)
+        if self.warm_start is not None:
+            object.__setattr__(self, "init", InformedInit())
+        self.init.check(self.model)
         self.schedule.check()
         longest, positions = self.data.max_seq_length, self.model.max_position_embeddings
         if longest > positions:
@@ -119,7 +119,7 @@ class PretrainRecipe:
     @property
     def first_step(self) -> int:
         """The number of steps that were done before this run, by one that it continues."""
-        return (self.initial.step or 0) if self.initial else 0
+        return (self.warm_start.step or 0) if self.warm_start else 0
 
 
 def resolve(recipe: str, overrides: Sequence[str], vocab_size: int) -> PretrainRecipe:

@@ -54,7 +54,7 @@ class ScheduleSettings:
     """`[schedule]`: updates in all, and how many of them warm up (a number, or a share).
 
     The rate reaches zero at the last step, or at `decay_steps`: a run that is to be continued ends before that
-    (`initial.continues`). The warm-up is a share of these steps.
+    (`warm_start.continues`). The warm-up is a share of these steps.
     """
 
     total_steps: PositiveInt = 125_000

@@ -69,8 +69,8 @@ class TaskScheduleSettings:
 class TaskModelSettings:
     """`[model]`: dropout inside the encoder and before the classifier (Table 14's DR and 0.1).
 
-    Controls show what pretraining brought: `initial = "random"` keeps the checkpoint's shape and vocabulary and draws
-    new weights, `initial = "start"` takes the weights at step 0 of the run that the checkpoint belongs to (`[start]` of
+    Controls show what pretraining brought: `weights = "random"` keeps the checkpoint's shape and vocabulary and draws
+    new weights, `weights = "init"` takes the weights at step 0 of the run that the checkpoint belongs to (`[init]` of
     its recipe). For tasks on pairs of texts, where an encoder is too small to have learnt it, `overlap_heads`
     heads of every block are rewritten to look for each word in the other text, and [CLS] gets the share that is found
     (`model.matching`); beside these the last `overlap_context_heads` tell each token how many of those around
@@ -87,7 +87,7 @@ class TaskModelSettings:
 
     dropout: Fraction = 0.0
     classifier_dropout: Fraction = 0.1
-    initial: Literal["pretrained", "start", "random"] = "pretrained"
+    weights: Literal["pretrained", "init", "random"] = "pretrained"
     overlap_heads: int = 0
     classifier_bias: Literal["zero", "labels"] = "zero"
     overlap_context_heads: int = 0
@@ -113,20 +113,20 @@ class TaskModelSettings:
             raise ConfigError(
                 "model.overlap_context_heads hand on what model.overlap_heads find", "set overlap_heads to 1, say"
             )
-        if self.initial == "random" and self.head == "checkpoint":
-            raise ConfigError("model.head is the checkpoint's, model.initial is random", "leave out one of the two")
+        if self.weights == "random" and self.head == "checkpoint":
+            raise ConfigError("model.head is the checkpoint's, model.weights is random", "leave out one of the two")
 
 
 @dataclass(frozen=True)
 class FinetuneRecipe:
     """A fine-tuning recipe; the paper's own stand in `recipes/finetune/` (Table 14).
 
-    `start_from = "mnli"` takes the encoder from a model that was fine-tuned on MNLI first, as the paper does for
+    `intermediate_task = "mnli"` takes the encoder from a model that was fine-tuned on MNLI first, as the paper does for
     RTE, STS-B and MRPC (footnote 4). A control's model is fine-tuned on that task first too.
     """
 
     task: str
-    start_from: str = PRETRAINED
+    intermediate_task: str = PRETRAINED
     data: TaskDataSettings = field(default_factory=TaskDataSettings)
     optimizer: OptimizerSettings = field(default_factory=lambda: OptimizerSettings(name="adamw", lr=2e-5))
     schedule: TaskScheduleSettings = field(default_factory=TaskScheduleSettings)
@@ -136,10 +136,11 @@ class FinetuneRecipe:
     span: SpanSettings = field(default_factory=SpanSettings)
 
     def __post_init__(self) -> None:
-        if self.start_from not in (PRETRAINED, *SCORED):
-            raise ConfigError(f"start_from = {self.start_from!r}: no such start", f"{PRETRAINED}, {', '.join(SCORED)}")
-        if self.start_from == self.task:
-            object.__setattr__(self, "start_from", PRETRAINED)
+        if self.intermediate_task not in (PRETRAINED, *SCORED):
+            choices = ", ".join((PRETRAINED, *SCORED))
+            raise ConfigError(f"intermediate_task = {self.intermediate_task!r}: no such task", f"choose from {choices}")
+        if self.intermediate_task == self.task:
+            object.__setattr__(self, "intermediate_task", PRETRAINED)
         object.__setattr__(self, "optimizer", self.optimizer.resolved(self.train.batch_size))
         if self.schedule.total_steps is not None:
             self.schedule.in_steps(1, 1).check()

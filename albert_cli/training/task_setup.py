@@ -166,7 +166,7 @@ class PreparedTask:
         return dataclasses.replace(self, inputs=dataclasses.replace(self.inputs, seed=seed))
 
     def new_model(self, seed: int, train: TrainSettings | None = None) -> Any:
-        """The encoder of the checkpoint, of step 0 or random (`model.initial`); the head new or the checkpoint's."""
+        """The encoder of the checkpoint, of step 0 or random (`model.weights`); the head new or the checkpoint's."""
         gc.collect()  # the first optimizer of a process leaves its callers' frames, and so the model, in a cycle
         settings = self.recipe.model
         shape = dataclasses.replace(
@@ -177,7 +177,7 @@ class PreparedTask:
         )
         torch.manual_seed(seed)
         model = self.task.new_model(shape)
-        if self.intermediate or settings.initial != "random":
+        if self.intermediate or settings.weights != "random":
             found, heads = self.intermediate or self.checkpoint, []
             if settings.head == "checkpoint":
                 found, heads = self.task.in_order(found), heads_of(model)
@@ -280,15 +280,15 @@ class PreparedTask:
         """What decided the numbers, for `results.json`."""
         recipe = self.recipe
         text = config.dump_toml(dataclasses.replace(recipe, train=dataclasses.replace(recipe.train, seed=0)))
-        start_from, before = recipe.start_from, self.checkpoint.finetuned_task
-        if before and (start_from, recipe.model.initial) == (PRETRAINED, "pretrained") and not self.for_scoring:
-            start_from = before.task  # the checkpoint is not a pretrained one
+        intermediate_task, before = recipe.intermediate_task, self.checkpoint.finetuned_task
+        if before and (intermediate_task, recipe.model.weights) == (PRETRAINED, "pretrained") and not self.for_scoring:
+            intermediate_task = before.task  # the checkpoint is not a pretrained one
         return {
             "checkpoint": store.fingerprint(self.checkpoint.directory),
-            **({"start": store.fingerprint(self.intermediate.directory)} if self.intermediate else {}),
-            "start_from": start_from,
-            **({"start_note": self.intermediate_note} if self.intermediate_note else {}),
-            "initial": recipe.model.initial,
+            **({"intermediate": store.fingerprint(self.intermediate.directory)} if self.intermediate else {}),
+            "intermediate_task": intermediate_task,
+            **({"intermediate_note": self.intermediate_note} if self.intermediate_note else {}),
+            "weights": recipe.model.weights,
             "head": recipe.model.head,
             "recipe": hashlib.sha256(text.encode()).hexdigest()[:16],
             "data": self.inputs.fingerprint,
@@ -309,7 +309,11 @@ class PreparedTask:
     @property
     def parents(self) -> dict[str, str]:
         """Fingerprints of what a run was made from; it is resumed from the same alone."""
-        return {what: str(self.provenance[what]) for what in ("checkpoint", "start", "data") if what in self.provenance}
+        return {
+            what: str(self.provenance[what])
+            for what in ("checkpoint", "intermediate", "data")
+            if what in self.provenance
+        }
 
 
 def prepare_task(task: str, request: TaskRequest) -> PreparedTask:
@@ -317,7 +321,7 @@ def prepare_task(task: str, request: TaskRequest) -> PreparedTask:
     recipe = load_recipe(task, request.overrides, request.recipes)
     if task in config.shipped_recipes():  # the task that it starts from is of the same folder
         request = dataclasses.replace(request, recipes=task.partition("/")[0])
-    directory = (hub.find_init_checkpoint if recipe.model.initial == "start" else hub.find_checkpoint)(
+    directory = (hub.find_init_checkpoint if recipe.model.weights == "init" else hub.find_checkpoint)(
         request.checkpoint
     )
     found, vocabulary = open_checkpoint(directory)

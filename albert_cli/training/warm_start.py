@@ -31,8 +31,8 @@ _ALIKE = (
 
 
 @dataclass(frozen=True)
-class InitialSettings:
-    """`[initial]`: the checkpoint that a run starts from; exactly one of `checkpoint` and `continues`.
+class WarmStart:
+    """`[warm_start]`: the checkpoint that a run starts from; exactly one of `checkpoint` and `continues`.
 
     `checkpoint`, a directory, a run (its newest step) or a Hub id: its weights; optimizer and schedule begin anew.
     With `stack` a deeper model repeats the other's layers from the bottom, which grows layers that share nothing.
@@ -56,15 +56,17 @@ class InitialSettings:
     def __post_init__(self) -> None:
         if (self.checkpoint is None) == (self.continues is None):
             raise ConfigError(
-                "[initial] needs either checkpoint or continues",
+                "[warm_start] needs either checkpoint or continues",
                 "checkpoint takes the weights of any model, continues also the moments and the step of a run",
             )
         if self.stack and self.checkpoint is None:
-            raise ConfigError("initial.stack goes with initial.checkpoint", "a run that continues keeps its layers")
+            raise ConfigError(
+                "warm_start.stack goes with warm_start.checkpoint", "a run that continues keeps its layers"
+            )
 
 
 @dataclass(frozen=True)
-class RunBefore:
+class PreviousRun:
     """The run that a run continues, where it stands in a step's directory; `recipe` has every default filled in."""
 
     directory: Path
@@ -73,7 +75,7 @@ class RunBefore:
     data: str | None
 
     @staticmethod
-    def read(directory: Path, defaults: Mapping[str, Any]) -> RunBefore:
+    def read(directory: Path, defaults: Mapping[str, Any]) -> PreviousRun:
         """The run of a step; raises `CheckpointError` where it is no step of pretraining."""
         found = None
         if all((directory / name).is_file() for name in (checkpoint.OPTIMIZER, "state.json", "recipe.toml")):
@@ -83,11 +85,11 @@ class RunBefore:
             raise CheckpointError(
                 f"{directory}: is no step of a run of `albert pretrain` with its {checkpoint.OPTIMIZER}, so it cannot "
                 "be continued",
-                "initial.checkpoint starts from the weights alone",
+                "warm_start.checkpoint starts from the weights alone",
             )
         step = checkpoint.read_state(directory).step
         recipe = config.merge_values(defaults, found)
-        return RunBefore(directory, step, recipe, manifest.parents.get("data"))
+        return PreviousRun(directory, step, recipe, manifest.parents.get("data"))
 
     @property
     def warmup(self) -> int:
@@ -104,17 +106,17 @@ class RunBefore:
             *config.list_differences({"data": self.data}, {"data": data}),
         ]
         named = {line: line.split(":")[0] for line in lines}
-        unused = ("initial", "start", "masked_bias")
+        unused = ("warm_start", "init", "masked_bias")
         return tuple(n for n, key in named.items() if key not in HARMLESS and key.split(".")[0] not in unused)
 
 
-def read_parent(initial: InitialSettings, model: ModelConfig, vocabulary: Vocabulary) -> hub.Checkpoint:
+def read_parent(warm_start: WarmStart, model: ModelConfig, vocabulary: Vocabulary) -> hub.Checkpoint:
     """The checkpoint to start from; raises `ConfigError` where it does not fit, `CheckpointError` if there is none."""
-    if initial.continues is not None and not Path(initial.continues).is_dir():
-        hint = "name a run of `albert pretrain` or one of its steps; initial.checkpoint takes a model of the Hub"
-        raise CheckpointError(f"{initial.continues}: no such directory", hint)
-    parent = hub.read_checkpoint(hub.find_checkpoint(str(initial.continues or initial.checkpoint)))
-    hub.verify_fingerprint(parent.directory, "checkpoint", "initial.fingerprint", initial.fingerprint)
+    if warm_start.continues is not None and not Path(warm_start.continues).is_dir():
+        hint = "name a run of `albert pretrain` or one of its steps; warm_start.checkpoint takes a model of the Hub"
+        raise CheckpointError(f"{warm_start.continues}: no such directory", hint)
+    parent = hub.read_checkpoint(hub.find_checkpoint(str(warm_start.continues or warm_start.checkpoint)))
+    hub.verify_fingerprint(parent.directory, "checkpoint", "warm_start.fingerprint", warm_start.fingerprint)
     for name in _ALIKE:
         theirs, ours = getattr(parent.config, name), getattr(model, name)
         if theirs != ours:
@@ -127,14 +129,14 @@ def read_parent(initial: InitialSettings, model: ModelConfig, vocabulary: Vocabu
             f"{parent.directory}: was trained with another vocabulary than that of the data",
             "make the data with this one: albert data … --vocab " + str(parent.directory),
         )
-    source_blocks(model, parent.config, initial.stack)
+    source_blocks(model, parent.config, warm_start.stack)
     has, needs = ((*_counts(shape), shape.max_position_embeddings) for shape in (parent.config, model))
-    if initial.continues is not None and has != needs:
+    if warm_start.continues is not None and has != needs:
         raise ConfigError(
             f"{parent.directory}: has moments of {_blocks(has[:2])} and {has[2]} positions; the model differs",
-            "initial.checkpoint starts from the weights alone",
+            "warm_start.checkpoint starts from the weights alone",
         )
-    return resize_positions(parent, model.max_position_embeddings, initial.positions)
+    return resize_positions(parent, model.max_position_embeddings, warm_start.positions)
 
 
 def source_blocks(child: ModelConfig, parent: ModelConfig, stack: bool = False) -> tuple[list[int], list[int]]:

@@ -54,16 +54,16 @@ COMMANDS = {
     "bert": f"pretrain pretrain/bert-base --data data-squad --out {{out}} {SMALL} -s schedule.warmup_steps=2 "
     "-s model.vocab_size=70 -s data.sentence_loss=three-way -s train.micro_batch_size=8",
     "taught": "pretrain recipe.toml --data data --out {out} --teacher long --device cpu",
-    "further-data": "pretrain scored.toml --data data --out {out} --device cpu -s initial.checkpoint=run",
-    "continued": "pretrain recipe.toml --data data --out {out} --device cpu -s initial.continues=run "
+    "further-data": "pretrain scored.toml --data data --out {out} --device cpu -s warm_start.checkpoint=run",
+    "continued": "pretrain recipe.toml --data data --out {out} --device cpu -s warm_start.continues=run "
     "-s schedule.total_steps=6",
     **{
         f"docs-{task}": f"finetune {task} --checkpoint docs --data {data} --out {{out}} {TUNE}"
-        for task, data in (("cola", "glue"), ("sst2", "glue"), ("stsb", "glue -s start_from=pretrained"),
+        for task, data in (("cola", "glue"), ("sst2", "glue"), ("stsb", "glue -s intermediate_task=pretrained"),
                            ("mnli", "glue"), ("race_high", "race"), ("squad2", f"squad {SPAN} -s span.head=beam"))
     },
-    "eval-mrpc": f"eval mrpc --checkpoint docs --data glue --runs 2 --controls start,random --out {{out}} {TUNE} "
-    "-s start_from=pretrained",
+    "eval-mrpc": f"eval mrpc --checkpoint docs --data glue --runs 2 --controls init,random --out {{out}} {TUNE} "
+    "-s intermediate_task=pretrained",
     "eval-table": f"eval table --checkpoint docs --data table --runs 2 --nproc 2 --out {{out}} {TUNE}",
     "eval-squad1": f"eval squad1 --checkpoint docs --data squad --runs 2 --out {{out}} {TUNE} {SPAN}",
     "eval-scored": "eval cola --checkpoint docs-cola --data glue --out {out} --device cpu",

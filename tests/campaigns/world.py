@@ -235,8 +235,8 @@ def commands() -> Iterator[Command]:
     yield _command("pretrain", f"{pretrain} out", "recipe.toml data", weight=3)
     yield _command("pretrain, resumed", f"{pretrain} run-half", "recipe.toml data run-half", "run-half", 3)
     yield _command("pretrain, found", f"{pretrain} run", "recipe.toml data run", "run", 2)
-    yield _command("pretrain, from", f"{pretrain} out -s initial.checkpoint=run", "recipe.toml data run")
-    more = "-s initial.continues=run -s schedule.total_steps=6"
+    yield _command("pretrain, from", f"{pretrain} out -s warm_start.checkpoint=run", "recipe.toml data run")
+    more = "-s warm_start.continues=run -s schedule.total_steps=6"
     yield _command("pretrain, on", f"{pretrain} out {more}", "recipe.toml data run")
     call = "pretrain scored.toml --data data --device cpu --out out"
     yield _command("pretrain, further data", call, "scored.toml recipe.toml data further")

@@ -67,7 +67,7 @@ def test_what_cannot_be_learnt_from_is_no_error() -> None:
 
 def test_they_stand_beside_the_score(encoder: Path, inference: Path, tmp_path: Path) -> None:
     out = tmp_path / "scores"
-    result = evaluate("rte", str(encoder), str(inference), out, 2, (*QUICK, "start_from=pretrained"), "cpu")
+    result = evaluate("rte", str(encoder), str(inference), out, 2, (*QUICK, "intermediate_task=pretrained"), "cpu")
     task = find_task("rte")
     expected = score_baselines(task, task.read("train", str(inference)), task.read("dev", str(inference)))
     assert result["baselines"] == store.read_json(out / "results.json")["baselines"] == expected
@@ -82,7 +82,7 @@ def test_they_stand_beside_the_score(encoder: Path, inference: Path, tmp_path: P
 
 
 def test_they_can_be_left_out(encoder: Path, inference: Path, tmp_path: Path) -> None:
-    settings = [word for setting in (*QUICK, "start_from=pretrained") for word in ("-s", setting)]
+    settings = [word for setting in (*QUICK, "intermediate_task=pretrained") for word in ("-s", setting)]
     words = ["--checkpoint", str(encoder), "--data", str(inference), "--runs", "1", "--device", "cpu", *settings]
     albert("eval", "rte", *words, "--no-baselines", "--out", str(tmp_path / "scores"))
     assert "baselines" not in store.read_json(tmp_path / "scores/results.json")
@@ -91,7 +91,7 @@ def test_they_can_be_left_out(encoder: Path, inference: Path, tmp_path: Path) ->
 def test_a_run_with_fewer_labels_is_compared_with_a_model_of_as_few(
     encoder: Path, inference: Path, tmp_path: Path
 ) -> None:
-    overrides = (*QUICK, "start_from=pretrained", "data.train_examples=4")
+    overrides = (*QUICK, "intermediate_task=pretrained", "data.train_examples=4")
     result = evaluate("rte", str(encoder), str(inference), tmp_path / "few", 1, overrides, "cpu")
     task = find_task("rte")
     everything, dev = task.read("train", str(inference)), task.read("dev", str(inference))

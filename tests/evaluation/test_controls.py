@@ -30,26 +30,26 @@ def run(tmp_path_factory: pytest.TempPathFactory, encoder: Path, tiny_vocabulary
     run = tmp_path_factory.mktemp("controls") / "run"
     shutil.copytree(encoder, run / "step-00000010")
     torch.manual_seed(1)
-    with store.commit_directory(run / "start", "checkpoint") as staging:
+    with store.commit_directory(run / "init", "checkpoint") as staging:
         hub.write_checkpoint(PretrainingModel(SHAPE), staging, "ForPreTraining")
         Vocabulary.load(tiny_vocabulary).copy_to(staging, SHAPE.max_position_embeddings)
     return run
 
 
-@pytest.mark.parametrize("name", ["", "step-00000010", "start"])
+@pytest.mark.parametrize("name", ["", "step-00000010", "init"])
 def test_the_start_is_that_of_the_run(name: str, run: Path, glue: Path) -> None:
-    prepared = prepare("cola", str(run / name), str(glue), (*ONCE, "model.initial=start"), "cpu")
-    assert prepared.checkpoint.directory == run / "start" and prepared.provenance["initial"] == "start"
-    model, expected = prepared.new_model(0), hub.read_checkpoint(run / "start").tensors
+    prepared = prepare("cola", str(run / name), str(glue), (*ONCE, "model.weights=init"), "cpu")
+    assert prepared.checkpoint.directory == run / "init" and prepared.provenance["weights"] == "init"
+    model, expected = prepared.new_model(0), hub.read_checkpoint(run / "init").tensors
     own = {name: tensor for name, tensor in model.state_dict().items() if name.startswith("encoder.")}
     assert own and all(torch.equal(tensor, expected[name]) for name, tensor in own.items())
 
 
-def test_without_a_start_it_is_refused_before_anything_is_trained(encoder: Path, glue: Path, tmp_path: Path) -> None:
+def test_without_step_0_init_is_refused_before_anything_is_trained(encoder: Path, glue: Path, tmp_path: Path) -> None:
     shutil.copytree(encoder, tmp_path / "run" / "step-00000010")
     for checkpoint in (encoder, tmp_path / "run"):
-        with pytest.raises(ConfigError, match=r"there are no weights of step 0 .*/start\)"):
-            evaluate("cola", str(checkpoint), str(glue), tmp_path / "out", 1, ONCE, "cpu", controlled=["start"])
+        with pytest.raises(ConfigError, match=r"there are no weights of step 0 .*/init\)"):
+            evaluate("cola", str(checkpoint), str(glue), tmp_path / "out", 1, ONCE, "cpu", controlled=["init"])
     assert not (tmp_path / "out").exists()
 
 
@@ -57,23 +57,23 @@ def test_they_are_evaluations_of_their_own(run: Path, glue: Path, tmp_path: Path
     results = []
     for nproc in (1, 2):
         out = tmp_path / str(nproc)
-        given: dict[str, Any] = {"nproc": nproc, "controlled": ["start", "random"]}
+        given: dict[str, Any] = {"nproc": nproc, "controlled": ["init", "random"]}
         results.append(evaluate("cola", str(run), str(glue), out, 2, ONCE, "cpu", **given))
     assert without_times(results[0]) == without_times(results[1])
-    assert list(results[0]["controls"]) == ["start", "random"]
-    for name in ("start", "random"):
+    assert list(results[0]["controls"]) == ["init", "random"]
+    for name in ("init", "random"):
         found: dict[str, Any] = results[0]["controls"][name]
-        alone = evaluate("cola", str(run), str(glue), tmp_path / name, 2, (*ONCE, f"model.initial={name}"), "cpu")
+        alone = evaluate("cola", str(run), str(glue), tmp_path / name, 2, (*ONCE, f"model.weights={name}"), "cpu")
         below = store.read_json(tmp_path / "1" / "controls" / name / "results.json")
-        assert without_times(below) == without_times(alone) and alone["initial"] == name
+        assert without_times(below) == without_times(alone) and alone["weights"] == name
         assert found["scores_by_seed"] == alone["scores_by_seed"] and found["median"] == alone["median"]
     before = {p: p.stat().st_mtime_ns for p in (tmp_path / "1").rglob("model.safetensors")}
     assert len(before) == 6
-    again = evaluate("cola", str(run), str(glue), tmp_path / "1", 2, ONCE, "cpu", controlled=["start", "random"])
+    again = evaluate("cola", str(run), str(glue), tmp_path / "1", 2, ONCE, "cpu", controlled=["init", "random"])
     assert again == results[0] and {p: p.stat().st_mtime_ns for p in before} == before
     build_report([tmp_path / "1"], tmp_path / "report.html", markdown=tmp_path / "report.md")
     header = next(line for line in (tmp_path / "report.md").read_text().splitlines() if line.startswith("| task |"))
-    assert header.index("same start") < header.index("random weights") < header.index("classical baseline")
+    assert header.index("same init") < header.index("random weights") < header.index("classical baseline")
 
 
 def test_the_suite_takes_them_for_every_task(run: Path, glue: Path, tmp_path: Path) -> None:
@@ -96,9 +96,9 @@ def test_whether_all_seeds_are_apart_is_said_in_words() -> None:
         beside: dict[str, Any] = {name: {"every_seed_above": is_} for name, is_ in above.items()}
         return {"kind": "eval", "title": title, "controls": beside}
 
-    tasks = {"a": task("A", start=True, random=False), "b": task("B", start=False, random=None)}
+    tasks = {"a": task("A", init=True, random=False), "b": task("B", init=False, random=None)}
     words = " ".join(as_text({"kind": "suite", "tasks": tasks}).split())
-    assert "Every pretrained seed is above every seed of the same start on A, but not on B." in words
+    assert "Every pretrained seed is above every seed of the same init on A, but not on B." in words
     assert "On A not every pretrained seed is above every seed of the random weights." in words
 
 
@@ -108,7 +108,7 @@ def test_a_control_that_diverges_keeps_nothing_from_being_shown(
     from albert_cli.evaluation.single import AllSeedsDiverged, evaluate_task
 
     def failing(prepared: Any, out: Path) -> Any:
-        if prepared.recipe.model.initial == "random":
+        if prepared.recipe.model.weights == "random":
             raise AllSeedsDiverged("CoLA", {"0": "step 3"})
         return evaluate_task(prepared, out)
 
@@ -121,8 +121,8 @@ def test_a_control_that_diverges_keeps_nothing_from_being_shown(
 
 def test_what_cannot_be_controlled_is_refused(run: Path, glue: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no control is called 'randon'"):
-        suite.parse_controls("start,randon")
-    assert suite.parse_controls("random, start,random") == ("random", "start") and suite.parse_controls(None) == ()
+        suite.parse_controls("init,randon")
+    assert suite.parse_controls("random, init,random") == ("random", "init") and suite.parse_controls(None) == ()
     evaluate("cola", str(run), str(glue), tmp_path / "out", 1, ONCE, "cpu")
     tuned = str(tmp_path / "out" / "run-0")
     with pytest.raises(ConfigError, match="CoLA is only scored here"):

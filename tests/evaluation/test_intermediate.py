@@ -72,8 +72,8 @@ def test_the_suite_starts_rte_from_its_best_model_of_mnli(suite: Suite) -> None:
     tasks = suite.result["tasks"]
     assert list(tasks) == ["mnli", "rte", "wnli"]
     best = best_run(suite.out / "mnli", Result.model_validate(tasks["mnli"]))
-    assert tasks["rte"]["start_from"] == "mnli" and tasks["rte"]["start"] == store.fingerprint(best)
-    assert tasks["wnli"]["start_from"] == "pretrained" and "start" not in tasks["wnli"]
+    assert tasks["rte"]["intermediate_task"] == "mnli" and tasks["rte"]["intermediate"] == store.fingerprint(best)
+    assert tasks["wnli"]["intermediate_task"] == "pretrained" and "intermediate" not in tasks["wnli"]
     assert {tasks[name]["checkpoint"] for name in tasks} == {store.fingerprint(suite.encoder)}
     assert "from a model fine-tuned on MNLI" in " ".join(as_text(suite.result).split())
 
@@ -100,7 +100,7 @@ def test_the_encoder_is_that_of_the_start(suite: Suite) -> None:
 def test_mnli_is_run_once_below_the_same_out(suite: Suite, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     arguments = ("rte", str(suite.encoder), str(suite.data), tmp_path / "rte", 1, QUICK, "cpu")
     first = evaluate(*arguments)
-    assert first["start"] == store.fingerprint(tmp_path / "rte" / "mnli" / "run-0")
+    assert first["intermediate"] == store.fingerprint(tmp_path / "rte" / "mnli" / "run-0")
     assert "MNLI seed 0 step 6" in capfd.readouterr().err
     assert evaluate(*arguments) == first
     assert "MNLI seed 0 step" not in capfd.readouterr().err
@@ -109,7 +109,7 @@ def test_mnli_is_run_once_below_the_same_out(suite: Suite, tmp_path: Path, capfd
 def test_a_model_of_mnli_is_its_own_start(suite: Suite, tmp_path: Path) -> None:
     given = suite.out / "mnli" / "run-1"
     result = evaluate("rte", str(given), str(suite.data), tmp_path / "out", 1, QUICK, "cpu")
-    assert result["checkpoint"] == store.fingerprint(given) and result["start_from"] == "mnli"
+    assert result["checkpoint"] == store.fingerprint(given) and result["intermediate_task"] == "mnli"
     assert sorted(p.name for p in (tmp_path / "out").glob("[!.]*")) == ["results.json", "run-0"]
 
 
@@ -119,13 +119,13 @@ def test_without_mnli_the_recipe_s_start_is_left_out_and_recorded(
     rte = (suite.data / "RTE" / "train.tsv").read_text()
     data = write(tmp_path / "data", {"RTE/train": rte, "RTE/dev": rte})
     result = evaluate("glue", str(suite.encoder), str(data), tmp_path / "out", 1, QUICK, "cpu")["tasks"]["rte"]
-    assert result["start_from"] == "pretrained" and "neither MNLI/train.tsv" in result["start_note"]
+    assert result["intermediate_task"] == "pretrained" and "neither MNLI/train.tsv" in result["intermediate_note"]
     assert "warning: RTE starts from the checkpoint itself: the recipe starts from MNLI" in capfd.readouterr().err
-    explicit = (*QUICK, "start_from=mnli")
+    explicit = (*QUICK, "intermediate_task=mnli")
     for task in ("rte", "glue"):
         with pytest.raises(InputError, match=r"RTE cannot start from MNLI: .*neither MNLI/train") as refused:
             evaluate(task, str(suite.encoder), str(data), tmp_path / f"no-{task}", 1, explicit, "cpu")
-        assert refused.value.hint == "put MNLI into --data, or leave it out by -s start_from=pretrained"
+        assert refused.value.hint == "put MNLI into --data, or leave it out by -s intermediate_task=pretrained"
 
 
 def test_a_control_starts_from_its_own_model_of_the_other_task(suite: Suite, tmp_path: Path) -> None:
@@ -134,29 +134,29 @@ def test_a_control_starts_from_its_own_model_of_the_other_task(suite: Suite, tmp
     )
     pretrained, control = (store.read_json(tmp_path / of / "run-7" / "results.json") for of in ("", "controls/random"))
     first, other = (tmp_path / "mnli" / of / "run-7" for of in ("", "controls/random"))
-    assert pretrained["start"] == store.fingerprint(first) != control["start"] == store.fingerprint(other)
-    assert store.read_json(other / "results.json")["initial"] == control["initial"] == "random"
+    assert pretrained["intermediate"] == store.fingerprint(first) != control["intermediate"] == store.fingerprint(other)
+    assert store.read_json(other / "results.json")["weights"] == control["weights"] == "random"
 
 
 def test_the_other_task_s_recipe_is_of_the_same_folder(suite: Suite) -> None:
-    request = TaskRequest(str(suite.encoder), str(suite.data), 1, ("start_from=mnli",), "cpu")
+    request = TaskRequest(str(suite.encoder), str(suite.data), 1, ("intermediate_task=mnli",), "cpu")
     for name, folder in (("mini/rte", "mini"), ("rte", "finetune")):
         other = prepare_intermediate(prepare_task(name, request), request.overrides)
         assert other.recipe.optimizer == load_recipe("mnli", (), folder).optimizer
 
 
 def test_a_wrong_start_is_refused(suite: Suite, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="start_from = 'ax': no such start"):
-        evaluate("rte", str(suite.encoder), str(suite.data), tmp_path / "out", 1, ("start_from=ax",), "cpu")
+    with pytest.raises(ConfigError, match="intermediate_task = 'ax': no such task"):
+        evaluate("rte", str(suite.encoder), str(suite.data), tmp_path / "out", 1, ("intermediate_task=ax",), "cpu")
 
 
 def test_finetune_puts_the_start_beside_its_run(suite: Suite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     call = ["finetune", "rte", "--checkpoint", suite.encoder, "--data", suite.data, "--device", "cpu"]
     call += [word for override in QUICK for word in ("-s", override)]
     said = albert(*call, "--out", tmp_path / "one", "--json")
-    assert json.loads(said.out)["start"] == store.fingerprint(tmp_path / "one-mnli" / "run-0")
-    other = albert(*call, "--out", tmp_path / "other", "--json", "-s", "start_from=pretrained")
-    assert "start" not in json.loads(other.out) and not (tmp_path / "other-mnli").exists()
+    assert json.loads(said.out)["intermediate"] == store.fingerprint(tmp_path / "one-mnli" / "run-0")
+    other = albert(*call, "--out", tmp_path / "other", "--json", "-s", "intermediate_task=pretrained")
+    assert "intermediate" not in json.loads(other.out) and not (tmp_path / "other-mnli").exists()
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     albert(*call, "--out", ".")
@@ -220,7 +220,7 @@ def test_the_diagnostics_are_answered_by_a_model_of_mnli(suite: Suite, tmp_path:
         evaluate("ax", str(suite.encoder), str(suite.data), tmp_path / "out", 1, (), "cpu")
 
 
-@pytest.mark.parametrize("override", ["model.head=new", "model.initial=random"])
+@pytest.mark.parametrize("override", ["model.head=new", "model.weights=random"])
 def test_the_model_of_mnli_answers_as_it_is_however_it_was_made(suite: Suite, override: str) -> None:
     request = TaskRequest(str(suite.encoder), str(suite.data), 2, (*QUICK, override), "cpu")
     assert prepare_evaluation(scoring_request(request, str(suite.out / "mnli" / "run-0")), "ax").for_scoring

@@ -51,9 +51,9 @@ def test_a_checkpoint_of_another_task_with_the_same_labels_is_a_start(
 def test_random_weights_can_be_asked_for_with_a_checkpoint_of_the_task(
     tuned: Tuned, glue: Path, tmp_path: Path
 ) -> None:
-    overrides = (*QUICK, "model.initial=random")
+    overrides = (*QUICK, "model.weights=random")
     result = evaluate("cola", str(tuned("cola")), str(glue), tmp_path / "out", 1, overrides, "cpu")
-    assert (result["kind"], result["initial"]) == ("eval", "random")
+    assert (result["kind"], result["weights"]) == ("eval", "random")
 
 
 def test_a_named_classifier_from_elsewhere_is_scored_in_its_own_order(tuned: Tuned, glue: Path, tmp_path: Path) -> None:

@@ -67,13 +67,15 @@ def test_the_budget_counts_what_a_search_starts_from_and_comes_before_it(
     out = tmp_path / "out"
     call = ["--checkpoint", encoder, "--data", inference, "--device", "cpu", "--runs", 2, "--out", out]
     call += [word for override in QUICK for word in ("-s", override)]
-    said = albert("search", "rte", "start=mnli,pretrained", "batch=4,8", *call)
+    said = albert("search", "rte", "intermediate=mnli,pretrained", "batch=4,8", *call)
     first = said.err.index("4 combinations, 2 seeds each: 8 runs, ")
     assert said.err.count("RTE starts from MNLI") == 1, "once for all combinations"
     assert first < said.err.index("MNLI seed 0 step")
     points = json.loads((out / "results.json").read_text())["points"]
-    starts = [json.loads((out / p["directory"] / "results.json").read_text()).get("start") for p in points]
-    assert starts == [store.fingerprint(out / "start-mnli" / "run-0")] * 2 + [None] * 2
+    intermediates = [
+        json.loads((out / p["directory"] / "results.json").read_text()).get("intermediate") for p in points
+    ]
+    assert intermediates == [store.fingerprint(out / "intermediate-mnli" / "run-0")] * 2 + [None] * 2
 
 
 @pytest.mark.parametrize(

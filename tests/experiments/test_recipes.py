@@ -93,7 +93,7 @@ def test_paper_tables_have_a_cell_a_column_and_name_variants(name: str) -> None:
 
 @pytest.mark.parametrize("name", recipe.experiment_names())
 def test_two_cores_run_a_mini_experiment_in_twenty_minutes_and_an_h200_its_own_in_thirty(name: str) -> None:
-    longer = {"sharing": 40, "long-inputs": 70, "start-long": 180}  # as their files say
+    longer = {"sharing": 40, "long-inputs": 70, "init-long": 180}  # as their files say
     limits: dict[recipe.ScaleName, tuple[int, int]] = {"mini": (2, longer.get(name, 20)), "h200": (1, 30)}
     for scale, (devices, minutes) in limits.items():
         data, _ = describe_plan(planned(name, scale))
@@ -288,6 +288,6 @@ def test_the_page_of_claims_names_every_experiment_and_every_table_of_the_paper(
     missing = [
         name for name in recipe.experiment_names() if f"`{name}`" not in page and f"reproduce {name}" not in page
     ]
-    assert sorted(missing) == ["long-inputs", "start", "start-long"], "of no row of the paper"
+    assert sorted(missing) == ["init", "init-long", "long-inputs"], "of no row of the paper"
     assert all(f"Table {number}" in page or f"Tables {number}" in page for number in range(1, 15))
     assert {f"§{n}" for n in ("4.1", "4.2.1", "4.5")} <= set(re.findall(r"§[\d.]*\d", page))

@@ -149,8 +149,8 @@ SHAPES: dict[str, tuple[Callable[[Facts], Any], dict[str, Any]]] = {
         lambda f: (f["recipe"]["data"]["ngram"], f["recipe"]["data"]["whole_word"]),
         {"pieces": (1, False), "n1": (1, True), "n3": (3, True)},
     ),
-    "start": (lambda f: tuple(f["recipe"]["start"].values()), PARTS),
-    "start-long": (lambda f: tuple(f["recipe"]["start"].values()), {name: PARTS[name] for name in ("full", "none")}),
+    "init": (lambda f: tuple(f["recipe"]["init"].values()), PARTS),
+    "init-long": (lambda f: tuple(f["recipe"]["init"].values()), {name: PARTS[name] for name in ("full", "none")}),
 }  # fmt: skip
 WITH_TEXT = ("curves", "extra-data")
 
@@ -228,17 +228,17 @@ def check_masks(plan: ExperimentPlan, found: dict[str, Facts], data: Path) -> No
 
 def check_depth(plan: ExperimentPlan, found: dict[str, Facts], data: Path) -> None:
     names = ["l1", "l3", "l6", "l12"]
-    assert "initial" not in found["l1"]["parents"]
+    assert "warm_start" not in found["l1"]["parents"]
     for shallower, deeper in itertools.pairwise(names):
-        assert found[deeper]["parents"]["initial"] == found[shallower]["fingerprint"]
+        assert found[deeper]["parents"]["warm_start"] == found[shallower]["fingerprint"]
 
 
 def check_prefix(plan: ExperimentPlan, found: dict[str, Facts], data: Path) -> None:
     """Both go on from one and the same run, which trained with dropout."""
-    assert found["with"]["parents"]["initial"] == found["without"]["parents"]["initial"]
+    assert found["with"]["parents"]["warm_start"] == found["without"]["parents"]["warm_start"]
     stage = next(s for s in plan.stages.values() if "before" in s.title)
     step = sorted(plan.directory(stage.id).glob("step-*"))[-1]
-    assert store.fingerprint(step) == found["with"]["parents"]["initial"]
+    assert store.fingerprint(step) == found["with"]["parents"]["warm_start"]
     assert found["with"]["steps"] == found["without"]["steps"] == 7  # of the four before and three more
     assert step.name == "step-00000004"
     for name in ("with", "without"):
@@ -249,7 +249,7 @@ def check_prefix(plan: ExperimentPlan, found: dict[str, Facts], data: Path) -> N
 
 
 def check_stack(plan: ExperimentPlan, found: dict[str, Facts], data: Path) -> None:
-    assert found["stacked"]["recipe"]["initial"]["stack"] and "initial" not in found["whole"]["parents"]
+    assert found["stacked"]["recipe"]["warm_start"]["stack"] and "warm_start" not in found["whole"]["parents"]
     planned = make_plan(plan.experiment, ExperimentRequest("mini", Path("out"), seeds=1, dry_run=True))
     cost = {run.variant: _cost(planned, run) for run in (*planned.prefixes, *planned.runs)}
     assert cost["half"] + cost["stacked"] == pytest.approx(cost["whole"], rel=0.05)

@@ -190,7 +190,7 @@ def test_a_run_with_a_start_begins_from_the_weights_that_a_cpu_makes(tiny_data: 
     short = ["schedule.total_steps=2", "train.eval_sequences=8", "train.precision=fp32"]
     for device in ("cpu", "cuda"):
         pretrain("mini/docs", tiny_data, tmp_path / device, short, device=device)
-    cpu, cuda = (hub.read_checkpoint(tmp_path / device / "start").tensors for device in ("cpu", "cuda"))
+    cpu, cuda = (hub.read_checkpoint(tmp_path / device / "init").tensors for device in ("cpu", "cuda"))
     assert all(torch.allclose(tensor, cuda[name], atol=1e-5) for name, tensor in cpu.items())
 
 

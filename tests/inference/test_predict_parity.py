@@ -44,7 +44,7 @@ def theirs(tmp_path_factory: pytest.TempPathFactory, shared_data: Path) -> Path:
 def test_predictions_on_all_of_mrpc_are_those_of_a_pipeline(theirs: Path, shared_data: Path, tmp_path: Path) -> None:
     glue = str(shared_data / "glue")
     result = finetune(prepare("mrpc", str(theirs), glue, QUICK, "cpu"), tmp_path / "ours", 0)
-    assert store.read_manifest(theirs) is None and result["initial"] == "pretrained"
+    assert store.read_manifest(theirs) is None and result["weights"] == "pretrained"
     pairs = find_task("mrpc").read("dev", glue)
     lines = [json.dumps({"text": e.text_a, "text_pair": e.text_b, "id": e.id}) + "\n" for e in pairs]
     (tmp_path / "in.jsonl").write_text("".join(lines))

@@ -80,14 +80,14 @@ def test_neighbour_heads_look_at_their_neighbours(changes: dict[str, object]) ->
 def test_the_masked_head_undoes_the_embedding() -> None:
     """Before any layer, the masked-word head finds the word that a vector stands for; drawn weights do not."""
     shares = {}
-    for name, settings in (("start", FULL), ("drawn", InformedInit())):
+    for name, settings in (("init", FULL), ("drawn", InformedInit())):
         model = started(settings)
         ids = torch.arange(5, 200)
         x_nE = model.encoder.embeddings.norm(model.encoder.embeddings.word.weight[ids])
         assert model.encoder.projection is not None
         logits = model.masked(model.encoder.projection(x_nE), model.encoder.embeddings.word.weight)
         shares[name] = float((logits.argmax(1) == ids).float().mean())
-    assert shares["start"] > 0.9
+    assert shares["init"] > 0.9
     assert shares["drawn"] < 0.2
 
 

@@ -24,7 +24,7 @@ from tests.reports import HOSTILE, Page, write_eval, write_pretraining
 def workspace(tmp_path: Path) -> Path:
     root = tmp_path / "work"
     checkpoint = write_pretraining(root / "pretrain")
-    write_eval(root / "pretrained", [0.61, 0.63, 0.62], checkpoint=checkpoint, initial="pretrained")
+    write_eval(root / "pretrained", [0.61, 0.63, 0.62], checkpoint=checkpoint, weights="pretrained")
     write_eval(root / "random", [0.55, 0.52, 0.54], checkpoint="random", baselines={"bag of words": {"accuracy": 0.58}})
     return root
 
@@ -42,7 +42,7 @@ def test_shows_scores_with_seeds_protocol_and_baselines(workspace: Path, tmp_pat
 
 def test_collapsed_seeds_are_counted(tmp_path: Path) -> None:
     collapsed = {"0": "one class for all inputs"}
-    write_eval(tmp_path / "w" / "a", [0.5, 0.6, 0.7], checkpoint="abc", initial="pretrained", collapsed=collapsed)
+    write_eval(tmp_path / "w" / "a", [0.5, 0.6, 0.7], checkpoint="abc", weights="pretrained", collapsed=collapsed)
     write_eval(tmp_path / "w" / "b", [0.52, 0.55, 0.58], checkpoint="random")
     build_report([tmp_path / "w"], tmp_path / "report.html")
     text = Page((tmp_path / "report.html").read_text()).text
@@ -61,7 +61,7 @@ def test_seeds_that_collapsed_are_rings(tmp_path: Path) -> None:
 
 
 def test_an_ensemble_stands_beside_its_members_and_not_beside_published_scores(tmp_path: Path) -> None:
-    write_eval(tmp_path / "w" / "alone", [0.61, 0.63], checkpoint="abc", initial="pretrained")
+    write_eval(tmp_path / "w" / "alone", [0.61, 0.63], checkpoint="abc", weights="pretrained")
     write_eval(tmp_path / "w" / "random", [0.51, 0.53], checkpoint="random")
     together = {"kind": "ensemble", "task": "rte", "metric": "accuracy", "score": 0.657, "chosen": ["a", "b"]}
     there = tmp_path / "w" / "alone" / "together"  # below an evaluation, of which it is no part
@@ -90,11 +90,11 @@ def test_results_of_one_model_are_told_apart_by_their_directories(tmp_path: Path
 def write_curve(root: Path, parts: dict[int, tuple[list[float], list[float]]], everything: int = 800) -> None:
     """Scores of a pretrained model and of random weights by how many examples they learnt from; 0 is all of them."""
     for part, both in parts.items():
-        for initial, scores in zip(("pretrained", "random"), both, strict=True):
+        for weights, scores in zip(("pretrained", "random"), both, strict=True):
             counts = {"train_examples": part, "examples": {"train": part or everything, "dev": 277}}
             baselines = {"words": {"accuracy": 0.55 + part / 10_000}}
             write_eval(
-                root / f"{part}-{initial}", scores, initial=initial, checkpoint="a", baselines=baselines, **counts
+                root / f"{part}-{weights}", scores, weights=weights, checkpoint="a", baselines=baselines, **counts
             )
 
 
@@ -142,8 +142,8 @@ def test_tables_of_ones_own_are_tasks_of_their_own(tmp_path: Path, apart: str) -
     given: dict[str, tuple[Any, Any]] = {"title": ("which town?", "which river?"), "labels": (["a", "b"], ["c", "d"])}
     for number, (value, score) in enumerate(zip(given[apart], (0.9, 0.6), strict=True)):
         more = {"task": "table", "title": "table", "labels": ["a", "b"], "majority": score - 0.1} | {apart: value}
-        write_eval(tmp_path / "w" / f"{number}", [score, score + 0.02], checkpoint="a", initial="pretrained", **more)
-    weak = more | {"initial": "random"}
+        write_eval(tmp_path / "w" / f"{number}", [score, score + 0.02], checkpoint="a", weights="pretrained", **more)
+    weak = more | {"weights": "random"}
     write_eval(tmp_path / "w" / "weak", [0.5, 0.52], checkpoint="random", **weak)
     said = build_report([tmp_path / "w"], tmp_path / "report.html", markdown=tmp_path / "report.md")
     assert said["models"] == ["checkpoint a", "random weights"]
@@ -164,12 +164,14 @@ def test_without_parts_of_the_examples_nothing_is_drawn_by_their_number(tmp_path
 
 def test_the_protocol_is_said_in_words(tmp_path: Path) -> None:
     given = {
-        "title": "RTE", "eval_every": 100, "start_from": "mnli", "initial": "pretrained", "steps": 800, "lr": 3e-5,
-        "batch_size": 32, "warmup_steps": 200, "max_seq_length": 128, "dropout": 0.1, "checkpoint": "abc",
+        "title": "RTE", "eval_every": 100, "intermediate_task": "mnli", "weights": "pretrained", "steps": 800,
+        "lr": 3e-5, "batch_size": 32, "warmup_steps": 200, "max_seq_length": 128, "dropout": 0.1, "checkpoint": "abc",
     }  # fmt: skip
     write_eval(tmp_path / "w" / "a", [0.5, 0.6], seeds=[0, 1], **given)
     note = "the recipe starts from MNLI, whose data are not there"
-    write_eval(tmp_path / "w" / "b", [0.4], task="mrpc", title="MRPC", checkpoint="abc", start_note=note, seeds="x")
+    write_eval(
+        tmp_path / "w" / "b", [0.4], task="mrpc", title="MRPC", checkpoint="abc", intermediate_note=note, seeds="x"
+    )
     one = given | {"kind": "run", "task": "cola", "title": "CoLA", "metric": "mcc", "score": 0.4, "seed": 3}
     (tmp_path / "w" / "c").mkdir()
     store.write_json(tmp_path / "w" / "c" / "results.json", one)
@@ -250,7 +252,7 @@ def test_every_table_of_examples_is_shown(tmp_path: Path) -> None:
     ("more", "shown"),
     [
         ({"seed": 7}, ["1 seed"]),
-        ({"checkpoint": "a1b2", "initial": "task checkpoint", "steps": 0}, ["as it is", "checkpoint a1b2"]),
+        ({"checkpoint": "a1b2", "weights": "task checkpoint", "steps": 0}, ["as it is", "checkpoint a1b2"]),
     ],
 )
 def test_a_single_result_is_enough(more: dict[str, Any], shown: list[str], tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ def test_transformers_gives_the_same_logits(tuned: Path, race: Path) -> None:
 
 def test_eval_scores_it_as_it_is_each_level_too(tuned: Path, race: Path, tmp_path: Path) -> None:
     scored = evaluate("race", str(tuned), str(race), tmp_path / "scored", 1, (), "cpu")
-    assert scored["initial"] == "task checkpoint"
+    assert scored["weights"] == "task checkpoint"
     assert scored["scores"] == store.read_json(tuned / "results.json")["scores"]
     for level in ("middle", "high"):
         alone = evaluate(f"race_{level}", str(tuned), str(race), tmp_path / level, 1, (), "cpu")

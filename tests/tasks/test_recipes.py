@@ -57,7 +57,7 @@ def test_every_task_with_training_data_has_a_recipe() -> None:
 def test_small_models_have_a_protocol_for_all_of_glue() -> None:
     for name in SCORED:
         recipe = load_recipe(name, (), "mini")
-        assert recipe.task == name and recipe.start_from == ("stsb" if name in ("mrpc", "rte") else "pretrained")
+        assert recipe.task == name and recipe.intermediate_task == ("stsb" if name in ("mrpc", "rte") else "pretrained")
         assert recipe.schedule.epochs and recipe.schedule.total_steps is None and recipe.train.eval_every == 0
         assert recipe.optimizer.bias_correction and recipe.model.classifier_bias == "labels"
         assert recipe == load_recipe(f"mini/{name}", ())

@@ -92,7 +92,7 @@ def test_a_run_learns_and_says_all_that_decided_it(tuned: Path, prepared: Prepar
     result = store.read_json(tuned / "results.json")
     assert result["score"] == result["scores"]["accuracy"] > result["majority"]
     assert (result["kind"], result["task"], result["metric"], result["seed"]) == ("run", "table", "accuracy", 1)
-    assert (result["labels"], result["initial"], result["steps"]) == (["kra", "wi"], "pretrained", 30)
+    assert (result["labels"], result["weights"], result["steps"]) == (["kra", "wi"], "pretrained", 30)
     assert result["examples"] == {"train": 80, "dev": 40}
     assert result["checkpoint"] == store.fingerprint(prepared.checkpoint.directory)
     assert {"albert", "torch"} <= set(result["versions"])
@@ -309,7 +309,7 @@ def test_it_starts_from_the_checkpoint_or_from_random_weights(
     first, second = (prepared.new_model(seed) for seed in (1, 2))
     assert all(torch.equal(t, stored[n]) for n, t in encoder_of(first).items())
     assert not torch.equal(first.classifier.weight, second.classifier.weight)
-    overrides = (*OVERRIDES, "model.initial=random")
+    overrides = (*OVERRIDES, "model.weights=random")
     random_prepared = prepare("table", str(finished), str(table), overrides, "cpu")
     one, again, two = (random_prepared.new_model(seed) for seed in (1, 1, 2))
     word = "encoder.embeddings.word.weight"
@@ -322,7 +322,7 @@ def test_heads_count_shared_words_whatever_they_did(finished: Path, table: Path)
     stored, count = hub.read_checkpoint(hub.find_checkpoint(str(finished))), (*OVERRIDES, "model.overlap_heads=1")
     weight, size = "encoder.attention.0.query.weight", stored.config.head_size
     for initial in ("pretrained", "random"):
-        overrides = ((*some, f"model.initial={initial}") for some in (OVERRIDES, count))
+        overrides = ((*some, f"model.weights={initial}") for some in (OVERRIDES, count))
         plain, counting = (
             prepare("table", str(finished), str(table), o, "cpu").new_model(1).state_dict()[weight] for o in overrides
         )

@@ -60,7 +60,7 @@ def long_data(tmp_path_factory: pytest.TempPathFactory, long_text: Path, tiny_vo
 @pytest.fixture(scope="module")
 def long_command(recipe: Path, long_data: Path, finished: Path) -> Sequence[object]:
     """`albert pretrain` that grows the short run to 1,024 positions and a window; but for --out."""
-    start = options(f"initial.checkpoint={finished}", *LONGER, *SPARSE, *STEPS)
+    start = options(f"warm_start.checkpoint={finished}", *LONGER, *SPARSE, *STEPS)
     return ("pretrain", recipe, "--data", long_data, "--device", "cpu", *start)
 
 
@@ -110,7 +110,7 @@ def test_a_run_starts_from_a_checkpoint_of_fewer_positions(
     how: PositionGrowth, recipe: Path, long_data: Path, finished: Path, tmp_path: Path
 ) -> None:
     """A rate of zero leaves the weights as growing made them."""
-    overrides = [f"initial.checkpoint={finished}", f"initial.positions={how}", *LONGER, *SPARSE, *STEPS]
+    overrides = [f"warm_start.checkpoint={finished}", f"warm_start.positions={how}", *LONGER, *SPARSE, *STEPS]
     overrides += ["schedule.total_steps=1", "schedule.warmup_steps=1"]
     pretrain(str(recipe), long_data, tmp_path / "it", overrides, device="cpu")
     grown, before = (
@@ -124,7 +124,7 @@ def test_a_run_starts_from_a_checkpoint_of_fewer_positions(
 
 
 def test_moments_do_not_grow(recipe: Path, tiny_data: Path, finished: Path, tmp_path: Path) -> None:
-    overrides = [f"initial.continues={finished}", "model.max_position_embeddings=100", "schedule.total_steps=40"]
+    overrides = [f"warm_start.continues={finished}", "model.max_position_embeddings=100", "schedule.total_steps=40"]
     with pytest.raises(ConfigError, match="and 48 positions; the model differs"):
         pretrain(str(recipe), tiny_data, tmp_path / "it", overrides, device="cpu")
 

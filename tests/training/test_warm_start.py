@@ -22,7 +22,7 @@ from albert_cli.model.packing import pack
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.checkpoint import OPTIMIZER
 from albert_cli.training.pretrain import pretrain
-from albert_cli.training.warm_start import InitialSettings, carry_over, read_parent, source_blocks
+from albert_cli.training.warm_start import WarmStart, carry_over, read_parent, source_blocks
 from tests.model.hugging_face import HEADS, new_of_theirs
 from tests.model.shapes import OWN, SHARED, TINY, random_batch, shake
 from tests.processes import end, start_ranks
@@ -50,7 +50,7 @@ def logits(model: PretrainingModel) -> torch.Tensor:
 
 def grown(child: ModelConfig, parent: Path, vocabulary: Path) -> PretrainingModel:
     model = PretrainingModel(child)
-    carry_over(model, read_parent(InitialSettings(str(parent)), child, Vocabulary.load(vocabulary)))
+    carry_over(model, read_parent(WarmStart(str(parent)), child, Vocabulary.load(vocabulary)))
     return model
 
 
@@ -102,8 +102,8 @@ def test_layers_of_their_own_are_stacked_where_that_is_asked_for(tiny_vocabulary
         assert torch.equal(tensor, stored.tensors[source]), name
     with pytest.raises(ConfigError, match="cannot start from one of 3 attention and 3 feed-forward blocks"):
         source_blocks(twice, shape)
-    with pytest.raises(ConfigError, match=r"initial\.stack goes with initial\.checkpoint"):
-        InitialSettings(continues=str(parent), stack=True)
+    with pytest.raises(ConfigError, match=r"warm_start\.stack goes with warm_start\.checkpoint"):
+        WarmStart(continues=str(parent), stack=True)
 
 
 def test_group_0_of_several_groups(tiny_vocabulary: Path, tmp_path: Path) -> None:
@@ -202,16 +202,18 @@ def test_another_vocabulary_is_refused(tiny_vocabulary: Path, documents_file: Pa
 def test_another_checkpoint_than_the_recipe_names_is_refused(tiny_vocabulary: Path, tmp_path: Path) -> None:
     parent = written(tmp_path / "it", tiny_vocabulary)
     own, vocabulary = store.fingerprint(parent), Vocabulary.load(tiny_vocabulary)
-    assert read_parent(InitialSettings(str(parent), own), SHAPE, vocabulary).directory == parent
-    with pytest.raises(ConfigError, match=rf"is another checkpoint \({own}\) than initial\.fingerprint names \(0123"):
-        read_parent(InitialSettings(str(parent), "0123"), SHAPE, vocabulary)
+    assert read_parent(WarmStart(str(parent), own), SHAPE, vocabulary).directory == parent
+    with pytest.raises(
+        ConfigError, match=rf"is another checkpoint \({own}\) than warm_start\.fingerprint names \(0123"
+    ):
+        read_parent(WarmStart(str(parent), "0123"), SHAPE, vocabulary)
 
 
 # ---------------------------------------------------------------- a run of its own
 
 
 def overrides(parent: Path, *more: str) -> Sequence[str]:
-    return (f"initial.checkpoint={parent}", "model.num_hidden_layers=4", "train.keep=9", *more)
+    return (f"warm_start.checkpoint={parent}", "model.num_hidden_layers=4", "train.keep=9", *more)
 
 
 @pytest.fixture(scope="module")
@@ -224,11 +226,11 @@ def deep(tmp_path_factory: pytest.TempPathFactory, recipe: Path, tiny_data: Path
 
 def test_the_run_records_what_it_started_from(deep: Path, finished: Path) -> None:
     mark = store.fingerprint(finished / LAST)
-    written = tomllib.loads((deep / "recipe.toml").read_text())["initial"]
+    written = tomllib.loads((deep / "recipe.toml").read_text())["warm_start"]
     assert written == {"checkpoint": str(finished), "fingerprint": mark, "positions": "tile", "stack": False}
     for step in deep.glob("step-*"):
         manifest = store.verify(step, "checkpoint")
-        assert manifest.parents["initial"] == mark
+        assert manifest.parents["warm_start"] == mark
     losses = [journal.read_journal(run / "metrics.jsonl")[0]["mlm_loss"] for run in (deep, finished)]
     assert losses[0] < losses[1] - 0.05, "the first logged loss is that of weights that have learnt something"
 
@@ -236,10 +238,15 @@ def test_the_run_records_what_it_started_from(deep: Path, finished: Path) -> Non
 def test_a_checkpoint_s_weights_take_the_place_of_a_start(
     recipe: Path, tiny_data: Path, finished: Path, tmp_path: Path
 ) -> None:
-    barely = ["optimizer.lr=1e-9", "start.neighbours=[-1]", f"initial.checkpoint={finished}", "schedule.total_steps=1"]
+    barely = [
+        "optimizer.lr=1e-9",
+        "init.neighbours=[-1]",
+        f"warm_start.checkpoint={finished}",
+        "schedule.total_steps=1",
+    ]
     pretrain(str(recipe), tiny_data, tmp_path / "run", barely, device="cpu")
-    assert tomllib.loads((tmp_path / "run" / "recipe.toml").read_text())["start"]["neighbours"] == []
-    assert not (tmp_path / "run" / "start").exists()
+    assert tomllib.loads((tmp_path / "run" / "recipe.toml").read_text())["init"]["neighbours"] == []
+    assert not (tmp_path / "run" / "init").exists()
     key, old = "encoder.attention.0.key.weight", hub.read_checkpoint(finished / LAST).tensors
     assert torch.allclose(hub.read_checkpoint(tmp_path / "run" / "step-00000001").tensors[key], old[key], atol=1e-6)
 
@@ -273,7 +280,7 @@ def test_a_start_that_saved_nothing_needs_the_same_parent(
     for step in again.glob("step-*"):
         shutil.rmtree(step)
     shutil.rmtree(first / LAST)
-    with pytest.raises(ConfigError, match=r"was started with another recipe: initial\.fingerprint"):
+    with pytest.raises(ConfigError, match=r"was started with another recipe: warm_start\.fingerprint"):
         pretrain(*call, device="cpu")
     shutil.copytree(finished / LAST, first / LAST)
     pretrain(*call, device="cpu")
@@ -314,7 +321,7 @@ def half(tmp_path_factory: pytest.TempPathFactory, recipe: Path, tiny_data: Path
 
 
 def recorded(run: Path) -> dict[str, Any]:
-    found: dict[str, Any] = tomllib.loads((run / "recipe.toml").read_text())["initial"]
+    found: dict[str, Any] = tomllib.loads((run / "recipe.toml").read_text())["warm_start"]
     return found
 
 
@@ -325,7 +332,7 @@ def bytes_of(run: Path, step: str = LAST) -> list[str]:
 def test_a_run_in_two_parts_ends_in_the_bytes_of_one(
     half: Path, recipe: Path, tiny_data: Path, finished: Path, tmp_path: Path
 ) -> None:
-    result = pretrain(str(recipe), tiny_data, tmp_path / "run", [f"initial.continues={half}"], device="cpu")
+    result = pretrain(str(recipe), tiny_data, tmp_path / "run", [f"warm_start.continues={half}"], device="cpu")
     assert result["steps"] == 30 and bytes_of(tmp_path / "run") == bytes_of(finished)
     journals = [journal.read_journal(run / "metrics.jsonl") for run in (half, tmp_path / "run", finished)]
     losses = [[(r["step"], r["loss"], r["lr"]) for r in journal if "loss" in r] for journal in journals]
@@ -341,7 +348,7 @@ def test_a_run_in_two_parts_ends_in_the_bytes_of_one(
 def test_two_processes_continue_as_one_does(
     half: Path, command: Sequence[object], finished: Path, tmp_path: Path
 ) -> None:
-    ranks = start_ranks(tmp_path / "log", 2, *command, "--out", tmp_path / "run", "-s", f"initial.continues={half}")
+    ranks = start_ranks(tmp_path / "log", 2, *command, "--out", tmp_path / "run", "-s", f"warm_start.continues={half}")
     assert end(ranks) == [0, 0], "\n".join(r.said() for r in ranks)
     assert not ranks[1].said()
     one, two = (hub.read_checkpoint(run / LAST).tensors for run in (finished, tmp_path / "run"))
@@ -354,14 +361,14 @@ def test_a_continued_run_names_its_changes_and_resumes_to_the_same_bytes(
     first, run, last = tmp_path / "first", tmp_path / "run", "step-00000045"
     shutil.copytree(finished, first)
     mark = store.fingerprint(first / LAST)
-    changes = ("model.hidden_dropout_prob=0.1", "schedule.total_steps=45", "train.keep=9", "start.neighbours=[-1]")
-    call = (str(recipe), tiny_data, run, (f"initial.continues={first}", *changes))
+    changes = ("model.hidden_dropout_prob=0.1", "schedule.total_steps=45", "train.keep=9", "init.neighbours=[-1]")
+    call = (str(recipe), tiny_data, run, (f"warm_start.continues={first}", *changes))
     pretrain(*call, device="cpu")
     named = ["model.hidden_dropout_prob: 0.0 -> 0.1", "schedule.total_steps: 30 -> 45"]
     assert recorded(run)["changes"] == named
     assert f"goes on from {first / LAST}, and changes: {'; '.join(named)}" in capfd.readouterr().err
     assert "schedule.total_steps: 30 -> 45" in (run / last / "README.md").read_text()
-    assert store.verify(run / last, "checkpoint").parents["initial"] == mark
+    assert store.verify(run / last, "checkpoint").parents["warm_start"] == mark
     rates = {r["step"]: r["lr"] for r in journal.read_journal(run / "metrics.jsonl") if "lr" in r}
     assert rates[45] == pytest.approx(1e-2 * sum(1 - k / 45 for k in range(40, 45)) / 5)
     whole = bytes_of(run, last)
@@ -377,7 +384,7 @@ def test_other_text_is_named_as_a_change(half: Path, recipe: Path, tiny_data: Pa
     values = store.read_json(other / "data.json")
     store.write_json(other / "data.json", {**values, "unigram_entropy_nats": values["unigram_entropy_nats"] + 1})
     store.seal(other, "data", store.read_manifest(tiny_data).parents)  # type: ignore[union-attr]
-    pretrain(str(recipe), other, tmp_path / "run", [f"initial.continues={half}"], device="cpu")
+    pretrain(str(recipe), other, tmp_path / "run", [f"warm_start.continues={half}"], device="cpu")
     assert (
         f"data: {store.fingerprint(tiny_data)!r} -> {store.fingerprint(other)!r}"
         in recorded(tmp_path / "run")["changes"]
@@ -387,7 +394,7 @@ def test_other_text_is_named_as_a_change(half: Path, recipe: Path, tiny_data: Pa
 def test_a_warm_up_that_is_over_does_not_come_back(
     finished: Path, recipe: Path, tiny_data: Path, tmp_path: Path
 ) -> None:
-    more = ["schedule.total_steps=1000", "schedule.warmup_steps=100", f"initial.continues={finished}"]
+    more = ["schedule.total_steps=1000", "schedule.warmup_steps=100", f"warm_start.continues={finished}"]
     plan = pretrain(str(recipe), tiny_data, tmp_path / "run", more, dry_run=True, device="cpu")
     assert (plan["steps"], plan["steps_done_before"], plan["warmup_steps"]) == (1000, 30, 3)
     timed = pretrain(str(recipe), tiny_data, tmp_path / "run", more, max_time="20s", dry_run=True, device="cpu")
@@ -408,9 +415,9 @@ def test_what_cannot_be_continued_is_refused(
             ("model.max_position_embeddings=512",),
             r"of 1 attention and 1 feed-forward blocks and \d+ positions",
         ),
-        (finished, (f"initial.checkpoint={finished}",), "either checkpoint or continues"),
+        (finished, (f"warm_start.checkpoint={finished}",), "either checkpoint or continues"),
         (finished, ("schedule.decay_steps=20",), r"decay_steps is 20: the rate would be zero up to step 30"),
     ):
         with pytest.raises((ConfigError, CheckpointError), match=said):
-            pretrain(str(recipe), tiny_data, tmp_path / "run", [f"initial.continues={parent}", *more], device="cpu")
+            pretrain(str(recipe), tiny_data, tmp_path / "run", [f"warm_start.continues={parent}", *more], device="cpu")
     assert not (tmp_path / "run").exists()

@@ -211,8 +211,8 @@ def test_the_reader_of_one_version_starts_the_other(tuned: Callable[[str], Path]
     assert torch.equal(fresh.encoder.embeddings.word.weight, found["encoder.embeddings.word.weight"])
     with pytest.raises(CheckpointError, match=r"start head: start\.weight is missing"):
         prepare("squad2", str(out), data, kept, "cpu").new_model(0)
-    with pytest.raises(ConfigError, match=r"model\.head is the checkpoint's, model\.initial is random"):
-        prepare("squad1", str(out), data, [*kept, "model.initial=random"], "cpu")
+    with pytest.raises(ConfigError, match=r"model\.head is the checkpoint's, model\.weights is random"):
+        prepare("squad1", str(out), data, [*kept, "model.weights=random"], "cpu")
 
 
 def test_what_a_checkpoint_says_of_its_making_is_checked(tuned: Callable[[str], Path]) -> None:

@@ -1,4 +1,4 @@
-"""Runs with `[start]`: kept beside the run, resumed to the same bytes, the same for every number of ranks, readable."""
+"""Runs with `[init]`: kept beside the run, resumed to the same bytes, the same for every number of ranks, readable."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from albert_cli.training.pretrain import pretrain
 from tests.processes import end, start_ranks
 
 START = [
-    "start.words=cooccurrence", "start.neighbours=[-1]", "start.copying=0.7",
+    "init.words=cooccurrence", "init.neighbours=[-1]", "init.copying=0.7",
     "model.embedding_size=32", "model.hidden_size=32", "model.always_project=true",
     "train.precision=fp32",
 ]  # fmt: skip
@@ -24,14 +24,14 @@ LAST = "step-00000030"
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory, recipe: Path, tiny_data: Path) -> Path:
-    out = tmp_path_factory.mktemp("start") / "run"
+    out = tmp_path_factory.mktemp("init") / "run"
     pretrain(str(recipe), tiny_data, out, START, device="cpu")
     return out
 
 
 def test_the_start_is_kept_as_a_checkpoint(run: Path) -> None:
-    store.verify(run / "start", "checkpoint")
-    first, last = (hub.read_checkpoint(run / name).tensors for name in ("start", LAST))
+    store.verify(run / "init", "checkpoint")
+    first, last = (hub.read_checkpoint(run / name).tensors for name in ("init", LAST))
     word = "encoder.embeddings.word.weight"
     assert first.keys() == last.keys() and not torch.equal(first[word], last[word])
     assert not first[word][:, -4:].any(), "dimensions for positions"
@@ -49,8 +49,8 @@ def test_a_run_that_is_resumed_or_begun_again_ends_in_the_same_bytes(
                 shutil.rmtree(step)
         pretrain(str(recipe), tiny_data, again, START, device="cpu")
         assert store.sha256_file(again / LAST / hub.WEIGHTS_FILE) == whole
-        assert store.sha256_file(again / "start" / hub.WEIGHTS_FILE) == store.sha256_file(
-            run / "start" / hub.WEIGHTS_FILE
+        assert store.sha256_file(again / "init" / hub.WEIGHTS_FILE) == store.sha256_file(
+            run / "init" / hub.WEIGHTS_FILE
         )
 
 
@@ -69,7 +69,7 @@ def test_transformers_computes_the_same(run: Path) -> None:
     from albert_cli.model.packing import pack
     from tests.model.shapes import random_batch
 
-    for directory in (run / "start", run / LAST):
+    for directory in (run / "init", run / LAST):
         theirs, info = AutoModelForPreTraining.from_pretrained(directory, output_loading_info=True)
         assert not info["missing_keys"] and not info["unexpected_keys"] and not info["mismatched_keys"]
         found = hub.read_checkpoint(directory)
@@ -87,5 +87,5 @@ def test_more_heads_than_there_are_is_said_before_anything_is_written(
     recipe: Path, tiny_data: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError, match="takes 3 attention heads, the model has 2"):
-        pretrain(str(recipe), tiny_data, tmp_path / "no", ["start.neighbours=[-1, 1, 2]"], device="cpu")
+        pretrain(str(recipe), tiny_data, tmp_path / "no", ["init.neighbours=[-1, 1, 2]"], device="cpu")
     assert not (tmp_path / "no").exists()
