@@ -15,9 +15,9 @@ from rich.console import Console
 from rich.text import Text
 
 from albert_cli import console
-from albert_cli.data.batches import PackedBatch, original_ids, pack_pairs, sample_batch
+from albert_cli.data.batches import PackedBatch, original_ids, sample_batch
 from albert_cli.data.masking import ngram_probabilities, select_spans
-from albert_cli.data.pairs import SPECIALS, PairSettings, examples_per_pass, sample_pairs
+from albert_cli.data.pairs import SPECIALS, PairSettings, examples_per_pass, pack_sequences, sample_pairs
 from albert_cli.data.shards import TokenCorpus, read_data_facts
 from albert_cli.data.verification import verify_data
 from albert_cli.randomness import Integers, Stream, bounded_ints, hash_keys
@@ -135,31 +135,30 @@ def measure_sample(corpus: TokenCorpus, vocabulary: Vocabulary, settings: PairSe
     """
     index = np.arange(SEQUENCES, dtype=np.int64)
     pairs = sample_pairs(corpus, index, settings, seed)
-    ids, special, _, offsets = pack_pairs(corpus, pairs, vocabulary.cls_id, vocabulary.sep_id)
-    spans = select_spans(ids, special, offsets, vocabulary, settings, seed, index)
+    sequences = pack_sequences(corpus, pairs, vocabulary.cls_id, vocabulary.sep_id)
+    spans = select_spans(sequences, vocabulary, settings, seed, index)
     words = np.bincount(spans.words, minlength=settings.ngram + 1)[1:]
     labelled = pairs.order_labels[pairs.order_labels >= 0]
-    length = np.diff(offsets)
+    length = np.diff(sequences.offsets)
     bins = np.histogram(length, LENGTH_BINS, (0, settings.max_seq_length))[0]
     fit = _sample_document_lengths(corpus, seed) / (settings.max_seq_length - SPECIALS)
-    draws = np.ones_like(fit) if settings.short_documents == "once" else fit
     return {
         "sequences": SEQUENCES,
         "max_seq_length": settings.max_seq_length,
         "examples_per_pass": examples_per_pass(corpus, settings),
         "fill": round(float(length.mean()) / settings.max_seq_length, 4),
         "short_documents": _fraction(fit < 1),
-        "short_document_draws": round(float(draws[fit < 1].mean()), 4) if (fit < 1).any() else None,
+        "short_document_draws": round(float(fit[fit < 1].mean()), 4) if (fit < 1).any() else None,
         "full_fraction": _fraction(length == settings.max_seq_length),
         "length_fractions": _fractions(bins),
-        "one_segment_fraction": _fraction(pairs.b_stop == pairs.b_start),
+        "one_segment_fraction": _fraction(pairs.b.length == 0),
         "label_1_fraction": _fraction(labelled == 1) if labelled.size else None,
-        "mask_rate": round(spans.positions().size / ids.size, 4),
+        "mask_rate": round(spans.positions().size / sequences.ids.size, 4),
         "tokens_per_span": round(float((spans.stop - spans.start).mean()), 3) if spans.start.size else None,
-        "shortened_fraction": _fraction(spans.shortened) if spans.start.size else None,
+        "shortened_fraction": _fraction(spans.is_shortened) if spans.start.size else None,
         "ngram_fractions": _fractions(words),
         "ngram_expected": [round(float(p), 4) for p in ngram_probabilities(settings)],
-        "unknown_fraction": round(float((ids == vocabulary.unk_id).mean()), 6),
+        "unknown_fraction": round(float((sequences.ids == vocabulary.unk_id).mean()), 6),
     }
 
 

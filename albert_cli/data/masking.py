@@ -1,10 +1,12 @@
-"""N-gram masking of complete words (§4.1), vectorised over a packed batch.
+"""Mask n-grams of whole words (§4.1), vectorized over a packed batch.
 
-The rule is the released generator's: word starts in random order, each with a span of n words, p(n) proportional to
-1/n; a span that would exceed the budget is shortened, one that overlaps a chosen span is left out; every chosen token
-becomes [MASK] (80 %), stays (10 %) or becomes a random token (10 %). On purpose different: the budget is 15 % of the
-positions (the generator's cap is a setting), a span never crosses a [SEP], a segment's first token always starts a
-word, and random tokens are ordinary ones. Its permutation objective is left out.
+The rule is the released generator's. Words are tried in random order as starts of spans of n words, with p(n)
+proportional to 1/n. A span that would exceed the budget is shortened; one that overlaps a chosen span is left out.
+Each chosen token becomes [MASK] (80 %), stays (10 %) or becomes a random token (10 %).
+
+Intended differences: the budget is 15 % of the positions (the generator's cap is a setting), a span never crosses a
+[SEP], a segment's first token always starts a word, and random tokens are never special. The generator's permutation
+objective is left out.
 """
 
 from __future__ import annotations
@@ -14,154 +16,179 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from albert_cli.data.arrays import Flags, Ids, concatenate_ranges
-from albert_cli.data.pairs import PairSettings
+from albert_cli.data.arrays import Flags, Ids, concatenate_ranges, offsets_from_lengths
+from albert_cli.data.pairs import PackedSequences, PairSettings
 from albert_cli.randomness import HashKeys, Integers, Stream, bounded_ints, hash_keys, random_bits, uniform
 from albert_cli.text.vocabulary import Vocabulary
 
-_MASK, _KEEP = 0.8, 0.9  # cumulative: 80 % [MASK], 10 % unchanged, 10 % random
+# Thresholds of one uniform number: 80 % [MASK], 10 % unchanged, 10 % random.
+_MASK_BELOW = 0.8
+_KEEP_BELOW = 0.9
+
+# Of a word's 64 random bits the low 24 choose the span's length and the high 40 the word's rank.
+_LENGTH_BITS = 24
+
+
+@dataclass(frozen=True)
+class MaskedTokens:
+    """A masked batch: all ids int32 [T], the positions to predict int32 [M], ascending, and their labels int32 [M]."""
+
+    ids: Ids
+    index: Ids
+    labels: Ids
 
 
 @dataclass(frozen=True)
 class MaskedSpans:
-    """The chosen spans: packed positions [start, stop) and number of words, int64 [K] each.
+    """The K chosen spans: packed positions [start, stop) and number of words, int64 [K] each.
 
-    shortened: bool [K], to fit the budget or the segment.
+    is_shortened: bool [K], whether a span was shortened to fit the budget or the segment.
     """
 
     start: Integers
     stop: Integers
     words: Integers
-    shortened: Flags
+    is_shortened: Flags
 
     def positions(self) -> Integers:
-        """The packed positions that the spans cover, ascending: int64 [M]."""
+        """Return the packed positions that the spans cover, ascending: int64 [M]."""
         return np.sort(concatenate_ranges(self.start, self.stop - self.start))
-
-
-def mask_batch(
-    ids: Ids,
-    special: Flags,
-    offsets: Integers,
-    vocabulary: Vocabulary,
-    settings: PairSettings,
-    seed: int,
-    index: Integers,
-) -> tuple[Ids, Ids, Ids]:
-    """The changed ids int32 [T], the positions to predict int32 [M] (sorted) and their labels int32 [M] of a batch.
-
-    special: bool [T], where [CLS] and [SEP] stand; index: int64 [N], the examples' numbers.
-    """
-    spans = select_spans(ids, special, offsets, vocabulary, settings, seed, index)
-    position = spans.positions()
-    row = _sequence_numbers(position, offsets)
-    bits = random_bits(hash_keys(seed, Stream.REPLACEMENT, index)[row], position - offsets[row])
-    fate = uniform(bits)
-    ordinary = vocabulary.size - vocabulary.first_ordinary_id
-    replaced = vocabulary.first_ordinary_id + bounded_ints(
-        bits, ordinary
-    )  # lower bits: independent of `fate`'s upper ones
-    changed = ids.copy()
-    changed[position] = np.where(fate < _MASK, vocabulary.mask_id, np.where(fate < _KEEP, ids[position], replaced))
-    return changed, position.astype(np.int32), ids[position]
-
-
-def _sequence_numbers(position: Integers, offsets: Integers) -> Integers:
-    """The sequence that holds each of some ascending packed positions: int64 [M]."""
-    return np.repeat(np.arange(offsets.size - 1), np.diff(np.searchsorted(position, offsets)))
 
 
 @dataclass(frozen=True)
 class _BatchWords:
-    """Words and special tokens in the order of the batch; W of them.
+    """The W words and special tokens of a batch, in order.
 
-    start: packed positions, int64 [W + 1], the last the end of the batch; is_special: bool [W]; sequence:
-    int64 [W]; reach: how many words there are from each to its segment's end, int64 [W].
+    start: packed positions, int64 [W + 1], the last is the batch's end; is_special: bool [W]; sequence: int64 [W];
+    words_left: words from each one to its segment's end, itself included, int64 [W].
     """
 
     start: Integers
     is_special: Flags
     sequence: Integers
-    reach: Integers
+    words_left: Integers
 
 
 def select_spans(
-    ids: Ids,
-    special: Flags,
-    offsets: Integers,
-    vocabulary: Vocabulary,
-    settings: PairSettings,
-    seed: int,
-    index: Integers,
+    sequences: PackedSequences, vocabulary: Vocabulary, settings: PairSettings, seed: int, index: Integers
 ) -> MaskedSpans:
-    """Choose the spans to predict, in every sequence until its budget is spent; arguments as for `mask`."""
-    starts_word = vocabulary.is_word_start[ids] if settings.whole_word else np.ones(ids.size, bool)
-    words = _split_into_words(starts_word, special, offsets)
-    share = np.rint(np.diff(offsets) * settings.masked_lm_probability)  # of its length, special tokens included
-    budget = np.maximum(1, share).astype(np.int64)
+    """Choose spans to predict in every sequence until its budget is spent; index: the examples' numbers, int64 [N]."""
+    offsets = sequences.offsets
+    starts_word = np.ones(sequences.ids.size, bool)
+    if settings.whole_word:
+        starts_word = vocabulary.is_word_start[sequences.ids]
+    words = _split_into_words(starts_word, sequences.is_special, offsets)
+    budget = np.rint(np.diff(offsets) * settings.masked_lm_probability).astype(np.int64)
+    budget = np.maximum(1, budget)
     if settings.max_predictions:
         budget = np.minimum(budget, settings.max_predictions)
-    bits = random_bits(hash_keys(seed, Stream.SPANS, index)[words.sequence], words.start[:-1] - offsets[words.sequence])
+    position_in_sequence = words.start[:-1] - offsets[words.sequence]
+    bits = random_bits(hash_keys(seed, Stream.SPANS, index)[words.sequence], position_in_sequence)
     return _choose_spans(words, bits, budget, settings)
 
 
+def mask_spans(
+    sequences: PackedSequences, spans: MaskedSpans, vocabulary: Vocabulary, seed: int, index: Integers
+) -> MaskedTokens:
+    """Change the ids that the spans cover: to [MASK], to a random ordinary token, or not at all."""
+    position = spans.positions()
+    labels = sequences.ids[position]
+    sequence = _sequence_numbers(position, sequences.offsets)
+    keys = hash_keys(seed, Stream.REPLACEMENT, index)
+    bits = random_bits(keys[sequence], position - sequences.offsets[sequence])
+    # `uniform` uses the upper bits and `bounded_ints` the lower ones, so the two are independent.
+    fate = uniform(bits)
+    ordinary_tokens = vocabulary.size - vocabulary.first_ordinary_id
+    replacement = vocabulary.first_ordinary_id + bounded_ints(bits, ordinary_tokens)
+    replacement[fate < _KEEP_BELOW] = labels[fate < _KEEP_BELOW]
+    replacement[fate < _MASK_BELOW] = vocabulary.mask_id
+    ids = sequences.ids.copy()
+    ids[position] = replacement
+    return MaskedTokens(ids, position.astype(np.int32), labels)
+
+
+def _sequence_numbers(position: Integers, offsets: Integers) -> Integers:
+    """Return the sequence that holds each of some ascending packed positions: int64 [M]."""
+    return np.repeat(np.arange(offsets.size - 1), np.diff(np.searchsorted(position, offsets)))
+
+
 def _split_into_words(starts_word: Flags, special: Flags, offsets: Integers) -> _BatchWords:
-    """Cut a batch into words and special tokens; starts_word, special: bool [T]."""
-    begins = starts_word | special
-    begins[1:] |= special[:-1]  # a segment may begin within a word after truncation
-    start = np.flatnonzero(begins)
+    """Split a batch into words and special tokens; starts_word, special: bool [T]."""
+    is_start = starts_word | special
+    is_start[1:] |= special[:-1]  # truncation may begin a segment within a word
+    start = np.flatnonzero(is_start)
     is_special = special[start]
-    sequence = _sequence_numbers(start, offsets)
-    barrier = np.append(np.flatnonzero(is_special), start.size)
-    width = np.diff(barrier, prepend=0)  # from each barrier, or the begin, to the next
-    reach = np.repeat(barrier, width) - np.arange(start.size)
-    return _BatchWords(np.append(start, starts_word.size), is_special, sequence, reach)
+    segment_end = np.append(np.flatnonzero(is_special), start.size)
+    words_of_segment = np.diff(segment_end, prepend=0)
+    words_left = np.repeat(segment_end, words_of_segment) - np.arange(start.size)
+    return _BatchWords(np.append(start, starts_word.size), is_special, _sequence_numbers(start, offsets), words_left)
 
 
 def _choose_spans(words: _BatchWords, bits: HashKeys, budget: Integers, settings: PairSettings) -> MaskedSpans:
-    """Try words in random order as starts of spans until every sequence has spent its budget, int64 [N].
+    """Try words in random order as starts of spans until each of N sequences has spent its budget, int64 [N].
 
-    bits: 64 random ones for each word, [W]. The k-th candidates of all sequences are tried together, so the loop is as
-    long as one sequence needs.
+    bits: 64 random bits for each word, uint64 [W]. Round k tries the k-th candidate of every sequence at once.
     """
-    # Of the 64 bits 24 draw a span's length in words and 40 its turn; special tokens have none.
-    drawn_words = np.ones(bits.size, np.int64)
-    length_bits = bits & np.uint64((1 << 24) - 1)
-    for share in np.cumsum(ngram_probabilities(settings))[:-1]:
-        drawn_words += length_bits >= np.uint64(share * (1 << 24))
-    order = np.flatnonzero(~words.is_special)
-    turn = (words.sequence[order].astype(np.uint64) << np.uint64(40)) | (bits[order] >> np.uint64(24))
-    order = order[np.argsort(turn)]
-    taken = np.append(words.is_special, np.ones(settings.ngram, bool))  # room to look beyond the last word
-    start, left = words.start, budget.copy()
-    tries = np.bincount(words.sequence[order], minlength=left.size)
-    first = np.cumsum(tries) - tries
-    ahead = np.arange(settings.ngram)
-    nothing = np.zeros(0, np.int64)
-    found = [(nothing, nothing, nothing.astype(bool))]
-    active, rank = np.flatnonzero(tries), 0
-    while active.size:
-        word, room = order[first[active] + rank], left[active]
-        drawn = drawn_words[word]
-        n = np.minimum(drawn, words.reach[word])
-        size = start[word + n] - start[word]
-        while (too_long := (size > room) & (n > 1)).any():  # shorten until it fits
-            n -= too_long
-            size = start[word + n] - start[word]
-        covers = word[:, None] + ahead
-        beyond = ahead >= n[:, None]
-        free = (size <= room) & (beyond | ~taken[covers]).all(1)  # every word of it
-        taken[covers[free][~beyond[free]]] = True
-        left[active[free]] -= size[free]
-        found.append((word[free], n[free], (n < drawn)[free]))
-        rank += 1
-        active = active[(left[active] > 0) & (tries[active] > rank)]
-    word, n, shortened = (np.concatenate(parts) for parts in zip(*found, strict=True))
-    return MaskedSpans(start[word], start[word + n], n, shortened)
+    requested_words = _sample_span_lengths(bits, settings)
+    candidates, offsets = _shuffle_candidates(words, bits, budget.size)
+    n_candidates = np.diff(offsets)
+    # The margin lets a span look beyond the batch's last word.
+    is_taken = np.append(words.is_special, np.ones(settings.ngram, bool))
+    steps = np.arange(settings.ngram)
+    budget_left = budget.copy()
+    chosen_words = [np.zeros(0, np.int64)]
+    chosen_lengths = [np.zeros(0, np.int64)]
+    for round_number in range(n_candidates.max(initial=0)):
+        sequence = np.flatnonzero((budget_left > 0) & (n_candidates > round_number))
+        if sequence.size == 0:
+            break
+        word = candidates[offsets[sequence] + round_number]
+        n_words = _shorten_to_fit(words, word, requested_words[word], budget_left[sequence])
+        n_tokens = words.start[word + n_words] - words.start[word]
+        covered = word[:, None] + steps
+        is_inside = steps < n_words[:, None]
+        overlaps = (is_taken[covered] & is_inside).any(axis=1)
+        is_chosen = (n_tokens <= budget_left[sequence]) & ~overlaps
+        is_taken[covered[is_chosen][is_inside[is_chosen]]] = True
+        budget_left[sequence[is_chosen]] -= n_tokens[is_chosen]
+        chosen_words.append(word[is_chosen])
+        chosen_lengths.append(n_words[is_chosen])
+    first = np.concatenate(chosen_words)
+    length = np.concatenate(chosen_lengths)
+    return MaskedSpans(words.start[first], words.start[first + length], length, length < requested_words[first])
+
+
+def _sample_span_lengths(bits: HashKeys, settings: PairSettings) -> Integers:
+    """Sample a span length in words for each word, from the low bits: int64 [W]."""
+    length_bits = bits & np.uint64((1 << _LENGTH_BITS) - 1)
+    length = np.ones(bits.size, np.int64)
+    for cumulative in np.cumsum(ngram_probabilities(settings))[:-1]:
+        length += length_bits >= np.uint64(cumulative * (1 << _LENGTH_BITS))
+    return length
+
+
+def _shuffle_candidates(words: _BatchWords, bits: HashKeys, n_sequences: int) -> tuple[Integers, Integers]:
+    """Return the words without special tokens, sequence by sequence in random order, and the sequences' offsets."""
+    candidates = np.flatnonzero(~words.is_special)
+    sequence = words.sequence[candidates]
+    rank = (sequence.astype(np.uint64) << np.uint64(64 - _LENGTH_BITS)) | (bits[candidates] >> np.uint64(_LENGTH_BITS))
+    offsets = offsets_from_lengths(np.bincount(sequence, minlength=n_sequences))
+    return candidates[np.argsort(rank)], offsets
+
+
+def _shorten_to_fit(words: _BatchWords, word: Integers, requested: Integers, max_tokens: Integers) -> Integers:
+    """Return the words of each span, at least 1: fewer than requested at a segment's end or above `max_tokens`."""
+    n_words = np.minimum(requested, words.words_left[word])
+    while True:
+        n_tokens = words.start[word + n_words] - words.start[word]
+        is_too_long = (n_tokens > max_tokens) & (n_words > 1)
+        if not is_too_long.any():
+            return n_words
+        n_words = n_words - is_too_long
 
 
 def ngram_probabilities(settings: PairSettings) -> NDArray[np.float64]:
-    """p(n) for n = 1 to `ngram`, proportional to 1/n (§4.1), in reverse order when longer ones are favoured."""
+    """Return p(n) for n = 1 to `ngram`, proportional to 1/n (§4.1), reversed if longer n-grams are favored."""
     weights: NDArray[np.float64] = 1 / np.arange(1, settings.ngram + 1)
     p: NDArray[np.float64] = weights / weights.sum()
     return p if settings.favor_shorter_ngram else p[::-1]

@@ -19,7 +19,7 @@ from pydantic import AfterValidator
 from typing_extensions import TypedDict
 
 from albert_cli import store
-from albert_cli.data.arrays import Ids, concatenate_ranges, offsets_from_lengths
+from albert_cli.data.arrays import Ids, concatenate_ranges
 from albert_cli.errors import CheckpointError
 from albert_cli.randomness import Integers
 
@@ -31,7 +31,6 @@ DATA_FORMAT = 2  # of `data.json` and the shards
 UNITS = ("documents", "sentences", "tokens")
 SUFFIXES = (".ids", ".sentences", ".documents")
 _MAPS = 60_000  # files kept mapped at most; Linux lets a process have 65,530 maps
-_BLOCK = 64  # documents; of the places of a terabyte's on a longer axis some 25 MB are held
 MAX_SHARD_TOKENS = 64 << 20  # 128 MB of ids: a merge that counts or rewrites a shard holds some 0.7 GB
 
 
@@ -170,7 +169,6 @@ class TokenCorpus:
         self.starts, self.document_starts = np.concatenate([np.zeros((1, 2), np.int64), sizes.cumsum(0)]).T
         self.tokens = int(self.starts[-1])
         self.documents = int(self.document_starts[-1])
-        self._stretched: dict[int, Integers] = {}
 
     @classmethod
     def open(cls, directory: Path, split: Split = "train") -> TokenCorpus:
@@ -219,32 +217,3 @@ class TokenCorpus:
         for which in np.unique(number).tolist():
             rows = np.flatnonzero(number == which)
             yield rows, self.shards[which], int(self.starts[which]), int(self.document_starts[which])
-
-    def stretched_axis(self, least: int) -> Integers:
-        """An axis on which every document has at least `least` places: where every `_BLOCK`-th document of a shard
-        begins on it, and the end, int64. Counted once, from the documents' offsets alone.
-        """
-        if least not in self._stretched:
-            sizes = [np.zeros(0, np.int64)]
-            for shard in self.shards:
-                places = np.maximum(np.diff(shard.sentences[shard.documents].astype(np.int64)), least)
-                sizes.append(np.add.reduceat(places, np.arange(0, places.size, _BLOCK)))
-            self._stretched[least] = offsets_from_lengths(np.concatenate(sizes))
-        return self._stretched[least]
-
-    def token_at(self, place: Integers, least: int) -> Integers:
-        """The token at each place of `stretched_axis(least)`, over which a shorter document is spread evenly."""
-        begin, token = self.stretched_axis(least), np.empty_like(place)
-        block = np.searchsorted(begin, place, "right") - 1
-        blocks = offsets_from_lengths(-(-np.diff(self.document_starts) // _BLOCK))
-        shard_of_block = np.searchsorted(blocks, block, "right") - 1
-        first = (block - blocks[shard_of_block]) * _BLOCK
-        for rows, shard, base, _ in self.group_by_shard(block, blocks):
-            documents = np.minimum(first[rows, None] + np.arange(_BLOCK + 1), shard.documents.size - 1)
-            edges = shard.sentences[shard.documents[documents]].astype(np.int64)
-            tokens = np.diff(edges)
-            places = np.maximum(tokens, least)
-            beyond = (place - begin[block])[rows, None] - places.cumsum(1)  # below 0 from the document of the place on
-            own = np.arange(rows.size), (beyond >= 0).sum(1)
-            token[rows] = base + edges[own] + (beyond[own] + places[own]) * tokens[own] // places[own]
-        return token

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from albert_cli.bench.data import measure, measure_sampling, text
 from albert_cli.data.tokenization import BuildSettings
-from tests.data.synthetic import FakeVocabulary, text_like_corpus
+from tests.helpers.corpora import FakeVocabulary, text_like_corpus
 
 
 def test_every_stage_is_measured(documents_file: Path, tiny_vocabulary: Path) -> None:

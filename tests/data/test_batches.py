@@ -1,33 +1,32 @@
 from __future__ import annotations
 
 import tracemalloc
-from dataclasses import fields
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from albert_cli.data.batches import PackedBatch, original_ids, sample_batch
+from albert_cli.data.batches import original_ids, sample_batch
 from albert_cli.data.pairs import PairSettings, sample_pairs
 from albert_cli.data.shards import TokenCorpus
 from albert_cli.errors import InputError
-from tests.data.synthetic import FIRST_ORDINARY, FakeVocabulary, concatenate, numbered_corpus, text_like_corpus
+from tests.helpers.corpora import (
+    FIRST_ORDINARY,
+    FakeVocabulary,
+    assert_equal_batches,
+    concatenate_batches,
+    numbered_corpus,
+    text_like_corpus,
+)
 
 VOCABULARY = FakeVocabulary()
 RULES = [
     PairSettings(),
     PairSettings(max_seq_length=64, sentence_loss="nsp", short_sequence_probability=0.5),
     PairSettings(max_seq_length=16, sentence_loss="none", whole_word=False, max_predictions=2),
-    PairSettings(max_seq_length=512, short_documents="once"),
+    PairSettings(max_seq_length=512, sentence_loss="three-way"),
 ]
-
-
-def assert_equal(first: PackedBatch, second: PackedBatch) -> None:
-    for field in fields(PackedBatch):
-        left, right = getattr(first, field.name), getattr(second, field.name)
-        assert left.dtype == right.dtype == np.int32, field.name
-        assert np.array_equal(left, right), field.name
 
 
 @settings(max_examples=40)
@@ -36,30 +35,30 @@ def assert_equal(first: PackedBatch, second: PackedBatch) -> None:
     seed=st.integers(0, 2**63),
     rules=st.sampled_from(RULES),
 )
-def test_a_batch_is_the_batches_of_its_examples(index: list[int], seed: int, rules: PairSettings) -> None:
+def test_sample_batch_is_independent_of_the_other_examples(index: list[int], seed: int, rules: PairSettings) -> None:
     corpus = text_like_corpus(60, shards=3)
     together = sample_batch(corpus, VOCABULARY, rules, seed, np.array(index))
     alone = [sample_batch(corpus, VOCABULARY, rules, seed, np.array([i])) for i in index]
-    assert_equal(together, concatenate(alone))
+    assert_equal_batches(together, concatenate_batches(alone))
 
 
-def test_shards_do_not_matter_but_for_where_documents_lie() -> None:
+def test_sample_batch_is_independent_of_the_shards() -> None:
     documents = [[3, 9, 4], [7, 7], [5, 5, 5, 5], [8, 1]]
     rules = PairSettings(max_seq_length=16)
     one, many = numbered_corpus([documents]), numbered_corpus([documents[:1], documents[1:3], documents[3:]])
-    assert_equal(*(sample_batch(c, VOCABULARY, rules, 3, np.arange(50)) for c in (one, many)))
+    assert_equal_batches(*(sample_batch(c, VOCABULARY, rules, 3, np.arange(50)) for c in (one, many)))
 
 
 @pytest.mark.parametrize("rules", RULES)
-def test_a_sequence_is_cls_a_sep_b_sep(rules: PairSettings) -> None:
+def test_sample_batch_sequence_is_cls_a_sep_b_sep(rules: PairSettings) -> None:
     corpus = numbered_corpus([[[6, 3, 5] * 20, [9]], [[4] * 50, [70, 90]]])
     index = np.arange(60)
     packed, pairs = sample_batch(corpus, VOCABULARY, rules, 0, index), sample_pairs(corpus, index, rules, 0)
     ids = original_ids(packed)
     for row in range(60):
         window = slice(int(packed.offsets[row]), int(packed.offsets[row + 1]))
-        a = range(FIRST_ORDINARY + int(pairs.a_start[row]), FIRST_ORDINARY + int(pairs.a_stop[row]))
-        b = range(FIRST_ORDINARY + int(pairs.b_start[row]), FIRST_ORDINARY + int(pairs.b_stop[row]))
+        a = range(FIRST_ORDINARY + int(pairs.a.start[row]), FIRST_ORDINARY + int(pairs.a.stop[row]))
+        b = range(FIRST_ORDINARY + int(pairs.b.start[row]), FIRST_ORDINARY + int(pairs.b.stop[row]))
         expected = [2, *a, 3, *b, 3] if len(b) else [2, *a, 3]
         assert ids[window].tolist() == expected
         assert packed.segment_ids[window].tolist() == [0] * (len(a) + 2) + [1] * (len(b) + (len(b) > 0))
@@ -68,7 +67,7 @@ def test_a_sequence_is_cls_a_sep_b_sep(rules: PairSettings) -> None:
 
 
 @pytest.mark.parametrize("rules", [RULES[1], RULES[3]])
-def test_memory_does_not_grow_with_the_corpus(rules: PairSettings) -> None:
+def test_sample_batch_memory_is_constant_in_the_corpus(rules: PairSettings) -> None:
     def peak(documents: int) -> int:
         corpus = text_like_corpus(documents)
         sample_batch(corpus, VOCABULARY, rules, 0, np.arange(64))
@@ -81,7 +80,7 @@ def test_memory_does_not_grow_with_the_corpus(rules: PairSettings) -> None:
     assert peak(8000) < 1.2 * peak(250)
 
 
-def test_passes_and_seeds_differ() -> None:
+def test_sample_batch_differs_between_passes_and_seeds() -> None:
     corpus = text_like_corpus(60)
     first = sample_batch(corpus, VOCABULARY, PairSettings(), 0, np.array([0]))
     for seed, index in ((1, 0), (0, 1), (0, 10**6)):
@@ -89,12 +88,12 @@ def test_passes_and_seeds_differ() -> None:
         assert not np.array_equal(first.ids, other.ids)
 
 
-def test_no_examples_make_an_empty_batch() -> None:
+def test_sample_batch_without_examples_is_empty() -> None:
     packed = sample_batch(text_like_corpus(20), VOCABULARY, PairSettings(), 0, np.zeros(0, np.int64))
     assert packed.ids.size == packed.masked_index.size == packed.order_labels.size == 0
     assert packed.offsets.tolist() == [0]
 
 
-def test_an_empty_corpus_is_refused() -> None:
-    with pytest.raises(InputError, match="no text"):
+def test_sample_batch_empty_corpus_is_rejected() -> None:
+    with pytest.raises(InputError, match="no tokens to sample from"):
         sample_batch(TokenCorpus([]), VOCABULARY, PairSettings(), 0, np.arange(2))

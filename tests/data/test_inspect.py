@@ -19,7 +19,7 @@ from albert_cli.data.tokenization import BuildSettings
 from albert_cli.errors import CheckpointError
 from albert_cli.inspection import describe_directory
 from albert_cli.text.vocabulary import Vocabulary
-from tests.data.synthetic import FakeVocabulary, numbered_corpus, text_like_corpus
+from tests.helpers.corpora import FakeVocabulary, numbered_corpus, text_like_corpus
 
 Files = Callable[[int], list[str]]
 
@@ -99,7 +99,6 @@ def test_the_sample_says_how_often_short_documents_are_drawn() -> None:
     corpus, vocabulary = numbered_corpus([[[5, 5]] * 60, [[500]] * 20]), FakeVocabulary()
     for rules, draws, examples in (
         (PairSettings(103), 0.1, 106),
-        (PairSettings(103, short_documents="once"), 1.0, 160),
         (PairSettings(13), None, 1060),
     ):
         found = measure_sample(corpus, vocabulary, rules, 0)

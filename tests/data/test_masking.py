@@ -3,48 +3,41 @@ from __future__ import annotations
 import random
 from collections import Counter
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 from scipy.stats import chi2_contingency, chisquare
 
-from albert_cli.data.batches import original_ids, pack_pairs, sample_batch
-from albert_cli.data.masking import MaskedSpans, mask_batch, ngram_probabilities, select_spans
-from albert_cli.data.pairs import PairSettings, sample_pairs
+from albert_cli.data.batches import original_ids, sample_batch
+from albert_cli.data.masking import MaskedSpans, mask_spans, ngram_probabilities, select_spans
+from albert_cli.data.pairs import PackedSequences, PairSettings, pack_sequences, sample_pairs
 from albert_cli.text.vocabulary import Vocabulary
-from tests.data.synthetic import FIRST_ORDINARY, FakeVocabulary, numbered_corpus, text_like_corpus, word_starts
+from tests.helpers.corpora import FIRST_ORDINARY, FakeVocabulary, numbered_corpus, text_like_corpus, word_starts
 
 VOCABULARY = FakeVocabulary()
 
 
-class Packed(NamedTuple):
-    ids: NDArray[np.int32]
-    special: NDArray[np.bool_]
-    offsets: NDArray[np.int64]
-    examples: NDArray[np.int64]
-
-
-def draw(settings: PairSettings, sequences: int = 400, seed: int = 0) -> Packed:
-    index = np.arange(sequences)
+def sample_sequences(settings: PairSettings, sequences: int = 400, seed: int = 0) -> PackedSequences:
     corpus = text_like_corpus(400)
-    pairs = sample_pairs(corpus, index, settings, seed)
-    ids, special, _, offsets = pack_pairs(corpus, pairs, VOCABULARY.cls_id, VOCABULARY.sep_id)
-    return Packed(ids, special, offsets, index)
+    pairs = sample_pairs(corpus, np.arange(sequences), settings, seed)
+    return pack_sequences(corpus, pairs, VOCABULARY.cls_id, VOCABULARY.sep_id)
 
 
-def spans_of(packed: Packed, settings: PairSettings, seed: int = 0, vocabulary: Vocabulary = VOCABULARY) -> MaskedSpans:
-    return select_spans(packed.ids, packed.special, packed.offsets, vocabulary, settings, seed, packed.examples)
+def select(
+    packed: PackedSequences, settings: PairSettings, seed: int = 0, vocabulary: Vocabulary = VOCABULARY
+) -> MaskedSpans:
+    return select_spans(packed, vocabulary, settings, seed, np.arange(packed.offsets.size - 1))
 
 
-def words_of(packed: Packed, row: int, settings: PairSettings, vocabulary: Vocabulary = VOCABULARY) -> list[list[int]]:
-    """The words of one sequence as lists of positions, an empty list where a special token stands."""
+def words_of(
+    packed: PackedSequences, row: int, settings: PairSettings, vocabulary: Vocabulary = VOCABULARY
+) -> list[list[int]]:
+    """Return the words of one sequence as lists of positions, with an empty list for a special token."""
     words: list[list[int]] = []
     for position in range(int(packed.offsets[row]), int(packed.offsets[row + 1])):
-        if packed.special[position]:
+        if packed.is_special[position]:
             words.append([])
         elif words[-1] and settings.whole_word and not vocabulary.is_word_start[packed.ids[position]]:
             words[-1].append(position)
@@ -53,8 +46,10 @@ def words_of(packed: Packed, row: int, settings: PairSettings, vocabulary: Vocab
     return words
 
 
-def plain_spans(packed: Packed, settings: PairSettings, rng: random.Random) -> list[list[tuple[list[int], bool]]]:
-    """The released generator's procedure, one word at a time: each sequence's spans, and if shortened."""
+def plain_spans(
+    packed: PackedSequences, settings: PairSettings, rng: random.Random
+) -> list[list[tuple[list[int], bool]]]:
+    """Run the released generator's procedure one word at a time; return each sequence's (span, was shortened)."""
     everything = []
     for row in range(packed.offsets.size - 1):
         words = words_of(packed, row, settings)
@@ -93,22 +88,22 @@ RULES = [
 
 
 @pytest.mark.parametrize("settings", RULES)
-def test_spans_are_distributed_as_the_plain_procedure_draws_them(settings: PairSettings) -> None:
-    packed = draw(settings)
-    spans = spans_of(packed, settings)
+def test_select_spans_matches_the_generators_distribution(settings: PairSettings) -> None:
+    packed = sample_sequences(settings)
+    spans = select(packed, settings)
     plain = [s for row in plain_spans(packed, settings, random.Random(1)) for s in row]
     ours = Counter((spans.stop - spans.start).tolist())
     theirs = Counter(len(span) for span, _ in plain)
     common = [k for k in set(ours) | set(theirs) if ours[k] + theirs[k] >= 20]
     assert chi2_contingency([[ours[k] for k in common], [theirs[k] for k in common]]).pvalue > 1e-3
-    shortened = [[int(spans.shortened.sum()), int((~spans.shortened).sum())]]
+    shortened = [[int(spans.is_shortened.sum()), int((~spans.is_shortened).sum())]]
     shortened += [[sum(s for _, s in plain), sum(not s for _, s in plain)]]
     assert chi2_contingency(shortened).pvalue > 1e-3
     assert abs(sum(ours[k] * k for k in ours) - sum(theirs[k] * k for k in theirs)) <= 0.002 * packed.ids.size
 
 
-def assert_rules(packed: Packed, spans: MaskedSpans, settings: PairSettings, vocabulary: Vocabulary) -> None:
-    """Spans are whole words, at most `ngram`, of one segment, apart, and within the budget."""
+def assert_rules(packed: PackedSequences, spans: MaskedSpans, settings: PairSettings, vocabulary: Vocabulary) -> None:
+    """Check that spans are whole words, at most `ngram`, in one segment, disjoint, and within the budget."""
     word_of, in_word = {}, {}
     for row in range(packed.offsets.size - 1):
         for number, word in enumerate(words_of(packed, row, settings, vocabulary)):
@@ -134,9 +129,9 @@ def assert_rules(packed: Packed, spans: MaskedSpans, settings: PairSettings, voc
 
 
 @pytest.mark.parametrize("settings", RULES)
-def test_spans_are_whole_words_within_one_segment_and_the_budget(settings: PairSettings) -> None:
-    packed = draw(settings, 100)
-    spans = spans_of(packed, settings)
+def test_select_spans_obeys_every_rule_on_text(settings: PairSettings) -> None:
+    packed = sample_sequences(settings, 100)
+    spans = select(packed, settings)
     assert_rules(packed, spans, settings, VOCABULARY)
     spent = (spans.stop - spans.start).sum()
     budget = np.diff(packed.offsets) * settings.masked_lm_probability
@@ -158,60 +153,61 @@ def test_spans_are_whole_words_within_one_segment_and_the_budget(settings: PairS
     share=st.floats(0, 1),
     seed=st.integers(0, 2**63),
 )
-def test_spans_obey_the_rules_in_any_text(
+def test_select_spans_obeys_every_rule_on_any_corpus(
     documents: list[list[int]], length: int, settings: PairSettings, share: float, seed: int
 ) -> None:
     settings = replace(settings, max_seq_length=length)
-    corpus, index = numbered_corpus([documents]), np.arange(12)
+    corpus = numbered_corpus([documents])
     vocabulary = FakeVocabulary(is_word_start=word_starts(30_000, share))
-    pairs = sample_pairs(corpus, index, settings, seed)
-    ids, special, _, offsets = pack_pairs(corpus, pairs, 2, 3)
-    packed = Packed(ids, special, offsets, index)
-    assert (np.diff(offsets) <= length).all()
-    assert (ids[special] < FIRST_ORDINARY).all() and (ids[~special] >= FIRST_ORDINARY).all()
-    assert_rules(packed, spans_of(packed, settings, seed, vocabulary), settings, vocabulary)
+    pairs = sample_pairs(corpus, np.arange(12), settings, seed)
+    packed = pack_sequences(corpus, pairs, 2, 3)
+    assert (np.diff(packed.offsets) <= length).all()
+    assert (packed.ids[packed.is_special] < FIRST_ORDINARY).all()
+    assert (packed.ids[~packed.is_special] >= FIRST_ORDINARY).all()
+    assert_rules(packed, select(packed, settings, seed, vocabulary), settings, vocabulary)
 
 
-def test_fifteen_percent_of_the_positions_are_masked() -> None:
-    packed = draw(PairSettings())
-    spans = spans_of(packed, PairSettings())
+def test_select_spans_covers_15_percent_of_positions() -> None:
+    packed = sample_sequences(PairSettings())
+    spans = select(packed, PairSettings())
     assert abs((spans.stop - spans.start).sum() / packed.ids.size - 0.15) < 0.003
 
 
-def test_the_first_span_of_a_sequence_has_exactly_the_papers_distribution() -> None:
+def test_select_spans_first_length_follows_the_paper() -> None:
     # One word a piece and a budget of three: the first candidate is never shortened but at a segment's end.
     vocabulary = FakeVocabulary(is_word_start=np.ones(30_000, bool))
     settings = PairSettings(max_predictions=3)
-    packed = draw(settings, 6000)
-    spans = spans_of(packed, settings, vocabulary=vocabulary)
+    packed = sample_sequences(settings, 6000)
+    spans = select(packed, settings, vocabulary=vocabulary)
     row = np.searchsorted(packed.offsets, spans.start, "right")
     order = np.argsort(row, kind="stable")  # spans come in the order in which they were chosen
     first = order[np.unique(row[order], return_index=True)[1]]
-    words = spans.words[first][~spans.shortened[first]]
+    words = spans.words[first][~spans.is_shortened[first]]
     assert words.size > 5800
     expected = np.array([6, 3, 2]) / 11 * words.size
     assert chisquare(np.bincount(words, minlength=4)[1:], expected).pvalue > 1e-3
 
 
-def test_longer_ngrams_can_be_favoured() -> None:
+def test_ngram_probabilities_can_favor_longer_ngrams() -> None:
     assert ngram_probabilities(PairSettings(favor_shorter_ngram=False)) == pytest.approx([2 / 11, 3 / 11, 6 / 11])
 
 
-def test_pieces_become_mask_stay_or_change_in_the_papers_shares() -> None:
+def test_mask_spans_replaces_80_keeps_10_randomizes_10() -> None:
     settings = PairSettings()
-    packed = draw(settings)
-    changed, position, labels = mask_batch(*packed[:3], VOCABULARY, settings, 0, packed.examples)
-    now = changed[position]
-    masked, kept = now == VOCABULARY.mask_id, now == labels
-    counts = [int(masked.sum()), int(kept.sum()), int((~masked & ~kept).sum())]
-    assert chisquare(counts, np.array([0.8, 0.1, 0.1]) * position.size).pvalue > 1e-3
-    random_pieces = now[~masked & ~kept]
+    packed = sample_sequences(settings)
+    result = mask_spans(packed, select(packed, settings), VOCABULARY, 0, np.arange(400))
+    shown = result.ids[result.index]
+    is_mask = shown == VOCABULARY.mask_id
+    is_unchanged = shown == result.labels
+    counts = [int(is_mask.sum()), int(is_unchanged.sum()), int((~is_mask & ~is_unchanged).sum())]
+    assert chisquare(counts, np.array([0.8, 0.1, 0.1]) * shown.size).pvalue > 1e-3
+    random_pieces = shown[~is_mask & ~is_unchanged]
     assert random_pieces.min() >= VOCABULARY.first_ordinary_id
     bins = np.bincount((random_pieces - VOCABULARY.first_ordinary_id) * 20 // (VOCABULARY.size - 5), minlength=20)
     assert chisquare(bins).pvalue > 1e-3
 
 
-def test_random_pieces_reach_the_first_and_the_last_ordinary_one() -> None:
+def test_mask_spans_random_tokens_cover_all_ordinary_ids() -> None:
     small = FakeVocabulary(size=9, is_word_start=word_starts(9))
     corpus = text_like_corpus(20, size=9)
     packed = sample_batch(corpus, small, PairSettings(), 0, np.arange(200))
@@ -220,14 +216,14 @@ def test_random_pieces_reach_the_first_and_the_last_ordinary_one() -> None:
 
 
 @given(seed=st.integers(0, 2**63), length=st.integers(5, 40), cap=st.integers(0, 4))
-def test_masking_changes_only_what_it_lists(seed: int, length: int, cap: int) -> None:
+def test_sample_batch_changes_only_masked_positions(seed: int, length: int, cap: int) -> None:
     settings = PairSettings(max_seq_length=length, max_predictions=cap)
     corpus = text_like_corpus(20, seed=seed % 7)
     pairs = sample_pairs(corpus, np.arange(8), settings, seed)
-    ids, special, _, offsets = pack_pairs(corpus, pairs, 2, 3)
+    sequences = pack_sequences(corpus, pairs, 2, 3)
     packed = sample_batch(corpus, VOCABULARY, settings, seed, np.arange(8))
-    assert np.array_equal(original_ids(packed), ids)
+    assert np.array_equal(original_ids(packed), sequences.ids)
     assert (np.diff(packed.masked_index) > 0).all()
-    assert not special[packed.masked_index].any()
+    assert not sequences.is_special[packed.masked_index].any()
     assert not np.isin(packed.masked_labels, [2, 3]).any()
-    assert np.array_equal(packed.offsets, offsets)
+    assert np.array_equal(packed.offsets, sequences.offsets)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from albert_cli.data.shards import Shard, TokenCorpus, id_type
 from albert_cli.data.writer import ShardWriter
 from albert_cli.errors import CheckpointError
-from tests.data.synthetic import numbered_corpus
+from tests.helpers.corpora import numbered_corpus
 
 documents_of_lengths = st.lists(st.lists(st.integers(1, 30), max_size=6), max_size=20)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import cast
 
 import numpy as np
@@ -72,7 +72,7 @@ def document_of(corpus: TokenCorpus, position: int) -> int:
     return int(corpus.document_starts[shard]) + document
 
 
-def concatenate(batches: Sequence[PackedBatch]) -> PackedBatch:
+def concatenate_batches(batches: Sequence[PackedBatch]) -> PackedBatch:
     """Join batches into one, in order."""
     sizes = np.cumsum([0, *(b.ids.size for b in batches)])
     shifted = [(b.offsets[1:] + n, b.masked_index + n) for b, n in zip(batches, sizes[:-1].tolist(), strict=True)]
@@ -89,3 +89,12 @@ def concatenate(batches: Sequence[PackedBatch]) -> PackedBatch:
         join([b.masked_labels for b in batches]),
         join([b.order_labels for b in batches]),
     )
+
+
+def assert_equal_batches(first: PackedBatch, second: PackedBatch) -> None:
+    """Check that two batches have the same arrays, all of int32."""
+    for entry in fields(PackedBatch):
+        left = getattr(first, entry.name)
+        right = getattr(second, entry.name)
+        assert left.dtype == right.dtype == np.int32, entry.name
+        assert np.array_equal(left, right), entry.name
