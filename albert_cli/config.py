@@ -152,8 +152,7 @@ def validate_recipe(schema: type[T], values: Mapping[str, Any], origin: str) -> 
     with prefix_errors(origin):
         try:
             # JSON mode lets TOML's integers be floats and its arrays tuples, and strictness still refuses "12" for 12.
-            read = store.type_adapter(cast(Hashable, schema)).validate_json
-            return cast(T, read(json.dumps(values, default=str), strict=True))
+            return store.type_adapter(schema).validate_json(json.dumps(values, default=str), strict=True)
         except ValidationError as error:
             first = error.errors()[0]
             key = ".".join(str(part) for part in first["loc"][:2])  # what follows names a union's member or an index

@@ -259,10 +259,10 @@ def test_every_change_is_found_and_the_file_named(committed: Path) -> None:
 
     changes: dict[str, Callable[[Path], object]] = {
         "damaged": flip,
-        "1 bytes, the manifest says 2": lambda path: path.write_bytes(b"x"),
-        "3 bytes, the manifest says 2": lambda path: path.write_bytes(b"xab"),
+        "1 bytes, but 2 in the manifest": lambda path: path.write_bytes(b"x"),
+        "3 bytes, but 2 in the manifest": lambda path: path.write_bytes(b"xab"),
         "missing": lambda path: path.unlink(),
-        "missing, though": replace_by_directory,
+        r"missing \(listed": replace_by_directory,
     }
     for said, change in changes.items():
         change(committed / "b")
@@ -494,6 +494,6 @@ def test_a_file_system_that_renames_no_folder_is_named_at_once(
         rename(source, target, **places)
 
     monkeypatch.setattr("os.rename", files_only)
-    with pytest.raises(BusyError, match="out: its file system does not rename folders"), store.lock(tmp_path / "out"):
+    with pytest.raises(BusyError, match="out: its file system cannot rename directories"), store.lock(tmp_path / "out"):
         raise AssertionError
     assert not list(tmp_path.rglob("*"))

@@ -19,7 +19,8 @@ from typing import Annotated, Any
 import typer
 
 from albert_cli import __version__, console, ranks
-from albert_cli.errors import AlbertError, InputError, Interrupted, errno_of, from_os_error
+from albert_cli.errors import AlbertError, InputError, Interrupted
+from albert_cli.os_errors import errno_of, from_os_error
 
 EPILOGUE = (
     "Exit codes: 0 done, 1 bug, 2 usage or configuration, 3 bad input, 4 checkpoint or integrity, "

@@ -20,9 +20,10 @@ from torch import Tensor, nn
 
 from albert_cli import console, hub_access, store
 from albert_cli.counting.costs import count_parameters
-from albert_cli.errors import CheckpointError, ConfigError, errno_of
+from albert_cli.errors import CheckpointError, ConfigError
 from albert_cli.model import hf_names
 from albert_cli.model.config import CUSTOM_MODEL_TYPE, ModelConfig
+from albert_cli.os_errors import errno_of
 from albert_cli.text.vocabulary import Vocabulary
 
 WEIGHTS_FILE = "model.safetensors"

@@ -12,6 +12,7 @@ import torch
 
 from albert_cli import journal, store
 from albert_cli.errors import CheckpointError
+from albert_cli.store import files
 from albert_cli.training.checkpoint import TrainState
 from albert_cli.training.finetune import FinetuneJob
 from albert_cli.training.task_setup import PreparedTask
@@ -53,7 +54,7 @@ def test_ended_anywhere_it_finishes_with_the_same_model(
     rising: PreparedTask, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = weights_and_scores(whole)
-    real, calls, fatal = store._fsync, 0, -1
+    real, calls, fatal = files.fsync, 0, -1
 
     def sync(path: Path) -> None:
         nonlocal calls
@@ -62,7 +63,7 @@ def test_ended_anywhere_it_finishes_with_the_same_model(
             raise Killed
         real(path)
 
-    monkeypatch.setattr(store, "_fsync", sync)
+    monkeypatch.setattr(files, "fsync", sync)
     finetune(rising, tmp_path / "counted", 0)
     total = calls
     assert total > 100

@@ -176,7 +176,7 @@ def test_probe_refuses_a_saved_recipe_that_is_none(
     run = hub.find_checkpoint(str(next((ran[0] / "stages").glob("pretrain-*/"))))
     shutil.copytree(run, tmp_path / "it")
     (tmp_path / "it" / "recipe.toml").write_text(written)
-    assert "the manifest says" in albert("probe", tmp_path / "it", "--data", tiny_data, expect=4).err
+    assert "in the manifest" in albert("probe", tmp_path / "it", "--data", tiny_data, expect=4).err
     (tmp_path / "it" / store.MANIFEST).unlink()
     assert re.search(f"it/recipe.toml: {said}", albert("probe", tmp_path / "it", "--data", tiny_data, expect=4).err)
 

@@ -1,0 +1,58 @@
+"""The only package that writes files: every artifact is visible whole, verified, or not at all.
+
+A directory is built as a hidden sibling: its files are flushed to the disk, a manifest with the size and SHA-256 of
+each is written last, and one rename makes it visible. Readers treat a directory without a valid manifest as absent.
+"""
+
+from albert_cli.os_errors import free_bytes, translate_os_errors
+from albert_cli.store.directories import commit_directory, publish, remove_directory, remove_leftovers
+from albert_cli.store.files import open_text_writer, write_bytes, write_json, write_text
+from albert_cli.store.locks import lock
+from albert_cli.store.manifests import (
+    MANIFEST,
+    Manifest,
+    ManifestEntry,
+    fingerprint,
+    hash_json,
+    read_finished_manifest,
+    read_manifest,
+    seal,
+    sha256_file,
+    verify,
+)
+from albert_cli.store.parsing import check_relative, require_keys, type_adapter
+from albert_cli.store.records import is_listed, read_bytes, read_json, read_record, read_toml
+from albert_cli.store.run_steps import saved_steps
+
+__all__ = [
+    "MANIFEST",
+    "Manifest",
+    "ManifestEntry",
+    "check_relative",
+    "commit_directory",
+    "fingerprint",
+    "free_bytes",
+    "hash_json",
+    "is_listed",
+    "lock",
+    "open_text_writer",
+    "publish",
+    "read_bytes",
+    "read_finished_manifest",
+    "read_json",
+    "read_manifest",
+    "read_record",
+    "read_toml",
+    "remove_directory",
+    "remove_leftovers",
+    "require_keys",
+    "saved_steps",
+    "seal",
+    "sha256_file",
+    "translate_os_errors",
+    "type_adapter",
+    "verify",
+    "write_bytes",
+    "write_json",
+    "write_text",
+]

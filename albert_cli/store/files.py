@@ -1,0 +1,70 @@
+"""Write single files atomically: readers see the old content or the new, never a part."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from albert_cli.os_errors import translate_os_errors
+
+
+def fsync(path: Path) -> None:
+    """Flush a file or a directory to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:  # some file systems cannot sync a directory
+        if error.errno != errno.EINVAL:
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def temporary_sibling(path: Path) -> Path:
+    """Return the name of a hidden sibling; its random part keeps two processes apart."""
+    return path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+
+
+@contextmanager
+def _atomic_replacement(path: Path) -> Iterator[Path]:
+    """Yield a hidden sibling to write; on a clean exit it is flushed and becomes the file."""
+    temporary = temporary_sibling(path)
+    with translate_os_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            yield temporary
+            fsync(temporary)
+            temporary.replace(path)
+            fsync(path.parent)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write a file atomically."""
+    with _atomic_replacement(path) as temporary:
+        temporary.write_bytes(data)
+
+
+@contextmanager
+def open_text_writer(path: Path) -> Iterator[IO[str]]:
+    """Open a UTF-8 text stream; its content becomes the file on a clean exit, and is dropped on an error."""
+    with _atomic_replacement(path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as stream:
+        yield stream
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a UTF-8 text file atomically."""
+    write_bytes(path, text.encode())
+
+
+def write_json(path: Path, value: object) -> None:
+    """Write an indented JSON file atomically, its keys in the order of the mapping."""
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")

@@ -1,0 +1,101 @@
+"""Lock an output directory for one process."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from albert_cli.errors import BusyError
+from albert_cli.os_errors import translate_os_errors
+from albert_cli.store.directories import remove_leftovers
+from albert_cli.store.files import temporary_sibling
+
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
+
+_LOCK = ".lock"
+_LOCKS_UNSUPPORTED = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
+_RENAME_UNSUPPORTED = (errno.ENOSYS, errno.EOPNOTSUPP, errno.EXDEV, errno.EPERM, errno.EINVAL)
+
+
+@contextmanager
+def lock(directory: Path) -> Iterator[None]:
+    """Lock the output directory for this process; the lock ends with the process, also after `kill -9`.
+
+    Deletes first what a killed process left half-written in it. If the block fails, a directory that was created for
+    the lock and is still empty is removed again. Raises `BusyError` if another process holds the lock.
+    """
+    created = [p for p in (directory, *directory.parents) if not p.exists()]
+    _make_directory(directory)
+    file_lock = _acquire(directory)
+    try:
+        remove_leftovers(directory)
+        _check_renames(directory)
+        yield
+    except BaseException:
+        _remove_if_empty(directory, created)
+        raise
+    finally:
+        file_lock.release()
+
+
+def _make_directory(directory: Path) -> None:
+    with translate_os_errors(directory):
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError):
+            raise BusyError(f"{directory}: is a file, not a directory", "choose another --out") from None
+        except PermissionError as error:
+            raise BusyError(f"{directory}: not writable ({error.strerror})", "choose another --out") from None
+
+
+def _acquire(directory: Path) -> BaseFileLock:
+    """Take the lock at once, or raise `BusyError`."""
+    from filelock import FileLock, Timeout
+
+    file_lock = FileLock(directory / _LOCK, timeout=0)
+    try:
+        with warnings.catch_warnings():
+            # Newer releases warn and treat an existing file as a lock, which would outlive a killed process.
+            warnings.filterwarnings("error", "flock not supported")
+            file_lock.acquire()
+    except Timeout:
+        raise BusyError(f"{directory}: another run is writing here", "wait for it or choose another --out") from None
+    except (NotImplementedError, UserWarning, OSError) as error:
+        if isinstance(error, OSError) and error.errno not in _LOCKS_UNSUPPORTED:
+            raise
+        message = f"{directory}: its file system has no locks, so two runs could overwrite each other"
+        raise BusyError(message, "choose an --out on another disk") from None
+    return file_lock
+
+
+def _remove_if_empty(directory: Path, created: Sequence[Path]) -> None:
+    """Remove the directories `created` for a lock, innermost first, if nothing but the lock is in them."""
+    if directory not in created or [p.name for p in directory.glob("*")] != [_LOCK]:
+        return
+    (directory / _LOCK).unlink()
+    with suppress(OSError):  # a parent that is not empty remains
+        for path in created:
+            path.rmdir()
+
+
+def _check_renames(directory: Path) -> None:
+    """Raise `BusyError` if a directory cannot be renamed, as on disks mounted from an object store."""
+    probe = temporary_sibling(directory / "rename")
+    renamed = temporary_sibling(directory / "renamed")
+    try:
+        probe.mkdir()
+        (probe / "file").touch()
+        probe.rename(renamed)
+    except OSError as error:
+        if error.errno in _RENAME_UNSUPPORTED:  # the next write reports any other error
+            message = f"{directory}: its file system cannot rename directories, so outputs could be seen half-written"
+            raise BusyError(message, "choose an --out on another disk") from None
+    finally:
+        for folder in (probe, renamed):
+            shutil.rmtree(folder, ignore_errors=True)

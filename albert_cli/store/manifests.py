@@ -1,0 +1,164 @@
+"""Manifests: what a finished directory contains, by size and SHA-256."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from typing_extensions import TypedDict  # pydantic requires it before Python 3.12
+
+from albert_cli import __version__
+from albert_cli.errors import BusyError, CheckpointError
+from albert_cli.os_errors import from_os_error
+from albert_cli.store import files
+from albert_cli.store.parsing import check_relative, invalid_record_error, parse_record, type_adapter
+
+MANIFEST = "manifest.json"
+_NOT_HASHED = (MANIFEST, "README.md")  # a model card may be edited
+_MODEL_FILES = ("config.json", "model.safetensors", "spiece.model", "tokenizer_config.json")
+
+
+class ManifestEntry(TypedDict):
+    """Size and hash of a file."""
+
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A directory's kind, its `files` by relative name, and the fingerprints of its `parents`, its inputs."""
+
+    kind: str
+    files: Mapping[str, ManifestEntry]
+    parents: Mapping[str, str] = field(default_factory=dict)
+    created_by: str = f"albert {__version__}"
+
+    def __post_init__(self) -> None:
+        for name in self.files:
+            check_relative(name)
+
+    def fingerprint(self) -> str:
+        """Return 16 hex digits that change when any file of the directory changes."""
+        lines = [f"{name} {entry['sha256']}" for name, entry in sorted(self.files.items())]
+        return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+
+
+def sha256_file(path: Path) -> str:
+    """Return the SHA-256 of a file's bytes, in hex."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def hash_json(entries: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of a JSON object, whatever the order of its keys."""
+    return hashlib.sha256(json.dumps(entries, sort_keys=True).encode()).hexdigest()
+
+
+def seal(directory: Path, kind: str, parents: Mapping[str, str] | None = None) -> Manifest:
+    """Flush all files of a directory and write its manifest, whose last entry is a hash of the others."""
+    paths = {p.relative_to(directory).as_posix(): p for p in directory.rglob("[!.]*") if p.is_file()}
+    entries: dict[str, ManifestEntry] = {}
+    for name, path in sorted(paths.items()):
+        path.chmod(path.stat().st_mode | 0o444)  # safetensors writes private files; artifacts are meant to be shared
+        files.fsync(path)
+        if name not in _NOT_HASHED:
+            entries[name] = {"size": path.stat().st_size, "sha256": sha256_file(path)}
+    manifest = Manifest(kind, entries, dict(parents or {}))
+    value = {"kind": kind, "created_by": manifest.created_by, "parents": manifest.parents, "files": entries}
+    files.write_json(directory / MANIFEST, {**value, "sha256": hash_json(value)})
+    return manifest
+
+
+def read_manifest(directory: Path) -> Manifest | None:
+    """Return the manifest of a directory, or None without one; a damaged one is a `CheckpointError`."""
+    from pydantic import ValidationError
+
+    path = directory / MANIFEST
+    if not os.path.lexists(path):
+        return None
+    value = parse_record(path, read_unverified(path), dict[str, Any])
+    if value.pop("sha256", None) != hash_json(value):
+        raise CheckpointError(f"{path}: damaged, or not written by albert: its SHA-256 does not match its entries")
+    try:
+        return type_adapter(Manifest).validate_python(value)
+    except ValidationError as error:
+        raise invalid_record_error(path, error) from None
+
+
+def read_unverified(path: Path) -> bytes:
+    """Return a file's bytes; raise `CheckpointError` if it is missing or cannot be read."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        if isinstance(error, FileNotFoundError):
+            raise CheckpointError(f"{path}: no such file") from None
+        raise from_os_error(error, path) or error from error
+
+
+def verify(directory: Path, kind: str | None = None) -> Manifest:
+    """Check every file against the manifest and return it.
+
+    Raises `CheckpointError` naming the first file that is missing, truncated or changed: safetensors loads a flipped
+    bit silently.
+    """
+    if not directory.is_dir():
+        raise CheckpointError(f"{directory}: no such directory", "check the path")
+    manifest = read_manifest(directory)
+    if manifest is None:
+        message = f"{directory}: no {MANIFEST}, so the directory is incomplete"
+        raise CheckpointError(message, "run the command that creates it again")
+    if kind is not None and manifest.kind != kind:
+        raise CheckpointError(f"{directory}: is a {manifest.kind} directory, not a {kind} directory", "check the path")
+    for name, entry in manifest.files.items():
+        path = directory / name
+        if not path.is_file():
+            raise CheckpointError(f"{path}: missing (listed in the manifest)")
+        size = path.stat().st_size
+        if size != entry["size"]:
+            raise CheckpointError(f"{path}: {size} bytes, but {entry['size']} in the manifest")
+        if sha256_file(path) != entry["sha256"]:
+            raise damaged_error(path)
+    return manifest
+
+
+def damaged_error(path: Path) -> CheckpointError:
+    """Return the error of a file whose hash is not the manifest's."""
+    return CheckpointError(f"{path}: damaged, its SHA-256 differs from the manifest's")
+
+
+def read_finished_manifest(directory: Path, kind: str, *unfinished: str) -> Manifest | None:
+    """Return the manifest of a finished artifact, or None if it still has to be built.
+
+    unfinished: files or folders that exist while it is being built. Raises `BusyError` if the directory contains
+    anything else.
+    """
+    if directory.exists() and not directory.is_dir():
+        raise BusyError(f"{directory}: is a file", "choose another --out")
+    # A killed process may have left a hidden file.
+    if not directory.exists() or all(p.name.startswith(".") for p in directory.iterdir()):
+        return None
+    manifest = read_manifest(directory)
+    if manifest is None:
+        if any((directory / name).exists() for name in unfinished):
+            return None
+        raise BusyError(f"{directory}: contains something else", "choose another --out")
+    if manifest.kind != kind:
+        raise BusyError(f"{directory}: is a {manifest.kind} directory", "choose another --out")
+    return manifest
+
+
+def fingerprint(directory: Path) -> str:
+    """Return the directory's identity: from its manifest or, for a foreign model, from the files that define it."""
+    manifest = read_manifest(directory)
+    if manifest is not None:
+        return manifest.fingerprint()
+    lines = [f"{name} {sha256_file(directory / name)}" for name in _MODEL_FILES if (directory / name).is_file()]
+    if not lines:
+        raise CheckpointError(f"{directory}: neither a {MANIFEST} nor a model to identify it by")
+    return "unverified-" + hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
