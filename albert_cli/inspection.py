@@ -13,7 +13,7 @@ from albert_cli.errors import CheckpointError
 from albert_cli.results import RESULTS
 from albert_cli.text.build_vocabulary import describe_vocabulary
 from albert_cli.text.vocabulary import Vocabulary
-from albert_cli.training.pretrain_recipe import PretrainRecipe, resolve
+from albert_cli.training.pretrain_recipe import PretrainRecipe, load_pretrain_recipe
 
 # By a file in it, what a directory without a manifest is, or what is being made there.
 _KINDS = {
@@ -64,7 +64,9 @@ def describe_directory(
         )
     text = [f"{directory}: {kind}" + (f" {facts['fingerprint']}" if manifest else ", unverified (no manifest)")]
     if kind == "data":
-        drawn = PretrainRecipe() if recipe is None else resolve(recipe, [], Vocabulary.load(directory).size)
+        drawn = (
+            PretrainRecipe() if recipe is None else load_pretrain_recipe(recipe, [], Vocabulary.load(directory).size)
+        )
         seed = drawn.train.seed if seed is None else seed
         batch_size, first = len(drawn.examples_of(step)), drawn.examples_before(step)
         more, lines = describe_data(directory, drawn.data, seed, step, batch_size, first, examples)

@@ -13,7 +13,7 @@ from albert_cli.bench.harness import pretraining_loss, random_batch
 from albert_cli.data.batches import PackedBatch
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import PretrainingModel
-from albert_cli.training.device import autocast, place, resolve_auto
+from albert_cli.training.device import autocast, prepare_model, resolve_auto
 from albert_cli.training.settings import TrainSettings
 
 # Relative differences that rounding explains: of the loss, and of all gradients by the norm of their difference. In
@@ -61,7 +61,7 @@ def compute_loss_and_gradients(
     torch._dynamo.reset()  # a form compiled before must not stand for this one
     torch.manual_seed(0)
     model = PretrainingModel(config).train()
-    place(model, settings, device)
+    prepare_model(model, settings, device)
     with autocast(settings.precision, device):
         loss = pretraining_loss(model, device, batch)
     loss.backward()  # type: ignore[no-untyped-call]

@@ -29,7 +29,7 @@ from albert_cli.model.packing import pack
 from albert_cli.tasks.classification import Classification
 from albert_cli.tasks.spec import find_task
 from albert_cli.text.vocabulary import Vocabulary
-from albert_cli.training.device import choose_device, place, resolve_auto, use_threads
+from albert_cli.training.device import choose_device, prepare_model, resolve_auto, use_threads
 from albert_cli.training.optimizers import make_optimizer
 from albert_cli.training.task_recipe import load_recipe
 
@@ -95,7 +95,7 @@ class FinetuneBench:
         """Time all variants and return the measurements."""
         torch.manual_seed(0)
         model = SequenceClassifier(self.shape, len(self.task.output_names))
-        place(model, self.train, self.device)
+        prepare_model(model, self.train, self.device)
         precision, settings, first = self.train.precision, self.recipe.optimizer, self.batches[0]
         own, optimizer = partial(self._own_loss, model), make_optimizer(model, settings)
         variants = {

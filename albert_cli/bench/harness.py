@@ -31,9 +31,9 @@ from albert_cli.model.heads import PretrainingModel
 from albert_cli.model.packing import pack
 from albert_cli.ranks import RankGroup
 from albert_cli.text.vocabulary import Vocabulary
-from albert_cli.training.device import autocast, evaluating
-from albert_cli.training.objectives import PretrainingText
-from albert_cli.training.optimizers import clip, update
+from albert_cli.training.device import autocast, evaluation_mode
+from albert_cli.training.objectives import PretrainingCorpora
+from albert_cli.training.optimizers import clip_gradients, update_weights
 from albert_cli.training.reduction import reduce_gradients
 
 WARM_UP: Final = 2  # calls of every variant that are not timed: compilation, autotuning, the allocator
@@ -197,8 +197,8 @@ def make_training_step(
             value = loss(next(in_turn))
         value.backward()  # type: ignore[no-untyped-call]
         reduce_gradients(model, group)
-        read = torch.stack([value.detach(), clip(model, clip_norm)]).tolist()  # before the update, as there
-        update(optimizer, 0.0)
+        read = torch.stack([value.detach(), clip_gradients(model, clip_norm)]).tolist()  # before the update, as there
+        update_weights(optimizer, 0.0)
         return float(read[0])
 
     return step
@@ -223,14 +223,14 @@ def make_plain_step(model: nn.Module, loss: Callable[[Any], Tensor], batches: It
 
 def loss_without_dropout(model: nn.Module, loss: Callable[[Any], Tensor], batch: Any, precision: str) -> float:
     """The loss of a batch in evaluation mode."""
-    with evaluating(model), autocast(precision, next(model.parameters()).device):
+    with evaluation_mode(model), autocast(precision, next(model.parameters()).device):
         return float(loss(batch))
 
 
 # ---------------------------------------------------------------- what is computed
 
 
-def load_text(data: Path | None, vocab_size: int | None) -> tuple[PretrainingText, str]:
+def load_text(data: Path | None, vocab_size: int | None) -> tuple[PretrainingCorpora, str]:
     """The training split of a data directory, or random ids, and a phrase that says which.
 
     Raises `CheckpointError` for what is no data directory, or a damaged one.
@@ -238,7 +238,7 @@ def load_text(data: Path | None, vocab_size: int | None) -> tuple[PretrainingTex
     if data is not None:
         verify_data(data)
         corpus = TokenCorpus.open(data)
-        return PretrainingText(corpus, corpus, Vocabulary.load(corpus.vocabulary_dir)), f"text of {data}"
+        return PretrainingCorpora(corpus, corpus, Vocabulary.load(corpus.vocabulary_dir)), f"text of {data}"
     size, first, rng = vocab_size or VOCABULARY, 5, np.random.default_rng(0)
     starts = rng.random(size) < 0.7  # of a word
     starts[:first] = True
@@ -251,7 +251,7 @@ def load_text(data: Path | None, vocab_size: int | None) -> tuple[PretrainingTex
     vocabulary = SimpleNamespace(
         size=size, is_word_start=starts, cls_id=2, sep_id=3, mask_id=4, first_ordinary_id=first
     )
-    return PretrainingText(corpus, corpus, cast(Vocabulary, vocabulary)), source
+    return PretrainingCorpora(corpus, corpus, cast(Vocabulary, vocabulary)), source
 
 
 def random_batch(lengths: Sequence[int], vocab_size: int) -> PackedBatch:

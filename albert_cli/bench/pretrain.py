@@ -31,11 +31,18 @@ from albert_cli.machine import synchronize
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.ranks import RankGroup, process_group
 from albert_cli.training import capacity
-from albert_cli.training.device import autocast, choose_device, place, reproducible, resolve_auto, use_threads
+from albert_cli.training.device import (
+    autocast,
+    choose_device,
+    deterministic_kernels,
+    prepare_model,
+    resolve_auto,
+    use_threads,
+)
 from albert_cli.training.loop import MicroBatch
-from albert_cli.training.objectives import PretrainingJob, PretrainingText
-from albert_cli.training.optimizers import clip, make_optimizer, update
-from albert_cli.training.pretrain_recipe import BatchSettings, PretrainRecipe, resolve
+from albert_cli.training.objectives import PretrainingCorpora, PretrainingJob
+from albert_cli.training.optimizers import clip_gradients, make_optimizer, update_weights
+from albert_cli.training.pretrain_recipe import BatchSettings, PretrainRecipe, load_pretrain_recipe
 from albert_cli.training.reduction import reduce_gradients
 
 PARTS = ("data", "forward", "backward", "optimizer", "communication")
@@ -62,7 +69,7 @@ def run(name: str, options: PretrainBenchOptions) -> dict[str, Any]:
         if options.against and group.world_size > 1:
             raise ConfigError("--against compares one process with one", "leave out --nproc")
         bench = PretrainBench(name, options, device, group)
-        with reproducible(bench.train.deterministic), use_threads(bench.train.threads):
+        with deterministic_kernels(bench.train.deterministic), use_threads(bench.train.threads):
             return bench.run()
 
 
@@ -70,18 +77,18 @@ def profile_step(name: str, options: PretrainBenchOptions) -> dict[str, Any]:
     """What a micro-batch's step asks of the device: see `kernels.profile`."""
     device = choose_device(options.device)
     bench = PretrainBench(name, options, device, RankGroup())
-    with reproducible(bench.train.deterministic), use_threads(bench.train.threads):
+    with deterministic_kernels(bench.train.deterministic), use_threads(bench.train.threads):
         step = bench.own()
         for _ in range(harness.WARM_UP + 1):
             step()
         return kernels.profile(step, device)
 
 
-def prepare(name: str, options: PretrainBenchOptions) -> tuple[PretrainRecipe, PretrainingText, str]:
+def prepare(name: str, options: PretrainBenchOptions) -> tuple[PretrainRecipe, PretrainingCorpora, str]:
     """The recipe as it is measured, its text, and a phrase that says where that is from."""
     asked = recipes.apply_overrides(recipes.read_recipe(name), options.overrides).get("model", {}).get("vocab_size")
     text, source = harness.load_text(options.data, asked)
-    return resolve(name, options.overrides, text.vocabulary.size), text, source
+    return load_pretrain_recipe(name, options.overrides, text.vocabulary.size), text, source
 
 
 class PretrainBench:
@@ -100,11 +107,11 @@ class PretrainBench:
             sequences=self.sequences,
             length=length,
         )
-        need = capacity.needed(self.recipe.model, self.train, length, self.sequences, device)
-        capacity.warn(need, self.sequences, device)
+        need = capacity.estimate_memory(self.recipe.model, self.train, length, self.sequences, device)
+        capacity.warn_training_memory(need, self.sequences, device)
         torch.manual_seed(0)
         self.model = PretrainingModel(self.recipe.model)
-        place(self.model, self.train, device)
+        prepare_model(self.model, self.train, device)
         measured = replace(self.recipe, train=self.train, batch=BatchSettings())
         self.job = PretrainingJob(self.model, measured, text)
         self.optimizer = make_optimizer(self.model, self.recipe.optimizer)
@@ -209,8 +216,8 @@ class PretrainBench:
                 if self.group.world_size > 1:
                     reduce_gradients(self.model, self.group)
             with timed("optimizer"):
-                clip(self.model, self.recipe.optimizer.clip_norm)
-                update(self.optimizer, 0.0)
+                clip_gradients(self.model, self.recipe.optimizer.clip_norm)
+                update_weights(self.optimizer, 0.0)
         return {name: median(found[harness.WARM_UP :]) for name, found in seconds.items()}
 
     def _recipe_step(self, parts: Mapping[str, float], micro: Mapping[str, Any], peak: float) -> dict[str, Any]:

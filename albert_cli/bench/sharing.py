@@ -29,7 +29,7 @@ from albert_cli.model.packing import pack
 from albert_cli.report import page, plots
 from albert_cli.report.page import Block, Figure, Grid, Key, Page, Paragraph, Section, Table
 from albert_cli.training import capacity
-from albert_cli.training.device import autocast, choose_device, evaluating
+from albert_cli.training.device import autocast, choose_device, evaluation_mode
 
 WHAT: Final = ("training", "inference")
 LENGTHS: Final = (16, 32, 64, 128, 256, 512)
@@ -89,7 +89,7 @@ def _cells(names: Sequence[str], tokens: int, device: torch.device) -> list[tupl
 def _models(names: Sequence[str], device: torch.device) -> dict[str, PretrainingModel]:
     """The presets without dropout; their parameters are cut from one buffer. Raises `ConfigError` without memory."""
     size, name = max((costs.count_parameters(PRESETS[name]).total, name) for name in names)
-    free = capacity.free(device)
+    free = capacity.available_memory(device)
     if free is not None and free < 9 * size:
         raise ConfigError(
             f"{name} takes {9 * size / 1e9:.0f} GB of memory, {free / 1e9:.0f} GB are free", "choose smaller models"
@@ -117,7 +117,7 @@ def _step(
         return harness.make_passes(model, partial(pretraining_loss, model, device), [drawn], precision)
 
     def step() -> float:
-        with evaluating(model), autocast(precision, device):
+        with evaluation_mode(model), autocast(precision, device):
             model.encoder(pack(drawn, device), all_rows=True)
         return 0.0
 

@@ -136,9 +136,9 @@ def _translate_error(error: BaseException) -> AlbertError | None:
     if (said := from_os_error(error)) is not None:
         return said
     if type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
-        from albert_cli.training.device import compilation_error
+        from albert_cli.training.device import summarize_compile_error
 
-        return AlbertError(compilation_error(error), "-s train.compile=off computes the same without, slower")
+        return AlbertError(summarize_compile_error(error), "-s train.compile=off computes the same without, slower")
     return None
 
 

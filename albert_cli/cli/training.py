@@ -55,7 +55,9 @@ def pretrain(
         recipe, data, out, settings,
         resume=resume, max_time=max_time, dry_run=dry_run, device=device, verify=verify,
     )  # fmt: skip
-    console.print_result(result, plan.speed_text(result) if dry_run else verb_module.summary_text(result))
+    console.print_result(
+        result, plan.format_duration_estimate(result) if dry_run else verb_module.format_summary(result)
+    )
 
 
 @verb(app)
@@ -86,7 +88,7 @@ def finetune(
     from albert_cli.training.task_setup import TaskRequest, prepare_task
 
     prepared = prepare_task(task, TaskRequest(checkpoint, data, 1, tuple(overrides or ()), device))
-    run.saved_recipe(out, resume)  # whether it may be written is found out before another task is trained
+    run.load_saved_recipe(out, resume)  # whether it may be written is found out before another task is trained
     named = out if out.name.strip(".") else out.resolve()
     beside = named.with_name(f"{named.name}-{prepared.recipe.intermediate_task}")
     prepared = intermediate.with_intermediate(prepared, beside)

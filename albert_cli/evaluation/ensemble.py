@@ -64,7 +64,7 @@ def evaluate_ensemble(request: TaskRequest, task: str, names: Sequence[str], out
             predictions=PREDICTIONS,
             data=first.provenance["data"],
             examples=first.provenance["examples"],
-            versions=run.versions(),
+            versions=run.library_versions(),
             seconds=round(time.monotonic() - started, 2),
         )
         result.write(out / RESULTS)

@@ -292,7 +292,7 @@ def _score_checkpoint(prepared: PreparedTask, out: Path) -> Result:
 
 
 def _load_model(prepared: PreparedTask) -> Any:
-    capacity.warn_of_answering(prepared.checkpoint.config, prepared.device)
+    capacity.warn_inference_memory(prepared.checkpoint.config, prepared.device)
     return prepared.task.load(prepared.checkpoint).to(prepared.device)
 
 

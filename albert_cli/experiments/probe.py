@@ -35,7 +35,7 @@ from albert_cli.model.heads import PretrainingModel
 from albert_cli.model.packing import PackedTokens, pack
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.device import choose_device
-from albert_cli.training.objectives import EVALUATION_SEED, PretrainingJob, PretrainingText, right
+from albert_cli.training.objectives import EVALUATION_SEED, PretrainingCorpora, PretrainingJob, count_correct
 from albert_cli.training.pretrain_recipe import PretrainRecipe
 from albert_cli.training.settings import TrainSettings
 
@@ -88,7 +88,7 @@ def probe(
     }
 
 
-def _load_text(data: Path, vocabulary: Vocabulary, checkpoint: str) -> PretrainingText:
+def _load_text(data: Path, vocabulary: Vocabulary, checkpoint: str) -> PretrainingCorpora:
     """What is asked: the held-out text of a data directory, all of it where nothing is held out."""
     verify_data(data)
     heldout = TokenCorpus.open(data, "heldout")
@@ -98,7 +98,7 @@ def _load_text(data: Path, vocabulary: Vocabulary, checkpoint: str) -> Pretraini
     if Vocabulary.load(corpus.vocabulary_dir).fingerprint != vocabulary.fingerprint:
         raise ConfigError(f"{data}: has another vocabulary than {checkpoint}", "make the data with the checkpoint's")
     entropy = read_data_facts(data)["unigram_entropy_nats"] if heldout.tokens else corpus.unigram_entropy()
-    return PretrainingText(corpus, corpus, vocabulary, entropy)
+    return PretrainingCorpora(corpus, corpus, vocabulary, entropy)
 
 
 def _pair_settings(found: hub.Checkpoint, overrides: Sequence[str] = ()) -> PairSettings:
@@ -245,7 +245,7 @@ def _scores_by_depth(job: PretrainingJob, layers: int) -> dict[str, Any]:
                 for n in sorted(at, reverse=True):
                     encoder.config = at[n]
                     began = time.perf_counter()
-                    right_[n] += int(right(job.model(tokens).masked, labels))  # waits for the device
+                    right_[n] += int(count_correct(job.model(tokens).masked, labels))  # waits for the device
                     seconds[n] += time.perf_counter() - began
     finally:
         encoder.config = own

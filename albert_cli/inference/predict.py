@@ -59,7 +59,7 @@ def read_chunks(name: str, on_bad_bytes: OnBadBytes, make: Callable[[Line], T]) 
 def open_for_inference(checkpoint: str, device: str) -> tuple[hub.Checkpoint, torch.device]:
     """A checkpoint, and the device that is to answer by it; a warning where that may take more memory than is free."""
     found, target = hub.read_checkpoint(hub.find_checkpoint(checkpoint)), choose_device(device)
-    capacity.warn_of_answering(found.config, target)
+    capacity.warn_inference_memory(found.config, target)
     return found, target
 
 

@@ -14,7 +14,7 @@ from albert_cli.tasks.base import EVALUATION_TOKENS
 from albert_cli.training.settings import TrainSettings
 
 
-def needed(
+def estimate_memory(
     model: ModelConfig,
     train: TrainSettings,
     length: int,
@@ -42,18 +42,18 @@ def needed(
     }
 
 
-def free(device: torch.device) -> int | None:
+def available_memory(device: torch.device) -> int | None:
     """Bytes that a process may still take on the device; None where nothing says so."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     return machine.memory_info().get("available")
 
 
-def warn_of_answering(model: ModelConfig, device: torch.device) -> None:
+def warn_inference_memory(model: ModelConfig, device: torch.device) -> None:
     """Warn, before a model is made, where its weights and a batch of `evaluation_batches` need more than there is."""
     # Measured on a CPU at widths of 512: fp32, the widest of the block and what attention has beside it.
     batch = EVALUATION_TOKENS * 4 * (1.2 * model.intermediate_size + 7 * model.hidden_size)
-    estimated, left = 4 * costs.count_parameters(model).total + batch, free(device)
+    estimated, left = 4 * costs.count_parameters(model).total + batch, available_memory(device)
     if left is not None and left < estimated:
         console.warn(
             f"answering may take {costs.format_bytes(estimated)} of memory, and {costs.format_bytes(left)} are free"
@@ -63,9 +63,9 @@ def warn_of_answering(model: ModelConfig, device: torch.device) -> None:
 _warned: set[tuple[int, int]] = set()  # of what, in this process: several runs of one shape need one warning
 
 
-def warn(need: Mapping[str, int], sequences: int, device: torch.device) -> None:
+def warn_training_memory(need: Mapping[str, int], sequences: int, device: torch.device) -> None:
     """Warn, before anything is computed, where what a micro-batch of this many sequences has `needed` is not there."""
-    estimated, left = need["memory_bytes_estimated"], free(device)
+    estimated, left = need["memory_bytes_estimated"], available_memory(device)
     if left is not None and left < estimated and (estimated, sequences) not in _warned:
         _warned.add((estimated, sequences))
         console.warn(

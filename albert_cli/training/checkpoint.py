@@ -16,9 +16,9 @@ from torch.optim import Optimizer
 from albert_cli import console, store
 from albert_cli.errors import CheckpointError
 from albert_cli.model import hub
-from albert_cli.training.optimizers import load_state, state_tensors
+from albert_cli.training.optimizers import load_optimizer_state, state_tensors
 
-OPTIMIZER = "optimizer.safetensors"
+OPTIMIZER_FILE = "optimizer.safetensors"
 
 
 @dataclass
@@ -41,12 +41,12 @@ def step_directory(out: Path, step: int) -> Path:
     return out / f"step-{step:08d}"
 
 
-def step_of(directory: Path) -> int:
+def step_number(directory: Path) -> int:
     """The number of a step's directory."""
     return int(directory.name.removeprefix("step-"))
 
 
-def save(
+def save_checkpoint(
     out: Path,
     state: TrainState,
     optimizer: Optimizer,
@@ -65,20 +65,20 @@ def save(
         needed = sum(3 * p.nbytes for group in optimizer.param_groups for p in group["params"])
     with store.commit_directory(final, "checkpoint", parents, needed) as staging:
         write_model(staging)
-        save_file({name: tensor.cpu() for name, tensor in state_tensors(optimizer).items()}, staging / OPTIMIZER)
+        save_file({name: tensor.cpu() for name, tensor in state_tensors(optimizer).items()}, staging / OPTIMIZER_FILE)
         store.write_json(staging / "state.json", asdict(state))
         store.write_text(staging / "recipe.toml", recipe)
-    keep_newest(out, keep)
+    prune_checkpoints(out, keep)
     return final
 
 
-def keep_newest(out: Path, count: int) -> None:
+def prune_checkpoints(out: Path, count: int) -> None:
     """Delete all checkpoints but the newest `count`."""
     for old in store.saved_steps(out)[:-count]:
         store.remove_directory(old)
 
 
-def newest_valid(out: Path) -> Path | None:
+def find_newest_valid(out: Path) -> Path | None:
     """The newest checkpoint whose every byte verifies; a damaged one is named, set aside and passed over."""
     # A step without a manifest is set aside too: it would block the step that is saved there again.
     steps = sorted(p for p in out.glob("step-*") if p.name.removeprefix("step-").isdecimal())
@@ -97,11 +97,11 @@ def newest_valid(out: Path) -> Path | None:
     return None
 
 
-def restore(directory: Path, optimizer: Optimizer) -> TrainState:
+def restore_checkpoint(directory: Path, optimizer: Optimizer) -> TrainState:
     """Load a verified checkpoint's moments, return where the run stood; raises `CheckpointError` if they do not fit."""
-    state, path = read_state(directory), directory / OPTIMIZER
+    state, path = read_state(directory), directory / OPTIMIZER_FILE
     try:
-        load_state(optimizer, hub.read_tensors(path), state.step)
+        load_optimizer_state(optimizer, hub.read_tensors(path), state.step)
     except ValueError as error:
         hint = (
             "these moments are of another model or optimizer.name; warm_start.checkpoint starts from the weights alone"

@@ -29,12 +29,12 @@ from albert_cli.randomness import step_seed
 from albert_cli.ranks import local_rank, world_size
 from albert_cli.training.settings import TrainSettings
 
-_WORKSPACE: Final = "CUBLAS_WORKSPACE_CONFIG"
-_GAIN: Final = 1.1  # bf16 rounds, so it must be worth it
-_WIDE: Final = 96  # in narrower models casts take the time that products gain
+_CUBLAS_WORKSPACE: Final = "CUBLAS_WORKSPACE_CONFIG"
+_MIN_BF16_SPEEDUP: Final = 1.1  # bf16 rounds, so it must be worth it
+_MIN_BF16_WIDTH: Final = 96  # in narrower models casts take the time that products gain
 # Multiplications and additions of a layer's forward pass that are worth another thread: with fewer, starting and
 # joining the threads of some two hundred small operations a layer takes longer than they save.
-_FLOPS_A_THREAD: Final = 2e8
+_FLOPS_PER_THREAD: Final = 2e8
 
 
 def choose_device(name: str) -> torch.device:
@@ -56,7 +56,7 @@ def choose_device(name: str) -> torch.device:
     return torch.device(name, local_rank()) if name == "cuda" else torch.device(name)
 
 
-def note_idle_gpus(device: torch.device) -> None:
+def print_idle_gpus(device: torch.device) -> None:
     """Say how to use the GPUs that a single process leaves idle."""
     if device.type == "cuda" and world_size() == 1 and (count := torch.cuda.device_count()) > 1:
         console.info(f"1 of {count} GPUs is used; --nproc {count} uses all, for the same result")
@@ -72,7 +72,9 @@ def resolve_auto(
     at most those that torch has. Raises `ConfigError` where compilation is demanded and impossible.
     """
     precision, compile_, threads = settings.precision, settings.compile, settings.threads
-    why_not = _cannot_compile(device) if compile_ == "on" or (compile_ == "auto" and device.type == "cuda") else None
+    why_not = (
+        _find_compile_error(device) if compile_ == "on" or (compile_ == "auto" and device.type == "cuda") else None
+    )
     if compile_ == "on" and why_not:
         raise ConfigError(f'train.compile is "on", but {why_not}', 'repair that, or set train.compile = "off"')
     if compile_ == "auto":
@@ -80,7 +82,9 @@ def resolve_auto(
         if why_not:
             console.warn(f"not compiled, which is slower: {why_not}")
     if precision == "auto" and device.type == "cpu":
-        precision = "bf16" if config.hidden_size >= _WIDE and bf16_gain() >= _GAIN else "fp32"
+        precision = (
+            "bf16" if config.hidden_size >= _MIN_BF16_WIDTH and measure_bf16_speedup() >= _MIN_BF16_SPEEDUP else "fp32"
+        )
     elif precision == "auto":
         # Cards before Ampere emulate bf16, slower than fp32.
         in_hardware = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
@@ -90,12 +94,12 @@ def resolve_auto(
             without_sharing(config), vocab_size=64, num_hidden_layers=1
         )  # such words cost nothing
         layer = sequences * length * training_flops(alone, length) / 3
-        threads = min(torch.get_num_threads(), max(1, round(layer / _FLOPS_A_THREAD)))
+        threads = min(torch.get_num_threads(), max(1, round(layer / _FLOPS_PER_THREAD)))
     return dataclasses.replace(settings, precision=precision, compile=compile_, threads=threads)
 
 
 @cache
-def bf16_gain() -> float:
+def measure_bf16_speedup() -> float:
     """How many times faster this CPU multiplies matrices in bf16 than in fp32, measured in 0.1 to 0.3 s.
 
     On one thread and by its own clock, the best of several in turn, so that a busy machine measures the same.
@@ -123,18 +127,18 @@ def use_threads(count: int | Literal["auto"]) -> Iterator[None]:
 
 
 @cache
-def _cannot_compile(device: torch.device) -> str | None:
+def _find_compile_error(device: torch.device) -> str | None:
     """Why `torch.compile` does not work on this device, found by trying: it needs Triton, a compiler, headers."""
     x = torch.ones(64, device=device, requires_grad=True)
     try:
         total: Tensor = torch.compile(lambda x: F.gelu(x).sum())(x)
         total.backward()  # type: ignore[no-untyped-call]
     except Exception as error:  # whatever a compiler may raise
-        return compilation_error(error)
+        return summarize_compile_error(error)
     return None
 
 
-def compilation_error(error: BaseException) -> str:
+def summarize_compile_error(error: BaseException) -> str:
     """What went wrong in a compilation, in one line."""
     lines = [line.strip() for line in str(error).splitlines()]
     # The compiler's own words say more than the name of the exception that quotes it.
@@ -142,12 +146,12 @@ def compilation_error(error: BaseException) -> str:
     return f"compiling fails: {next(iter([*telling, *filter(None, lines)]), type(error).__name__)}"
 
 
-def place(model: nn.Module, settings: TrainSettings, device: torch.device) -> None:
+def prepare_model(model: nn.Module, settings: TrainSettings, device: torch.device) -> None:
     """Move a model with an encoder to the device, and have it compute by `settings` without "auto"."""
     encoder = model.encoder
     assert isinstance(encoder, Encoder)
     encoder.checkpointing = settings.checkpoint_activations
-    _choose_flash(encoder.config.attention_probs_dropout_prob, device)
+    _select_flash_attention(encoder.config.attention_probs_dropout_prob, device)
     if settings.compile == "on":
         encoder.compile()
         console.info("compiling the block; the first steps take a minute longer")
@@ -156,7 +160,7 @@ def place(model: nn.Module, settings: TrainSettings, device: torch.device) -> No
     model.to(device)
 
 
-def _choose_flash(dropout: float, device: torch.device) -> None:
+def _select_flash_attention(dropout: float, device: torch.device) -> None:
     """Attend by flash attention 3 where its package is installed and applies: on Hopper, without dropout."""
     if device.type != "cuda" or importlib.util.find_spec("flash_attn_interface") is None:
         return
@@ -173,7 +177,7 @@ def _choose_flash(dropout: float, device: torch.device) -> None:
 
 
 @contextlib.contextmanager
-def reproducible(wanted: bool) -> Iterator[None]:
+def deterministic_kernels(wanted: bool) -> Iterator[None]:
     """Take only kernels that give the same bits every time while the block runs, if that is `wanted`.
 
     It is a matter of sums on a GPU whose order is left to chance: attention's backward pass, the gradients of tables,
@@ -184,8 +188,8 @@ def reproducible(wanted: bool) -> Iterator[None]:
         return
     memory: Any = torch.utils.deterministic  # a module with a property
     before, warned = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    filled, workspace = memory.fill_uninitialized_memory, os.environ.get(_WORKSPACE)
-    os.environ.setdefault(_WORKSPACE, ":4096:8")  # cuBLAS: a buffer a stream; read at the first product
+    filled, workspace = memory.fill_uninitialized_memory, os.environ.get(_CUBLAS_WORKSPACE)
+    os.environ.setdefault(_CUBLAS_WORKSPACE, ":4096:8")  # cuBLAS: a buffer a stream; read at the first product
     torch.use_deterministic_algorithms(True)
     memory.fill_uninitialized_memory = False  # none is read here, and filling takes time
     try:
@@ -202,7 +206,7 @@ def reproducible(wanted: bool) -> Iterator[None]:
         torch.use_deterministic_algorithms(before, warn_only=warned)
         memory.fill_uninitialized_memory = filled
         if workspace is None:
-            os.environ.pop(_WORKSPACE, None)
+            os.environ.pop(_CUBLAS_WORKSPACE, None)
 
 
 def autocast(precision: str, device: torch.device) -> contextlib.AbstractContextManager[Any]:
@@ -213,7 +217,7 @@ def autocast(precision: str, device: torch.device) -> contextlib.AbstractContext
 
 
 @contextlib.contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
     """While it is open, the model is in evaluation mode, and nothing keeps a gradient."""
     model.eval()
     try:
@@ -223,7 +227,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
         model.train()
 
 
-def seed_for(seed: int, step: int, part: int) -> None:
+def seed_micro_batch(seed: int, step: int, part: int) -> None:
     """Seed the generators of the computation (dropout) for one micro-batch of one step."""
     number = step_seed(seed, step, part)
     torch.default_generator.manual_seed(number)

@@ -23,9 +23,9 @@ from albert_cli.tasks.base import AnyTask, Array
 from albert_cli.training import capacity, checkpoint, run
 from albert_cli.training.checkpoint import TrainState
 from albert_cli.training.device import use_threads
-from albert_cli.training.loop import DIVERGED, Job, Loop, MicroBatch, micro_batches
+from albert_cli.training.loop import DIVERGED_FILE, Loop, MicroBatch, TrainingJob, split_micro_batches
 from albert_cli.training.optimizers import make_optimizer
-from albert_cli.training.settings import AUTO
+from albert_cli.training.settings import AUTO_KEYS
 from albert_cli.training.task_recipe import FinetuneRecipe, TaskScheduleSettings
 from albert_cli.training.task_setup import PreparedTask
 
@@ -35,7 +35,7 @@ _COLLAPSE_HINT = "a lower optimizer.lr, a longer warm-up or another seed may hel
 
 
 @dataclass
-class FinetuneJob(Job):
+class FinetuneJob(TrainingJob):
     """One fine-tuning run as a job of the loop; `best` has the weights of its best evaluation so far, on the host."""
 
     prepared: PreparedTask
@@ -47,7 +47,7 @@ class FinetuneJob(Job):
         settings, train = self.settings.train, self.prepared.inputs.train
         index = train.batch_index(settings.seed, step, settings.batch_size)
         parts = []
-        for number, start, stop in micro_batches(settings.batch_size, settings.micro_batch_size, group):
+        for number, start, stop in split_micro_batches(settings.batch_size, settings.micro_batch_size, group):
             packed, labels = train.batch(index[start:stop])
             flops = costs.batch_flops(self.model.config, np.diff(packed.offsets), 0)
             parts.append(MicroBatch(number, (packed, labels), {"loss": stop - start}, len(packed.ids), flops))
@@ -98,7 +98,7 @@ class DivergedRun:
 
 
 def finetune(
-    prepared: PreparedTask, out: Path, seed: int | None = None, resume: run.Resume = "auto", *, again: bool = True
+    prepared: PreparedTask, out: Path, seed: int | None = None, resume: run.ResumeMode = "auto", *, again: bool = True
 ) -> Result:
     """Train one seed (default: the recipe's) into `out`, keeping the checkpoint that is best on dev.
 
@@ -110,27 +110,27 @@ def finetune(
     s = prepared.schedule
     schedule = TaskScheduleSettings(s.total_steps, None, s.warmup_steps, s.warmup_ratio)
     recipe = dataclasses.replace(prepared.recipe, schedule=schedule, train=train)
-    with run.reported(out) as status:
-        old = run.saved_recipe(out, resume)
-        recipe = dataclasses.replace(recipe, train=run.keep_auto(recipe.train, old))
+    with run.write_run_status(out) as status:
+        old = run.load_saved_recipe(out, resume)
+        recipe = dataclasses.replace(recipe, train=run.reuse_resolved_auto(recipe.train, old))
         if old is not None:
-            run.check_same(out, old, recipe)
+            run.check_same_recipe(out, old, recipe)
             if (out / RESULTS).is_file():
                 done = _load_finished(prepared, out)
                 status.state, status.total_steps = "done", s.total_steps  # a kill may have left it at "running"
                 return done
-            if not again and (out / DIVERGED).is_file():
-                ended = store.read_record(out / DIVERGED, DivergedRun)
+            if not again and (out / DIVERGED_FILE).is_file():
+                ended = store.read_record(out / DIVERGED_FILE, DivergedRun)
                 run.check_parents(out, ended.parents, prepared.parents)
                 raise DivergedError(ended.message)
-        found = {k: getattr(prepared.train_settings, k) for k in AUTO if getattr(recipe.train, k) == "auto"}
+        found = {k: getattr(prepared.train_settings, k) for k in AUTO_KEYS if getattr(recipe.train, k) == "auto"}
         recipe = dataclasses.replace(recipe, train=dataclasses.replace(recipe.train, **found))
         try:
             with use_threads(recipe.train.threads):
                 return _train(prepared, recipe, out, status)
         except DivergedError as error:
-            if not (out / DIVERGED).is_file():  # seen by an evaluation, not by a step
-                store.write_json(out / DIVERGED, {"message": error.message, "parents": dict(prepared.parents)})
+            if not (out / DIVERGED_FILE).is_file():  # seen by an evaluation, not by a step
+                store.write_json(out / DIVERGED_FILE, {"message": error.message, "parents": dict(prepared.parents)})
             raise
 
 
@@ -145,10 +145,12 @@ def _load_finished(prepared: PreparedTask, out: Path) -> Result:
     return done
 
 
-def _train(prepared: PreparedTask, recipe: FinetuneRecipe, out: Path, status: run.Status) -> Result:
+def _train(prepared: PreparedTask, recipe: FinetuneRecipe, out: Path, status: run.RunStatus) -> Result:
     p, seed, text = prepared, recipe.train.seed, config.dump_toml(recipe)
     length, few = recipe.data.max_seq_length, min(recipe.train.micro_batch_size, recipe.train.batch_size)
-    capacity.warn(capacity.needed(p.checkpoint.config, recipe.train, length, few, p.device), few, p.device)
+    capacity.warn_training_memory(
+        capacity.estimate_memory(p.checkpoint.config, recipe.train, length, few, p.device), few, p.device
+    )
     model = p.new_model(seed, recipe.train)
     job = FinetuneJob(p, recipe, model)
     optimizer = make_optimizer(model, recipe.optimizer)
@@ -157,7 +159,7 @@ def _train(prepared: PreparedTask, recipe: FinetuneRecipe, out: Path, status: ru
     state = run.resume_state(out, model, optimizer, group, p.parents)
     if state.best_step:
         job.best = hub.read_tensors(checkpoint.step_directory(out, state.step) / _BEST_WEIGHTS)
-    run.running(out, status, state.step, p.schedule.total_steps)
+    run.mark_running(out, status, state.step, p.schedule.total_steps)
     Loop(job, optimizer, p.schedule, out, group, f"{p.task.title} seed {seed}", p.parents, state).run()
     model.load_state_dict(job.best)
     result, outputs = p.results(model, recipe.train.precision)

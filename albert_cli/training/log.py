@@ -14,7 +14,7 @@ from typing import Any, Final
 from albert_cli import console, journal, store
 from albert_cli.training.checkpoint import TrainState
 
-SEE: Final = 'see "When the loss stays or jumps" in docs/pretraining.md'
+DOCS_REFERENCE: Final = 'see "When the loss stays or jumps" in docs/pretraining.md'
 _PATIENCE = 500  # steps without progress before the first hint; then twice as many, and so on
 _PROGRESS = 0.1  # nats; less is noise
 _NEAR = 0.3  # nats below the unigram entropy: what copying unmasked tokens brings, without any use of context
@@ -23,7 +23,7 @@ _JUMP = 0.5  # nats above the usual loss, and eight usual deviations
 
 
 @dataclass
-class Window:
+class StepWindow:
     """Sums over the steps since the journal's last line: `tokens` of all ranks, the full model's `flops` of one."""
 
     sums: dict[str, float] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class Window:
 
 
 @dataclass
-class Hints:
+class LossHints:
     """Hints in words when a run's curve looks like trouble, decided from the journal's lines in order.
 
     From them alone, so that a resumed run has the hints of an uninterrupted one. `unigram_entropy`, nats: the loss of
@@ -89,7 +89,7 @@ class Hints:
                 usually = statistics.median(n for _, n in self._usual)
                 hint = (
                     f"loss jumped from {middle:.3f} to {loss:.3f} by step {step:,} (gradient norm {norm:.3g}, usually "
-                    f"{usually:.3g}): if it does not come back, lower optimizer.lr or lengthen the warm-up; {SEE}"
+                    f"{usually:.3g}): if it does not come back, lower optimizer.lr or lengthen the warm-up; {DOCS_REFERENCE}"
                 )
             self._is_high = is_high
         self._usual.append((loss, norm))
@@ -114,14 +114,14 @@ class Hints:
             f"masked-word loss has not left {mean:.2f} for {waited:,} steps (the unigram entropy is "
             f"{self.unigram_entropy:.2f}: the model knows how often tokens occur, and nothing of their context). What "
             "decides: starting weights ([init]), the number of updates (shorter sequences, smaller batches), a lower "
-            f'optimizer.lr, model.initializer_range = "auto", masked_bias = "unigram"; {SEE}'
+            f'optimizer.lr, model.initializer_range = "auto", masked_bias = "unigram"; {DOCS_REFERENCE}'
         )
 
 
 class RunLog:
     """Rank 0's `metrics.jsonl`, cut back to `step` first; the same figures for TensorBoard; and hints."""
 
-    def __init__(self, out: Path, step: int, hints: Hints | None) -> None:
+    def __init__(self, out: Path, step: int, hints: LossHints | None) -> None:
         self._journal, self._hints, self._curves = journal.Journal(out / journal.JOURNAL), hints, out / "tensorboard"
         self._board: Any = None
         self._journal.truncate_after(step)
@@ -137,7 +137,7 @@ class RunLog:
 
     def steps(self, state: TrainState, means: Mapping[str, float], speed: Mapping[str, float]) -> None:
         """A line on the steps since the last one, and what it gives reason to hint at."""
-        record = {"step": state.step, **{key: _short(value) for key, value in means.items()}, **speed}
+        record = {"step": state.step, **{key: _round_digits(value) for key, value in means.items()}, **speed}
         self._write("train", record, state, {**means, **speed})
         for hint in self._hints.after(record) if self._hints else ():
             self._journal.append({"step": state.step, "hint": hint})
@@ -145,7 +145,7 @@ class RunLog:
 
     def evaluation(self, state: TrainState, metrics: Mapping[str, float]) -> None:
         """A line on an evaluation."""
-        rounded = {key: _short(value) for key, value in metrics.items()}
+        rounded = {key: _round_digits(value) for key, value in metrics.items()}
         self._write("heldout", {"step": state.step, "eval": rounded}, state, metrics)
 
     def _write(self, curves: str, record: dict[str, Any], state: TrainState, values: Mapping[str, float]) -> None:
@@ -167,7 +167,7 @@ class RunLog:
                 self._board.close()
 
 
-def beside_the_bar(means: Mapping[str, float], speed: Mapping[str, float]) -> str:
+def progress_suffix(means: Mapping[str, float], speed: Mapping[str, float]) -> str:
     """The text beside the progress bar."""
     parts = [f"loss {means['loss']:.3f}"]
     for name, label in (("mlm_accuracy", "masked"), ("order_accuracy", "sentence order")):
@@ -179,6 +179,6 @@ def beside_the_bar(means: Mapping[str, float], speed: Mapping[str, float]) -> st
     return "  ".join(parts)
 
 
-def _short(value: float) -> float:
+def _round_digits(value: float) -> float:
     """Six significant digits: enough for a curve, short enough to read."""
     return float(f"{value:.6g}")

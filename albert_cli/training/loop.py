@@ -30,15 +30,15 @@ from albert_cli.model.packing import to_device
 from albert_cli.ranks import RankGroup, handle_signals
 from albert_cli.training import checkpoint
 from albert_cli.training.checkpoint import TrainState
-from albert_cli.training.device import autocast, evaluating, reproducible, seed_for
-from albert_cli.training.log import Hints, RunLog, Window, beside_the_bar
-from albert_cli.training.optimizers import clip, make_optimizer, update
-from albert_cli.training.reduction import reduce_gradients, summed_gradients
+from albert_cli.training.device import autocast, deterministic_kernels, evaluation_mode, seed_micro_batch
+from albert_cli.training.log import LossHints, RunLog, StepWindow, progress_suffix
+from albert_cli.training.optimizers import clip_gradients, make_optimizer, update_weights
+from albert_cli.training.reduction import reduce_during_backward, reduce_gradients
 from albert_cli.training.settings import ScheduleSettings
 
-DIVERGED: Final = "diverged.json"
-_STEADIER: Final = "lower optimizer.lr or lengthen the warm-up; the last checkpoint is intact"
-_SAVE = getattr(signal, "SIGUSR1", signal.SIGTERM)  # what SLURM can send before the time limit
+DIVERGED_FILE: Final = "diverged.json"
+_STABILITY_HINT: Final = "lower optimizer.lr or lengthen the warm-up; the last checkpoint is intact"
+_SAVE_SIGNAL = getattr(signal, "SIGUSR1", signal.SIGTERM)  # what SLURM can send before the time limit
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class MicroBatch:
     flops: float = 0.0
 
 
-class Job(ABC):
+class TrainingJob(ABC):
     """What the loop trains: `settings` is the recipe, whose `[train]` and `[optimizer]` the loop reads."""
 
     model: nn.Module
@@ -102,7 +102,7 @@ class Job(ABC):
         """Write the model as a Hugging Face directory into a staged directory."""
 
 
-def micro_batches(total: int, size: int, group: RankGroup) -> Iterator[tuple[int, int, int]]:
+def split_micro_batches(total: int, size: int, group: RankGroup) -> Iterator[tuple[int, int, int]]:
     """(number, start, stop) of this rank's parts of a batch; the cut does not depend on the world size."""
     for number, start in enumerate(range(0, total, size)):
         if number % group.world_size == group.rank:
@@ -113,7 +113,7 @@ def micro_batches(total: int, size: int, group: RankGroup) -> Iterator[tuple[int
 class Loop:
     """One run of a job, from its state to its last step; `label` names it beside the progress bar."""
 
-    job: Job
+    job: TrainingJob
     optimizer: Optimizer
     schedule: ScheduleSettings
     out: Path
@@ -121,7 +121,7 @@ class Loop:
     label: str = "train"
     parents: Mapping[str, str] = field(default_factory=dict)
     state: TrainState = field(default_factory=TrainState)
-    hints: Hints | None = None
+    hints: LossHints | None = None
 
     def run(self) -> None:
         """Train to the last step.
@@ -136,7 +136,7 @@ class Loop:
                 "`albert bench pretrain` with and without it shows by how much"
             )
         if self.group.rank == 0:
-            checkpoint.keep_newest(self.out, train.keep)  # a kill may have come right after the last save
+            checkpoint.prune_checkpoints(self.out, train.keep)  # a kill may have come right after the last save
         with contextlib.closing(self.steps(self.schedule.total_steps)) as steps:
             for _ in steps:
                 if self._is_due(train.eval_every):
@@ -157,27 +157,27 @@ class Loop:
         train, total = self.job.settings.train, self.schedule.total_steps
         self._log = None
         if self.group.rank == 0:
-            (self.out / DIVERGED).unlink(missing_ok=True)
+            (self.out / DIVERGED_FILE).unlink(missing_ok=True)
             self._log = RunLog(self.out, self.state.step, self.hints)
         peak = machine.measure_matmul_peak(train.precision, self.job.device, seconds=0.1)
-        self._window, self._is_asked = Window(), False
+        self._window, self._is_asked = StepWindow(), False
         self._last_save = self._started = time.monotonic()
         self._seconds_before = self.state.seconds
         with (
             contextlib.closing(self._log) if self._log else contextlib.nullcontext(),
-            reproducible(train.deterministic),
-            handle_signals((signal.SIGTERM, signal.SIGINT, _SAVE), self._on_signal),
+            deterministic_kernels(train.deterministic),
+            handle_signals((signal.SIGTERM, signal.SIGINT, _SAVE_SIGNAL), self._on_signal),
             prefetch(lambda step: self.job.draw(step, self.group), range(self.state.step, total)) as batches,
             console.progress(self.label, shown, self.state.step) as bar,
         ):
             for parts in batches:
                 self._step(parts)
                 means, speed = self._window.means(), self._window.speed(peak)
-                bar.update(self.state.step, beside_the_bar(means, speed))
+                bar.update(self.state.step, progress_suffix(means, speed))
                 if self._is_due(train.log_every):
                     if self._log:
                         self._log.steps(self.state, means, speed)
-                    self._window = Window()
+                    self._window = StepWindow()
                 yield
 
     def _on_signal(self, number: int, frame: object) -> None:
@@ -196,14 +196,14 @@ class Loop:
         """
         settings = self.job.settings
         means = accumulate(self.job, parts, self.state.step, self.group)
-        norm = clip(self.job.model, settings.optimizer.clip_norm)
+        norm = clip_gradients(self.job.model, settings.optimizer.clip_norm)
         lr = self.schedule.rate(self.state.step, settings.optimizer.peak)
         values = self._exchange(means, norm, sum(part.tokens for part in parts))
         step = {"loss": sum(values[name] for name in self.job.loss_names), **values, "lr": lr}
         decisive = {name: values[name] for name in (*self.job.loss_names, "grad_norm")}
         if not all(map(math.isfinite, decisive.values())):
             self._diverged(means, decisive)
-        update(self.optimizer, lr)
+        update_weights(self.optimizer, lr)
         self.state.step += 1
         self.state.seconds = self._seconds_before + time.monotonic() - self._started
         self._window.add(step, self._tokens, sum(part.flops for part in parts))
@@ -236,8 +236,8 @@ class Loop:
         message = f"step {self.state.step}: the loss or gradient is not finite ({numbers}{at}); nothing was updated"
         if self.group.rank == 0:
             found = {"message": message, "step": self.state.step, "not_finite": causes, "parents": dict(self.parents)}
-            store.write_json(self.out / DIVERGED, found)
-        raise DivergedError(message, _STEADIER)
+            store.write_json(self.out / DIVERGED_FILE, found)
+        raise DivergedError(message, _STABILITY_HINT)
 
     def _is_due(self, every: int) -> bool:
         """Whether the last step or a multiple of `every` is done; 0: the last step only."""
@@ -249,12 +249,12 @@ class Loop:
     def _evaluate(self) -> None:
         """Score the weights, note it, and let the job keep them where they are the best so far."""
         started = time.monotonic()
-        metrics = evaluate(self.job, self.group)
+        metrics = evaluate_job(self.job, self.group)
         if not metrics:
             return
         # The last update can spoil the weights, which no step follows.
         if not all(map(math.isfinite, metrics.values())):
-            raise DivergedError(f"step {self.state.step}: what is scored after it is not finite", _STEADIER)
+            raise DivergedError(f"step {self.state.step}: what is scored after it is not finite", _STABILITY_HINT)
         if self._log:
             self._log.evaluation(self.state, metrics)
             shown = "  ".join(f"{key.replace('_', ' ')} {value:.4g}" for key, value in metrics.items())
@@ -267,7 +267,7 @@ class Loop:
         if self._log:
             self._log.sync()
         if self.group.rank == 0:
-            checkpoint.save(
+            checkpoint.save_checkpoint(
                 self.out, self.state, self.optimizer, self.job.write_model, recipe=self.job.recipe,
                 parents=self.parents, keep=self.job.settings.train.keep,
             )  # fmt: skip
@@ -278,7 +278,7 @@ class Loop:
 # ---------------------------------------------------------------- the arithmetic of a step
 
 
-def accumulate(job: Job, parts: Sequence[MicroBatch], step: int, group: RankGroup) -> dict[str, Tensor]:
+def accumulate(job: TrainingJob, parts: Sequence[MicroBatch], step: int, group: RankGroup) -> dict[str, Tensor]:
     """Leave in `.grad` the gradient of the global batch's loss; return this rank's part of each mean over that batch.
 
     The parts of all ranks add up to the losses and to the extra metrics. Every sum is divided by its
@@ -292,11 +292,11 @@ def accumulate(job: Job, parts: Sequence[MicroBatch], step: int, group: RankGrou
     means = {name: torch.zeros((), device=device) for name in counts}
     sent_in = torch.bfloat16 if train.communication == "bf16" else torch.float32
     for part in parts:
-        seed_for(train.seed, step, part.number)
+        seed_micro_batch(train.seed, step, part.number)
         with autocast(train.precision, device):
             sums = job.loss_sums(part.data)
         loss = torch.stack([sums[name] / counts[name] for name in names]).sum()
-        with summed_gradients(job.model, group if part is parts[-1] else RankGroup(), sent_in):
+        with reduce_during_backward(job.model, group if part is parts[-1] else RankGroup(), sent_in):
             loss.backward()  # type: ignore[no-untyped-call]
         for name, count in counts.items():
             means[name] += sums[name].detach() / count
@@ -305,13 +305,13 @@ def accumulate(job: Job, parts: Sequence[MicroBatch], step: int, group: RankGrou
     return means
 
 
-def evaluate(job: Job, group: RankGroup) -> dict[str, float]:
+def evaluate_job(job: TrainingJob, group: RankGroup) -> dict[str, float]:
     """The scores of the current weights, with products in the recipe's precision."""
-    with evaluating(job.model), autocast(job.settings.train.precision, job.device):
+    with evaluation_mode(job.model), autocast(job.settings.train.precision, job.device):
         return job.evaluate(group)
 
 
-def measure(job: Job, group: RankGroup, *, steps: int, seconds: float) -> float:
+def measure_step_seconds(job: TrainingJob, group: RankGroup, *, steps: int, seconds: float) -> float:
     """Seconds that one step of a run takes: the loop's own, with the next batches drawn beside it and a journal.
 
     It runs for at least `steps` and at least `seconds`, of which the first half warms up: code is made for every new

@@ -25,16 +25,16 @@ from albert_cli.randomness import Integers
 from albert_cli.ranks import RankGroup
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.distill import Teacher
-from albert_cli.training.loop import Job, MicroBatch, micro_batches
+from albert_cli.training.loop import MicroBatch, TrainingJob, split_micro_batches
 from albert_cli.training.pretrain_recipe import PretrainRecipe
 
 # Held-out examples are drawn like training ones, from a seed that no run's own seed can equal.
 EVALUATION_SEED = 2**62
-IGNORE = -1  # the sentence-order label of a sequence that has none
+IGNORED_LABEL = -1  # the sentence-order label of a sequence that has none
 
 
 @dataclass(frozen=True)
-class PretrainingText:
+class PretrainingCorpora:
     """What a run reads: text to train on, held-out text with its unigram entropy, and further text by name.
 
     `unigram_entropy`, nats: what a model that only counts tokens would lose on the held-out text; None: not scored.
@@ -48,7 +48,7 @@ class PretrainingText:
 
 
 @dataclass(frozen=True)
-class DrawnBatch:
+class SampledBatch:
     """A micro-batch as it was drawn and, on the device, its tokens, masked labels [M] and order labels [N], int64."""
 
     drawn: PackedBatch
@@ -57,7 +57,7 @@ class DrawnBatch:
     order: Tensor
 
 
-def cut_by_tokens(lengths: Integers, budget: int) -> list[Integers]:
+def group_by_tokens(lengths: Integers, budget: int) -> list[Integers]:
     """The places in `lengths` [B], in groups whose lengths add up to at most `budget`, none of which is greater.
 
     Longest first: a group's lengths are alike, so that little is padded where attention needs a rectangle, and what
@@ -75,12 +75,12 @@ def cut_by_tokens(lengths: Integers, budget: int) -> list[Integers]:
 
 
 @dataclass
-class PretrainingJob(Job):
+class PretrainingJob(TrainingJob):
     """Masked-language and sentence-order training over a token corpus."""
 
     model: PretrainingModel
     settings: PretrainRecipe
-    text: PretrainingText
+    text: PretrainingCorpora
     last_metrics: Mapping[str, float] = field(default_factory=dict)
     teacher: Teacher | None = None
 
@@ -103,10 +103,10 @@ class PretrainingJob(Job):
         index, seed = s.examples_of(step), s.train.seed
         if budget := s.batch.tokens:
             # Every rank needs all lengths, which takes a small part of the time of drawing.
-            groups = cut_by_tokens(sample_lengths(self.text.train, s.data, seed, index), budget)
+            groups = group_by_tokens(sample_lengths(self.text.train, s.data, seed, index), budget)
             own = [(n, index[group_]) for n, group_ in enumerate(groups) if n % group.world_size == group.rank]
         else:
-            cuts = micro_batches(len(index), s.train.micro_batch_size, group)
+            cuts = split_micro_batches(len(index), s.train.micro_batch_size, group)
             own = [(n, index[start:stop]) for n, start, stop in cuts]
         return [self._micro_batch(self.text.train, number, seed, examples, s.data) for number, examples in own]
 
@@ -120,18 +120,18 @@ class PretrainingJob(Job):
         if self.teacher:
             counts["distill_loss"] = len(drawn.masked_index)
         if self.settings.data.sentence_loss != "none":
-            counts["order_loss"] = int(np.count_nonzero(drawn.order_labels != IGNORE))
+            counts["order_loss"] = int(np.count_nonzero(drawn.order_labels != IGNORED_LABEL))
         flops = costs.batch_flops(self.model.config, np.diff(drawn.offsets), len(drawn.masked_index))
         # On the device from here on: drawing goes on beside the computation, so that nothing waits for the copy.
         labels = to_device([drawn.masked_labels.astype(np.int64), drawn.order_labels.astype(np.int64)], self.device)
-        data = DrawnBatch(drawn, pack(drawn, self.device, drawn.masked_index), *labels)
+        data = SampledBatch(drawn, pack(drawn, self.device, drawn.masked_index), *labels)
         return MicroBatch(number, data, counts, len(drawn.ids), flops)
 
-    def loss_sums(self, data: DrawnBatch) -> dict[str, Tensor]:
+    def loss_sums(self, data: SampledBatch) -> dict[str, Tensor]:
         """Summed cross-entropy at masked positions and over sequences that have an order, and how many are right."""
         logits = self.model(data.tokens)
         given = (logits.masked, logits.sentence_order, data.labels, data.order)
-        sums = dict(_fused()(*given)) if self.settings.train.compile == "on" else _sums(*given)
+        sums = dict(_compiled_sum_losses()(*given)) if self.settings.train.compile == "on" else _sum_losses(*given)
         if self.teacher:
             sums["distill_loss"] = self.teacher.loss(logits.masked, data.tokens)
         return sums
@@ -171,7 +171,7 @@ class PretrainingJob(Job):
         """
         sums = dict.fromkeys((*self._scored, *self.extra_metrics), (0.0, 0))
         size = self.settings.batch.sequences(self.settings.train, pairs.max_seq_length)
-        for _, start, stop in micro_batches(self.settings.train.eval_sequences, size, group):
+        for _, start, stop in split_micro_batches(self.settings.train.eval_sequences, size, group):
             for name, (total, count) in self.summed(corpus, pairs, np.arange(start, stop)).items():
                 sums[name] = (sums[name][0] + total, sums[name][1] + count)
         ranks = group.all_gather([float(number) for both in sums.values() for number in both])
@@ -194,22 +194,22 @@ class PretrainingJob(Job):
         store.write_text(directory / "README.md", text)
 
 
-def _sums(masked_MV: Tensor, order_NC: Tensor, labels_M: Tensor, labels_N: Tensor) -> dict[str, Tensor]:
+def _sum_losses(masked_MV: Tensor, order_NC: Tensor, labels_M: Tensor, labels_N: Tensor) -> dict[str, Tensor]:
     """Both losses summed, softmax in fp32 whatever the precision of the products, and how many are right."""
     return {
         "mlm_loss": F.cross_entropy(masked_MV.float(), labels_M, reduction="sum"),
-        "order_loss": F.cross_entropy(order_NC.float(), labels_N, ignore_index=IGNORE, reduction="sum"),
-        "mlm_accuracy": right(masked_MV.detach(), labels_M),
-        "order_accuracy": right(order_NC.detach(), labels_N),
+        "order_loss": F.cross_entropy(order_NC.float(), labels_N, ignore_index=IGNORED_LABEL, reduction="sum"),
+        "mlm_accuracy": count_correct(masked_MV.detach(), labels_M),
+        "order_accuracy": count_correct(order_NC.detach(), labels_N),
     }
 
 
 @cache
-def _fused() -> Callable[..., dict[str, Tensor]]:
+def _compiled_sum_losses() -> Callable[..., dict[str, Tensor]]:
     """`_sums` compiled: logits are as wide as the vocabulary, and are read and written in few passes."""
     from torch._dynamo import maybe_mark_dynamic
 
-    compiled = torch.compile(_sums)
+    compiled = torch.compile(_sum_losses)
 
     def sums(*given: Tensor) -> dict[str, Tensor]:
         for tensor in given:  # their first sizes differ from batch to batch
@@ -219,7 +219,7 @@ def _fused() -> Callable[..., dict[str, Tensor]]:
     return sums
 
 
-def right(logits: Tensor, labels: Tensor) -> Tensor:
+def count_correct(logits: Tensor, labels: Tensor) -> Tensor:
     """How many of the labels [N] are the argmax of their logits [N, C]; a label of -1 is never right."""
     if logits.dtype != torch.float32:
         return (logits.max(-1).indices == labels).sum()  # on a CPU four times faster than argmax in bf16

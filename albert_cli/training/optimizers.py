@@ -25,7 +25,7 @@ from torch.optim import Optimizer
 
 from albert_cli.training.settings import OptimizerSettings
 
-Named = Iterable[tuple[str, nn.Parameter]]
+NamedParameters = Iterable[tuple[str, nn.Parameter]]
 
 
 class Lamb(Optimizer):
@@ -43,7 +43,7 @@ class Lamb(Optimizer):
 
     def __init__(
         self,
-        named_parameters: Named,
+        named_parameters: NamedParameters,
         settings: OptimizerSettings,
         *,
         trust_ratio: bool = True,
@@ -51,9 +51,9 @@ class Lamb(Optimizer):
     ) -> None:
         named = [(name, p) for name, p in named_parameters if p.requires_grad]
         groups = [
-            {"params": [(n, p) for n, p in named if not is_excluded(n)], "decay": settings.weight_decay,
+            {"params": [(n, p) for n, p in named if not is_norm_or_bias(n)], "decay": settings.weight_decay,
              "trust_ratio": trust_ratio},
-            {"params": [(n, p) for n, p in named if is_excluded(n)], "decay": 0.0,
+            {"params": [(n, p) for n, p in named if is_norm_or_bias(n)], "decay": 0.0,
              "trust_ratio": trust_ratio and ratio_for_all},
         ]  # fmt: skip
         self.settings = settings
@@ -111,19 +111,19 @@ class Lamb(Optimizer):
         return [torch.mul(weight, factor, out=self._buffers[weight.dtype][: weight.numel()].view_as(weight))]
 
 
-def is_excluded(name: str) -> bool:
+def is_norm_or_bias(name: str) -> bool:
     """Whether a parameter is left out of decay and adaptation: LayerNorms and biases."""
     return name.endswith("bias") or ".norm." in f".{name}"
 
 
 def trust_ratios(weights: Sequence[Tensor], updates: Sequence[Tensor]) -> list[Tensor]:
     """||w|| / ||u|| for each pair, in at least fp32; 1 where a norm is zero."""
-    weight_norms, update_norms = norms(weights), norms(updates)
+    weight_norms, update_norms = tensor_norms(weights), tensor_norms(updates)
     both = (weight_norms > 0) & (update_norms > 0)
     return list(torch.where(both, weight_norms / update_norms, 1.0).unbind())
 
 
-def norms(tensors: Sequence[Tensor]) -> Tensor:
+def tensor_norms(tensors: Sequence[Tensor]) -> Tensor:
     """The Euclidean norm of each tensor, [len(tensors)].
 
     On a CPU the norms of the rows come first, and their squares are added pairwise: torch's own norm adds everything
@@ -138,7 +138,7 @@ def norms(tensors: Sequence[Tensor]) -> Tensor:
 # ---------------------------------------------------------------- what the loop needs of any optimizer
 
 # `optimizer.name` of a recipe to what makes it from (named parameters, settings); names stand in `OptimizerSettings`.
-OPTIMIZERS: Final[Mapping[str, Callable[[Named, OptimizerSettings], Optimizer]]] = {
+OPTIMIZERS: Final[Mapping[str, Callable[[NamedParameters, OptimizerSettings], Optimizer]]] = {
     "lamb": Lamb,
     "nvlamb": partial(Lamb, ratio_for_all=True),
     "adamw": partial(Lamb, trust_ratio=False),
@@ -150,7 +150,7 @@ def make_optimizer(model: nn.Module, settings: OptimizerSettings) -> Optimizer:
     return OPTIMIZERS[settings.name](model.named_parameters(), settings)
 
 
-def update(optimizer: Optimizer, lr: float) -> None:
+def update_weights(optimizer: Optimizer, lr: float) -> None:
     """Update the weights from their gradients at this rate, and forget the gradients."""
     for group in optimizer.param_groups:
         group["lr"] = lr
@@ -160,13 +160,13 @@ def update(optimizer: Optimizer, lr: float) -> None:
             parameter.grad = None
 
 
-def clip(model: nn.Module, limit: float) -> Tensor:
+def clip_gradients(model: nn.Module, limit: float) -> Tensor:
     """Scale all gradients so that their global norm is at most `limit` (0: never); return the norm before.
 
     Where the norm is not finite they stay as they are, so that what spoilt it can be found.
     """
     gradients = [p.grad for p in model.parameters() if p.requires_grad and p.grad is not None]
-    norm: Tensor = torch.linalg.vector_norm(norms(gradients))
+    norm: Tensor = torch.linalg.vector_norm(tensor_norms(gradients))
     if limit > 0:
         torch._foreach_mul_(gradients, limit / norm.nan_to_num(limit, limit).clamp(min=limit))
     return norm
@@ -176,19 +176,19 @@ def state_tensors(optimizer: Optimizer) -> dict[str, Tensor]:
     """What the optimizer keeps of each parameter, as `optimizer.safetensors` has it: LAMB's moments are `first.NAME`
     and `second.NAME`.
     """  # fmt: skip
-    kept = ((name, optimizer.state[p]) for name, p in _named(optimizer))
+    kept = ((name, optimizer.state[p]) for name, p in _iter_parameters(optimizer))
     return {f"{key}.{name}": tensor for name, state in kept for key, tensor in state.items()}
 
 
 @torch.no_grad()
-def load_state(optimizer: Optimizer, tensors: Mapping[str, Tensor], steps: int) -> None:
+def load_optimizer_state(optimizer: Optimizer, tensors: Mapping[str, Tensor], steps: int) -> None:
     """Load what `state_tensors` gave after this many steps.
 
     Raises `ValueError` that names the first tensor that is missing, has another shape than this optimizer's, or is one
     that it does not keep.
     """
     parts = {full.partition(".")[0] for full in tensors}
-    for name, parameter in _named(optimizer):
+    for name, parameter in _iter_parameters(optimizer):
         state = optimizer.state[parameter]
         known = set(state) or parts  # torch's own optimizers make theirs in the first step
         for part in sorted(parts | known):
@@ -207,6 +207,6 @@ def load_state(optimizer: Optimizer, tensors: Mapping[str, Tensor], steps: int) 
         group["steps"] = steps
 
 
-def _named(optimizer: Optimizer) -> Iterator[tuple[str, nn.Parameter]]:
+def _iter_parameters(optimizer: Optimizer) -> Iterator[tuple[str, nn.Parameter]]:
     for group in optimizer.param_groups:
         yield from zip(group["param_names"], group["params"], strict=True)

@@ -20,26 +20,26 @@ from albert_cli.model.config import ModelConfig
 from albert_cli.ranks import RankGroup
 from albert_cli.training import capacity
 from albert_cli.training.device import use_threads
-from albert_cli.training.loop import evaluate, measure
+from albert_cli.training.loop import evaluate_job, measure_step_seconds
 from albert_cli.training.objectives import PretrainingJob
 from albert_cli.training.pretrain_recipe import PretrainRecipe
 
-_ENOUGH_TOKENS = 131_072  # of a micro-batch: a launch then takes no time beside its kernel
-_MEASURED = 2.0  # seconds of a step that a dry run measures
-_RESERVE = 0.03  # share of a time budget kept for a machine that slows down
+_MAX_MICRO_TOKENS = 131_072  # of a micro-batch: a launch then takes no time beside its kernel
+_MEASURED_SECONDS = 2.0  # seconds of a step that a dry run measures
+_RESERVED_FRACTION = 0.03  # share of a time budget kept for a machine that slows down
 _SAVING = (0.1, 2e8)  # seconds of a checkpoint, and bytes written, hashed and synced a second: a slow disk's
 
 
 # ---------------------------------------------------------------- memory and disk
 
 
-def memory_needed(recipe: PretrainRecipe, device: torch.device, sequences: int) -> dict[str, int]:
+def estimate_run_memory(recipe: PretrainRecipe, device: torch.device, sequences: int) -> dict[str, int]:
     """Bytes that a process needs for a micro-batch of `sequences` of full length, see `capacity.needed`."""
     teacher = ModelConfig.read(hub.find_checkpoint(recipe.distill.teacher) / "config.json") if recipe.distill else None
-    return capacity.needed(recipe.model, recipe.train, recipe.data.max_seq_length, sequences, device, teacher)
+    return capacity.estimate_memory(recipe.model, recipe.train, recipe.data.max_seq_length, sequences, device, teacher)
 
 
-def micro_tokens(recipe: PretrainRecipe, device: torch.device, group: RankGroup) -> int:
+def resolve_micro_tokens(recipe: PretrainRecipe, device: torch.device, group: RankGroup) -> int:
     """What `batch.micro_tokens = "auto"` stands for: 0 on a CPU, else as many tokens as the free memory holds.
 
     At most as many as keep all matrix products at their full rate, and as a rank's share of the batch has.
@@ -48,13 +48,13 @@ def micro_tokens(recipe: PretrainRecipe, device: torch.device, group: RankGroup)
         return 0
     train, model, length = recipe.train, recipe.model, recipe.data.max_seq_length
     setup = costs.ComputeSetup.of("cuda", train.precision, train.compile)
-    free = capacity.free(device) or 0
+    free = capacity.available_memory(device) or 0
     held = costs.largest_batch(model, length, free, setup, checkpointed=train.checkpoint_activations)
     share = -(-train.batch_size // group.world_size)
-    return length * max(1, min(held, share, _ENOUGH_TOKENS // length))
+    return length * max(1, min(held, share, _MAX_MICRO_TOKENS // length))
 
 
-def sent_bytes(recipe: PretrainRecipe, group: RankGroup) -> int:
+def count_sent_bytes(recipe: PretrainRecipe, group: RankGroup) -> int:
     """Bytes of gradients that each process sends a step, around a ring."""
     return costs.gradient_bytes(recipe.model, group.world_size) // (2 if recipe.train.communication == "bf16" else 1)
 
@@ -73,7 +73,7 @@ def check_disk(recipe: PretrainRecipe, out: Path) -> None:
 # ---------------------------------------------------------------- a number of steps from a time
 
 
-def within(
+def fit_steps_to_budget(
     budget: float, begun: float, recipe: PretrainRecipe, job: PretrainingJob, group: RankGroup
 ) -> PretrainRecipe:
     """The recipe with as many steps as fit into `budget` seconds since `begun`, so that the schedule can reach zero.
@@ -83,15 +83,17 @@ def within(
     """
     train, schedule, total, done = recipe.train, recipe.schedule, recipe.schedule.total_steps, recipe.first_step
     with use_threads(train.threads):
-        step = measure(_full_sized(job), group, steps=8, seconds=min(10, budget / 20))
-        evaluation = evaluation_seconds(job, group)
+        step = measure_step_seconds(_with_full_batch(job), group, steps=8, seconds=min(10, budget / 20))
+        evaluation = measure_evaluation(job, group)
     saving = _SAVING[0] + costs.checkpoint_bytes(recipe.model) / _SAVING[1]
     every, interval = train.save_interval()
     if total > done:
         step *= recipe.sequences / ((total - done) * train.batch_size)
     saving_per_step = saving / every if every else saving * step / interval if interval else 0.0
     evaluation_per_step = evaluation / train.eval_every if train.eval_every else 0.0
-    left = (1 - _RESERVE) * (budget - (time.monotonic() - begun)) - evaluation - saving  # one of each at the end
+    left = (
+        (1 - _RESERVED_FRACTION) * (budget - (time.monotonic() - begun)) - evaluation - saving
+    )  # one of each at the end
     steps = max(1, int(group.broadcast(left / (step + evaluation_per_step + saving_per_step))))
 
     def scaled(number: int) -> int:
@@ -111,7 +113,7 @@ def within(
     return replace(recipe, schedule=schedule, batch=replace(recipe.batch, warmup_steps=growth))
 
 
-def evaluation_seconds(job: PretrainingJob, group: RankGroup) -> float:
+def measure_evaluation(job: PretrainingJob, group: RankGroup) -> float:
     """Seconds that an evaluation takes, by one on few sequences."""
     settings = job.settings
     whole = settings.train.eval_sequences
@@ -120,11 +122,11 @@ def evaluation_seconds(job: PretrainingJob, group: RankGroup) -> float:
     started = 0.0
     for _ in range(2):  # the first warms up
         started = time.monotonic()
-        evaluate(part, group)
+        evaluate_job(part, group)
     return group.broadcast((time.monotonic() - started) * whole / few)
 
 
-def _full_sized(job: PretrainingJob, **train: Any) -> PretrainingJob:
+def _with_full_batch(job: PretrainingJob, **train: Any) -> PretrainingJob:
     """The job with steps of its full batch from the start, to be measured; `train` are changes to its `[train]`."""
     settings = job.settings
     batch = replace(settings.batch, warmup_steps=0)
@@ -134,7 +136,7 @@ def _full_sized(job: PretrainingJob, **train: Any) -> PretrainingJob:
 # ---------------------------------------------------------------- a dry run
 
 
-def arithmetic(
+def describe_run(
     recipe: PretrainRecipe, corpus: TokenCorpus, out: Path, device: torch.device, group: RankGroup
 ) -> dict[str, Any]:
     """What a run would do: shapes, tokens, memory and disk."""
@@ -153,8 +155,8 @@ def arithmetic(
         "tokens_per_step_at_most": train.batch_size * length,
         "corpus_tokens": corpus.tokens,
         "passes_over_corpus": round(recipe.sequences / examples_per_pass(corpus, recipe.data), 2),
-        **memory_needed(recipe, device, recipe.micro_batch),
-        "memory_bytes_free": capacity.free(device),
+        **estimate_run_memory(recipe, device, recipe.micro_batch),
+        "memory_bytes_free": capacity.available_memory(device),
         "checkpoint_bytes": kept,
         "disk_bytes_needed": kept * (train.keep + 1),
         "disk_bytes_free": store.free_bytes(out),
@@ -163,30 +165,30 @@ def arithmetic(
         "compiled": train.compile == "on",
         "threads": train.threads,
         "processes": group.world_size,
-        **({"sent_bytes_per_step": sent} if (sent := sent_bytes(recipe, group)) else {}),
+        **({"sent_bytes_per_step": sent} if (sent := count_sent_bytes(recipe, group)) else {}),
     }
 
 
-def speed(
+def estimate_duration(
     recipe: PretrainRecipe, device: torch.device, group: RankGroup, new_job: Callable[[], PretrainingJob]
 ) -> dict[str, Any]:
     """The time that a run takes, measured on as many sequences as fit into memory and into some seconds."""
     train, length, few = recipe.train, recipe.data.max_seq_length, recipe.micro_batch
     with use_threads(train.threads):
         peak = machine.measure_matmul_peak(train.precision, device, seconds=0.1)
-        few = min(few, max(1, int(_MEASURED * peak / (length * costs.training_flops(recipe.model, length)))))
-        free = capacity.free(device)
-        while few and free is not None and memory_needed(recipe, device, few)["memory_bytes_estimated"] > free:
+        few = min(few, max(1, int(_MEASURED_SECONDS * peak / (length * costs.training_flops(recipe.model, length)))))
+        free = capacity.available_memory(device)
+        while few and free is not None and estimate_run_memory(recipe, device, few)["memory_bytes_estimated"] > free:
             few //= 2
         if few == 0:
             return {"estimated_seconds": None, "measured_on_sequences": 0}
         size = few * group.world_size
-        part = _full_sized(new_job(), batch_size=size, micro_batch_size=few)
-        seconds = measure(part, group, steps=2, seconds=0.5) * recipe.sequences / size
+        part = _with_full_batch(new_job(), batch_size=size, micro_batch_size=few)
+        seconds = measure_step_seconds(part, group, steps=2, seconds=0.5) * recipe.sequences / size
     return {"estimated_seconds": round(seconds, 1), "measured_on_sequences": few}
 
 
-def plan_text(plan: Mapping[str, Any]) -> str:
+def format_plan(plan: Mapping[str, Any]) -> str:
     """The arithmetic of a dry run's plan as a table."""
 
     def shown(key: str, value: object) -> str:
@@ -201,7 +203,7 @@ def plan_text(plan: Mapping[str, Any]) -> str:
     )
 
 
-def speed_text(plan: Mapping[str, Any]) -> str:
+def format_duration_estimate(plan: Mapping[str, Any]) -> str:
     """How long a dry run's plan takes, and by what that is known."""
     few, micro = plan["measured_on_sequences"], plan["sequences_per_micro_batch"]
     if few == 0:

@@ -25,15 +25,15 @@ from albert_cli.ranks import RankGroup, is_main, process_group
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training import capacity, checkpoint, plan, run
 from albert_cli.training.checkpoint import TrainState
-from albert_cli.training.device import choose_device, note_idle_gpus, place, resolve_auto, use_threads
+from albert_cli.training.device import choose_device, prepare_model, print_idle_gpus, resolve_auto, use_threads
 from albert_cli.training.distill import Teacher
-from albert_cli.training.log import Hints
+from albert_cli.training.log import LossHints
 from albert_cli.training.loop import Loop
-from albert_cli.training.objectives import PretrainingJob, PretrainingText
+from albert_cli.training.objectives import PretrainingCorpora, PretrainingJob
 from albert_cli.training.optimizers import make_optimizer
-from albert_cli.training.pretrain_recipe import PretrainRecipe, resolve
+from albert_cli.training.pretrain_recipe import PretrainRecipe, load_pretrain_recipe
 from albert_cli.training.settings import parse_duration
-from albert_cli.training.warm_start import PreviousRun, carry_over, read_parent
+from albert_cli.training.warm_start import PreviousRun, copy_parent_weights, load_parent
 
 
 def pretrain(
@@ -42,7 +42,7 @@ def pretrain(
     out: Path,
     overrides: Sequence[str] = (),
     *,
-    resume: run.Resume = "auto",
+    resume: run.ResumeMode = "auto",
     max_time: str | None = None,
     dry_run: bool = False,
     device: str = "auto",
@@ -53,29 +53,29 @@ def pretrain(
     if is_main():
         verify_data(data, everything=verify)
     vocabulary = Vocabulary.load(corpus.vocabulary_dir)
-    resolved = resolve(recipe, overrides, vocabulary.size)
+    resolved = load_pretrain_recipe(recipe, overrides, vocabulary.size)
     budget = parse_duration(max_time, "--max-time") if max_time else None
     target = choose_device(device)
-    note_idle_gpus(target)
+    print_idle_gpus(target)
     with process_group(target.type) as group:
         entropy = read_data_facts(data)["unigram_entropy_nats"]
-        others = _open_others(resolved.evaluation, vocabulary, corpus.vocabulary_dir, verify)
-        text = PretrainingText(corpus, heldout, vocabulary, entropy, others)
+        others = _open_evaluation_corpora(resolved.evaluation, vocabulary, corpus.vocabulary_dir, verify)
+        text = PretrainingCorpora(corpus, heldout, vocabulary, entropy, others)
         pretraining = Pretraining(resolved, text, store.fingerprint(data), target, group)
         if dry_run:
             return pretraining.plan(out, budget)
-        with run.reported(out) as status:
+        with run.write_run_status(out) as status:
             return pretraining.train(out, status, resume, budget)
 
 
 def show_config(recipe: str, data: Path, overrides: Sequence[str]) -> tuple[dict[str, Any], str]:
     """The resolved recipe, as values and as TOML."""
     vocabulary = Vocabulary.load(TokenCorpus.open(data).vocabulary_dir)
-    resolved = resolve(recipe, overrides, vocabulary.size)
+    resolved = load_pretrain_recipe(recipe, overrides, vocabulary.size)
     return config.to_toml_values(resolved), config.dump_toml(resolved).rstrip()
 
 
-def _open_others(
+def _open_evaluation_corpora(
     evaluation: Sequence[str], vocabulary: Vocabulary, made_with: Path, verify: bool
 ) -> dict[str, TokenCorpus]:
     """The corpora of `evaluation`, by the names of their directories; what they hold out, where they do."""
@@ -103,13 +103,13 @@ class Pretraining:
     """A run whose inputs are known to fit together; `resolve` completes its recipe."""
 
     recipe: PretrainRecipe
-    text: PretrainingText
+    text: PretrainingCorpora
     data_fingerprint: str
     device: torch.device
     group: RankGroup
     begun: float = field(default_factory=time.monotonic)
 
-    def train(self, out: Path, status: run.Status, resume: run.Resume, budget: float | None) -> dict[str, Any]:
+    def train(self, out: Path, status: run.RunStatus, resume: run.ResumeMode, budget: float | None) -> dict[str, Any]:
         """Run to the last step, or go on with what `out` holds; what came of it."""
         self.resolve(out, resume, budget)
         recipe = self.recipe
@@ -125,9 +125,9 @@ class Pretraining:
                 store.write_text(out / "recipe.toml", job.recipe)
             begin = partial(self.begin, job, optimizer, out)
             state = run.resume_state(out, job.model, optimizer, self.group, parents, begin)
-            run.running(out, status, state.step, recipe.schedule.total_steps)
+            run.mark_running(out, status, state.step, recipe.schedule.total_steps)
             job.last_metrics = _last_evaluation(out, state.step)
-            hints = Hints(self.text.train.unigram_entropy(), recipe.schedule.warmup)
+            hints = LossHints(self.text.train.unigram_entropy(), recipe.schedule.warmup)
             loop = Loop(job, optimizer, recipe.schedule, out, self.group, "pretrain", parents, state, hints)
             loop.run()
             loop.save()
@@ -151,9 +151,9 @@ class Pretraining:
     def plan(self, out: Path, budget: float | None) -> dict[str, Any]:
         """What a run would do; the arithmetic is printed before anything is measured, unless as JSON."""
         self.resolve(out, "auto", budget)
-        found = plan.arithmetic(self.recipe, self.text.train, out, self.device, self.group)
-        console.print_partial_result(plan.plan_text(found))
-        return found | plan.speed(self.recipe, self.device, self.group, self.new_job)
+        found = plan.describe_run(self.recipe, self.text.train, out, self.device, self.group)
+        console.print_partial_result(plan.format_plan(found))
+        return found | plan.estimate_duration(self.recipe, self.device, self.group, self.new_job)
 
     # ------------------------------------------------------------ the first weights
 
@@ -166,18 +166,20 @@ class Pretraining:
             counts = self.text.train.unigram_counts() + 1
             with torch.no_grad():
                 model.masked.bias.copy_(torch.from_numpy(np.log(counts / counts.sum())))
-        place(model, recipe.train, self.device)
+        prepare_model(model, recipe.train, self.device)
         return PretrainingJob(model, recipe, self.text, teacher=self._teacher)
 
     def begin(self, job: PretrainingJob, optimizer: Optimizer, out: Path) -> TrainState:
         """Where a run stands at its first start: drawn weights, a parent's, or what `[init]` makes, which is kept."""
         model, init = job.model, self.recipe.init
         if self._run_before is not None and self._parent is not None:
-            before = checkpoint.restore(self._run_before.directory, optimizer)
-            carry_over(model, self._parent, f"with its moments, from step {before.step:,} on")
+            before = checkpoint.restore_checkpoint(self._run_before.directory, optimizer)
+            copy_parent_weights(model, self._parent, f"with its moments, from step {before.step:,} on")
             return TrainState(before.step, before.seconds)
         if self._parent is not None:
-            carry_over(model, self._parent, stack=bool(self.recipe.warm_start and self.recipe.warm_start.stack))
+            copy_parent_weights(
+                model, self._parent, stack=bool(self.recipe.warm_start and self.recipe.warm_start.stack)
+            )
         if init == InformedInit():
             return TrainState()
         if self.group.rank == 0:
@@ -208,7 +210,7 @@ class Pretraining:
     @cached_property
     def _parent(self) -> hub.Checkpoint | None:
         recipe = self.recipe
-        return read_parent(recipe.warm_start, recipe.model, self.text.vocabulary) if recipe.warm_start else None
+        return load_parent(recipe.warm_start, recipe.model, self.text.vocabulary) if recipe.warm_start else None
 
     @cached_property
     def _run_before(self) -> PreviousRun | None:
@@ -219,20 +221,20 @@ class Pretraining:
 
     # ------------------------------------------------------------ the recipe, complete
 
-    def resolve(self, out: Path, resume: run.Resume, budget: float | None) -> None:
+    def resolve(self, out: Path, resume: run.ResumeMode, budget: float | None) -> None:
         """Complete the recipe, and refuse a directory, a recipe or a disk that does not fit.
 
         In this order: the checkpoint to begin with, the teacher, what "auto" stands for, the steps that fit into a
         time; then what a resumed run must not change.
         """
-        old = run.saved_recipe(out, resume)
+        old = run.load_saved_recipe(out, resume)
         self.group.barrier()  # rank 0 must not write its recipe before all have looked
         self._resolve_warm_start(out, old)
         if self.recipe.distill is not None:
             self.recipe = replace(self.recipe, distill=self.recipe.distill.resolved())
         self._resolve_auto(old)
         few = self.recipe.micro_batch
-        capacity.warn(plan.memory_needed(self.recipe, self.device, few), few, self.device)
+        capacity.warn_training_memory(plan.estimate_run_memory(self.recipe, self.device, few), few, self.device)
         if budget is not None:
             # The first start froze the schedule; asking for a time again means that run.
             if old is not None:
@@ -244,11 +246,11 @@ class Pretraining:
             else:
                 if self.group.rank == 0:
                     _ = self._word_vectors  # they are of the budget too
-                self.recipe = plan.within(budget, self.begun, self.recipe, self.new_job(), self.group)
+                self.recipe = plan.fit_steps_to_budget(budget, self.begun, self.recipe, self.new_job(), self.group)
         if not store.saved_steps(out):
             self._name_changes()
         if old is not None:
-            run.check_same(out, old, self.recipe)
+            run.check_same_recipe(out, old, self.recipe)
         if self.group.rank == 0:
             plan.check_disk(self.recipe, out)
 
@@ -280,12 +282,16 @@ class Pretraining:
         """Put what "auto" stands for into the recipe: what it stood for at the first start, or what rank 0 finds."""
         recipe, batch = self.recipe, self.recipe.batch
         train = resolve_auto(
-            run.keep_auto(recipe.train, old), recipe.model, self.device,
+            run.reuse_resolved_auto(recipe.train, old), recipe.model, self.device,
             sequences=recipe.micro_batch, length=recipe.data.max_seq_length,
         )  # fmt: skip
         if batch.micro_tokens == "auto":
             kept = old.get("batch", {}).get("micro_tokens", 0) if old else None
-            own = plan.micro_tokens(replace(recipe, train=train), self.device, self.group) if kept is None else kept
+            own = (
+                plan.resolve_micro_tokens(replace(recipe, train=train), self.device, self.group)
+                if kept is None
+                else kept
+            )
             batch = replace(batch, micro_tokens=own)
         train, batch = self.group.broadcast((train, batch))
         self.recipe = replace(recipe, train=train, batch=batch)
@@ -312,7 +318,7 @@ def _last_evaluation(out: Path, step: int) -> dict[str, float]:
     return next((r["eval"] for r in reversed(records) if "eval" in r and r["step"] <= step), {})
 
 
-def summary_text(result: Mapping[str, Any]) -> str:
+def format_summary(result: Mapping[str, Any]) -> str:
     """The result of a run as text."""
     lines = [f"{result['checkpoint']}: {result['steps']:,} steps in {console.format_duration(result['seconds'])}"]
     if "below_unigram_entropy" in result:

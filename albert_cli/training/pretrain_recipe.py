@@ -122,7 +122,7 @@ class PretrainRecipe:
         return (self.warm_start.step or 0) if self.warm_start else 0
 
 
-def resolve(recipe: str, overrides: Sequence[str], vocab_size: int) -> PretrainRecipe:
+def load_pretrain_recipe(recipe: str, overrides: Sequence[str], vocab_size: int) -> PretrainRecipe:
     """The recipe with overrides, fitted to a vocabulary; raises `ConfigError` where they do not fit."""
     values: dict[str, Any] = config.read_recipe(recipe)
     if "task" in values:

@@ -18,10 +18,10 @@ from torch import Tensor, nn
 
 from albert_cli.ranks import RankGroup
 
-BUCKET: Final = 25_000_000  # bytes of fp32: large enough for a network's full rate, small enough to begin early
+BUCKET_BYTES: Final = 25_000_000  # bytes of fp32: large enough for a network's full rate, small enough to begin early
 
 
-class _Buckets:
+class GradientBuckets:
     """The gradients of a model in the order in which a backward pass finishes them, cut into buckets.
 
     They are sent in this order by every rank, also by one that computed nothing and adds zeros.
@@ -34,7 +34,7 @@ class _Buckets:
         for parameter in reversed([p for p in model.parameters() if p.requires_grad]):
             if room < 4 * parameter.numel():
                 self.buckets.append([])
-                room = BUCKET
+                room = BUCKET_BYTES
             self.buckets[-1].append(parameter)
             room -= 4 * parameter.numel()
 
@@ -65,12 +65,12 @@ class _Buckets:
 
 
 @contextlib.contextmanager
-def summed_gradients(model: nn.Module, group: RankGroup, dtype: torch.dtype) -> Iterator[None]:
+def reduce_during_backward(model: nn.Module, group: RankGroup, dtype: torch.dtype) -> Iterator[None]:
     """Around the last backward pass of a step: at the end the gradients are summed over the ranks, sent in `dtype`."""
     if group.world_size == 1:
         yield
         return
-    buckets = _Buckets(model, dtype)
+    buckets = GradientBuckets(model, dtype)
     parameters: list[Any] = [p for bucket in buckets.buckets for p in bucket]
     hooks = [p.register_post_accumulate_grad_hook(buckets.is_ready) for p in parameters]
     try:
@@ -83,5 +83,5 @@ def summed_gradients(model: nn.Module, group: RankGroup, dtype: torch.dtype) -> 
 
 def reduce_gradients(model: nn.Module, group: RankGroup, dtype: torch.dtype = torch.float32) -> None:
     """Sum over the ranks the gradients that a model has; none counts as zeros."""
-    with summed_gradients(model, group, dtype):
+    with reduce_during_backward(model, group, dtype):
         pass

@@ -18,17 +18,17 @@ from albert_cli.model import hub
 from albert_cli.ranks import RankGroup, is_main
 from albert_cli.training import checkpoint
 from albert_cli.training.checkpoint import TrainState
-from albert_cli.training.settings import AUTO, HARMLESS, TrainSettings
+from albert_cli.training.settings import AUTO_KEYS, RESUME_SAFE_KEYS, TrainSettings
 
-Resume = Literal["auto", "must", "never"]
+ResumeMode = Literal["auto", "must", "never"]
 
 
-def versions() -> dict[str, str]:
+def library_versions() -> dict[str, str]:
     """Versions of what decides the numbers."""
     return {"albert": __version__, **{name: version(name) for name in ("torch", "numpy", "sentencepiece")}}
 
 
-def saved_recipe(out: Path, resume: Resume) -> dict[str, Any] | None:
+def load_saved_recipe(out: Path, resume: ResumeMode) -> dict[str, Any] | None:
     """The recipe of a run that `out` already holds, or None for a fresh start.
 
     Raises `BusyError` when `out` holds something else (or anything, under `never`), `ConfigError` when there
@@ -50,18 +50,18 @@ def saved_recipe(out: Path, resume: Resume) -> dict[str, Any] | None:
     return None
 
 
-def check_same(out: Path, old: dict[str, Any], new: Any) -> None:
+def check_same_recipe(out: Path, old: dict[str, Any], new: Any) -> None:
     """Refuse to resume with a recipe that computes something else; harmless keys may change.
 
     A key that `old` lacks was not known to the release that wrote it, which computed as the key's default does. Older
     releases wrote "auto" as it stood, and found out at every start what it means.
     """
     before = config.merge_values(config.default_values(type(new)), old)
-    before["train"] |= {key: getattr(new.train, key) for key in AUTO if before["train"][key] == "auto"}
+    before["train"] |= {key: getattr(new.train, key) for key in AUTO_KEYS if before["train"][key] == "auto"}
     lines = [
         line
         for line in config.list_differences(before, config.to_toml_values(new))
-        if line.split(":")[0] not in HARMLESS
+        if line.split(":")[0] not in RESUME_SAFE_KEYS
     ]
     if lines:
         raise ConfigError(
@@ -70,10 +70,10 @@ def check_same(out: Path, old: dict[str, Any], new: Any) -> None:
         )
 
 
-def keep_auto(train: TrainSettings, old: Mapping[str, Any] | None) -> TrainSettings:
+def reuse_resolved_auto(train: TrainSettings, old: Mapping[str, Any] | None) -> TrainSettings:
     """The settings with what "auto" stood for at the first start, where `old` is the recipe of a run to go on with."""
     saved = old["train"] if old is not None else {}
-    return replace(train, **{key: saved[key] for key in AUTO if getattr(train, key) == "auto" and key in saved})
+    return replace(train, **{key: saved[key] for key in AUTO_KEYS if getattr(train, key) == "auto" and key in saved})
 
 
 def resume_state(
@@ -89,15 +89,15 @@ def resume_state(
     Rank 0 verifies and chooses; the others follow it. Raises `ConfigError` when the checkpoint was made from
     other `parents` (data, or a pretrained checkpoint) than those of this run.
     """
-    directory = checkpoint.newest_valid(out) if group.rank == 0 else None
+    directory = checkpoint.find_newest_valid(out) if group.rank == 0 else None
     if directory is not None and (manifest := store.read_manifest(directory)) is not None:
         check_parents(out, manifest.parents, parents)
-    step = group.broadcast(checkpoint.step_of(directory) if directory else -1)
+    step = group.broadcast(checkpoint.step_number(directory) if directory else -1)
     if step < 0:
         return begin()
     directory = checkpoint.step_directory(out, step)
     hub.load_weights(model, hub.read_checkpoint(directory), "all")
-    state = checkpoint.restore(directory, optimizer)
+    state = checkpoint.restore_checkpoint(directory, optimizer)
     console.info(f"{out}: going on from step {state.step}")
     return state
 
@@ -111,7 +111,7 @@ def check_parents(out: Path, old: Mapping[str, str], new: Mapping[str, str]) -> 
 
 
 @dataclass
-class Status:
+class RunStatus:
     """`status.json`: what a scheduler may ask of a run; the exit code is the one the process ends with."""
 
     state: str = "starting"
@@ -122,16 +122,16 @@ class Status:
 
 
 @contextmanager
-def reported(out: Path) -> Iterator[Status]:
+def write_run_status(out: Path) -> Iterator[RunStatus]:
     """Hold the lock of `out` and keep its `status.json` true while the block runs and after it ended.
 
     The block sets `state` to "running" once the directory is really its own; before that nothing is written.
     """
     if not is_main():
-        yield Status()
+        yield RunStatus()
         return
     with store.lock(out):
-        status, state, code, message = Status(), "done", 0, ""
+        status, state, code, message = RunStatus(), "done", 0, ""
         try:
             yield status
         except BaseException as error:
@@ -141,12 +141,12 @@ def reported(out: Path) -> Iterator[Status]:
         finally:
             if status.state != "starting":
                 steps = store.saved_steps(out)
-                step = checkpoint.step_of(steps[-1]) if steps else status.step
+                step = checkpoint.step_number(steps[-1]) if steps else status.step
                 step = status.total_steps if state == "done" else step
-                store.write_json(out / "status.json", asdict(Status(state, code, step, status.total_steps, message)))
+                store.write_json(out / "status.json", asdict(RunStatus(state, code, step, status.total_steps, message)))
 
 
-def running(out: Path, status: Status, step: int, total_steps: int) -> None:
+def mark_running(out: Path, status: RunStatus, step: int, total_steps: int) -> None:
     """Say in `status.json` that the run has begun."""
     status.state, status.step, status.total_steps = "running", step, total_steps
     if is_main():

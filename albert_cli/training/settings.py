@@ -139,10 +139,10 @@ class TrainSettings:
 
 
 # What may be "auto" until a run starts; its recipe then has the value, so that it goes on alike on another machine.
-AUTO = ("precision", "compile", "threads")
+AUTO_KEYS = ("precision", "compile", "threads")
 
 # What may change between a run and its resumption without changing what is computed, but for rounding.
-HARMLESS = (
+RESUME_SAFE_KEYS = (
     "train.log_every", "train.save_every", "train.keep", "train.checkpoint_activations", "train.threads", "evaluation",
 )  # fmt: skip
 

@@ -28,7 +28,7 @@ from albert_cli.tasks.spec import find_task
 from albert_cli.tasks.table import open_table
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training import run
-from albert_cli.training.device import autocast, choose_device, place, resolve_auto
+from albert_cli.training.device import autocast, choose_device, prepare_model, resolve_auto
 from albert_cli.training.settings import ScheduleSettings, TrainSettings
 from albert_cli.training.task_recipe import PAPER_RECIPES, PRETRAINED, FinetuneRecipe, load_recipe
 
@@ -197,7 +197,7 @@ class PreparedTask:
             )  # fmt: skip
         if settings.classifier_bias == "labels":
             self.task.start_at_labels(model, self.inputs.train_examples)
-        place(model, train or self.train_settings, self.device)
+        prepare_model(model, train or self.train_settings, self.device)
         return model
 
     @cached_property
@@ -292,7 +292,7 @@ class PreparedTask:
             "head": recipe.model.head,
             "recipe": hashlib.sha256(text.encode()).hexdigest()[:16],
             "data": self.inputs.fingerprint,
-            "versions": run.versions(),
+            "versions": run.library_versions(),
             "batch_size": recipe.train.batch_size,
             "lr": recipe.optimizer.peak,
             "max_seq_length": recipe.data.max_seq_length,

@@ -21,10 +21,10 @@ from albert_cli.model.heads import PretrainingModel
 from albert_cli.model.informed_init import PositionGrowth, resize_positions
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training import checkpoint
-from albert_cli.training.settings import HARMLESS, ScheduleSettings
+from albert_cli.training.settings import RESUME_SAFE_KEYS, ScheduleSettings
 
 # What must be alike, because tensors have its size or compute something else with another value.
-_ALIKE = (
+_EQUAL_KEYS = (
     "vocab_size", "embedding_size", "hidden_size", "num_attention_heads", "intermediate_size", "hidden_act",
     "type_vocab_size", "layer_norm_eps", "inner_group_num", "has_projection",
 )  # fmt: skip
@@ -78,12 +78,12 @@ class PreviousRun:
     def read(directory: Path, defaults: Mapping[str, Any]) -> PreviousRun:
         """The run of a step; raises `CheckpointError` where it is no step of pretraining."""
         found = None
-        if all((directory / name).is_file() for name in (checkpoint.OPTIMIZER, "state.json", "recipe.toml")):
+        if all((directory / name).is_file() for name in (checkpoint.OPTIMIZER_FILE, "state.json", "recipe.toml")):
             found = store.read_toml(directory / "recipe.toml")
         manifest = store.read_manifest(directory)
         if found is None or manifest is None or "task" in found:
             raise CheckpointError(
-                f"{directory}: is no step of a run of `albert pretrain` with its {checkpoint.OPTIMIZER}, so it cannot "
+                f"{directory}: is no step of a run of `albert pretrain` with its {checkpoint.OPTIMIZER_FILE}, so it cannot "
                 "be continued",
                 "warm_start.checkpoint starts from the weights alone",
             )
@@ -107,17 +107,17 @@ class PreviousRun:
         ]
         named = {line: line.split(":")[0] for line in lines}
         unused = ("warm_start", "init", "masked_bias")
-        return tuple(n for n, key in named.items() if key not in HARMLESS and key.split(".")[0] not in unused)
+        return tuple(n for n, key in named.items() if key not in RESUME_SAFE_KEYS and key.split(".")[0] not in unused)
 
 
-def read_parent(warm_start: WarmStart, model: ModelConfig, vocabulary: Vocabulary) -> hub.Checkpoint:
+def load_parent(warm_start: WarmStart, model: ModelConfig, vocabulary: Vocabulary) -> hub.Checkpoint:
     """The checkpoint to start from; raises `ConfigError` where it does not fit, `CheckpointError` if there is none."""
     if warm_start.continues is not None and not Path(warm_start.continues).is_dir():
         hint = "name a run of `albert pretrain` or one of its steps; warm_start.checkpoint takes a model of the Hub"
         raise CheckpointError(f"{warm_start.continues}: no such directory", hint)
     parent = hub.read_checkpoint(hub.find_checkpoint(str(warm_start.continues or warm_start.checkpoint)))
     hub.verify_fingerprint(parent.directory, "checkpoint", "warm_start.fingerprint", warm_start.fingerprint)
-    for name in _ALIKE:
+    for name in _EQUAL_KEYS:
         theirs, ours = getattr(parent.config, name), getattr(model, name)
         if theirs != ours:
             raise ConfigError(
@@ -129,17 +129,17 @@ def read_parent(warm_start: WarmStart, model: ModelConfig, vocabulary: Vocabular
             f"{parent.directory}: was trained with another vocabulary than that of the data",
             "make the data with this one: albert data … --vocab " + str(parent.directory),
         )
-    source_blocks(model, parent.config, warm_start.stack)
-    has, needs = ((*_counts(shape), shape.max_position_embeddings) for shape in (parent.config, model))
+    map_parent_blocks(model, parent.config, warm_start.stack)
+    has, needs = ((*_block_counts(shape), shape.max_position_embeddings) for shape in (parent.config, model))
     if warm_start.continues is not None and has != needs:
         raise ConfigError(
-            f"{parent.directory}: has moments of {_blocks(has[:2])} and {has[2]} positions; the model differs",
+            f"{parent.directory}: has moments of {_describe_blocks(has[:2])} and {has[2]} positions; the model differs",
             "warm_start.checkpoint starts from the weights alone",
         )
     return resize_positions(parent, model.max_position_embeddings, warm_start.positions)
 
 
-def source_blocks(child: ModelConfig, parent: ModelConfig, stack: bool = False) -> tuple[list[int], list[int]]:
+def map_parent_blocks(child: ModelConfig, parent: ModelConfig, stack: bool = False) -> tuple[list[int], list[int]]:
     """For each attention and each feed-forward block of the child, the parent's block whose weights it starts from.
 
     With as many blocks on both sides each starts from its own, whatever the depth. With `stack` the parent's blocks are
@@ -147,14 +147,14 @@ def source_blocks(child: ModelConfig, parent: ModelConfig, stack: bool = False) 
     which must be shared by layers: raises `ConfigError` where every layer of the parent has weights of its own, or
     where the child has fewer blocks.
     """
-    has, needs, inner = _counts(parent), _counts(child), parent.inner_group_num
+    has, needs, inner = _block_counts(parent), _block_counts(child), parent.inner_group_num
     is_shared = parent.sharing == "all" and (
         parent.num_hidden_groups < parent.num_hidden_layers or has == (inner, inner)
     )
     grows = all(n >= h for n, h in zip(needs, has, strict=True))
     if has != needs and not (grows and (stack or is_shared)):
         raise ConfigError(
-            f"a model of {_blocks(needs)} cannot start from one of {_blocks(has)}",
+            f"a model of {_describe_blocks(needs)} cannot start from one of {_describe_blocks(has)}",
             "start from as many of each, or from a model whose layers share one group of both",
         )
     repeated = has if stack or has == needs else (inner, inner)
@@ -162,20 +162,20 @@ def source_blocks(child: ModelConfig, parent: ModelConfig, stack: bool = False) 
     return attention, feed_forward
 
 
-def _counts(model: ModelConfig) -> tuple[int, int]:
+def _block_counts(model: ModelConfig) -> tuple[int, int]:
     return model.num_attention_blocks, model.num_feed_forward_blocks
 
 
-def _blocks(counts: tuple[int, int]) -> str:
+def _describe_blocks(counts: tuple[int, int]) -> str:
     return f"{counts[0]} attention and {counts[1]} feed-forward blocks"
 
 
-def carry_over(
+def copy_parent_weights(
     model: PretrainingModel, parent: hub.Checkpoint, optimizer: str = "the optimizer begins anew", stack: bool = False
 ) -> None:
     """Copy the parent's weights into the model, with a note of what was carried over."""
     tensors = {n: t for n, t in parent.tensors.items() if not n.startswith(("encoder.attention.", "encoder.feed_"))}
-    blocks_from = source_blocks(model.config, parent.config, stack)
+    blocks_from = map_parent_blocks(model.config, parent.config, stack)
     for part, sources in zip(("attention", "feed_forward"), blocks_from, strict=True):
         for block, source in enumerate(sources):
             prefix = f"encoder.{part}.{source}."

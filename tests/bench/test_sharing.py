@@ -92,7 +92,7 @@ def test_the_paper_s_ratios_are_not_those_of_flops_alone() -> None:
 def test_models_that_do_not_fit_are_refused_before_anything_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(capacity, "free", lambda device: 3 * 10**9)
+    monkeypatch.setattr(capacity, "available_memory", lambda device: 3 * 10**9)
     call = ("bench", "sharing", "paper", "--out", tmp_path / "out", "--device", "cpu")
     assert "bert-xlarge takes 12 GB of memory, 3 GB are free" in albert(*call, expect=2).err
     assert not (tmp_path / "out").exists()

@@ -22,10 +22,10 @@ from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.model.packing import pack
 from albert_cli.ranks import RankGroup
-from albert_cli.training.device import place, reproducible, resolve_auto
-from albert_cli.training.optimizers import clip, make_optimizer, update
+from albert_cli.training.device import deterministic_kernels, prepare_model, resolve_auto
+from albert_cli.training.optimizers import clip_gradients, make_optimizer, update_weights
 from albert_cli.training.pretrain import pretrain
-from albert_cli.training.reduction import summed_gradients
+from albert_cli.training.reduction import reduce_during_backward
 from albert_cli.training.settings import OptimizerSettings, TrainSettings
 from tests.command import albert
 from tests.gpu.test_without import SHAPE as SMALL
@@ -175,7 +175,7 @@ def test_deterministic_kernels_give_the_same_bits(precision: str, dropout: float
     found = []
     for _ in range(3):
         torch._dynamo.reset()  # as in another process
-        with reproducible(settings.deterministic):
+        with deterministic_kernels(settings.deterministic):
             found.append(compute_loss_and_gradients(config, batch, settings, CUDA))
     for loss, gradients in found[1:]:
         assert torch.equal(loss, found[0][0]) and torch.equal(gradients, found[0][1])
@@ -209,8 +209,8 @@ def test_an_update_and_its_clipping_are_those_of_the_cpu(name: str) -> None:
             rng = torch.Generator().manual_seed(step)
             for parameter in model.parameters():
                 parameter.grad = torch.randn(parameter.shape, generator=rng).to(device)
-            clip(model, settings.clip_norm)
-            update(optimizer, settings.peak)
+            clip_gradients(model, settings.clip_norm)
+            update_weights(optimizer, settings.peak)
         return torch.cat([p.detach().flatten() for p in model.parameters()])
 
     cpu, cuda = on_both(trained)
@@ -222,7 +222,7 @@ def test_an_update_and_its_clipping_are_those_of_the_cpu(name: str) -> None:
 def test_every_head_computes_what_the_cpu_does(name: str, deterministic: bool) -> None:
     def computed_on(device: torch.device) -> Tensor:
         torch.manual_seed(0)
-        with reproducible(deterministic):
+        with deterministic_kernels(deterministic):
             loss = losses(SMALL, device)[name]()
             loss.backward()
         return loss.detach()
@@ -258,7 +258,7 @@ def test_a_step_waits_once_and_compiles_nothing_again(make_job: MakeJob, recipe:
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     job = make_job()
-    place(job.model, replace(PLAIN, compile="on"), CUDA)
+    prepare_model(job.model, replace(PLAIN, compile="on"), CUDA)
     taken, graphs = make_loop(job, tmp_path / "run", recipe, *changes).steps(None), []
     for _ in range(200):
         next(taken)
@@ -275,7 +275,7 @@ def test_one_rank_of_nccl_is_one_process(tiny_data: Path, tmp_path: Path, monkey
     dist.init_process_group("nccl", device_id=torch.device("cuda", 0))
     try:
         group, model = RankGroup(0, 2), torch.nn.Linear(300, 300).to(CUDA)  # sums over the one that there is
-        with summed_gradients(model, group, torch.bfloat16):
+        with reduce_during_backward(model, group, torch.bfloat16):
             model(torch.ones(4, 300, device=CUDA)).sum().backward()
         assert model.weight.grad is not None and torch.equal(model.weight.grad, torch.full((300, 300), 4.0).to(CUDA))
         assert group.broadcast(1.5) == 1.5

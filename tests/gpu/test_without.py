@@ -38,8 +38,8 @@ from albert_cli.tasks.spec import TASKS
 from albert_cli.tasks.squad import head
 from albert_cli.tasks.squad.head import BeamQuestionAnswering, span_loss
 from albert_cli.training import capacity, device, loop, objectives, plan
-from albert_cli.training.device import place
-from albert_cli.training.loop import Loop, measure
+from albert_cli.training.device import prepare_model
+from albert_cli.training.loop import Loop, measure_step_seconds
 from albert_cli.training.pretrain_recipe import BatchSettings
 from albert_cli.training.settings import TrainSettings
 from tests.gpu import flash
@@ -128,7 +128,7 @@ def test_weights_keep_their_sizes_and_nothing_is_compiled_again(monkeypatch: pyt
     seen, plain = Sizes(), torch.compile
     monkeypatch.setattr(torch, "compile", lambda function, **options: plain(function, backend=seen, **options))
     model = PretrainingModel(SHAPE)
-    place(model, TrainSettings(compile="on"), CPU)
+    prepare_model(model, TrainSettings(compile="on"), CPU)
     rng = np.random.default_rng(0)
     with flash.taken():
         for step in range(30):
@@ -171,7 +171,7 @@ def test_the_losses_are_compiled_once_for_batches_of_all_sizes(
     make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch._dynamo.reset()
-    objectives._fused.cache_clear()
+    objectives._compiled_sum_losses.cache_clear()
     seen, plain, job = Sizes(), torch.compile, make_job(train__micro_batch_size=3)
     parts = [part for step in range(6) for part in job.draw(step, RankGroup())]
     expected = [job.loss_sums(part.data) for part in parts]
@@ -181,7 +181,7 @@ def test_the_losses_are_compiled_once_for_batches_of_all_sizes(
         found = job.loss_sums(part.data)
         assert found.keys() == sums.keys() and all(torch.equal(found[name], sums[name]) for name in sums)
     assert seen.graphs == 1
-    objectives._fused.cache_clear()
+    objectives._compiled_sum_losses.cache_clear()
     torch._dynamo.reset()
 
 
@@ -193,14 +193,14 @@ def raising(function: Any, **options: Any) -> Any:
 
 
 def test_what_cannot_be_compiled_is_said_with_its_cause(monkeypatch: pytest.MonkeyPatch) -> None:
-    device._cannot_compile.cache_clear()
+    device._find_compile_error.cache_clear()
     with monkeypatch.context() as patch:
         patch.setattr(torch, "compile", raising)
         given = {"config": TINY, "device": CPU, "sequences": 1, "length": 8}
         asked = TrainSettings(precision="fp32", compile="on")
         with pytest.raises(ConfigError, match=r"train\.compile .* Python\.h"):
             device.resolve_auto(asked, **given)  # type: ignore[arg-type]
-    device._cannot_compile.cache_clear()
+    device._find_compile_error.cache_clear()
 
 
 def test_a_compilation_that_fails_later_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,7 +214,7 @@ def test_a_compilation_that_fails_later_is_an_error(monkeypatch: pytest.MonkeyPa
     for _ in range(2):
         torch._dynamo.reset()
         model = PretrainingModel(SHAPE)
-        place(model, TrainSettings(compile="on"), CPU)
+        prepare_model(model, TrainSettings(compile="on"), CPU)
         with pytest.raises(torch._dynamo.exc.TorchDynamoException) as raised:
             gradients(model)
     known = _translate_error(raised.value)
@@ -325,7 +325,7 @@ def test_a_measured_time_ends_when_the_device_has(make_job: MakeJob, monkeypatch
     monkeypatch.setattr(machine, "synchronize", synchronize)
     monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: now[0]))
     job = make_job()
-    assert measure(job, RankGroup(), steps=6, seconds=0.0) == pytest.approx(2.0)
+    assert measure_step_seconds(job, RankGroup(), steps=6, seconds=0.0) == pytest.approx(2.0)
 
 
 # ---------------------------------------------------------------- kernels that repeat their bits
@@ -401,12 +401,12 @@ def test_flash_attention_3_is_taken_where_it_applies(
     monkeypatch.setattr(device, "current_flash_attention_impl", lambda: active[-1])
     monkeypatch.setattr(device, "activate_flash_attention_impl", active.append)
     monkeypatch.setattr(device, "restore_flash_attention_impl", lambda: active.append(None))
-    device._choose_flash(dropout, CUDA)
+    device._select_flash_attention(dropout, CUDA)
     assert active == ["FA3"], "its package is not installed"
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
-    device._choose_flash(dropout, CPU)
+    device._select_flash_attention(dropout, CPU)
     assert active == ["FA3"]
-    device._choose_flash(dropout, CUDA)
+    device._select_flash_attention(dropout, CUDA)
     assert active[-1] == expected
 
 
@@ -419,7 +419,7 @@ def test_a_flash_attention_3_that_is_broken_is_not_taken(
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
     monkeypatch.setattr(device, "activate_flash_attention_impl", broken)
-    device._choose_flash(0.0, CUDA)
+    device._select_flash_attention(0.0, CUDA)
     said = capsys.readouterr().err
     assert "undefined symbol: _ZN3c10" in said and "more" not in said
 
@@ -440,9 +440,9 @@ def test_a_rank_without_a_gpu_is_told_so(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_idle_gpus_are_mentioned(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     two_gpus(monkeypatch)
-    device.note_idle_gpus(CPU)
+    device.print_idle_gpus(CPU)
     assert not capsys.readouterr().err
-    device.note_idle_gpus(CUDA)
+    device.print_idle_gpus(CUDA)
     assert "--nproc 2" in capsys.readouterr().err
 
 
@@ -473,12 +473,12 @@ def test_micro_batches_are_as_large_as_the_memory(monkeypatch: pytest.MonkeyPatc
     free = {"small": 10**7, "large": 10**11}
     found = {}
     for name, size in free.items():
-        monkeypatch.setattr(capacity, "free", lambda device, size=size: size)
-        found[name] = plan.micro_tokens(recipe, CUDA, RankGroup())
+        monkeypatch.setattr(capacity, "available_memory", lambda device, size=size: size)
+        found[name] = plan.resolve_micro_tokens(recipe, CUDA, RankGroup())
     length = recipe.data.max_seq_length
     assert length <= found["small"] < found["large"] == 131_072 // length * length
-    assert plan.micro_tokens(recipe, CUDA, RankGroup(0, 512)) == 8 * length  # a rank's share of the batch
-    assert plan.micro_tokens(recipe, CPU, RankGroup()) == 0
+    assert plan.resolve_micro_tokens(recipe, CUDA, RankGroup(0, 512)) == 8 * length  # a rank's share of the batch
+    assert plan.resolve_micro_tokens(recipe, CPU, RankGroup()) == 0
     auto = BatchSettings(micro_tokens="auto")
     assert auto.sequences(recipe.train, length) == recipe.train.micro_batch_size
 
@@ -486,10 +486,10 @@ def test_micro_batches_are_as_large_as_the_memory(monkeypatch: pytest.MonkeyPatc
 def test_the_plan_says_what_is_sent(make_job: MakeJob) -> None:
     recipe = make_job().settings
     parameters = costs.count_parameters(recipe.model).total
-    assert plan.sent_bytes(recipe, RankGroup()) == 0
-    assert plan.sent_bytes(recipe, RankGroup(0, 4)) == 2 * 4 * parameters * 3 // 4
+    assert plan.count_sent_bytes(recipe, RankGroup()) == 0
+    assert plan.count_sent_bytes(recipe, RankGroup(0, 4)) == 2 * 4 * parameters * 3 // 4
     halved = replace(recipe, train=replace(recipe.train, communication="bf16"))
-    assert plan.sent_bytes(halved, RankGroup(0, 4)) == 2 * 2 * parameters * 3 // 4
+    assert plan.count_sent_bytes(halved, RankGroup(0, 4)) == 2 * 2 * parameters * 3 // 4
 
 
 def test_times_are_kept_where_the_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:

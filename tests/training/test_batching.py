@@ -15,7 +15,7 @@ from albert_cli.data.pairs import PairSettings, examples_per_pass
 from albert_cli.data.shards import TokenCorpus
 from albert_cli.errors import ConfigError
 from albert_cli.ranks import RankGroup
-from albert_cli.training.objectives import cut_by_tokens
+from albert_cli.training.objectives import group_by_tokens
 from albert_cli.training.pretrain import pretrain
 from albert_cli.training.pretrain_recipe import BatchSettings, PretrainRecipe
 from albert_cli.training.settings import TrainSettings
@@ -53,7 +53,7 @@ def test_it_grows_evenly() -> None:
 @given(st.lists(st.integers(3, 64), min_size=1, max_size=60), st.integers(64, 500))
 def test_groups_hold_every_sequence_once_and_at_most_the_budget(sizes: list[int], budget: int) -> None:
     given_lengths = np.array(sizes, np.int64)
-    groups = cut_by_tokens(given_lengths, budget)
+    groups = group_by_tokens(given_lengths, budget)
     assert sorted(np.concatenate(groups).tolist()) == list(range(len(sizes)))
     totals = [int(given_lengths[group].sum()) for group in groups]
     assert max(totals) <= budget

@@ -36,7 +36,7 @@ def test_a_cpu_computes_in_bf16_where_that_is_faster(
 ) -> None:
     """Decided by a measurement, whatever the processor calls its units."""
     monkeypatch.setattr(machine, "describe_cpu", lambda: {"bf16_units": ["avx512_bf16"] if gain > 1 else ["amx_bf16"]})
-    monkeypatch.setattr(device, "bf16_gain", lambda: gain)
+    monkeypatch.setattr(device, "measure_bf16_speedup", lambda: gain)
     assert resolved(TrainSettings(), BASE).precision == expected
     assert resolved(TrainSettings(), TINY).precision == "fp32"  # too narrow to gain from it
     for demanded in ("fp32", "bf16"):
@@ -47,8 +47,8 @@ def test_measuring_a_product_changes_nothing() -> None:
     torch.manual_seed(3)
     expected, before = torch.rand(3), torch.get_num_threads()
     torch.manual_seed(3)
-    device.bf16_gain.cache_clear()
-    assert 0.01 < device.bf16_gain() < 100
+    device.measure_bf16_speedup.cache_clear()
+    assert 0.01 < device.measure_bf16_speedup() < 100
     assert torch.equal(torch.rand(3), expected) and torch.get_num_threads() == before
 
 
@@ -81,7 +81,7 @@ def test_a_cpu_keeps_the_memory_that_a_step_frees() -> None:
             torch.zeros(10 << 20)  # 40 MB, more than glibc keeps of itself: 10,240 pages
         return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
-    device.place(PretrainingModel(TINY), TrainSettings(compile="off"), CPU)
+    device.prepare_model(PretrainingModel(TINY), TrainSettings(compile="off"), CPU)
     new_pages()
     assert new_pages() < 10_240
 
@@ -89,7 +89,7 @@ def test_a_cpu_keeps_the_memory_that_a_step_frees() -> None:
 def test_a_cpu_compiles_only_when_it_is_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = TrainSettings(precision="fp32")
     assert resolved(settings, TINY).compile == "off"
-    monkeypatch.setattr(device, "_cannot_compile", lambda device: "compiling fails: no compiler")
+    monkeypatch.setattr(device, "_find_compile_error", lambda device: "compiling fails: no compiler")
     assert resolved(settings, TINY).compile == "off"
     with pytest.raises(ConfigError, match="no compiler"):
         resolved(replace(settings, compile="on"), TINY)
@@ -97,8 +97,8 @@ def test_a_cpu_compiles_only_when_it_is_told_to(monkeypatch: pytest.MonkeyPatch)
 
 def test_of_a_compilation_that_fails_the_compilers_own_words_are_said() -> None:
     said = "CppCompileError: C++ compile error\n\nOutput:\nfatal error: error closing /tmp/a.s: No space left on device"
-    assert device.compilation_error(RuntimeError(said)).endswith("No space left on device")
-    assert device.compilation_error(RuntimeError("KeyError: 3\n")) == "compiling fails: KeyError: 3"
+    assert device.summarize_compile_error(RuntimeError(said)).endswith("No space left on device")
+    assert device.summarize_compile_error(RuntimeError("KeyError: 3\n")) == "compiling fails: KeyError: 3"
 
 
 @pytest.mark.parametrize(("precision", "dtype"), [("fp32", torch.float32), ("bf16", torch.bfloat16)])
@@ -120,7 +120,7 @@ def gradients(model: PretrainingModel, seed: int = 0) -> dict[str, Tensor]:
 def test_recomputing_activations_changes_no_bit(dropout: float) -> None:
     model = PretrainingModel(replace(TINY, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)).train()
     kept = gradients(model)
-    device.place(model, replace(TrainSettings(), checkpoint_activations=True), CPU)
+    device.prepare_model(model, replace(TrainSettings(), checkpoint_activations=True), CPU)
     again = gradients(model)
     assert all(torch.equal(kept[name], again[name]) for name in kept) and len(kept) == len(again)
 
@@ -139,22 +139,22 @@ def test_kernels_that_repeat_their_bits_are_asked_for_and_given_back(monkeypatch
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
     usual = switches()
     assert usual == (False, False, True, None)
-    with device.reproducible(False):
+    with device.deterministic_kernels(False):
         assert switches() == usual
-    with pytest.raises(ZeroDivisionError), device.reproducible(True):
+    with pytest.raises(ZeroDivisionError), device.deterministic_kernels(True):
         assert switches() == (True, True, False, ":4096:8")
         raise ZeroDivisionError
     assert switches() == usual
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")  # the user's own
-    with device.reproducible(True):
+    with device.deterministic_kernels(True):
         assert switches()[-1] == ":16:8"
     assert switches()[-1] == ":16:8"
 
 
 def test_what_torch_cannot_repeat_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"train\.deterministic: put_"), device.reproducible(True):
+    with pytest.raises(ConfigError, match=r"train\.deterministic: put_"), device.deterministic_kernels(True):
         torch.zeros(3).put_(torch.tensor([0]), torch.ones(1))
-    with pytest.raises(RuntimeError, match="size"), device.reproducible(True):
+    with pytest.raises(RuntimeError, match="size"), device.deterministic_kernels(True):
         torch.zeros(3) + torch.zeros(2)
 
 
@@ -170,7 +170,7 @@ def test_the_compiled_block_is_one_function_for_every_layer(monkeypatch: pytest.
     torch._dynamo.utils.counters.clear()
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
     with torch._dynamo.config.patch(recompile_limit=1):  # monkeypatch would leave it deleted
-        device.place(model, replace(TrainSettings(), compile="on"), CPU)
+        device.prepare_model(model, replace(TrainSettings(), compile="on"), CPU)
         for seed in batches:
             for name, found in gradients(model, seed).items():
                 assert torch.allclose(found, plain[seed][name], rtol=1e-4, atol=1e-5), name

@@ -226,8 +226,8 @@ def test_what_auto_stood_for_is_kept_when_a_run_goes_on(
     finished: Path, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, computed = tmp_path / "run", []
-    monkeypatch.setattr(device, "_WIDE", 1)
-    monkeypatch.setattr(device, "bf16_gain", lambda: 2.0)
+    monkeypatch.setattr(device, "_MIN_BF16_WIDTH", 1)
+    monkeypatch.setattr(device, "measure_bf16_speedup", lambda: 2.0)
     for _ in range(2):
         prepared = prepare(
             "table", str(finished), str(table), (*OVERRIDES, "schedule.total_steps=6", "train.precision=auto"), "cpu"
@@ -235,7 +235,7 @@ def test_what_auto_stood_for_is_kept_when_a_run_goes_on(
         computed.append(finetune(prepared, run)["precision"])
         (run / "results.json").unlink()  # as if it had been killed before
         assert 'precision = "bf16"\n' in (run / "recipe.toml").read_text()
-        monkeypatch.setattr(device, "bf16_gain", lambda: 0.5)  # another machine
+        monkeypatch.setattr(device, "measure_bf16_speedup", lambda: 0.5)  # another machine
     assert computed == ["bf16", "bf16"]
 
 

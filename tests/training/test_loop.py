@@ -26,11 +26,11 @@ from albert_cli.model.heads import PretrainingModel
 from albert_cli.ranks import RankGroup
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training import capacity, loop
-from albert_cli.training.checkpoint import OPTIMIZER, TrainState, restore, save
-from albert_cli.training.device import seed_for
-from albert_cli.training.loop import Loop, accumulate, measure, micro_batches
-from albert_cli.training.objectives import PretrainingJob, PretrainingText
-from albert_cli.training.optimizers import clip, make_optimizer, state_tensors, update
+from albert_cli.training.checkpoint import OPTIMIZER_FILE, TrainState, restore_checkpoint, save_checkpoint
+from albert_cli.training.device import seed_micro_batch
+from albert_cli.training.loop import Loop, accumulate, measure_step_seconds, split_micro_batches
+from albert_cli.training.objectives import PretrainingCorpora, PretrainingJob
+from albert_cli.training.optimizers import clip_gradients, make_optimizer, state_tensors, update_weights
 from albert_cli.training.pretrain_recipe import PretrainRecipe
 from albert_cli.training.settings import OptimizerSettings
 
@@ -46,7 +46,7 @@ def make_job(recipe: Path, tiny_data: Path) -> MakeJob:
         train, heldout = TokenCorpus.open(tiny_data, "train"), TokenCorpus.open(tiny_data, "heldout")
         vocabulary = Vocabulary.load(tiny_data)
         model = PretrainingModel(resolved.model)
-        return PretrainingJob(model, resolved, PretrainingText(train, heldout, vocabulary, 4.0))
+        return PretrainingJob(model, resolved, PretrainingCorpora(train, heldout, vocabulary, 4.0))
 
     return make
 
@@ -109,7 +109,7 @@ def test_the_ranks_draw_the_same_samples_between_them(cut: dict[str, int], world
 
 def test_micro_batches_cover_the_batch_once() -> None:
     for total, size, world in ((8, 4, 1), (10, 3, 2), (1, 5, 3)):
-        parts = [cut for rank in range(world) for cut in micro_batches(total, size, RankGroup(rank, world))]
+        parts = [cut for rank in range(world) for cut in split_micro_batches(total, size, RankGroup(rank, world))]
         covered = [i for _, start, stop in sorted(parts) for i in range(start, stop)]
         assert covered == list(range(total))
         assert sorted(number for number, _, _ in parts) == list(range(len(parts)))
@@ -118,9 +118,9 @@ def test_micro_batches_cover_the_batch_once() -> None:
 def test_dropout_follows_seed_step_and_micro_batch() -> None:
     drawn = {}
     for place in [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1), (2**61, 10**9, 10**4)]:
-        seed_for(*place)
+        seed_micro_batch(*place)
         drawn[place] = tuple(torch.rand(4).tolist())
-        seed_for(*place)
+        seed_micro_batch(*place)
         assert drawn[place] == tuple(torch.rand(4).tolist())
     assert len(set(drawn.values())) == len(drawn)
 
@@ -130,7 +130,7 @@ def test_clipping_keeps_the_direction_and_returns_the_norm_before() -> None:
         model = nn.ParameterList(torch.zeros(2) for _ in range(3))  # of which the last has no gradient
         first, second, _ = model
         first.grad, second.grad = torch.tensor([3.0, 4.0]), torch.tensor([12.0, 0.0])
-        assert float(clip(model, limit)) == 13.0
+        assert float(clip_gradients(model, limit)) == 13.0
         assert torch.allclose(first.grad, torch.tensor([3.0, 4.0]) * factor)
         assert torch.allclose(second.grad, torch.tensor([12.0, 0.0]) * factor)
 
@@ -224,7 +224,7 @@ def test_an_evaluation_is_the_same_whenever_it_is_made(make_job: MakeJob) -> Non
 
 def test_measuring_gives_the_time_of_a_step(make_job: MakeJob) -> None:
     job = make_job()
-    assert measure(job, RankGroup(), steps=2, seconds=0.01) > 0
+    assert measure_step_seconds(job, RankGroup(), steps=2, seconds=0.01) > 0
 
 
 def test_what_is_measured_is_the_run(make_job: MakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,7 +253,7 @@ def test_what_is_measured_is_the_run(make_job: MakeJob, monkeypatch: pytest.Monk
     monkeypatch.setattr(loop.Loop, "_step", step)
     monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: now[0]))
     job.settings = dataclasses.replace(job.settings, optimizer=OptimizerSettings("adamw", lr=1e-3))
-    assert measure(job, RankGroup(), steps=8, seconds=1.0) == 1.0
+    assert measure_step_seconds(job, RankGroup(), steps=8, seconds=1.0) == 1.0
     assert made == ["adamw"] and len(taken) == 8
     assert len(threads) == 1 and threading.current_thread().name not in threads
 
@@ -263,13 +263,15 @@ def test_a_checkpoint_gives_back_state_and_moments(make_job: MakeJob, tmp_path: 
     settings = OptimizerSettings()
     optimizer, again = make_optimizer(job.model, settings), make_optimizer(job.model, settings)
     gradients(job)
-    update(optimizer, 0.01)
+    update_weights(optimizer, 0.01)
     state = TrainState(step=7, seconds=12.5, best_score=-3.25, best_step=5)
-    directory = save(tmp_path, state, optimizer, job.write_model, "# recipe\n", {"data": "abc"}, keep=2)
-    assert save(tmp_path, state, optimizer, job.write_model, "# recipe\n", {}, keep=2) == directory  # once is enough
-    assert restore(directory, again) == state
+    directory = save_checkpoint(tmp_path, state, optimizer, job.write_model, "# recipe\n", {"data": "abc"}, keep=2)
+    assert (
+        save_checkpoint(tmp_path, state, optimizer, job.write_model, "# recipe\n", {}, keep=2) == directory
+    )  # once is enough
+    assert restore_checkpoint(directory, again) == state
     kept, loaded = state_tensors(optimizer), state_tensors(again)
-    assert kept.keys() == loaded.keys() == load_file(directory / OPTIMIZER).keys()
+    assert kept.keys() == loaded.keys() == load_file(directory / OPTIMIZER_FILE).keys()
     assert all(torch.equal(tensor, loaded[name]) for name, tensor in kept.items())
 
 
@@ -277,8 +279,8 @@ def test_a_checkpoint_gives_back_state_and_moments(make_job: MakeJob, tmp_path: 
 def test_moments_of_another_model_or_optimizer_are_refused(what: str, make_job: MakeJob, tmp_path: Path) -> None:
     job = make_job()
     optimizer = make_optimizer(job.model, OptimizerSettings())
-    directory = save(tmp_path, TrainState(), optimizer, job.write_model, "# recipe\n", {}, keep=2)
-    tensors = load_file(directory / OPTIMIZER)
+    directory = save_checkpoint(tmp_path, TrainState(), optimizer, job.write_model, "# recipe\n", {}, keep=2)
+    tensors = load_file(directory / OPTIMIZER_FILE)
     name = "first.encoder.embeddings.word.weight"
     others = {
         "missing": {},
@@ -287,13 +289,13 @@ def test_moments_of_another_model_or_optimizer_are_refused(what: str, make_job: 
         "of another optimizer": {name: tensors[name], f"third.{name[6:]}": tensors[name].clone()},
     }
     del tensors[name]
-    save_file(tensors | others.get(what, {}), directory / OPTIMIZER)
+    save_file(tensors | others.get(what, {}), directory / OPTIMIZER_FILE)
     if what == "no safetensors":
-        (directory / OPTIMIZER).write_bytes(b"something")
+        (directory / OPTIMIZER_FILE).write_bytes(b"something")
     name = f"third.{name[6:]}" if what == "of another optimizer" else name
     said = "cannot be read" if what == "no safetensors" else f"does not fit this run's model and optimizer .*{name}"
-    with pytest.raises(CheckpointError, match=rf"{OPTIMIZER}: {said}"):
-        restore(directory, optimizer)
+    with pytest.raises(CheckpointError, match=rf"{OPTIMIZER_FILE}: {said}"):
+        restore_checkpoint(directory, optimizer)
 
 
 def test_want_of_memory_is_no_fault_of_a_checkpoint(
@@ -301,8 +303,8 @@ def test_want_of_memory_is_no_fault_of_a_checkpoint(
 ) -> None:
     job = make_job()
     optimizer = make_optimizer(job.model, OptimizerSettings())
-    directory = save(tmp_path, TrainState(), optimizer, job.write_model, "# recipe\n", {}, keep=2)
-    path = directory / OPTIMIZER
+    directory = save_checkpoint(tmp_path, TrainState(), optimizer, job.write_model, "# recipe\n", {}, keep=2)
+    path = directory / OPTIMIZER_FILE
     for error in (
         RuntimeError(f"unable to mmap 99 bytes from file <{path}>: Cannot allocate memory (12)"),
         OSError(errno.ENOMEM, "Cannot allocate memory", str(path)),
@@ -315,26 +317,26 @@ def test_want_of_memory_is_no_fault_of_a_checkpoint(
         with monkeypatch.context() as short:
             short.setattr(hub, "load_file", fail)
             with pytest.raises(type(error)):
-                restore(directory, optimizer)
+                restore_checkpoint(directory, optimizer)
 
 
 def test_a_warning_of_memory_is_said_once_and_of_none_at_all(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     left = iter([1100, 900, 800, 700, 700])
-    monkeypatch.setattr(capacity, "free", lambda device: next(left))
+    monkeypatch.setattr(capacity, "available_memory", lambda device: next(left))
     cpu = torch.device("cpu")
     capacity._warned.clear()
     for _ in range(4):  # the seeds of an evaluation, with a little less free each time
-        capacity.warn({"memory_bytes_estimated": 1000}, 8, cpu)
+        capacity.warn_training_memory({"memory_bytes_estimated": 1000}, 8, cpu)
     assert capsys.readouterr().err.count("warning: ") == 1
-    capacity.warn({"memory_bytes_estimated": 1001}, 8, cpu)
+    capacity.warn_training_memory({"memory_bytes_estimated": 1001}, 8, cpu)
     assert "8 sequences" in capsys.readouterr().err
     capacity._warned.clear()
-    monkeypatch.setattr(capacity, "free", lambda device: 0)
-    capacity.warn({"memory_bytes_estimated": 1000}, 8, cpu)
+    monkeypatch.setattr(capacity, "available_memory", lambda device: 0)
+    capacity.warn_training_memory({"memory_bytes_estimated": 1000}, 8, cpu)
     assert "warning: " in capsys.readouterr().err
     monkeypatch.undo()
     monkeypatch.setattr(machine, "memory_info", dict)
-    capacity.warn({"memory_bytes_estimated": 1002}, 8, cpu)
-    assert capacity.free(cpu) is None and not capsys.readouterr().err
+    capacity.warn_training_memory({"memory_bytes_estimated": 1002}, 8, cpu)
+    assert capacity.available_memory(cpu) is None and not capsys.readouterr().err

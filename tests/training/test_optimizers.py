@@ -20,12 +20,12 @@ from albert_cli.model.heads import PretrainingModel
 from albert_cli.training.optimizers import (
     OPTIMIZERS,
     Lamb,
-    is_excluded,
-    load_state,
+    is_norm_or_bias,
+    load_optimizer_state,
     make_optimizer,
-    norms,
     state_tensors,
-    update,
+    tensor_norms,
+    update_weights,
 )
 from albert_cli.training.settings import OptimizerSettings
 from tests.model.shapes import ALL, TINY
@@ -93,7 +93,7 @@ def test_a_hundred_steps_against_the_published_rule(dtype: torch.dtype, toleranc
     for gradient, lr in zip(gradients, rates, strict=True):
         for n, p in parameters.items():
             p.grad = torch.from_numpy(gradient[n].copy())
-        update(optimizer, lr)
+        update_weights(optimizer, lr)
         assert all(p.grad is None for p in parameters.values())
     expected = transcription(start, gradients, rates, VARIANTS[variant])
     for n, p in parameters.items():
@@ -115,7 +115,7 @@ def test_with_bias_correction_adamw_is_torchs() -> None:
     for _ in range(20):
         ours.grad = torch.randn(6, 5, dtype=torch.float64, generator=generator)
         theirs.grad = ours.grad.clone()
-        update(optimizer, 0.01)
+        update_weights(optimizer, 0.01)
         peer.step()
     assert torch.allclose(ours, theirs, rtol=1e-13, atol=0)
 
@@ -125,7 +125,7 @@ def test_norms_of_large_tensors() -> None:
     large = torch.randn(30_000, 128, generator=torch.Generator().manual_seed(0)) * 0.02
     for tensor in (large, large.view(240, 16_000), large.view(-1)[:30_000], large[0, 0], torch.zeros(3, 0)):
         expected = float(tensor.double().norm())
-        assert float(norms([tensor])[0]) == pytest.approx(expected, rel=5e-7)
+        assert float(tensor_norms([tensor])[0]) == pytest.approx(expected, rel=5e-7)
 
 
 def test_gradients_in_any_layout() -> None:
@@ -134,7 +134,7 @@ def test_gradients_in_any_layout() -> None:
     plain.grad, turned.grad = gradient, gradient.T.contiguous().T
     assert not turned.grad.is_contiguous()
     for parameter in (plain, turned):
-        update(Lamb([("weight", parameter)], OptimizerSettings()), 0.1)
+        update_weights(Lamb([("weight", parameter)], OptimizerSettings()), 0.1)
     assert torch.equal(plain, turned)
 
 
@@ -146,9 +146,9 @@ def test_exactly_biases_and_layer_norms_are_left_out(name: str) -> None:
         for leaf, _ in module.named_parameters(recurse=False):
             if isinstance(module, nn.LayerNorm) or leaf == "bias":
                 by_module.add(f"{path}.{leaf}")
-    assert {n for n, _ in model.named_parameters() if is_excluded(n)} == by_module
+    assert {n for n, _ in model.named_parameters() if is_norm_or_bias(n)} == by_module
     tables = ("word", "position", "segment")
-    assert not any(is_excluded(f"encoder.embeddings.{table}.weight") for table in tables)
+    assert not any(is_norm_or_bias(f"encoder.embeddings.{table}.weight") for table in tables)
 
 
 def torchs(named: Iterable[tuple[str, nn.Parameter]], settings: OptimizerSettings) -> Optimizer:
@@ -167,7 +167,7 @@ def test_any_optimizer_goes_on_where_it_stood(variant: str, monkeypatch: pytest.
             generator = torch.Generator().manual_seed(step)
             for parameter in model.parameters():
                 parameter.grad = torch.randn(parameter.shape, generator=generator)
-            update(optimizer, 0.01)
+            update_weights(optimizer, 0.01)
 
     torch.manual_seed(0)
     through, stopped = PretrainingModel(TINY), PretrainingModel(TINY)
@@ -178,17 +178,17 @@ def test_any_optimizer_goes_on_where_it_stood(variant: str, monkeypatch: pytest.
     state = {name: tensor.clone() for name, tensor in state_tensors(first).items()}
     names = {name.partition(".")[2] for name in state}
     assert names == {name for name, _ in stopped.named_parameters()}
-    load_state(second, state, 3)
+    load_optimizer_state(second, state, 3)
     train(range(3, 6), second, stopped)
     assert all(torch.equal(a, b) for a, b in zip(through.parameters(), stopped.parameters(), strict=True))
     state.popitem()
     with pytest.raises(ValueError, match=r"^no "):
-        load_state(second, state, 3)
+        load_optimizer_state(second, state, 3)
 
 
 def test_frozen_parameters_are_left_alone() -> None:
     frozen = nn.Parameter(torch.ones(2), requires_grad=False)
-    update(Lamb([("weight", frozen), ("other.weight", nn.Parameter(torch.ones(2)))], OptimizerSettings()), 0.5)
+    update_weights(Lamb([("weight", frozen), ("other.weight", nn.Parameter(torch.ones(2)))], OptimizerSettings()), 0.5)
     assert torch.equal(frozen, torch.ones(2))
 
 
@@ -196,7 +196,7 @@ def one_step() -> None:
     model = PretrainingModel(TINY)
     optimizer = make_optimizer(model, OptimizerSettings())
     sum(p.sum() for p in model.parameters()).backward()  # type: ignore[union-attr]
-    update(optimizer, 1e-3)
+    update_weights(optimizer, 1e-3)
     assert all(p.grad is None for p in model.parameters())
     print("torch._dynamo" in sys.modules)
     raise SystemExit

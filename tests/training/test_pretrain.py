@@ -29,7 +29,7 @@ from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training import checkpoint, device
 from albert_cli.training import plan as plan_module
 from albert_cli.training.objectives import PretrainingJob
-from albert_cli.training.plan import speed_text
+from albert_cli.training.plan import format_duration_estimate
 from albert_cli.training.pretrain import pretrain
 from albert_cli.training.task_recipe import load_recipe as resolve_task
 from tests.processes import albert, end, start, start_ranks
@@ -149,7 +149,7 @@ def test_a_dry_run_writes_nothing(
     assert plan["estimated_seconds"] > 0
     assert re.search(r"compiled +no\n", capsys.readouterr().out)
     assert plan["measured_on_sequences"] == plan["sequences_per_micro_batch"] == 4
-    assert speed_text(plan).endswith("measured on a micro-batch")
+    assert format_duration_estimate(plan).endswith("measured on a micro-batch")
     again = ["train.checkpoint_activations=true", "train.micro_batch_size=2"]
     small = pretrain(str(recipe), tiny_data, tmp_path / "run", again, dry_run=True, device="cpu")
     assert 0 < small["activations_bytes"] < plan["activations_bytes"] / 2
@@ -183,9 +183,13 @@ def test_a_dry_run_measures_what_fits_and_says_the_rest_first(
     assert measured == [64, 32] and "warning" not in said[0]
     assert "train.micro_batch_size, which changes no result" in said[1]
     assert half["estimated_seconds"] == 30 * 0.5 * 2  # steps of twice what was measured
-    assert "measured on 32 of the micro-batch's 64 sequences, and scaled" in speed_text(half)
+    assert "measured on 32 of the micro-batch's 64 sequences, and scaled" in format_duration_estimate(half)
     nothing = planned(1e3)
-    assert measured == [64, 32] and nothing["estimated_seconds"] is None and "not measured" in speed_text(nothing)
+    assert (
+        measured == [64, 32]
+        and nothing["estimated_seconds"] is None
+        and "not measured" in format_duration_estimate(nothing)
+    )
 
 
 @pytest.mark.parametrize("step", [25, 30])
@@ -298,14 +302,14 @@ def test_what_auto_stood_for_at_the_first_start_is_kept(
 ) -> None:
     """Also on a machine that would choose otherwise, and by the command that says "auto"."""
     run, whole, auto = tmp_path / "run", tmp_path / "whole", ["train.precision=auto"]
-    monkeypatch.setattr(device, "_WIDE", 1)
+    monkeypatch.setattr(device, "_MIN_BF16_WIDTH", 1)
     for out, gain in ((run, 2.0), (whole, 2.0)):
-        monkeypatch.setattr(device, "bf16_gain", lambda gain=gain: gain)
+        monkeypatch.setattr(device, "measure_bf16_speedup", lambda gain=gain: gain)
         pretrain(str(recipe), tiny_data, out, auto, device="cpu")
     for path in (run / "recipe.toml", *run.glob("step-*/recipe.toml")):
         assert 'precision = "bf16"\n' in path.read_text() and '"auto"' not in path.read_text()
     shutil.rmtree(run / LAST)
-    monkeypatch.setattr(device, "bf16_gain", lambda: 0.5)
+    monkeypatch.setattr(device, "measure_bf16_speedup", lambda: 0.5)
     threads = torch.get_num_threads()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch, "get_num_threads", lambda: 64)
@@ -467,7 +471,7 @@ def test_a_time_budget_pays_for_evaluations_and_keeps_the_shape_of_the_schedule(
     recipe: Path, tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(plan_module, "measure", lambda *_, **__: 0.01)
-    monkeypatch.setattr(plan_module, "evaluation_seconds", lambda *_: 1.0)
+    monkeypatch.setattr(plan_module, "measure_evaluation", lambda *_: 1.0)
     overrides = ["schedule.total_steps=1000", "schedule.warmup_steps=250", "train.eval_every=100", "train.save_every=0"]
 
     def planned(*more: str) -> dict[str, Any]:

@@ -216,7 +216,7 @@ def test_when_one_rank_fails_the_other_ends_too(
 
 def one_of_each() -> None:
     """The sum of gradients over the ranks in both types, against one process; what is sent, and when."""
-    reduction.BUCKET = 40 * 4  # type: ignore[misc]
+    reduction.BUCKET_BYTES = 40 * 4  # type: ignore[misc]
     sent: list[int] = []
     plain = dist.all_reduce
 
@@ -232,7 +232,7 @@ def one_of_each() -> None:
             frozen = nn.Linear(5, 5).requires_grad_(False)
             model = nn.Sequential(*(nn.Linear(5, 5) for _ in range(4)), frozen)
             during = []
-            with reduction.summed_gradients(model, group, dtype):
+            with reduction.reduce_during_backward(model, group, dtype):
                 if group.rank < 2:  # the third has nothing to compute
                     model(torch.full((1, 5), 1.0 + group.rank)).square().sum().backward()
                     during.append(len(sent))

@@ -20,9 +20,9 @@ from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.model.packing import pack
 from albert_cli.text.vocabulary import Vocabulary
-from albert_cli.training.checkpoint import OPTIMIZER
+from albert_cli.training.checkpoint import OPTIMIZER_FILE
 from albert_cli.training.pretrain import pretrain
-from albert_cli.training.warm_start import WarmStart, carry_over, read_parent, source_blocks
+from albert_cli.training.warm_start import WarmStart, copy_parent_weights, load_parent, map_parent_blocks
 from tests.model.hugging_face import HEADS, new_of_theirs
 from tests.model.shapes import OWN, SHARED, TINY, random_batch, shake
 from tests.processes import end, start_ranks
@@ -50,7 +50,7 @@ def logits(model: PretrainingModel) -> torch.Tensor:
 
 def grown(child: ModelConfig, parent: Path, vocabulary: Path) -> PretrainingModel:
     model = PretrainingModel(child)
-    carry_over(model, read_parent(WarmStart(str(parent)), child, Vocabulary.load(vocabulary)))
+    copy_parent_weights(model, load_parent(WarmStart(str(parent)), child, Vocabulary.load(vocabulary)))
     return model
 
 
@@ -95,13 +95,13 @@ def test_layers_of_their_own_are_stacked_where_that_is_asked_for(tiny_vocabulary
     shape = replace(SHAPE, sharing="none")
     parent, twice = written(tmp_path / "it", tiny_vocabulary, shape), replace(shape, num_hidden_layers=6)
     child, stored = PretrainingModel(twice), hub.read_checkpoint(parent)
-    carry_over(child, stored, stack=True)
+    copy_parent_weights(child, stored, stack=True)
     for name, tensor in child.state_dict().items():
         block = re.match(r"encoder\.(attention|feed_forward)\.(\d)\.", name)
         source = name.replace(f".{block[2]}.", f".{int(block[2]) % 3}.", 1) if block else name
         assert torch.equal(tensor, stored.tensors[source]), name
     with pytest.raises(ConfigError, match="cannot start from one of 3 attention and 3 feed-forward blocks"):
-        source_blocks(twice, shape)
+        map_parent_blocks(twice, shape)
     with pytest.raises(ConfigError, match=r"warm_start\.stack goes with warm_start\.checkpoint"):
         WarmStart(continues=str(parent), stack=True)
 
@@ -185,7 +185,7 @@ DEEP = replace(TINY, num_hidden_layers=6)
 )
 def test_layers_of_their_own_do_not_grow(parent: ModelConfig, child: ModelConfig) -> None:
     with pytest.raises(ConfigError, match=r"a model of \d attention and \d feed-forward blocks cannot start from one"):
-        source_blocks(child, parent)
+        map_parent_blocks(child, parent)
 
 
 def test_another_vocabulary_is_refused(tiny_vocabulary: Path, documents_file: Path, tmp_path: Path) -> None:
@@ -202,11 +202,11 @@ def test_another_vocabulary_is_refused(tiny_vocabulary: Path, documents_file: Pa
 def test_another_checkpoint_than_the_recipe_names_is_refused(tiny_vocabulary: Path, tmp_path: Path) -> None:
     parent = written(tmp_path / "it", tiny_vocabulary)
     own, vocabulary = store.fingerprint(parent), Vocabulary.load(tiny_vocabulary)
-    assert read_parent(WarmStart(str(parent), own), SHAPE, vocabulary).directory == parent
+    assert load_parent(WarmStart(str(parent), own), SHAPE, vocabulary).directory == parent
     with pytest.raises(
         ConfigError, match=rf"is another checkpoint \({own}\) than warm_start\.fingerprint names \(0123"
     ):
-        read_parent(WarmStart(str(parent), "0123"), SHAPE, vocabulary)
+        load_parent(WarmStart(str(parent), "0123"), SHAPE, vocabulary)
 
 
 # ---------------------------------------------------------------- a run of its own
@@ -326,7 +326,7 @@ def recorded(run: Path) -> dict[str, Any]:
 
 
 def bytes_of(run: Path, step: str = LAST) -> list[str]:
-    return [store.sha256_file(run / step / name) for name in (hub.WEIGHTS_FILE, OPTIMIZER)]
+    return [store.sha256_file(run / step / name) for name in (hub.WEIGHTS_FILE, OPTIMIZER_FILE)]
 
 
 def test_a_run_in_two_parts_ends_in_the_bytes_of_one(

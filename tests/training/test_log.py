@@ -14,16 +14,16 @@ import torch
 
 from albert_cli import journal, store
 from albert_cli.errors import CheckpointError, ConfigError, DivergedError
-from albert_cli.training.log import Hints, Window, beside_the_bar
-from albert_cli.training.objectives import PretrainingJob, right
-from albert_cli.training.pretrain import pretrain, summary_text
+from albert_cli.training.log import LossHints, StepWindow, progress_suffix
+from albert_cli.training.objectives import PretrainingJob, count_correct
+from albert_cli.training.pretrain import format_summary, pretrain
 
 ENTROPY = 6.2
 
 
 def hints(losses: Iterable[float], every: int = 50, warmup: int = 100, norm: float = 1.0) -> list[tuple[int, str]]:
     """The step and text of each hint that a curve, a line each `every` steps, gives reason for."""
-    watch, found = Hints(ENTROPY, warmup), []
+    watch, found = LossHints(ENTROPY, warmup), []
     for number, loss in enumerate(losses, start=1):
         line = {"step": number * every, "loss": loss + 0.69, "mlm_loss": loss, "grad_norm": norm}
         found += [(number * every, hint) for hint in watch.after(line)]
@@ -63,7 +63,7 @@ def test_a_jump_is_told_once_until_the_loss_is_back() -> None:
 
 
 def test_a_resumed_watch_says_what_it_would_have_said() -> None:
-    watch, again = Hints(ENTROPY, 0), Hints(ENTROPY, 0)
+    watch, again = LossHints(ENTROPY, 0), LossHints(ENTROPY, 0)
     records = [{"step": n, "loss": 7.0, "mlm_loss": 6.3, "grad_norm": 1.0} for n in range(50, 3001, 50)]
     records.insert(20, {"step": 1000, "eval": {"mlm_loss": 3.0}})  # type: ignore[dict-item]
     said = [watch.after(record) for record in records]
@@ -74,14 +74,14 @@ def test_a_resumed_watch_says_what_it_would_have_said() -> None:
 
 
 def test_a_window_tells_means_and_speed() -> None:
-    window = Window(started=0.0)
+    window = StepWindow(started=0.0)
     window.add({"loss": 3.0, "mlm_accuracy": 0.25}, tokens=100, flops=1e9)
     window.add({"loss": 5.0, "mlm_accuracy": 0.75}, tokens=300, flops=3e9)
     assert window.means() == {"loss": 4.0, "mlm_accuracy": 0.5}
-    window = Window(steps=window.steps, sums=window.sums, tokens=400, flops=4e9)
+    window = StepWindow(steps=window.steps, sums=window.sums, tokens=400, flops=4e9)
     speed = window.speed(peak=None)
     assert set(speed) == {"tokens_per_second"}
-    words = beside_the_bar(window.means(), {"tokens_per_second": 1234, "mfu": 0.256})
+    words = progress_suffix(window.means(), {"tokens_per_second": 1234, "mfu": 0.256})
     assert words == "loss 4.000  masked 50.0%  1,234 tokens/s  26% of peak"
 
 
@@ -92,9 +92,9 @@ def test_what_is_right_is_counted_the_same_in_both_precisions() -> None:
     labels[:5] = -1
     expected = int((logits.argmax(-1) == labels).sum())
     assert 20 < expected < 60
-    assert int(right(logits, labels)) == expected
+    assert int(count_correct(logits, labels)) == expected
     rounded = logits.bfloat16()
-    assert int(right(rounded, labels)) == int((rounded.argmax(-1) == labels).sum())
+    assert int(count_correct(rounded, labels)) == int((rounded.argmax(-1) == labels).sum())
 
 
 # ---------------------------------------------------------------- in a run
@@ -145,7 +145,7 @@ def test_further_corpora_are_scored_by_name(
         result
     )
     assert result["squad-dev/mlm_loss"] != result["mlm_loss"]
-    assert "squad-dev: mlm loss" in summary_text(result)
+    assert "squad-dev: mlm loss" in format_summary(result)
     assert "| squad-dev mlm loss |" in (tmp_path / "run" / "step-00000030" / "README.md").read_text()
     assert store.sha256_file(tmp_path / "run/step-00000030/model.safetensors") == store.sha256_file(
         finished / "step-00000030/model.safetensors"
