@@ -14,7 +14,7 @@ from typing import Any, Final
 from albert_cli import console, journal, store
 from albert_cli.training.checkpoint import TrainState
 
-DOCS_REFERENCE: Final = 'see "When the loss stays or jumps" in docs/pretraining.md'
+DOCS_HINT: Final = 'see "When the loss stays or jumps" in docs/pretraining.md'
 _PATIENCE = 500  # steps without progress before the first hint; then twice as many, and so on
 _PROGRESS = 0.1  # nats; less is noise
 _NEAR = 0.3  # nats below the unigram entropy: what copying unmasked tokens brings, without any use of context
@@ -89,7 +89,7 @@ class LossHints:
                 usually = statistics.median(n for _, n in self._usual)
                 hint = (
                     f"loss jumped from {middle:.3f} to {loss:.3f} by step {step:,} (gradient norm {norm:.3g}, usually "
-                    f"{usually:.3g}): if it does not come back, lower optimizer.lr or lengthen the warm-up; {DOCS_REFERENCE}"
+                    f"{usually:.3g}): if it does not come back, lower optimizer.lr or lengthen the warm-up; {DOCS_HINT}"
                 )
             self._is_high = is_high
         self._usual.append((loss, norm))
@@ -114,7 +114,7 @@ class LossHints:
             f"masked-word loss has not left {mean:.2f} for {waited:,} steps (the unigram entropy is "
             f"{self.unigram_entropy:.2f}: the model knows how often tokens occur, and nothing of their context). What "
             "decides: starting weights ([init]), the number of updates (shorter sequences, smaller batches), a lower "
-            f'optimizer.lr, model.initializer_range = "auto", masked_bias = "unigram"; {DOCS_REFERENCE}'
+            f'optimizer.lr, model.initializer_range = "auto", masked_bias = "unigram"; {DOCS_HINT}'
         )
 
 

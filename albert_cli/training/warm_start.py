@@ -83,8 +83,8 @@ class PreviousRun:
         manifest = store.read_manifest(directory)
         if found is None or manifest is None or "task" in found:
             raise CheckpointError(
-                f"{directory}: is no step of a run of `albert pretrain` with its {checkpoint.OPTIMIZER_FILE}, so it cannot "
-                "be continued",
+                f"{directory}: is no step of a run of `albert pretrain` with its {checkpoint.OPTIMIZER_FILE}, "
+                "so it cannot be continued",
                 "warm_start.checkpoint starts from the weights alone",
             )
         step = checkpoint.read_state(directory).step
