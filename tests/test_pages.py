@@ -28,7 +28,7 @@ import pytest
 
 from albert_cli import quickstart
 from tests.command import albert, write_table
-from tests.text.languages import sentences
+from tests.helpers.languages import sentences
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -21,10 +21,10 @@ from albert_cli.data.prefetch import prefetch
 from albert_cli.data.shards import Shard, TokenCorpus
 from albert_cli.data.tokenization import BuildSettings, clean_normalized, tokenize_documents, tokenize_task
 from albert_cli.errors import InputError
-from albert_cli.text.corpus import Document, hash_words, read_part
-from albert_cli.text.lines import Tally
-from albert_cli.text.sentences import paragraphs, split_paragraphs
-from albert_cli.text.vocabulary import MODEL, Vocabulary
+from albert_cli.text.corpus import Document, hash_normalized_text, read_part
+from albert_cli.text.lines import ReadCounter
+from albert_cli.text.sentences import segment_paragraphs, split_paragraphs
+from albert_cli.text.vocabulary import MODEL_FILE, Vocabulary
 
 Result = TypeVar("Result")
 _TOKENS = 131_072  # of one draw: what a micro-batch of 256 sequences of 512 holds
@@ -56,7 +56,7 @@ def measure(
     if not size:
         raise InputError("no text in any source", "check the files, or name others")
     parts = [(part, task.settings.read) for task in tasks for part in task.parts]
-    documents, reading = _timed(lambda: [d for part, read in parts for d in read_part(part, read, Tally())])
+    documents, reading = _timed(lambda: [d for part, read in parts for d in read_part(part, read, ReadCounter())])
     stages = _stages(documents, vocabulary, vocabulary_dir, settings.language)
     spent = {"reading": reading, **stages, "the whole": whole}
     ids, *counts, _ = tokenize_documents(documents, vocabulary, settings.language)
@@ -82,9 +82,9 @@ def _stages(
     documents: Sequence[Document], vocabulary: Vocabulary, vocabulary_dir: Path, language: str
 ) -> dict[str, float]:
     """Seconds of each stage between reading and writing, on all documents at once."""
-    texts, of_paragraphs = _timed(lambda: [paragraphs(document.text) for document in documents])
-    spent = {"hashing": _timed(lambda: [hash_words(" ".join(lines)) for lines in texts])[1]}
-    sentences, of_sentences = _timed(lambda: [split_paragraphs(lines, language) for lines in texts])
+    texts, of_paragraphs = _timed(lambda: [split_paragraphs(document.text) for document in documents])
+    spent = {"hashing": _timed(lambda: [hash_normalized_text(" ".join(lines)) for lines in texts])[1]}
+    sentences, of_sentences = _timed(lambda: [segment_paragraphs(lines, language) for lines in texts])
     spent["segmentation"] = of_paragraphs + of_sentences
     flat = list(itertools.chain.from_iterable(sentences))
     cleaned, spent["cleaning"] = _timed(lambda: clean_normalized(flat, vocabulary.cleaning))
@@ -92,7 +92,7 @@ def _stages(
     for start in range(0, len(cleaned), _SENTENCES):  # one call for all would be slowed down by what it returns
         lines = cleaned[start : start + _SENTENCES]
         spent["sentencepiece alone"] += _timed(partial(vocabulary.encode_cleaned, lines))[1]
-    encode = SentencePieceProcessor(model_file=str(vocabulary_dir / MODEL)).encode
+    encode = SentencePieceProcessor(model_file=str(vocabulary_dir / MODEL_FILE)).encode
     spent["sentencepiece, line by line"] = _timed(lambda: [encode(line) for line in cleaned])[1]
     return spent
 

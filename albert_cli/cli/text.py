@@ -46,15 +46,15 @@ def vocab(
     from albert_cli.text import build_vocabulary
     from albert_cli.text.clean import Cleaning
     from albert_cli.text.lines import ReadSettings, parse_size
-    from albert_cli.text.work_units import parse_share
+    from albert_cli.text.work_units import parse_array_job
 
     cleaning = Cleaning(lowercase, strip_accents, normal_form)
     read = ReadSettings(on_bad_bytes, text_field, parse_size(max_line), on_long_line)
     settings = build_vocabulary.VocabularySettings(
         size, cleaning, sample_size, character_coverage, seed, language, read
     )
-    report = build_vocabulary.build(sources, out, settings, workers, parse_share(task, os.environ))
-    console.print_result(report, build_vocabulary.summary(report))
+    report = build_vocabulary.build(sources, out, settings, workers, parse_array_job(task, os.environ))
+    console.print_result(report, build_vocabulary.format_summary(report))
 
 
 @verb(app)
@@ -79,9 +79,9 @@ def data(
     from albert_cli.data import build, merge
     from albert_cli.data.tokenization import BuildSettings
     from albert_cli.text.lines import ReadSettings, parse_size
-    from albert_cli.text.work_units import parse_share
+    from albert_cli.text.work_units import parse_array_job
 
-    share = parse_share(task, os.environ)
+    share = parse_array_job(task, os.environ)
     read = ReadSettings(on_bad_bytes, text_field, parse_size(max_line), on_long_line)
     settings = BuildSettings(holdout=holdout, language=language, read=read, dedup=dedup)
     facts = build.build_data(sources, vocab, out, settings, workers, share)

@@ -31,10 +31,10 @@ from albert_cli.data.tokenization import (
 from albert_cli.data.verification import collect_file_signatures, record_verified, verify_data
 from albert_cli.errors import BusyError
 from albert_cli.machine import available_cores
-from albert_cli.text.jobs import hashes_of
-from albert_cli.text.lines import Part
+from albert_cli.text.lines import SourcePart
+from albert_cli.text.parallel_reading import hash_work_units
 from albert_cli.text.vocabulary import Vocabulary
-from albert_cli.text.work_units import Share, cut, share_of
+from albert_cli.text.work_units import ArrayJob, select_array_job, split_sources
 
 _PLAN, _LOCKS = "plan.json", ".tasks"
 _REMEDY = "choose another --out or remove it"
@@ -46,7 +46,7 @@ def build_data(
     out: Path,
     settings: BuildSettings,
     workers: int = 0,
-    share: Share = None,
+    share: ArrayJob = None,
 ) -> Facts:
     """Make the data directory `out` and return its `data.json` with the time that it took.
 
@@ -63,7 +63,7 @@ def build_data(
     workers = workers or available_cores()
     if share:
         index, count = share
-        mine = share_of(tasks, index, count)
+        mine = select_array_job(tasks, index, count)
         out.mkdir(parents=True, exist_ok=True)
         write_or_check_plan(out, tasks)
         results = _run_tasks(mine, workers)
@@ -101,7 +101,7 @@ def load_finished_data(out: Path, tasks: Sequence[ShardTask], workers: int) -> F
         {**source, "sha256": None} for source in asked["sources"]
     ]
     if not is_same or not all(
-        found in (source["sha256"], None) for found, source in zip(hashes_of(tasks, workers), made, strict=True)
+        found in (source["sha256"], None) for found, source in zip(hash_work_units(tasks, workers), made, strict=True)
     ):
         raise BusyError(f"{out}: holds data from other text, another vocabulary or other settings", _REMEDY)
     verify_data(out)
@@ -165,7 +165,7 @@ def plan_tasks(sources: Sequence[str], vocabulary_dir: Path, out: Path, settings
     """The tasks of a build, in the order of the sources: one for each portion of them."""
     identity = store.fingerprint(vocabulary_dir)
     tasks = []
-    for portion in cut(sources, settings.split_bytes):
+    for portion in split_sources(sources, settings.split_bytes):
         name = _task_name(portion.number, portion.parts)
         tasks.append(
             ShardTask(portion.parts, portion.number, name, out / "shards" / name, vocabulary_dir, identity, settings)
@@ -173,7 +173,7 @@ def plan_tasks(sources: Sequence[str], vocabulary_dir: Path, out: Path, settings
     return tasks
 
 
-def _task_name(number: int, parts: Sequence[Part]) -> str:
+def _task_name(number: int, parts: Sequence[SourcePart]) -> str:
     """`00007-wiki.jsonl-00000256M`: place in the order, first file, and where in it the part begins."""
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", parts[0].source.name.rstrip("/").rpartition("/")[2]).strip("-.")
     name = f"{number:05d}-{stem[:40]}"

@@ -21,7 +21,7 @@ from albert_cli.data.pairs import SPECIALS, PairSettings, examples_per_pass, pac
 from albert_cli.data.shards import TokenCorpus, read_data_facts
 from albert_cli.data.verification import verify_data
 from albert_cli.randomness import Integers, Stream, bounded_ints, hash_keys
-from albert_cli.text.token_statistics import printable
+from albert_cli.text.token_statistics import replace_unprintable
 from albert_cli.text.vocabulary import Vocabulary
 
 SEQUENCES = 512  # drawn and masked
@@ -208,7 +208,7 @@ def decode_examples(packed: PackedBatch, pieces: Sequence[str], index: Sequence[
     ids, original = packed.ids.tolist(), original_ids(packed).tolist()
     masked = np.zeros(len(ids), bool)
     masked[packed.masked_index] = True
-    shown = [printable(piece.replace("▁", " ")) for piece in pieces]
+    shown = [replace_unprintable(piece.replace("▁", " ")) for piece in pieces]
     decoded = []
     for number, (start, stop) in enumerate(zip(packed.offsets[:-1], packed.offsets[1:], strict=True)):
         segments: list[list[tuple[str, str | None]]] = [[], []]

@@ -20,11 +20,11 @@ from albert_cli.data.writer import DROPPED, GROUPS, HELDOUT, MORE, GroupWriter
 from albert_cli.errors import CheckpointError, ConfigError
 from albert_cli.randomness import Integers, repetitions
 from albert_cli.text.clean import Cleaning, clean
-from albert_cli.text.corpus import Document, hash_words
-from albert_cli.text.lines import ReadSettings, Tally
-from albert_cli.text.sentences import paragraphs, split_paragraphs
+from albert_cli.text.corpus import Document, hash_normalized_text
+from albert_cli.text.lines import ReadCounter, ReadSettings
+from albert_cli.text.sentences import segment_paragraphs, split_paragraphs
 from albert_cli.text.vocabulary import Vocabulary
-from albert_cli.text.work_units import SIZE, Portion
+from albert_cli.text.work_units import WORK_UNIT_BYTES, WorkUnit
 
 _OfGroups = AfterValidator(store.require_keys(*GROUPS))
 _CHUNK = 1 << 20  # characters tokenised at a time: enough to amortise the calls, little enough to hold
@@ -44,7 +44,7 @@ class BuildSettings:
     language: str = "en"
     read: ReadSettings = field(default_factory=ReadSettings)
     dedup: bool = False
-    split_bytes: int = SIZE
+    split_bytes: int = WORK_UNIT_BYTES
     max_shard_tokens: int = MAX_SHARD_TOKENS
 
     def __post_init__(self) -> None:
@@ -53,7 +53,7 @@ class BuildSettings:
 
 
 @dataclass(frozen=True)
-class ShardTask(Portion):
+class ShardTask(WorkUnit):
     """A portion of the sources; `directory` receives its shards."""
 
     name: str
@@ -112,7 +112,7 @@ def load_vocabulary_once(directory: Path, fingerprint: str) -> Vocabulary:
 
 def tokenize_task(task: ShardTask, count: ProgressCallback | None = None) -> ShardFacts:
     """Tokenise the task's parts into `task.directory`; `count` is called as the text is read."""
-    settings, tally = task.settings, Tally()
+    settings, tally = task.settings, ReadCounter()
     vocabulary = load_vocabulary_once(task.vocabulary_dir, task.vocabulary)
     size = seen = pieces = 0
     with (
@@ -157,9 +157,9 @@ def tokenize_documents(
     documents: Sequence[Document], vocabulary: Vocabulary, language: str
 ) -> tuple[NDArray[np.int32], Integers, Integers, NDArray[np.uint64]]:
     """Documents to the arrays that `ShardWriter.add` takes; sentences and documents without a token left out."""
-    texts = [paragraphs(document.text) for document in documents]
-    hashes = np.fromiter((hash_words(" ".join(lines)) for lines in texts), np.uint64, len(texts))
-    sentences = [split_paragraphs(lines, language) for lines in texts]
+    texts = [split_paragraphs(document.text) for document in documents]
+    hashes = np.fromiter((hash_normalized_text(" ".join(lines)) for lines in texts), np.uint64, len(texts))
+    sentences = [segment_paragraphs(lines, language) for lines in texts]
     tokens = vocabulary.encode_cleaned(clean_normalized(list(chain.from_iterable(sentences)), vocabulary.cleaning))
     lengths = np.fromiter(map(len, tokens), np.int64, len(tokens))
     ids = np.fromiter(chain.from_iterable(tokens), np.int32, int(lengths.sum()))

@@ -44,7 +44,7 @@ def _encode_masked(text: str, v: Vocabulary, limit: int) -> Int32:
     ids = [v.cls_id, *v.encode(first)]
     for part in others:
         # Only after a space does a word begin: what follows a mask closely, such as a full stop, goes on in it.
-        ids += [v.mask_id, *(v.encode(part) if part[:1].isspace() else v.encode_continued(part))]
+        ids += [v.mask_id, *(v.encode(part) if part[:1].isspace() else v.encode_continuation(part))]
     ids.append(v.sep_id)
     if len(ids) > limit:
         raise InputError(f"{text[:40]!r}…: {len(ids)} tokens, the model has {limit} positions", "shorten the text")

@@ -16,8 +16,8 @@ from albert_cli.errors import InputError
 from albert_cli.model import hub
 from albert_cli.tasks.rows import Line
 from albert_cli.tasks.spec import task_of_checkpoint
-from albert_cli.text.lines import OnBadBytes, Part, ReadSettings, Tally, text_lines
-from albert_cli.text.sources import Source
+from albert_cli.text.lines import OnBadBytes, ReadCounter, ReadSettings, SourcePart, text_lines
+from albert_cli.text.sources import TextSource
 from albert_cli.training import capacity
 from albert_cli.training.device import choose_device
 
@@ -25,7 +25,7 @@ T = TypeVar("T")
 CHUNK_LINES = 1024  # lines held at a time; enough to group by length
 
 
-class _LinesReadCounter(Tally):
+class _LinesReadCounter(ReadCounter):
     """Lines that have been read from the disk or the pipe, given out or not."""
 
     lines = 0
@@ -45,7 +45,7 @@ def read_chunks(name: str, on_bad_bytes: OnBadBytes, make: Callable[[Line], T]) 
     if name.lower().endswith((".csv", ".parquet")):
         hint = "write the texts to a .txt file, or as .jsonl, with the columns as fields"
         raise InputError(f"{name}: is a table, not a text a line", hint)
-    part, come = Part(Source(name, "stdin" if name == "-" else "text")), _LinesReadCounter()
+    part, come = SourcePart(TextSource(name, "stdin" if name == "-" else "text")), _LinesReadCounter()
     chunk = []
     for number, text in text_lines(part, ReadSettings(on_bad_bytes), come):
         chunk.append(make(Line(text, name, number)))

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 from albert_cli.config import PositiveFraction
 from albert_cli.errors import ConfigError, InputError
 from albert_cli.tasks.rows import DELIMITER, Rows
-from albert_cli.text.records import is_cut_otherwise
+from albert_cli.text.records import has_wrong_delimiter
 
 # What people call their columns; the first that is there is taken, whatever its capitals.
 _NAMES = {
@@ -92,7 +92,7 @@ def column(rows: Rows, role: str, settings: TableSettings, names: Mapping[str, S
 def _no_column(rows: Rows, role: str, wanted: Sequence[str]) -> InputError:
     """The error for a table without a column of these names."""
     there = ", ".join(map(repr, rows.columns[:20]))
-    hint = DELIMITER if is_cut_otherwise(rows.columns) else f"line 1 names the columns; -s table.{role}=COLUMN"
+    hint = DELIMITER if has_wrong_delimiter(rows.columns) else f"line 1 names the columns; -s table.{role}=COLUMN"
     names = " or ".join(map(repr, wanted))
     return InputError(f"{rows.origin}: no column {names} for the {role}; columns there: {there}", hint)
 

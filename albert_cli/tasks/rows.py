@@ -13,16 +13,16 @@ from pydantic import BaseModel, ValidationError
 from albert_cli import console, hub_access
 from albert_cli.errors import InputError, MissingDataError
 from albert_cli.randomness import hash_to_unit_interval
-from albert_cli.text.lines import Part, errors_named, refuse_utf16, without_bad_characters
+from albert_cli.text.lines import SourcePart, check_characters, reject_utf16, translate_read_errors
 from albert_cli.text.records import (
-    is_cut_otherwise,
-    json_objects,
-    parquet_rows,
+    has_wrong_delimiter,
+    iter_csv_rows,
+    iter_json_objects,
+    iter_parquet_rows,
     parse_json,
-    parse_object,
-    quoted_rows,
+    parse_json_object,
 )
-from albert_cli.text.sources import Source
+from albert_cli.text.sources import TextSource
 
 M = TypeVar("M", bound=BaseModel)
 T = TypeVar("T")
@@ -44,7 +44,7 @@ class Line:
 
     def values(self) -> dict[str, Any]:
         """The line as a JSON object; raises `InputError` for anything else."""
-        return parse_object(self.text, self.where, 'each line of .jsonl is one: {"text": "…"}')
+        return parse_json_object(self.text, self.where, 'each line of .jsonl is one: {"text": "…"}')
 
     def fields(self, first: Sequence[str], second: Sequence[str]) -> tuple[Any, Any, str]:
         """Two fields and the id: of `.jsonl` under the first of their names that is there, else around a tab."""
@@ -83,7 +83,7 @@ class Rows:
     def check_widths(self) -> None:
         """Raise `InputError` at the first row that has more or fewer fields than there are columns."""
         width, cut = len(self.columns), "a tab or line break inside a text, or a cut line"
-        hint = DELIMITER if is_cut_otherwise(self.columns) else cut
+        hint = DELIMITER if has_wrong_delimiter(self.columns) else cut
         for index, row in enumerate(self.cells):
             if len(row) != width:
                 raise InputError(f"{self.where(index)}: {len(row)} fields where {width} are expected", hint)
@@ -142,12 +142,12 @@ def find_in(data: Path, names: Sequence[str], hub: str | None, hint: str | None 
 
 def read_text(path: Path) -> str:
     """A whole UTF-8 file without its byte order mark; raises `InputError` naming file and line."""
-    with errors_named(path):
+    with translate_read_errors(path):
         raw = path.read_bytes()
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        refuse_utf16(path, raw)
+        reject_utf16(path, raw)
         line = raw.count(b"\n", 0, error.start) + 1
         raise InputError(f"{path}:{line}: not valid UTF-8", "convert the file, for example by iconv") from None
 
@@ -174,7 +174,7 @@ def read_delimited(path: Path, delimiter: str = "\t", *, quoting: bool = False, 
     """A delimited file; without quoting every line is a row and every quote a character, as in GLUE."""
     found = enumerate(read_lines(path), start=1)
     where = f"{path}:{{}}".format
-    rows = quoted_rows(found, where, delimiter) if quoting else ((n, line.split(delimiter)) for n, line in found)
+    rows = iter_csv_rows(found, where, delimiter) if quoting else ((n, line.split(delimiter)) for n, line in found)
     numbered = list(rows)
     lines, cells = [number for number, _ in numbered], [row for _, row in numbered]
     if not header:
@@ -187,8 +187,8 @@ def read_delimited(path: Path, delimiter: str = "\t", *, quoting: bool = False, 
 def read_objects(path: Path) -> Rows:
     """A Parquet file, or a JSON object a line; the columns are the keys of the first, which all must have."""
     if path.suffix.lower() == ".parquet":
-        return _of_objects(str(path), parquet_rows(Part(Source(str(path), "parquet"))))
-    return _of_objects(str(path), json_objects(enumerate(read_lines(path), start=1), f"{path}:{{}}".format))
+        return _of_objects(str(path), iter_parquet_rows(SourcePart(TextSource(str(path), "parquet"))))
+    return _of_objects(str(path), iter_json_objects(enumerate(read_lines(path), start=1), f"{path}:{{}}".format))
 
 
 def _of_objects(origin: str, objects: Iterable[tuple[int, Mapping[str, object]]]) -> Rows:
@@ -210,7 +210,7 @@ def _as_text(value: object) -> str:
     if value is None:
         return ""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    return without_bad_characters(text, str, 0, "replace")
+    return check_characters(text, str, 0, "replace")
 
 
 # ---------------------------------------------------------------- the Hub, through `datasets`, which is imported late

@@ -11,24 +11,31 @@ from typing import Any
 
 from albert_cli import console, store
 from albert_cli.errors import BusyError, ConfigError, InputError
-from albert_cli.text import jobs, token_statistics
+from albert_cli.text import parallel_reading, token_statistics
 from albert_cli.text.clean import Cleaning
 from albert_cli.text.lines import ReadSettings
-from albert_cli.text.sampling import Sample, clean_in_place, loss_of_accents, warn_of_losses
-from albert_cli.text.unigram import CONTROL_SYMBOLS, USER_DEFINED_SYMBOLS, announce, is_too_long, train, utf8_size
-from albert_cli.text.vocabulary import CONFIG, MODEL, TOKENIZER, Vocabulary
-from albert_cli.text.work_units import Portion, Share, cut
+from albert_cli.text.sampling import SentenceSample, clean_in_place, measure_accent_stripping, warn_about_normalization
+from albert_cli.text.unigram import (
+    CONTROL_SYMBOLS,
+    USER_DEFINED_SYMBOLS,
+    exceeds_training_length,
+    log_training_estimate,
+    train_unigram,
+    utf8_size,
+)
+from albert_cli.text.vocabulary import CONFIG_FILE, MODEL_FILE, TOKENIZER_FILE, Vocabulary
+from albert_cli.text.work_units import ArrayJob, WorkUnit, split_sources
 
-REPORT = "vocabulary.json"
-_ENOUGH_TO_HOLD_BACK = 10_000  # sentences
-_BYTES_A_SENTENCE = 120  # about; 112 in the English Wikipedia
-_SMALLEST = 2 + len(CONTROL_SYMBOLS) + len(USER_DEFINED_SYMBOLS)
+REPORT_FILE = "vocabulary.json"
+_MIN_SENTENCES_TO_HOLD_OUT = 10_000  # sentences
+_BYTES_PER_SENTENCE = 120  # about; 112 in the English Wikipedia
+_MIN_SIZE = 2 + len(CONTROL_SYMBOLS) + len(USER_DEFINED_SYMBOLS)
 
 
-class Report(token_statistics.Figures):
+class VocabularyReport(token_statistics.TokenStatistics):
     """`vocabulary.json`: what was asked for, how much text that was, and what the vocabulary is worth."""
 
-    request: jobs.Asked
+    request: parallel_reading.VocabularyRequest
     documents: int
     characters: int
 
@@ -46,8 +53,8 @@ class VocabularySettings:
     read: ReadSettings = field(default_factory=ReadSettings)
 
     def __post_init__(self) -> None:
-        if self.size <= _SMALLEST:
-            raise ConfigError(f"a vocabulary of {self.size} tokens is too small", f"the symbols alone take {_SMALLEST}")
+        if self.size <= _MIN_SIZE:
+            raise ConfigError(f"a vocabulary of {self.size} tokens is too small", f"the symbols alone take {_MIN_SIZE}")
         if self.size >= 2**31:
             raise ConfigError(f"a vocabulary of {self.size} tokens is too large", "the paper's has 30000")
         if not 0 <= self.seed < 2**32:
@@ -63,7 +70,7 @@ def build(
     out: Path | str,
     settings: VocabularySettings | None = None,
     workers: int = 0,
-    share: Share = None,
+    share: ArrayJob = None,
 ) -> dict[str, Any]:
     """Train a vocabulary on the sources' text and write its directory; returns the report.
 
@@ -73,48 +80,48 @@ def build(
     the size, `BusyError` when `out` holds something else.
     """
     out, settings = Path(out), settings or VocabularySettings()
-    portions = cut(sources)
+    portions = split_sources(sources)
     request = asdict(settings)
     request |= {**request.pop("read"), "sources": [portion.sources for portion in portions]}
-    manifest = store.read_finished_manifest(out, "vocabulary", jobs.REQUEST, jobs.FOLDER)
+    manifest = store.read_finished_manifest(out, "vocabulary", parallel_reading.REQUEST, parallel_reading.FOLDER)
     if manifest is not None:
-        report = _same(out, request, portions, workers)
+        report = _check_finished(out, request, portions, workers)
         console.info(f"{out}: up to date")
         return {"directory": str(out), "fingerprint": manifest.fingerprint(), "up_to_date": True, **report}
     if share:
-        return jobs.do_share(out, portions, settings, request, workers, share)
-    with _making(out, request):
+        return parallel_reading.do_share(out, portions, settings, request, workers, share)
+    with _mark_unfinished(out, request):
         if sum(portion.size > 0 for portion in portions) > 1:  # otherwise there is little to wait for
             whole = sum(portion.text_size * portion.weight for portion in portions)
-            number = min(settings.sample_size, int(whole / _BYTES_A_SENTENCE))
-            announce(number, number * _BYTES_A_SENTENCE, "about ")
-        sample, hashes = jobs.draw_all(out, portions, settings, request, workers)
+            number = min(settings.sample_size, int(whole / _BYTES_PER_SENTENCE))
+            log_training_estimate(number, number * _BYTES_PER_SENTENCE, "about ")
+        sample, hashes = parallel_reading.draw_all(out, portions, settings, request, workers)
         sample.finish()
         for source, digest in zip(request["sources"], hashes, strict=True):
             source["sha256"] = digest
         vocabulary, report = _train(sample, settings, request, sources)
         with store.publish(out, "vocabulary") as staging:
             vocabulary.copy_to(staging)
-            store.write_json(staging / REPORT, report)
-    shutil.rmtree(out / jobs.FOLDER, ignore_errors=True)
+            store.write_json(staging / REPORT_FILE, report)
+    shutil.rmtree(out / parallel_reading.FOLDER, ignore_errors=True)
     return {"directory": str(out), "fingerprint": store.fingerprint(out), "up_to_date": False, **report}
 
 
 def _train(
-    sample: Sample, settings: VocabularySettings, request: Mapping[str, Any], sources: Sequence[str]
+    sample: SentenceSample, settings: VocabularySettings, request: Mapping[str, Any], sources: Sequence[str]
 ) -> tuple[Vocabulary, dict[str, Any]]:
     sentences = sample.sentences
     if sentences:
-        announce(len(sentences), utf8_size(sentences))
-    lost = loss_of_accents(sentences, settings.cleaning)
-    warn_of_losses(lost, sentences, settings.cleaning)
+        log_training_estimate(len(sentences), utf8_size(sentences))
+    lost = measure_accent_stripping(sentences, settings.cleaning)
+    warn_about_normalization(lost, sentences, settings.cleaning)
     clean_in_place(sentences, settings.cleaning)
     if not sentences:
         raise InputError(f"no text in {', '.join(sources)}", "a vocabulary needs at least some thousand sentences")
-    held_back = sentences[99::100] if len(sentences) >= _ENOUGH_TO_HOLD_BACK else []
+    held_back = sentences[99::100] if len(sentences) >= _MIN_SENTENCES_TO_HOLD_OUT else []
     if held_back:
         del sentences[99::100]
-    model = train(sentences, settings.size, settings.character_coverage, settings.seed)
+    model = train_unigram(sentences, settings.size, settings.character_coverage, settings.seed)
     vocabulary = Vocabulary(model, settings.cleaning)
     report = {
         "request": request,
@@ -122,17 +129,17 @@ def _train(
         "sentences": {
             "read": sample.read,
             "training": len(sentences),
-            "too_long": sum(map(is_too_long, sentences)),
+            "too_long": sum(map(exceeds_training_length, sentences)),
             "held_back": len(held_back),
         },
         "characters": sum(map(len, sentences)),
         "losses": {"strip_accents": asdict(lost)} if lost else {},
-        **token_statistics.measure(vocabulary, held_back or sentences),
+        **token_statistics.measure_tokens(vocabulary, held_back or sentences),
     }
     return vocabulary, report
 
 
-def summary(report: Mapping[str, Any]) -> str:
+def format_summary(report: Mapping[str, Any]) -> str:
     """A report of `build` in a few lines for a person."""
     if "job" in report:
         done = f"{report['jobs_finished']} of them are finished"
@@ -142,14 +149,14 @@ def summary(report: Mapping[str, Any]) -> str:
         f"{report['directory']}: {size:,} tokens from {counts['training']:,} of {counts['read']:,} sentences"
         f" ({report['characters'] / 1e6:.1f} M characters)"
     )
-    return "\n".join([head, *token_statistics.lines(report)])
+    return "\n".join([head, *token_statistics.format_statistics(report)])
 
 
 def describe_vocabulary(directory: Path) -> tuple[dict[str, Any], list[str]]:
     """What a vocabulary's directory holds, as a mapping and as lines."""
     vocabulary = Vocabulary.load(directory)
     ordinary = vocabulary.pieces[vocabulary.first_ordinary_id :]
-    shown = [token_statistics.printable(piece.replace("▁", " ")) for piece in ordinary]
+    shown = [token_statistics.replace_unprintable(piece.replace("▁", " ")) for piece in ordinary]
     facts: dict[str, Any] = {
         "size": vocabulary.size,
         "ordinary_tokens": len(ordinary),
@@ -160,27 +167,34 @@ def describe_vocabulary(directory: Path) -> tuple[dict[str, Any], list[str]]:
         "cleaning": asdict(vocabulary.cleaning),
     }
     lines = console.format_named_values(facts)
-    if store.is_listed(directory / REPORT):
-        facts["report"] = report = store.read_record(directory / REPORT, Report)
-        lines += token_statistics.lines(report)
+    if store.is_listed(directory / REPORT_FILE):
+        facts["report"] = report = store.read_record(directory / REPORT_FILE, VocabularyReport)
+        lines += token_statistics.format_statistics(report)
     return facts, lines
 
 
 @contextmanager
-def _making(out: Path, request: Mapping[str, Any]) -> Iterator[None]:
+def _mark_unfinished(out: Path, request: Mapping[str, Any]) -> Iterator[None]:
     """Hold `out`, marked as unfinished, while the block runs; after a failure only what jobs have drawn is left."""
     with store.lock(out):
-        store.write_json(out / jobs.REQUEST, request)
+        store.write_json(out / parallel_reading.REQUEST, request)
         try:
             yield
         except BaseException:
-            for name in (store.MANIFEST, MODEL, TOKENIZER, CONFIG, REPORT, jobs.REQUEST):
+            for name in (
+                store.MANIFEST,
+                MODEL_FILE,
+                TOKENIZER_FILE,
+                CONFIG_FILE,
+                REPORT_FILE,
+                parallel_reading.REQUEST,
+            ):
                 (out / name).unlink(missing_ok=True)
             raise
-        (out / jobs.REQUEST).unlink()
+        (out / parallel_reading.REQUEST).unlink()
 
 
-def _identity(source: Mapping[str, Any]) -> dict[str, Any]:
+def _source_identity(source: Mapping[str, Any]) -> dict[str, Any]:
     """A file may have moved: its text counts, and what of it was read. What has no hash is known by its name."""
     parts = source.get("parts", [])
     if source.get("sha256") is not None:
@@ -188,17 +202,21 @@ def _identity(source: Mapping[str, Any]) -> dict[str, Any]:
     return {**source, "parts": parts}
 
 
-def _same(out: Path, request: Mapping[str, Any], portions: Sequence[Portion], workers: int) -> dict[str, Any]:
+def _check_finished(
+    out: Path, request: Mapping[str, Any], portions: Sequence[WorkUnit], workers: int
+) -> dict[str, Any]:
     """The report of a finished directory when the same request made it; `BusyError` when another one did."""
-    (out / jobs.REQUEST).unlink(missing_ok=True)  # there only if the process was killed after its last write
-    shutil.rmtree(out / jobs.FOLDER, ignore_errors=True)
+    (out / parallel_reading.REQUEST).unlink(
+        missing_ok=True
+    )  # there only if the process was killed after its last write
+    shutil.rmtree(out / parallel_reading.FOLDER, ignore_errors=True)
     store.verify(out, "vocabulary")
-    report = store.read_record(out / REPORT, Report)
+    report = store.read_record(out / REPORT_FILE, VocabularyReport)
     made = report["request"]
     different = [key for key in request if key != "sources" and request[key] != made.get(key)]
-    hashes = jobs.hashes_of(portions, workers)
+    hashes = parallel_reading.hash_work_units(portions, workers)
     now = [portion.sources | {"sha256": digest} for portion, digest in zip(portions, hashes, strict=True)]
-    if [_identity(source) for source in now] != [_identity(source) for source in made["sources"]]:
+    if [_source_identity(source) for source in now] != [_source_identity(source) for source in made["sources"]]:
         different.append("sources")
     if different:
         what = f"holds a vocabulary made with another {', '.join(different)}"

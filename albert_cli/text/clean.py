@@ -42,7 +42,7 @@ class Cleaning:
         return "NFKD" if compatible else "NFD", None if self.normal_form == "NFKD" else composed
 
 
-class _Written(TypedDict):
+class _SavedCleaning(TypedDict):
     lowercase: bool
     strip_accents: bool
     normal_form: NormalForm
@@ -52,7 +52,7 @@ class _Written(TypedDict):
 class TokenizerConfig:
     """What a `tokenizer_config.json` says of the cleaning: one made elsewhere by Hugging Face's two switches."""
 
-    albert_cleaning: _Written | None = None
+    albert_cleaning: _SavedCleaning | None = None
     do_lower_case: bool | None = True
     keep_accents: bool | None = False
 

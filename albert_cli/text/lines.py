@@ -17,15 +17,15 @@ from pathlib import Path
 from typing import IO, Any, Literal, cast
 
 from albert_cli.errors import ConfigError, InputError
-from albert_cli.text.sources import Source
+from albert_cli.text.sources import TextSource
 
 OnBadBytes = Literal["refuse", "replace"]
 OnLongLine = Literal["refuse", "skip"]
 
-_BLOCK = 1 << 20
-_LONGEST_SEARCH = 16 << 20  # bytes within which a text file's next blank line is looked for
-_COMPRESSED = {b"\x1f\x8b": "gzip (.gz)", b"\xfd7": "xz (.xz)", b"PK": "zip", b"BZ": "bzip2 (.bz2)"}
-_COMPRESSED[b"\x28\xb5\x2f\xfd"] = "zstd (.zst)"
+_BLOCK_BYTES = 1 << 20
+_BLANK_LINE_SEARCH_BYTES = 16 << 20  # bytes within which a text file's next blank line is looked for
+_MAGIC_BYTES = {b"\x1f\x8b": "gzip (.gz)", b"\xfd7": "xz (.xz)", b"PK": "zip", b"BZ": "bzip2 (.bz2)"}
+_MAGIC_BYTES[b"\x28\xb5\x2f\xfd"] = "zstd (.zst)"
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class ReadSettings:
 
 
 @dataclass
-class Tally:
+class ReadCounter:
     """What has been read so far: bytes as they lie on the disk, their SHA-256, and lines left out."""
 
     size: int = 0
@@ -56,32 +56,32 @@ class Tally:
         self.size += len(data)
 
 
-Stamp = tuple[int, int, int]
+FileSignature = tuple[int, int, int]
 
 
-def stamp(path: Path) -> Stamp:
+def file_signature(path: Path) -> FileSignature:
     """Size, time of the last change (ns) and inode: a cheap sign that a file is still the same."""
-    with errors_named(path):
+    with translate_read_errors(path):
         status = path.stat()
     return status.st_size, status.st_mtime_ns, status.st_ino
 
 
 @dataclass(frozen=True)
-class Part:
+class SourcePart:
     """The bytes `start` to `end` (None: the rest) of a source. Only a source that `can_be_split` has others."""
 
-    source: Source
+    source: TextSource
     start: int = 0
     end: int | None = None
-    stamp: Stamp | None = None
+    stamp: FileSignature | None = None
 
     def at(self, line: int) -> str:
         """`file:line` of a line counted from this part's start; the lines before it are counted only here."""
         before = 0
         if self.start:
             with Path(self.source.name).open("rb") as stream:
-                left, _ = bounds(self)
-                while left > 0 and (block := stream.read(min(_BLOCK, left))):
+                left, _ = record_range(self)
+                while left > 0 and (block := stream.read(min(_BLOCK_BYTES, left))):
                     before += block.count(b"\n")
                     left -= len(block)
         return f"{self.source.name}:{before + line}"
@@ -90,10 +90,10 @@ class Part:
 # ---------------------------------------------------------------- bytes
 
 
-class _Raw(io.RawIOBase):
+class _CountingStream(io.RawIOBase):
     """A binary stream up to a number of bytes, tallied."""
 
-    def __init__(self, stream: IO[bytes], left: int | None, tally: Tally) -> None:
+    def __init__(self, stream: IO[bytes], left: int | None, tally: ReadCounter) -> None:
         self._read, self._left, self._tally = getattr(stream, "read1", stream.read), left, tally  # what has come
 
     def readable(self) -> bool:
@@ -110,7 +110,7 @@ class _Raw(io.RawIOBase):
 
 
 @contextmanager
-def errors_named(path: Path | str) -> Iterator[None]:
+def translate_read_errors(path: Path | str) -> Iterator[None]:
     """Turn what the operating system and the decompressors raise into one line that names the file."""
     try:
         yield
@@ -125,17 +125,17 @@ def errors_named(path: Path | str) -> Iterator[None]:
 
 
 @contextmanager
-def unchanged(part: Part) -> Iterator[None]:
+def ensure_unmodified(part: SourcePart) -> Iterator[None]:
     """Raise `InputError` when the part's file is not the same after the block as before it."""
     path = part.source.path
     if path is None or not path.is_file():  # a pipe has a name too
         yield
         return
-    now = stamp(path)
+    now = file_signature(path)
     before = part.stamp or now
     if now == before:
         yield
-        now = stamp(path) if path.exists() else (-1, -1, -1)
+        now = file_signature(path) if path.exists() else (-1, -1, -1)
     if now != before:
         what = "vanished" if now[0] < 0 else "changed"
         hint = "run the same command again when nothing else writes to it"
@@ -143,52 +143,52 @@ def unchanged(part: Part) -> Iterator[None]:
 
 
 @contextmanager
-def open_part(part: Part, tally: Tally) -> Iterator[io.BufferedReader]:
+def open_part(part: SourcePart, tally: ReadCounter) -> Iterator[io.BufferedReader]:
     """The part's bytes, decompressed; what is left of them at the end is read for the file's hash."""
     source = part.source
     with (
-        unchanged(part),
-        errors_named(source.name),
+        ensure_unmodified(part),
+        translate_read_errors(source.name),
         Path(source.name).open("rb", buffering=0) if source.path else nullcontext(sys.stdin.buffer) as stream,
     ):
-        start, end = bounds(part)
+        start, end = record_range(part)
         if start:
             stream.seek(start)
-        raw: Any = io.BufferedReader(_Raw(stream, None if end is None else end - start, tally), _BLOCK)
-        yield _decompressed(raw, source.compression)
-        while raw.read(_BLOCK):
+        raw: Any = io.BufferedReader(_CountingStream(stream, None if end is None else end - start, tally), _BLOCK_BYTES)
+        yield _decompress(raw, source.compression)
+        while raw.read(_BLOCK_BYTES):
             pass
 
 
-def _decompressed(raw: Any, compression: str) -> io.BufferedReader:
+def _decompress(raw: Any, compression: str) -> io.BufferedReader:
     if not compression:
         return cast(io.BufferedReader, raw)
     if compression == ".zst":
         import pyarrow as pa  # comes with `datasets`; the standard library of Python 3.11 has no zstd
 
-        return io.BufferedReader(pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), "zstd"), _BLOCK)
+        return io.BufferedReader(pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), "zstd"), _BLOCK_BYTES)
     make: Any = {".gz": lambda file: gzip.GzipFile(fileobj=file), ".bz2": bz2.BZ2File, ".xz": lzma.LZMAFile}
-    return io.BufferedReader(make[compression](raw), _BLOCK)
+    return io.BufferedReader(make[compression](raw), _BLOCK_BYTES)
 
 
 @lru_cache(maxsize=1)
-def bounds(part: Part) -> tuple[int, int | None]:
+def record_range(part: SourcePart) -> tuple[int, int | None]:
     """Where the part's first record begins and its last one ends; the same where it has none.
 
     Then it lies within a line, whose end is not looked for: it may be many parts away.
     """
     if part.start and part.end is not None:
         left = part.end - part.start
-        with errors_named(part.source.name), Path(part.source.name).open("rb") as stream:
+        with translate_read_errors(part.source.name), Path(part.source.name).open("rb") as stream:
             stream.seek(part.start - 1)
-            while left > 0 and b"\n" not in stream.read(min(_BLOCK, left)):
-                left -= _BLOCK
+            while left > 0 and b"\n" not in stream.read(min(_BLOCK_BYTES, left)):
+                left -= _BLOCK_BYTES
         if left <= 0:
             return part.start, part.start
-    return snap(part, part.start), None if part.end is None else snap(part, part.end)
+    return next_record_start(part, part.start), None if part.end is None else next_record_start(part, part.end)
 
 
-def snap(part: Part, offset: int) -> int:
+def next_record_start(part: SourcePart, offset: int) -> int:
     """Where the first record at or after a byte offset begins; a pure function of the file and the offset.
 
     In a text file that is after the next blank line, or, where none follows for 16 MiB, at the next line.
@@ -196,13 +196,13 @@ def snap(part: Part, offset: int) -> int:
     if offset == 0:
         return 0
     path = Path(part.source.name)
-    with errors_named(path), path.open("rb") as stream:
+    with translate_read_errors(path), path.open("rb") as stream:
         stream.seek(offset - 1)
         first = here = offset - 1 + _skip_line(stream)
         if part.source.kind == "jsonl":
             return first
-        while here - first < _LONGEST_SEARCH:
-            line = stream.readline(_BLOCK)
+        while here - first < _BLANK_LINE_SEARCH_BYTES:
+            line = stream.readline(_BLOCK_BYTES)
             here += len(line)
             if not line.strip():  # blank, or the end
                 return here
@@ -212,7 +212,7 @@ def snap(part: Part, offset: int) -> int:
 def _skip_line(stream: IO[bytes] | io.BufferedReader) -> int:
     """Skip to the next line; returns how many bytes that takes."""
     size = 0
-    while line := stream.readline(_BLOCK):
+    while line := stream.readline(_BLOCK_BYTES):
         size += len(line)
         if line.endswith(b"\n"):
             break
@@ -222,7 +222,7 @@ def _skip_line(stream: IO[bytes] | io.BufferedReader) -> int:
 # ---------------------------------------------------------------- lines
 
 
-def text_lines(part: Part, settings: ReadSettings, tally: Tally) -> Iterator[tuple[int, str]]:
+def text_lines(part: SourcePart, settings: ReadSettings, tally: ReadCounter) -> Iterator[tuple[int, str]]:
     """(line number in the part from 1, text without the line end) of every line; only a line feed ends one.
 
     A line beyond `max_line` is never held. Raises `InputError` for one, and for bytes that are no UTF-8, unless
@@ -230,23 +230,25 @@ def text_lines(part: Part, settings: ReadSettings, tally: Tally) -> Iterator[tup
     """
     longest = settings.max_line
     with open_part(part, tally) as stream:
-        number, (offset, _) = 0, bounds(part)
+        number, (offset, _) = 0, record_range(part)
         while line := stream.readline(longest + 2):
             number += 1
             if number == 1 and not part.start:
-                _check_start(part, line)
+                _reject_binary_start(part, line)
                 if line.startswith(b"\xef\xbb\xbf"):
                     line, offset = line[3:], 3
             content = line.rstrip(b"\r\n")
             if len(content) <= longest:
-                yield number, _decode(content, part, number, offset, settings.on_bad_bytes)
+                yield number, _decode_line(content, part, number, offset, settings.on_bad_bytes)
             else:
-                refuse_long(part.at, number, settings, tally)
+                reject_or_count_long_line(part.at, number, settings, tally)
                 offset += 0 if line.endswith(b"\n") else _skip_line(stream)
             offset += len(line)
 
 
-def refuse_long(at: Callable[[int], str], number: int, settings: ReadSettings, tally: Tally) -> None:
+def reject_or_count_long_line(
+    at: Callable[[int], str], number: int, settings: ReadSettings, tally: ReadCounter
+) -> None:
     """Raise `InputError` for a line (record, cell) that is too long, or count it where it is to be left out."""
     if settings.on_long_line == "refuse":
         raise InputError(
@@ -256,15 +258,15 @@ def refuse_long(at: Callable[[int], str], number: int, settings: ReadSettings, t
     tally.skipped += 1
 
 
-def refuse_utf16(name: str | Path, start: bytes) -> None:
+def reject_utf16(name: str | Path, start: bytes) -> None:
     """Raise `InputError` where a file begins as UTF-16 does, which spreadsheets call Unicode."""
     if start.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise InputError(f"{name}: is UTF-16, not UTF-8", "convert it: iconv -f UTF-16 -t UTF-8")
 
 
-def _check_start(part: Part, line: bytes) -> None:
-    refuse_utf16(part.source.name, line)
-    for magic, name in _COMPRESSED.items():
+def _reject_binary_start(part: SourcePart, line: bytes) -> None:
+    reject_utf16(part.source.name, line)
+    for magic, name in _MAGIC_BYTES.items():
         if line.startswith(magic) and (b"\0" in line[:16] or len(magic) > 3):
             hint = "decompress it; vocab and data read it as it is under a name that says so, such as .gz"
             if part.source.kind == "stdin":
@@ -272,7 +274,7 @@ def _check_start(part: Part, line: bytes) -> None:
             raise InputError(f"{part.source.name}: is a {name} file by its first bytes", hint)
 
 
-def _decode(line: bytes, part: Part, number: int, offset: int, on_bad_bytes: OnBadBytes) -> str:
+def _decode_line(line: bytes, part: SourcePart, number: int, offset: int, on_bad_bytes: OnBadBytes) -> str:
     try:
         text = line.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -282,10 +284,10 @@ def _decode(line: bytes, part: Part, number: int, offset: int, on_bad_bytes: OnB
             f"{part.at(number)}: invalid UTF-8 at byte {offset + error.start} ({error.reason})",
             "convert it, for example by iconv; --on-bad-bytes replace (where a verb has it) puts U+FFFD in its place",
         ) from None
-    return without_bad_characters(text, part.at, number, on_bad_bytes) if "\0" in text else text
+    return check_characters(text, part.at, number, on_bad_bytes) if "\0" in text else text
 
 
-def without_bad_characters(text: str, at: Callable[[int], str], number: int, on_bad_bytes: OnBadBytes) -> str:
+def check_characters(text: str, at: Callable[[int], str], number: int, on_bad_bytes: OnBadBytes) -> str:
     """Refuse or mend what no UTF-8 text has: NUL, and lone surrogates out of JSON escapes."""
     what = "a NUL character" if "\0" in text else ""
     try:

@@ -14,22 +14,22 @@ from typing import Any
 from albert_cli import hub_access
 from albert_cli.errors import InputError
 from albert_cli.text.lines import (
-    Part,
+    ReadCounter,
     ReadSettings,
-    Tally,
-    errors_named,
+    SourcePart,
+    check_characters,
+    ensure_unmodified,
     open_part,
-    refuse_long,
+    reject_or_count_long_line,
     text_lines,
-    unchanged,
-    without_bad_characters,
+    translate_read_errors,
 )
 from albert_cli.text.sentences import split_sentences
-from albert_cli.text.sources import HubRows
+from albert_cli.text.sources import HubDataset
 
-Numbered = Iterator[tuple[int, str]]  # line number from 1 in the part, and text
-_ANY_LENGTH = 2**31 - 1  # of a cell, in characters
-_ROWS = 64  # rows of a Parquet file decoded at a time
+NumberedLines = Iterator[tuple[int, str]]  # line number from 1 in the part, and text
+_MAX_CELL_CHARACTERS = 2**31 - 1  # of a cell, in characters
+_PARQUET_BATCH_ROWS = 64  # rows of a Parquet file decoded at a time
 
 
 def parse_json(text: str, where: str | Callable[[], str], hint: str) -> Any:
@@ -44,7 +44,7 @@ def parse_json(text: str, where: str | Callable[[], str], hint: str) -> Any:
         raise InputError(f"{place}{line}: not valid JSON ({error})", hint) from None
 
 
-def parse_object(text: str, where: str | Callable[[], str], hint: str) -> dict[str, Any]:
+def parse_json_object(text: str, where: str | Callable[[], str], hint: str) -> dict[str, Any]:
     """`parse_json` of an object; raises `InputError` for any other value."""
     value = parse_json(text, where, hint)
     if not isinstance(value, dict):
@@ -55,15 +55,15 @@ def parse_object(text: str, where: str | Callable[[], str], hint: str) -> dict[s
 # ---------------------------------------------------------------- rows
 
 
-def json_objects(lines: Numbered, at: Callable[[int], str]) -> Iterator[tuple[int, dict[str, Any]]]:
+def iter_json_objects(lines: NumberedLines, at: Callable[[int], str]) -> Iterator[tuple[int, dict[str, Any]]]:
     """(line, object) of lines with a JSON object each; blank ones are allowed. `at` says where a line stands."""
     for number, line in lines:
         if line and not line.isspace():
-            yield number, parse_object(line, partial(at, number), "one JSON object a line")
+            yield number, parse_json_object(line, partial(at, number), "one JSON object a line")
 
 
-def quoted_rows(
-    lines: Numbered, at: Callable[[int], str], delimiter: str = ",", longest: int = _ANY_LENGTH
+def iter_csv_rows(
+    lines: NumberedLines, at: Callable[[int], str], delimiter: str = ",", longest: int = _MAX_CELL_CHARACTERS
 ) -> Iterator[tuple[int, list[str]]]:
     """(first line, cells) of every row that is not blank, quoted as RFC 4180 says: a quoted cell may hold line ends.
 
@@ -88,26 +88,28 @@ def quoted_rows(
             hint = "only a line feed ends a row: convert the line ends (tr '\\r' '\\n'), or quote the cell"
             raise InputError(f"{at(start)}: a carriage return outside quotes", hint) from None
         hint = "a quote that is not closed or not doubled"
-        hint += ", or --max-line is too small" if longest < _ANY_LENGTH else ""
+        hint += ", or --max-line is too small" if longest < _MAX_CELL_CHARACTERS else ""
         raise InputError(f"{at(start)}: {error}", hint) from None
 
 
-def parquet_rows(part: Part, columns: Sequence[str] | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
+def iter_parquet_rows(part: SourcePart, columns: Sequence[str] | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
     """(number, row) of a Parquet file, of all columns or of some, a few rows at a time."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     name = part.source.name
-    with unchanged(part), errors_named(name):
+    with ensure_unmodified(part), translate_read_errors(name):
         try:
             # A buffered stream holds a page of the column, not the whole row group.
             with pq.ParquetFile(name, buffer_size=1 << 20, pre_buffer=False) as file:
                 known = file.schema_arrow.names
                 for column in columns or ():
                     if column not in known:
-                        raise no_field(name, column, known)
+                        raise missing_field_error(name, column, known)
                 number = 0
-                for batch in file.iter_batches(_ROWS, columns=columns and list(columns), use_threads=False):
+                for batch in file.iter_batches(
+                    _PARQUET_BATCH_ROWS, columns=columns and list(columns), use_threads=False
+                ):
                     for row in batch.to_pylist():
                         number += 1
                         yield number, row
@@ -118,13 +120,13 @@ def parquet_rows(part: Part, columns: Sequence[str] | None = None) -> Iterator[t
             raise InputError(f"{name}: not a readable Parquet file ({reason})", "copy it again") from None
 
 
-def no_field(where: str, name: str, known: Sequence[str]) -> InputError:
+def missing_field_error(where: str, name: str, known: Sequence[str]) -> InputError:
     """The error for a row without the text."""
     found = ", ".join(map(str, known[:8]))
     return InputError(f"{where}: no field {name!r} with text (found: {found})", "--text-field names another one")
 
 
-def is_cut_otherwise(header: Sequence[str]) -> bool:
+def has_wrong_delimiter(header: Sequence[str]) -> bool:
     """Whether the single column of a table looks like several that are cut at another sign."""
     return len(header) == 1 and any(sign in header[0] for sign in ";\t|,")
 
@@ -132,31 +134,31 @@ def is_cut_otherwise(header: Sequence[str]) -> bool:
 # ---------------------------------------------------------------- texts of a corpus
 
 
-def read_json_texts(part: Part, settings: ReadSettings, tally: Tally) -> Iterator[str]:
+def read_json_texts(part: SourcePart, settings: ReadSettings, tally: ReadCounter) -> Iterator[str]:
     """The text field of each JSON object."""
-    for number, record in json_objects(text_lines(part, settings, tally), part.at):
+    for number, record in iter_json_objects(text_lines(part, settings, tally), part.at):
         text = record.get(settings.text_field)
         if not isinstance(text, str):
-            raise no_field(part.at(number), settings.text_field, list(record))
-        yield without_bad_characters(text, part.at, number, settings.on_bad_bytes)
+            raise missing_field_error(part.at(number), settings.text_field, list(record))
+        yield check_characters(text, part.at, number, settings.on_bad_bytes)
 
 
-def read_table(part: Part, settings: ReadSettings, tally: Tally) -> Iterator[str]:
+def read_table_texts(part: SourcePart, settings: ReadSettings, tally: ReadCounter) -> Iterator[str]:
     """The text column of a table with a header; in `.tsv` every line is a row and every quote a character."""
     lines = text_lines(part, settings, tally)
     rows: Iterator[tuple[int, list[str]]]
     if part.source.kind == "csv":
-        rows = quoted_rows(lines, part.at, longest=settings.max_line)
+        rows = iter_csv_rows(lines, part.at, longest=settings.max_line)
     else:
         rows = ((number, line.split("\t")) for number, line in lines if line.strip())
     line, header = next(rows, (1, None))
     if header is None:
         return
     if settings.text_field not in header:
-        if is_cut_otherwise(header):
+        if has_wrong_delimiter(header):
             hint = "a .csv is cut at commas and a .tsv at tabs: convert it"
             raise InputError(f"{part.at(line)}: a single column, {header[0]!r}", hint)
-        raise no_field(part.at(line), settings.text_field, header)
+        raise missing_field_error(part.at(line), settings.text_field, header)
     position = header.index(settings.text_field)
     for number, cells in rows:
         if len(cells) != len(header):
@@ -165,28 +167,30 @@ def read_table(part: Part, settings: ReadSettings, tally: Tally) -> Iterator[str
         yield cells[position]
 
 
-def read_parquet(part: Part, settings: ReadSettings, tally: Tally) -> Iterator[str]:
+def read_parquet_texts(part: SourcePart, settings: ReadSettings, tally: ReadCounter) -> Iterator[str]:
     """The text column of a Parquet file; null is no text."""
     name = settings.text_field
-    for number, row in parquet_rows(part, [name]):
+    for number, row in iter_parquet_rows(part, [name]):
         if not isinstance(row[name], str | None):
             raise InputError(f"{part.source.name}: column {name!r} holds no text", "--text-field names another one")
-        yield from _cell(row[name], part, number, settings, tally)
+        yield from _check_cell(row[name], part, number, settings, tally)
     with open_part(part, tally):  # for its hash: the reader jumps to and fro
         pass
 
 
-def _cell(text: str | None, part: Part, number: int, settings: ReadSettings, tally: Tally) -> Iterator[str]:
+def _check_cell(
+    text: str | None, part: SourcePart, number: int, settings: ReadSettings, tally: ReadCounter
+) -> Iterator[str]:
     """A cell that came ready-made, if it holds text and is not too long."""
     if text is None:
         return
     if len(text) > settings.max_line:
-        refuse_long(part.at, number, settings, tally)
+        reject_or_count_long_line(part.at, number, settings, tally)
     else:
-        yield without_bad_characters(text, part.at, number, settings.on_bad_bytes)
+        yield check_characters(text, part.at, number, settings.on_bad_bytes)
 
 
-def read_task(part: Part, settings: ReadSettings, tally: Tally) -> Iterator[str]:
+def read_task_texts(part: SourcePart, settings: ReadSettings, tally: ReadCounter) -> Iterator[str]:
     """The texts of a task's file, SQuAD's (1.1 and 2.0) or RACE's.
 
     `squad`: the contexts of an article, a line each, are one text, for the paper's intrinsic dev set (its Section 4.1);
@@ -205,7 +209,9 @@ def read_task(part: Part, settings: ReadSettings, tally: Tally) -> Iterator[str]
         elif kind == "squad":
             texts = ["\n".join(p["context"] for p in article["paragraphs"]) for article in value["data"]]
         else:
-            texts = [t for article in value["data"] for p in article["paragraphs"] for t in _questions_and_answers(p)]
+            texts = [
+                t for article in value["data"] for p in article["paragraphs"] for t in _iter_questions_with_context(p)
+            ]
         if not all(isinstance(text, str) for text in texts):
             raise TypeError("its text is no string")
     except (KeyError, TypeError, AttributeError) as error:
@@ -214,36 +220,36 @@ def read_task(part: Part, settings: ReadSettings, tally: Tally) -> Iterator[str]
     if kind == "squad-answers" and not texts:
         raise InputError(f"{name}: no question has an answer in its context", "a file to train on has them")
     for number, text in enumerate(texts, 1):
-        yield from _cell(text, part, number, settings, tally)
+        yield from _check_cell(text, part, number, settings, tally)
 
 
-def _questions_and_answers(paragraph: dict[str, Any]) -> Iterator[str]:
+def _iter_questions_with_context(paragraph: dict[str, Any]) -> Iterator[str]:
     """Each answered question of a paragraph, and below it the sentence that holds its first answer, or sentences.
 
     Characters that are not blank are counted, since sentences have every one of them and not the white space.
     """
     context = paragraph["context"]
     sentences = split_sentences(context)
-    ends = list(accumulate(_solid(sentence) for sentence in sentences))
+    ends = list(accumulate(_count_non_space(sentence) for sentence in sentences))
     for question in paragraph["qas"]:
         for answer in question.get("answers", [])[:1]:
             start, text = answer["answer_start"], answer["text"]
             if not text.strip() or context[start : start + len(text)] != text:
                 continue  # its place is not known
-            before = _solid(context[:start])
-            first, last = bisect_right(ends, before), bisect_left(ends, before + _solid(text))
+            before = _count_non_space(context[:start])
+            first, last = bisect_right(ends, before), bisect_left(ends, before + _count_non_space(text))
             yield " ".join(question["question"].split()) + "\n" + " ".join(sentences[first : last + 1])
 
 
-def _solid(text: str) -> int:
+def _count_non_space(text: str) -> int:
     """How many characters are not blank."""
     return sum(map(len, text.split()))
 
 
-def read_hub(part: Part, settings: ReadSettings, tally: Tally) -> Iterator[str]:
+def read_hub_texts(part: SourcePart, settings: ReadSettings, tally: ReadCounter) -> Iterator[str]:
     """The rows of a data set on the Hugging Face Hub (`sources.HubRows`), streamed; joined ones are a line each."""
     source, field = part.source.name, settings.text_field
-    hub = HubRows.parse(source)
+    hub = HubDataset.parse(source)
     hub_access.prefer_offline()
     try:
         from datasets import load_dataset
@@ -254,7 +260,7 @@ def read_hub(part: Part, settings: ReadSettings, tally: Tally) -> Iterator[str]:
             for number, row in enumerate(found, 1):
                 text = row.get(field)
                 if (text is not None and not isinstance(text, str)) or field not in row:
-                    raise no_field(f"{source}: row {number}", field, list(row))
+                    raise missing_field_error(f"{source}: row {number}", field, list(row))
                 if hub.document and hub.document not in row:
                     what = f"{source}: row {number}: no field {hub.document!r} (found: {', '.join(row)})"
                     raise InputError(what, "?document=…")
@@ -264,7 +270,7 @@ def read_hub(part: Part, settings: ReadSettings, tally: Tally) -> Iterator[str]:
 
         for _, together in groupby(rows(), key=itemgetter(0)):
             _, numbers, texts = zip(*together, strict=True)
-            yield from _cell("\n".join(texts), part, numbers[0], settings, tally)
+            yield from _check_cell("\n".join(texts), part, numbers[0], settings, tally)
     except InputError:
         raise
     except Exception as error:  # the library raises many kinds, for a wrong name as for a missing network

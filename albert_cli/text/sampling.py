@@ -13,20 +13,20 @@ import numpy as np
 from albert_cli import console
 from albert_cli.randomness import Integers, Stream, hash_keys
 from albert_cli.text.clean import Cleaning, clean
-from albert_cli.text.corpus import times_used
-from albert_cli.text.lines import ReadSettings, Tally
+from albert_cli.text.corpus import document_repetitions
+from albert_cli.text.lines import ReadCounter, ReadSettings
 from albert_cli.text.sentences import split_sentences
-from albert_cli.text.work_units import Portion
+from albert_cli.text.work_units import WorkUnit
 
-_PLACES = 40  # bits of a sentence's place in its portion
-_TOGETHER = 1 << 12  # sentences that are added at a time
-_STUDIED = 50_000  # sentences that the losses are measured on
-_NOTABLE = 0.01  # share of the words: English of Wikipedia loses 0.3 % to accents, German 7 %
-_DOTLESS = 0.001  # share of the letters that are a dotless i: none in English, 4 % in Turkish
+_INDEX_BITS = 40  # bits of a sentence's place in its portion
+_BATCH_SENTENCES = 1 << 12  # sentences that are added at a time
+_MEASURED_SENTENCES = 50_000  # sentences that the losses are measured on
+_MIN_CHANGED_FRACTION = 0.01  # share of the words: English of Wikipedia loses 0.3 % to accents, German 7 %
+_MIN_DOTLESS_FRACTION = 0.001  # share of the letters that are a dotless i: none in English, 4 % in Turkish
 
 
 @dataclass
-class Sample:
+class SentenceSample:
     """At most `size` sentences of a text, each of the text's equally likely to be among them, and how much there was.
 
     Those with the smallest keys stay; a key is a hash of the seed and of the sentence's place. So the samples of a
@@ -51,7 +51,7 @@ class Sample:
         if len(self.sentences) > self.size + self.size // 4:
             self._drop()
 
-    def merge(self, other: Sample) -> None:
+    def merge(self, other: SentenceSample) -> None:
         """Take in the sample of another portion."""
         self.documents += other.documents
         self.read += other.read
@@ -73,25 +73,25 @@ class Sample:
             self.sentences = list(compress(self.sentences, kept.tolist()))
 
 
-def draw_sample(
-    portion: Portion, read: ReadSettings, language: str, size: int, seed: int, limit: int
-) -> tuple[Sample, str | None]:
+def sample_work_unit(
+    portion: WorkUnit, read: ReadSettings, language: str, size: int, seed: int, limit: int
+) -> tuple[SentenceSample, str | None]:
     """The sample of a portion, as `Sample` has it, and the `sha256` of its text."""
-    sample, tally = Sample(size, seed, limit), Tally()
+    sample, tally = SentenceSample(size, seed, limit), ReadCounter()
     waiting: list[str] = []
 
     def add() -> None:
-        first = (portion.number << _PLACES) + sample.read
+        first = (portion.number << _INDEX_BITS) + sample.read
         sample.add(np.arange(first, first + len(waiting)), waiting)
         sample.read += len(waiting)
         waiting.clear()
 
     for document in portion.documents(read, tally):
-        for _ in range(times_used(document, portion.weight)):
+        for _ in range(document_repetitions(document, portion.weight)):
             sample.documents += 1
             sample.characters += len(document.text)
             waiting += split_sentences(document.text, language)
-        if len(waiting) >= _TOGETHER:
+        if len(waiting) >= _BATCH_SENTENCES:
             add()
     add()
     sample.finish()
@@ -109,7 +109,7 @@ def clean_in_place(sentences: list[str], cleaning: Cleaning) -> None:
 
 
 @dataclass(frozen=True)
-class Loss:
+class AccentReport:
     """Shares of the running words that dropping accents has `changed`, and `merged` with another, more frequent word.
 
     examples: the most frequent of the latter, as (word, other word, what both become).
@@ -120,13 +120,13 @@ class Loss:
     examples: list[tuple[str, str, str]]
 
 
-def loss_of_accents(sentences: list[str], cleaning: Cleaning) -> Loss | None:
+def measure_accent_stripping(sentences: list[str], cleaning: Cleaning) -> AccentReport | None:
     """What accent stripping takes from raw sentences, where it is on; NFKC, which SentencePiece applies, left aside."""
     if not cleaning.strip_accents:
         return None
     words = Counter[str]()
     kinder = replace(cleaning, strip_accents=False)
-    for sentence in sentences[:: max(1, len(sentences) // _STUDIED)]:
+    for sentence in sentences[:: max(1, len(sentences) // _MEASURED_SENTENCES)]:
         words.update(normalize("NFKC", clean(sentence, kinder)).split())
     changed, merged = 0, Counter[tuple[str, str, str]]()
     first: dict[str, str] = {}  # what a word becomes: the most frequent word that becomes it
@@ -137,13 +137,13 @@ def loss_of_accents(sentences: list[str], cleaning: Cleaning) -> Loss | None:
         if other != word:
             merged[word, other, result] = count
     total = max(words.total(), 1)
-    return Loss(changed / total, merged.total() / total, [example for example, _ in merged.most_common(3)])
+    return AccentReport(changed / total, merged.total() / total, [example for example, _ in merged.most_common(3)])
 
 
-def warn_of_losses(accents: Loss | None, sentences: list[str], cleaning: Cleaning) -> None:
+def warn_about_normalization(accents: AccentReport | None, sentences: list[str], cleaning: Cleaning) -> None:
     """Warn once of what the cleaning would take from a language that needs it, with the switch to change."""
     warnings = []
-    if accents and accents.changed >= _NOTABLE:
+    if accents and accents.changed >= _MIN_CHANGED_FRACTION:
         examples = ", ".join(f"{a} = {b}" for a, b, _ in accents.examples)
         made_equal = f" and makes {accents.merged:.1%} equal to another word ({examples})" if examples else ""
         warnings.append(
@@ -152,7 +152,7 @@ def warn_of_losses(accents: Loss | None, sentences: list[str], cleaning: Cleanin
         )
     if cleaning.lowercase:
         text = "".join(sentences[:: max(1, len(sentences) // 1000)])
-        if text.count("ı") > _DOTLESS * len(text):
+        if text.count("ı") > _MIN_DOTLESS_FRACTION * len(text):
             warnings.append("lower-casing makes i of I, which is ı in this text: --no-lowercase keeps it")
     if warnings:
         console.warn("; ".join(warnings))

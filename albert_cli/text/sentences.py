@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-_END = re.compile(r"(?<=[.!?…。！？।])[\"'”’»)\]]*(?:\s+|(?<=[。！？]))")
-_LONGEST_PARAGRAPH = 1 << 14  # characters
+_SENTENCE_END = re.compile(r"(?<=[.!?…。！？।])[\"'”’»)\]]*(?:\s+|(?<=[。！？]))")
+_MAX_PARAGRAPH_CHARACTERS = 1 << 14  # characters
 
 
 def split_sentences(text: str, language: str = "en") -> list[str]:
@@ -15,10 +15,10 @@ def split_sentences(text: str, language: str = "en") -> list[str]:
     No sentence crosses a line end. `language` is an ISO 639 code; an unknown one falls back to English rules.
     Apart from white space, the sentences hold every character of the text.
     """
-    return split_paragraphs(paragraphs(text), language)
+    return segment_paragraphs(split_paragraphs(text), language)
 
 
-def paragraphs(text: str) -> list[str]:
+def split_paragraphs(text: str) -> list[str]:
     """The lines of `text` that are not blank, each with single spaces and none at its ends."""
     # No white space but the plain space is printable, in any script: most lines are left as they are.
     found = (
@@ -27,25 +27,27 @@ def paragraphs(text: str) -> list[str]:
     return [line for line in found if line]
 
 
-def split_paragraphs(lines: Iterable[str], language: str = "en") -> list[str]:
+def segment_paragraphs(lines: Iterable[str], language: str = "en") -> list[str]:
     """`split_sentences` for what `paragraphs` made."""
     from sentencex import segment
 
     sentences: list[str] = []
     for line in lines:
         # Spaces are normalised before: sentencex cuts at byte offsets, and panics inside a no-break space.
-        for paragraph in bounded(line, _LONGEST_PARAGRAPH):  # between open quotes sentencex takes quadratic time
+        for paragraph in split_long_text(
+            line, _MAX_PARAGRAPH_CHARACTERS
+        ):  # between open quotes sentencex takes quadratic time
             try:
                 parts = segment(language, paragraph)
             except BaseException as error:  # a Rust panic is no Exception
                 if type(error).__name__ != "PanicException":
                     raise
-                parts = split_plainly(paragraph)
+                parts = split_at_stops(paragraph)
             sentences += [stripped for part in parts if (stripped := part.strip())]
     return sentences
 
 
-def bounded(text: str, longest: int) -> Iterator[str]:
+def split_long_text(text: str, longest: int) -> Iterator[str]:
     """The text in parts of at most `longest` characters, cut at line ends, or else at spaces near their ends."""
     start = 0
     while len(text) - start > longest:
@@ -57,7 +59,7 @@ def bounded(text: str, longest: int) -> Iterator[str]:
         yield text[start:]
 
 
-def split_plainly(paragraph: str) -> list[str]:
+def split_at_stops(paragraph: str) -> list[str]:
     """Cut after every sentence-ending mark before white space: the rule for what sentencex cannot do."""
-    ends = [match.end() for match in _END.finditer(paragraph)]
+    ends = [match.end() for match in _SENTENCE_END.finditer(paragraph)]
     return [paragraph[a:b] for a, b in zip([0, *ends], [*ends, len(paragraph)], strict=True) if a < b]

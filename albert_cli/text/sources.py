@@ -14,20 +14,30 @@ from urllib.parse import parse_qsl
 from albert_cli import console
 from albert_cli.errors import ConfigError, InputError
 
-Kind: TypeAlias = Literal[
+SourceKind: TypeAlias = Literal[
     "text", "jsonl", "csv", "tsv", "parquet", "squad", "squad-answers", "race", "hub", "docs", "stdin"
 ]
-TASKS: dict[Kind, str] = {"squad": ".json", "squad-answers": ".json", "race": ".txt"}  # read as KIND:FILES
+TASK_FILE_ENDINGS: dict[SourceKind, str] = {
+    "squad": ".json",
+    "squad-answers": ".json",
+    "race": ".txt",
+}  # read as KIND:FILES
 
-ENDINGS: dict[str, Kind] = {".txt": "text", ".jsonl": "jsonl", ".csv": "csv", ".tsv": "tsv", ".parquet": "parquet"}
+KIND_BY_ENDING: dict[str, SourceKind] = {
+    ".txt": "text",
+    ".jsonl": "jsonl",
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".parquet": "parquet",
+}
 COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst")
-_LARGEST_WEIGHT = 100
+_MAX_WEIGHT = 100
 _WEIGHT = re.compile(r"(.+)@(\d+(?:\.\d+)?)", re.DOTALL)
-_HINT = "a source is a file, a folder, a glob, -, hf:NAME, squad:FILE, squad-answers:FILE, race:FOLDER or docs:"
+_SOURCE_FORMS = "a source is a file, a folder, a glob, -, hf:NAME, squad:FILE, squad-answers:FILE, race:FOLDER or docs:"
 
 
 @dataclass(frozen=True)
-class Source:
+class TextSource:
     """One file or stream.
 
     name: a path, `hf:…`, `docs:…` or `-`; compression: the file's last ending where it is compressed, else "";
@@ -35,7 +45,7 @@ class Source:
     """
 
     name: str
-    kind: Kind
+    kind: SourceKind
     compression: str = ""
     weight: float = 1.0
 
@@ -51,7 +61,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class HubRows:
+class HubDataset:
     """A data set on the Hub, and how its rows are documents: one each, `rows` of them, or all with the same `document`.
 
     `hf:NAME[:CONFIG[:SPLIT]]`, then perhaps `?rows=N`, or `?document=COLUMN` for rows that stand together.
@@ -64,7 +74,7 @@ class HubRows:
     document: str = ""
 
     @classmethod
-    def parse(cls, source: str) -> HubRows:
+    def parse(cls, source: str) -> HubDataset:
         """Raises `InputError` for what is not of that form."""
         place, _, options = source.removeprefix("hf:").partition("?")
         name, *more = place.split(":")
@@ -78,17 +88,17 @@ class HubRows:
         return cls(name, config, split or "train", int(rows), document)
 
 
-def resolve(sources: Sequence[str]) -> list[Source]:
+def resolve_sources(sources: Sequence[str]) -> list[TextSource]:
     """The files and streams that the sources stand for, in order, none twice; `InputError` for what is not there."""
     if not sources:
-        raise InputError("no source of text is named", _HINT)
-    found: dict[tuple[Kind, str], Source] = {}
+        raise InputError("no source of text is named", _SOURCE_FORMS)
+    found: dict[tuple[SourceKind, str], TextSource] = {}
     for given in sources:
         name, weight = given, 1.0
         if (match := _WEIGHT.fullmatch(given)) and not Path(given).exists():
             name, weight = match[1], float(match[2])
-            if not 0 < weight <= _LARGEST_WEIGHT:
-                raise ConfigError(f"{given}: a weight lies above 0 and is at most {_LARGEST_WEIGHT}")
+            if not 0 < weight <= _MAX_WEIGHT:
+                raise ConfigError(f"{given}: a weight lies above 0 and is at most {_MAX_WEIGHT}")
         for source in _resolve_one(name, weight):
             place = os.path.abspath(source.name) if source.path else source.name  # noqa: PTH100  (links stay as named)
             before = found.setdefault((source.kind, place), source)
@@ -97,31 +107,31 @@ def resolve(sources: Sequence[str]) -> list[Source]:
     return list(found.values())
 
 
-def _resolve_one(name: str, weight: float) -> list[Source]:
+def _resolve_one(name: str, weight: float) -> list[TextSource]:
     if name == "-":
-        return [Source(name, "stdin", weight=weight)]
+        return [TextSource(name, "stdin", weight=weight)]
     if name.startswith("hf:"):
-        HubRows.parse(name)
-        return [Source(name, "hub", weight=weight)]
+        HubDataset.parse(name)
+        return [TextSource(name, "hub", weight=weight)]
     if name.startswith("docs:"):
         if name not in ("docs:", "docs:stdlib"):
             raise InputError(f"{name}: unknown", "docs: is all installed documentation, docs:stdlib Python's own")
-        return [Source(name, "docs", weight=weight)]
-    for kind, ending in TASKS.items():
+        return [TextSource(name, "docs", weight=weight)]
+    for kind, ending in TASK_FILE_ENDINGS.items():
         if name.startswith(f"{kind}:"):
-            return [Source(str(p), kind, "", weight) for p in _existing(name.removeprefix(f"{kind}:"), (ending,))]
+            return [TextSource(str(p), kind, "", weight) for p in _find_files(name.removeprefix(f"{kind}:"), (ending,))]
     found = []
-    for path in _existing(name, _ALL_ENDINGS):
+    for path in _find_files(name, _ALL_ENDINGS):
         *_, ending, last = ["", "", *Path(path.name.lower()).suffixes]
         compression = last if last in COMPRESSIONS else ""
-        found.append(Source(str(path), ENDINGS[ending if compression else last], compression, weight))
+        found.append(TextSource(str(path), KIND_BY_ENDING[ending if compression else last], compression, weight))
     return found
 
 
-_ALL_ENDINGS = (*ENDINGS, *(e + packed for e in ENDINGS if e != ".parquet" for packed in COMPRESSIONS))
+_ALL_ENDINGS = (*KIND_BY_ENDING, *(e + packed for e in KIND_BY_ENDING if e != ".parquet" for packed in COMPRESSIONS))
 
 
-def _existing(name: str, endings: Sequence[str]) -> list[Path]:
+def _find_files(name: str, endings: Sequence[str]) -> list[Path]:
     """The files that a path, folder or glob stands for, sorted; those in a folder by their ending, in any case."""
     path, known = Path(name), tuple(endings)
     hint = f"what is read ends in {', '.join(ending for ending in known if ending.count('.') == 1)}"
@@ -148,7 +158,7 @@ def _existing(name: str, endings: Sequence[str]) -> list[Path]:
         found = [path]
     for path in found:
         if not path.exists():
-            raise InputError(f"{path}: no such file or folder", _HINT)
+            raise InputError(f"{path}: no such file or folder", _SOURCE_FORMS)
         if not path.is_file():
             raise InputError(f"{path}: not a regular file", "a pipe is read from stdin, as the source -")
         if not path.name.lower().endswith(known):

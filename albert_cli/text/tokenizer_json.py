@@ -23,14 +23,14 @@ _CASED = r"[\p{Lower}\p{Upper}\p{Lt}]"  # the Final_Sigma condition of the Unico
 _CASE_IGNORABLE = r"[\p{Mn}\p{Me}\p{Cf}\p{Lm}\p{Sk}'.:·’]"
 
 
-def tokenizer_json(proto: Any, cleaning: Cleaning) -> str:
+def build_tokenizer_json(proto: Any, cleaning: Cleaning) -> str:
     """The content of `tokenizer.json` for a parsed model."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 
     pieces = [(p.piece, p.score) for p in proto.pieces]
     ids = {piece: index for index, (piece, _) in enumerate(pieces)}
     tokenizer = Tokenizer(models.Unigram(pieces, unk_id=ids["<unk>"], byte_fallback=False))
-    tokenizer.normalizer = _normalizer(proto.normalizer_spec.precompiled_charsmap, cleaning)
+    tokenizer.normalizer = _build_normalizer(proto.normalizer_spec.precompiled_charsmap, cleaning)
     # "first": a text begins with the word mark, but what follows a [MASK] has one only after a space.
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
     tokenizer.decoder = decoders.Metaspace(prepend_scheme="first", split=False)
@@ -45,7 +45,7 @@ def tokenizer_json(proto: Any, cleaning: Cleaning) -> str:
     return str(tokenizer.to_str(pretty=False))
 
 
-def tokenizer_config(cleaning: Cleaning, model_max_length: int) -> dict[str, Any]:
+def build_tokenizer_config(cleaning: Cleaning, model_max_length: int) -> dict[str, Any]:
     """The content of `tokenizer_config.json`."""
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
@@ -57,7 +57,7 @@ def tokenizer_config(cleaning: Cleaning, model_max_length: int) -> dict[str, Any
     }
 
 
-def _normalizer(charsmap: bytes, cleaning: Cleaning) -> Any:
+def _build_normalizer(charsmap: bytes, cleaning: Cleaning) -> Any:
     """`clean`, then SentencePiece's normaliser, as a sequence of `tokenizers` steps."""
     from tokenizers import Regex, normalizers
 
@@ -65,10 +65,10 @@ def _normalizer(charsmap: bytes, cleaning: Cleaning) -> Any:
     before, after = cleaning.steps
     precompiled = normalizers.Precompiled(charsmap)
     # The classes are Python's own: the engine's \s and \p{M} differ in some characters.
-    steps: list[Any] = [normalizers.Replace(Regex(f"[{_all(str.isspace)}]+"), " "), forms[before]()]
-    marks = _all(combining) if cleaning.strip_accents else ""
+    steps: list[Any] = [normalizers.Replace(Regex(f"[{_build_character_class(str.isspace)}]+"), " "), forms[before]()]
+    marks = _build_character_class(combining) if cleaning.strip_accents else ""
     latin1 = map(chr, range(0x100))  # has all characters of category Cc that Unicode will ever have
-    dropped = _ranges(c for c in latin1 if category(c) == "Cc" and not precompiled.normalize_str(c))
+    dropped = _format_ranges(c for c in latin1 if category(c) == "Cc" and not precompiled.normalize_str(c))
     # The word mark is put only where a text begins at its first character: keep something in that place.
     steps.append(normalizers.Replace(Regex(rf"\A[{marks}{dropped}]+"), " "))
     if marks:
@@ -90,12 +90,12 @@ def _normalizer(charsmap: bytes, cleaning: Cleaning) -> Any:
 
 
 @functools.cache  # a pass over all of Unicode
-def _all(belongs: Callable[[str], object]) -> str:
+def _build_character_class(belongs: Callable[[str], object]) -> str:
     """The characters for which `belongs` is true, as `_ranges` writes them."""
-    return _ranges(filter(belongs, map(chr, range(sys.maxunicode + 1))))
+    return _format_ranges(filter(belongs, map(chr, range(sys.maxunicode + 1))))
 
 
-def _ranges(characters: Iterable[str]) -> str:
+def _format_ranges(characters: Iterable[str]) -> str:
     """Ascending characters as the inside of a regular expression's class."""
     ranges: list[list[int]] = []
     for code in map(ord, characters):

@@ -19,14 +19,16 @@ _DIGIT_COMMA_PENALTY = 100.0
 CONTROL_SYMBOLS = ["[CLS]", "[SEP]", "[MASK]"]
 USER_DEFINED_SYMBOLS = ["(", ")", '"', "-", ".", "–", "£", "€"]
 _DIGIT_COMMA = re.compile(r"(?<=\d),")
-_BARRIER = "\ufdd0"  # a code point that is no character: it marks where no piece may reach across
-_LONGEST_SENTENCE = 4192  # bytes; SentencePiece leaves longer ones out of its training
+_BOUNDARY = "\ufdd0"  # a code point that is no character: it marks where no piece may reach across
+_MAX_SENTENCE_BYTES = 4192  # bytes; SentencePiece leaves longer ones out of its training
 # Measured on 2 to 230 MB of English, and of the same text in Greek and Chinese letters: 19 to 24 bytes of memory
 # and 0.4 to 1.4 microseconds of a 2.5 GHz core for each byte of UTF-8, most of it for the suffix array.
-_MEMORY_A_BYTE = 23
-_SECONDS_A_BYTE = 1.2e-6
-_SCORES_A_NAT = 1024
-_LARGE = 2_000_000_000  # bytes that 32-bit suffix arrays hold; SentencePiece's 64-bit ones take twice the memory
+_MEMORY_PER_BYTE = 23
+_SECONDS_PER_BYTE = 1.2e-6
+_SCORE_STEPS_PER_NAT = 1024
+_MAX_32BIT_BYTES = (
+    2_000_000_000  # bytes that 32-bit suffix arrays hold; SentencePiece's 64-bit ones take twice the memory
+)
 
 
 def read_model(model: bytes) -> Any:
@@ -41,7 +43,7 @@ def read_model(model: bytes) -> Any:
     return proto
 
 
-def penalise_digit_comma(proto: Any) -> None:
+def penalize_digit_comma(proto: Any) -> None:
     """Lower the score of pieces such as "▁2011," so far that they are never chosen.
 
     ALBERT's tokenizer never emits them. The reference encodes the text before the comma again instead; lowering the
@@ -52,12 +54,12 @@ def penalise_digit_comma(proto: Any) -> None:
             p.score -= _DIGIT_COMMA_PENALTY
 
 
-def announce(sentences: int, size: int, about: str = "") -> None:
+def log_training_estimate(sentences: int, size: int, about: str = "") -> None:
     """Print the memory and time that training on so much takes, and warn when that is more memory than there is."""
-    needed = size * _MEMORY_A_BYTE * (2 if size > _LARGE else 1)
+    needed = size * _MEMORY_PER_BYTE * (2 if size > _MAX_32BIT_BYTES else 1)
     console.info(
         f"training on {about}{sentences:,} sentences, {size / 1e6:.1f} MB: takes about {max(needed / 1e9, 0.1):.1f} GB"
-        f" of memory and {console.format_duration(max(size * _SECONDS_A_BYTE, 1))} on a core of 2.5 GHz"
+        f" of memory and {console.format_duration(max(size * _SECONDS_PER_BYTE, 1))} on a core of 2.5 GHz"
     )
     available = memory_info().get("available", needed)
     if needed > available:
@@ -73,7 +75,7 @@ def utf8_size(sentences: Sequence[str]) -> int:
     return sum(len(sentence) if sentence.isascii() else len(sentence.encode()) for sentence in sentences)
 
 
-def train(sentences: list[str], size: int, character_coverage: float, seed: int) -> bytes:
+def train_unigram(sentences: list[str], size: int, character_coverage: float, seed: int) -> bytes:
     """A unigram model (the bytes of `spiece.model`) of `size` pieces, trained on cleaned sentences.
 
     The same sentences, options and seed give the same bytes. Raises `InputError` for a size that the text forbids.
@@ -84,41 +86,41 @@ def train(sentences: list[str], size: int, character_coverage: float, seed: int)
     model = BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=map(_with_barriers, sentences),
+            sentence_iterator=map(_insert_boundaries, sentences),
             model_writer=model,
             model_type="unigram",
             vocab_size=size,
             character_coverage=character_coverage,
             input_sentence_size=max(10_000_000, len(sentences)),  # all of them: they are a sample already
             shuffle_input_sentence=True,
-            max_sentence_length=_LONGEST_SENTENCE,
-            train_extremely_large_corpus=utf8_size(sentences) > _LARGE,
+            max_sentence_length=_MAX_SENTENCE_BYTES,
+            train_extremely_large_corpus=utf8_size(sentences) > _MAX_32BIT_BYTES,
             pad_id=0,
             unk_id=1,
             bos_id=-1,
             eos_id=-1,
             control_symbols=CONTROL_SYMBOLS,
             user_defined_symbols=USER_DEFINED_SYMBOLS,
-            pretokenization_delimiter=_BARRIER,
+            pretokenization_delimiter=_BOUNDARY,
             minloglevel=0 if console.settings.debug else 2,
         )
     except RuntimeError as error:
-        raise _explained(error, size) from None
+        raise _translate_training_error(error, size) from None
     # SentencePiece adds scores in single precision, `tokenizers` in double. Where two segmentations have the same
     # pieces in another order ("0 00", "00 0") rounding would decide between them, differently in each program and
     # behind each beginning of a line. Multiples of 1/1024 have exact sums: up to 16,384 in all, some 1,500 pieces.
     proto = read_model(model.getvalue())
     for piece in proto.pieces:
-        piece.score = round(piece.score * _SCORES_A_NAT) / _SCORES_A_NAT
+        piece.score = round(piece.score * _SCORE_STEPS_PER_NAT) / _SCORE_STEPS_PER_NAT
     return bytes(proto.SerializeToString())
 
 
-def is_too_long(sentence: str) -> bool:
+def exceeds_training_length(sentence: str) -> bool:
     """Whether SentencePiece leaves the sentence out of its training."""
-    return len(sentence) > _LONGEST_SENTENCE // 4 and len(_with_barriers(sentence).encode()) > _LONGEST_SENTENCE
+    return len(sentence) > _MAX_SENTENCE_BYTES // 4 and len(_insert_boundaries(sentence).encode()) > _MAX_SENTENCE_BYTES
 
 
-def shrunk(proto: Any, size: int) -> bytes:
+def prune_vocabulary(proto: Any, size: int) -> bytes:
     """A model of `size` pieces of the parsed model: the highest scores, and all that every text may need.
 
     What remains are special pieces, symbols and single characters, even where these alone are more. The scores stay
@@ -135,13 +137,13 @@ def shrunk(proto: Any, size: int) -> bytes:
     return bytes(smaller.SerializeToString())
 
 
-def _with_barriers(sentence: str) -> str:
+def _insert_boundaries(sentence: str) -> str:
     """Forbid pieces that reach from a digit to a comma, which ALBERT never emits (see `penalise_digit_comma`)."""
     # Composed first, as SentencePiece is going to do, so that no full-width comma slips through.
-    return _DIGIT_COMMA.sub(_BARRIER + ",", normalize("NFKC", sentence).replace(_BARRIER, ""))
+    return _DIGIT_COMMA.sub(_BOUNDARY + ",", normalize("NFKC", sentence).replace(_BOUNDARY, ""))
 
 
-def _explained(error: RuntimeError, size: int) -> InputError:
+def _translate_training_error(error: RuntimeError, size: int) -> InputError:
     """SentencePiece's refusal in words that name the remedy."""
     message = str(error)
     if found := re.search(r"too high.*?<= (\d+)", message):

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from albert_cli import store
 from albert_cli.errors import CheckpointError
 from albert_cli.text.clean import Cleaning, TokenizerConfig, clean
-from albert_cli.text.tokenizer_json import tokenizer_config, tokenizer_json
-from albert_cli.text.unigram import SPECIAL_TOKENS, penalise_digit_comma, read_model
+from albert_cli.text.tokenizer_json import build_tokenizer_config, build_tokenizer_json
+from albert_cli.text.unigram import SPECIAL_TOKENS, penalize_digit_comma, read_model
 
-MODEL, TOKENIZER, CONFIG = "spiece.model", "tokenizer.json", "tokenizer_config.json"
-_PLAIN = frozenset(string.ascii_letters + string.punctuation)
+MODEL_FILE, TOKENIZER_FILE, CONFIG_FILE = "spiece.model", "tokenizer.json", "tokenizer_config.json"
+_ASCII_WORD_CHARACTERS = frozenset(string.ascii_letters + string.punctuation)
 
 
 class Vocabulary:
@@ -30,10 +30,10 @@ class Vocabulary:
         from google.protobuf.message import DecodeError
         from sentencepiece import SentencePieceProcessor
 
-        self._where = where = source / MODEL if source else Path(MODEL)
+        self._where = where = source / MODEL_FILE if source else Path(MODEL_FILE)
         try:
             self.model = read_model(model)
-            penalise_digit_comma(self.model)
+            penalize_digit_comma(self.model)
             self._processor = SentencePieceProcessor(model_proto=self.model.SerializeToString())
         except (DecodeError, RuntimeError) as error:
             raise CheckpointError(f"{where}: not a SentencePiece model") from error
@@ -51,14 +51,14 @@ class Vocabulary:
     def load(cls, directory: Path | str) -> Vocabulary:
         """Read a vocabulary, data or ALBERT model directory; raises `CheckpointError` where it has no such model."""
         directory = Path(directory)
-        if not (directory / MODEL).is_file() and (directory / "vocabulary" / MODEL).is_file():
+        if not (directory / MODEL_FILE).is_file() and (directory / "vocabulary" / MODEL_FILE).is_file():
             directory = directory / "vocabulary"
-        if not (directory / MODEL).is_file():
-            reason = f"no {MODEL} in it" if directory.is_dir() else "no such directory"
+        if not (directory / MODEL_FILE).is_file():
+            reason = f"no {MODEL_FILE} in it" if directory.is_dir() else "no such directory"
             raise CheckpointError(f"{directory}: {reason}", "give a directory made by `albert vocab`, or a model's")
-        config = directory / CONFIG
+        config = directory / CONFIG_FILE
         written = store.read_record(config, TokenizerConfig) if store.is_listed(config) else TokenizerConfig()
-        return cls(store.read_bytes(directory / MODEL), written.cleaning, directory)
+        return cls(store.read_bytes(directory / MODEL_FILE), written.cleaning, directory)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -70,7 +70,7 @@ class Vocabulary:
         ids: list[int] = self._processor.encode(clean(text, self.cleaning))
         return ids
 
-    def encode_continued(self, text: str) -> list[int]:
+    def encode_continuation(self, text: str) -> list[int]:
         """`encode` for text that goes on right after a special token: no word begins at its first character."""
         ids: list[int] = self._continuing.encode(clean(text, self.cleaning))
         return ids
@@ -134,7 +134,7 @@ class Vocabulary:
             index < self.first_ordinary_id
             or piece.startswith(("▁", "<"))
             or (len(piece) == 1 and piece in string.punctuation)
-            or not _PLAIN.issuperset(piece)
+            or not _ASCII_WORD_CHARACTERS.issuperset(piece)
             for index, piece in enumerate(self.pieces)
         ]
         return np.array(starts, dtype=np.bool_)
@@ -142,7 +142,7 @@ class Vocabulary:
     @cached_property
     def _tokenizer_json(self) -> str:  # a second of work, and every checkpoint has a copy
         try:
-            return tokenizer_json(self.model, self.cleaning)
+            return build_tokenizer_json(self.model, self.cleaning)
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # `tokenizers` raises what it likes, and panics of Rust are no `Exception`
@@ -150,6 +150,6 @@ class Vocabulary:
 
     def copy_to(self, directory: Path, model_max_length: int = 512) -> None:
         """Write the vocabulary's files; model_max_length: to how many positions other programs cut what they encode."""
-        store.write_bytes(directory / MODEL, self._bytes)
-        store.write_text(directory / TOKENIZER, self._tokenizer_json + "\n")
-        store.write_json(directory / CONFIG, tokenizer_config(self.cleaning, model_max_length))
+        store.write_bytes(directory / MODEL_FILE, self._bytes)
+        store.write_text(directory / TOKENIZER_FILE, self._tokenizer_json + "\n")
+        store.write_json(directory / CONFIG_FILE, build_tokenizer_config(self.cleaning, model_max_length))

@@ -10,20 +10,20 @@ from typing import Any, TypeAlias, TypeVar
 
 from albert_cli.errors import ConfigError
 from albert_cli.text.corpus import Document, hash_part, read_part
-from albert_cli.text.lines import Part, ReadSettings, Tally, stamp
-from albert_cli.text.sources import resolve
+from albert_cli.text.lines import ReadCounter, ReadSettings, SourcePart, file_signature
+from albert_cli.text.sources import resolve_sources
 
-Share: TypeAlias = tuple[int, int] | None  # the i-th of n
-SIZE = 32 << 20  # bytes
-_MOST = 8192  # portions, of six files each once they are shards; Linux lets a process map 65,530
-_INFLATION = 4  # text is about so much larger than its compressed file
+ArrayJob: TypeAlias = tuple[int, int] | None  # the i-th of n
+WORK_UNIT_BYTES = 32 << 20  # bytes
+_MAX_WORK_UNITS = 8192  # portions, of six files each once they are shards; Linux lets a process map 65,530
+_COMPRESSION_RATIO = 4  # text is about so much larger than its compressed file
 
 
 @dataclass(frozen=True)
-class Portion:
+class WorkUnit:
     """Parts of sources of one weight, read one after the other; number: its place in the order of the text."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[SourcePart, ...]
     number: int
 
     @property
@@ -39,7 +39,7 @@ class Portion:
     @property
     def text_size(self) -> int:
         """About how many bytes of text that is."""
-        return self.size * (_INFLATION if self.parts[0].source.compression else 1)
+        return self.size * (_COMPRESSION_RATIO if self.parts[0].source.compression else 1)
 
     @property
     def is_stream(self) -> bool:
@@ -65,7 +65,7 @@ class Portion:
                 described[-1]["bytes"] = part.stamp[0]
         return {"parts": described, "weight": self.weight}
 
-    def documents(self, settings: ReadSettings, tally: Tally) -> Iterator[Document]:
+    def documents(self, settings: ReadSettings, tally: ReadCounter) -> Iterator[Document]:
         """The documents, each once."""
         return chain.from_iterable(read_part(part, settings, tally) for part in self.parts)
 
@@ -73,60 +73,62 @@ class Portion:
         """The hash of the text as it lies on the disk; None for a data set of the Hub, which goes by its name."""
         if self.is_by_name:
             return None
-        tally = Tally()
+        tally = ReadCounter()
         for part in self.parts:
             hash_part(part, tally)
         return str(tally.sha256.hexdigest())
 
 
-def cut(sources: Sequence[str], size: int = SIZE) -> list[Portion]:
+def split_sources(sources: Sequence[str], size: int = WORK_UNIT_BYTES) -> list[WorkUnit]:
     """The portions, in the order of the sources.
 
     A plain `.txt` or `.jsonl` file is read in parts of `size` bytes (of a very large corpus twice, four times as many),
     any other large file is a portion, small files that follow one another are put together. Nothing is opened.
     """
-    found = [(source, stamp(source.path) if source.path else None) for source in resolve(sources)]
+    found = [(source, file_signature(source.path) if source.path else None) for source in resolve_sources(sources)]
     total = sum(now[0] for _, now in found if now)
-    while total > _MOST * size:
+    while total > _MAX_WORK_UNITS * size:
         size *= 2
-    groups: list[list[Part]] = []
+    groups: list[list[SourcePart]] = []
     room = -1  # bytes that the last group still takes of small files
     for source, now in found:
-        length = (now[0] if now else size) * (_INFLATION if source.compression else 1)
+        length = (now[0] if now else size) * (_COMPRESSION_RATIO if source.compression else 1)
         if length >= size:  # a stream, or a large file
             starts = range(0, now[0], size) if now and source.can_be_split else [0]
-            groups += [[Part(source, start, start + size if start < starts[-1] else None, now)] for start in starts]
+            groups += [
+                [SourcePart(source, start, start + size if start < starts[-1] else None, now)] for start in starts
+            ]
             room = -1
         elif length > room or groups[-1][0].source.weight != source.weight:
-            groups.append([Part(source, stamp=now)])
+            groups.append([SourcePart(source, stamp=now)])
             room = size - length
         else:
-            groups[-1].append(Part(source, stamp=now))
+            groups[-1].append(SourcePart(source, stamp=now))
             room -= length
-    return [Portion(tuple(parts), number) for number, parts in enumerate(groups)]
+    return [WorkUnit(tuple(parts), number) for number, parts in enumerate(groups)]
 
 
 # ---------------------------------------------------------------- arrays of jobs
 
 
-P = TypeVar("P", bound=Portion)
+P = TypeVar("P", bound=WorkUnit)
 
 
-def parse_share(text: str | None, environment: Mapping[str, str]) -> Share:
+def parse_array_job(text: str | None, environment: Mapping[str, str]) -> ArrayJob:
     """What `--task` says: `I/N` (the I-th of N jobs, from 0) or `auto`; raises `ConfigError` for what cannot be."""
     if text is None:
         return None
     match = re.fullmatch(r"(\d+)/(\d+)", text)
     if match is None and text != "auto":
         raise ConfigError(f"--task {text}: not of the form I/N", "for example 0/8 to 7/8, or auto")
-    index, count = (int(match[1]), int(match[2])) if match else _from_environment(environment)
+    index, count = (int(match[1]), int(match[2])) if match else _read_array_variables(environment)
     if not 0 <= index < count:
         hint = "jobs count from 0; --task I/N names one"
         raise ConfigError(f"--task {text}: job {index} of {count} does not exist", hint)
     return index, count
 
 
-def _from_environment(environment: Mapping[str, str]) -> tuple[int, int]:
+def _read_array_variables(environment: Mapping[str, str]) -> tuple[int, int]:
     """The number of this job in its array of SLURM's or Kubernetes's, from 0, and how many there are."""
     try:
         if "SLURM_ARRAY_TASK_ID" in environment:
@@ -143,7 +145,7 @@ def _from_environment(environment: Mapping[str, str]) -> tuple[int, int]:
     raise ConfigError("--task auto: this is no job of an array", hint)
 
 
-def share_of(portions: Sequence[P], index: int, count: int) -> list[P]:
+def select_array_job(portions: Sequence[P], index: int, count: int) -> list[P]:
     """Those of one job, large ones first: so all take about equally long. Raises `ConfigError` where one is stdin."""
     if any(portion.is_stream for portion in portions):
         raise ConfigError("stdin cannot be shared by several jobs", "write it to a file first, or omit --task")

@@ -27,7 +27,7 @@ from albert_cli.data.tokenization import BuildSettings, clean_normalized
 from albert_cli.errors import BusyError, CheckpointError, ConfigError
 from albert_cli.text.clean import Cleaning, clean
 from albert_cli.text.sentences import split_sentences
-from albert_cli.text.work_units import Share, parse_share, share_of
+from albert_cli.text.work_units import ArrayJob, parse_array_job, select_array_job
 from tests.data.test_build import TENTH, Files, contents, texts, write_plan
 
 Pieces = tuple[tuple[int, ...], ...]
@@ -141,7 +141,7 @@ def test_nothing_is_removed_that_jobs_have_made_or_begun(
 def test_two_jobs_do_not_make_the_same_task(small_vocabulary: Path, write_files: Files, out: Path) -> None:
     sources = write_files(1)
     (first, *_) = plan_tasks(sources, small_vocabulary, out, TENTH)
-    shares: tuple[Share, ...] = ((0, 1), None)
+    shares: tuple[ArrayJob, ...] = ((0, 1), None)
     for share in shares:
         with store.lock(out / ".tasks" / first.name), pytest.raises(BusyError, match="another run"):
             build_data(sources, small_vocabulary, out, TENTH, workers=1, share=share)
@@ -157,7 +157,7 @@ def test_two_jobs_do_not_make_the_same_task(small_vocabulary: Path, write_files:
     ],
 )
 def test_shares(text: str | None, environment: dict[str, str], expected: object) -> None:
-    assert parse_share(text, environment) == expected
+    assert parse_array_job(text, environment) == expected
 
 
 @pytest.mark.parametrize(
@@ -172,12 +172,12 @@ def test_shares(text: str | None, environment: dict[str, str], expected: object)
 )
 def test_shares_that_do_not_exist(text: str, environment: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        parse_share(text, environment)
+        parse_array_job(text, environment)
 
 
 def test_the_shares_hold_every_task_once(small_vocabulary: Path, write_files: Files, out: Path) -> None:
     tasks = plan_tasks(write_files(4), small_vocabulary, out, TENTH)
-    dealt = [task.name for index in range(3) for task in share_of(tasks, index, 3)]
+    dealt = [task.name for index in range(3) for task in select_array_job(tasks, index, 3)]
     assert sorted(dealt) == sorted(task.name for task in tasks)
 
 
@@ -203,7 +203,7 @@ def test_small_files_are_put_together_and_large_ones_split(tmp_path: Path, small
 def test_the_parts_of_a_huge_corpus_are_larger(
     tmp_path: Path, small_vocabulary: Path, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("albert_cli.text.work_units._MOST", 100)
+    monkeypatch.setattr("albert_cli.text.work_units._MAX_WORK_UNITS", 100)
     (tmp_path / "a.txt").write_bytes(b"x" * 3000)
     tasks = plan_tasks([str(tmp_path / "a.txt")], small_vocabulary, out, BuildSettings(split_bytes=10))
     assert {task.size for task in tasks} == {40}
@@ -360,7 +360,7 @@ def test_documentation_that_changed_is_other_text(
     small_vocabulary: Path, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     installed = [(f"module{i}", f"Ba de fi go {i}. Ma ne lu.") for i in range(20)]
-    monkeypatch.setattr("albert_cli.text.docs.read_docs", lambda stdlib_only: iter(installed))
+    monkeypatch.setattr("albert_cli.text.installed_docs.read_installed_docs", lambda stdlib_only: iter(installed))
     build_data(["docs:"], small_vocabulary, out, TENTH, workers=1)
     assert build_data(["docs:"], small_vocabulary, out, TENTH)["up_to_date"]
     installed.append(("another", "Ti ra so."))

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from albert_cli.errors import InputError
 from albert_cli.text.corpus import read_documents
 from albert_cli.text.lines import ReadSettings
-from albert_cli.text.sources import resolve
-from albert_cli.text.work_units import cut
+from albert_cli.text.sources import resolve_sources
+from albert_cli.text.work_units import split_sources
 
 
 def texts(*sources: object, **options: object) -> list[str]:
@@ -29,7 +29,7 @@ def test_folders_and_globs_are_sorted_and_named_once(tmp_path: Path) -> None:
         (tmp_path / name).write_text('{"text": "c"}\n' if name.endswith("jsonl") else name)
     assert texts(tmp_path) == ["a.txt", "b.txt", "c"]
     assert texts(f"{tmp_path}/*.txt", tmp_path / "a.txt") == ["a.txt", "b.txt"]
-    found = [source.name for source in resolve(["docs:", f"{tmp_path}/**/*.jsonl"])]
+    found = [source.name for source in resolve_sources(["docs:", f"{tmp_path}/**/*.jsonl"])]
     assert found == ["docs:", str(tmp_path / "sub" / "c.jsonl")]
 
 
@@ -97,10 +97,10 @@ def test_text_files_keep_every_line(tmp_path_factory: pytest.TempPathFactory, li
 def test_a_description_changes_with_the_text(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("one")
-    (first,) = cut([str(path)])
+    (first,) = split_sources([str(path)])
     before = first.sha256()
     path.write_text("two")
-    (second,) = cut([str(path)])
+    (second,) = split_sources([str(path)])
     assert first.sources == second.sources
     assert first.size == second.size == 3
     assert before != second.sha256()

@@ -25,7 +25,7 @@ from albert_cli.text.corpus import read_documents
 from albert_cli.text.sentences import split_sentences
 from albert_cli.text.unigram import SPECIAL_TOKENS
 from albert_cli.text.vocabulary import Vocabulary
-from tests.text.languages import LANGUAGES, sentences
+from tests.helpers.languages import LANGUAGES, sentences
 
 KEPT = Cleaning(lowercase=False, strip_accents=False, normal_form="NFC")
 # The columns of the texts in each task's dev table; CoLA has no header.

@@ -16,17 +16,17 @@ from albert_cli.errors import BusyError, CheckpointError
 from albert_cli.inspection import describe_directory
 from albert_cli.text.build_vocabulary import VocabularySettings, build
 from albert_cli.text.clean import Cleaning, clean
-from albert_cli.text.sampling import Sample, clean_in_place, loss_of_accents, warn_of_losses
-from albert_cli.text.work_units import Share, cut
-from tests.text.languages import sentences
+from albert_cli.text.sampling import SentenceSample, clean_in_place, measure_accent_stripping, warn_about_normalization
+from albert_cli.text.work_units import ArrayJob, split_sources
+from tests.helpers.languages import sentences
 
 
-def drawn(size: int, *texts: int, seed: int = 0) -> Sample:
+def drawn(size: int, *texts: int, seed: int = 0) -> SentenceSample:
     """A sample of texts of so many numbered sentences each, added in some order."""
-    whole, first = Sample(size, seed), 0
+    whole, first = SentenceSample(size, seed), 0
     parts = []
     for number, length in enumerate(texts):
-        part = Sample(size, seed)
+        part = SentenceSample(size, seed)
         part.add((number << 40) + np.arange(length), [f"Number {first + i}." for i in range(length)])
         part.read += length
         parts.append(part)
@@ -59,7 +59,9 @@ def test_every_place_is_drawn_equally_often() -> None:
 @pytest.fixture
 def in_parts(monkeypatch: pytest.MonkeyPatch, documents_file: Path) -> list[str]:
     """A plain file that is cut into some twenty portions, and a compressed one of some weight."""
-    monkeypatch.setattr("albert_cli.text.build_vocabulary.cut", partial(cut, size=documents_file.stat().st_size // 20))
+    monkeypatch.setattr(
+        "albert_cli.text.build_vocabulary.cut", partial(split_sources, size=documents_file.stat().st_size // 20)
+    )
     packed = documents_file.with_suffix(".txt.gz")
     packed.write_bytes(gzip.compress(documents_file.read_bytes(), mtime=0))
     return [str(documents_file), f"{packed}@1.5"]
@@ -80,7 +82,7 @@ def test_the_vocabulary_is_the_same_for_any_number_of_workers_and_jobs(tmp_path:
     shutil.copytree(shared, early := tmp_path / "early")
     assert build(in_parts, shared, settings, workers=1, share=(1, 3))["jobs_finished"] == 3
     assert "unfinished vocabulary" in describe_directory(shared)[1]
-    shares: tuple[Share, ...] = (None, (0, 3))
+    shares: tuple[ArrayJob, ...] = (None, (0, 3))
     for share in shares:
         with pytest.raises(BusyError, match="jobs have drawn with other"):
             build(in_parts, shared, VocabularySettings(301), share=share)
@@ -117,12 +119,12 @@ def test_cleaning_in_place_is_cleaning_each() -> None:
 
 def test_losses_count_words_that_become_another() -> None:
     text = ["Now schön schon schon schon", "Now schön über, Arm arm", "Now für"]
-    accents = loss_of_accents(text, Cleaning())
+    accents = measure_accent_stripping(text, Cleaning())
     assert accents
     assert accents.changed == pytest.approx(4 / 12)  # of the words after cleaning without this step
     assert accents.merged == pytest.approx(2 / 12)
     assert accents.examples == [("schön", "schon", "schon")]
-    assert loss_of_accents(text, Cleaning(False, False, "NFC")) is None
+    assert measure_accent_stripping(text, Cleaning(False, False, "NFC")) is None
 
 
 @pytest.mark.parametrize(
@@ -142,16 +144,16 @@ def test_one_warning_names_what_a_language_would_lose(
     language: str, says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = sentences(language)
-    warn_of_losses(loss_of_accents(text, Cleaning()), text, Cleaning())
+    warn_about_normalization(measure_accent_stripping(text, Cleaning()), text, Cleaning())
     said = capsys.readouterr().err
     assert says in said
     assert len(said.splitlines()) == bool(says)
     kept = Cleaning(lowercase=False, strip_accents=False)
-    warn_of_losses(loss_of_accents(text, kept), text, kept)
+    warn_about_normalization(measure_accent_stripping(text, kept), text, kept)
     assert capsys.readouterr().err == ""
 
 
 def test_english_is_not_warned_of(documents: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     text = ["The café was naïve.", *documents]
-    warn_of_losses(loss_of_accents(text, Cleaning()), text, Cleaning())
+    warn_about_normalization(measure_accent_stripping(text, Cleaning()), text, Cleaning())
     assert capsys.readouterr().err == ""

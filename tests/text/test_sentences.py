@@ -1,8 +1,8 @@
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from albert_cli.text.corpus import document_hash, hash_words
-from albert_cli.text.sentences import paragraphs, split_plainly, split_sentences
+from albert_cli.text.corpus import document_hash, hash_normalized_text
+from albert_cli.text.sentences import split_at_stops, split_paragraphs, split_sentences
 
 AWKWARD = st.sampled_from([*".!?。…\"'“”()[]», \n\t\r", "\u00a0", "\u2028", "\u202f", "\x85", "\u3000", "\u0301"])
 TEXT = st.lists(st.one_of(AWKWARD, st.characters(exclude_categories=["Cs"]), st.sampled_from(["Dr.", "e.g.", "A"])))
@@ -40,11 +40,11 @@ def test_every_text_is_split_and_no_character_lost(text: str, language: str) -> 
 @given(st.builds("".join, TEXT))
 def test_the_plain_rule_loses_nothing_either(text: str) -> None:
     paragraph = " ".join(text.split())
-    assert "".join(split_plainly(paragraph)) == paragraph
+    assert "".join(split_at_stops(paragraph)) == paragraph
 
 
 def test_the_plain_rule_cuts_after_stops() -> None:
-    assert [s.strip() for s in split_plainly('One. "Two!" Three? 四。五')] == [
+    assert [s.strip() for s in split_at_stops('One. "Two!" Three? 四。五')] == [
         "One.",
         '"Two!"',
         "Three?",
@@ -60,5 +60,5 @@ def test_an_endless_paragraph_takes_no_quadratic_time() -> None:
 
 @given(text=st.text())
 def test_paragraphs_are_lines_with_single_spaces_and_keep_the_documents_hash(text: str) -> None:
-    assert paragraphs(text) == [p for line in text.split("\n") if (p := " ".join(line.split()))]
-    assert hash_words(" ".join(paragraphs(text))) == document_hash(text)
+    assert split_paragraphs(text) == [p for line in text.split("\n") if (p := " ".join(line.split()))]
+    assert hash_normalized_text(" ".join(split_paragraphs(text))) == document_hash(text)

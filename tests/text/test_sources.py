@@ -21,9 +21,9 @@ from albert_cli.errors import ConfigError, InputError
 from albert_cli.randomness import repetitions
 from albert_cli.text import lines as reading
 from albert_cli.text.corpus import _READERS, document_hash, read_documents, read_part
-from albert_cli.text.lines import Part, ReadSettings, Tally, parse_size, snap, stamp
-from albert_cli.text.sources import Kind, Source, resolve
-from albert_cli.text.work_units import cut
+from albert_cli.text.lines import ReadCounter, ReadSettings, SourcePart, file_signature, next_record_start, parse_size
+from albert_cli.text.sources import SourceKind, TextSource, resolve_sources
+from albert_cli.text.work_units import split_sources
 
 pa = pytest.importorskip("pyarrow")
 import pyarrow.parquet as pq  # noqa: E402
@@ -134,7 +134,7 @@ def test_squad_and_race_passages_are_text(tmp_path: Path) -> None:
     (race / "10.txt").write_text(json.dumps({"article": "Another."}))
     assert texts(f"squad:{squad}") == ["One.\nTwo."] * 2
     assert texts(f"race:{tmp_path / 'race'}") == ["Another.", "A passage.\nIts end."]
-    read, raw = (cut([source])[0].sources for source in (f"race:{tmp_path / 'race'}", f"{tmp_path / 'race'}"))
+    read, raw = (split_sources([source])[0].sources for source in (f"race:{tmp_path / 'race'}", f"{tmp_path / 'race'}"))
     assert read != raw, "a vocabulary of the one must not count as one of the other"
     (race / "3.txt").write_text('{"text": "no article"}')
     with pytest.raises(InputError, match=r"3\.txt: not a file of RACE's format \(no key 'article'\)"):
@@ -215,21 +215,23 @@ def test_a_weight_is_part_of_the_name_but_of_no_file_that_is_there(tmp_path: Pat
     (tmp_path / "a.txt").write_text("x")
     (tmp_path / "b@2").mkdir()
     (tmp_path / "b@2" / "c.txt").write_text("y")
-    found = resolve([f"{tmp_path}/a.txt@2.5", f"{tmp_path}/b@2", "docs:@0.5"])
+    found = resolve_sources([f"{tmp_path}/a.txt@2.5", f"{tmp_path}/b@2", "docs:@0.5"])
     assert [(Path(s.name).name, s.weight) for s in found] == [("a.txt", 2.5), ("c.txt", 1.0), ("docs:", 0.5)]
     for bad in ("a.txt@0", "a.txt@101"):
         with pytest.raises(ConfigError, match="a weight lies above 0"):
-            resolve([f"{tmp_path}/{bad}"])
+            resolve_sources([f"{tmp_path}/{bad}"])
     with pytest.raises(ConfigError, match="named twice"):
-        resolve([f"{tmp_path}/a.txt", f"{tmp_path}/a.txt@2"])
+        resolve_sources([f"{tmp_path}/a.txt", f"{tmp_path}/a.txt@2"])
 
 
 def test_a_file_by_two_names_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.txt").write_text("A.")
     monkeypatch.chdir(tmp_path)
-    assert [source.name for source in resolve(["a.txt", f"{tmp_path}/a.txt", f"../{tmp_path.name}/a.txt"])] == ["a.txt"]
+    assert [source.name for source in resolve_sources(["a.txt", f"{tmp_path}/a.txt", f"../{tmp_path.name}/a.txt"])] == [
+        "a.txt"
+    ]
     with pytest.raises(ConfigError, match="named twice"):
-        resolve(["a.txt", f"{tmp_path}/a.txt@2"])
+        resolve_sources(["a.txt", f"{tmp_path}/a.txt@2"])
 
 
 def test_a_weight_says_how_often_a_document_is_used(tmp_path: Path) -> None:
@@ -264,8 +266,8 @@ def test_a_line_that_is_too_long_is_refused_with_its_place_or_left_out(tmp_path:
         texts(tmp_path / "a.txt", max_line=4096)
     assert "--on-long-line skip" in str(refused.value.hint)
     assert texts(tmp_path / "a.txt", max_line=4096, on_long_line="skip") == expected
-    tally = Tally()
-    part = Part(Source(str(tmp_path / "a.txt"), "text"))
+    tally = ReadCounter()
+    part = SourcePart(TextSource(str(tmp_path / "a.txt"), "text"))
     assert len(list(read_part(part, ReadSettings(max_line=4096, on_long_line="skip"), tally))) == 3
     assert (tally.skipped, tally.size) == (2, (tmp_path / "a.txt").stat().st_size)
 
@@ -307,10 +309,10 @@ def test_sizes() -> None:
 # ---------------------------------------------------------------- parts
 
 
-def parts_of(path: Path, kind: Any, size: int) -> Iterator[Part]:
-    source, end = Source(str(path), kind), path.stat().st_size
+def parts_of(path: Path, kind: Any, size: int) -> Iterator[SourcePart]:
+    source, end = TextSource(str(path), kind), path.stat().st_size
     for start in range(0, end, size):
-        yield Part(source, start, start + size if start + size < end else None)
+        yield SourcePart(source, start, start + size if start + size < end else None)
 
 
 PARAGRAPHS = st.lists(st.lists(st.sampled_from(["One.", "A longer line here.", "é", "x" * 40]), min_size=1, max_size=4))
@@ -323,7 +325,7 @@ def test_the_parts_of_a_text_file_hold_each_document_once(
 ) -> None:
     path = tmp_path_factory.mktemp("parts") / "a.txt"
     path.write_bytes(blank.join("\n".join(lines) for lines in documents).encode())
-    found = [d.text for part in parts_of(path, "text", size) for d in read_part(part, ReadSettings(), Tally())]
+    found = [d.text for part in parts_of(path, "text", size) for d in read_part(part, ReadSettings(), ReadCounter())]
     assert found == texts(path) == ["\n".join(lines) for lines in documents]
 
 
@@ -337,19 +339,19 @@ def test_the_parts_of_a_file_of_records_hold_each_record_once(
     tallies = []
     found = []
     for part in parts_of(path, "jsonl", size):
-        tallies.append(Tally())
+        tallies.append(ReadCounter())
         found += [len(d.text) for d in read_part(part, ReadSettings(), tallies[-1])]
     assert found == lengths
     assert sum(tally.size for tally in tallies) == path.stat().st_size
 
 
 def test_text_without_blank_lines_is_cut_at_line_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("albert_cli.text.lines._LONGEST_SEARCH", 1000)
+    monkeypatch.setattr("albert_cli.text.lines._BLANK_LINE_SEARCH_BYTES", 1000)
     path = tmp_path / "a.txt"
     path.write_text("A line of text.\n" * 1000)
     parts = list(parts_of(path, "text", 4000))
-    assert [snap(part, part.start) for part in parts] == [0, 4000, 8000, 12000]
-    found = [d.text for part in parts for d in read_part(part, ReadSettings(), Tally())]
+    assert [next_record_start(part, part.start) for part in parts] == [0, 4000, 8000, 12000]
+    found = [d.text for part in parts for d in read_part(part, ReadSettings(), ReadCounter())]
     assert "\n".join(found) + "\n" == path.read_text()
 
 
@@ -358,7 +360,7 @@ def test_an_error_in_a_later_part_names_the_line_and_byte_of_the_file(tmp_path: 
     path.write_bytes(b"One.\n\n" * 500 + b"caf\xe9\n\n" + b"Two.\n\n" * 500)
     with pytest.raises(InputError, match=r"a\.txt:1001: invalid UTF-8 at byte 3003"):
         for part in parts_of(path, "text", 1000):
-            list(read_part(part, ReadSettings(), Tally()))
+            list(read_part(part, ReadSettings(), ReadCounter()))
 
 
 @pytest.mark.parametrize("kind", ["text", "jsonl"])
@@ -375,10 +377,10 @@ def test_a_line_over_many_parts_is_gone_through_a_few_times(
         return gone[-1]
 
     monkeypatch.setattr(reading, "_skip_line", counted)
-    source, read_settings = Source(str(path), kind), ReadSettings(max_line=1024, on_long_line="skip")
+    source, read_settings = TextSource(str(path), kind), ReadSettings(max_line=1024, on_long_line="skip")
     places = range(0, path.stat().st_size, size)
-    tally = Tally()
-    parts = [Part(source, s, s + size if s < places[-1] else None, stamp(path)) for s in places]
+    tally = ReadCounter()
+    parts = [SourcePart(source, s, s + size if s < places[-1] else None, file_signature(path)) for s in places]
     read = [document.text for part in parts for document in read_part(part, read_settings, tally)]
     assert read == (["One.", "Two."] if kind == "jsonl" else [first, last])
     assert tally.skipped == 1
@@ -412,10 +414,10 @@ def test_a_file_that_changes_while_it_is_read_is_noticed(tmp_path: Path, how: st
 def test_a_file_that_is_not_what_it_was_when_planned_is_noticed(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("One.\n")
-    part = Part(Source(str(path), "text"), stamp=stamp(path))
+    part = SourcePart(TextSource(str(path), "text"), stamp=file_signature(path))
     path.write_text("One, and more.\n")
     with pytest.raises(InputError, match="changed while it was read"):
-        list(read_part(part, ReadSettings(), Tally()))
+        list(read_part(part, ReadSettings(), ReadCounter()))
 
 
 def test_permission_denied_is_an_input_error(tmp_path: Path) -> None:
@@ -437,4 +439,4 @@ def test_permission_denied_is_an_input_error(tmp_path: Path) -> None:
 
 
 def test_every_kind_of_source_has_its_reader() -> None:
-    assert {*_READERS, "docs", "stdin"} == {*get_args(Kind)}
+    assert {*_READERS, "docs", "stdin"} == {*get_args(SourceKind)}

@@ -5,7 +5,7 @@ from unicodedata import normalize
 import pytest
 
 from albert_cli.text import token_statistics
-from albert_cli.text.unigram import shrunk
+from albert_cli.text.unigram import prune_vocabulary
 from albert_cli.text.vocabulary import Vocabulary
 
 TEXT = ["the file is not there.", "a snow☃man ☃", "unquestionably 한국"]
@@ -13,7 +13,7 @@ TEXT = ["the file is not there.", "a snow☃man ☃", "unquestionably 한국"]
 
 def test_the_figures_are_those_of_the_definition(small_vocabulary: Vocabulary) -> None:
     v = small_vocabulary
-    found = token_statistics.measure(v, TEXT)
+    found = token_statistics.measure_tokens(v, TEXT)
     ids = [v.encode(text) for text in TEXT]
     pieces, words = sum(map(len, ids)), sum(len(text.split()) for text in TEXT)
     assert found["measured_on"] == 3
@@ -29,7 +29,7 @@ def test_the_figures_are_those_of_the_definition(small_vocabulary: Vocabulary) -
 
 
 def test_fewer_pieces_cut_text_finer(small_vocabulary: Vocabulary) -> None:
-    figures = token_statistics.measure(small_vocabulary, TEXT)["fewer_pieces"]
+    figures = token_statistics.measure_tokens(small_vocabulary, TEXT)["fewer_pieces"]
     assert [row["size"] for row in figures] == [2000, 1000, 500]
     rates = [row["pieces_per_word"] for row in figures]
     assert rates == sorted(rates)
@@ -38,7 +38,7 @@ def test_fewer_pieces_cut_text_finer(small_vocabulary: Vocabulary) -> None:
 
 def test_a_cut_keeps_the_best_pieces_and_every_character(small_vocabulary: Vocabulary) -> None:
     v = small_vocabulary
-    smaller = Vocabulary(shrunk(v.model, 500), v.cleaning)
+    smaller = Vocabulary(prune_vocabulary(v.model, 500), v.cleaning)
     assert smaller.size == 500
     assert smaller.pieces == [piece for piece in v.pieces if piece in set(smaller.pieces)]
     assert smaller.first_ordinary_id == v.first_ordinary_id
@@ -47,7 +47,7 @@ def test_a_cut_keeps_the_best_pieces_and_every_character(small_vocabulary: Vocab
     kept = [score for piece, score in scores.items() if piece in smaller.pieces]
     assert sorted(kept) == sorted(scores.values())[-len(kept) :]
     single = Vocabulary(
-        shrunk(v.model, 1), v.cleaning
+        prune_vocabulary(v.model, 1), v.cleaning
     )  # less than what every text may need: special pieces, symbols and characters remain
     assert all(len(piece) == 1 for piece in single.pieces[v.first_ordinary_id :])
     text = "the file is not there."
@@ -56,16 +56,19 @@ def test_a_cut_keeps_the_best_pieces_and_every_character(small_vocabulary: Vocab
 
 def test_composed_forms_are_counted(small_vocabulary: Vocabulary) -> None:
     """SentencePiece composes what NFKD took apart, so that a Korean syllable is one character."""
-    decomposed = token_statistics.measure(small_vocabulary, [normalize("NFKD", "한국 각")])
+    decomposed = token_statistics.measure_tokens(small_vocabulary, [normalize("NFKD", "한국 각")])
     assert decomposed["distinct_characters"] == 3
-    assert decomposed["bytes_per_piece"] == token_statistics.measure(small_vocabulary, ["한국 각"])["bytes_per_piece"]
+    assert (
+        decomposed["bytes_per_piece"]
+        == token_statistics.measure_tokens(small_vocabulary, ["한국 각"])["bytes_per_piece"]
+    )
 
 
 def test_nothing_to_measure_is_no_accident(small_vocabulary: Vocabulary) -> None:
-    found = token_statistics.measure(small_vocabulary, [""])
+    found = token_statistics.measure_tokens(small_vocabulary, [""])
     assert found["unknown_rate"] == 0
-    assert token_statistics.lines({**found, "sentences": {"held_back": 0}})
+    assert token_statistics.format_statistics({**found, "sentences": {"held_back": 0}})
 
 
 def test_what_is_shown_is_printable() -> None:
-    assert token_statistics.printable("a\x1b[2J \u202eb ç") == "a\ufffd[2J \ufffdb ç"
+    assert token_statistics.replace_unprintable("a\x1b[2J \u202eb ç") == "a\ufffd[2J \ufffdb ç"

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from albert_cli import store
 from albert_cli.errors import BusyError, CheckpointError, ConfigError, InputError
 from albert_cli.inspection import describe_directory
-from albert_cli.text.build_vocabulary import VocabularySettings, build, summary
+from albert_cli.text.build_vocabulary import VocabularySettings, build, format_summary
 from albert_cli.text.clean import Cleaning
 from albert_cli.text.unigram import USER_DEFINED_SYMBOLS
 from albert_cli.text.vocabulary import Vocabulary
@@ -75,7 +75,7 @@ def test_the_same_call_again_is_up_to_date_and_another_is_refused(tmp_path: Path
     write_text(tmp_path, 2999)
     with pytest.raises(BusyError, match="another sources"):
         build([source], out, VocabularySettings(120))
-    summary(first)
+    format_summary(first)
 
 
 def test_the_same_text_gives_the_same_bytes(tmp_path: Path) -> None:
@@ -211,12 +211,12 @@ def test_too_little_memory_is_said_with_a_sample_that_fits(
     from albert_cli.text import unigram
 
     monkeypatch.setattr(unigram, "memory", lambda: {"available": 1_000_000, "total": 2_000_000})
-    unigram.announce(1000, 100_000)
+    unigram.log_training_estimate(1000, 100_000)
     said = capsys.readouterr().err
     assert "warning: only 0.0 GB of memory are free" in said
     assert "--sample-size 391 would fit" in said  # 23 bytes for each of 100,000 are 2.3 MB
     monkeypatch.setattr(unigram, "memory", dict)  # unknown
-    unigram.announce(1000, 100_000)
+    unigram.log_training_estimate(1000, 100_000)
     assert "warning" not in capsys.readouterr().err
 
 

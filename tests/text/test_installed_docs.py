@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from albert_cli.text import docs
+from albert_cli.text import installed_docs
 from albert_cli.text.corpus import read_documents
-from albert_cli.text.prose import prose
-from albert_cli.text.work_units import cut
+from albert_cli.text.docstring_prose import extract_prose
+from albert_cli.text.work_units import split_sources
 
 NUMPYDOC = """
     normalise(a, axis=-1)
@@ -73,7 +73,7 @@ print("this is code and not a sentence at all")
 
 
 def test_numpydoc_is_reduced_to_its_sentences() -> None:
-    assert prose(NUMPYDOC) == [
+    assert extract_prose(NUMPYDOC) == [
         "Scale the rows of an array, so that each of them has a norm of one.",
         "The values that are going to be scaled, row by row.",
         "An array of the same shape as a with scaled rows.",
@@ -83,7 +83,7 @@ def test_numpydoc_is_reduced_to_its_sentences() -> None:
 
 
 def test_google_style_and_markdown_are_reduced_to_their_sentences() -> None:
-    assert prose(GOOGLE) == [
+    assert extract_prose(GOOGLE) == [
         "Read a file and return its lines.",
         "The file that is going to be read, which must exist before the call.",
         "The name of a codec that Python knows.",
@@ -100,7 +100,7 @@ def test_google_style_and_markdown_are_reduced_to_their_sentences() -> None:
     ["", "Too short.", "import numpy as np and more", "x = a b c d e f g", ">>> one two three four five"],
 )
 def test_what_is_no_prose_is_left_out(docstring: str) -> None:
-    assert prose(docstring) == []
+    assert extract_prose(docstring) == []
 
 
 def test_all_kinds_of_docstrings_are_found() -> None:
@@ -121,7 +121,7 @@ added later""")
 other(g, """
 not documentation""")
 '''
-    found = [text.strip() for text in docs._docstrings(ast.parse(source).body)]
+    found = [text.strip() for text in installed_docs._docstrings(ast.parse(source).body)]
     assert found == ["module", "class", "attribute", "method", "under a condition", "added later"]
 
 
@@ -137,7 +137,7 @@ def test_the_standard_library_is_a_corpus_read_without_importing_it() -> None:
     assert len(paragraphs) == len(set(paragraphs)) > 10_000
     assert sum(map(len, paragraphs)) > 1_000_000
     assert not [p for p in paragraphs if ">>>" in p or p != " ".join(p.split())]
-    (portion,) = cut(["docs:stdlib"])
+    (portion,) = split_sources(["docs:stdlib"])
     assert portion.sha256() == sha256("".join(f"{d.name}\n{d.text}\n" for d in documents).encode()).hexdigest()
 
 
@@ -153,13 +153,13 @@ def test_tests_and_copies_are_left_out(tmp_path: Path) -> None:
     ):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("")
-    names = [name for _, name in docs._modules_below(tmp_path, ("pkg",))]
+    names = [name for _, name in installed_docs._modules_below(tmp_path, ("pkg",))]
     assert names == ["pkg", "pkg.a", "pkg.sub", "pkg.sub.b"]
 
 
 def test_a_file_that_is_no_python_is_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "a.py"
     path.write_bytes(b'"""text"""\nno python at all')
-    assert docs._docstrings_of_file(path) == []
+    assert installed_docs._docstrings_of_file(path) == []
     path.write_bytes(b'"""caf\xe9"""')
-    assert docs._docstrings_of_file(path) == []
+    assert installed_docs._docstrings_of_file(path) == []

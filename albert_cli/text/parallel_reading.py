@@ -13,8 +13,8 @@ from typing_extensions import TypedDict
 
 from albert_cli import console, machine, pool, store
 from albert_cli.errors import BusyError
-from albert_cli.text.sampling import Sample, draw_sample
-from albert_cli.text.work_units import Portion, share_of
+from albert_cli.text.sampling import SentenceSample, sample_work_unit
+from albert_cli.text.work_units import WorkUnit, select_array_job
 
 if TYPE_CHECKING:
     from albert_cli.text.build_vocabulary import VocabularySettings
@@ -26,7 +26,7 @@ _REMEDY = "a smaller --sample-size or fewer --workers need less memory"
 T = TypeVar("T")
 
 
-class Asked(TypedDict):
+class VocabularyRequest(TypedDict):
     """What was asked for, of a vocabulary's report."""
 
     __pydantic_config__ = {"extra": "allow"}  # type: ignore[misc]  # noqa: RUF012
@@ -34,8 +34,8 @@ class Asked(TypedDict):
     sources: list[dict[str, Any]]
 
 
-def draw_into(
-    sample: Sample, portions: Sequence[Portion], settings: VocabularySettings, workers: int
+def sample_work_units(
+    sample: SentenceSample, portions: Sequence[WorkUnit], settings: VocabularySettings, workers: int
 ) -> dict[int, str | None]:
     """Add the sentences of these portions to a sample; returns the SHA-256 of each, by its number."""
     hashes = dict[int, str | None]()
@@ -45,7 +45,7 @@ def draw_into(
         return settings.read, settings.language, sample.size, sample.seed, sample.limit
 
     with console.progress("reading", total or None) as progress:
-        for portion, (part, digest) in _over(draw_sample, portions, workers, arguments):
+        for portion, (part, digest) in _map_work_units(sample_work_unit, portions, workers, arguments):
             sample.merge(part)
             hashes[portion.number] = digest
             done += portion.size
@@ -53,15 +53,15 @@ def draw_into(
     return hashes
 
 
-def hashes_of(portions: Sequence[Portion], workers: int) -> list[str | None]:
+def hash_work_units(portions: Sequence[WorkUnit], workers: int) -> list[str | None]:
     """The SHA-256 of each portion's text as it lies on the disk."""
-    hashes = {portion.number: digest for portion, digest in _over(Portion.sha256, portions, workers)}
+    hashes = {portion.number: digest for portion, digest in _map_work_units(WorkUnit.sha256, portions, workers)}
     return [hashes[portion.number] for portion in portions]
 
 
-def _over(
-    call: Callable[..., T], portions: Sequence[Portion], workers: int, arguments: Callable[[], tuple[Any, ...]] = tuple
-) -> Iterator[tuple[Portion, T]]:
+def _map_work_units(
+    call: Callable[..., T], portions: Sequence[WorkUnit], workers: int, arguments: Callable[[], tuple[Any, ...]] = tuple
+) -> Iterator[tuple[WorkUnit, T]]:
     """(portion, result) of each: this process takes what it alone can read or has in memory, a pool the rest."""
     here = [p for p in portions if any(part.source.kind in ("stdin", "docs") for part in p.parts)]
     elsewhere = [p for p in portions if p not in here]
@@ -88,7 +88,7 @@ class _Drawn:
 
 def do_share(
     out: Path,
-    portions: Sequence[Portion],
+    portions: Sequence[WorkUnit],
     settings: VocabularySettings,
     request: Mapping[str, Any],
     workers: int,
@@ -96,11 +96,11 @@ def do_share(
 ) -> dict[str, Any]:
     """Draw the sentences of one job's portions into `out/samples`, for a vocabulary that is made there later."""
     index, count = share
-    mine, name = share_of(portions, index, count), f"{index}-of-{count}"
+    mine, name = select_array_job(portions, index, count), f"{index}-of-{count}"
     with store.lock(out / LOCKS / name):
         list(_drawn_by_jobs(out, request))  # refuses to draw beside jobs that were asked for something else
-        sample = Sample(settings.sample_size, settings.seed)
-        hashes = draw_into(sample, mine, settings, workers)
+        sample = SentenceSample(settings.sample_size, settings.seed)
+        hashes = sample_work_units(sample, mine, settings, workers)
         sample.finish()
         counts = sample.documents, sample.read, sample.characters
         numbers = sorted(hashes)
@@ -114,13 +114,13 @@ def do_share(
 
 
 def draw_all(
-    out: Path, portions: Sequence[Portion], settings: VocabularySettings, request: Mapping[str, Any], workers: int
-) -> tuple[Sample, list[str | None]]:
+    out: Path, portions: Sequence[WorkUnit], settings: VocabularySettings, request: Mapping[str, Any], workers: int
+) -> tuple[SentenceSample, list[str | None]]:
     """The sample of these portions, and the SHA-256 of each: what jobs have drawn in `out`, and here the rest.
 
     Raises `BusyError` where a job still draws, or jobs were asked for something else.
     """
-    sample, hashes = Sample(settings.sample_size, settings.seed), dict[int, str | None]()
+    sample, hashes = SentenceSample(settings.sample_size, settings.seed), dict[int, str | None]()
     with ExitStack() as stack:
         for place in out.glob(f"{LOCKS}/*"):
             stack.enter_context(store.lock(place))
@@ -131,9 +131,9 @@ def draw_all(
             sentences = (directory / "sentences.txt").read_text(encoding="utf-8").split("\n")[:-1]
             places = np.fromfile(directory / "places", "<i8").astype(np.int64)
             counts = drawn.documents, drawn.read, drawn.characters
-            sample.merge(Sample(sample.size, sample.seed, sample.limit, sentences, places, *counts))
+            sample.merge(SentenceSample(sample.size, sample.seed, sample.limit, sentences, places, *counts))
             hashes |= dict(zip(drawn.portions, drawn.hashes, strict=True))
-        hashes |= draw_into(sample, [p for p in portions if p.number not in hashes], settings, workers)
+        hashes |= sample_work_units(sample, [p for p in portions if p.number not in hashes], settings, workers)
     return sample, [hashes[portion.number] for portion in portions]
 
 

@@ -32,7 +32,7 @@ _CODE = re.compile(r"(?:import|from \S+ import|def|class|return|await|async) |\S
 _WORD = re.compile(r"""(?<![^\s("'])[A-Za-z][A-Za-z'-]*(?=[\s,.;:!?)"']|$)""")
 
 
-def prose(docstring: str) -> list[str]:
+def extract_prose(docstring: str) -> list[str]:
     """The paragraphs of running text in a docstring, each one line, without markup; possibly none."""
     reader = _Reader()
     for line in cleandoc(docstring).split("\n"):

@@ -16,7 +16,7 @@ from contextlib import closing
 from pathlib import Path
 
 from albert_cli import machine, pool
-from albert_cli.text.prose import prose
+from albert_cli.text.docstring_prose import extract_prose
 
 _PACKAGES = """
     torch torchgen numpy scipy sympy pandas sklearn matplotlib networkx pyarrow datasets huggingface_hub
@@ -26,18 +26,18 @@ _PACKAGES = """
 """
 PACKAGES = tuple(_PACKAGES.split())
 # Tests are not documentation; vendored copies and frozen demos say what is said elsewhere.
-_LEFT_OUT = """
+_SKIPPED = """
     test tests testing _tests _testing idle_test lib2to3 turtledemo __phello__ __pycache__ site-packages
     dist-packages _vendor _vendored vendored_packages _distutils extern externals
 """
-_FOLDERS_LEFT_OUT = frozenset(_LEFT_OUT.split())
-_ADDED_LATER = ("add_docstr", "add_newdoc", "add_newdoc_for_scalar_type")  # how torch and numpy document C code
-_CHUNK = 32  # files
+_SKIPPED_FOLDERS = frozenset(_SKIPPED.split())
+_DOCSTRING_SETTERS = ("add_docstr", "add_newdoc", "add_newdoc_for_scalar_type")  # how torch and numpy document C code
+_CHUNK_FILES = 32  # files
 
 _finished: dict[bool, list[tuple[str, str]]] = {}  # some 15 MB: a corpus is read more than once
 
 
-def read_docs(stdlib_only: bool = False) -> Iterator[tuple[str, str]]:
+def read_installed_docs(stdlib_only: bool = False) -> Iterator[tuple[str, str]]:
     """(module name, text) of every documented module; one paragraph per line, none twice, in a fixed order."""
     if stdlib_only in _finished:
         yield from _finished[stdlib_only]
@@ -59,20 +59,20 @@ def read_docs(stdlib_only: bool = False) -> Iterator[tuple[str, str]]:
 def _paragraphs_of_each(paths: Sequence[Path], workers: int) -> Generator[list[str], None, None]:
     """Each file's paragraphs in turn, read in this process or by several."""
     done = dict[int, list[list[str]]]()
-    chunks = ((start, paths[start : start + _CHUNK]) for start in range(0, len(paths), _CHUNK))
+    chunks = ((start, paths[start : start + _CHUNK_FILES]) for start in range(0, len(paths), _CHUNK_FILES))
     place = 0
     with closing(pool.map_unordered(_paragraphs, chunks, workers, "docs:stdlib takes less")) as found:
         for (start, _), paragraphs in found:
             done[start] = paragraphs
             while place in done:
                 yield from done.pop(place)
-                place += _CHUNK
+                place += _CHUNK_FILES
 
 
 def _paragraphs(start: int, paths: Sequence[Path]) -> list[list[str]]:
     gc.disable()  # the cyclic collector looks in vain through each new tree, a quarter of the time
     try:
-        return [[p for docstring in _docstrings_of_file(path) for p in prose(docstring)] for path in paths]
+        return [[p for docstring in _docstrings_of_file(path) for p in extract_prose(docstring)] for path in paths]
     finally:
         gc.enable()
 
@@ -91,7 +91,7 @@ def _modules_below(folder: Path, parents: tuple[str, ...]) -> Iterator[tuple[Pat
     for path in sorted(folder.iterdir()):
         stem = path.stem
         if path.is_dir():
-            if path.name not in _FOLDERS_LEFT_OUT and path.name.isidentifier():
+            if path.name not in _SKIPPED_FOLDERS and path.name.isidentifier():
                 yield from _modules_below(path, (*parents, path.name))
         elif path.suffix == ".py" and not stem.startswith("test_") and not stem.endswith("_test"):
             yield path, ".".join(parents if stem == "__init__" else (*parents, stem))
@@ -124,7 +124,7 @@ def _docstrings(body: Iterable[ast.stmt], is_topics: bool = False) -> Iterator[s
             case ast.If(body=first, orelse=second) | ast.Try(body=first, orelse=second):
                 yield from _docstrings([*first, *second])
             case ast.Expr(value=ast.Call(func=ast.Name(id=called) | ast.Attribute(attr=called))):
-                if called in _ADDED_LATER:
+                if called in _DOCSTRING_SETTERS:
                     yield from _texts_within(node)
             case ast.Assign() if is_topics:  # pydoc's help topics, a dictionary of the language reference
                 yield from _texts_within(node)
