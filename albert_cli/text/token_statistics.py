@@ -19,6 +19,8 @@ _SIZE_FRACTIONS = (1, 1 / 2, 1 / 4)  # of the tokens
 
 
 class TokenRates(TypedDict):
+    """Token counts relative to words, characters and bytes."""
+
     pieces_per_word: float
     characters_per_piece: float
     bytes_per_piece: float
@@ -26,6 +28,8 @@ class TokenRates(TypedDict):
 
 
 class PrunedRates(TokenRates):
+    """The rates of the vocabulary pruned to `size` tokens."""
+
     size: int
 
 
