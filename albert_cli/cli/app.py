@@ -1,4 +1,4 @@
-"""The application that the verbs register with; what goes wrong in them becomes one line, a hint and an exit code."""
+"""The application that the commands register with; their errors become one line, a hint and an exit code."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import errno
 import functools
-import inspect
 import os
 import re
 import sys
@@ -14,7 +13,7 @@ import tempfile
 import threading
 import traceback
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any
+from typing import Annotated, ParamSpec
 
 import typer
 
@@ -22,32 +21,28 @@ from albert_cli import __version__, console, ranks
 from albert_cli.errors import AlbertError, InputError, Interrupted
 from albert_cli.os_errors import errno_of, from_os_error
 
+P = ParamSpec("P")
 EPILOGUE = (
     "Exit codes: 0 done, 1 bug, 2 usage or configuration, 3 bad input, 4 checkpoint or integrity, "
     "5 diverged, 6 output directory in use, 7 score not reached, 75 interrupted and saved, 77 skipped, "
     "130 interrupted with nothing to save."
 )
-_LONGEST = 800  # characters of an error
+_MAX_MESSAGE_LENGTH = 800  # characters
 app = typer.Typer(name="albert", epilog=EPILOGUE, no_args_is_help=True, pretty_exceptions_enable=False)
 recipes_app = typer.Typer(help="List, show, copy and validate recipes.", no_args_is_help=True)
 bench_app = typer.Typer(help="Measure speeds on this machine.", no_args_is_help=True)
 app.add_typer(bench_app, name="bench")
 app.add_typer(recipes_app, name="recipes")
 
-_COMMON = {
-    "json": "Print one JSON object on stdout.",
-    "quiet": "No progress and no notes.",
-    "debug": "Show the traceback of an error.",
-}
-# How torch's messages begin where an allocation failed; other words than the first may come from a file's name.
-_NO_MEMORY = re.compile(
+# The beginning of torch's messages about failed allocations; later words may come from a file's name.
+_OUT_OF_MEMORY = re.compile(
     r"\[enforce fail at alloc_cpu|(CUDA|HIP|MPS)( backend| error:)? out of memory"
     r"|could not create a (primitive|memory object)$"  # of oneDNN, under `ulimit -v`
 )
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _print_version(is_requested: bool) -> None:
+    if is_requested:
         print(f"albert {__version__}")
         raise typer.Exit
 
@@ -55,96 +50,99 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """From raw text to a scored, shareable ALBERT encoder."""
 
 
-def verb(target: typer.Typer, **options: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Register a verb with `--json --quiet --debug`, and map its errors to exit codes."""
+def verb(target: typer.Typer, name: str | None = None) -> Callable[[Callable[P, None]], Callable[P, None]]:
+    """Register a function as a command whose errors become one line, a hint and an exit code."""
 
-    def register(function: Callable[..., None]) -> Callable[..., None]:
+    def register(function: Callable[P, None]) -> Callable[P, None]:
         @functools.wraps(function)
-        def run(**arguments: Any) -> None:
-            console.configure(**{name: arguments.pop(name) for name in _COMMON})
+        def run(*args: P.args, **kwargs: P.kwargs) -> None:
             try:
-                function(**arguments)
+                function(*args, **kwargs)
             except typer.Exit:
                 raise
             except BaseException as error:
                 raise typer.Exit(report_error(error)) from None
 
-        signature = inspect.signature(function, eval_str=True)
-        common = [
-            inspect.Parameter(
-                name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=False,
-                annotation=Annotated[bool, typer.Option(f"--{name}", help=text, rich_help_panel="Output")],
-            )
-            for name, text in _COMMON.items()
-        ]
-        parameters = [*signature.parameters.values(), *common]
-        run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-        run.__annotations__ = {p.name: p.annotation for p in parameters}
-        target.command(**options)(run)
+        target.command(name)(run)
         return run
 
     return register
 
 
 def report_error(error: BaseException) -> int:
-    """Print what went wrong on stderr, and return the exit code."""
+    """Print an error on stderr and return its exit code."""
     if console.settings.debug:
         traceback.print_exception(error)
     if isinstance(error, BrokenPipeError):
-        sys.stderr.close()  # the reader of our output went away; there is nobody left to tell
+        sys.stderr.close()  # nobody reads our output any more
         return 0
     if isinstance(error, KeyboardInterrupt):
-        message, hint, code = "interrupted", None, 130
-    elif (known := _translate_error(error)) is not None:
-        message, hint, code = known.message, known.hint, known.exit_code
-    else:
-        hint = "this is a bug in albert; run again with --debug and report what it shows"
-        message, code = f"{type(error).__name__}: {error}", 1
-    if ranks.is_already_reported(message, is_fatal=not isinstance(error, Interrupted)):
+        return _print_error("interrupted", None, 130, is_fatal=True)
+    translated = translate_error(error)
+    if translated is None:
+        hint = "this is a bug in albert; run again with --debug and report the traceback"
+        return _print_error(f"{type(error).__name__}: {error}", hint, 1, is_fatal=True)
+    is_fatal = not isinstance(error, Interrupted)
+    return _print_error(translated.message, translated.hint, translated.exit_code, is_fatal=is_fatal)
+
+
+def _print_error(message: str, hint: str | None, code: int, *, is_fatal: bool) -> int:
+    """Print one line, and a hint, unless another rank of the same launch has done so; return the code."""
+    if ranks.is_already_reported(message, is_fatal=is_fatal):
         return code
-    if len(message) > _LONGEST:  # it quotes what is wrong, which may be anything
-        message = f"{message[: _LONGEST // 2]} … {message[-_LONGEST // 4 :]}"
+    if len(message) > _MAX_MESSAGE_LENGTH:  # it quotes input, which may be of any length
+        message = f"{message[: _MAX_MESSAGE_LENGTH // 2]} … {message[-_MAX_MESSAGE_LENGTH // 4 :]}"
     console.print_err(f"error: {message.replace(chr(10), ' ')}")
     if hint:
         console.print_err(f"hint: {hint}")
     return code
 
 
-def _translate_error(error: BaseException) -> AlbertError | None:
-    """An error of ours, or what the system or torch refuses in our words; None for a bug."""
+def translate_error(error: BaseException) -> AlbertError | None:
+    """Return an error with a message for a person; None for a bug."""
     if isinstance(error, AlbertError):
         return error
     if isinstance(error, UnicodeEncodeError) and "surrogates" in error.reason:
-        found = re.search(r'[^"\n]*[\ud800-\udfff][^"\n]*', error.object)  # of what may be a whole JSON file
-        name = found[0][-200:] if found else error.object[error.start : error.end]
-        return InputError(f"{name}: a name that is no UTF-8", "rename the file or the folder")
-    number = errno_of(error)
-    torch_says = isinstance(error, RuntimeError) and _NO_MEMORY.match(str(error)) is not None
-    is_without = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or torch_says
-    if number == errno.ENOMEM or (number is None and is_without):
+        return _name_error(error)
+    if _is_out_of_memory(error):
         reason = str(error).strip().partition("\n")[0] or "nothing is left"
-        hint = "a smaller -s train.micro_batch_size needs less and computes the same"
+        hint = "lower -s train.micro_batch_size: it needs less memory and computes the same"
         return AlbertError(f"out of memory: {reason}", hint)
-    if (said := from_os_error(error)) is not None:
-        return said
+    translated = from_os_error(error)
+    if translated is not None:
+        return translated
     if type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
         from albert_cli.training.device import summarize_compile_error
 
-        return AlbertError(summarize_compile_error(error), "-s train.compile=off computes the same without, slower")
+        return AlbertError(summarize_compile_error(error), "use -s train.compile=off: it computes the same, slower")
     return None
 
 
+def _name_error(error: UnicodeEncodeError) -> InputError:
+    """Name the file whose name is not UTF-8; the error holds everything that was to be written, such as a JSON file."""
+    match = re.search(r'[^"\n]*[\ud800-\udfff][^"\n]*', error.object)
+    name = match[0][-200:] if match else error.object[error.start : error.end]
+    return InputError(f"{name}: the name is not valid UTF-8", "rename the file or the folder")
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    number = errno_of(error)
+    if number is not None:
+        return number == errno.ENOMEM
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    return isinstance(error, RuntimeError) and _OUT_OF_MEMORY.match(str(error)) is not None
+
+
 def _report_thread_error(ended: threading.ExceptHookArgs, show: Callable[[threading.ExceptHookArgs], object]) -> None:
-    """Show the traceback of a thread's bug; what the system refuses is reported once, by the call that waits for it."""
-    if console.settings.debug or ended.exc_value is None or _translate_error(ended.exc_value) is None:
+    """Show the traceback of a bug in a thread; any other error is reported once, by the call that waits for it."""
+    if console.settings.debug or ended.exc_value is None or translate_error(ended.exc_value) is None:
         show(ended)
 
 
@@ -152,10 +150,13 @@ threading.excepthook = functools.partial(_report_thread_error, show=threading.ex
 
 
 def invoke(arguments: Sequence[str]) -> tuple[int, str]:
-    """An `albert` command in this process: its exit code, and what it and the ranks that it starts print on stdout."""
-    before, argv, code, stdout = dataclasses.replace(console.settings), sys.argv, 0, os.dup(1)
-    more = [flag for flag, wanted in (("--quiet", before.quiet), ("--debug", before.debug)) if wanted]
-    sys.argv = ["albert", *arguments, *more]  # what ranks are started with
+    """Run an `albert` command in this process; return its exit code and what it and its ranks print on stdout."""
+    settings = dataclasses.replace(console.settings)
+    argv = sys.argv
+    flags = [flag for flag, is_set in (("--quiet", settings.quiet), ("--debug", settings.debug)) if is_set]
+    sys.argv = ["albert", *arguments, *flags]  # ranks are started with these arguments
+    code = 0
+    stdout = os.dup(1)
     with tempfile.TemporaryFile("w+", encoding="utf-8") as printed:
         try:
             os.dup2(printed.fileno(), 1)
@@ -167,6 +168,6 @@ def invoke(arguments: Sequence[str]) -> tuple[int, str]:
             os.dup2(stdout, 1)
             os.close(stdout)
             sys.argv = argv
-            console.configure(**dataclasses.asdict(before))
+            console.configure(**dataclasses.asdict(settings))
         printed.seek(0)
         return code, printed.read()

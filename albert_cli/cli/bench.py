@@ -10,11 +10,14 @@ import typer
 from albert_cli import console
 from albert_cli.cli.app import bench_app, verb
 from albert_cli.cli.options import (
+    AsJson,
+    Debug,
     Device,
     Language,
     Out,
     Overrides,
     ProcessCount,
+    Quiet,
     Sources,
     TaskData,
     TextField,
@@ -37,6 +40,9 @@ def bench_step(
     compiled: Annotated[bool, typer.Option(help="Time the compiled forms too; compiling takes minutes.")] = True,
     precision: Annotated[Literal["fp32", "bf16"], typer.Option(help="Of the matrix products.")] = "fp32",
     device: Device = "auto",
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
 ) -> None:
     """Time a forward and backward pass against transformers, on the same batch.
 
@@ -61,6 +67,9 @@ def bench_lengths(
     rounds: Annotated[int, typer.Option(min=1, help="Timed passes of each; the fastest counts.")] = 1,
     precision: Annotated[Literal["fp32", "bf16"], typer.Option(help="Of the matrix products.")] = "fp32",
     device: Device = "auto",
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
 ) -> None:
     """Time full, window and block attention by length, with their memory, against Longformer and Big Bird.
 
@@ -91,6 +100,9 @@ def bench_pretrain(
     overrides: Overrides = None,
     nproc: ProcessCount = 1,
     device: Device = "auto",
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
 ) -> None:
     """Time a recipe's step, where the time goes, and how long its run would take here.
 
@@ -117,6 +129,9 @@ def bench_finetune(
     rounds: Annotated[int, typer.Option(min=1, help="Timed steps of each variant.")] = 5,
     overrides: Overrides = None,
     device: Device = "auto",
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
 ) -> None:
     """Time a fine-tuning step on a task's own examples, update included, against transformers.
 
@@ -136,6 +151,9 @@ def bench_data(
     megabytes: Annotated[int, typer.Option(min=1, help="Measure on about this many MB of the files' beginnings.")] = 64,
     language: Language = "en",
     text_field: TextField = "text",
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
 ) -> None:
     """Time every stage from text to masked pairs on one core, beside SentencePiece alone.
 
@@ -167,6 +185,9 @@ def bench_sharing(
     rounds: Annotated[int, typer.Option(min=1, help="Timed calls of each model.")] = 3,
     precision: Annotated[Literal["fp32", "bf16"], typer.Option(help="Of the matrix products.")] = "fp32",
     device: Device = "auto",
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
 ) -> None:
     """Time ALBERT beside BERT in training and inference, at 16 to 512 tokens and batches of 1 to 64, and draw it.
 
@@ -198,6 +219,9 @@ def bench_gpu(
     alone: Annotated[bool, typer.Option("--alone", help="Without transformers.")] = False,
     overrides: Overrides = None,
     device: Device = "cuda",
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
 ) -> None:
     """Run every GPU benchmark, in parts of a few minutes: correctness, speeds, variants.
 

@@ -9,7 +9,7 @@ import typer
 
 from albert_cli import console
 from albert_cli.cli.app import app, verb
-from albert_cli.cli.options import BadBytes, Device, check_output_file
+from albert_cli.cli.options import AsJson, BadBytes, Debug, Device, Quiet, check_output_file
 from albert_cli.errors import ConfigError
 
 InputFile = Annotated[
@@ -35,6 +35,9 @@ def predict(
     ] = None,
     on_bad_bytes: BadBytes = "refuse",
     device: Device = "auto",
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
 ) -> None:
     """Label text with a task checkpoint: text in, JSON lines out.
 
@@ -62,6 +65,9 @@ def encode(
     ] = None,
     on_bad_bytes: BadBytes = "refuse",
     device: Device = "auto",
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
 ) -> None:
     """Turn text into vectors: a line in, a JSON line out, or one tensor for all.
 
@@ -82,6 +88,9 @@ def fill_mask(
     texts: Annotated[list[str], typer.Argument(metavar="TEXT...", help="Texts with one or more [MASK].")],
     top: Annotated[int, typer.Option(min=1, help="Guesses to show for each mask.")] = 5,
     device: Device = "auto",
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
 ) -> None:
     """Show what a pretrained model puts in the place of [MASK].
 

@@ -9,7 +9,7 @@ import typer
 
 from albert_cli import console
 from albert_cli.cli.app import app, verb
-from albert_cli.cli.options import Device, Overrides, check_output_file
+from albert_cli.cli.options import AsJson, Debug, Device, Overrides, Quiet, check_output_file
 from albert_cli.errors import ConfigError
 
 
@@ -31,6 +31,9 @@ def params(
     ] = False,
     paper: Annotated[bool, typer.Option("--paper", help="Every shape of the paper beside its figure.")] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.", rich_help_panel="Output")] = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
 ) -> None:
     """Count parameters, FLOPs and memory of models, beside the paper's figures.
 
@@ -56,6 +59,9 @@ def report(
     directories: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Runs, results and data, at any depth.")],
     out: Annotated[Path | None, typer.Option("--out", "-o", help="The HTML file to write.")] = None,
     markdown: Annotated[Path | None, typer.Option(help="A file for the same tables as Markdown.")] = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
 ) -> None:
     """Write one self-contained HTML page from any result directories.
 
@@ -81,6 +87,9 @@ def quickstart(
     out: Annotated[Path, typer.Option("--out", "-o", help="Directory to write.")] = Path("quickstart"),
     smoke: Annotated[bool, typer.Option("--smoke", help="All of it, smaller, in under a minute.")] = False,
     device: Device = "auto",
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
 ) -> None:
     """The whole road in minutes, on the documentation installed on this machine.
 
@@ -93,7 +102,7 @@ def quickstart(
 
 
 @verb(app)
-def doctor() -> None:
+def doctor(as_json: AsJson = False, quiet: Quiet = False, debug: Debug = False) -> None:
     """Show versions, devices, memory, and what each missing extra would bring.
 
     Example: albert doctor

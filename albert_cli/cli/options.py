@@ -8,8 +8,53 @@ from typing import Annotated, Literal
 
 import typer
 
+from albert_cli import console
 from albert_cli.errors import ConfigError
 
+
+def _set_json(is_set: bool) -> None:
+    console.settings.json = is_set
+
+
+def _set_quiet(is_set: bool) -> None:
+    console.settings.quiet = is_set
+
+
+def _set_debug(is_set: bool) -> None:
+    console.settings.debug = is_set
+
+
+# Every command has these three. Their callbacks set `console.settings`; the function does not receive the value.
+AsJson = Annotated[
+    bool,
+    typer.Option(
+        "--json",
+        callback=_set_json,
+        expose_value=False,
+        help="Print one JSON object on stdout.",
+        rich_help_panel="Output",
+    ),
+]
+Quiet = Annotated[
+    bool,
+    typer.Option(
+        "--quiet",
+        callback=_set_quiet,
+        expose_value=False,
+        help="Print no progress and no notes.",
+        rich_help_panel="Output",
+    ),
+]
+Debug = Annotated[
+    bool,
+    typer.Option(
+        "--debug",
+        callback=_set_debug,
+        expose_value=False,
+        help="Show the traceback of an error.",
+        rich_help_panel="Output",
+    ),
+]
 Out = Annotated[Path, typer.Option("--out", "-o", help="Directory to write.")]
 Sources = Annotated[
     list[str],

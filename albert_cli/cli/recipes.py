@@ -9,11 +9,12 @@ import typer
 
 from albert_cli import console
 from albert_cli.cli.app import recipes_app, verb
+from albert_cli.cli.options import AsJson, Debug, Quiet
 from albert_cli.errors import BusyError
 
 
 @verb(recipes_app, name="list")
-def recipes_list() -> None:
+def recipes_list(as_json: AsJson = False, quiet: Quiet = False, debug: Debug = False) -> None:
     """List the recipes that are shipped, one per line.
 
     Example: albert recipes list
@@ -26,7 +27,12 @@ def recipes_list() -> None:
 
 
 @verb(recipes_app, name="show")
-def recipes_show(name: Annotated[str, typer.Argument(help="A recipe's name.")]) -> None:
+def recipes_show(
+    name: Annotated[str, typer.Argument(help="A recipe's name.")],
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
     """Print a recipe's file.
 
     Example: albert recipes show mini/docs
@@ -40,6 +46,9 @@ def recipes_show(name: Annotated[str, typer.Argument(help="A recipe's name.")]) 
 def recipes_copy(
     name: Annotated[str, typer.Argument(help="A recipe's name.")],
     out: Annotated[Path | None, typer.Option("--out", "-o", help="File to write; default: the name here.")] = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
 ) -> None:
     """Copy a recipe out to edit it.
 
@@ -56,7 +65,12 @@ def recipes_copy(
 
 
 @verb(recipes_app, name="validate")
-def recipes_validate(file: Annotated[str, typer.Argument(metavar="FILE", help="A recipe's file or name.")]) -> None:
+def recipes_validate(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A recipe's file or name.")],
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
     """Check a recipe: every key, type and range, and that its sections go together.
 
     Example: albert recipes validate mine.toml

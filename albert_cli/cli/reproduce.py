@@ -9,7 +9,7 @@ import typer
 
 from albert_cli import console
 from albert_cli.cli.app import app, invoke, verb
-from albert_cli.cli.options import Device, Overrides
+from albert_cli.cli.options import AsJson, Debug, Device, Overrides, Quiet
 from albert_cli.errors import ConfigError
 
 
@@ -51,6 +51,9 @@ def reproduce(
     commands: Annotated[bool, typer.Option("--commands", help="Print every command, in order.")] = False,
     list_: Annotated[bool, typer.Option("--list", help="Name the experiments; with --out, their verdicts.")] = False,
     device: Device = "auto",
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
 ) -> None:
     """Repeat an experiment of the paper: its variants, its table beside ours, and whether its claim holds.
 
@@ -93,6 +96,9 @@ def probe(
     ] = 0,
     overrides: Overrides = None,
     device: Device = "auto",
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
 ) -> None:
     """Score a pretrained checkpoint without a task: masked words, sentence order, how far each layer moves its input.
 

@@ -9,7 +9,7 @@ import typer
 
 from albert_cli import console
 from albert_cli.cli.app import app, verb
-from albert_cli.cli.options import CheckpointName, Device, Out, Overrides, TaskData
+from albert_cli.cli.options import AsJson, CheckpointName, Debug, Device, Out, Overrides, Quiet, TaskData
 from albert_cli.errors import ConfigError
 
 RECIPES = "finetune"  # the paper's
@@ -54,6 +54,9 @@ def evaluate(
     ] = None,
     overrides: Overrides = None,
     device: Device = "auto",
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
 ) -> None:
     """Score a checkpoint: the median of k seeded fine-tunings, or a task checkpoint as it is.
 
@@ -95,6 +98,9 @@ def search(
     recipes: Recipes = RECIPES,
     overrides: Overrides = None,
     device: Device = "auto",
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
 ) -> None:
     """Fine-tune with every combination of some lists of hyper-parameters, and name the best by its dev score.
 
@@ -119,6 +125,9 @@ def ensemble(
     data: TaskData = None,
     overrides: Overrides = None,
     device: Device = "auto",
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
 ) -> None:
     """Score task checkpoints with the mean of their probabilities: all together, and the best few.
 

@@ -10,7 +10,20 @@ import typer
 
 from albert_cli import console
 from albert_cli.cli.app import app, verb
-from albert_cli.cli.options import ArrayTask, BadBytes, Language, LongLine, MaxLine, Out, Sources, TextField, Workers
+from albert_cli.cli.options import (
+    ArrayTask,
+    AsJson,
+    BadBytes,
+    Debug,
+    Language,
+    LongLine,
+    MaxLine,
+    Out,
+    Quiet,
+    Sources,
+    TextField,
+    Workers,
+)
 
 
 @verb(app)
@@ -38,6 +51,9 @@ def vocab(
     workers: Workers = 0,
     task: ArrayTask = None,
     seed: Annotated[int, typer.Option(help="Seed of the sample.")] = 0,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
 ) -> None:
     """Build a SentencePiece vocabulary.
 
@@ -71,6 +87,9 @@ def data(
     max_line: MaxLine = "64MiB",
     on_long_line: LongLine = "refuse",
     on_bad_bytes: BadBytes = "refuse",
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
 ) -> None:
     """Tokenise text once, into shards that pretraining draws its examples from.
 
@@ -98,6 +117,9 @@ def inspect_directory(
     recipe: Annotated[
         str | None, typer.Option(help="Show what this pretraining recipe draws: its batches and lengths.")
     ] = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
 ) -> None:
     """Show what a vocabulary, data, run or result directory holds.
 

@@ -10,7 +10,19 @@ import typer
 
 from albert_cli import console
 from albert_cli.cli.app import app, verb
-from albert_cli.cli.options import CheckpointName, Device, Out, Overrides, ProcessCount, Resume, TaskData, start_ranks
+from albert_cli.cli.options import (
+    AsJson,
+    CheckpointName,
+    Debug,
+    Device,
+    Out,
+    Overrides,
+    ProcessCount,
+    Quiet,
+    Resume,
+    TaskData,
+    start_ranks,
+)
 
 
 @verb(app)
@@ -37,6 +49,9 @@ def pretrain(
         bool, typer.Option("--verify", help="Re-hash all data, also what has not changed since it was verified.")
     ] = False,
     device: Device = "auto",
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
 ) -> None:
     """Pretrain an encoder; the same command again resumes.
 
@@ -77,6 +92,9 @@ def finetune(
     overrides: Overrides = None,
     resume: Resume = "auto",
     device: Device = "auto",
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
 ) -> None:
     """Fine-tune a checkpoint on one task, one seed; the best checkpoint on dev is kept.
 

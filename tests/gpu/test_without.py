@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from albert_cli import machine, ranks
 from albert_cli.bench import memory
-from albert_cli.cli.app import _translate_error
+from albert_cli.cli.app import translate_error
 from albert_cli.counting import costs
 from albert_cli.errors import ConfigError
 from albert_cli.model import packing
@@ -217,7 +217,7 @@ def test_a_compilation_that_fails_later_is_an_error(monkeypatch: pytest.MonkeyPa
         prepare_model(model, TrainSettings(compile="on"), CPU)
         with pytest.raises(torch._dynamo.exc.TorchDynamoException) as raised:
             gradients(model)
-    known = _translate_error(raised.value)
+    known = translate_error(raised.value)
     assert known is not None and "ptxas failed" in known.message and "train.compile=off" in str(known.hint)
     torch._dynamo.reset()
 
