@@ -9,7 +9,7 @@ from typing import Any
 from albert_cli.evaluation import single, suite, tables
 from albert_cli.model.config import ModelConfig
 from albert_cli.results import Result, SearchResult, SuiteResult
-from albert_cli.tasks.spec import find_task
+from albert_cli.tasks.registry import find_task
 from albert_cli.training import finetune as finetuning
 from albert_cli.training import task_setup
 from albert_cli.training.task_recipe import PAPER_RECIPES

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from albert_cli.tasks.features import PairFeatures, Stretches
+from albert_cli.tasks.features import PairFeatures, TokenSlices
 
 
 def labelled(labels: Any) -> PairFeatures:
     """Examples of no words with these labels."""
     labels = np.asarray(labels)
     nothing = np.zeros(len(labels), dtype=np.int64)
-    none = Stretches(nothing, nothing)
+    none = TokenSlices(nothing, nothing)
     return PairFeatures(np.empty(0, np.int32), none, none, np.zeros(len(labels), dtype=bool), labels, 0, 0, 0)

@@ -27,7 +27,7 @@ from albert_cli.errors import ConfigError, InputError
 from albert_cli.model.heads import SequenceClassifier
 from albert_cli.model.packing import pack
 from albert_cli.tasks.classification import Classification
-from albert_cli.tasks.spec import find_task
+from albert_cli.tasks.registry import find_task
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.device import choose_device, prepare_model, resolve_auto, use_threads
 from albert_cli.training.optimizers import make_optimizer

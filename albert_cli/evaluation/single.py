@@ -21,7 +21,7 @@ from albert_cli.errors import BusyError, CheckpointError, ConfigError, DivergedE
 from albert_cli.evaluation.baselines import score_baselines
 from albert_cli.results import RESULTS, Result, format_percent, standard_error
 from albert_cli.tasks.base import PREDICTIONS
-from albert_cli.tasks.squad.task import OFFICIAL
+from albert_cli.tasks.squad.task import OFFICIAL_FILES
 from albert_cli.training import capacity, run
 from albert_cli.training.finetune import finetune
 from albert_cli.training.intermediate import from_intermediate
@@ -33,7 +33,7 @@ SCORING_FILES = (
     RESULTS,
     PREDICTIONS,
     "predictions.test.jsonl",
-    *OFFICIAL,
+    *OFFICIAL_FILES,
 )  # what scoring without training writes, or wrote
 
 
@@ -65,7 +65,9 @@ def prepare_evaluation(request: TaskRequest, task: str) -> PreparedTask:
         )
     if made_for is not None:  # inputs are made as in its fine-tuning
         try:
-            recipe = load_recipe(task, [*asked.as_trained(made_for), *request.overrides], request.recipes)
+            recipe = load_recipe(
+                task, [*asked.overrides_from_checkpoint(made_for), *request.overrides], request.recipes
+            )
         except ConfigError as error:  # without what the checkpoint says of itself it was resolved before
             raise CheckpointError(f"{found.directory / 'config.json'}: {error.message}") from None
     return prepare_with_recipe(recipe, request, asked, found, prepared.inputs.vocabulary, for_scoring=True)

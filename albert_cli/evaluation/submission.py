@@ -16,7 +16,7 @@ from albert_cli import console, store
 from albert_cli.errors import ConfigError, InputError, MissingDataError
 from albert_cli.evaluation.single import checkpoint_for_test_set, predict_examples, prepare_evaluation, scoring_request
 from albert_cli.results import Result
-from albert_cli.tasks.classification import Classification, Example
+from albert_cli.tasks.classification import Classification, TextExample
 from albert_cli.tasks.glue import GLUE
 from albert_cli.training.task_setup import TaskRequest
 
@@ -89,7 +89,7 @@ def write_submission(path: Path, request: TaskRequest, out: Path, tasks: Mapping
         console.warn(f"{path}: {len(placeholders)} of {len(SERVER_FILES)} files hold one answer for all rows: {listed}")
 
 
-def _read_test_set(file: ServerFile, data: str | None) -> list[Example] | None:
+def _read_test_set(file: ServerFile, data: str | None) -> list[TextExample] | None:
     """The examples to answer, None where they are not there; raises `InputError` where there are more or less."""
     task = GLUE[file.task]
     try:
@@ -109,7 +109,7 @@ def _read_test_set(file: ServerFile, data: str | None) -> list[Example] | None:
 
 def format_labels(task: Classification, logits: NDArray[Any]) -> list[str]:
     """The labels' names, 0 or 1 where these are the names; values clipped to the task's range."""
-    predicted = task.predictions_of(logits)
+    predicted = task.predictions_from_logits(logits)
     if task.is_regression:
         return [f"{value:.3f}" for value in np.clip(predicted, *task.value_range)]
     return [task.labels[int(index)] for index in predicted]

@@ -28,8 +28,8 @@ from albert_cli.evaluation.single import (
     train_in_parallel,
 )
 from albert_cli.results import CONTROLS, RESULTS, Result, SuiteResult
-from albert_cli.tasks.glue import HUB
-from albert_cli.tasks.spec import SCORED, TASKS, average
+from albert_cli.tasks.glue import GLUE_ON_HUB
+from albert_cli.tasks.registry import GLUE_SCORE_TASKS, TASKS, average_score
 from albert_cli.training.intermediate import (
     from_intermediate,
     intermediate_task,
@@ -78,7 +78,9 @@ def evaluate_suite(request: TaskRequest, out: Path) -> SuiteResult:
     require_own_output(out, RESULTS, *TASKS)
     ready, left_out = _prepare_available_tasks(request)
     if not ready:
-        raise InputError(f"{request.data or HUB}: no GLUE task has its data there", next(iter(left_out.values()), None))
+        raise InputError(
+            f"{request.data or GLUE_ON_HUB}: no GLUE task has its data there", next(iter(left_out.values()), None)
+        )
     starts = {name: start for name, prepared in ready.items() if (start := intermediate_task(prepared))}
     failed: dict[str, AllSeedsDiverged] = {}
     results = _evaluate_tasks(request, {name: ready[name] for name in ready if name not in starts}, out, failed)
@@ -93,8 +95,8 @@ def evaluate_suite(request: TaskRequest, out: Path) -> SuiteResult:
     results |= _evaluate_tasks(request, others, out, failed)
     for error in failed.values():
         raise error
-    tasks = {name: results[name] for name in SCORED if name in results}
-    mean = average({name: glue_metrics(result) for name, result in tasks.items()})
+    tasks = {name: results[name] for name in GLUE_SCORE_TASKS if name in results}
+    mean = average_score({name: glue_metrics(result) for name, result in tasks.items()})
     further: dict[str, Any] = {"mean_of_tasks": mean} if left_out else {"glue_score": mean}
     if (mnli := checkpoint_for_test_set("mnli", request, out, tasks)) is not None:  # whose best model answers AX
         try:
@@ -110,7 +112,7 @@ def _prepare_available_tasks(request: TaskRequest) -> tuple[dict[str, PreparedTa
     """The tasks whose data are there, all of them read, and why the others are left out."""
     ready: dict[str, PreparedTask] = {}
     left_out: dict[str, str] = {}
-    for name in SCORED:
+    for name in GLUE_SCORE_TASKS:
         try:
             prepared = prepare_evaluation(request, name)
             _ = prepared.inputs.examples

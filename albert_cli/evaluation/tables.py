@@ -7,7 +7,7 @@ from pathlib import Path
 
 from albert_cli import console
 from albert_cli.results import CONTROLS, Result, SearchResult, SuiteResult, format_percent, standard_error
-from albert_cli.tasks.spec import SCORED, TASKS
+from albert_cli.tasks.registry import GLUE_SCORE_TASKS, TASKS
 from albert_cli.training.task_recipe import PRETRAINED
 
 _BASELINES_NOTE = (
@@ -52,7 +52,7 @@ def format_run(run: Result, out: Path | None) -> str:
 def _format_suite(suite: SuiteResult) -> str:
     tasks = list(suite.tasks.values())
     whole = suite.glue_score is not None
-    name = "GLUE score" if whole else f"mean of {len(tasks)} of {len(SCORED)} tasks"
+    name = "GLUE score" if whole else f"mean of {len(tasks)} of {len(GLUE_SCORE_TASKS)} tasks"
     mean = format_percent(suite.glue_score if whole else suite.mean_of_tasks)
     rows = [*_table_rows(tasks), [name, "", mean, *[""] * (len(_HEADERS) - 3)]]
     left_out = ", ".join(TASKS[name].title for name in suite.left_out)

@@ -24,7 +24,7 @@ from albert_cli.evaluation.suite import evaluate
 from albert_cli.model import hub
 from albert_cli.results import RESULTS, Result
 from albert_cli.tasks.glue import GLUE
-from albert_cli.tasks.spec import as_published, average, published_metrics
+from albert_cli.tasks.registry import average_score, paper_metric_names, paper_metrics
 from albert_cli.training.task_setup import TaskRequest
 
 ScorePoints = Annotated[float, Ge(-100), Le(100)]
@@ -53,8 +53,8 @@ class VerifyRecipe:
         if not self.expected:
             raise ConfigError("a recipe to verify names no task", "[expected] with sst2.accuracy = 92.9")
         for task, scores in self.expected.items():
-            if not scores or set(scores) - set(published_metrics(task)):
-                raise ConfigError(f"expected.{task}: scores are published as {' and '.join(published_metrics(task))}")
+            if not scores or set(scores) - set(paper_metric_names(task)):
+                raise ConfigError(f"expected.{task}: scores are published as {' and '.join(paper_metric_names(task))}")
         if unknown := self.tolerance_of.keys() - self.expected.keys():
             raise ConfigError(f"tolerance_of.{min(unknown)}: no task of [expected]", ", ".join(self.expected))
 
@@ -95,7 +95,7 @@ def verify_checkpoint(name: str, request: TaskRequest, out: Path) -> dict[str, A
         "source": recipe.source,
         "tasks": tasks,
         # Avg of what was published and of what was reached here, over the tasks that were evaluated
-        "average": {name: average({task: of[key] for task, of in scored.items()}) for name, key in means.items()},
+        "average": {name: average_score({task: of[key] for task, of in scored.items()}) for name, key in means.items()},
         "reached": all(found["verdict"] in ("reached", "skipped") for found in tasks.values()),
     }
     store.write_json(out / RESULTS, result)
@@ -114,7 +114,7 @@ def _verify_task(recipe: VerifyRecipe, task: str, request: TaskRequest, out: Pat
         console.warn(error.message)
         return {**published, "verdict": "diverged", "reason": error.message}
     assert isinstance(found, Result), "of one task"
-    scores = {name: 100 * score for name, score in as_published(task, found).items() if name in expected}
+    scores = {name: 100 * score for name, score in paper_metrics(task, found).items() if name in expected}
     reached = all(scores[name] >= score - tolerance for name, score in expected.items())
     return {**published, "scores": scores, "runs": request.runs, "verdict": "reached" if reached else "not reached"}
 

@@ -10,7 +10,7 @@ from albert_cli.data.shards import TokenCorpus
 from albert_cli.errors import ConfigError, InputError
 from albert_cli.evaluation.verify import find_task_data
 from albert_cli.experiments.plan import OUT, ExperimentPlan
-from albert_cli.tasks.spec import find_task
+from albert_cli.tasks.registry import find_task
 
 Data = tuple[str, tuple[str, ...], str]  # a stage or a fingerprint, the stages to wait for, and the directory
 

@@ -17,8 +17,8 @@ from albert_cli.errors import CheckpointError, ConfigError
 from albert_cli.inference.predict import open_for_inference, read_chunks, write_answers
 from albert_cli.model import hub
 from albert_cli.model.heads import BareEncoder
-from albert_cli.tasks.base import check_finite, evaluation_batches
-from albert_cli.tasks.classification import Classification, Example
+from albert_cli.tasks.base import check_finite, iter_evaluation_batches
+from albert_cli.tasks.classification import Classification, TextExample
 from albert_cli.tasks.features import PairFeatures
 from albert_cli.text.lines import OnBadBytes
 
@@ -43,7 +43,7 @@ def encode_features(model: BareEncoder, features: PairFeatures, pooling: Pooling
     does; `cls` takes the last layer at [CLS]; `pooler` takes that through the pooler, tanh(xW + b).
     """
     found = np.empty((len(features), model.config.hidden_size), np.float32)
-    for index, tokens in evaluation_batches(features, device):
+    for index, tokens in iter_evaluation_batches(features, device):
         states = model(tokens)
         if pooling == "mean":
             lengths = torch.from_numpy(features.lengths[index]).to(device)
@@ -79,7 +79,7 @@ def encode_file(
     as_tensor = out is not None and out.suffix == ".safetensors"
     rows: list[Vectors] = [np.empty((0, width), np.float32)]
 
-    def answer(examples: Sequence[Example]) -> tuple[Iterable[str], int, int]:
+    def answer(examples: Sequence[TextExample]) -> tuple[Iterable[str], int, int]:
         features = texts.encode(examples, vocabulary, length)
         vectors = encode_features(model, features, pooling, target)
         if as_tensor:
@@ -95,7 +95,7 @@ def encode_file(
     return {**summary, "out": str(out), "dimensions": width, "pooling": pooling}
 
 
-def _format_vectors(examples: Sequence[Example], vectors: Vectors) -> Iterator[str]:
+def _format_vectors(examples: Sequence[TextExample], vectors: Vectors) -> Iterator[str]:
     """One JSON line per text; a float32 is written as the shortest decimal that is read as the same one."""
     for example, vector in zip(examples, vectors, strict=True):
         numbers = ", ".join(map(str, vector))

@@ -14,8 +14,8 @@ import torch
 from albert_cli import console, store
 from albert_cli.errors import InputError
 from albert_cli.model import hub
-from albert_cli.tasks.rows import Line
-from albert_cli.tasks.spec import task_of_checkpoint
+from albert_cli.tasks.rows import InputLine
+from albert_cli.tasks.registry import task_from_checkpoint
 from albert_cli.text.lines import OnBadBytes, ReadCounter, ReadSettings, SourcePart, text_lines
 from albert_cli.text.sources import TextSource
 from albert_cli.training import capacity
@@ -34,7 +34,7 @@ class _LinesReadCounter(ReadCounter):
         self.lines += data.count(b"\n")
 
 
-def read_chunks(name: str, on_bad_bytes: OnBadBytes, make: Callable[[Line], T]) -> Iterator[list[T]]:
+def read_chunks(name: str, on_bad_bytes: OnBadBytes, make: Callable[[InputLine], T]) -> Iterator[list[T]]:
     """What `make` makes of the lines of a file or of stdin (`-`), some at a time, which are then grouped by length.
 
     Of a pipe those that have come, so that it need not end first. Empty lines count too. Raises `InputError` naming
@@ -48,7 +48,7 @@ def read_chunks(name: str, on_bad_bytes: OnBadBytes, make: Callable[[Line], T]) 
     part, come = SourcePart(TextSource(name, "stdin" if name == "-" else "text")), _LinesReadCounter()
     chunk = []
     for number, text in text_lines(part, ReadSettings(on_bad_bytes), come):
-        chunk.append(make(Line(text, name, number)))
+        chunk.append(make(InputLine(text, name, number)))
         if (
             len(chunk) == CHUNK_LINES or number >= come.lines
         ):  # the next line is still to be waited for, or there is none
@@ -100,7 +100,7 @@ def predict_file(
     line that the task has no use for.
     """
     found, target = open_for_inference(checkpoint, device)
-    task, vocabulary = task_of_checkpoint(found), hub.load_vocabulary(found)
+    task, vocabulary = task_from_checkpoint(found), hub.load_vocabulary(found)
     model = task.load(found).to(target).eval()
     length = found.config.max_position_embeddings
     length = min(length, found.finetuned_task.max_seq_length) if found.finetuned_task else length
@@ -108,7 +108,7 @@ def predict_file(
 
     def answer(examples: Sequence[Any]) -> tuple[list[str], int, int]:
         features = task.encode(examples, vocabulary, length)
-        lines = task.prediction_lines(examples, task.predict(model, features, target), scored=False)
+        lines = task.format_predictions(examples, task.predict(model, features, target), scored=False)
         return lines, features.truncated, int(features.lengths.max(initial=0))
 
     if document is None:

@@ -16,7 +16,7 @@ from typing import Any
 from albert_cli import console, journal, store
 from albert_cli.errors import CheckpointError, InputError
 from albert_cli.results import CONTROLS, RESULTS, Record, Result, StrictText, finite_number, finite_numbers
-from albert_cli.tasks.spec import TASKS
+from albert_cli.tasks.registry import TASKS
 
 MAJORITY, CLASSICAL = "majority class", "classical baseline"
 Curve = list[tuple[float, float]]

@@ -12,7 +12,7 @@ from albert_cli.report import plots
 from albert_cli.report.collect import CLASSICAL, Evaluation
 from albert_cli.report.page import Block, Fact, Figure, Grid, Heading, Key, Paragraph, Span, Table, Text
 from albert_cli.results import format_percent, join_words, standard_error
-from albert_cli.tasks.spec import published_metrics
+from albert_cli.tasks.registry import paper_metric_names
 
 _METRICS = {
     "mcc": "Matthews correlation",
@@ -173,7 +173,7 @@ Published = dict[str, dict[str, float]]  # task -> metric -> score times 100, th
 def row(tasks: Sequence[str], cells: Sequence[str]) -> Published:
     """Scores as a table prints them, of which SQuAD has two in a cell: `F1/EM`; none where it prints a dash."""
     return {
-        task: dict(zip(published_metrics(task), map(float, cell.split("/")), strict=True))
+        task: dict(zip(paper_metric_names(task), map(float, cell.split("/")), strict=True))
         for task, cell in zip(tasks, cells, strict=True)
         if cell != "–"
     }
@@ -206,7 +206,7 @@ def _published(groups: Sequence[Group]) -> list[Block]:
     for group in groups:
         # As published rows are single models, an ensemble stands here only where there is nothing else.
         best = max([e for e in group if not e.is_ensemble] or group, key=lambda e: e.median)
-        names, found = published_metrics(best.task), best.record.medians
+        names, found = paper_metric_names(best.task), best.record.medians
         if not set(names) <= set(found):  # a result from elsewhere
             names, found = [best.record.metric], {best.record.metric: best.median}
         first, *others = (format_percent(found[name]) for name in names)

@@ -24,11 +24,11 @@ from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import MultipleChoice
 from albert_cli.tasks.base import Array
 from albert_cli.tasks.classification import LogitsTask
-from albert_cli.tasks.features import PairFeatures, Stretches, tokenize
-from albert_cli.tasks.rows import Line
+from albert_cli.tasks.features import PairFeatures, TokenSlices, tokenize
+from albert_cli.tasks.rows import InputLine
 from albert_cli.text.vocabulary import Vocabulary
 
-MAX_QUESTION = 128  # tokens of question and option, the last as in the reference: what comes last is the option
+MAX_ANSWER_TOKENS = 128  # tokens of question and option, the last as in the reference: what comes last is the option
 _ARCHITECTURE = "ForMultipleChoice"
 _BLANK = re.compile("_+")
 _SHAPE = 'each line: {"text": "…", "question": "…", "choices": ["…", "…"]}'
@@ -62,9 +62,9 @@ class ChoiceExample:
 class Choice(LogitsTask[ChoiceExample]):
     """The right option of each question; `labels` name the places of the options."""
 
-    one_answer = "the choice in the same place for all questions"
+    collapse_message = "the choice in the same place for all questions"
 
-    def example(self, line: Line) -> ChoiceExample:
+    def example(self, line: InputLine) -> ChoiceExample:
         """A JSON object with `choices` (`options`), `question`, a passage as `text` (`passage`, `article`), `id`."""
         value = line.values()
         options = next((value[name] for name in ("choices", "options") if name in value), None)
@@ -93,13 +93,13 @@ class Choice(LogitsTask[ChoiceExample]):
         ids, texts = tokenize([e.passage for e in examples] + [a for e in examples for a in e.answers], vocabulary)
         passage, answer = texts.at(np.repeat(np.arange(size), choices)), texts.at(np.arange(size, len(texts.start)))
         room = max_seq_length - SPECIALS
-        kept_answer = np.minimum(answer.length, min(MAX_QUESTION, (room + 1) // 2))
+        kept_answer = np.minimum(answer.length, min(MAX_ANSWER_TOKENS, (room + 1) // 2))
         kept_passage = np.minimum(passage.length, room - kept_answer)
         is_cut = ((kept_passage < passage.length) | (kept_answer < answer.length)).reshape(-1, choices).any(axis=1)
         labels = [e.label for e in examples]
         return PairFeatures(
-            ids, Stretches(passage.start, kept_passage),
-            Stretches(answer.start + answer.length - kept_answer, kept_answer), np.ones(size * choices, dtype=bool),
+            ids, TokenSlices(passage.start, kept_passage),
+            TokenSlices(answer.start + answer.length - kept_answer, kept_answer), np.ones(size * choices, dtype=bool),
             None if None in labels else np.array(labels, dtype=np.int64),
             int(np.count_nonzero(is_cut)), vocabulary.cls_id, vocabulary.sep_id, choices,
         )  # fmt: skip
@@ -132,9 +132,9 @@ class Choice(LogitsTask[ChoiceExample]):
 
     def has_head(self, found: hub.Checkpoint) -> bool:
         is_one = found.architecture == _ARCHITECTURE and len(found.tensors.get("classifier.weight", ())) == 1
-        return is_one and self.is_made_for(found)
+        return is_one and self.accepts_checkpoint(found)
 
     @classmethod
-    def of_checkpoint(cls, found: hub.Checkpoint) -> Self | None:
+    def from_checkpoint(cls, found: hub.Checkpoint) -> Self | None:
         task = cls(name="", title="predict", metrics=(), labels=tuple(ascii_uppercase))
         return task if found.architecture == _ARCHITECTURE else None

@@ -24,19 +24,19 @@ from albert_cli.model import hub
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import SequenceClassifier
 from albert_cli.model.packing import pack, to_device
-from albert_cli.tasks.base import Array, Task, check_finite, evaluation_batches
-from albert_cli.tasks.features import PairFeatures, Stretches, tokenize
+from albert_cli.tasks.base import Array, Task, check_finite, iter_evaluation_batches
+from albert_cli.tasks.features import PairFeatures, TokenSlices, tokenize
 from albert_cli.tasks.metrics import scores
-from albert_cli.tasks.rows import Line
+from albert_cli.tasks.rows import InputLine
 from albert_cli.text.vocabulary import Vocabulary
 
 _INPUTS = ("a single text", "two texts, with a tab or as text and text_pair")
 _REMEDIES = ("a tab begins a second text; in .jsonl it may stand inside one", "give every line both, an empty one too")
-E = TypeVar("E", bound=Any)  # an example with `id` and `label`
+LabeledT = TypeVar("LabeledT", bound=Any)  # an example with `id` and `label`
 
 
 @dataclass(frozen=True, slots=True)
-class Example:
+class TextExample:
     """One text or pair of texts with its label: a class index, a value, or None where it is hidden."""
 
     text_a: str
@@ -45,10 +45,10 @@ class Example:
     id: str
 
 
-class LogitsTask(Task[E, PairFeatures, Array]):
+class LogitsTask(Task[LabeledT, PairFeatures, Array]):
     """A task whose outputs are logits [N, C] float32, one column a class (an option)."""
 
-    one_answer: ClassVar[str] = "one class for all inputs"  # of a collapsed run
+    collapse_message: ClassVar[str] = "one class for all inputs"  # of a collapsed run
 
     def loss_sum(self, model: nn.Module, batch: PackedBatch, labels: Array, device: torch.device) -> Tensor:
         return self.summed_loss(model(pack(batch, device)).float(), *to_device([labels], device))
@@ -64,7 +64,7 @@ class LogitsTask(Task[E, PairFeatures, Array]):
         return not self.labels
 
     @abstractmethod
-    def texts(self, example: E) -> dict[str, Any]:
+    def texts(self, example: LabeledT) -> dict[str, Any]:
         """What a line of predictions says of the example itself."""
 
     def mean_loss(self, outputs: Array, features: PairFeatures) -> float:
@@ -75,7 +75,7 @@ class LogitsTask(Task[E, PairFeatures, Array]):
         """Logits [N, C] in the order of the features; batches are grouped by length."""
         columns = features.group if features.group > 1 else len(self.output_names)
         logits = np.empty((len(features), columns), dtype=np.float32)
-        for index, tokens in evaluation_batches(features, device):
+        for index, tokens in iter_evaluation_batches(features, device):
             logits[index] = model(tokens).float().cpu().numpy()
         check_finite(logits)
         return logits
@@ -84,30 +84,30 @@ class LogitsTask(Task[E, PairFeatures, Array]):
         """The mean of the values, or logits whose softmax is the mean of the models' probabilities (§4.9)."""
         if self.is_regression:
             return np.asarray(np.mean(outputs, axis=0))
-        return np.asarray(np.log(np.mean([probabilities(logits) for logits in outputs], axis=0) + 1e-30))
+        return np.asarray(np.log(np.mean([softmax(logits) for logits in outputs], axis=0) + 1e-30))
 
-    def predictions_of(self, logits: Array) -> Array:
+    def predictions_from_logits(self, logits: Array) -> Array:
         """Class indices [N] of logits [N, C], or values [N]."""
         return logits[:, 0] if self.is_regression else logits.argmax(axis=1)
 
-    def baseline(self, train: Sequence[E], dev: Sequence[E]) -> float:
+    def baseline(self, train: Sequence[LabeledT], dev: Sequence[LabeledT]) -> float:
         """The commonest class (of several the first in the task's order), or the mean of the values."""
         labels, gold = (np.array([e.label for e in examples]) for examples in (train, dev))
         guess = float(labels.mean()) if self.is_regression else int(np.bincount(labels).argmax())
         return scores(self.metrics[:1], np.full(len(gold), guess), gold)[self.metrics[0]]
 
-    def constant_output(self, outputs: Array, features: PairFeatures) -> str | None:
-        """`one_answer`, or values that differ by less than a thousandth of their size."""
-        predicted = self.predictions_of(outputs)
+    def describe_collapse(self, outputs: Array, features: PairFeatures) -> str | None:
+        """`collapse_message`, or values that differ by less than a thousandth of their size."""
+        predicted = self.predictions_from_logits(outputs)
         least = 1e-3 * np.abs(predicted).max() if self.is_regression else 0
         if np.ptp(features.gold) == 0 or np.ptp(predicted) > least:
             return None
-        return "one value for all inputs" if self.is_regression else self.one_answer
+        return "one value for all inputs" if self.is_regression else self.collapse_message
 
-    def prediction_lines(self, examples: Sequence[E], outputs: Array, *, scored: bool) -> list[str]:
+    def format_predictions(self, examples: Sequence[LabeledT], outputs: Array, *, scored: bool) -> list[str]:
         """Id, perhaps the text, gold label where known, prediction, and of classes the probabilities by label."""
         lines = []
-        for example, logits, row in zip(examples, outputs, probabilities(outputs), strict=True):
+        for example, logits, row in zip(examples, outputs, softmax(outputs), strict=True):
             entry: dict[str, Any] = {"id": example.id}
             if scored:
                 entry |= self.texts(example)
@@ -123,7 +123,7 @@ class LogitsTask(Task[E, PairFeatures, Array]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Classification(LogitsTask[Example]):
+class Classification(LogitsTask[TextExample]):
     """A class for each text or pair, by one linear layer on the pooled [CLS] vector; without `labels` a value."""
 
     value_range: tuple[float, float] = (-math.inf, math.inf)
@@ -145,7 +145,7 @@ class Classification(LogitsTask[Example]):
             raise InputError(f"{where}: label {text!r} is not {limits}", "correct it, or leave the row out")
         return value
 
-    def example(self, line: Line) -> Example:
+    def example(self, line: InputLine) -> TextExample:
         """One text, or two with a tab between; in JSON `text` (`text_a`) and perhaps `text_pair` (`text_b`) and `id`.
 
         There must be as many texts as `inputs`; where that is 0, one or two.
@@ -157,14 +157,14 @@ class Classification(LogitsTask[Example]):
             got, wanted = ("one text", "two texts")[pair is not None], _INPUTS[self.inputs - 1]
             hint = _REMEDIES[self.inputs - 1]
             raise InputError(f"{line.where}: {got}, but the model was fine-tuned on {wanted}", hint)
-        return Example(text, pair, None, identifier)
+        return TextExample(text, pair, None, identifier)
 
-    def in_other_order(self, examples: Sequence[Example]) -> list[Example]:
+    def swap_pairs(self, examples: Sequence[TextExample]) -> list[TextExample]:
         if any(e.text_b is None for e in examples):
-            return super().in_other_order(examples)
-        return [Example(e.text_b or "", e.text_a, e.label, e.id) for e in examples]
+            return super().swap_pairs(examples)
+        return [TextExample(e.text_b or "", e.text_a, e.label, e.id) for e in examples]
 
-    def encode(self, examples: Sequence[Example], vocabulary: Vocabulary, max_seq_length: int) -> PairFeatures:
+    def encode(self, examples: Sequence[TextExample], vocabulary: Vocabulary, max_seq_length: int) -> PairFeatures:
         """`[CLS] A [SEP]`, and for pairs `B [SEP]`, cut to `max_seq_length` tokens.
 
         The longer of two texts loses its last token first, text B on a tie, as in the reference.
@@ -178,7 +178,7 @@ class Classification(LogitsTask[Example]):
         labels = [e.label for e in examples]
         kind = np.float32 if any(isinstance(label, float) for label in labels) else np.int64
         return PairFeatures(
-            ids, Stretches(first.start, kept_a), Stretches(second.start, kept_b), is_pair,
+            ids, TokenSlices(first.start, kept_a), TokenSlices(second.start, kept_b), is_pair,
             None if None in labels else np.array(labels, dtype=kind),
             int(np.count_nonzero(first.length + second.length > room)), vocabulary.cls_id, vocabulary.sep_id,
         )  # fmt: skip
@@ -187,7 +187,7 @@ class Classification(LogitsTask[Example]):
         return SequenceClassifier(config, len(self.output_names))
 
     @torch.no_grad()
-    def start_at_labels(self, model: nn.Module, examples: Sequence[Example]) -> None:
+    def init_bias_from_labels(self, model: nn.Module, examples: Sequence[TextExample]) -> None:
         """Set the bias to the mean of the labels, or to the logarithms of the classes' shares among them."""
         assert isinstance(model, SequenceClassifier)
         labels = np.array([e.label for e in examples])
@@ -198,11 +198,11 @@ class Classification(LogitsTask[Example]):
             bias = np.log(counts / counts.sum())
         model.classifier.bias.copy_(torch.from_numpy(bias))
 
-    def evaluation(self, outputs: Array, features: PairFeatures, examples: Sequence[Example]) -> dict[str, float]:
+    def evaluation(self, outputs: Array, features: PairFeatures, examples: Sequence[TextExample]) -> dict[str, float]:
         loss = self.mean_loss(outputs, features)
-        return {**scores(self.metrics, self.predictions_of(outputs), features.gold), "loss": loss}
+        return {**scores(self.metrics, self.predictions_from_logits(outputs), features.gold), "loss": loss}
 
-    def chance_loss(self, train: Sequence[Example]) -> float:
+    def chance_loss(self, train: Sequence[TextExample]) -> float:
         """The entropy of the labels in nats, or the variance of the values."""
         labels = np.array([e.label for e in train])
         if self.is_regression:
@@ -210,7 +210,7 @@ class Classification(LogitsTask[Example]):
         shares = np.unique(labels, return_counts=True)[1] / len(labels)
         return float(-(shares * np.log(shares)).sum())
 
-    def texts(self, example: Example) -> dict[str, Any]:
+    def texts(self, example: TextExample) -> dict[str, Any]:
         return {"text": example.text_a} | ({} if example.text_b is None else {"text_pair": example.text_b})
 
     def write_model(self, model: nn.Module, directory: Path, made_for: hub.FinetunedTask) -> None:
@@ -219,9 +219,9 @@ class Classification(LogitsTask[Example]):
     def has_head(self, found: hub.Checkpoint) -> bool:
         """By its labels, in any order; where they are Hugging Face's default names, their number decides."""
         has_as_many = found.has_unnamed_labels and len(found.labels) == len(self.output_names)
-        return self.is_made_for(found) and (has_as_many or sorted(found.labels) == sorted(self.output_names))
+        return self.accepts_checkpoint(found) and (has_as_many or sorted(found.labels) == sorted(self.output_names))
 
-    def in_order(self, found: hub.Checkpoint) -> hub.Checkpoint:
+    def reorder_labels(self, found: hub.Checkpoint) -> hub.Checkpoint:
         if sorted(found.labels) != sorted(self.output_names):
             return found
         columns = [found.labels.index(name) for name in self.output_names]
@@ -235,7 +235,7 @@ class Classification(LogitsTask[Example]):
         return super().load(found)
 
     @classmethod
-    def of_checkpoint(cls, found: hub.Checkpoint) -> Self | None:
+    def from_checkpoint(cls, found: hub.Checkpoint) -> Self | None:
         """The task that a classifier's configuration describes; a file that does not say its class may have one too."""
         if not found.labels:
             return None
@@ -250,7 +250,7 @@ class Classification(LogitsTask[Example]):
         )
 
 
-def probabilities(logits: Array) -> Array:
+def softmax(logits: Array) -> Array:
     """The softmax of logits [N, C] over the classes."""
     shifted = np.exp(logits - logits.max(axis=1, keepdims=True))
     return np.asarray(shifted / shifted.sum(axis=1, keepdims=True))

@@ -12,23 +12,23 @@ from typing import Literal, NamedTuple
 
 from albert_cli.config import PositiveFraction
 from albert_cli.errors import ConfigError, InputError
-from albert_cli.tasks.rows import DELIMITER, Rows
+from albert_cli.tasks.rows import DELIMITER_HINT, TextTable
 from albert_cli.text.records import has_wrong_delimiter
 
 # What people call their columns; the first that is there is taken, whatever its capitals.
-_NAMES = {
+COLUMN_NAMES = {
     "text": ("text", "sentence", "sentence1", "text_a", "question1", "premise"),
     "text_pair": ("text_pair", "sentence2", "text_b", "question2", "hypothesis"),
     "label": ("label", "class", "score", "target"),
     "id": ("id", "idx", "index"),
 }
-NAMES_OF_CHOICE = {
+CHOICE_COLUMN_NAMES = {
     "text": ("passage", "article", "context", "text", "sent1", "premise"),
     "question": ("question", "sent2", "query", "prompt"),
     "choices": ("choices", "options", "endings"),
     "label": ("label", "answer", "answerkey", "answer_key", "correct", "class", "target"),
 }
-_OPTION = re.compile(r"(?:choice|option|ending|answer|sol)[_ ]?(?:[0-9]|[a-h])")
+_OPTION_COLUMN = re.compile(r"(?:choice|option|ending|answer|sol)[_ ]?(?:[0-9]|[a-h])")
 
 
 @dataclass(frozen=True)
@@ -68,12 +68,14 @@ class TableSettings:
             raise ConfigError(f"table.labels names one class, {self.labels[0]!r}", "two classes or more")
 
 
-def find(rows: Rows, role: str, settings: TableSettings, names: Mapping[str, Sequence[str]] = _NAMES) -> int | None:
+def find_column(
+    rows: TextTable, role: str, settings: TableSettings, names: Mapping[str, Sequence[str]] = COLUMN_NAMES
+) -> int | None:
     """The place of the column with this role, or None; a column that the user named must be there."""
     named: str = getattr(settings, role)
     if named:
         if named not in rows.columns:
-            raise _no_column(rows, role, [named])
+            raise _missing_column(rows, role, [named])
         return rows.columns.index(named)
     if role == "text_pair" and settings.text:
         return None  # who names the text and no second one means a single text
@@ -81,18 +83,20 @@ def find(rows: Rows, role: str, settings: TableSettings, names: Mapping[str, Seq
     return next((lowered.index(name) for name in names[role] if name in lowered), None)
 
 
-def column(rows: Rows, role: str, settings: TableSettings, names: Mapping[str, Sequence[str]] = _NAMES) -> int:
+def require_column(
+    rows: TextTable, role: str, settings: TableSettings, names: Mapping[str, Sequence[str]] = COLUMN_NAMES
+) -> int:
     """The place of the column with this role; raises `InputError` where there is none."""
-    place = find(rows, role, settings, names)
+    place = find_column(rows, role, settings, names)
     if place is None:
-        raise _no_column(rows, role, names[role])
+        raise _missing_column(rows, role, names[role])
     return place
 
 
-def _no_column(rows: Rows, role: str, wanted: Sequence[str]) -> InputError:
+def _missing_column(rows: TextTable, role: str, wanted: Sequence[str]) -> InputError:
     """The error for a table without a column of these names."""
     there = ", ".join(map(repr, rows.columns[:20]))
-    hint = DELIMITER if has_wrong_delimiter(rows.columns) else f"line 1 names the columns; -s table.{role}=COLUMN"
+    hint = DELIMITER_HINT if has_wrong_delimiter(rows.columns) else f"line 1 names the columns; -s table.{role}=COLUMN"
     names = " or ".join(map(repr, wanted))
     return InputError(f"{rows.origin}: no column {names} for the {role}; columns there: {there}", hint)
 
@@ -109,7 +113,7 @@ class ChoiceColumns(NamedTuple):
     label: int | None
 
 
-def is_choice(rows: Rows, settings: TableSettings) -> bool:
+def is_choice_table(rows: TextTable, settings: TableSettings) -> bool:
     """Whether the table asks for a choice: because the recipe says so, or by the names of its columns."""
     if settings.kind != "auto" or settings.labels:
         return settings.kind == "choice"
@@ -120,36 +124,36 @@ def is_choice(rows: Rows, settings: TableSettings) -> bool:
     )
 
 
-def _option_columns(rows: Rows, settings: TableSettings) -> tuple[int, ...]:
+def _option_columns(rows: TextTable, settings: TableSettings) -> tuple[int, ...]:
     """The columns with the options: those that are named, or the one with lists, or several that are called so."""
     for name in settings.choices:
         if name not in rows.columns:
-            raise _no_column(rows, "choices", [name])
+            raise _missing_column(rows, "choices", [name])
     if settings.choices:
         return tuple(map(rows.columns.index, settings.choices))
-    single = find(rows, "choices", settings, NAMES_OF_CHOICE)
-    several = tuple(i for i, name in enumerate(rows.columns) if _OPTION.fullmatch(name.lower()))
+    single = find_column(rows, "choices", settings, CHOICE_COLUMN_NAMES)
+    several = tuple(i for i, name in enumerate(rows.columns) if _OPTION_COLUMN.fullmatch(name.lower()))
     return (single,) if single is not None else several if len(several) > 1 else ()
 
 
-def choice_columns(rows: Rows, settings: TableSettings) -> ChoiceColumns:
+def choice_columns(rows: TextTable, settings: TableSettings) -> ChoiceColumns:
     """The columns of multiple choice; raises `InputError` where one is lacking."""
     options = _option_columns(rows, settings)
     if not options:
-        raise _no_column(rows, "choices", NAMES_OF_CHOICE["choices"])
+        raise _missing_column(rows, "choices", CHOICE_COLUMN_NAMES["choices"])
     roles = ("text", "question", "label")
-    found = ChoiceColumns(options, *(find(rows, role, settings, NAMES_OF_CHOICE) for role in roles))
+    found = ChoiceColumns(options, *(find_column(rows, role, settings, CHOICE_COLUMN_NAMES) for role in roles))
     if found.passage is None and found.question is None:
-        raise _no_column(rows, "question", NAMES_OF_CHOICE["question"])
+        raise _missing_column(rows, "question", CHOICE_COLUMN_NAMES["question"])
     return found
 
 
-def options_of(rows: Rows, columns: ChoiceColumns, index: int) -> tuple[str, ...]:
+def read_options(rows: TextTable, columns: ChoiceColumns, index: int) -> tuple[str, ...]:
     """The options of a row. Raises `InputError` for a list that is none, or that holds fewer than two texts."""
     row = rows.cells[index]
     if len(columns.options) > 1:
         return tuple(row[place] for place in columns.options)
-    found = _listed(row[columns.options[0]])
+    found = _parse_option_list(row[columns.options[0]])
     if found is None or len(found) < 2:
         name = rows.columns[columns.options[0]]
         raise InputError(f"{rows.where(index)}: {name!r} is not a list of two texts or more", '["…", "…"]')
@@ -158,7 +162,7 @@ def options_of(rows: Rows, columns: ChoiceColumns, index: int) -> tuple[str, ...
     return found
 
 
-def _listed(cell: str) -> tuple[str, ...] | None:
+def _parse_option_list(cell: str) -> tuple[str, ...] | None:
     """The texts of a JSON list, or of the list `text` of an object, as ARC and CommonsenseQA have them."""
     try:
         value = json.loads(cell)
@@ -170,7 +174,7 @@ def _listed(cell: str) -> tuple[str, ...] | None:
     return tuple(text if isinstance(text, str) else json.dumps(text, ensure_ascii=False) for text in texts)
 
 
-def right_option(label: str, options: Sequence[str], first: int, where: str) -> int:
+def parse_choice_label(label: str, options: Sequence[str], first: int, where: str) -> int:
     """The index of the option that a label names: by letter, by number from `first` (0 or 1), or by its text."""
     if label.isascii() and label.isdigit() and first <= int(label) < first + len(options):
         return int(label) - first
@@ -186,7 +190,7 @@ def right_option(label: str, options: Sequence[str], first: int, where: str) -> 
 # ---------------------------------------------------------------- labels
 
 
-def labels_of(settings: TableSettings, train: Rows | None, known: tuple[str, ...]) -> tuple[str, ...] | None:
+def infer_labels(settings: TableSettings, train: TextTable | None, known: tuple[str, ...]) -> tuple[str, ...] | None:
     """The classes, or () for a regression: as asked, as the labels of train look, or as a model has them."""
     if settings.kind == "regression":
         return ()
@@ -194,17 +198,17 @@ def labels_of(settings: TableSettings, train: Rows | None, known: tuple[str, ...
         return settings.labels
     if train is None:
         return () if len(known) == 1 else known or None
-    found = {row[column(train, "label", settings)] for row in train.cells} - {""}
-    if settings.kind == "auto" and _are_values(found):
+    found = {row[require_column(train, "label", settings)] for row in train.cells} - {""}
+    if settings.kind == "auto" and _look_like_measurements(found):
         return ()
-    labels = tuple(sorted(found, key=_label_order))
+    labels = tuple(sorted(found, key=_label_sort_key))
     if len(labels) < 2:
         only = f"only the label {labels[0]!r}" if labels else "no labels"
         raise InputError(f"{train.origin}: {only}: nothing to learn", "two classes or more")
     return labels
 
 
-def _are_values(labels: set[str]) -> bool:
+def _look_like_measurements(labels: set[str]) -> bool:
     """Whether labels look like measurements: all are numbers and at least one has a fraction."""
     try:
         values = [float(label) for label in labels]
@@ -213,7 +217,7 @@ def _are_values(labels: set[str]) -> bool:
     return any(math.isfinite(value) and value != int(value) for value in values)
 
 
-def _label_order(label: str) -> tuple[bool, float, str]:
+def _label_sort_key(label: str) -> tuple[bool, float, str]:
     """Whole numbers by size (2 before 10), then everything else by its characters."""
     is_number = label.isascii() and label.removeprefix("-").isdigit()
     return (not is_number, float(label) if is_number else 0.0, label)

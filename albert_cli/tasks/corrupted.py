@@ -13,7 +13,7 @@ from typing import Final
 
 from albert_cli.errors import InputError
 from albert_cli.randomness import hash_to_unit_interval
-from albert_cli.tasks.classification import Classification, Example
+from albert_cli.tasks.classification import Classification, TextExample
 from albert_cli.tasks.made_of_text import sentences_by_document
 
 WORDS: Final = (5, 20)  # of a sentence, at least and at most
@@ -25,7 +25,7 @@ _MOST: Final = {"train": 120_000, "dev": 1000}  # sentences
 class CorruptedText:
     """The first sentences of some words of a source of text, as they are or corrupted; `docs:` without a source."""
 
-    def read(self, task: Classification, split: str, data: str | None) -> list[Example]:
+    def read(self, task: Classification, split: str, data: str | None) -> list[TextExample]:
         """The examples of a split. Raises `InputError` for text of fewer than two such sentences."""
         source = data or "docs:"
         found: dict[str, list[str]] = {}  # by its text: one that several documents have comes once
@@ -45,7 +45,7 @@ class CorruptedText:
         for number, (text, words) in enumerate(written):
             is_original = hash_to_unit_interval(f"original {text}") < 0.5  # not the number that drew the split
             shown = text if is_original else " ".join(_corrupt(words, foreign))
-            examples.append(Example(shown, None, int(is_original), f"{split}-{number}"))
+            examples.append(TextExample(shown, None, int(is_original), f"{split}-{number}"))
         return examples
 
 

@@ -69,24 +69,24 @@ class Features(ABC):
             start += size
 
 
-class Stretches(NamedTuple):
+class TokenSlices(NamedTuple):
     """A stretch of tokens for each of S sequences: where it starts in an array of ids, and its length, int64 [S]."""
 
     start: Int64
     length: Int64
 
-    def at(self, index: Int64) -> Stretches:
-        return Stretches(self.start[index], self.length[index])
+    def at(self, index: Int64) -> TokenSlices:
+        return TokenSlices(self.start[index], self.length[index])
 
 
-def tokenize(texts: Sequence[str], vocabulary: Vocabulary) -> tuple[Int32, Stretches]:
+def tokenize(texts: Sequence[str], vocabulary: Vocabulary) -> tuple[Int32, TokenSlices]:
     """The tokens of some texts, each distinct text stored once, and where those of each text are."""
     slots = {text: slot for slot, text in enumerate(dict.fromkeys(texts))}
     encoded = vocabulary.encode_batch(list(slots))
     lengths = np.fromiter(map(len, encoded), dtype=np.int64, count=len(encoded))
     ids = np.fromiter(chain.from_iterable(encoded), dtype=np.int32, count=int(lengths.sum()))
     slot_of_text = np.fromiter((slots[t] for t in texts), dtype=np.int64, count=len(texts))
-    return ids, Stretches(offsets_from_lengths(lengths), lengths).at(slot_of_text)
+    return ids, TokenSlices(offsets_from_lengths(lengths), lengths).at(slot_of_text)
 
 
 @dataclass(frozen=True)
@@ -98,8 +98,8 @@ class PairFeatures(Features):
     """
 
     ids: Int32
-    first: Stretches
-    second: Stretches
+    first: TokenSlices
+    second: TokenSlices
     is_pair: NDArray[np.bool_]
     labels: NDArray[Any] | None
     truncated: int
@@ -126,8 +126,8 @@ class PairFeatures(Features):
 
 
 def pack_pairs(
-    first: tuple[Int32, Stretches],
-    second: tuple[Int32, Stretches],
+    first: tuple[Int32, TokenSlices],
+    second: tuple[Int32, TokenSlices],
     is_pair: NDArray[np.bool_],
     cls_id: int,
     sep_id: int,

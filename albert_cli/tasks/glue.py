@@ -8,11 +8,11 @@ from pathlib import Path
 
 from albert_cli import console
 from albert_cli.errors import InputError, MissingDataError
-from albert_cli.tasks.classification import Classification, Example
-from albert_cli.tasks.rows import Rows, find_in, is_hub, read_delimited, read_hub
+from albert_cli.tasks.classification import Classification, TextExample
+from albert_cli.tasks.rows import TextTable, find_data_file, is_hub_source, read_delimited, read_hub_split
 
-HUB = "hf:nyu-mll/glue"
-_IDS = ("index", "id", "idx")
+GLUE_ON_HUB = "hf:nyu-mll/glue"
+_ID_COLUMNS = ("index", "id", "idx")
 
 
 @dataclass(frozen=True)
@@ -34,28 +34,28 @@ class GlueFiles:
     header: tuple[str, ...] = ()
     skip_short: bool = False
     files: Mapping[str, str] = field(default_factory=dict, hash=False)
-    hub: str | None = HUB
+    hub: str | None = GLUE_ON_HUB
 
-    def read(self, task: Classification, split: str, data: str | None) -> list[Example]:
+    def read(self, task: Classification, split: str, data: str | None) -> list[TextExample]:
         is_test = split in task.test_splits
         if data is None and self.hub is None:
             raise MissingDataError(
                 f"{task.name}: its files are not on the Hub", f"--data DIR, which holds {self.folder}/"
             )
-        if data is None or is_hub(data):
+        if data is None or is_hub_source(data):
             source = f"{self.hub}:{task.name}" if data in (None, self.hub) else str(data)
             # Of CoLA, SST-2, MRPC, QQP and WNLI the files say 0 and 1, the Hub has names for the same two.
-            rows = read_hub(source, split.replace("dev", "validation"), task.labels)
+            rows = read_hub_split(source, split.replace("dev", "validation"), task.labels)
             columns = [*(self.hub_texts or self.texts), "label"]
         else:
             rows = self._from_file(task, Path(data), split, () if is_test else self.header)
             columns = [*(self.test_texts or self.texts)] if is_test else [*self.texts, self.label]
         first, *others = rows.places(columns)
         second, gold = others[0] if len(self.texts) == 2 else None, None if is_test else others[-1]
-        identifier = next((rows.columns.index(name) for name in _IDS if name in rows.columns), None)
+        identifier = next((rows.columns.index(name) for name in _ID_COLUMNS if name in rows.columns), None)
         ids = rows.ids(identifier, is_unique=split != task.train_split)
         return [
-            Example(
+            TextExample(
                 text_a=row[first],
                 text_b=None if second is None else row[second],
                 label=None if gold is None else task.parse_label(row[gold], rows.where(i)),
@@ -64,9 +64,9 @@ class GlueFiles:
             for i, row in enumerate(rows.cells)
         ]
 
-    def _from_file(self, task: Classification, data: Path, split: str, header: tuple[str, ...]) -> Rows:
+    def _from_file(self, task: Classification, data: Path, split: str, header: tuple[str, ...]) -> TextTable:
         file = f"{self.files.get(split, split)}.tsv"
-        path = find_in(data, (f"{self.folder}/{file}", file), self.hub)
+        path = find_data_file(data, (f"{self.folder}/{file}", file), self.hub)
         rows = read_delimited(path, header=not header)
         if header:
             if {*self.texts, self.label} & set(rows.cells[0]):
@@ -146,4 +146,4 @@ GLUE: dict[str, Classification] = {
 }  # fmt: skip
 
 # The nine whose mean is the GLUE score; the diagnostics do not count.
-SCORED = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli")
+GLUE_SCORE_TASKS = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli")

@@ -10,11 +10,19 @@ from pydantic import BaseModel
 
 from albert_cli.errors import InputError
 from albert_cli.tasks.choice import Choice, ChoiceExample
-from albert_cli.tasks.rows import check_unique, find_in, is_hub, parse_as, read_hub, read_lines, read_text
+from albert_cli.tasks.rows import (
+    check_unique,
+    find_data_file,
+    is_hub_source,
+    parse_json_as,
+    read_hub_split,
+    read_lines,
+    read_text,
+)
 from albert_cli.text.records import parse_json
 
-HUB = "hf:ehovy/race"
-LETTERS = ("A", "B", "C", "D")
+RACE_ON_HUB = "hf:ehovy/race"
+OPTION_LETTERS = ("A", "B", "C", "D")
 _SHAPE = 'a passage is {"article", "questions", "options", "answers", "id"}'
 
 
@@ -25,8 +33,8 @@ class RaceFiles:
     levels: tuple[str, ...]
 
     def read(self, task: Choice, split: str, data: str | None) -> list[ChoiceExample]:
-        source = HUB if data is None else data
-        read = self._from_hub if is_hub(source) else self._from_folder
+        source = RACE_ON_HUB if data is None else data
+        read = self._from_hub if is_hub_source(source) else self._from_folder
         examples = list(read(task, split, source))
         if not examples:
             raise InputError(f"{source}: {split} holds no questions", _SHAPE)
@@ -36,15 +44,19 @@ class RaceFiles:
         for level in self.levels:
             others = [name for name in self.levels if Path(data, split, name).is_dir()]
             hint = f"the task race_{others[0]} needs {others[0]} alone" if others else None
-            folder = find_in(Path(data), (f"{split}/{level}", f"RACE/{split}/{level}"), HUB, hint)
-            found = [(parse_as(_Passage, text, where, _SHAPE), where) for text, where in _passages(folder)]
+            folder = find_data_file(Path(data), (f"{split}/{level}", f"RACE/{split}/{level}"), RACE_ON_HUB, hint)
+            found = [
+                (parse_json_as(_PassageRecord, text, where, _SHAPE), where) for text, where in _iter_passages(folder)
+            ]
             check_unique((record.id or where, where) for record, where in found)
             for record, where in found:
-                yield from _questions(task, split, record, level, where)
+                yield from _iter_questions(task, split, record, level, where)
 
     def _from_hub(self, task: Choice, split: str, source: str) -> Iterator[ChoiceExample]:
         config = self.levels[0] if len(self.levels) == 1 else "all"
-        rows = read_hub(f"{source}:{config}" if source == HUB else source, split.replace("dev", "validation"))
+        rows = read_hub_split(
+            f"{source}:{config}" if source == RACE_ON_HUB else source, split.replace("dev", "validation")
+        )
         places = rows.places(("example_id", "article", "question", "options", "answer"))
         times: dict[str, int] = {}
         for i, row in enumerate(rows.cells):
@@ -52,12 +64,12 @@ class RaceFiles:
             number = times[passage] = times.get(passage, -1) + 1
             # Passages are called "high12.txt": the level is the name's beginning.
             level = next((known for known in self.levels if passage.startswith(known)), "")
-            found = _four(parse_json(options, rows.where(i), _SHAPE), rows.where(i))
+            found = _require_four_options(parse_json(options, rows.where(i), _SHAPE), rows.where(i))
             label = int(task.parse_label(answer, rows.where(i))) if answer or split != "test" else None
             yield ChoiceExample(f"{passage}:{number}", article, question, found, label, level)
 
 
-def _passages(folder: Path) -> Iterator[tuple[str, str]]:
+def _iter_passages(folder: Path) -> Iterator[tuple[str, str]]:
     """(JSON, where it stands) of each passage."""
     if (path := folder / "all.txt").is_file():  # what the reference reads: all passages of a level, one per line
         lines = enumerate(read_lines(path), start=1)
@@ -69,7 +81,7 @@ def _passages(folder: Path) -> Iterator[tuple[str, str]]:
     yield from ((read_text(path), str(path)) for path in paths)
 
 
-class _Passage(BaseModel):
+class _PassageRecord(BaseModel):
     """A passage with its questions, as its file has it; the answers of a test set may be hidden."""
 
     article: str
@@ -79,7 +91,9 @@ class _Passage(BaseModel):
     id: str | None = None
 
 
-def _questions(task: Choice, split: str, record: _Passage, level: str, where: str) -> Iterator[ChoiceExample]:
+def _iter_questions(
+    task: Choice, split: str, record: _PassageRecord, level: str, where: str
+) -> Iterator[ChoiceExample]:
     if record.answers is None and split not in task.test_splits:
         raise InputError(f"{where}: no answers", _SHAPE)
     answers = [None] * len(record.questions) if record.answers is None else record.answers
@@ -89,13 +103,15 @@ def _questions(task: Choice, split: str, record: _Passage, level: str, where: st
     for i, (question, options, answer) in enumerate(zip(record.questions, record.options, answers, strict=True)):
         there = f"{where}: question {i + 1}"
         label = None if answer is None else int(task.parse_label(answer, there))
-        yield ChoiceExample(f"{record.id or where}:{i}", record.article, question, _four(options, there), label, level)
+        yield ChoiceExample(
+            f"{record.id or where}:{i}", record.article, question, _require_four_options(options, there), label, level
+        )
 
 
-def _four(options: list[str], where: str) -> tuple[str, ...]:
-    if len(options) != len(LETTERS):
+def _require_four_options(options: list[str], where: str) -> tuple[str, ...]:
+    if len(options) != len(OPTION_LETTERS):
         hint = 'table.kind = "choice" takes others'
-        raise InputError(f"{where}: {len(options)} options instead of {len(LETTERS)}", hint)
+        raise InputError(f"{where}: {len(options)} options instead of {len(OPTION_LETTERS)}", hint)
     return tuple(options)
 
 
@@ -104,7 +120,7 @@ RACE: dict[str, Choice] = {
     name: Choice(
         name=name,
         title=title,
-        labels=LETTERS,
+        labels=OPTION_LETTERS,
         metrics=("accuracy", *(f"{level}_accuracy" for level in levels if len(levels) > 1)),
         source=RaceFiles(levels),
         classifier_of=None if name == "race" else "race",

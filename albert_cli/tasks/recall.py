@@ -14,7 +14,7 @@ from typing import Final
 
 from albert_cli.errors import InputError
 from albert_cli.randomness import hash_to_unit_interval
-from albert_cli.tasks.classification import Classification, Example
+from albert_cli.tasks.classification import Classification, TextExample
 from albert_cli.tasks.made_of_text import sentences_by_document
 
 ANSWERS: Final = ("silver", "summer", "winter", "yellow")  # one token each, in small vocabularies too
@@ -28,7 +28,7 @@ _MOST_WORDS: Final = {"train": 600_000, "dev": 100_000}  # that are read
 class RecallText:
     """Examples made of the documents of a source of text, as `albert data` takes them; `docs:` without one."""
 
-    def read(self, task: Classification, split: str, data: str | None) -> list[Example]:
+    def read(self, task: Classification, split: str, data: str | None) -> list[TextExample]:
         source = data or "docs:"
         sentences = _sentences(source, split)
         words = [len(sentence.split()) for sentence in sentences]
@@ -57,7 +57,7 @@ def _sentences(source: str, split: str) -> list[str]:
     return found
 
 
-def _example(sentences: Sequence[str], words: Sequence[int], last: int, name: str) -> Example:
+def _example(sentences: Sequence[str], words: Sequence[int], last: int, name: str) -> TextExample:
     """The example of a name such as `dev-17`: sentences that follow one another, the fact among them, the question."""
     begin, place, label = (hash_to_unit_interval(f"{name} {what}") for what in ("begin", "place", "label"))
     at, count = int(begin * (last + 1)), 0
@@ -72,7 +72,7 @@ def _example(sentences: Sequence[str], words: Sequence[int], last: int, name: st
         chosen.append(sentences[at])
         count, at = count + words[at], at + 1
     chosen += [] if is_told else [fact]  # behind a very long sentence
-    return Example(" ".join([*chosen, "What is the key word?"]), None, answer, name)
+    return TextExample(" ".join([*chosen, "What is the key word?"]), None, answer, name)
 
 
 RECALL: Final = Classification(

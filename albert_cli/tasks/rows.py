@@ -26,11 +26,11 @@ from albert_cli.text.sources import TextSource
 
 M = TypeVar("M", bound=BaseModel)
 T = TypeVar("T")
-DELIMITER = "is the delimiter another one? -s table.delimiter=';'"
+DELIMITER_HINT = "is the delimiter another one? -s table.delimiter=';'"
 
 
 @dataclass(frozen=True)
-class Line:
+class InputLine:
     """A line of a file or of stdin (`-`), counted from 1."""
 
     text: str
@@ -57,7 +57,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Rows:
+class TextTable:
     """A table read whole, never an empty one. `columns` is empty for a file without a header."""
 
     origin: str
@@ -83,7 +83,7 @@ class Rows:
     def check_widths(self) -> None:
         """Raise `InputError` at the first row that has more or fewer fields than there are columns."""
         width, cut = len(self.columns), "a tab or line break inside a text, or a cut line"
-        hint = DELIMITER if has_wrong_delimiter(self.columns) else cut
+        hint = DELIMITER_HINT if has_wrong_delimiter(self.columns) else cut
         for index, row in enumerate(self.cells):
             if len(row) != width:
                 raise InputError(f"{self.where(index)}: {len(row)} fields where {width} are expected", hint)
@@ -106,7 +106,7 @@ def check_unique(found: Iterable[tuple[str, str]]) -> None:
             raise InputError(f"{where}: the id {name!r} is that of {before} too", hint)
 
 
-def in_split(
+def hold_out_dev(
     split: str, examples: Sequence[T], units: Sequence[str], share: float, origin: str, what: str, remedy: str
 ) -> list[T]:
     """Train's or dev's of all examples, where a share of their units is held out as dev, and never all of them.
@@ -125,7 +125,7 @@ def in_split(
 # ---------------------------------------------------------------- files
 
 
-def find_in(data: Path, names: Sequence[str], hub: str | None, hint: str | None = None) -> Path:
+def find_data_file(data: Path, names: Sequence[str], hub: str | None, hint: str | None = None) -> Path:
     """The first of some files or folders that is there in the folder `--data`.
 
     Raises `InputError` where that is no folder, `MissingData` where it holds none of them.
@@ -160,7 +160,7 @@ def read_lines(path: Path) -> list[str]:
     return [line.removesuffix("\r") for line in lines]
 
 
-def parse_as(schema: type[M], text: str, where: str, hint: str) -> M:
+def parse_json_as(schema: type[M], text: str, where: str, hint: str) -> M:
     """A JSON document by a schema; raises `InputError` with the path of what does not fit, as `data[0].title`."""
     try:
         return schema.model_validate(parse_json(text, where, hint), strict=True)
@@ -170,7 +170,7 @@ def parse_as(schema: type[M], text: str, where: str, hint: str) -> M:
         raise InputError(f"{where}: {path or 'the document'}: {first['msg']}", hint) from None
 
 
-def read_delimited(path: Path, delimiter: str = "\t", *, quoting: bool = False, header: bool = True) -> Rows:
+def read_delimited(path: Path, delimiter: str = "\t", *, quoting: bool = False, header: bool = True) -> TextTable:
     """A delimited file; without quoting every line is a row and every quote a character, as in GLUE."""
     found = enumerate(read_lines(path), start=1)
     where = f"{path}:{{}}".format
@@ -178,20 +178,20 @@ def read_delimited(path: Path, delimiter: str = "\t", *, quoting: bool = False, 
     numbered = list(rows)
     lines, cells = [number for number, _ in numbered], [row for _, row in numbered]
     if not header:
-        return Rows(str(path), (), cells, lines)
+        return TextTable(str(path), (), cells, lines)
     if not cells:
         raise InputError(f"{path}: empty, not even a header", "was it written to the end?")
-    return Rows(str(path), tuple(cells[0]), cells[1:], lines[1:])
+    return TextTable(str(path), tuple(cells[0]), cells[1:], lines[1:])
 
 
-def read_objects(path: Path) -> Rows:
+def read_objects(path: Path) -> TextTable:
     """A Parquet file, or a JSON object a line; the columns are the keys of the first, which all must have."""
     if path.suffix.lower() == ".parquet":
-        return _of_objects(str(path), iter_parquet_rows(SourcePart(TextSource(str(path), "parquet"))))
-    return _of_objects(str(path), iter_json_objects(enumerate(read_lines(path), start=1), f"{path}:{{}}".format))
+        return _table_from_objects(str(path), iter_parquet_rows(SourcePart(TextSource(str(path), "parquet"))))
+    return _table_from_objects(str(path), iter_json_objects(enumerate(read_lines(path), start=1), f"{path}:{{}}".format))
 
 
-def _of_objects(origin: str, objects: Iterable[tuple[int, Mapping[str, object]]]) -> Rows:
+def _table_from_objects(origin: str, objects: Iterable[tuple[int, Mapping[str, object]]]) -> TextTable:
     columns: tuple[str, ...] = ()
     cells: list[list[str]] = []
     lines: list[int] = []
@@ -200,12 +200,12 @@ def _of_objects(origin: str, objects: Iterable[tuple[int, Mapping[str, object]]]
         if missing := [name for name in columns if name not in values]:
             hint = "write null where there is nothing"
             raise InputError(f"{origin}:{number}: no key {missing[0]!r}, which the first line has", hint)
-        cells.append([_as_text(values[name]) for name in columns])
+        cells.append([_cell_text(values[name]) for name in columns])
         lines.append(number)
-    return Rows(origin, columns, cells, lines)
+    return TextTable(origin, columns, cells, lines)
 
 
-def _as_text(value: object) -> str:
+def _cell_text(value: object) -> str:
     """A cell as text: null is empty, numbers and truth values are written as in JSON, half a character is U+FFFD."""
     if value is None:
         return ""
@@ -216,12 +216,12 @@ def _as_text(value: object) -> str:
 # ---------------------------------------------------------------- the Hub, through `datasets`, which is imported late
 
 
-def is_hub(source: str | None) -> bool:
+def is_hub_source(source: str | None) -> bool:
     """Whether a source names a data set of the Hub: `hf:NAME[:CONFIG]`."""
     return source is not None and source.startswith("hf:")
 
 
-def hub_splits(source: str) -> tuple[str, ...]:
+def list_hub_splits(source: str) -> tuple[str, ...]:
     """The names of the splits of `hf:NAME[:CONFIG]`."""
     hub_access.prefer_offline()
     import datasets
@@ -230,10 +230,10 @@ def hub_splits(source: str) -> tuple[str, ...]:
     try:
         return tuple(datasets.get_dataset_split_names(name, config or None))
     except Exception as error:
-        raise _unreachable(source, error) from None
+        raise _hub_error(source, error) from None
 
 
-def read_hub(source: str, split: str, labels: Sequence[str] = ()) -> Rows:
+def read_hub_split(source: str, split: str, labels: Sequence[str] = ()) -> TextTable:
     """A split of `hf:NAME[:CONFIG]`; classes are written by their names, hidden ones (-1) as empty cells.
 
     Where the task knows them by other `labels`, they are written by their numbers. Raises `MissingData` when the Hub,
@@ -248,17 +248,17 @@ def read_hub(source: str, split: str, labels: Sequence[str] = ()) -> Rows:
     try:
         table: Any = datasets.load_dataset(name, config or None, split=split)
     except Exception as error:
-        raise _unreachable(origin, error) from None
+        raise _hub_error(origin, error) from None
     columns = {column: table[column][:] for column in table.column_names}
     for column, kind in table.features.items():
         if isinstance(kind, datasets.ClassLabel):
             known = kind.names if not labels or set(kind.names) <= set(labels) else range(len(kind.names))
             columns[column] = ["" if v is None or v < 0 else str(known[v]) for v in columns[column]]
     rows = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
-    return _of_objects(origin, enumerate(rows, start=1))
+    return _table_from_objects(origin, enumerate(rows, start=1))
 
 
-def _unreachable(origin: str, error: Exception) -> MissingDataError:
+def _hub_error(origin: str, error: Exception) -> MissingDataError:
     # The library raises whatever its network and file layers raise; the first line says what matters.
     reason = (str(error).strip() or type(error).__name__).splitlines()[0]
     return MissingDataError(f"{origin}: cannot be loaded: {reason}", "name a local copy by --data DIR")

@@ -12,19 +12,27 @@ from albert_cli import console
 from albert_cli.errors import ConfigError, InputError
 from albert_cli.tasks.base import AnyTask
 from albert_cli.tasks.choice import Choice, ChoiceExample
-from albert_cli.tasks.classification import Classification, Example
+from albert_cli.tasks.classification import Classification, TextExample
 from albert_cli.tasks.columns import (
-    NAMES_OF_CHOICE,
+    CHOICE_COLUMN_NAMES,
     TableSettings,
     choice_columns,
-    column,
-    find,
-    is_choice,
-    labels_of,
-    options_of,
-    right_option,
+    find_column,
+    infer_labels,
+    is_choice_table,
+    parse_choice_label,
+    read_options,
+    require_column,
 )
-from albert_cli.tasks.rows import Rows, hub_splits, in_split, is_hub, read_delimited, read_hub, read_objects
+from albert_cli.tasks.rows import (
+    TextTable,
+    hold_out_dev,
+    is_hub_source,
+    list_hub_splits,
+    read_delimited,
+    read_hub_split,
+    read_objects,
+)
 
 _SUFFIXES = (".tsv", ".csv", ".jsonl", ".parquet")
 _FILE_NAMES = {"train": ("train",), "dev": ("dev", "validation"), "test": ("test",)}
@@ -37,7 +45,7 @@ def open_table(settings: TableSettings, data: str | None = None, known: tuple[st
     without train to take the classes from. Raises `ConfigError` when nothing names a file, `InputError` for a missing
     file or column, or labels that make no task.
     """
-    files = _locate(settings, data)
+    files = _find_files(settings, data)
     table = TableFiles(settings, files)
     reference = table.rows(next(iter(files)))
     common: dict[str, Any] = {
@@ -47,15 +55,15 @@ def open_table(settings: TableSettings, data: str | None = None, known: tuple[st
         "dev_splits": ("dev",) if "train" in files or "dev" in files else (),
         "test_splits": ("test",) if "test" in files else (),
     }
-    if is_choice(reference, settings):
+    if is_choice_table(reference, settings):
         columns = choice_columns(reference, settings)
-        count = len(options_of(reference, columns, 0))
+        count = len(read_options(reference, columns, 0))
         before = [repr(reference.columns[i]) for i in (columns.passage, columns.question) if i is not None]
         console.info(f"{reference.origin}: {' and '.join(before)} → one of {count} choices")
         return Choice(**common, labels=tuple(ascii_uppercase[:count]), metrics=("accuracy",), source=table)
-    texts = [column(reference, "text", settings), find(reference, "text_pair", settings)]
+    texts = [require_column(reference, "text", settings), find_column(reference, "text_pair", settings)]
     names = [repr(reference.columns[i]) for i in texts if i is not None]
-    labels = labels_of(settings, table.rows("train") if "train" in files else None, known)
+    labels = infer_labels(settings, table.rows("train") if "train" in files else None, known)
     if labels is None:
         raise InputError(
             f"{data or next(iter(files.values()))}: no training data to take the classes from",
@@ -72,12 +80,12 @@ def open_table(settings: TableSettings, data: str | None = None, known: tuple[st
 # ---------------------------------------------------------------- files
 
 
-def _locate(settings: TableSettings, data: str | None) -> dict[str, str]:
+def _find_files(settings: TableSettings, data: str | None) -> dict[str, str]:
     """Split to file (or to `hf:…` and the Hub's split after a `#`), train first."""
     found: dict[str, str] = {}
     given: dict[str, str] = {split: name for split in _FILE_NAMES if (name := getattr(settings, split))}
-    if is_hub(data):
-        there = hub_splits(str(data))
+    if is_hub_source(data):
+        there = list_hub_splits(str(data))
         wanted = {"train": "train", "dev": "dev" if "dev" in there else "validation", "test": "test"}
         found = {split: f"{data}#{name}" for split, name in wanted.items() if name in there}
     elif data is not None:
@@ -117,9 +125,9 @@ class TableFiles:
 
     settings: TableSettings
     files: Mapping[str, str] = field(hash=False)
-    _read: dict[str, Rows] = field(default_factory=dict, repr=False, compare=False)
+    _read: dict[str, TextTable] = field(default_factory=dict, repr=False, compare=False)
 
-    def rows(self, split: str) -> Rows:
+    def rows(self, split: str) -> TextTable:
         """The cells of a split's file."""
         if split not in self._read:
             self._read[split] = _read_file(self.files[split], self.settings)
@@ -132,52 +140,52 @@ class TableFiles:
         examples = self._examples(task, "train")
         keys = [f"{self.settings.holdout_seed}:{i}" for i in range(len(examples))]
         share, file = self.settings.holdout, self.files["train"]
-        return in_split(split, examples, keys, share, file, "row", "-s table.dev=FILE")
+        return hold_out_dev(split, examples, keys, share, file, "row", "-s table.dev=FILE")
 
     def _examples(self, task: Classification | Choice, split: str) -> list[Any]:
         rows = self.rows(split)
         is_unique = split != "train" or "dev" not in self.files  # dev is a part of train then
-        ids = rows.ids(find(rows, "id", self.settings), is_unique=is_unique)
+        ids = rows.ids(find_column(rows, "id", self.settings), is_unique=is_unique)
         if isinstance(task, Choice):
             return self._choices(task, split, rows, ids)
-        text = column(rows, "text", self.settings)
-        pair = column(rows, "text_pair", self.settings) if task.inputs == 2 else None
-        label = (find if split == "test" else column)(rows, "label", self.settings)
+        text = require_column(rows, "text", self.settings)
+        pair = require_column(rows, "text_pair", self.settings) if task.inputs == 2 else None
+        label = (find_column if split == "test" else require_column)(rows, "label", self.settings)
         examples = []
         for i, row in enumerate(rows.cells):
             name = "" if label is None else row[label]
             if not name and split != "test":
                 raise InputError(f"{rows.where(i)}: the label is empty", "fill it in, or leave the row out")
             gold = task.parse_label(name, rows.where(i)) if name else None
-            examples.append(Example(row[text], None if pair is None else row[pair], gold, ids[i]))
+            examples.append(TextExample(row[text], None if pair is None else row[pair], gold, ids[i]))
         return examples
 
-    def _choices(self, task: Choice, split: str, rows: Rows, ids: list[str]) -> list[ChoiceExample]:
+    def _choices(self, task: Choice, split: str, rows: TextTable, ids: list[str]) -> list[ChoiceExample]:
         columns = choice_columns(rows, self.settings)
         if split != "test":
-            column(rows, "label", self.settings, NAMES_OF_CHOICE)
+            require_column(rows, "label", self.settings, CHOICE_COLUMN_NAMES)
         of_splits = [(self.rows(s), choice_columns(self.rows(s), self.settings).label) for s in self.files]
         found = {row[place] for there, place in of_splits if place is not None for row in there.cells}
         # Numbers count from 1 where the number of options is among the labels and 0 is not.
         first = 1 if str(len(task.labels)) in found and "0" not in found else 0
         examples = []
         for i, row in enumerate(rows.cells):
-            options = options_of(rows, columns, i)
+            options = read_options(rows, columns, i)
             if len(options) != len(task.labels):
                 hint = "one number of choices a table"
                 raise InputError(f"{rows.where(i)}: {len(options)} choices where train has {len(task.labels)}", hint)
             passage, question = ("" if place is None else row[place] for place in (columns.passage, columns.question))
             label = "" if columns.label is None else row[columns.label]
             is_hidden = not label and split == "test"
-            right = None if is_hidden else right_option(label, options, first, rows.where(i))
+            right = None if is_hidden else parse_choice_label(label, options, first, rows.where(i))
             examples.append(ChoiceExample(ids[i], passage, question, options, right))
         return examples
 
 
-def _read_file(name: str, settings: TableSettings) -> Rows:
-    if is_hub(name):
+def _read_file(name: str, settings: TableSettings) -> TextTable:
+    if is_hub_source(name):
         source, _, split = name.partition("#")
-        return read_hub(source, split or "train")
+        return read_hub_split(source, split or "train")
     path = Path(name)
     suffix = path.suffix.lower()
     if suffix not in _SUFFIXES:

@@ -181,7 +181,7 @@ def collapse_reason(
 
     Only evaluations are looked at: the training losses of the journal are means since a line or a resumption.
     """
-    if same := task.constant_output(outputs, dev):
+    if same := task.describe_collapse(outputs, dev):
         return same
     majority, chance = result.majority, task.chance_loss(train)
     if majority is None or result.score is None or result.score > majority or not chance:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from albert_cli import console
 from albert_cli.errors import InputError, MissingDataError
-from albert_cli.tasks.spec import find_task
+from albert_cli.tasks.registry import find_task
 from albert_cli.training.finetune import finetune
 from albert_cli.training.task_recipe import PRETRAINED
 from albert_cli.training.task_setup import PreparedTask, open_checkpoint, prepare_task

@@ -17,7 +17,7 @@ from albert_cli.model.config import AttentionForm, GlobalTokens
 from albert_cli.model.hub import Checkpoint
 from albert_cli.model.informed_init import PositionGrowth, resize_positions
 from albert_cli.tasks.columns import TableSettings
-from albert_cli.tasks.spec import SCORED, find_task
+from albert_cli.tasks.registry import GLUE_SCORE_TASKS, find_task
 from albert_cli.tasks.squad.data import SpanSettings
 from albert_cli.tasks.squad.task import SQUAD
 from albert_cli.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
@@ -136,8 +136,8 @@ class FinetuneRecipe:
     span: SpanSettings = field(default_factory=SpanSettings)
 
     def __post_init__(self) -> None:
-        if self.intermediate_task not in (PRETRAINED, *SCORED):
-            choices = ", ".join((PRETRAINED, *SCORED))
+        if self.intermediate_task not in (PRETRAINED, *GLUE_SCORE_TASKS):
+            choices = ", ".join((PRETRAINED, *GLUE_SCORE_TASKS))
             raise ConfigError(f"intermediate_task = {self.intermediate_task!r}: no such task", f"choose from {choices}")
         if self.intermediate_task == self.task:
             object.__setattr__(self, "intermediate_task", PRETRAINED)

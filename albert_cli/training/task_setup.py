@@ -22,9 +22,9 @@ from albert_cli.model.encoder import Encoder
 from albert_cli.model.overlap_heads import SAMPLED_POSITIONS, check_overlap_heads, init_overlap_heads
 from albert_cli.randomness import epoch_order
 from albert_cli.results import Result
-from albert_cli.tasks.base import PREDICTIONS, AnyTask, fingerprint, heads_of
+from albert_cli.tasks.base import PREDICTIONS, AnyTask, fingerprint_examples, head_names
 from albert_cli.tasks.features import Features
-from albert_cli.tasks.spec import find_task
+from albert_cli.tasks.registry import find_task
 from albert_cli.tasks.table import open_table
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training import run
@@ -101,14 +101,14 @@ class Inputs:
         """The examples as tokens."""
         read = dict(self.examples)
         if self.both_orders:
-            read[str(self.task.train_split)] = self.train_examples + self.task.in_other_order(self.train_examples)
+            read[str(self.task.train_split)] = self.train_examples + self.task.swap_pairs(self.train_examples)
         return {split: self.encode(examples) for split, examples in read.items()}
 
     @property
     @lru_cache(maxsize=64)  # noqa: B019
     def fingerprint(self) -> str:
         """That of all examples."""
-        return fingerprint(e for examples in self.examples.values() for e in examples)
+        return fingerprint_examples(e for examples in self.examples.values() for e in examples)
 
     @property
     def train(self) -> Features:
@@ -180,7 +180,7 @@ class PreparedTask:
         if self.intermediate or settings.weights != "random":
             found, heads = self.intermediate or self.checkpoint, []
             if settings.head == "checkpoint":
-                found, heads = self.task.in_order(found), heads_of(model)
+                found, heads = self.task.reorder_labels(found), head_names(model)
             else:  # a head in the file belongs to another task, whatever its shape
                 encoder = {n: t for n, t in found.tensors.items() if n.startswith("encoder.")}
                 found = dataclasses.replace(found, tensors=encoder)
@@ -196,7 +196,7 @@ class PreparedTask:
                 places=places, spreading=settings.overlap_context_heads,
             )  # fmt: skip
         if settings.classifier_bias == "labels":
-            self.task.start_at_labels(model, self.inputs.train_examples)
+            self.task.init_bias_from_labels(model, self.inputs.train_examples)
         prepare_model(model, train or self.train_settings, self.device)
         return model
 
@@ -353,7 +353,7 @@ def prepare_with_recipe(
     for_scoring: bool = False,
 ) -> PreparedTask:
     """A task by its recipe; inputs are never longer than the model has positions."""
-    task, checkpoint = task.by_recipe(recipe), recipe.model.shaped(checkpoint)
+    task, checkpoint = task.with_recipe(recipe), recipe.model.shaped(checkpoint)
     recipe = recipe.within(checkpoint.config.max_position_embeddings)
     splits = task.dev_splits if for_scoring else (task.train_split, *task.dev_splits)
     part = 0 if for_scoring else recipe.data.train_examples

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from albert_cli.tasks.spec import find_task
+from albert_cli.tasks.registry import find_task
 from tests.checkpoints import untrained
 from tests.glue import PAIR, QUICK, SHAPE, finetune, mnli, pairs, prepare, sentence, write
 

@@ -9,7 +9,7 @@ import pytest
 from albert_cli.experiments import recipe
 from albert_cli.report.scores import PUBLISHED, row
 from albert_cli.results import Result
-from albert_cli.tasks.spec import as_published, average
+from albert_cli.tasks.registry import average_score, paper_metrics
 
 COLUMNS = {"SQuAD1.1": "squad1", "SQuAD2.0": "squad2", "MNLI": "mnli", "SST-2": "sst2", "RACE": "race"}
 
@@ -29,7 +29,7 @@ ROWS = dict(printed())
 def test_the_paper_s_rows_give_the_paper_s_average(name: str) -> None:
     cells = ROWS[name]
     scores = row(list(COLUMNS.values()), [cells[column] for column in COLUMNS])
-    assert average(scores) == pytest.approx(float(cells["Avg"]), abs=0.05 + 1e-9)
+    assert average_score(scores) == pytest.approx(float(cells["Avg"]), abs=0.05 + 1e-9)
 
 
 def test_every_table_with_an_average_is_there() -> None:
@@ -45,7 +45,7 @@ def test_every_table_with_an_average_is_there() -> None:
     ],
 )  # fmt: skip
 def test_the_averages_of_the_released_models(model: str, printed: float) -> None:
-    assert average(PUBLISHED[model]) == pytest.approx(printed, abs=0.05 + 1e-9)
+    assert average_score(PUBLISHED[model]) == pytest.approx(printed, abs=0.05 + 1e-9)
 
 
 def test_the_report_s_rows_of_table_9_are_those_of_the_experiment() -> None:
@@ -59,7 +59,7 @@ def test_the_report_s_rows_of_table_9_are_those_of_the_experiment() -> None:
 
 def test_our_results_count_as_the_paper_s() -> None:
     spans = {"f1": [0.5, 0.9, 0.6], "em": [0.4, 0.1, 0.3], "best_f1": [0.7, 0.8, 0.9], "best_em": [0.6, 0.6, 0.5]}
-    assert as_published("squad1", Result(all_scores=spans)) == {"f1": 0.6, "em": 0.3}
-    assert as_published("squad2", Result(all_scores=spans)) == {"best_f1": 0.8, "best_em": 0.6}
+    assert paper_metrics("squad1", Result(all_scores=spans)) == {"f1": 0.6, "em": 0.3}
+    assert paper_metrics("squad2", Result(all_scores=spans)) == {"best_f1": 0.8, "best_em": 0.6}
     matched = {"accuracy": 0.7, "dev_mismatched_accuracy": 0.1}
-    assert as_published("mnli", Result(scores=matched)) == {"accuracy": 0.7}
+    assert paper_metrics("mnli", Result(scores=matched)) == {"accuracy": 0.7}

@@ -12,15 +12,15 @@ from albert_cli.evaluation.baselines import OVERLAP, WORDS, score_baselines
 from albert_cli.report.build import build_report
 from albert_cli.report.collect import CLASSICAL, collect
 from albert_cli.results import Result
-from albert_cli.tasks.classification import Example
-from albert_cli.tasks.spec import find_task
+from albert_cli.tasks.classification import TextExample
+from albert_cli.tasks.registry import find_task
 from tests.command import albert
 from tests.glue import QUICK, as_text, evaluate
 
 VERBS = ("bade", "figo", "luma", "ne", "ро", "kra", "ste", "wi")
 
 
-def pairs(count: int, seed: int, kind: str = "same") -> list[Example]:
+def pairs(count: int, seed: int, kind: str = "same") -> list[TextExample]:
     """Pairs of one sentence or two; `same`: whether; `share`: how many of five words the texts have in common."""
     rng, made = random.Random(seed), []
     for i in range(count):
@@ -29,7 +29,7 @@ def pairs(count: int, seed: int, kind: str = "same") -> list[Example]:
         b = a[:kept] + [f"{rng.choice(VERBS)}{rng.randrange(500)}" for _ in range(5 - kept)]
         rng.shuffle(b)
         label: float = float(kept) if kind == "share" else kept // 5
-        made.append(Example(" ".join(a), " ".join(b).upper(), label, str(i)))
+        made.append(TextExample(" ".join(a), " ".join(b).upper(), label, str(i)))
     return made
 
 
@@ -48,18 +48,18 @@ def test_words_and_their_order_tell_classes_apart() -> None:
     examples = []
     for i in range(300):
         words = ["kra", "wi"] if i % 2 else ["wi", "kra"]
-        examples.append(Example(" ".join([*rng.choices(VERBS[:4], k=3), *words]) + "!", None, i % 2, str(i)))
+        examples.append(TextExample(" ".join([*rng.choices(VERBS[:4], k=3), *words]) + "!", None, i % 2, str(i)))
     found = score_baselines(find_task("sst2"), examples[:200], examples[200:])
     assert set(found) == {WORDS} and found[WORDS]["accuracy"] == 1.0
 
 
 def test_what_cannot_be_learnt_from_is_no_error() -> None:
     task = find_task("sst2")
-    one_class = [Example("kra", None, 1, str(i)) for i in range(3)]
-    assert score_baselines(task, one_class, [Example("wi", None, label, "") for label in (0, 1)])[WORDS] == {
+    one_class = [TextExample("kra", None, 1, str(i)) for i in range(3)]
+    assert score_baselines(task, one_class, [TextExample("wi", None, label, "") for label in (0, 1)])[WORDS] == {
         "accuracy": 0.5
     }
-    blank = [Example(" ", None, i % 2, str(i)) for i in range(4)]
+    blank = [TextExample(" ", None, i % 2, str(i)) for i in range(4)]
     assert score_baselines(task, blank, blank) == {}
     assert score_baselines(find_task("race"), [], []) == score_baselines(find_task("squad1"), [], []) == {}
     assert Result(metric="accuracy").classical is None

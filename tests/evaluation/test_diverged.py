@@ -17,8 +17,8 @@ from albert_cli import store
 from albert_cli.errors import ConfigError, DivergedError
 from albert_cli.report.build import build_report
 from albert_cli.tasks.choice import ChoiceExample
-from albert_cli.tasks.classification import Example
-from albert_cli.tasks.spec import TASKS
+from albert_cli.tasks.classification import TextExample
+from albert_cli.tasks.registry import TASKS
 from albert_cli.tasks.squad.data import Answer, Question
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.finetune import FinetuneJob
@@ -73,8 +73,8 @@ _QUESTION = Question("0", "bade", "figo luma", (Answer("luma", 5),))
 @pytest.mark.parametrize(
     ("task", "example"),
     [
-        ("cola", Example("bade", None, 1, "0")),
-        ("stsb", Example("bade", "figo", 1.0, "0")),
+        ("cola", TextExample("bade", None, 1, "0")),
+        ("stsb", TextExample("bade", "figo", 1.0, "0")),
         ("race", _CHOICES),
         ("squad1", _QUESTION),
         ("squad2", _QUESTION),

@@ -14,8 +14,8 @@ import pytest
 from albert_cli.errors import CheckpointError, ConfigError
 from albert_cli.evaluation.ensemble import evaluate_ensemble, predict_dev, select_greedily
 from albert_cli.evaluation.single import prepare_evaluation
-from albert_cli.tasks.classification import probabilities as softmax
-from albert_cli.tasks.spec import find_task
+from albert_cli.tasks.classification import softmax as softmax
+from albert_cli.tasks.registry import find_task
 from albert_cli.training.task_setup import TaskRequest
 from tests.command import albert
 from tests.glue import QUICK, evaluate, finetune, prepare, sentence

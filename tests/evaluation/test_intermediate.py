@@ -24,7 +24,7 @@ from albert_cli.model import hub
 from albert_cli.model.encoder import Encoder
 from albert_cli.results import Result
 from albert_cli.tasks.glue import GLUE
-from albert_cli.tasks.spec import find_task
+from albert_cli.tasks.registry import find_task
 from albert_cli.training.intermediate import from_intermediate, prepare_intermediate
 from albert_cli.training.task_recipe import load_recipe
 from albert_cli.training.task_setup import TaskRequest, prepare_task
@@ -269,7 +269,7 @@ def test_the_files_are_the_best_models_answers(suite: Suite) -> None:
     prepared = prepare_evaluation(TaskRequest(str(best["mnli"]), str(suite.data), 1, (), "cpu"), "ax")
     examples = prepared.task.read("test", str(suite.data))
     outputs = predict_examples(prepared, examples)
-    lines = prepared.task.prediction_lines(examples, outputs, scored=False)
+    lines = prepared.task.format_predictions(examples, outputs, scored=False)
     with zipfile.ZipFile(suite.zip) as archive:
         rows = archive.read("AX.tsv").decode().splitlines()[1:]
     assert rows == [f"{row['id']}\t{row['prediction']}" for row in map(json.loads, lines)]

@@ -19,7 +19,7 @@ from albert_cli.evaluation import suite
 from albert_cli.model import hub
 from albert_cli.model.heads import SequenceClassifier
 from albert_cli.results import Result
-from albert_cli.tasks.spec import average, find_task
+from albert_cli.tasks.registry import average_score, find_task
 from tests.command import albert
 from tests.glue import QUICK, SHAPE, as_text, evaluate, finetune, prepare, sentence, summarise
 
@@ -174,7 +174,7 @@ def test_the_suite_has_one_number(tuned: Tuned, glue: Path, tmp_path: Path) -> N
 def test_two_metrics_count_by_their_mean_and_cola_by_one() -> None:
     of = {"mrpc": {"accuracy": [0.5, 0.9, 0.6], "f1": [0.8, 0.1, 0.7]}, "cola": {"mcc": [0.3], "accuracy": [0.9]}}
     counted = {name: suite.glue_metrics(Result(task=name, all_scores=all_scores)) for name, all_scores in of.items()}
-    assert average(counted) == pytest.approx(((0.6 + 0.7) / 2 + 0.3) / 2)
+    assert average_score(counted) == pytest.approx(((0.6 + 0.7) / 2 + 0.3) / 2)
 
 
 def test_all_nine_tasks_are_the_glue_score() -> None:

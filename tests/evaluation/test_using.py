@@ -22,7 +22,7 @@ from albert_cli.inference.fill_mask import MASK, fill_masks
 from albert_cli.model import hub
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import BareEncoder, MaskedLanguageModel, PretrainingModel, QuestionAnswering
-from albert_cli.tasks.classification import Example
+from albert_cli.tasks.classification import TextExample
 from albert_cli.tasks.glue import GLUE
 from albert_cli.text.vocabulary import Vocabulary
 from tests.command import albert
@@ -59,11 +59,11 @@ def pretrained(tmp_path_factory: pytest.TempPathFactory, tiny_vocabulary: Path) 
     return written(tmp_path_factory.mktemp("using") / "it", tiny_vocabulary, "ForPreTraining")
 
 
-def texts(lines: list[str]) -> list[Example]:
-    return [Example(line, None, None, str(i)) for i, line in enumerate(lines)]
+def texts(lines: list[str]) -> list[TextExample]:
+    return [TextExample(line, None, None, str(i)) for i, line in enumerate(lines)]
 
 
-def vectors(directory: Path, examples: list[Example], pooling: Pooling = "mean") -> Vectors:
+def vectors(directory: Path, examples: list[TextExample], pooling: Pooling = "mean") -> Vectors:
     """What `albert encode` says of texts."""
     found = hub.read_checkpoint(directory)
     features = GLUE["mrpc"].encode(examples, hub.load_vocabulary(found), found.config.max_position_embeddings)
@@ -95,8 +95,8 @@ def test_vectors_are_those_of_transformers(shape: str, pooling: Pooling, tiny_vo
 
 
 def test_pairs_have_segments(pretrained: Path) -> None:
-    examples = [Example("bade", "figo", None, "1"), Example("figo", "bade", None, "2")]
-    pair, reverse, joined = vectors(pretrained, [*examples, Example("bade figo", None, None, "3")])
+    examples = [TextExample("bade", "figo", None, "1"), TextExample("figo", "bade", None, "2")]
+    pair, reverse, joined = vectors(pretrained, [*examples, TextExample("bade figo", None, None, "3")])
     assert not np.allclose(pair, reverse)
     assert not np.allclose(pair, joined)
 

@@ -17,7 +17,7 @@ from albert_cli.experiments import outcome, pages, recipe
 from albert_cli.experiments.claims import HOLDS, NOISY
 from albert_cli.experiments.plan import ExperimentPlan, ExperimentRequest
 from albert_cli.experiments.stages import make_plan
-from albert_cli.tasks.spec import published_metrics
+from albert_cli.tasks.registry import paper_metric_names
 
 TASKS = {"SQuAD1.1": "squad1", "SQuAD2.0": "squad2", "MNLI": "mnli", "SST-2": "sst2", "RACE": "race"}
 TASKS |= {name: name.lower().replace("-", "") for name in ("QNLI", "QQP", "RTE", "MRPC", "CoLA", "STS-B")}
@@ -41,7 +41,7 @@ def as_printed(name: str, out: Path, table: int = 0) -> tuple[ExperimentPlan, di
         store.write_json(plan.result(str(run.probe)), {"result": probed})
         for column, task in ((c, t) for c, t in TASKS.items() if t in run.tasks and c in cells):
             values = [float(value) / 100 for value in cells[column].split("/")]
-            scores = {name: [value] * 5 for name, value in zip(published_metrics(task), values, strict=True)}
+            scores = {name: [value] * 5 for name, value in zip(paper_metric_names(task), values, strict=True)}
             other = {"f1": [0.1] * 5, "em": [0.1] * 5} if task == "squad2" else {}  # at threshold 0
             found = {"title": column, "median": 0.1, "all_scores": scores | other, "majority": 0.0}
             store.write_json(plan.result(run.tasks[task]), {"result": found})
@@ -141,7 +141,7 @@ def test_seconds_are_no_more_exact_than_their_pace(
 @cache
 def predictions(task: str, count: int) -> str:
     """Of `count` examples of a task nine in ten right, of spans and of classes."""
-    spans, rows = published_metrics(task)[0].endswith("f1"), []
+    spans, rows = paper_metric_names(task)[0].endswith("f1"), []
     for n in range(count):
         right = n % 10 != n // 10 % 10
         span = {"answers": ["a"], "f1": float(right), "em": float(right)}
@@ -163,7 +163,7 @@ def test_seeds_that_agree_on_few_examples_of_a_task_decide_nothing(
         if examples:
             plan.directory(stage).joinpath("run-0").mkdir(parents=True)
             (plan.directory(stage) / "run-0/predictions.dev.jsonl").write_text(predictions(task, examples))
-        scores = {name: [0.9] for name in published_metrics(task)}
+        scores = {name: [0.9] for name in paper_metric_names(task)}
         known = {"majority": 0.5} if task == "sst2" else {}
         result = {"all_scores": scores, "median": 0.9, "labels": ["a", "b"]} | known
         (tmp_path / "stages").mkdir(exist_ok=True)

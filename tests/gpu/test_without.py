@@ -34,7 +34,7 @@ from albert_cli.model.packing import copy_as_one_buffer, pack
 from albert_cli.model.sparse_attention import SparseAttentionLayout
 from albert_cli.ranks import RankGroup
 from albert_cli.tasks import classification
-from albert_cli.tasks.spec import TASKS
+from albert_cli.tasks.registry import TASKS
 from albert_cli.tasks.squad import head
 from albert_cli.tasks.squad.head import BeamQuestionAnswering, span_loss
 from albert_cli.training import capacity, device, loop, objectives, plan

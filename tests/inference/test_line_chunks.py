@@ -14,7 +14,7 @@ import pytest
 
 from albert_cli.errors import InputError
 from albert_cli.inference.predict import read_chunks
-from albert_cli.tasks.rows import Line
+from albert_cli.tasks.rows import InputLine
 
 
 def groups(name: str) -> Iterator[list[str]]:
@@ -63,7 +63,7 @@ def test_of_a_pipe_what_has_come_is_not_held_back(pipe: Callable[[bytes], None])
 
 
 def test_an_error_names_the_line_after_those_before_it_were_answered(pipe: Callable[[bytes], None]) -> None:
-    found = read_chunks("-", "refuse", Line.values)
+    found = read_chunks("-", "refuse", InputLine.values)
     pipe(b'{"a": 1}\n')
     assert next(found) == [{"a": 1}]
     pipe(b"\xff\n")

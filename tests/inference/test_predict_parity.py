@@ -11,7 +11,7 @@ import transformers
 
 from albert_cli import store
 from albert_cli.inference.predict import predict_file
-from albert_cli.tasks.spec import find_task
+from albert_cli.tasks.registry import find_task
 from albert_cli.text import build_vocabulary
 from albert_cli.text.build_vocabulary import VocabularySettings
 from albert_cli.text.vocabulary import Vocabulary

@@ -16,7 +16,7 @@ from albert_cli import store
 from albert_cli.errors import InputError
 from albert_cli.inference.predict import predict_file
 from albert_cli.model.config import ModelConfig
-from albert_cli.tasks.spec import find_task
+from albert_cli.tasks.registry import find_task
 from tests.checkpoints import untrained
 from tests.glue import evaluate, finetune, prepare
 

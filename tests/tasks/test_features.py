@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from albert_cli.randomness import epoch_order
-from albert_cli.tasks.classification import Example
+from albert_cli.tasks.classification import TextExample
 from albert_cli.tasks.features import PairFeatures
 from albert_cli.tasks.glue import GLUE
-from albert_cli.tasks.spec import find_task
+from albert_cli.tasks.registry import find_task
 from albert_cli.text.build_vocabulary import VocabularySettings, build
 from albert_cli.text.vocabulary import Vocabulary
 
@@ -50,8 +50,8 @@ def segments(features: PairFeatures, index: int) -> list[int]:
     return part
 
 
-def example(a: str, b: str | None, label: int | float | None = 0) -> Example:
-    return Example(a, b, label, "0")
+def example(a: str, b: str | None, label: int | float | None = 0) -> TextExample:
+    return TextExample(a, b, label, "0")
 
 
 texts = st.text("abcdefg", max_size=12)
@@ -88,7 +88,7 @@ def test_equal_texts_are_tokenised_once() -> None:
 
 
 def some(size: int) -> PairFeatures:
-    examples = [Example("a" * (i % 7), "b" * (i % 4), i, str(i)) for i in range(size)]
+    examples = [TextExample("a" * (i % 7), "b" * (i % 4), i, str(i)) for i in range(size)]
     return encode(examples, letters(), 12)
 
 

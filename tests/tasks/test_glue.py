@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from albert_cli.errors import ConfigError, InputError
-from albert_cli.tasks.base import fingerprint
-from albert_cli.tasks.classification import Example
-from albert_cli.tasks.spec import TASKS, find_task
+from albert_cli.tasks.base import fingerprint_examples
+from albert_cli.tasks.classification import TextExample
+from albert_cli.tasks.registry import TASKS, find_task
 
 BOM = "\ufeff"
 SINGLE_TEST = "index\tsentence\n"
@@ -42,34 +42,34 @@ STSB_ROW = "3\tg\tf\ty\t1\tn\tn\tA .\tB .\t2.400"
 MNLI_ROW = PARSED + "\tneutral\tx\tx\tx\tx\tcontradiction"
 
 # A row in each published format: task, split, file, header, row, and the example in it.
-FORMATS: list[tuple[str, str, str, str, str, Example]] = [
-    ("cola", "train", "CoLA/train.tsv", "", "gj04\t0\t*\tBook the.", Example("Book the.", None, 0, "0")),
-    ("cola", "test", "CoLA/test.tsv", SINGLE_TEST, "7\tHe left.", Example("He left.", None, None, "7")),
-    ("sst2", "dev", "SST-2/dev.tsv", "sentence\tlabel\n", "fine \t1", Example("fine ", None, 1, "0")),
-    ("sst2", "test", "SST-2/test.tsv", SINGLE_TEST, "0\tfine", Example("fine", None, None, "0")),
-    ("mrpc", "train", "MRPC/train.tsv", BOM + MRPC, "1\t12\t13\tA .\tB .", Example("A .", "B .", 1, "0")),
-    ("mrpc", "test", "MRPC/test.tsv", MRPC_TEST, "4\t12\t13\tA .\tB .", Example("A .", "B .", None, "4")),
-    ("stsb", "dev", "STS-B/dev.tsv", STSB, STSB_ROW, Example("A .", "B .", 2.4, "3")),
-    ("qqp", "dev", "QQP/dev.tsv", QQP, "9\t1\t2\tA?\tB?\t0", Example("A?", "B?", 0, "9")),
-    ("qqp", "test", "QQP/test.tsv", QQP_TEST, "0\tA?\tB?", Example("A?", "B?", None, "0")),
-    ("mnli", "train", "MNLI/train.tsv", MNLI, PARSED + "\tneutral\tneutral", Example("A.", "B.", 2, "5")),
+FORMATS: list[tuple[str, str, str, str, str, TextExample]] = [
+    ("cola", "train", "CoLA/train.tsv", "", "gj04\t0\t*\tBook the.", TextExample("Book the.", None, 0, "0")),
+    ("cola", "test", "CoLA/test.tsv", SINGLE_TEST, "7\tHe left.", TextExample("He left.", None, None, "7")),
+    ("sst2", "dev", "SST-2/dev.tsv", "sentence\tlabel\n", "fine \t1", TextExample("fine ", None, 1, "0")),
+    ("sst2", "test", "SST-2/test.tsv", SINGLE_TEST, "0\tfine", TextExample("fine", None, None, "0")),
+    ("mrpc", "train", "MRPC/train.tsv", BOM + MRPC, "1\t12\t13\tA .\tB .", TextExample("A .", "B .", 1, "0")),
+    ("mrpc", "test", "MRPC/test.tsv", MRPC_TEST, "4\t12\t13\tA .\tB .", TextExample("A .", "B .", None, "4")),
+    ("stsb", "dev", "STS-B/dev.tsv", STSB, STSB_ROW, TextExample("A .", "B .", 2.4, "3")),
+    ("qqp", "dev", "QQP/dev.tsv", QQP, "9\t1\t2\tA?\tB?\t0", TextExample("A?", "B?", 0, "9")),
+    ("qqp", "test", "QQP/test.tsv", QQP_TEST, "0\tA?\tB?", TextExample("A?", "B?", None, "0")),
+    ("mnli", "train", "MNLI/train.tsv", MNLI, PARSED + "\tneutral\tneutral", TextExample("A.", "B.", 2, "5")),
     ("mnli", "dev_mismatched", "MNLI/dev_mismatched.tsv", MNLI_DEV, MNLI_ROW,
-     Example("A.", "B.", 0, "5")),
-    ("mnli", "test", "MNLI/test_matched.tsv", MNLI_TEST, PARSED, Example("A.", "B.", None, "5")),
+     TextExample("A.", "B.", 0, "5")),
+    ("mnli", "test", "MNLI/test_matched.tsv", MNLI_TEST, PARSED, TextExample("A.", "B.", None, "5")),
     ("qnli", "dev", "QNLI/dev.tsv", "index\tquestion\tsentence\tlabel\n", "2\tA?\tB.\tnot_entailment",
-     Example("A?", "B.", 1, "2")),
-    ("rte", "train", "RTE/train.tsv", PAIR, "0\tA.\tB.\tentailment", Example("A.", "B.", 0, "0")),
-    ("wnli", "dev", "WNLI/dev.tsv", PAIR, "0\tA.\tB.\t1", Example("A.", "B.", 1, "0")),
-    ("wnli", "test", "WNLI/test.tsv", PAIR_TEST, "0\tA.\tB.", Example("A.", "B.", None, "0")),
-    ("ax", "test", "diagnostic/diagnostic.tsv", PAIR_TEST, "4\tA.\tB.", Example("A.", "B.", None, "4")),
+     TextExample("A?", "B.", 1, "2")),
+    ("rte", "train", "RTE/train.tsv", PAIR, "0\tA.\tB.\tentailment", TextExample("A.", "B.", 0, "0")),
+    ("wnli", "dev", "WNLI/dev.tsv", PAIR, "0\tA.\tB.\t1", TextExample("A.", "B.", 1, "0")),
+    ("wnli", "test", "WNLI/test.tsv", PAIR_TEST, "0\tA.\tB.", TextExample("A.", "B.", None, "0")),
+    ("ax", "test", "diagnostic/diagnostic.tsv", PAIR_TEST, "4\tA.\tB.", TextExample("A.", "B.", None, "4")),
     ("ax", "dev", "diagnostic/diagnostic-full.tsv", AX, AX_ROW,
-     Example("The cat sat.", "The cat did not sit.", 0, "0")),
+     TextExample("The cat sat.", "The cat did not sit.", 0, "0")),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "split", "file", "header", "row", "expected"), FORMATS)
 def test_published_formats(
-    tmp_path: Path, name: str, split: str, file: str, header: str, row: str, expected: Example
+    tmp_path: Path, name: str, split: str, file: str, header: str, row: str, expected: TextExample
 ) -> None:
     path = write(tmp_path / file, f"{header}{row}\n")
     task = find_task(name)
@@ -218,9 +218,19 @@ def test_splits() -> None:
 
 
 def test_fingerprint_tells_data_apart() -> None:
-    one, other = Example("a", "b", 1, "0"), Example("ab", "", 1, "0")
-    assert fingerprint([one]) == fingerprint([one])
-    assert len({fingerprint([one]), fingerprint([other]), fingerprint([one, one]), fingerprint([])}) == 4
+    one, other = TextExample("a", "b", 1, "0"), TextExample("ab", "", 1, "0")
+    assert fingerprint_examples([one]) == fingerprint_examples([one])
+    assert (
+        len(
+            {
+                fingerprint_examples([one]),
+                fingerprint_examples([other]),
+                fingerprint_examples([one, one]),
+                fingerprint_examples([]),
+            }
+        )
+        == 4
+    )
 
 
 # ---------------------------------------------------------------- the Hub's form, from a local folder
@@ -271,7 +281,7 @@ def test_hub_class_names_become_our_label_order(tmp_path: Path) -> None:
 def test_hub_diagnostics_have_no_labels(tmp_path: Path) -> None:
     rows: list[dict[str, object]] = [{"premise": "p", "hypothesis": "h", "label": i, "idx": i} for i in range(3)]
     source = hub_folder(tmp_path / "ax", ["entailment", "neutral", "contradiction"], rows)
-    assert find_task("ax").read("test", source)[2] == Example("p", "h", None, "2")
+    assert find_task("ax").read("test", source)[2] == TextExample("p", "h", None, "2")
 
 
 @pytest.mark.usefixtures("hub_cache")
@@ -279,8 +289,8 @@ def test_hub_names_for_zero_and_one(tmp_path: Path) -> None:
     rows: list[dict[str, object]] = [{"sentence": f"s{i}", "label": i, "idx": i} for i in range(2)]
     source = hub_folder(tmp_path / "cola", ["unacceptable", "acceptable"], rows)
     cola = find_task("cola")
-    assert cola.read("train", source) == [Example("s0", None, 0, "0"), Example("s1", None, 1, "1")]
-    assert cola.read("test", source)[1] == Example("s1", None, None, "1")
+    assert cola.read("train", source) == [TextExample("s0", None, 0, "0"), TextExample("s1", None, 1, "1")]
+    assert cola.read("test", source)[1] == TextExample("s1", None, None, "1")
     with pytest.raises(InputError, match="no column 'sentence1'"):
         find_task("rte").read("train", source)
 

@@ -23,7 +23,7 @@ def test_an_unreachable_hub_is_said_in_one_line(tmp_path: Path) -> None:
     code = """
 import sys
 from albert_cli.errors import InputError
-from albert_cli.tasks.spec import find_task
+from albert_cli.tasks.registry import find_task
 assert not sys.modules.keys() & {"datasets", "sklearn", "scipy", "rich"}, "imported before they are needed"
 try:
     find_task("mrpc").read("dev")

@@ -7,7 +7,7 @@ import warnings
 import numpy as np
 import pytest
 
-from albert_cli.tasks.classification import Example
+from albert_cli.tasks.classification import TextExample
 from albert_cli.tasks.glue import GLUE
 from albert_cli.tasks.metrics import scores
 
@@ -68,5 +68,5 @@ def test_what_cannot_be_scored() -> None:
 def test_the_baseline_is_the_majority_of_train(
     task: str, train: list[float], dev: list[float], expected: float
 ) -> None:
-    splits = ([Example("", None, label, "") for label in labels] for labels in (train, dev))
+    splits = ([TextExample("", None, label, "") for label in labels] for labels in (train, dev))
     assert GLUE[task].baseline(*splits) == pytest.approx(expected)

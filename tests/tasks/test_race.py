@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from albert_cli.errors import ConfigError, InputError
 from albert_cli.tasks.choice import Choice, ChoiceExample
-from albert_cli.tasks.spec import find_task
+from albert_cli.tasks.registry import find_task
 from tests.tasks.test_features import letters
 
 RACE = find_task("race")
@@ -142,7 +142,7 @@ def test_the_hub_has_the_level_in_the_name(tmp_path: Path, monkeypatch: pytest.M
         card += [f"- config_name: {config}", "  data_files:"]
         card += [f"  - split: {split}\n    path: {config}.jsonl" for split in ("train", "validation")]
     (tmp_path / "README.md").write_text("\n".join([*card, "---", ""]))
-    monkeypatch.setattr(race, "HUB", f"hf:{tmp_path}")
+    monkeypatch.setattr(race, "RACE_ON_HUB", f"hf:{tmp_path}")
     examples = RACE.read("dev")
     assert [(e.id, e.group, e.label) for e in examples] == [
         (f"{level}1.txt:{i}", level, 1) for level in ("high", "middle") for i in (0, 1)

@@ -8,7 +8,7 @@ import pytest
 
 from albert_cli.config import read_recipe
 from albert_cli.errors import ConfigError
-from albert_cli.tasks.spec import SCORED, TASKS
+from albert_cli.tasks.registry import GLUE_SCORE_TASKS, TASKS
 from albert_cli.training.task_recipe import load_recipe
 
 # arXiv 1909.11942, table 14: learning rate, batch size, dropout, steps, warm-up.
@@ -47,7 +47,7 @@ def test_table_14(name: str) -> None:
 
 
 def test_every_task_with_training_data_has_a_recipe() -> None:
-    assert set(TABLE_14) == {*SCORED, "squad1", "squad2", "race"} <= TASKS.keys()
+    assert set(TABLE_14) == {*GLUE_SCORE_TASKS, "squad1", "squad2", "race"} <= TASKS.keys()
     for name, task in TASKS.items():
         assert task.train_split is None or read_recipe(f"finetune/{name}")["task"] == name
     for name in ("race_middle", "race_high"):
@@ -55,7 +55,7 @@ def test_every_task_with_training_data_has_a_recipe() -> None:
 
 
 def test_small_models_have_a_protocol_for_all_of_glue() -> None:
-    for name in SCORED:
+    for name in GLUE_SCORE_TASKS:
         recipe = load_recipe(name, (), "mini")
         assert recipe.task == name and recipe.intermediate_task == ("stsb" if name in ("mrpc", "rte") else "pretrained")
         assert recipe.schedule.epochs and recipe.schedule.total_steps is None and recipe.train.eval_every == 0

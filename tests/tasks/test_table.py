@@ -11,7 +11,7 @@ import pytest
 from albert_cli.config import validate_recipe
 from albert_cli.errors import ConfigError, InputError
 from albert_cli.tasks.choice import Choice, ChoiceExample
-from albert_cli.tasks.classification import Classification, Example
+from albert_cli.tasks.classification import Classification, TextExample
 from albert_cli.tasks.columns import TableSettings
 from albert_cli.tasks.table import open_table
 
@@ -30,8 +30,8 @@ def test_tsv_has_no_quoting(tmp_path: Path) -> None:
     write(tmp_path / "dev.tsv", "label\ttext\nneg\tbad\n")  # the order of columns is each file's own
     task = open_table(settings(), str(tmp_path))
     assert (task.labels, task.inputs, task.metrics[0]) == (("neg", "pos"), 1, "accuracy")
-    assert task.read("train") == [Example('"fine, he said', None, 1, "0"), Example("x\u2028y", None, 0, "1")]
-    assert task.read("dev") == [Example("bad", None, 0, "0")]
+    assert task.read("train") == [TextExample('"fine, he said', None, 1, "0"), TextExample("x\u2028y", None, 0, "1")]
+    assert task.read("dev") == [TextExample("bad", None, 0, "0")]
 
 
 def test_csv_quotes_commas_and_line_breaks(tmp_path: Path) -> None:
@@ -39,7 +39,7 @@ def test_csv_quotes_commas_and_line_breaks(tmp_path: Path) -> None:
     write(tmp_path / "train.csv", content)
     write(tmp_path / "dev.csv", content)
     examples = open_table(settings(), str(tmp_path)).read("dev")
-    assert examples == [Example('a, "b"\nc', "d", 1, "q1"), Example("", "e\u2028f", 0, "q2")]
+    assert examples == [TextExample('a, "b"\nc', "d", 1, "q1"), TextExample("", "e\u2028f", 0, "q2")]
 
 
 def test_only_a_line_feed_ends_a_row_of_a_quoted_table(tmp_path: Path) -> None:
@@ -76,9 +76,9 @@ def test_named_columns_and_another_delimiter(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", "stars;review;reply;text\n5;good;thanks;x\n1;bad;sorry;y\n")
     named = settings(train=path, dev=path, delimiter=";", text="review", label="stars")
     task = open_table(named)
-    assert task.read("dev")[0] == Example("good", None, 1, "0")
+    assert task.read("dev")[0] == TextExample("good", None, 1, "0")
     pair = open_table(settings(train=path, dev=path, delimiter=";", text="review", text_pair="reply", label="stars"))
-    assert pair.read("dev")[1] == Example("bad", "sorry", 0, "1")
+    assert pair.read("dev")[1] == TextExample("bad", "sorry", 0, "1")
 
 
 def test_quoting_can_be_turned_round(tmp_path: Path) -> None:
@@ -237,7 +237,7 @@ def test_a_hub_data_set_is_a_table_too(tmp_path: Path) -> None:
     write(folder / "test.csv", "text,label\nc,y\n")
     task = open_table(settings(dev=str(folder / "test.csv")), f"hf:{folder}")
     assert (task.labels, task.splits) == (("x", "y"), ("train", "dev", "test"))
-    assert task.read("train")[0] == Example("a", None, 0, "0")
+    assert task.read("train")[0] == TextExample("a", None, 0, "0")
     assert task.read("test")[0].label == 1
 
 
@@ -253,7 +253,7 @@ def test_parquet_is_read_as_json_lines_are(tmp_path: Path) -> None:
         pq.write_table(pa.table(columns), tmp_path / f"{name}.parquet")
     task = open_table(settings(), str(tmp_path))
     assert isinstance(task, Classification) and (task.is_regression, task.inputs) == (True, 2)
-    assert task.read("dev")[:2] == [Example("a\u2028b", "x", 1.5, "0"), Example("", "y", 2.0, "1")]
+    assert task.read("dev")[:2] == [TextExample("a\u2028b", "x", 1.5, "0"), TextExample("", "y", 2.0, "1")]
 
 
 def choices(tmp_path: Path, *rows: dict[str, Any], **named: Any) -> list[ChoiceExample]:

@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 
 from albert_cli.results import Result
-from albert_cli.tasks.classification import Example
-from albert_cli.tasks.spec import find_task
+from albert_cli.tasks.classification import TextExample
+from albert_cli.tasks.registry import find_task
 from albert_cli.tasks.squad.data import Answer, Question, SpanSettings
-from albert_cli.tasks.squad.windows import Spans, encode_spans
+from albert_cli.tasks.squad.windows import AnswerSpans, encode_spans
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.finetune import collapse_reason as reason
 from tests.glue import as_text, summarise
 from tests.labelled import labelled
 
-TRAIN = [Example("a", None, int(i < 3), str(i)) for i in range(4)]  # entropy 0.562
-VALUES = [Example("a", "b", float(v), str(v)) for v in (0, 2, 4)]  # variance 8/3
+TRAIN = [TextExample("a", None, int(i < 3), str(i)) for i in range(4)]  # entropy 0.562
+VALUES = [TextExample("a", "b", float(v), str(v)) for v in (0, 2, 4)]  # variance 8/3
 DIFFERENT = np.array([[1.0, 0.0], [0.0, 1.0]])
 
 
@@ -78,7 +78,7 @@ def test_answers_that_are_all_one(
     questions = [Question(str(i), "ba?", "bade figo", (Answer("bade", 0),) if i else ()) for i in (0, 1)]
     dev = encode_spans(questions, Vocabulary.load(tiny_vocabulary), 80, SpanSettings())
     start = np.array(places)
-    said = Spans(np.arange(2), start, start + 4, np.ones(2), np.array(null))
+    said = AnswerSpans(np.arange(2), start, start + 4, np.ones(2), np.array(null))
     lines, results = journal(tmp_path / "metrics.jsonl", [0.1]), Result(score=0.5, majority=0.5)
     assert reason(find_task(task), said, dev, questions, lines, results) == expected
 

@@ -23,7 +23,7 @@ from albert_cli.errors import CheckpointError, ConfigError, DivergedError
 from albert_cli.model import hub
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.model.packing import pack
-from albert_cli.tasks.classification import Example
+from albert_cli.tasks.classification import TextExample
 from albert_cli.tasks.glue import GLUE
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training import checkpoint, device
@@ -200,7 +200,7 @@ def test_transformers_reads_every_step(step: int, finished: Path) -> None:
     tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
     texts = [("Kra bade wi.", "Luma figo."), ("Ste.", "Nepi roro suta vewi.")]
     inputs = tokenizer([a for a, _ in texts], [b for _, b in texts], padding=True, return_tensors="pt")
-    examples = [Example(a, b, None, "") for a, b in texts]
+    examples = [TextExample(a, b, None, "") for a, b in texts]
     features = GLUE["mrpc"].encode(examples, Vocabulary.load(directory), 48)
     packed, _ = features.batch(np.arange(2))
     there = inputs["attention_mask"].bool()

@@ -15,7 +15,15 @@ from albert_cli import console
 from albert_cli.config import PositiveFraction, PositiveInt
 from albert_cli.data.pairs import SPECIALS
 from albert_cli.errors import ConfigError, InputError
-from albert_cli.tasks.rows import check_unique, find_in, in_split, is_hub, parse_as, read_hub, read_text
+from albert_cli.tasks.rows import (
+    check_unique,
+    find_data_file,
+    hold_out_dev,
+    is_hub_source,
+    parse_json_as,
+    read_hub_split,
+    read_text,
+)
 
 Version = Literal["1.1", "2.0"]
 _LAYOUT = "the layout is {data: [{title, paragraphs: [{context, qas: [{id, question, answers: […]}]}]}]}"
@@ -90,66 +98,66 @@ class SquadFiles:
 
     def read(self, task: Any, split: str, data: str | None) -> list[Question]:
         source = self.hub if data is None else data
-        found = _from_hub(task, split, source) if is_hub(source) else self._from_files(task, split, Path(source))
-        return _repaired(found, source, is_train=split == task.train_split)
+        found = _read_hub(task, split, source) if is_hub_source(source) else self._from_files(task, split, Path(source))
+        return _repair_answer_starts(found, source, is_train=split == task.train_split)
 
     def _from_files(self, task: Any, split: str, data: Path) -> list[Question]:
-        train, dev = (_find(data, name, task.version) for name in ("train", "dev"))
+        train, dev = (_find_file(data, name, task.version) for name in ("train", "dev"))
         path = data if data.is_file() else dev if split == "dev" and dev else train
-        path = path or find_in(data, (f"{split}-v{task.version}.json", f"{split}.json"), self.hub)
-        questions = _questions(path, task.version)
+        path = path or find_data_file(data, (f"{split}-v{task.version}.json", f"{split}.json"), self.hub)
+        questions = _parse_file(path, task.version)
         if dev:
             return questions
         by_title = len({q.title for q in questions}) > 1
         units = [q.title if by_title else q.context for q in questions]
         what = "article" if by_title else "context"
-        return in_split(split, questions, units, task.settings.holdout, str(path), what, "put a dev.json beside it")
+        return hold_out_dev(split, questions, units, task.settings.holdout, str(path), what, "put a dev.json beside it")
 
 
-def _from_hub(task: Any, split: str, source: str) -> list[Question]:
-    rows = read_hub(source, split.replace("dev", "validation"))
+def _read_hub(task: Any, split: str, source: str) -> list[Question]:
+    rows = read_hub_split(source, split.replace("dev", "validation"))
     places = rows.places(("id", "title", "context", "question", "answers"))
     found = []
     for index, row in enumerate(rows.cells):
         id_, title, context, question, answers = (row[place] for place in places)
         text = json.dumps({"id": id_, "question": question, "answers": json.loads(answers or "null")})
-        record = parse_as(_QuestionRecord, text, rows.where(index), _LAYOUT)
-        found.append(record.question_of(context, title, rows.where(index), task.version))
+        record = parse_json_as(_QuestionRecord, text, rows.where(index), _LAYOUT)
+        found.append(record.to_question(context, title, rows.where(index), task.version))
     return found
 
 
 # ---------------------------------------------------------------- files
 
 
-def _find(data: Path, split: str, version: Version) -> Path | None:
+def _find_file(data: Path, split: str, version: Version) -> Path | None:
     """The file of a split in a folder, or in its folder `squad`."""
     names = (f"{split}-v{version}.json", f"{split}.json")
     paths = (folder / name for name in names for folder in (data, data / "squad"))
     return next((path for path in paths if path.is_file()), None)
 
 
-def read_file(path: Path, version: Version | None = None) -> list[Question]:
+def read_squad_file(path: Path, version: Version | None = None) -> list[Question]:
     """All questions of a file in SQuAD's layout, answered or not; without `version` answers may be missing."""
-    return _repaired(_questions(path, version), str(path), is_train=False)
+    return _repair_answer_starts(_parse_file(path, version), str(path), is_train=False)
 
 
-def _not_blank(text: str) -> str:
+def _require_text(text: str) -> str:
     if not text.strip():
         raise ValueError("it is empty")
     return text
 
 
-Text = Annotated[str, AfterValidator(_not_blank)]
+_NonBlank = Annotated[str, AfterValidator(_require_text)]
 
 
 class _AnswerRecord(BaseModel):
-    text: Text
+    text: _NonBlank
     answer_start: int = NOT_FOUND
 
 
 class _QuestionRecord(BaseModel):
     id: str | int
-    question: Text
+    question: _NonBlank
     answers: list[_AnswerRecord] | None = None
     is_impossible: bool | None = None
 
@@ -161,7 +169,7 @@ class _QuestionRecord(BaseModel):
             return value
         return [{"text": t, "answer_start": s} for t, s in zip(value["text"], value["answer_start"], strict=True)]
 
-    def question_of(self, context: str, title: str, where: str, version: Version | None) -> Question:
+    def to_question(self, context: str, title: str, where: str, version: Version | None) -> Question:
         """The question itself; raises `InputError` where its answers are not as the version has them."""
         answers, where = self.answers or [], f"{where} (id {self.id})"
         if answers and self.is_impossible:
@@ -175,28 +183,28 @@ class _QuestionRecord(BaseModel):
         return Question(str(self.id), self.question, context, found, title)
 
 
-class _Paragraph(BaseModel):
-    context: Text
+class _ParagraphRecord(BaseModel):
+    context: _NonBlank
     qas: list[_QuestionRecord]
 
 
-class _Article(BaseModel):
-    paragraphs: list[_Paragraph]
+class _ArticleRecord(BaseModel):
+    paragraphs: list[_ParagraphRecord]
     title: str | int | None = None
 
 
-class _File(BaseModel):
-    data: list[_Article]
+class _SquadRecord(BaseModel):
+    data: list[_ArticleRecord]
 
 
-def _questions(path: Path, version: Version | None) -> list[Question]:
+def _parse_file(path: Path, version: Version | None) -> list[Question]:
     found = []
-    for a, article in enumerate(parse_as(_File, read_text(path), str(path), _LAYOUT).data):
+    for a, article in enumerate(parse_json_as(_SquadRecord, read_text(path), str(path), _LAYOUT).data):
         title = str(a if article.title is None else article.title)
         for p, paragraph in enumerate(article.paragraphs):
             for q, record in enumerate(paragraph.qas):
                 here = f"{path}: data[{a}].paragraphs[{p}].qas[{q}]"
-                found.append((record.question_of(paragraph.context, title, here, version), here))
+                found.append((record.to_question(paragraph.context, title, here, version), here))
     if not found:
         raise InputError(f"{path}: holds no questions", _LAYOUT)
     check_unique((question.id, where) for question, where in found)
@@ -206,7 +214,7 @@ def _questions(path: Path, version: Version | None) -> list[Question]:
 # ---------------------------------------------------------------- answers that are not where they should be
 
 
-def _repaired(questions: list[Question], origin: str, *, is_train: bool) -> list[Question]:
+def _repair_answer_starts(questions: list[Question], origin: str, *, is_train: bool) -> list[Question]:
     """Every answer at its place, or else at the first one of its text; says how many were not where they should be.
 
     A question to train on whose answers the context does not hold is left out; to be scored it needs only their texts.

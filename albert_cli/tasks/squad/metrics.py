@@ -20,7 +20,7 @@ Float64 = NDArray[np.float64]
 
 
 @lru_cache(maxsize=2**17)
-def normalized(answer: str) -> str:
+def normalize_answer(answer: str) -> str:
     """Lower case, without ASCII punctuation and the articles a, an, the, with single spaces."""
     return " ".join(_ARTICLES.sub(" ", answer.lower().translate(_WITHOUT_PUNCTUATION)).split())
 
@@ -32,17 +32,17 @@ class SpanScore(NamedTuple):
     f1: float
 
 
-def score(prediction: str, golds: Sequence[str], version: Version = "2.0") -> SpanScore:
+def score_answer(prediction: str, golds: Sequence[str], version: Version = "2.0") -> SpanScore:
     """The best exact match and the best F1 of an answer over all gold answers; no golds, no answer.
 
     Version 2.0 leaves out gold answers of which normalisation leaves nothing, and counts two empty answers as equal
     in F1 too; in 1.1 an empty answer shares no word with anything.
     """
     if version == "2.0":
-        golds = [gold for gold in golds if normalized(gold)] or [""]
-    found = normalized(prediction)
-    em = max(float(found == normalized(gold)) for gold in golds)
-    return SpanScore(em, max(_f1(found.split(), normalized(gold).split(), version) for gold in golds))
+        golds = [gold for gold in golds if normalize_answer(gold)] or [""]
+    found = normalize_answer(prediction)
+    em = max(float(found == normalize_answer(gold)) for gold in golds)
+    return SpanScore(em, max(_f1(found.split(), normalize_answer(gold).split(), version) for gold in golds))
 
 
 def _f1(found: list[str], gold: list[str], version: Version) -> float:
@@ -55,7 +55,9 @@ def _f1(found: list[str], gold: list[str], version: Version) -> float:
     return 2 * precision * recall / (precision + recall)
 
 
-def best_threshold(scores: Float64, answered: ArrayLike, has_answer: ArrayLike, odds: Float64) -> tuple[float, float]:
+def find_best_threshold(
+    scores: Float64, answered: ArrayLike, has_answer: ArrayLike, odds: Float64
+) -> tuple[float, float]:
     """The threshold that maximises the mean score when questions with higher null odds stay unanswered, and that score.
 
     scores [N] of the predictions as they are, answered [N] whether those are answers, has_answer [N] whether the
@@ -71,7 +73,7 @@ def best_threshold(scores: Float64, answered: ArrayLike, has_answer: ArrayLike, 
     return float(odds[order[best - 1]]) if best else 0.0, float(totals[best]) / len(scores)
 
 
-def evaluate(
+def evaluate_answers(
     predictions: Sequence[str],
     golds: Sequence[Sequence[str]],
     version: Version,
@@ -84,7 +86,7 @@ def evaluate(
     those two and in their parts over the questions with and without an answer (`has_answer_em` and so on);
     `best_em` and `best_f1` are those under the threshold that is best for each, `best_threshold` the one for F1.
     """
-    raw = np.array([score(p, g, version) for p, g in zip(predictions, golds, strict=True)], dtype=np.float64)
+    raw = np.array([score_answer(p, g, version) for p, g in zip(predictions, golds, strict=True)], dtype=np.float64)
     if version == "1.1":
         return {"f1": _mean(raw[:, 1]), "em": _mean(raw[:, 0])}
     possible = np.array([len(gold) > 0 for gold in golds])
@@ -97,7 +99,7 @@ def evaluate(
             result |= {f"{name}_f1": _mean(final[part, 1]), f"{name}_em": _mean(final[part, 0])}
     if null_odds is not None:
         answered = [bool(p) for p in predictions]
-        (_, best_em), (best_at, best_f1) = (best_threshold(raw[:, i], answered, possible, odds) for i in range(2))
+        (_, best_em), (best_at, best_f1) = (find_best_threshold(raw[:, i], answered, possible, odds) for i in range(2))
         result |= {"best_f1": best_f1, "best_em": best_em, "best_threshold": best_at}
     return result
 

@@ -20,27 +20,27 @@ from albert_cli.model import hub
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import QuestionAnswering
 from albert_cli.tasks.base import Array, Task
-from albert_cli.tasks.rows import Line
-from albert_cli.tasks.squad.data import Question, SpanSettings, SquadFiles, Version, read_file
-from albert_cli.tasks.squad.head import BeamQuestionAnswering, span_loss, window_spans
-from albert_cli.tasks.squad.metrics import evaluate, score
-from albert_cli.tasks.squad.windows import SpanFeatures, Spans, best_answers, collect, encode_spans
+from albert_cli.tasks.rows import InputLine
+from albert_cli.tasks.squad.data import Question, SpanSettings, SquadFiles, Version, read_squad_file
+from albert_cli.tasks.squad.head import BeamQuestionAnswering, iter_window_spans, span_loss
+from albert_cli.tasks.squad.metrics import evaluate_answers, score_answer
+from albert_cli.tasks.squad.windows import AnswerSpans, SpanFeatures, collect_spans, encode_spans, iter_best_answers
 from albert_cli.text.vocabulary import Vocabulary
 
-LINEAR, BEAM = "ForQuestionAnswering", "ForBeamQuestionAnswering"
+LINEAR_ARCHITECTURE, BEAM_ARCHITECTURE = "ForQuestionAnswering", "ForBeamQuestionAnswering"
 _PREDICTIONS, _NBEST, _NULL_ODDS = "predictions.json", "nbest_predictions.json", "null_odds.json"
 _AT_THRESHOLD = "predictions_at_threshold.json"
-OFFICIAL = (_PREDICTIONS, _NBEST, _NULL_ODDS, _AT_THRESHOLD)
+OFFICIAL_FILES = (_PREDICTIONS, _NBEST, _NULL_ODDS, _AT_THRESHOLD)
 
 
 @dataclass(frozen=True, kw_only=True)
-class SpanAnswering(Task[Question, SpanFeatures, Spans]):
+class SpanAnswering(Task[Question, SpanFeatures, AnswerSpans]):
     """The answer to each question, or that it has none (2.0), by SQuAD's rules."""
 
     version: Version
     settings: SpanSettings = field(default_factory=SpanSettings)
 
-    def example(self, line: Line) -> Question:
+    def example(self, line: InputLine) -> Question:
         """A JSON object with `question` and `context` (or `text`), perhaps `id`; else the two with a tab between."""
         question, context, identifier = line.fields(("question",), ("context", "text"))
         if not isinstance(question, str) or not isinstance(context, str):
@@ -49,17 +49,17 @@ class SpanAnswering(Task[Question, SpanFeatures, Spans]):
         return Question(identifier, question, context)
 
     def examples_of_document(self, path: Path) -> list[Question]:
-        return read_file(path)
+        return read_squad_file(path)
 
     def encode(self, examples: Sequence[Question], vocabulary: Vocabulary, max_seq_length: int) -> SpanFeatures:
         return encode_spans(examples, vocabulary, max_seq_length, self.settings)
 
-    def by_recipe(self, recipe: Any) -> Self:
+    def with_recipe(self, recipe: Any) -> Self:
         return replace(self, settings=recipe.span)
 
-    def as_trained(self, made_for: hub.FinetunedTask) -> list[str]:
-        settings = [f"span.{key}={value}" for key, value in _recorded(made_for.settings).items()]
-        return [*super().as_trained(made_for), *settings]
+    def overrides_from_checkpoint(self, made_for: hub.FinetunedTask) -> list[str]:
+        settings = [f"span.{key}={value}" for key, value in _recorded_span_settings(made_for.settings).items()]
+        return [*super().overrides_from_checkpoint(made_for), *settings]
 
     def too_long(self, max_seq_length: int) -> str:
         return f"questions are longer than {self.settings.max_query_length} tokens"
@@ -72,20 +72,24 @@ class SpanAnswering(Task[Question, SpanFeatures, Spans]):
     def loss_sum(self, model: nn.Module, batch: PackedBatch, labels: Array, device: torch.device) -> Tensor:
         return span_loss(model, batch, labels, device)
 
-    def predict(self, model: nn.Module, features: SpanFeatures, device: torch.device) -> Spans:
+    def predict(self, model: nn.Module, features: SpanFeatures, device: torch.device) -> AnswerSpans:
         is_beam = isinstance(model, BeamQuestionAnswering)
-        return collect(features, window_spans(model, features, device), relative_null=not is_beam)
+        return collect_spans(features, iter_window_spans(model, features, device), relative_null=not is_beam)
 
-    def evaluation(self, outputs: Spans, features: SpanFeatures, examples: Sequence[Question]) -> dict[str, float]:
+    def evaluation(
+        self, outputs: AnswerSpans, features: SpanFeatures, examples: Sequence[Question]
+    ) -> dict[str, float]:
         """F1 and exact match as published; in 2.0 at the recipe's threshold, and beside them at the best one."""
-        texts = [found[0].text for found in best_answers(examples, outputs)]
-        return evaluate(texts, _golds(examples), self.version, outputs.null.tolist(), self.settings.threshold)
+        texts = [found[0].text for found in iter_best_answers(examples, outputs)]
+        return evaluate_answers(
+            texts, _gold_answers(examples), self.version, outputs.null.tolist(), self.settings.threshold
+        )
 
     def baseline(self, train: Sequence[Question], dev: Sequence[Question]) -> float:
         """F1 of answering nothing."""
-        return evaluate([""] * len(dev), _golds(dev), self.version)["f1"]
+        return evaluate_answers([""] * len(dev), _gold_answers(dev), self.version)["f1"]
 
-    def constant_output(self, outputs: Spans, features: SpanFeatures) -> str | None:
+    def describe_collapse(self, outputs: AnswerSpans, features: SpanFeatures) -> str | None:
         """No answer to any question where some have one, or the same place in every text."""
         if self.is_unanswered(float(outputs.null.min())) and features.answer.any():
             return "no question answered"
@@ -97,7 +101,7 @@ class SpanAnswering(Task[Question, SpanFeatures, Spans]):
         """Whether a question counts as unanswerable: in 2.0 alone, by its null odds."""
         return self.version == "2.0" and null > self.settings.threshold
 
-    def average(self, outputs: Sequence[Spans]) -> Spans:
+    def average(self, outputs: Sequence[AnswerSpans]) -> AnswerSpans:
         """Mean probabilities of the spans, and mean null odds (§4.9).
 
         A span that a checkpoint does not have counts there as 0, which is close to the truth: each keeps the likeliest
@@ -111,15 +115,17 @@ class SpanAnswering(Task[Question, SpanFeatures, Spans]):
         null = np.mean([o.null for o in outputs], axis=0)
         order = np.lexsort((keys[:, 2], keys[:, 1], -mean, keys[:, 0]))
         question, start, end = keys[order].T
-        return Spans(question, start, end, mean[order], null)
+        return AnswerSpans(question, start, end, mean[order], null)
 
-    def prediction_lines(self, examples: Sequence[Question], outputs: Spans, *, scored: bool) -> list[str]:
+    def format_predictions(self, examples: Sequence[Question], outputs: AnswerSpans, *, scored: bool) -> list[str]:
         """Id, title, question, prediction with its place and probability, null odds in 2.0.
 
         Where they are `scored`, also the gold answers, and the exact match and F1 against them.
         """
         lines = []
-        for question, (best, *_), null in zip(examples, best_answers(examples, outputs), outputs.null, strict=True):
+        for question, (best, *_), null in zip(
+            examples, iter_best_answers(examples, outputs), outputs.null, strict=True
+        ):
             unanswered = self.is_unanswered(null)
             text = "" if unanswered else best.text
             line: dict[str, Any] = {"id": question.id, "title": question.title, "question": question.question}
@@ -131,11 +137,13 @@ class SpanAnswering(Task[Question, SpanFeatures, Spans]):
             if self.version == "2.0":
                 line["null_odds"] = round(float(null), 5)
             if scored:
-                line |= {name: round(value, 5) for name, value in score(text, golds, self.version)._asdict().items()}
+                line |= {
+                    name: round(value, 5) for name, value in score_answer(text, golds, self.version)._asdict().items()
+                }
             lines.append(json.dumps(line, ensure_ascii=False) + "\n")
         return lines
 
-    def write_predictions(self, directory: Path, examples: Sequence[Question], outputs: Spans) -> None:
+    def write_predictions(self, directory: Path, examples: Sequence[Question], outputs: AnswerSpans) -> None:
         """Also the files of SQuAD's own tools: an answer per question, its n best, and in 2.0 its null odds.
 
         `predictions.json` always answers, as ALBERT's reference does: with the null odds the published evaluation finds
@@ -146,61 +154,63 @@ class SpanAnswering(Task[Question, SpanFeatures, Spans]):
         super().write_predictions(directory, examples, outputs)
         predictions: dict[str, str] = {}
         n_bests: dict[str, list[dict[str, Any]]] = {}
-        for question, found in zip(examples, best_answers(examples, outputs, self.settings.n_best), strict=True):
+        for question, found in zip(examples, iter_best_answers(examples, outputs, self.settings.n_best), strict=True):
             predictions[question.id] = found[0].text
             total = sum(f.probability for f in found) or 1.0
             n_bests[question.id] = [{"text": f.text, "probability": round(f.probability / total, 6)} for f in found]
-        _write(directory / _PREDICTIONS, predictions)
-        _write(directory / _NBEST, n_bests)
+        _write_by_id(directory / _PREDICTIONS, predictions)
+        _write_by_id(directory / _NBEST, n_bests)
         if self.version == "2.0":
             odds = {question.id: null for question, null in zip(examples, outputs.null.tolist(), strict=True)}
-            _write(directory / _NULL_ODDS, odds)  # in full: rounded, different odds would tie
+            _write_by_id(directory / _NULL_ODDS, odds)  # in full: rounded, different odds would tie
             kept = {name: "" if self.is_unanswered(odds[name]) else text for name, text in predictions.items()}
-            _write(directory / _AT_THRESHOLD, kept)
+            _write_by_id(directory / _AT_THRESHOLD, kept)
 
     def write_model(self, model: nn.Module, directory: Path, made_for: hub.FinetunedTask) -> None:
         """The encoder and its head: the linear one under Hugging Face's class, the other under one of our own."""
-        architecture = BEAM if isinstance(model, BeamQuestionAnswering) else LINEAR
+        architecture = BEAM_ARCHITECTURE if isinstance(model, BeamQuestionAnswering) else LINEAR_ARCHITECTURE
         hub.write_checkpoint(model, directory, architecture, (), replace(made_for, settings=asdict(self.settings)))
 
     def has_head(self, found: hub.Checkpoint) -> bool:
-        return found.architecture in (LINEAR, BEAM) and self.is_made_for(found)
+        return found.architecture in (LINEAR_ARCHITECTURE, BEAM_ARCHITECTURE) and self.accepts_checkpoint(found)
 
     def load(self, found: hub.Checkpoint) -> nn.Module:
         """The model with the head that the checkpoint has, whatever the recipe asks of new ones."""
-        settings = replace(self.settings, head="beam" if found.architecture == BEAM else "linear")
+        settings = replace(self.settings, head="beam" if found.architecture == BEAM_ARCHITECTURE else "linear")
         return Task.load(replace(self, settings=settings), found)
 
     @classmethod
-    def of_checkpoint(cls, found: hub.Checkpoint) -> Self | None:
+    def from_checkpoint(cls, found: hub.Checkpoint) -> Self | None:
         """The task of a checkpoint with either head, by the settings of its fine-tuning.
 
         Only a model that was fine-tuned on unanswerable questions leaves any unanswered.
         """
-        if found.architecture not in (LINEAR, BEAM):
+        if found.architecture not in (LINEAR_ARCHITECTURE, BEAM_ARCHITECTURE):
             return None
         made_for = found.finetuned_task
         short = {"max_query_length": min(64, found.config.max_position_embeddings // 4)}
         origin = found.directory / "config.json"
         try:
-            settings = validate_recipe(SpanSettings, _recorded(made_for.settings if made_for else short), str(origin))
+            settings = validate_recipe(
+                SpanSettings, _recorded_span_settings(made_for.settings if made_for else short), str(origin)
+            )
         except ConfigError as error:
             raise CheckpointError(error.message) from None
         version: Version = "2.0" if made_for and made_for.task == "squad2" else "1.1"
         return cls(name="", title="predict", metrics=(), version=version, settings=settings)
 
 
-def _write(path: Path, by_id: dict[str, Any]) -> None:
+def _write_by_id(path: Path, by_id: dict[str, Any]) -> None:
     """One JSON object, one question per line."""
     lines = (f"{json.dumps(k, ensure_ascii=False)}: {json.dumps(v, ensure_ascii=False)}" for k, v in by_id.items())
     store.write_text(path, "{\n" + ",\n".join(lines) + "\n}\n")
 
 
-def _golds(examples: Sequence[Question]) -> list[list[str]]:
+def _gold_answers(examples: Sequence[Question]) -> list[list[str]]:
     return [[answer.text for answer in example.answers] for example in examples]
 
 
-def _recorded(made_with: Mapping[str, Any]) -> dict[str, Any]:
+def _recorded_span_settings(made_with: Mapping[str, Any]) -> dict[str, Any]:
     """Those of a checkpoint's recorded settings that are `SpanSettings`."""
     return {f.name: made_with[f.name] for f in fields(SpanSettings) if f.name in made_with}
 

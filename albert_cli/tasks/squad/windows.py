@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 from albert_cli.data.arrays import concatenate_ranges, offsets_from_lengths
 from albert_cli.data.batches import PackedBatch
 from albert_cli.data.pairs import SPECIALS
-from albert_cli.tasks.features import Features, Int32, Int64, Stretches, pack_pairs, tokenize
+from albert_cli.tasks.features import Features, Int32, Int64, TokenSlices, pack_pairs, tokenize
 from albert_cli.tasks.squad.data import NOT_FOUND, Question, SpanSettings
 from albert_cli.tasks.squad.metrics import Float64
 from albert_cli.text.offsets import encode_with_places
 from albert_cli.text.vocabulary import Vocabulary
 
-_BEFORE = 2  # the [CLS] and the [SEP] before the context
-NOTHING_THERE = 1e9  # null odds where there is no span at all: beyond any threshold, yet a number in JSON
+_TOKENS_BEFORE_CONTEXT = 2  # the [CLS] and the [SEP] before the context
+NULL_ODDS_WITHOUT_SPAN = 1e9  # null odds where there is no span at all: beyond any threshold, yet a number in JSON
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class SpanFeatures(Features):
     contexts: Contexts
     context: Int64
     query_ids: Int32
-    query: Stretches
+    query: TokenSlices
     question: Int64
     start: Int64
     length: Int64
@@ -83,13 +83,13 @@ class SpanFeatures(Features):
 
     def context_start(self, index: Int64) -> Int64:
         """The token of each window [B] at which the context begins, counted from [CLS]: int64 [B]."""
-        return self.query.length[self.question[index]] + _BEFORE
+        return self.query.length[self.question[index]] + _TOKENS_BEFORE_CONTEXT
 
     def batch(self, index: Int64) -> tuple[PackedBatch, NDArray[np.int64]]:
         """The windows at `index` [B], packed, and their answers int64 [B, 2]: 0, 0 where [CLS] says there is none."""
         of = self.question[index]
         begin = self.contexts.offsets[:-1][self.context[of]] + self.start[index]
-        shown = (self.contexts.ids, Stretches(begin, self.length[index]))
+        shown = (self.contexts.ids, TokenSlices(begin, self.length[index]))
         is_pair = np.ones(len(index), dtype=bool)
         packed = pack_pairs((self.query_ids, self.query.at(of)), shown, is_pair, self.cls_id, self.sep_id)
         return packed, self.answer[index]
@@ -147,9 +147,9 @@ def encode_spans(
     is_there = np.array([a is not None for a in answers], dtype=bool) & (first <= last)
     answer = np.where(is_there[:, None], np.stack([first, last], axis=1), -1)
     inside = (answer[question, 0] >= start) & (answer[question, 1] < start + length)
-    placed = answer[question] - (start - query[question] - _BEFORE)[:, None]
+    placed = answer[question] - (start - query[question] - _TOKENS_BEFORE_CONTEXT)[:, None]
     return SpanFeatures(
-        contexts, context, query_ids, Stretches(whole.start, query), question, start, length,
+        contexts, context, query_ids, TokenSlices(whole.start, query), question, start, length,
         np.where(inside[:, None], placed, 0), settings,
         vocabulary.cls_id, vocabulary.sep_id, int(np.count_nonzero(whole.length > query)),
     )  # fmt: skip
@@ -174,7 +174,7 @@ class WindowSpans(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Spans:
+class AnswerSpans:
     """M scored spans of Q questions, those of a question together and the best first.
 
     question int64 [M]; start and end int64 [M], characters of the context as written; probability [M] among the
@@ -193,7 +193,7 @@ class Spans:
         return offsets_from_lengths(np.bincount(self.question, minlength=len(self.null)))
 
 
-def collect(features: SpanFeatures, parts: Iterable[WindowSpans], *, relative_null: bool) -> Spans:
+def collect_spans(features: SpanFeatures, parts: Iterable[WindowSpans], *, relative_null: bool) -> AnswerSpans:
     """The spans of all windows by question.
 
     A question's null odds are the least of its windows', since one that holds the answer is enough; under
@@ -226,12 +226,12 @@ def collect(features: SpanFeatures, parts: Iterable[WindowSpans], *, relative_nu
     weights = np.exp(scores - best[question])
     total = np.bincount(question, weights, minlength=len(null))
     if relative_null:
-        null = np.where(np.isfinite(best), null - best, NOTHING_THERE)
-    return Spans(question, start, end, weights / total[question], null)
+        null = np.where(np.isfinite(best), null - best, NULL_ODDS_WITHOUT_SPAN)
+    return AnswerSpans(question, start, end, weights / total[question], null)
 
 
 @dataclass(frozen=True)
-class Found:
+class AnswerCandidate:
     """An answer: its text as the context has it, the place of its first character and of the one after its last."""
 
     text: str
@@ -240,17 +240,19 @@ class Found:
     probability: float
 
 
-def best_answers(questions: Sequence[Question], spans: Spans, n_best: int = 1) -> Iterator[list[Found]]:
+def iter_best_answers(
+    questions: Sequence[Question], spans: AnswerSpans, n_best: int = 1
+) -> Iterator[list[AnswerCandidate]]:
     """The best answers of each question, at most `n_best`, of equal texts only the first; never none."""
     offsets = spans.offsets.tolist()
     for number, question in enumerate(questions):
-        found: dict[str, Found] = {}
+        found: dict[str, AnswerCandidate] = {}
         for i in range(offsets[number], offsets[number + 1]):
             start, end = int(spans.start[i]), int(spans.end[i])
             text = question.context[start:end]
             if text.strip() and text not in found:
-                found[text] = Found(text, start, end, float(spans.probability[i]))
+                found[text] = AnswerCandidate(text, start, end, float(spans.probability[i]))
                 if len(found) == n_best:
                     break
         # A context without a single token has none.
-        yield list(found.values()) or [Found("", 0, 0, 0.0)]
+        yield list(found.values()) or [AnswerCandidate("", 0, 0, 0.0)]

@@ -13,17 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from albert_cli.tasks.squad.data import Answer, Question, SpanSettings
-from albert_cli.tasks.squad.metrics import evaluate, score
+from albert_cli.tasks.squad.metrics import evaluate_answers, score_answer
 from albert_cli.tasks.squad.task import SQUAD, SpanAnswering
-from albert_cli.tasks.squad.windows import Spans, best_answers
+from albert_cli.tasks.squad.windows import AnswerSpans, iter_best_answers
 
 CONTEXT = "Ada met Bo, then Bo left."
 QUESTIONS = [Question("a", "Who met Bo?", CONTEXT, (Answer("Ada", 0),), "t"), Question("b", "Who sang?", CONTEXT)]
 
 
-def spans(*rows: tuple[int, int, int, float], null: tuple[float, float] = (-1.0, 2.0)) -> Spans:
+def spans(*rows: tuple[int, int, int, float], null: tuple[float, float] = (-1.0, 2.0)) -> AnswerSpans:
     question, start, end, probability = (np.array(column) for column in zip(*rows, strict=True))
-    return Spans(question, start, end, probability.astype(np.float64), np.array(null))
+    return AnswerSpans(question, start, end, probability.astype(np.float64), np.array(null))
 
 
 ONE = spans((0, 0, 3, 0.5), (0, 8, 10, 0.3), (0, 17, 19, 0.2), (1, 17, 19, 0.9), (1, 8, 10, 0.1))
@@ -34,13 +34,13 @@ def squad2(threshold: float, n_best: int) -> SpanAnswering:
 
 
 def test_of_equal_texts_the_better_place_is_taken() -> None:
-    found = [[(f.text, f.start, f.probability) for f in best] for best in best_answers(QUESTIONS, ONE, 3)]
+    found = [[(f.text, f.start, f.probability) for f in best] for best in iter_best_answers(QUESTIONS, ONE, 3)]
     assert found == [[("Ada", 0, 0.5), ("Bo", 8, 0.3)], [("Bo", 17, 0.9)]]
-    assert [len(best) for best in best_answers(QUESTIONS, ONE)] == [1, 1]
+    assert [len(best) for best in iter_best_answers(QUESTIONS, ONE)] == [1, 1]
 
 
 def test_a_question_without_any_span_is_answered_by_nothing() -> None:
-    found = list(best_answers(QUESTIONS, spans((1, 0, 3, 1.0)), 5))
+    found = list(iter_best_answers(QUESTIONS, spans((1, 0, 3, 1.0)), 5))
     assert [f.text for f in found[0]] == [""]
     assert [f.text for f in found[1]] == ["Ada"]
 
@@ -81,7 +81,7 @@ def published_evaluation(golds: dict[str, list[str]], folder: Path, threshold: f
     odds: dict[str, float] = json.loads((folder / "null_odds.json").read_text(encoding="utf-8"))
     found = {}
     for name in ("em", "f1"):
-        raw = {key: getattr(score(said[key], answers, "2.0"), name) for key, answers in golds.items()}
+        raw = {key: getattr(score_answer(said[key], answers, "2.0"), name) for key, answers in golds.items()}
         kept = {key: float(not golds[key]) if odds[key] > threshold else value for key, value in raw.items()}
         found[name] = sum(kept.values()) / len(kept)
         total = best = float(sum(not answers for answers in golds.values()))
@@ -105,30 +105,30 @@ def test_the_published_evaluation_finds_our_scores_in_our_files(data: st.DataObj
     golds = {str(n): list(data.draw(answers)) for n in range(count)}
     asked = [Question(n, "?", CONTEXT, tuple(Answer(a, 0) for a in texts)) for n, texts in golds.items()]
     of, begin, end = np.array(places, dtype=np.int64).reshape(-1, 3).T
-    found = Spans(of, begin, end, np.full(len(of), 0.5), np.array(null))
+    found = AnswerSpans(of, begin, end, np.full(len(of), 0.5), np.array(null))
     threshold = data.draw(st.sampled_from((-1.0, 0.0, 1.0, 2.0)))
     with tempfile.TemporaryDirectory() as folder:
         squad2(threshold, n_best=3).write_predictions(Path(folder), asked, found)
         theirs = published_evaluation(golds, Path(folder), threshold)
         kept = json.loads((Path(folder) / "predictions_at_threshold.json").read_text(encoding="utf-8"))
-    raw = [best[0].text for best in best_answers(asked, found)]
-    ours = evaluate(raw, list(golds.values()), "2.0", null, threshold)
+    raw = [best[0].text for best in iter_best_answers(asked, found)]
+    ours = evaluate_answers(raw, list(golds.values()), "2.0", null, threshold)
     assert {name: ours[name] for name in ("f1", "em", "best_f1", "best_em")} == pytest.approx(
         {name: theirs[name] for name in ("f1", "em", "best_f1", "best_em")}, abs=1e-15
     )
     assert ours["best_threshold"] == theirs["threshold_f1"]
     if ["the"] not in golds.values():  # of which normalisation leaves nothing: silence is right, yet counts as wrong
-        plain = evaluate(list(kept.values()), list(golds.values()), "2.0")
+        plain = evaluate_answers(list(kept.values()), list(golds.values()), "2.0")
         assert {name: plain[name] for name in ("f1", "em")} == {name: ours[name] for name in ("f1", "em")}
 
 
 def test_lines_with_and_without_scores() -> None:
-    answered, unanswered = map(json.loads, SQUAD["squad2"].prediction_lines(QUESTIONS, ONE, scored=True))
+    answered, unanswered = map(json.loads, SQUAD["squad2"].format_predictions(QUESTIONS, ONE, scored=True))
     assert answered == {
         "id": "a", "title": "t", "question": "Who met Bo?", "answers": ["Ada"], "prediction": "Ada",
         "start": 0, "end": 3, "probability": 0.5, "null_odds": -1.0, "em": 1.0, "f1": 1.0,
     }  # fmt: skip
     assert (unanswered["prediction"], unanswered["start"], unanswered["end"], unanswered["f1"]) == ("", None, None, 1.0)
-    first, second = map(json.loads, SQUAD["squad1"].prediction_lines(QUESTIONS, ONE, scored=False))
+    first, second = map(json.loads, SQUAD["squad1"].format_predictions(QUESTIONS, ONE, scored=False))
     assert set(first) == {"id", "title", "question", "prediction", "start", "end", "probability"}
     assert second["prediction"] == "Bo"  # 1.1 always answers

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from albert_cli.errors import InputError
-from albert_cli.tasks.spec import find_task
-from albert_cli.tasks.squad.data import NOT_FOUND, Answer, Question, read_file
+from albert_cli.tasks.registry import find_task
+from albert_cli.tasks.squad.data import NOT_FOUND, Answer, Question, read_squad_file
 
 CONTEXT = "Ada met Bo. Later Bo met\u2028Ada in Paris."
 
@@ -29,7 +29,7 @@ def file(folder: Path, *qas: object, name: str = "dev.json", context: object = C
 
 def test_a_question_as_it_stands_in_its_file(tmp_path: Path) -> None:
     path = file(tmp_path, qa(), {"id": 7, "question": "When?", "answers": [], "is_impossible": True})
-    assert read_file(path, "2.0") == [
+    assert read_squad_file(path, "2.0") == [
         Question("q", "Who?", CONTEXT, (Answer("Bo", 8),), "t0"),
         Question("7", "When?", CONTEXT, (), "t0"),
     ]
@@ -40,7 +40,7 @@ def test_a_question_as_it_stands_in_its_file(tmp_path: Path) -> None:
     [(9, 8), (0, 8), (12, 8), (14, 8), (17, 8), (10**9, 8), (-5, 8), (-1, 8), (8, 8), (18, 18)],
 )
 def test_a_stray_answer_goes_to_the_first_place(tmp_path: Path, start: int, expected: int) -> None:
-    assert read_file(file(tmp_path, qa(start=start)))[0].answers == (Answer("Bo", expected),)
+    assert read_squad_file(file(tmp_path, qa(start=start)))[0].answers == (Answer("Bo", expected),)
 
 
 def test_strays_are_counted_and_said(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -90,14 +90,14 @@ def test_a_file_in_another_layout_is_refused_by_its_path(tmp_path: Path, value: 
     path = tmp_path / "dev.json"
     path.write_text(json.dumps(value), encoding="utf-8")
     with pytest.raises(InputError, match=message) as raised:
-        read_file(path, "2.0")
+        read_squad_file(path, "2.0")
     assert raised.value.hint
 
 
 @pytest.mark.parametrize(("qas", "message"), AWKWARD_QUESTIONS)
 def test_an_awkward_question_is_refused_by_its_path_and_id(tmp_path: Path, qas: list[object], message: str) -> None:
     with pytest.raises(InputError, match=message) as raised:
-        read_file(file(tmp_path, *qas), "2.0")
+        read_squad_file(file(tmp_path, *qas), "2.0")
     assert raised.value.hint
 
 
@@ -105,15 +105,15 @@ def test_broken_files_are_refused_by_line(tmp_path: Path) -> None:
     path = tmp_path / "dev.json"
     path.write_bytes(b'{"data":\n [}')
     with pytest.raises(InputError, match=r"dev\.json:2: not valid JSON"):
-        read_file(path)
+        read_squad_file(path)
     path.write_bytes(b'{"data":\n "\xff"}')
     with pytest.raises(InputError, match=r"dev\.json:2: not valid UTF-8"):
-        read_file(path)
+        read_squad_file(path)
     path.write_text("[" * 100_000, encoding="utf-8")
     with pytest.raises(InputError, match="nested too deeply"):
-        read_file(path)
+        read_squad_file(path)
     with pytest.raises(InputError, match="no such file"):
-        read_file(tmp_path / "none.json")
+        read_squad_file(tmp_path / "none.json")
 
 
 def test_unanswerable_questions_are_for_squad2(tmp_path: Path) -> None:

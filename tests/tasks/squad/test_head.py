@@ -18,12 +18,12 @@ from albert_cli.errors import CheckpointError, ConfigError
 from albert_cli.model import hub
 from albert_cli.model.heads import QuestionAnswering
 from albert_cli.model.packing import pack
-from albert_cli.tasks.spec import task_of_checkpoint
-from albert_cli.tasks.squad.data import Answer, Question, SpanSettings, read_file
+from albert_cli.tasks.registry import task_from_checkpoint
+from albert_cli.tasks.squad.data import Answer, Question, SpanSettings, read_squad_file
 from albert_cli.tasks.squad.head import BeamQuestionAnswering
-from albert_cli.tasks.squad.metrics import evaluate
-from albert_cli.tasks.squad.task import BEAM, LINEAR, SQUAD
-from albert_cli.tasks.squad.windows import SpanFeatures, best_answers, encode_spans
+from albert_cli.tasks.squad.metrics import evaluate_answers
+from albert_cli.tasks.squad.task import BEAM_ARCHITECTURE, LINEAR_ARCHITECTURE, SQUAD
+from albert_cli.tasks.squad.windows import SpanFeatures, encode_spans, iter_best_answers
 from albert_cli.text.vocabulary import Vocabulary
 from tests.glue import finetune, prepare
 from tests.gpu.test_without import Operations
@@ -95,12 +95,12 @@ def tuned(tmp_path_factory: pytest.TempPathFactory, finished: Path) -> Callable[
     return run
 
 
-@pytest.mark.parametrize(("task", "architecture"), [("squad1", LINEAR), ("squad2", BEAM)])
+@pytest.mark.parametrize(("task", "architecture"), [("squad1", LINEAR_ARCHITECTURE), ("squad2", BEAM_ARCHITECTURE)])
 def test_a_run_from_file_to_official_predictions(tuned: Callable[[str], Path], task: str, architecture: str) -> None:
     out = tuned(task)
     results = json.loads((out / "results.json").read_text(encoding="utf-8"))
     version = SQUAD[task].version
-    questions = read_file(out.parent / task / "dev.json", version)
+    questions = read_squad_file(out.parent / task / "dev.json", version)
     lines = [json.loads(line) for line in (out / "predictions.dev.jsonl").read_text(encoding="utf-8").splitlines()]
     at_threshold = "predictions.json" if task == "squad1" else "predictions_at_threshold.json"
     official = json.loads((out / at_threshold).read_text(encoding="utf-8"))
@@ -124,7 +124,7 @@ def test_a_run_from_file_to_official_predictions(tuned: Callable[[str], Path], t
         assert all(set(entry) == {"text", "probability"} for entry in n_best[question.id])
         assert sum(probabilities) == pytest.approx(1, abs=1e-4)
     golds = [[answer.text for answer in q.answers] for q in questions]
-    assert results["scores"]["f1"] == pytest.approx(evaluate(list(official.values()), golds, version)["f1"])
+    assert results["scores"]["f1"] == pytest.approx(evaluate_answers(list(official.values()), golds, version)["f1"])
     assert np.mean([line["em"] for line in lines]) == pytest.approx(results["scores"]["em"], abs=1e-4)
     assert (out / "null_odds.json").is_file() == (version == "2.0")
     assert hub.read_checkpoint(out).architecture == architecture
@@ -143,10 +143,12 @@ def test_odds_beyond_the_threshold_leave_a_question_unanswered(tuned: Callable[[
     }
     n_best = json.loads((out / "nbest_predictions.json").read_text(encoding="utf-8"))
     scores = json.loads((out / "results.json").read_text(encoding="utf-8"))["scores"]
-    questions = read_file(out.parent / "squad2" / "dev.json")
+    questions = read_squad_file(out.parent / "squad2" / "dev.json")
     raw = list(json.loads((out / "predictions.json").read_text(encoding="utf-8")).values())
     assert raw == [n_best[q.id][0]["text"] for q in questions]
-    found = evaluate(raw, [[a.text for a in q.answers] for q in questions], "2.0", [odds[q.id] for q in questions])
+    found = evaluate_answers(
+        raw, [[a.text for a in q.answers] for q in questions], "2.0", [odds[q.id] for q in questions]
+    )
     assert found["best_f1"] == pytest.approx(scores["best_f1"])
     assert found["best_f1"] >= found["f1"] == pytest.approx(scores["f1"])
     results = json.loads((out / "results.json").read_text(encoding="utf-8"))
@@ -220,7 +222,7 @@ def test_what_a_checkpoint_says_of_its_making_is_checked(tuned: Callable[[str], 
     said = found.values["albert_task"]
     damaged = said | {"settings": {"doc_stride": 0}}
     with pytest.raises(CheckpointError, match=r"config\.json: doc_stride: .* greater than or equal to 1 \(got 0\)"):
-        task_of_checkpoint(replace(found, values=found.values | {"albert_task": damaged}))
+        task_from_checkpoint(replace(found, values=found.values | {"albert_task": damaged}))
     for wrong in ({"inputs": 7}, {"max_seq_length": 0}):
         assert replace(found, values=found.values | {"albert_task": said | wrong}).finetuned_task is None
 
@@ -355,7 +357,7 @@ def test_a_context_without_a_piece_is_answered_by_nothing_in_plain_json(cls: typ
     assert features.length.tolist()[0] == 0
     found = SQUAD["squad1"].predict(model, features, CPU)
     assert np.isfinite(found.null).all()
-    lines = [json.loads(line) for line in SQUAD["squad2"].prediction_lines(asked, found, scored=False)]
+    lines = [json.loads(line) for line in SQUAD["squad2"].format_predictions(asked, found, scored=False)]
     assert (lines[0]["prediction"], lines[0]["probability"]) == ("", 0.0)
     if cls is QuestionAnswering:
         assert lines[0]["null_odds"] > 1e6
@@ -366,7 +368,7 @@ def test_as_many_answers_as_are_asked_for(vocabulary: Vocabulary) -> None:
     features = encode_spans(asked, vocabulary, 48, replace(SHORT, n_best=60, max_answer_length=30))
     assert len(features) == 1  # of which 40 spans are kept where no more answers are asked for
     found = SQUAD["squad1"].predict(tiny_model(QuestionAnswering, vocabulary).eval(), features, CPU)
-    assert len(next(iter(best_answers(asked, found, 60)))) > 40  # of equal texts only one counts
+    assert len(next(iter(iter_best_answers(asked, found, 60)))) > 40  # of equal texts only one counts
 
 
 def characters(features: SpanFeatures, window: int, first: int, last: int) -> tuple[int, int]:

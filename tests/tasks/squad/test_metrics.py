@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from albert_cli.tasks.squad.data import Version
-from albert_cli.tasks.squad.metrics import best_threshold, evaluate, normalized, score
+from albert_cli.tasks.squad.metrics import evaluate_answers, find_best_threshold, normalize_answer, score_answer
 
 PUNCTUATION = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
 
@@ -32,7 +32,7 @@ PUNCTUATION = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
     ],
 )
 def test_normalisation(answer: str, expected: str) -> None:
-    assert normalized(answer) == expected
+    assert normalize_answer(answer) == expected
 
 
 @pytest.mark.parametrize(
@@ -52,26 +52,26 @@ def test_normalisation(answer: str, expected: str) -> None:
     ],
 )
 def test_scores_by_hand(prediction: str, golds: list[str], version: Version, em: float, f1: float) -> None:
-    assert score(prediction, golds, version) == pytest.approx((em, f1))
+    assert score_answer(prediction, golds, version) == pytest.approx((em, f1))
 
 
 def test_the_threshold_by_hand() -> None:
     # In the order of the odds: right (+1), wrong on an unanswerable one (-1), half right (+0.5), silent (0), right.
     odds = np.array([0.1, 0.2, 0.3, 0.4, 0.5])
     scores = np.array([1.0, 0.0, 0.5, 1.0, 0.2])
-    found = best_threshold(scores, [True, True, True, False, True], [True, False, True, False, True], odds)
+    found = find_best_threshold(scores, [True, True, True, False, True], [True, False, True, False, True], odds)
     # None answered: 2 of 5. Then 3, 2, 2.5, 2.5, 2.7.
     assert found == (0.1, 3 / 5)
-    nothing_helps = best_threshold(np.zeros(5), [True] * 5, [False] * 5, odds)
+    nothing_helps = find_best_threshold(np.zeros(5), [True] * 5, [False] * 5, odds)
     assert nothing_helps == (0.0, 1.0)
 
 
 def test_a_question_beyond_the_threshold_is_unanswered() -> None:
     golds: list[list[str]] = [["x"], ["x"], [], []]
-    found = evaluate(["x", "x", "x", "x"], golds, "2.0", [-1.0, 1.0, -1.0, 1.0], threshold=0.0)
+    found = evaluate_answers(["x", "x", "x", "x"], golds, "2.0", [-1.0, 1.0, -1.0, 1.0], threshold=0.0)
     assert found["f1"] == found["em"] == 0.5  # the first by its answer, the last by its silence
     assert found["has_answer_f1"] == found["no_answer_f1"] == 0.5
-    assert evaluate(["x", "x", "x", "x"], golds, "2.0", [1.0] * 4, threshold=1.0)["f1"] == 0.5  # not beyond
+    assert evaluate_answers(["x", "x", "x", "x"], golds, "2.0", [1.0] * 4, threshold=1.0)["f1"] == 0.5  # not beyond
 
 
 # ---------------------------------------------------------------- an independent reading of the rules
@@ -108,7 +108,7 @@ TEXTS = st.text(st.sampled_from("aanTHEthe .,-é x\tßİ“ﬁ"), max_size=12)
 
 @given(TEXTS, st.lists(TEXTS, min_size=1, max_size=3), st.sampled_from(["1.1", "2.0"]))
 def test_any_answer_scores_as_by_the_plain_rules(prediction: str, golds: list[str], version: Version) -> None:
-    assert score(prediction, golds, version) == pytest.approx(plain_score(prediction, golds, version))
+    assert score_answer(prediction, golds, version) == pytest.approx(plain_score(prediction, golds, version))
 
 
 def test_the_mean_is_added_up_as_published() -> None:
@@ -116,5 +116,5 @@ def test_the_mean_is_added_up_as_published() -> None:
     said = ["x " * (1 + n % 7) for n in range(999)]
     golds = [["x y" + " z" * (n % 5)] for n in range(999)]
     for version in get_args(Version):
-        f1 = [score(p, g, version).f1 for p, g in zip(said, golds, strict=True)]
-        assert evaluate(said, golds, version)["f1"] == sum(f1) / 999 != float(np.mean(f1))
+        f1 = [score_answer(p, g, version).f1 for p, g in zip(said, golds, strict=True)]
+        assert evaluate_answers(said, golds, version)["f1"] == sum(f1) / 999 != float(np.mean(f1))

@@ -12,7 +12,7 @@ import pytest
 
 from albert_cli import config
 from albert_cli.errors import ConfigError
-from albert_cli.tasks.squad.data import NOT_FOUND, Answer, Question, SpanSettings, Version, read_file
+from albert_cli.tasks.squad.data import NOT_FOUND, Answer, Question, SpanSettings, Version, read_squad_file
 from albert_cli.tasks.squad.windows import SpanFeatures, encode_spans
 from albert_cli.text.vocabulary import Vocabulary
 
@@ -146,7 +146,7 @@ def answer_spans(questions: list[Question], features: SpanFeatures) -> list[tupl
 @pytest.mark.parametrize(("name", "version"), [("dev-v1.1.json", "1.1"), ("dev-v2.0.json", "2.0")])
 def test_every_dev_answer_maps_back(shared_data: Path, vocabulary: Vocabulary, name: str, version: Version) -> None:
     """Through cleaning all of them; through pieces all but those that begin or end inside a piece."""
-    questions = read_file(shared_data / "squad" / name, version)
+    questions = read_squad_file(shared_data / "squad" / name, version)
     features = encode_spans(questions, vocabulary, 384, SpanSettings())
     inside = 0
     for question, answer, begin, end in answer_spans(questions, features):
@@ -160,7 +160,7 @@ def test_every_dev_answer_maps_back(shared_data: Path, vocabulary: Vocabulary, n
 
 
 def test_the_real_windows_hold_the_answers_they_say(shared_data: Path, vocabulary: Vocabulary) -> None:
-    questions = read_file(shared_data / "squad" / "dev-v1.1.json", "1.1")[::50]
+    questions = read_squad_file(shared_data / "squad" / "dev-v1.1.json", "1.1")[::50]
     features = encode_spans(questions, vocabulary, 384, SpanSettings())
     _, answers = features.batch(np.arange(len(features)))
     whole = {(q.id): (begin, end) for q, a, begin, end in answer_spans(questions, features) if a == q.answers[0]}

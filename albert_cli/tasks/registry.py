@@ -12,7 +12,7 @@ from albert_cli.results import Result
 from albert_cli.tasks.base import AnyTask
 from albert_cli.tasks.corrupted import CORRUPTED
 from albert_cli.tasks.glue import GLUE
-from albert_cli.tasks.glue import SCORED as SCORED
+from albert_cli.tasks.glue import GLUE_SCORE_TASKS as GLUE_SCORE_TASKS
 from albert_cli.tasks.race import RACE
 from albert_cli.tasks.recall import RECALL
 from albert_cli.tasks.squad.task import SQUAD
@@ -31,28 +31,28 @@ def find_task(name: str) -> AnyTask:
     raise ConfigError(f"no task is called {name!r}", suggest(name, known) or f"tasks: {', '.join(known)}")
 
 
-def task_of_checkpoint(found: hub.Checkpoint) -> AnyTask:
+def task_from_checkpoint(found: hub.Checkpoint) -> AnyTask:
     """The task that a checkpoint's head answers, to predict with it; raises `CheckpointError` where it has no head."""
     for kind in dict.fromkeys(type(task) for task in TASKS.values()):
-        if (task := kind.of_checkpoint(found)) is not None:
+        if (task := kind.from_checkpoint(found)) is not None:
             return task
     what = "may give a text several labels" if found.is_multi_label else "has no classifier"
     raise CheckpointError(f"{found.directory}: {what}", "fine-tune it first: albert finetune TASK --checkpoint …")
 
 
-def published_metrics(task: str) -> Sequence[str]:
+def paper_metric_names(task: str) -> Sequence[str]:
     """The metrics under which a task's scores stand in the paper's tables."""
     found = find_task(task)
     return found.published or found.metrics[:1]
 
 
-def as_published(task: str, result: Result) -> dict[str, float]:
+def paper_metrics(task: str, result: Result) -> dict[str, float]:
     """Of a task's result the metrics that the paper's tables have."""
     found = result.medians
-    return {name: found[name] for name in published_metrics(task)}
+    return {name: found[name] for name in paper_metric_names(task)}
 
 
-def average(tasks: Mapping[str, Mapping[str, float]]) -> float:
+def average_score(tasks: Mapping[str, Mapping[str, float]]) -> float:
     """The mean over tasks, each of which counts as the mean of its metrics.
 
     With `as_published` this is Avg of Tables 2 to 13: F1 and exact match of a SQuAD are averaged first.
