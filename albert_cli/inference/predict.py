@@ -14,8 +14,8 @@ import torch
 from albert_cli import console, store
 from albert_cli.errors import InputError
 from albert_cli.model import hub
-from albert_cli.tasks.rows import InputLine
 from albert_cli.tasks.registry import task_from_checkpoint
+from albert_cli.tasks.rows import InputLine
 from albert_cli.text.lines import OnBadBytes, ReadCounter, ReadSettings, SourcePart, text_lines
 from albert_cli.text.sources import TextSource
 from albert_cli.training import capacity

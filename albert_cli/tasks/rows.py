@@ -188,7 +188,9 @@ def read_objects(path: Path) -> TextTable:
     """A Parquet file, or a JSON object a line; the columns are the keys of the first, which all must have."""
     if path.suffix.lower() == ".parquet":
         return _table_from_objects(str(path), iter_parquet_rows(SourcePart(TextSource(str(path), "parquet"))))
-    return _table_from_objects(str(path), iter_json_objects(enumerate(read_lines(path), start=1), f"{path}:{{}}".format))
+    return _table_from_objects(
+        str(path), iter_json_objects(enumerate(read_lines(path), start=1), f"{path}:{{}}".format)
+    )
 
 
 def _table_from_objects(origin: str, objects: Iterable[tuple[int, Mapping[str, object]]]) -> TextTable:
