@@ -1,14 +1,15 @@
-"""The ALBERT encoder (§3.1): factorised embeddings, and blocks whose weights layers share.
+"""The ALBERT encoder (§3.1): factorized embeddings, and blocks whose weights layers share.
 
-Which weights a layer uses is `ModelConfig.blocks()`, so every kind of sharing in the paper's Tables 3 and 4 runs
-through the same lines. Shapes: T packed tokens, R rows that a head reads, N sequences, H hidden, E embedding.
+`ModelConfig.blocks()` says which weights a layer uses, so one loop serves every kind of sharing in Tables 3 and 4.
+Shapes: T packed tokens, R rows that a head reads, N sequences, H hidden, E embedding.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from itertools import cycle, islice
 from typing import Any, Final, TypeVar, cast
 
 import torch
@@ -17,15 +18,18 @@ from torch.utils.checkpoint import checkpoint
 
 from albert_cli.model.block import AttentionWeights, BlockSettings, FeedForwardWeights, block, has_varlen
 from albert_cli.model.config import ModelConfig
-from albert_cli.model.packing import PackedTokens
-from albert_cli.model.sparse_attention import SparseAttentionLayout, add_sparse_layout
+from albert_cli.model.packing import HeadRows, PackedTokens, PaddedLayout, SparseAttentionLayout
+from albert_cli.model.sparse_attention import add_sparse_layout
 
-_RECOMPILE_LIMIT: Final = 64  # of the compiled block
+_RECOMPILE_LIMIT: Final = 64
 Weights = TypeVar("Weights", AttentionWeights, FeedForwardWeights)
+BlockFunction = Callable[
+    [Tensor, AttentionWeights, FeedForwardWeights, PaddedLayout, HeadRows | None, BlockSettings], Tensor
+]
 
 
 class Embeddings(nn.Module):
-    """Word, position and segment tables, all E wide (§3.1, factorised embedding), then LayerNorm and dropout."""
+    """Word, position and segment tables, all E wide (§3.1, factorized embedding), then LayerNorm and dropout."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -46,8 +50,8 @@ class Embeddings(nn.Module):
 class Attention(nn.Module):
     """The weights of one attention sub-layer, its LayerNorm included.
 
-    Query, key and value stay separate parameters, because LAMB adapts each matrix on its own; the forward
-    pass multiplies with the three stacked, made once a pass however many layers share them.
+    Query, key and value are separate parameters, because LAMB adapts each matrix on its own. The forward pass
+    multiplies with the three stacked, which are built once a pass however many layers share them.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -58,10 +62,16 @@ class Attention(nn.Module):
         self.norm = nn.LayerNorm(hidden, eps=config.layer_norm_eps)
 
     def weights(self) -> AttentionWeights:
-        """The weights as the block takes them."""
+        """Return the weights in the form that the block takes."""
         parts = (self.query, self.key, self.value)
-        stacked = torch.cat([p.weight for p in parts]), torch.cat([p.bias for p in parts])
-        return AttentionWeights(*stacked, self.output.weight, self.output.bias, self.norm.weight, self.norm.bias)
+        return AttentionWeights(
+            qkv=torch.cat([part.weight for part in parts]),
+            qkv_bias=torch.cat([part.bias for part in parts]),
+            output=self.output.weight,
+            output_bias=self.output.bias,
+            norm=self.norm.weight,
+            norm_bias=self.norm.bias,
+        )
 
 
 class FeedForward(nn.Module):
@@ -74,13 +84,19 @@ class FeedForward(nn.Module):
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
 
     def weights(self) -> FeedForwardWeights:
-        """The weights as the block takes them."""
-        up, down, norm = self.up, self.down, self.norm
-        return FeedForwardWeights(up.weight, up.bias, down.weight, down.bias, norm.weight, norm.bias)
+        """Return the weights in the form that the block takes."""
+        return FeedForwardWeights(
+            up=self.up.weight,
+            up_bias=self.up.bias,
+            down=self.down.weight,
+            down_bias=self.down.bias,
+            norm=self.norm.weight,
+            norm_bias=self.norm.bias,
+        )
 
 
 class Encoder(nn.Module):
-    """Token ids to hidden states and, unless made without `pooler`, the pooled [CLS] vector of sentence-level heads."""
+    """Token ids to hidden states and, if built with `pooler`, the pooled [CLS] vector of sentence-level heads."""
 
     def __init__(self, config: ModelConfig, *, pooler: bool = True) -> None:
         super().__init__()
@@ -91,110 +107,142 @@ class Encoder(nn.Module):
         self.feed_forward = nn.ModuleList(FeedForward(config) for _ in range(config.num_feed_forward_blocks))
         self.pooler = nn.Linear(config.hidden_size, config.hidden_size) if pooler else None
         self.apply(partial(initialize, std=config.initial_std))
-        self.block: Callable[..., Tensor] = block
+        self.block: BlockFunction = block
         self.checkpointing = False
 
     def compile(self) -> None:
-        """Run the block as one kernel-fusing program: one compilation for all layers, since it is one function.
+        """Compile the block for all layers at once, since it is one function.
 
-        It is compiled anew for all tokens or a head's rows, for training or evaluation, for lengths that differ or are
-        the same, for one sequence or several. By itself torch gives up after fewer forms, so its limit is raised.
+        It is compiled again for each combination of all rows or head rows, training or evaluation, equal or different
+        lengths, one sequence or several. That exceeds torch's default recompile limit, so the limit is raised.
         """
-        from torch._dynamo import maybe_mark_dynamic  # the compiler: it takes as long to import as torch
+        from torch._dynamo import maybe_mark_dynamic  # importing the compiler takes as long as importing torch
 
         limits = torch._dynamo.config
         limits.recompile_limit = max(limits.recompile_limit, _RECOMPILE_LIMIT)
-        by_offsets, padded = torch.compile(block), torch.compile(block, dynamic=True)
+        packed_block = torch.compile(block)
+        padded_block = torch.compile(block, dynamic=True)
 
-        def compiled(*given: Any) -> Tensor:
-            x, _, _, grid, rows, settings = given  # as `block` takes them
-            if isinstance(grid.near, SparseAttentionLayout) or (grid.near is None and not settings.varlen):
-                return padded(*given)
-            # Lengths differ from batch to batch, widths never do: kernels for any width would be slower.
-            for tensor in (x, grid.offsets, *((rows.index, rows.grid.offsets) if rows else ())):
+        def compiled_block(
+            x_TH: Tensor,
+            attention: AttentionWeights,
+            feed_forward: FeedForwardWeights,
+            layout: PaddedLayout,
+            rows: HeadRows | None,
+            settings: BlockSettings,
+        ) -> Tensor:
+            if isinstance(layout.sparse, SparseAttentionLayout) or (layout.sparse is None and not settings.varlen):
+                return padded_block(x_TH, attention, feed_forward, layout, rows, settings)
+            # Lengths change from batch to batch, widths never: kernels for any width would be slower.
+            lengths = [x_TH, layout.offsets]
+            if rows is not None:
+                lengths += [rows.index, rows.layout.offsets]
+            for tensor in lengths:
                 maybe_mark_dynamic(tensor, 0)
-            return by_offsets(*given)
+            return packed_block(x_TH, attention, feed_forward, layout, rows, settings)
 
-        self.block = compiled
+        self.block = compiled_block
 
-    def forward(self, tokens: PackedTokens, *, all_rows: bool = False) -> Tensor:
-        """Hidden states of the last layer at the rows that the heads read: [R, H].
+    def forward(self, tokens: PackedTokens, *, all_rows: bool = False, depth: int | None = None) -> Tensor:
+        """Return the last layer's hidden states at the rows that heads read, [R, H], or with `all_rows` all, [T, H].
 
-        The last layer is computed at those rows only, which is exact: nothing else depends on the others.
-        `all_rows` computes every token, [T, H]. With `checkpointing` a block keeps its input alone for the backward
-        pass and is computed again there: less memory, one more forward pass.
+        The last layer is computed at those rows only, which is exact: no other state depends on the rest. `depth` runs
+        that many blocks instead of the whole stack; beyond its end the stack repeats. With `checkpointing` a block
+        saves only its input for the backward pass and is computed again there.
         """
-        device, count = tokens.ids.device, len(tokens.ids if all_rows else tokens.rows.index)
-        dtype = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else None  # of products
-        settings = replace(self.settings(), varlen=has_varlen(device, dtype, self.config.head_size))
+        for states in self.iterate_layers(tokens, all_rows=all_rows, depth=depth):
+            last = states
+        return last
+
+    def iterate_layers(
+        self, tokens: PackedTokens, *, all_rows: bool = True, depth: int | None = None
+    ) -> Iterator[Tensor]:
+        """Yield the embeddings and then each block's output, [T, H]; the last is [R, H] unless `all_rows`.
+
+        An iterator, because a deep model's states together may not fit in memory.
+        """
+        device = tokens.ids.device
+        count = len(tokens.ids)
+        last_count = count if all_rows else len(tokens.rows.index)
+        # The dtype of matmuls; None outside of autocast.
+        dtype = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else None
+        settings = replace(self.block_settings(), varlen=has_varlen(device, dtype, self.config.head_size))
         if device.type == "cpu" and dtype == torch.bfloat16:
-            # oneDNN generates code for every new shape of a product, which takes longer than a small product itself.
+            # oneDNN generates code for every new matmul shape, which takes longer than a small matmul itself.
             tokens = tokens.rounded()
         tokens = add_sparse_layout(tokens, self.config, settings.attention_dropout)
         x_TH: Tensor = self.embeddings(tokens)
         if self.projection is not None:
             x_TH = self.projection(x_TH)
-        attention = [cast_shared_weights(a.weights(), dtype) for a in self.attention]  # type: ignore[operator]
-        feed_forward = [cast_shared_weights(f.weights(), dtype) for f in self.feed_forward]  # type: ignore[operator]
-        again = self.checkpointing and torch.is_grad_enabled()
-        x_TH = x_TH if dtype is None else x_TH.to(dtype)
-        plan = self.config.blocks()
-        for depth, (attention_index, ffn_index) in enumerate(plan, start=1):
-            rows = tokens.rows if depth == len(plan) and not all_rows else None
-            given = (attention[attention_index](), feed_forward[ffn_index](), tokens.grid, rows, settings)
-            x_TH = checkpoint(self.block, x_TH, *given, use_reentrant=False) if again else self.block(x_TH, *given)
-        return x_TH[:count]  # without filler
+        attention = [cast_shared_weights(cast(Attention, part).weights(), dtype) for part in self.attention]
+        feed_forward = [cast_shared_weights(cast(FeedForward, part).weights(), dtype) for part in self.feed_forward]
+        if dtype is not None:
+            x_TH = x_TH.to(dtype)
+        plan = list(islice(cycle(self.config.blocks()), depth or len(self.config.blocks())))
+        recompute = self.checkpointing and torch.is_grad_enabled()
+        yield x_TH[:count]  # without filler
+        for number, (attention_index, ffn_index) in enumerate(plan, start=1):
+            is_last = number == len(plan)
+            rows = tokens.rows if is_last and not all_rows else None
+            arguments = (attention[attention_index](), feed_forward[ffn_index](), tokens.layout, rows, settings)
+            if recompute:
+                x_TH = checkpoint(self.block, x_TH, *arguments, use_reentrant=False)
+            else:
+                x_TH = self.block(x_TH, *arguments)
+            yield x_TH[: last_count if is_last else count]
 
-    def settings(self) -> BlockSettings:
-        """What every block computes with, in the mode (training or not) that the module is in."""
-        c, rate = self.config, 1.0 if self.training else 0.0
+    def block_settings(self) -> BlockSettings:
+        """Return the block's settings; without dropout unless the module is in training mode."""
+        config = self.config
         return BlockSettings(
-            heads=c.num_attention_heads,
-            activation=c.hidden_act,
-            layer_norm_eps=c.layer_norm_eps,
-            hidden_dropout=rate * c.hidden_dropout_prob,
-            attention_dropout=rate * c.attention_probs_dropout_prob,
+            heads=config.num_attention_heads,
+            activation=config.hidden_act,
+            layer_norm_eps=config.layer_norm_eps,
+            hidden_dropout=config.hidden_dropout_prob if self.training else 0.0,
+            attention_dropout=config.attention_probs_dropout_prob if self.training else 0.0,
         )
 
     def pooled(self, first_NH: Tensor) -> Tensor:
-        """The [CLS] states [N, H] through the pooler: tanh(xW + b), [N, H]."""
-        assert self.pooler is not None, "this encoder was made without a pooler"
+        """Return the [CLS] states [N, H] through the pooler: tanh(xW + b), [N, H]."""
+        assert self.pooler is not None, "this encoder was built without a pooler"
         return torch.tanh(self.pooler(first_NH))
 
 
 def initialize(module: nn.Module, std: float) -> None:
-    """Normal weights cut at two standard deviations, zero biases, as the reference code draws them."""
+    """Initialize as the reference code: normal weights truncated at two standard deviations, zero biases."""
     if isinstance(module, nn.Linear | nn.Embedding):
         nn.init.trunc_normal_(module.weight, std=std, a=-2 * std, b=2 * std)
     if isinstance(module, nn.Linear) and module.bias is not None:
         nn.init.zeros_(module.bias)
 
 
-# ---------------------------------------------------------------- shared weights in the precision of the products
+# ---------------------------------------------------------------- shared weights in the dtype of matmuls
 
 
 def cast_shared_weights(weights: Weights, dtype: torch.dtype | None) -> Callable[[], Weights]:
-    """A function that gives one layer the weights in `dtype` (None: as they are); they are cast here, once.
+    """Cast shared weights once and return a function that gives each layer a view of them; None casts nothing.
 
-    Left to autocast, twelve layers' gradients of a shared matrix would be summed in bf16, which loses most of the
-    last ones. LayerNorm's own parameters stay as they are, because it computes in fp32.
+    The gradients of all layers add up in the weights' own dtype. Under autocast, the gradients of twelve layers would
+    be summed in bf16, which loses most of the last ones. LayerNorm's parameters stay unchanged, because it computes in
+    fp32.
     """
-    named: Any = weights
+    names = weights._fields
     copies = [
         None if name.startswith("norm") or dtype in (None, weight.dtype) else weight.detach().to(dtype)
-        for name, weight in named._asdict().items()
+        for name, weight in zip(names, weights, strict=True)
     ]
 
-    def for_one() -> Weights:
-        pairs = zip(weights, copies, strict=True)
-        given = (w if c is None else _CastOnce.apply(w, c) for w, c in pairs)  # type: ignore[no-untyped-call]
-        return cast(Weights, named._make(given))
+    def layer_view() -> Weights:
+        views: list[Tensor] = []
+        for weight, copy in zip(weights, copies, strict=True):
+            views.append(weight if copy is None else _use_copy(weight, copy))
+        return type(weights)(*views)
 
-    return for_one
+    return layer_view
 
 
 class _CastOnce(torch.autograd.Function):
-    """A weight's copy in another precision, which hands its gradient on to the weight in the weight's own."""
+    """A weight's copy in another dtype, which passes its gradient on to the weight in the weight's dtype."""
 
     @staticmethod
     def forward(ctx: Any, weight: Tensor, copy: Tensor) -> Tensor:
@@ -204,3 +252,7 @@ class _CastOnce(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         return gradient.to(ctx.dtype), None
+
+
+# `Function.apply` is untyped.
+_use_copy = cast(Callable[[Tensor, Tensor], Tensor], _CastOnce.apply)

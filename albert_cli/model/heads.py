@@ -1,4 +1,4 @@
-"""The heads on the encoder: the two pretraining objectives (§3.1), and the heads that tasks need.
+"""The heads on the encoder: the two pretraining objectives (§3.1), and the heads of tasks.
 
 Every model takes a packed batch. Shapes: T tokens, R rows that a head reads, M masked positions, N sequences,
 H hidden, E embedding, V vocabulary, C labels or choices.
@@ -20,7 +20,7 @@ from albert_cli.model.packing import PackedTokens
 
 
 class _EncoderModel(nn.Module):
-    """An encoder of this shape, and what a subclass puts on it."""
+    """The base of all models: an encoder, on which a subclass puts its head."""
 
     def __init__(self, config: ModelConfig, *, pooler: bool = True) -> None:
         super().__init__()
@@ -28,12 +28,12 @@ class _EncoderModel(nn.Module):
         self.encoder = Encoder(config, pooler=pooler)
 
     def _pooled(self, x_RH: Tensor, tokens: PackedTokens) -> Tensor:
-        """The pooled [CLS] vectors [N, H] of the rows that were computed."""
+        """Return the pooled [CLS] vectors [N, H] of the rows that heads read."""
         return self.encoder.pooled(x_RH.index_select(0, tokens.rows.first))
 
 
 class MaskedLanguageHead(nn.Module):
-    """Hidden state -> E -> vocabulary; the last matrix is the word table itself, only its bias is new."""
+    """Hidden state -> E -> vocabulary; the last matrix is the word table, the head only adds a bias."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class MaskedLanguageHead(nn.Module):
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
 
     def forward(self, x_MH: Tensor, word_VE: Tensor) -> Tensor:
-        """[M, H] to logits [M, V]."""
+        """Map hidden states [M, H] to logits [M, V]."""
         x_ME = self.norm(self.activation(self.dense(x_MH)))
         return F.linear(x_ME, word_VE, self.bias)
 
@@ -65,15 +65,15 @@ class PretrainingModel(_EncoderModel):
         for head in (self.masked, self.order):
             head.apply(partial(initialize, std=config.initial_std))
 
-    def forward(self, tokens: PackedTokens) -> PretrainingLogits:
-        """Logits of both objectives for a packed batch."""
-        x_RH = self.encoder(tokens)
+    def forward(self, tokens: PackedTokens, *, depth: int | None = None) -> PretrainingLogits:
+        """Return the logits of both objectives for a packed batch; `depth` as for `Encoder.forward`."""
+        x_RH = self.encoder(tokens, depth=depth)
         masked_MV = self.masked(x_RH.index_select(0, tokens.rows.masked), self.encoder.embeddings.word.weight)
         return PretrainingLogits(masked_MV, self.order(self._pooled(x_RH, tokens)))
 
 
 class MaskedLanguageModel(_EncoderModel):
-    """The encoder with the masked-language head alone: what filling masks needs."""
+    """The encoder with the masked-language head alone, for filling masks."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config, pooler=False)
@@ -81,9 +81,10 @@ class MaskedLanguageModel(_EncoderModel):
         self.masked.apply(partial(initialize, std=config.initial_std))
 
     def forward(self, tokens: PackedTokens) -> Tensor:
-        """Logits [M, V] at the masked positions of a packed batch."""
+        """Return logits [M, V] at the masked positions of a packed batch."""
         x_MH = self.encoder(tokens).index_select(0, tokens.rows.masked)
-        return self.masked(x_MH, self.encoder.embeddings.word.weight)  # type: ignore[no-any-return]
+        logits_MV: Tensor = self.masked(x_MH, self.encoder.embeddings.word.weight)
+        return logits_MV
 
 
 class SequenceClassifier(_EncoderModel):
@@ -97,9 +98,10 @@ class SequenceClassifier(_EncoderModel):
         initialize(self.classifier, std=config.initial_std)
 
     def forward(self, tokens: PackedTokens) -> Tensor:
-        """Logits [N, C] for a packed batch."""
+        """Return logits [N, C] for a packed batch."""
         pooled_NH = self._pooled(self.encoder(tokens), tokens)
-        return self.classifier(self.dropout(pooled_NH))  # type: ignore[no-any-return]
+        logits_NC: Tensor = self.classifier(self.dropout(pooled_NH))
+        return logits_NC
 
 
 class MultipleChoice(SequenceClassifier):
@@ -110,12 +112,12 @@ class MultipleChoice(SequenceClassifier):
         self.choices = choices
 
     def forward(self, tokens: PackedTokens) -> Tensor:
-        """Logits [N / C, C] for a packed batch of N sequences, which C must divide."""
+        """Return logits [N / C, C] for a packed batch of N sequences, which C must divide."""
         return super().forward(tokens).view(-1, self.choices)
 
 
 class QuestionAnswering(_EncoderModel):
-    """The encoder with two logits per token: that an answer begins there, and that one ends there."""
+    """The encoder with two logits per token: one for the start of an answer span and one for its end."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config, pooler=False)
@@ -123,8 +125,9 @@ class QuestionAnswering(_EncoderModel):
         initialize(self.span, std=config.initial_std)
 
     def forward(self, tokens: PackedTokens) -> Tensor:
-        """Logits [T, 2], start and end, for every token of a packed batch."""
-        return self.span(self.encoder(tokens, all_rows=True))  # type: ignore[no-any-return]
+        """Return logits [T, 2], start and end, for every token of a packed batch."""
+        logits_T2: Tensor = self.span(self.encoder(tokens, all_rows=True))
+        return logits_T2
 
 
 class EncoderStates(NamedTuple):
@@ -136,10 +139,11 @@ class EncoderStates(NamedTuple):
 
 
 class BareEncoder(_EncoderModel):
-    """The encoder with nothing on it, with or without the pooler."""
+    """The encoder without a head, with or without the pooler."""
 
     def forward(self, tokens: PackedTokens) -> EncoderStates:
-        """The states of every token of a packed batch."""
+        """Return the states of every token of a packed batch."""
         x_TH = self.encoder(tokens, all_rows=True)
         first_NH = x_TH.index_select(0, tokens.rows.index.index_select(0, tokens.rows.first))
-        return EncoderStates(x_TH, first_NH, None if self.encoder.pooler is None else self.encoder.pooled(first_NH))
+        pooled_NH = None if self.encoder.pooler is None else self.encoder.pooled(first_NH)
+        return EncoderStates(x_TH, first_NH, pooled_NH)

@@ -17,7 +17,7 @@ from torch import Tensor
 from albert_cli.bench import correctness, kernels
 from albert_cli.bench.correctness import compute_loss_and_gradients
 from albert_cli.model import encoder, hub, sparse_attention
-from albert_cli.model.block import attend
+from albert_cli.model.block import self_attention
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.model.packing import pack
@@ -106,9 +106,9 @@ def test_dropout_in_the_kernel_keeps_the_mean_of_the_padded_form() -> None:
     """The kernel draws other numbers than the padded form, so many draws are compared."""
     tokens = pack(random_batch((128, 5, 77, 64)), CUDA)
     qkv = torch.randn(len(tokens.ids), 3, 4, 64, device=CUDA, dtype=torch.bfloat16)
-    plain = attend([(tokens.grid, qkv)], 0.0, varlen=True).float()
+    plain = self_attention(qkv, tokens.layout, 0.0, varlen=True).float()
     for varlen in (True, False):
-        many = torch.stack([attend([(tokens.grid, qkv)], 0.1, varlen=varlen).float() for _ in range(400)])
+        many = torch.stack([self_attention(qkv, tokens.layout, 0.1, varlen=varlen).float() for _ in range(400)])
         spread = many.std(0).mean()
         assert float((many.mean(0) - plain).abs().mean()) < 0.2 * float(spread)
     config = replace(SHAPE, attention_probs_dropout_prob=0.1)

@@ -30,8 +30,7 @@ from albert_cli.model import packing
 from albert_cli.model.block import gelu_new, has_varlen
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import MultipleChoice, PretrainingModel, QuestionAnswering, SequenceClassifier
-from albert_cli.model.packing import copy_as_one_buffer, pack
-from albert_cli.model.sparse_attention import SparseAttentionLayout
+from albert_cli.model.packing import SparseAttentionLayout, copy_as_one_buffer, pack
 from albert_cli.ranks import RankGroup
 from albert_cli.tasks import classification
 from albert_cli.tasks.registry import TASKS
@@ -117,7 +116,7 @@ class Sizes:
             value = node.meta.get("example_value")
             if isinstance(value, Tensor) and value.dim() > 0:
                 # Tokens, rows and sequences are the first dimension of what they have; no other size may vary.
-                first = 1 if node.name.startswith(("l_x", "l_grid", "l_rows")) else 0
+                first = 1 if node.name.startswith(("l_x", "l_layout", "l_rows")) else 0
                 if any(isinstance(size, torch.SymInt) for size in value.shape[first:]):
                     self.symbolic.append((node.name, tuple(value.shape)))
         return module.forward
@@ -140,7 +139,7 @@ def test_weights_keep_their_sizes_and_nothing_is_compiled_again(monkeypatch: pyt
 
 
 @pytest.mark.parametrize(
-    ("near", "varlen", "dynamic"),
+    ("sparse", "varlen", "dynamic"),
     [
         (None, True, None),
         (None, False, True),
@@ -150,7 +149,7 @@ def test_weights_keep_their_sizes_and_nothing_is_compiled_again(monkeypatch: pyt
     ],
 )
 def test_attention_by_kernels_of_its_own_is_compiled_for_the_block_s_widths(
-    near: type | None, varlen: bool, dynamic: bool | None, monkeypatch: pytest.MonkeyPatch
+    sparse: type | None, varlen: bool, dynamic: bool | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For any width, `flex_attention` scales by a symbol, and its kernel is not compiled."""
     taken: list[bool | None] = []
@@ -161,9 +160,9 @@ def test_attention_by_kernels_of_its_own_is_compiled_for_the_block_s_widths(
     monkeypatch.setattr(torch, "compile", forms)
     encoder: Any = PretrainingModel(TINY).encoder
     encoder.compile()
-    grid = SimpleNamespace(near=near and object.__new__(near), offsets=torch.arange(2))
+    layout = SimpleNamespace(sparse=sparse and object.__new__(sparse), offsets=torch.arange(2))
     x_TH: Any = torch.ones(3, TINY.hidden_size)
-    encoder.block(x_TH, None, None, grid, None, replace(encoder.settings(), varlen=varlen))
+    encoder.block(x_TH, None, None, layout, None, replace(encoder.block_settings(), varlen=varlen))
     assert taken == [dynamic]
 
 
@@ -250,13 +249,13 @@ def as_on_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """Arrays are moved as they are to CUDA, without its pinned memory; gives the threads that moved some."""
     threads = list[str]()
 
-    def put(arrays: Any, target: torch.device) -> list[Tensor]:
+    def copy_like_cuda(arrays: Any, target: torch.device) -> list[Tensor]:
         threads.append(threading.current_thread().name)
         return copy_as_one_buffer(arrays, lambda size: torch.empty(size, dtype=torch.uint8), target)
 
     with monkeypatch.context() as patch:
         for module in (packing, loop, objectives, classification, head):
-            patch.setattr(module, "put", put)
+            patch.setattr(module, "to_device", copy_like_cuda)
         yield threads
 
 

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from albert_cli.model.block import attend, block
+from albert_cli.model.block import block, self_attention
 from albert_cli.model.encoder import Encoder, cast_shared_weights
 from albert_cli.model.packing import PackedTokens, pack
 from tests.model.shapes import TINY, assert_half_is_close, random_batch
@@ -22,7 +22,7 @@ HEADS, SIZE = 2, 8
 def by_the_formula(qkv: Tensor, tokens: PackedTokens) -> Tensor:
     """softmax(q k' / sqrt(d)) v, a sequence at a time: [T, 3, A, d] to [T, A * d]."""
     parts = []
-    for start, stop in pairwise(tokens.grid.offsets.tolist()):
+    for start, stop in pairwise(tokens.layout.offsets.tolist()):
         q, k, v = qkv[start:stop].permute(1, 2, 0, 3)
         shares = torch.softmax(q @ k.transpose(-1, -2) / SIZE**0.5, -1)
         parts.append((shares @ v).transpose(0, 1).flatten(1))
@@ -40,7 +40,7 @@ def test_attention_is_the_formula_a_sequence_at_a_time(
     torch.manual_seed(0)
     qkv = torch.randn(sum(lengths), 3, HEADS, SIZE, dtype=dtype, requires_grad=True)
     expected_of = qkv.detach().double().requires_grad_()
-    found, expected = attend([(tokens.grid, qkv)], 0.0), by_the_formula(expected_of, tokens)
+    found, expected = self_attention(qkv, tokens.layout, 0.0), by_the_formula(expected_of, tokens)
     assert found.dtype == dtype and torch.allclose(found.double(), expected, atol=tolerance, rtol=tolerance)
     weights = torch.randn(expected.shape, dtype=torch.float64)
     (found.double() * weights).sum().backward()
@@ -53,9 +53,9 @@ def test_attention_drops_shares_in_every_precision() -> None:
     tokens = pack(random_batch((20, 3)), CPU)
     for dtype in (torch.float32, torch.bfloat16):
         qkv = torch.randn(23, 3, HEADS, SIZE, dtype=dtype)
-        plain, dropped = attend([(tokens.grid, qkv)], 0.0), attend([(tokens.grid, qkv)], 0.5)
+        plain, dropped = self_attention(qkv, tokens.layout, 0.0), self_attention(qkv, tokens.layout, 0.5)
         assert not torch.allclose(plain, dropped)
-        many = torch.stack([attend([(tokens.grid, qkv)], 0.5).float() for _ in range(800)]).mean(0)
+        many = torch.stack([self_attention(qkv, tokens.layout, 0.5).float() for _ in range(800)]).mean(0)
         assert (many - plain.float()).abs().mean() < 0.1
 
 
@@ -90,7 +90,7 @@ def test_a_block_hands_on_what_the_next_product_takes(rows: bool, wide: bool, mo
         a, f = (cast_shared_weights(part[0].weights(), dtype)() for part in (encoder.attention, encoder.feed_forward))  # type: ignore[operator]
         x = x_TH.to(dtype).requires_grad_()
         with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
-            out = block(x, a, f, tokens.grid, tokens.rows if rows else None, encoder.settings())
+            out = block(x, a, f, tokens.layout, tokens.rows if rows else None, encoder.block_settings())
         assert out.dtype == dtype
         out.float().pow(3).sum().backward()
         assert x.grad is not None

@@ -40,7 +40,7 @@ def test_three_layers_are_one_layer_three_times() -> None:
     attention, feed_forward = encoder.attention[0], encoder.feed_forward[0]
     for _ in range(3):
         weights = attention.weights(), feed_forward.weights()  # type: ignore[operator]
-        x = block(x, *weights, tokens.grid, None, encoder.settings())
+        x = block(x, *weights, tokens.layout, None, encoder.block_settings())
     assert torch.allclose(x, encoder(tokens, all_rows=True), atol=1e-6)
 
 

@@ -297,7 +297,7 @@ def test_a_hub_id_without_a_network_is_one_line_at_once(tmp_path: Path) -> None:
     code = (
         "from albert_cli.errors import CheckpointError\n"
         "from albert_cli.model import hub\n"
-        "try:\n    hub.find('albert/albert-base-v2')\n"
+        "try:\n    hub.find_checkpoint('albert/albert-base-v2')\n"
         "except CheckpointError as error:\n    print(error.message); print(error.hint)\n"
     )
     ours = {k: v for k, v in os.environ.items() if "proxy" not in k.lower() and not k.startswith("HF_")}

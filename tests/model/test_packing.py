@@ -103,16 +103,16 @@ def test_rows_point_at_the_first_tokens_and_the_masked_ones() -> None:
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=6))
 def test_a_grid_gives_back_what_it_spread(lengths: list[int]) -> None:
     batch = random_batch([n + 1 for n in lengths])
-    grid = pack(batch, CPU).grid
+    layout = pack(batch, CPU).layout
     rows = torch.arange(len(batch.ids) * 2, dtype=torch.float32).view(-1, 2) + 1
-    laid_out = grid.spread(rows)
+    laid_out = layout.pad(rows)
     assert laid_out.shape == (len(lengths), max(lengths) + 1, 2)
-    assert torch.equal(grid.gather(laid_out), rows)
+    assert torch.equal(layout.unpad(laid_out), rows)
     there = (laid_out != 0).all(-1)
     assert there.sum(1).tolist() == [n + 1 for n in lengths]
-    assert (grid.mask is None) == (len(set(lengths)) == 1)
-    if grid.mask is not None:
-        assert torch.equal(grid.mask[:, 0, 0], there)
+    assert (layout.mask is None) == (len(set(lengths)) == 1)
+    if layout.mask is not None:
+        assert torch.equal(layout.mask[:, 0, 0], there)
 
 
 # ---------------------------------------------------------------- few shapes

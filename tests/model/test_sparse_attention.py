@@ -15,12 +15,12 @@ from torch import Tensor
 
 from albert_cli.data.batches import PackedBatch
 from albert_cli.model import sparse_attention
-from albert_cli.model.block import attend
+from albert_cli.model.block import cross_attention, self_attention
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.encoder import Encoder
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.model.packing import PackedTokens, PaddedLayout, pack
-from albert_cli.model.sparse_attention import MAX_QUESTION_TOKENS, attend_flex, build_local_layout, make_flex_masks
+from albert_cli.model.sparse_attention import MAX_QUESTION_TOKENS, attend_flex, build_local_layouts, make_flex_masks
 from tests.model.shapes import TINY, assert_half_is_close, random_batch, shake
 
 CPU = torch.device("cpu")
@@ -74,8 +74,8 @@ def by_the_mask(qkv: Tensor, mask: NDArray[np.bool_]) -> Tensor:
 
 def forced(tokens: PackedTokens, config: ModelConfig) -> tuple[PaddedLayout, PaddedLayout]:
     """The grids of tokens and of rows with the sparse form, even where it sees everything."""
-    of_all, of_rows = build_local_layout(tokens.host, [np.arange(len(tokens.ids)), tokens.host.rows], config, CPU)
-    return replace(tokens.grid, near=of_all), replace(tokens.rows.grid, near=of_rows)
+    of_all, of_rows = build_local_layouts(tokens.host, [np.arange(len(tokens.ids)), tokens.host.rows], config, CPU)
+    return replace(tokens.layout, sparse=of_all), replace(tokens.rows.layout, sparse=of_rows)
 
 
 @given(FORMS, LENGTHS, st.integers(0, 99))
@@ -88,11 +88,11 @@ def test_sparse_attention_is_full_attention_under_a_plain_mask(
     mask = plain_mask(batch, config)
     torch.manual_seed(seed)
     drawn = torch.randn(len(batch.ids), 3, HEADS, SIZE)
-    grid, rows_grid = forced(tokens, config)
+    layout, rows_layout = forced(tokens, config)
     index = tokens.rows.index
     ours, theirs = drawn.clone().requires_grad_(), drawn.clone().requires_grad_()
-    at_rows = [(rows_grid, ours.index_select(0, index)[:, :1]), (grid, ours[:, 1:])]
-    found = torch.cat([attend([(grid, ours)], 0.0), attend(at_rows, 0.0)])
+    at_rows = cross_attention(ours.index_select(0, index)[:, 0], ours[:, 1:], rows_layout, layout, 0.0)
+    found = torch.cat([self_attention(ours, layout, 0.0), at_rows])
     expected = by_the_mask(theirs, mask)
     expected = torch.cat([expected, expected.index_select(0, index)])
     assert torch.allclose(found, expected, atol=1e-6, rtol=1e-6)
@@ -109,7 +109,9 @@ def test_in_a_window_that_covers_the_longest_sequence_all_see_all(lengths: Seque
     tokens = pack(random_batch(lengths, config, seed), CPU)
     torch.manual_seed(seed)
     qkv = torch.randn(len(tokens.ids), 3, HEADS, SIZE)
-    assert torch.allclose(attend([(forced(tokens, config)[0], qkv)], 0.0), attend([(tokens.grid, qkv)], 0.0), atol=1e-6)
+    assert torch.allclose(
+        self_attention(qkv, forced(tokens, config)[0], 0.0), self_attention(qkv, tokens.layout, 0.0), atol=1e-6
+    )
 
 
 @BOTH
@@ -157,10 +159,10 @@ def test_half_precision_is_close_to_full_precision(config: ModelConfig) -> None:
 @BOTH
 def test_attention_drops_shares(config: ModelConfig) -> None:
     tokens = pack(random_batch((40, 30), config), CPU)
-    grid, qkv = forced(tokens, config)[0], torch.randn(70, 3, HEADS, SIZE)
-    many = torch.stack([attend([(grid, qkv)], 0.5) for _ in range(800)]).mean(0)
-    plain = attend([(grid, qkv)], 0.0)
-    assert not torch.allclose(plain, attend([(grid, qkv)], 0.5))
+    layout, qkv = forced(tokens, config)[0], torch.randn(70, 3, HEADS, SIZE)
+    many = torch.stack([self_attention(qkv, layout, 0.5) for _ in range(800)]).mean(0)
+    plain = self_attention(qkv, layout, 0.0)
+    assert not torch.allclose(plain, self_attention(qkv, layout, 0.5))
     assert (many - plain).abs().mean() < 0.1
 
 
@@ -169,7 +171,7 @@ def test_attention_drops_shares(config: ModelConfig) -> None:
 def test_what_is_kept_for_the_backward_pass_grows_with_the_length(config: ModelConfig, dtype: torch.dtype) -> None:
     def kept(length: int, shape: ModelConfig) -> int:
         tokens = pack(random_batch((length,), shape), CPU)
-        grid = tokens.grid if shape.attention == "full" else forced(tokens, shape)[0]
+        layout = tokens.layout if shape.attention == "full" else forced(tokens, shape)[0]
         held: dict[int, int] = {}
 
         def keep(tensor: Tensor) -> Tensor:
@@ -178,7 +180,7 @@ def test_what_is_kept_for_the_backward_pass_grows_with_the_length(config: ModelC
 
         qkv = torch.randn(length, 3, HEADS, SIZE, dtype=dtype, requires_grad=True)
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            attend([(grid, qkv)], 0.0)
+            self_attention(qkv, layout, 0.0)
         return sum(held.values())
 
     assert kept(4096, config) < 2.2 * kept(2048, config)
@@ -214,7 +216,7 @@ def test_what_flex_attention_refuses_goes_by_chunks(
 @BOTH
 def test_flex_attention_computes_the_same(config: ModelConfig) -> None:
     tokens = pack(random_batch((100, 3, 140), config), CPU)
-    grid = forced(tokens, config)[0]
+    layout = forced(tokens, config)[0]
     qkv = torch.randn(243, 3, HEADS, SIZE)
     (made,) = make_flex_masks(tokens.host, [np.arange(243)], config, CPU)
-    assert torch.allclose(attend_flex(made, *qkv.unbind(1)), attend([(grid, qkv)], 0.0), atol=1e-5)
+    assert torch.allclose(attend_flex(made, *qkv.unbind(1)), self_attention(qkv, layout, 0.0), atol=1e-5)

@@ -116,8 +116,8 @@ def span_loss(model: nn.Module, batch: PackedBatch, answers: Int64, device: torc
     tokens = pack(batch, device)
     if isinstance(model, BeamQuestionAnswering):
         return _beam_loss(model, tokens, _TokenRoles.of(tokens, device), answer_N2)
-    logits_NS2 = tokens.grid.spread(model(tokens).float())
-    is_token_NS = tokens.grid.spread(torch.ones_like(tokens.ids, dtype=torch.bool))
+    logits_NS2 = tokens.layout.pad(model(tokens).float())
+    is_token_NS = tokens.layout.pad(torch.ones_like(tokens.ids, dtype=torch.bool))
     logits_NS2 = logits_NS2.masked_fill(~is_token_NS[..., None], _MASKED_LOGIT)
     # As rows: over two dimensions of labels CUDA has no kernel that repeats its bits.
     logits_2NS = logits_NS2.transpose(1, 2).flatten(0, 1)
@@ -126,7 +126,7 @@ def span_loss(model: nn.Module, batch: PackedBatch, answers: Int64, device: torc
 
 def _beam_loss(model: BeamQuestionAnswering, tokens: PackedTokens, layout: _TokenRoles, answer_N2: Tensor) -> Tensor:
     x_TH, start_T = model(tokens)
-    allowed_NS = tokens.grid.spread(layout.allowed)
+    allowed_NS = tokens.layout.pad(layout.allowed)
     start_NS = _pad_and_mask(start_T, tokens, allowed_NS)
     gold_NH = x_TH.index_select(0, layout.first + answer_N2[:, 0])
     end_NS = _pad_and_mask(model.end(x_TH, gold_NH[:, None], layout.sequence)[:, 0], tokens, allowed_NS)
@@ -139,7 +139,7 @@ def _beam_loss(model: BeamQuestionAnswering, tokens: PackedTokens, layout: _Toke
 
 def _pad_and_mask(logits_T: Tensor, tokens: PackedTokens, allowed_NS: Tensor) -> Tensor:
     """Logits of tokens as [N, S] float32, far below any other where an answer may not be."""
-    return tokens.grid.spread(logits_T.float()).masked_fill(~allowed_NS, _MASKED_LOGIT)
+    return tokens.layout.pad(logits_T.float()).masked_fill(~allowed_NS, _MASKED_LOGIT)
 
 
 def _null_logits(
@@ -147,7 +147,7 @@ def _null_logits(
 ) -> Tensor:
     """Logits [N] of there being no answer, float32."""
     chance_NS = start_NS.softmax(dim=1).to(x_TH.dtype)
-    mean_NH = torch.einsum("ns,nsh->nh", chance_NS, tokens.grid.spread(x_TH))
+    mean_NH = torch.einsum("ns,nsh->nh", chance_NS, tokens.layout.pad(x_TH))
     return model.answerable(mean_NH, x_TH.index_select(0, layout.first)).float()  # type: ignore[no-any-return]
 
 
@@ -163,7 +163,7 @@ def iter_window_spans(model: nn.Module, features: SpanFeatures, device: torch.de
             begins = np.zeros(len(tokens.ids), dtype=bool)
             inside = tokens.host.offsets[:-1] + features.context_start(index)
             begins[concatenate_ranges(inside, features.length[index])] = features.is_best_window(index)
-            may_start_NS = tokens.grid.spread(*to_device([begins], device))
+            may_start_NS = tokens.layout.pad(*to_device([begins], device))
             *found, null = decode(model, tokens, _TokenRoles.of(tokens, device), may_start_NS, features.settings)
             first, last, start, end = (values.flatten(1) for values in found)
             scores, best = (start + end).topk(min(kept, start.shape[1]), dim=1)
@@ -183,7 +183,7 @@ def _decode_linear(
     """All pairs of the `n_best` starts and ends: first, last, their logits [N, K, K]; and null [N], a sum of logits."""
     logits_T2 = model(tokens).float()
     start_NS = _pad_and_mask(logits_T2[:, 0], tokens, may_start_NS)
-    end_NS = _pad_and_mask(logits_T2[:, 1], tokens, tokens.grid.spread(layout.context))
+    end_NS = _pad_and_mask(logits_T2[:, 1], tokens, tokens.layout.pad(layout.context))
     count = min(settings.n_best, start_NS.shape[1])
     (start_NK, first_NK), (end_NK, last_NK) = start_NS.topk(count, dim=1), end_NS.topk(count, dim=1)
     first, last = first_NK[:, :, None].expand(-1, -1, count), last_NK[:, None, :].expand(-1, count, -1)
@@ -198,7 +198,7 @@ def _decode_beam(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The best ends of the best starts: first, last, their log-probabilities [N, E, K]; and null logits [N]."""
     x_TH, start_T = model(tokens)
-    allowed_NS = tokens.grid.spread(layout.allowed)
+    allowed_NS = tokens.layout.pad(layout.allowed)
     start_NS = _pad_and_mask(start_T, tokens, allowed_NS)
     width = start_NS.shape[1]
     chance_NS = start_NS.log_softmax(dim=1).masked_fill(~may_start_NS, _MASKED_LOGIT)
@@ -206,10 +206,10 @@ def _decode_beam(
     # A short context has fewer starts than that; what stands for the others may lie behind the last token of all.
     first_NK = first_NK.masked_fill(start_NK < _MASKED_LOGIT / 2, 0)
     start_NKH = x_TH.index_select(0, (layout.first[:, None] + first_NK).flatten()).unflatten(0, first_NK.shape)
-    end_NSK = tokens.grid.spread(model.end(x_TH, start_NKH, layout.sequence).float())
+    end_NSK = tokens.layout.pad(model.end(x_TH, start_NKH, layout.sequence).float())
     end_NSK = end_NSK.masked_fill(~allowed_NS[..., None], _MASKED_LOGIT).log_softmax(dim=1)
     beyond = torch.arange(width, device=x_TH.device)[:, None] - first_NK[:, None, :]
-    fits = (beyond >= 0) & (beyond < settings.max_answer_length) & tokens.grid.spread(layout.context)[..., None]
+    fits = (beyond >= 0) & (beyond < settings.max_answer_length) & tokens.layout.pad(layout.context)[..., None]
     end_NEK, last_NEK = end_NSK.masked_fill(~fits, _MASKED_LOGIT).topk(min(settings.end_top, width), dim=1)
     null_N = _null_logits(model, x_TH, start_NS, tokens, layout)
     first_NEK, start_NEK = (values[:, None, :].expand_as(last_NEK) for values in (first_NK, start_NK))
