@@ -1,4 +1,4 @@
-"""The one place that translates errors of the operating system into errors with a message for a person."""
+"""Translation of the operating system's errors into errors with a message for a person; nothing else does this."""
 
 from __future__ import annotations
 

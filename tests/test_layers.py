@@ -28,8 +28,8 @@ LAYERS = (
     ("training",),
     ("evaluation", "inference"),
     ("report",),
-    ("doctor", "inspection", "bench", "experiments"),
-    ("cli", "quickstart"),
+    ("doctor", "inspection", "bench", "experiments", "quickstart"),
+    ("cli",),
     ("__main__",),
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import errno
 import functools
+import json
 import os
 import re
 import sys
@@ -13,7 +14,7 @@ import tempfile
 import threading
 import traceback
 from collections.abc import Callable, Sequence
-from typing import Annotated, ParamSpec
+from typing import Annotated, Any, ParamSpec
 
 import typer
 
@@ -147,6 +148,15 @@ def _report_thread_error(ended: threading.ExceptHookArgs, show: Callable[[thread
 
 
 threading.excepthook = functools.partial(_report_thread_error, show=threading.excepthook)
+
+
+def invoke_json(arguments: Sequence[str]) -> dict[str, Any]:
+    """Run an `albert` command with `--json` in this process; return its object, or exit with its code if it fails."""
+    code, printed = invoke(arguments)
+    if code:
+        raise typer.Exit(code)
+    result: dict[str, Any] = json.loads(printed)
+    return result
 
 
 def invoke(arguments: Sequence[str]) -> tuple[int, str]:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from albert_cli import console
-from albert_cli.cli.app import app, verb
+from albert_cli.cli.app import app, invoke_json, verb
 from albert_cli.cli.options import AsJson, Debug, Device, Overrides, Quiet, check_output_file
 from albert_cli.errors import ConfigError
 
@@ -85,20 +85,20 @@ def report(
 @verb(app)
 def quickstart(
     out: Annotated[Path, typer.Option("--out", "-o", help="Directory to write.")] = Path("quickstart"),
-    smoke: Annotated[bool, typer.Option("--smoke", help="All of it, smaller, in under a minute.")] = False,
+    smoke: Annotated[bool, typer.Option("--smoke", help="Run a smaller version in under a minute.")] = False,
     device: Device = "auto",
     as_json: AsJson = False,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """The whole road in minutes, on the documentation installed on this machine.
+    """Run the full pipeline in minutes, on the documentation installed on this machine.
 
     Example: albert quickstart --out quickstart
     """
-    from albert_cli import quickstart as verb_module
+    from albert_cli.quickstart import format_summary, run_quickstart
 
-    result = verb_module.run_quickstart(out, smoke=smoke, device=device)
-    console.print_result(result, verb_module.format_summary(result))
+    result = run_quickstart(out, invoke_json, smoke=smoke, device=device)
+    console.print_result(result, format_summary(result))
 
 
 @verb(app)

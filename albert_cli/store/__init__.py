@@ -1,4 +1,4 @@
-"""The only package that writes files: every artifact is visible whole, verified, or not at all.
+"""Write and read artifacts; no other package writes files. Every artifact is visible whole, verified, or not at all.
 
 A directory is built as a hidden sibling: its files are flushed to the disk, a manifest with the size and SHA-256 of
 each is written last, and one rename makes it visible. Readers treat a directory without a valid manifest as absent.
