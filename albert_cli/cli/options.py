@@ -101,9 +101,7 @@ CheckpointName = Annotated[
 ]
 TaskData = Annotated[
     str | None,
-    typer.Option(
-        "--data", help="Folder with the task's files, or hf:NAME; for corrupted and recall, a source of text."
-    ),
+    typer.Option("--data", help="Folder with the task's files, or hf:NAME."),
 ]
 
 

@@ -10,38 +10,61 @@ from albert_cli.data.shards import TokenCorpus
 from albert_cli.errors import ConfigError, InputError
 from albert_cli.evaluation.verify import find_task_data
 from albert_cli.experiments.plan import OUT, ExperimentPlan
+from albert_cli.tasks.base import AnyTask
 from albert_cli.tasks.registry import find_task
 
+RECALL_TASK = "table"  # the only table of an experiment: `recall_table` writes it
 Data = tuple[str, tuple[str, ...], str]  # a stage or a fingerprint, the stages to wait for, and the directory
 
 
 def available_tasks(plan: ExperimentPlan) -> list[str]:
-    """The scale's tasks whose files are there, in a dry run without a folder all; the others are noted, with why."""
-    folder, found = plan.request.tasks, []
+    """Return the scale's tasks whose data can be read; note in the plan why others are left out.
+
+    A dry run without a folder of tasks plans all of them.
+    """
+    folder = plan.request.tasks
     if folder is not None and not folder.is_dir():
         raise InputError(f"--tasks {folder}: no such folder", "name the one with the tasks' folders, such as RTE")
+    tasks = []
     for name in plan.scale.tasks:
-        task = find_task(name)
-        if plan.request.dry_run and folder is None:
-            found.append(name)  # what it would cost; the folder is named when it is run
-            continue
+        task = None if name == RECALL_TASK else find_task(name)
         try:
-            if (place := task_data(plan, name)) is None:
-                raise InputError("--text names no text" if task.is_made_of_text else "--tasks names no folder")
-            for split in task.splits[: 1 + len(task.dev_splits)]:
-                task.read(split, place)
-            found.append(name)
+            _check_task_data(plan, task)
+            tasks.append(name)
         except (ConfigError, InputError) as error:
             plan.left_out[name] = error.message
-    return found
+    return tasks
 
 
-def task_data(plan: ExperimentPlan, name: str) -> str | None:
-    """Where a task's data are: the folder of tasks, or the first source of text for one that is made of any text."""
-    if not find_task(name).is_made_of_text:
-        return None if plan.request.tasks is None else find_task_data(name, str(plan.request.tasks))
-    text = plan.request.text or (() if plan.request.data else plan.scale.text)
-    return text[0] if text else None
+def _check_task_data(plan: ExperimentPlan, task: AnyTask | None) -> None:
+    """Read a task's training and dev data (None: the recall table's text); raises `ConfigError` or `InputError`."""
+    if task is None:
+        if not _recall_text(plan):
+            raise InputError("--text names no text")
+        return
+    if plan.request.tasks is None:
+        if plan.request.dry_run:
+            return
+        raise InputError("--tasks names no folder")
+    for split in task.splits[: 1 + len(task.dev_splits)]:
+        task.read(split, find_task_data(task.name, str(plan.request.tasks)))
+
+
+def _recall_text(plan: ExperimentPlan) -> tuple[str, ...]:
+    """Return the text that the recall table is generated from; empty if only finished data are named."""
+    return plan.request.text or (() if plan.request.data else plan.scale.text)
+
+
+def add_task_data(plan: ExperimentPlan, name: str) -> tuple[str, tuple[str, ...]]:
+    """Return a task's data directory and the stages to wait for; a recall table is a stage of its own."""
+    if name == RECALL_TASK:
+        source = _recall_text(plan)[0]
+        table = plan.stage("table", "table of key words to recall", {"text": (source,)}, (), [source, "--out", OUT])
+        return str(plan.directory(table)), (table,)
+    if plan.request.tasks is None:
+        return "TASKS", ()
+    folder = find_task_data(name, str(plan.request.tasks))
+    return folder or str(plan.request.tasks), ()
 
 
 def probed(plan: ExperimentPlan) -> Data:

@@ -23,7 +23,7 @@ from albert_cli.experiments.recipe import Experiment, ExperimentScale, PaperClai
 from albert_cli.results import Number, Numbers, Record, Result
 from albert_cli.training.pretrain_recipe import PretrainRecipe
 
-StageKind = Literal["count", "vocabulary", "data", "speed", "pretrain", "probe", "task"]
+StageKind = Literal["count", "vocabulary", "data", "table", "speed", "pretrain", "probe", "task"]
 OUT = "{OUT}"  # in the words of a command: the stage's own directory, which is named after its facts
 
 
@@ -81,7 +81,8 @@ class Stage:
     @property
     def command(self) -> str:
         """As one types it in a shell."""
-        return shlex.join(["albert", *self.argv])
+        program = ["python", "-m", "albert_cli.experiments.recall_table"] if self.kind == "table" else ["albert"]
+        return shlex.join([*program, *self.argv])
 
 
 @dataclass(frozen=True)
@@ -246,7 +247,7 @@ class ExperimentPlan:
         """
         stage = Stage(kind, title, facts, tuple(needs), (), cost)
         where = str(self.directory(stage.id))
-        device = () if kind in ("count", "vocabulary", "data") else ("--device", self.request.device)
+        device = () if kind in ("count", "vocabulary", "data", "table") else ("--device", self.request.device)
         words = tuple(where if word == OUT else word for word in (*argv, *device, "--json"))
         self.stages.setdefault(stage.id, dataclasses.replace(stage, argv=words))
         return stage.id

@@ -19,7 +19,7 @@ from typing import Any
 
 from albert_cli import console, machine, pool, store
 from albert_cli.errors import AlbertError, BusyError, ConfigError, DivergedError, InputError, Interrupted
-from albert_cli.experiments import outcome, pages, recipe
+from albert_cli.experiments import outcome, pages, recall_table, recipe
 from albert_cli.experiments.budget import describe_plan, judge_decidability
 from albert_cli.experiments.plan import ExperimentPlan, ExperimentRequest, StageRecord
 from albert_cli.experiments.stages import make_plan
@@ -58,7 +58,7 @@ def preview_experiment(name: str, request: ExperimentRequest) -> tuple[dict[str,
 
 def _unreadable(plan: ExperimentPlan) -> dict[str, str]:
     """The sources on the Hub that the stages to come cannot read from here, and why."""
-    texts = [stage.facts["text"] for stage in plan.left if stage.kind in ("vocabulary", "data")]
+    texts = [stage.facts["text"] for stage in plan.left if stage.kind in ("vocabulary", "data", "table")]
     found = {}
     for source in dict.fromkeys(name for names in texts for name in names if name.startswith("hf:")):
         try:
@@ -148,7 +148,8 @@ def run_plan(plan: ExperimentPlan, invoke: Invoke, jobs: int = 1, gpus: int = 0,
     stages = []
     for stage in left:
         needs = tuple(map(plan.result, stage.needs))
-        arguments = (invoke, stage.argv, "" if here else stage.title, plan.directory(stage.id), needs)
+        run_command = recall_table.main if stage.kind == "table" else invoke
+        arguments = (run_command, stage.argv, "" if here else stage.title, plan.directory(stage.id), needs)
         stages.append(pool.WorkItem(stage.id, _carry_out, arguments, frozenset(stage.needs)))
     try:
         pool.run_items(stages, places, keep, max_time)

@@ -124,12 +124,12 @@ class _Builder:
         probe = plan.stage("probe", f"{of}: intrinsic scores", facts, (run.pretrain, *needs), argv)
         tasks, runs = {}, scale.task_runs
         for name, recipe in self.tasks.items() if plan.experiment.variants[run.variant].has_tasks else ():
-            folder = inputs.task_data(plan, name) or "TASKS"
-            facts = {"task": name, "changes": scale.task_changes, "runs": runs, "data": folder}
+            folder, table = inputs.add_task_data(plan, name)
+            facts = {"task": name, "changes": scale.task_changes, "runs": runs, "data": table or folder}
             argv = ["eval", name, "--checkpoint", str(checkpoint), "--data", folder, "--out", OUT, "--runs", str(runs)]
             argv += ["--no-baselines", *_options({}, scale.task_changes)]
             cost = fine_tuning_cost(recipe, run, scale)
-            tasks[name] = plan.stage("task", f"{of}: {name}", facts, (run.pretrain,), argv, cost)
+            tasks[name] = plan.stage("task", f"{of}: {name}", facts, (run.pretrain, *table), argv, cost)
         return dataclasses.replace(run, probe=probe, tasks=tasks)
 
     def ensemble(self, name: str, seed: int) -> VariantRun:
@@ -140,7 +140,7 @@ class _Builder:
         for task in self.tasks:
             needs = [member.tasks[task] for member in members]
             argv = ["ensemble", task, *(str(self.plan.directory(need)) for need in needs)]
-            argv += ["--data", inputs.task_data(self.plan, task) or "TASKS", "--out", OUT]
+            argv += ["--data", inputs.add_task_data(self.plan, task)[0], "--out", OUT]
             title = f"{variant.title}, seed {seed}: {task}"
             tasks[task] = self.plan.stage("task", title, {"together": task}, needs, argv)
         return VariantRun(name, seed, None, "", None, tasks)

@@ -24,7 +24,7 @@ from albert_cli.report.collect import read_curves
 from albert_cli.results import Result
 from albert_cli.tasks.base import PREDICTIONS
 from albert_cli.tasks.metrics import scores
-from albert_cli.tasks.registry import paper_metric_names
+from albert_cli.tasks.registry import TASKS, paper_metric_names
 
 JACKKNIFE_GROUPS: Final = 64
 JackknifeEstimate = NDArray[np.float64]  # [1 + PARTS]
@@ -84,7 +84,8 @@ def jackknife_task(task: str, result: Result, directory: Path) -> dict[str, Jack
         journal.read_journal(path, predictions.PredictionLine) for f in folders if (path := f / PREDICTIONS).is_file()
     ]
     found = {}
-    for metric in paper_metric_names(task):
+    metrics = paper_metric_names(task) if task in TASKS else [result.metric]
+    for metric in metrics:
         runs = [_of_lines(metric.removeprefix("best_"), lines, result.labels) for lines in written if lines]
         value = result.medians[metric]
         # Moved by as much as the runs' mean moves (a median jumps); SQuAD 2.0's best score as the one at its threshold.

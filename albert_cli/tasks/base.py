@@ -71,7 +71,6 @@ class Task(ABC, Generic[ExampleT, FeaturesT, OutputsT]):
     test_splits: tuple[str, ...] = ("test",)
     classifier_of: str | None = None
     published: tuple[str, ...] = ()
-    is_made_of_text: bool = False  # its source takes any text, as `albert data` does, in the place of labelled files
 
     # ---------------------------------------------------------------- reading
 

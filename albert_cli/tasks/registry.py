@@ -10,14 +10,12 @@ from albert_cli.errors import CheckpointError, ConfigError
 from albert_cli.model import hub
 from albert_cli.results import Result
 from albert_cli.tasks.base import AnyTask
-from albert_cli.tasks.corrupted import CORRUPTED
 from albert_cli.tasks.glue import GLUE
 from albert_cli.tasks.glue import GLUE_SCORE_TASKS as GLUE_SCORE_TASKS
 from albert_cli.tasks.race import RACE
-from albert_cli.tasks.recall import RECALL
 from albert_cli.tasks.squad.task import SQUAD
 
-TASKS: dict[str, AnyTask] = {**GLUE, **SQUAD, **RACE, RECALL.name: RECALL, CORRUPTED.name: CORRUPTED}
+TASKS: dict[str, AnyTask] = {**GLUE, **SQUAD, **RACE}
 
 
 def find_task(name: str) -> AnyTask:

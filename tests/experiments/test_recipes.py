@@ -234,7 +234,7 @@ def claiming(*conditions: dict[str, object], **more: object) -> dict[str, object
         ({"scales": 3}, "scales"),
         ({"variants": 3}, "variants"),
         ({"metrics": ["mlm_acuracy"]}, "did you mean 'mlm_accuracy'?"),
-        ({"metrics": ["task_recall"]}, "a column of its own anyway"),
+        ({"metrics": ["task_table"]}, "a column of its own anyway"),
         ({"plots": ["layer"]}, "plots"),
         (
             claiming({"value": "a.mlm_acuracy", "must": "above", "bound": 1}, learnt=GUARD),

@@ -20,10 +20,8 @@ from albert_cli.errors import ConfigError
 from albert_cli.model import hub
 from albert_cli.model.config import CUSTOM_MODEL_TYPE
 from albert_cli.model.informed_init import PositionGrowth, resize_positions
-from albert_cli.tasks import recall
 from albert_cli.tasks.choice import ChoiceExample
 from albert_cli.tasks.race import RACE
-from albert_cli.tasks.recall import ANSWERS, BEFORE, RECALL
 from albert_cli.tasks.squad.windows import encode_spans
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.pretrain import pretrain
@@ -170,36 +168,19 @@ def test_what_it_is_is_said(long_run: Path, tmp_path: Path) -> None:
 # ---------------------------------------------------------------- tasks
 
 
-def test_an_example_of_recall_says_its_fact_once_beyond_512_words_and_asks_at_the_end(
-    long_text: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(recall, "_SIZES", {"train": 40, "dev": 20})
-    splits = {split: RECALL.read(split, str(long_text)) for split in ("train", "dev")}
-    assert splits == {split: RECALL.read(split, str(long_text)) for split in ("train", "dev")}
-    for examples in splits.values():
-        assert len({e.label for e in examples}) == len(ANSWERS)
-        for example in examples:
-            assert example.text_b is None and example.text_a.endswith(" What is the key word?")
-            words = example.text_a.split()
-            told = [i for i, word in enumerate(words) if word.strip(".") in ANSWERS]
-            assert len(told) == 1 and told[0] > BEFORE[0] >= 512
-            assert words[told[0]].strip(".") == ANSWERS[int(example.label or 0)]
-    texts = [{e.text_a for e in examples} for examples in splits.values()]
-    assert not texts[0] & texts[1]
-
-
-def test_recall_is_fine_tuned_and_predicted_with_a_longer_window(
-    long_text: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(recall, "_SIZES", {"train": 8, "dev": 4})
+def test_finetune_longer_positions_predicts_whole_texts(long_text: Path, finished: Path, tmp_path: Path) -> None:
+    texts = [document for document in long_text.read_text(encoding="utf-8").split("\n\n") if document.strip()]
+    text = " ".join(" ".join(texts).split()[:700])
+    rows = [json.dumps({"text": f"{text} {label}", "label": label}) + "\n" for label in ("summer", "winter") * 4]
+    for split in ("train", "dev"):
+        (tmp_path / f"{split}.jsonl").write_text("".join(rows), encoding="utf-8")
     shape = options("model.max_position_embeddings=4096", "model.attention=block", "model.attention_block=32")
-    arguments = ("--checkpoint", finished, "--data", long_text, "--out", tmp_path / "run", *QUICK)
-    albert("finetune", "recall", *arguments, *shape)
-    found = hub.read_checkpoint(tmp_path / "run")
-    assert (found.config.attention, found.config.attention_block) == ("block", 32)
-    assert found.config.max_position_embeddings == 4096 and found.type == CUSTOM_MODEL_TYPE
-    example = RECALL.read("dev", str(long_text))[0]
-    (tmp_path / "in.txt").write_text(example.text_a + "\n", encoding="utf-8")
+    arguments = ("--checkpoint", finished, "--data", tmp_path, "--out", tmp_path / "run", *QUICK)
+    albert("finetune", "table", *arguments, *shape, *options("data.max_seq_length=4096"))
+    checkpoint = hub.read_checkpoint(tmp_path / "run")
+    assert (checkpoint.config.attention, checkpoint.config.attention_block) == ("block", 32)
+    assert checkpoint.config.max_position_embeddings == 4096 and checkpoint.type == CUSTOM_MODEL_TYPE
+    (tmp_path / "in.txt").write_text(text + "\n", encoding="utf-8")
     for verb in ("predict", "encode"):
         call = [verb, tmp_path / "run", "--input", tmp_path / "in.txt", "--out", tmp_path / f"{verb}.jsonl"]
         ended = albert(*call, "--json")
