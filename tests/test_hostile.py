@@ -253,8 +253,8 @@ def test_a_model_card_holds_no_markup_of_others() -> None:
     from albert_cli.model.config import ModelConfig
 
     metrics = {f"<b>{NASTY}|\n# corpus/mlm_loss": 1.0}
-    written = card.pretraining_card(ModelConfig(), "sop", metrics, "") + card.finetuning_card(
-        ModelConfig(), PAGE_TEXT, {"accuracy": 0.5}, "", "ForSequenceClassification"
+    written = card.pretraining_card(ModelConfig(), 1, "sop", metrics, "") + card.finetuning_card(
+        ModelConfig(), 1, PAGE_TEXT, {"accuracy": 0.5}, "", "ForSequenceClassification"
     )
     assert "<script>" not in written.replace("\\<script\\>", "")
     assert "<b>" not in written.replace("\\<b\\>", "")

@@ -65,7 +65,7 @@ def probe(
     asked, pairs = _load_text(data, hub.load_vocabulary(found), checkpoint), _pair_settings(found, overrides)
     target = choose_device(device)
     model = PretrainingModel(found.config)
-    hub.load_weights(model, found, ["masked"])
+    hub.load_weights(model, found, hub.LoadPolicy.MASKED_LANGUAGE)
     model.to(target).eval()
     settings = TrainSettings(eval_sequences=sequences, micro_batch_size=_MICRO_BATCH)
     measured = PretrainRecipe(model=found.config, data=pairs, train=settings)

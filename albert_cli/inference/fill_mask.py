@@ -29,7 +29,7 @@ def fill_masks(checkpoint: str, texts: Sequence[str], top: int, device: str) -> 
     """
     found, target = open_for_inference(checkpoint, device)
     model, v = MaskedLanguageModel(found.config), hub.load_vocabulary(found)
-    hub.load_weights(model, found, ["masked"])
+    hub.load_weights(model, found, hub.LoadPolicy.HEADS)
     model.to(target).eval()
     encoded = [_encode_masked(text, v, found.config.max_position_embeddings) for text in texts]
     masks = [_fill(model, ids, v, top, target) for ids in encoded]

@@ -1,4 +1,4 @@
-"""The model card of a checkpoint: what it is, how it was made, how to load it."""
+"""Model cards: a checkpoint's description, scores, use and recipe."""
 
 from __future__ import annotations
 
@@ -6,51 +6,73 @@ import re
 from collections.abc import Mapping
 
 from albert_cli import __version__, console
-from albert_cli.counting.costs import count_parameters
 from albert_cli.model.config import CUSTOM_MODEL_TYPE, ModelConfig
 from albert_cli.model.hub import model_type
 
+_SENTENCE_TASKS = {
+    "sop": "sentence-order",
+    "nsp": "next-sentence",
+    "none": "no sentence",
+    "three-way": "three-way sentence",
+}
 
-def pretraining_card(config: ModelConfig, sentence_loss: str, metrics: Mapping[str, float], recipe: str) -> str:
-    """The card of a pretraining checkpoint; `recipe` is the resolved recipe as TOML."""
-    names = {"sop": "sentence-order", "nsp": "next-sentence", "none": "no sentence", "three-way": "three-way sentence"}
-    summary = f"A {_describe_encoder(config)} pretrained with masked-language and {names[sentence_loss]} prediction."
+
+def pretraining_card(
+    config: ModelConfig, parameters: int, sentence_loss: str, metrics: Mapping[str, float], recipe: str
+) -> str:
+    """Return the card of a pretraining checkpoint; `recipe` is the resolved recipe as TOML.
+
+    `parameters` counts encoder and pooler. A metric `mlm_loss` is of the held-out text, `NAME/mlm_loss` of another
+    corpus.
+    """
+    summary = (
+        f"A {_describe_encoder(config, parameters)} pretrained with masked-language and "
+        f"{_SENTENCE_TASKS[sentence_loss]} prediction."
+    )
     scores = {}
-    for name, value in metrics.items():  # `mlm_loss` is of the held-out text, `NAME/mlm_loss` of another corpus
+    for name, value in metrics.items():
         corpus, slash, measure = name.rpartition("/")
-        scores[f"{console.escape_markdown(corpus) if slash else 'held-out'} {measure.replace('_', ' ')}"] = value
+        title = console.escape_markdown(corpus) if slash else "held-out"
+        scores[f"{title} {measure.replace('_', ' ')}"] = value
     return _render_card("fill-mask", summary, scores, config, "ForPreTraining", recipe)
 
 
 def finetuning_card(
-    config: ModelConfig, task: str, metrics: Mapping[str, float], recipe: str, architecture: str
+    config: ModelConfig, parameters: int, task: str, metrics: Mapping[str, float], recipe: str, architecture: str
 ) -> str:
-    """The card of a task checkpoint; `architecture` is the class that reads its head, without `Albert` or `Bert`."""
-    head = re.findall("[A-Z][a-z]+", architecture.removeprefix("For").removeprefix("Beam"))  # question, answering
-    summary = f"A {_describe_encoder(config)} fine-tuned on {console.escape_markdown(task)}."
+    """Return the card of a task checkpoint; `architecture` is its class without `Albert` or `Bert`.
+
+    `parameters` counts encoder and pooler.
+    """
+    summary = f"A {_describe_encoder(config, parameters)} fine-tuned on {console.escape_markdown(task)}."
     scores = {f"dev {name}": value for name, value in metrics.items()}
-    return _render_card(
-        "-".join(head).lower().replace("sequence", "text"), summary, scores, config, architecture, recipe
-    )
+    # ForBeamQuestionAnswering: question-answering; ForSequenceClassification: text-classification
+    words = re.findall("[A-Z][a-z]+", architecture.removeprefix("For").removeprefix("Beam"))
+    tag = "-".join(words).lower().replace("sequence", "text")
+    return _render_card(tag, summary, scores, config, architecture, recipe)
 
 
-def _describe_encoder(config: ModelConfig) -> str:
-    parameters = count_parameters(config).with_pooler
-    sees = f", each token seeing {config.attention_summary}, of up to {config.max_position_embeddings:,} tokens"
-    return (
+def _describe_encoder(config: ModelConfig, parameters: int) -> str:
+    """Describe the shape in a noun phrase."""
+    description = (
         f"transformer encoder of {config.num_hidden_layers} layers, hidden size {config.hidden_size}, "
-        f"embedding size {config.embedding_size}, {parameters:,} parameters{sees if config.is_sparse else ''}"
+        f"embedding size {config.embedding_size}, {parameters:,} parameters"
     )
+    if not config.is_sparse:
+        return description
+    limit = f"of up to {config.max_position_embeddings:,} tokens"
+    return f"{description}, each token seeing {config.attention_summary}, {limit}"
 
 
 def _render_card(
     tag: str, summary: str, scores: Mapping[str, float], config: ModelConfig, architecture: str, recipe: str
 ) -> str:
+    """Render a card as Markdown with the metadata that the Hub reads."""
     rows = "".join(f"| {name} | {value:.4f} |\n" for name, value in scores.items())
     table = f"| measure | value |\n| --- | ---: |\n{rows}" if rows else "Not evaluated yet.\n"
-    use = "No class of Hugging Face has this shape or head; `albert` reads it.\n"
+    usage = "No class of Hugging Face has this shape or head; `albert` reads it.\n"
     if model_type(config, architecture) != CUSTOM_MODEL_TYPE:
-        use = (
+        usage = (
             f"```python\nfrom transformers import AutoTokenizer, AutoModel{architecture}\n\n"
             'tokenizer = AutoTokenizer.from_pretrained("DIRECTORY")\n'
             f'model = AutoModel{architecture}.from_pretrained("DIRECTORY")\n```\n'
@@ -58,6 +80,6 @@ def _render_card(
     return (
         f"---\nlibrary_name: transformers\npipeline_tag: {tag}\ntags: [albert]\n---\n\n{summary}\n\n"
         f"## Scores\n\n{table}\n"
-        f"## Use\n\n{use}\n"
-        f"## How it was made\n\nWith `albert` {__version__}, by this recipe:\n\n```toml\n{recipe}```\n"
+        f"## Use\n\n{usage}\n"
+        f"## Training\n\nTrained with `albert` {__version__} and this recipe:\n\n```toml\n{recipe}```\n"
     )

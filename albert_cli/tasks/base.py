@@ -198,7 +198,7 @@ class Task(ABC, Generic[ExampleT, FeaturesT, OutputsT]):
     def load(self, found: hub.Checkpoint) -> nn.Module:
         """That model, its outputs in the task's order."""
         model = self.new_model(found.config)
-        hub.load_weights(model, self.reorder_labels(found), head_names(model))
+        hub.load_weights(model, self.reorder_labels(found), hub.LoadPolicy.HEADS)
         return model
 
     @classmethod
@@ -208,11 +208,6 @@ class Task(ABC, Generic[ExampleT, FeaturesT, OutputsT]):
 
 
 AnyTask = Task[Any, Any, Any]
-
-
-def head_names(model: nn.Module) -> list[str]:
-    """What a task's model has on its encoder, by name."""
-    return [name for name, _ in model.named_children() if name != "encoder"]
 
 
 def iter_evaluation_batches(features: Features, device: torch.device) -> Iterator[tuple[Int64, PackedTokens]]:

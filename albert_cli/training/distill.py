@@ -62,7 +62,7 @@ class Teacher:
                 f"-s data.max_seq_length={positions}",
             )
         model = MaskedLanguageModel(found.config)
-        hub.load_weights(model, found, ["masked"])
+        hub.load_weights(model, found, hub.LoadPolicy.HEADS)
         return cls(model.to(device).eval().requires_grad_(False), settings)
 
     def loss(self, student_MV: Tensor, tokens: PackedTokens) -> Tensor:

@@ -84,7 +84,9 @@ class FinetuneJob(TrainingJob):
             self.write_model(staging)
             named = str(store.read_json(staging / "config.json")["architectures"][0])
             architecture = f"For{named.partition('For')[2]}"
-            text = card.finetuning_card(self.model.config, p.task.title, scores, self.recipe, architecture)
+            shape = self.model.config
+            parameters = costs.count_parameters(shape).with_pooler
+            text = card.finetuning_card(shape, parameters, p.task.title, scores, self.recipe, architecture)
             store.write_text(staging / "README.md", text)
             p.task.write_predictions(staging, p.inputs.dev_examples, outputs)
 

@@ -190,7 +190,9 @@ class PretrainingJob(TrainingJob):
         hub.write_checkpoint(self.model, directory, "ForPreTraining")
         shape, sentence_loss = self.model.config, self.settings.data.sentence_loss
         self.text.vocabulary.copy_to(directory, shape.max_position_embeddings)
-        text = card.pretraining_card(shape, sentence_loss, self.last_metrics, self.recipe)
+        text = card.pretraining_card(
+            shape, costs.count_parameters(shape).with_pooler, sentence_loss, self.last_metrics, self.recipe
+        )
         store.write_text(directory / "README.md", text)
 
 

@@ -96,7 +96,7 @@ def resume_state(
     if step < 0:
         return begin()
     directory = checkpoint.step_directory(out, step)
-    hub.load_weights(model, hub.read_checkpoint(directory), "all")
+    hub.load_weights(model, hub.read_checkpoint(directory), hub.LoadPolicy.EVERYTHING)
     state = checkpoint.restore_checkpoint(directory, optimizer)
     console.info(f"{out}: going on from step {state.step}")
     return state

@@ -22,7 +22,7 @@ from albert_cli.model.encoder import Encoder
 from albert_cli.model.overlap_heads import SAMPLED_POSITIONS, check_overlap_heads, init_overlap_heads
 from albert_cli.randomness import epoch_order
 from albert_cli.results import Result
-from albert_cli.tasks.base import PREDICTIONS, AnyTask, fingerprint_examples, head_names
+from albert_cli.tasks.base import PREDICTIONS, AnyTask, fingerprint_examples
 from albert_cli.tasks.features import Features
 from albert_cli.tasks.registry import find_task
 from albert_cli.tasks.table import open_table
@@ -178,13 +178,15 @@ class PreparedTask:
         torch.manual_seed(seed)
         model = self.task.new_model(shape)
         if self.intermediate or settings.weights != "random":
-            found, heads = self.intermediate or self.checkpoint, []
+            found = self.intermediate or self.checkpoint
+            policy = hub.LoadPolicy.ENCODER
             if settings.head == "checkpoint":
-                found, heads = self.task.reorder_labels(found), head_names(model)
+                found = self.task.reorder_labels(found)
+                policy = hub.LoadPolicy.HEADS
             else:  # a head in the file belongs to another task, whatever its shape
                 encoder = {n: t for n, t in found.tensors.items() if n.startswith("encoder.")}
                 found = dataclasses.replace(found, tensors=encoder)
-            hub.load_weights(model, found, heads)
+            hub.load_weights(model, found, policy)
         check_overlap_heads(settings.overlap_heads, settings.overlap_context_heads, shape)
         assert isinstance(model.encoder, Encoder)
         if self.intermediate is None:  # the intermediate task's run has set these heads already

@@ -63,7 +63,7 @@ def test_a_named_classifier_from_elsewhere_is_scored_in_its_own_order(tuned: Tun
     labels = tuple(find_task("mnli").labels[i] for i in order)
     other = from_elsewhere(tuned("mnli"), tmp_path / "other", labels)
     model = SequenceClassifier(SHAPE, 3)
-    hub.load_weights(model, hub.read_checkpoint(tuned("mnli")), "all")
+    hub.load_weights(model, hub.read_checkpoint(tuned("mnli")), hub.LoadPolicy.EVERYTHING)
     with torch.no_grad():
         for parameter in (model.classifier.weight, model.classifier.bias):
             parameter.copy_(parameter[order].clone())

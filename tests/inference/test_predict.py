@@ -69,7 +69,7 @@ def test_predicting_cuts_where_training_did(tuned: Tuned, tmp_path: Path) -> Non
     assert rows[0]["probabilities"] == rows[1]["probabilities"]
     found = hub.read_checkpoint(tuned("cola"))
     model = SequenceClassifier(found.config, 2)
-    hub.load_weights(model.eval(), found, "all")
+    hub.load_weights(model.eval(), found, hub.LoadPolicy.EVERYTHING)
     from albert_cli.data.batches import PackedBatch
     from albert_cli.model.packing import pack
 
@@ -118,4 +118,4 @@ def test_a_state_without_its_heads_is_not_resumed(encoder: Path, tmp_path: Path)
     found = hub.read_checkpoint(encoder)
     without = dataclasses.replace(found, tensors={n: t for n, t in found.tensors.items() if n != "order.bias"})
     with pytest.raises(CheckpointError, match=r"order\.bias is missing"):
-        hub.load_weights(PretrainingModel(SHAPE), without, "all")
+        hub.load_weights(PretrainingModel(SHAPE), without, hub.LoadPolicy.EVERYTHING)

@@ -146,4 +146,4 @@ def read_all_into(model: nn.Module, directory: Path) -> None:
     model.eval()
     found = hub.read_checkpoint(directory)
     assert found.tensors.keys() == model.state_dict().keys()
-    hub.load_weights(model, found, "all")
+    hub.load_weights(model, found, hub.LoadPolicy.EVERYTHING)

@@ -74,7 +74,7 @@ def test_transformers_computes_the_same(run: Path) -> None:
         assert not info["missing_keys"] and not info["unexpected_keys"] and not info["mismatched_keys"]
         found = hub.read_checkpoint(directory)
         ours = PretrainingModel(found.config)
-        hub.load_weights(ours, found, "all")
+        hub.load_weights(ours, found, hub.LoadPolicy.EVERYTHING)
         batch = random_batch((20,))
         ids = torch.from_numpy(batch.ids).long()[None]
         with torch.no_grad():

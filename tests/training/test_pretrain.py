@@ -208,7 +208,7 @@ def test_transformers_reads_every_step(step: int, finished: Path) -> None:
     assert inputs["token_type_ids"][there].tolist() == packed.segment_ids.tolist()
     found = hub.read_checkpoint(directory)
     ours = PretrainingModel(found.config).eval()
-    hub.load_weights(ours, found, "all")
+    hub.load_weights(ours, found, hub.LoadPolicy.EVERYTHING)
     with torch.inference_mode():
         expected = model.eval()(**inputs).sop_logits
         logits = ours(pack(packed, torch.device("cpu"))).sentence_order
