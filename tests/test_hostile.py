@@ -22,7 +22,9 @@ import pytest
 from albert_cli import console, store
 from albert_cli.errors import CheckpointError, InputError
 from albert_cli.model import hub
-from albert_cli.report.page import Page, Paragraph, Section, Table, html, markdown
+from albert_cli.report.build import ReportPage
+from albert_cli.report.render import Table, render_html, render_markdown
+from albert_cli.report.scores import Fact
 from albert_cli.text.corpus import read_documents
 from albert_cli.text.lines import ReadSettings
 from albert_cli.training.checkpoint import TrainState
@@ -240,12 +242,15 @@ PAGE_TEXT = f"<script>alert(1)</script> [x](javascript:y) | `z` {NASTY} =cmd|'/c
 
 def test_a_page_holds_no_markup_of_others() -> None:
     table = Table([PAGE_TEXT], [[PAGE_TEXT]])
-    section = Section("a", PAGE_TEXT, [Paragraph(PAGE_TEXT), table])
-    page = Page(PAGE_TEXT, PAGE_TEXT, [section], Section("f", "", []))
-    for written in (html(page), markdown(page)):
+    page = ReportPage(
+        title=PAGE_TEXT, summary=PAGE_TEXT, facts=[Fact(PAGE_TEXT, PAGE_TEXT, PAGE_TEXT)], label_curves=[],
+        data_sizes=table, data_samples=[], pretraining=None, scores=None, learning_curves=[], mistakes=[],
+        examples=[(PAGE_TEXT, table)], versions=PAGE_TEXT, provenance=table,
+    )  # fmt: skip
+    for written in (render_html("report", page), render_markdown("report", page)):
         assert "<script>" not in written.replace("\\<script\\>", "")
         assert not OBEYED & set(written)
-    assert "](javascript" not in markdown(page).replace("\\](javascript", ""), "as HTML it is text"
+    assert "](javascript" not in render_markdown("report", page).replace("\\](javascript", ""), "as HTML it is text"
 
 
 def test_a_model_card_holds_no_markup_of_others() -> None:

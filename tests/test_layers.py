@@ -175,7 +175,7 @@ WRITES = {
     ("training/loop.py", "TemporaryDirectory"): "where the journal of a measurement lies",
     ("training/checkpoint.py", "save_file"): "moments, into a staged checkpoint",
     ("training/finetune.py", "save_file"): "the best weights so far, into a staged checkpoint",
-    ("report/plots.py", "savefig"): "an image in memory",
+    ("report/figures.py", "savefig"): "an image in memory",
 }
 WRITERS = {"write_text", "write_bytes", "mkdir", "makedirs", "touch", "tofile", "save_file", "savefig", "savez", "dump"}
 WRITERS |= {"symlink_to", "hardlink_to", "mkdtemp", "mkstemp", "NamedTemporaryFile", "TemporaryDirectory", "copyfile"}

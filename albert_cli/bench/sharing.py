@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -26,8 +26,9 @@ from albert_cli.errors import ConfigError
 from albert_cli.model.config import PRESETS
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.model.packing import pack
-from albert_cli.report import page, plots
-from albert_cli.report.page import Block, Figure, Grid, Key, Page, Paragraph, Section, Table
+from albert_cli.report import figures
+from albert_cli.report.figures import Figure, LegendEntry, LineSeries, series_color
+from albert_cli.report.render import Table, render_html, render_markdown
 from albert_cli.training import capacity
 from albert_cli.training.device import autocast, choose_device, evaluation_mode
 
@@ -71,7 +72,7 @@ def run(models: Sequence[str], out: Path, tokens: int, rounds: int, precision: s
                 seconds, _ = harness.time_alternating(steps, rounds, device, key)
                 found["cells"][key] = [round(1e3 * median(seconds[name]), 3) for name in names]
                 store.write_json(out / JSON, found)
-        store.write_text(out / PAGE, page.html(_page(found)))
+        store.write_text(out / PAGE, render_html("benchmark", _page(found)))
     return found | {"report": str(out / PAGE)}
 
 
@@ -137,41 +138,54 @@ def times(found: Mapping[str, Any], what: str) -> dict[int, dict[int, float]]:
     return ratios
 
 
-def _page(found: Mapping[str, Any]) -> Page:
+@dataclass(frozen=True)
+class SpeedPage:
+    """What the page's template lays out."""
+
+    title: str
+    summary: str
+    note: str
+    tables: Sequence[Table]
+    version: str = __version__
+    legend: Sequence[LegendEntry] = ()
+    figures: Sequence[Figure] = ()
+    facts: Sequence[object] = ()
+
+
+def _page(found: Mapping[str, Any]) -> SpeedPage:
     c = found["conditions"]
-    lead = f"{c['device']}, {c['threads']} threads, {c['precision']}; medians of {c['rounds']} rounds, by turns."
-    footer = Section("", "", [Paragraph(f"Page made by albert {__version__}.", small=True)])
-    is_paper = c["models"] == list(PAPER_MODELS)
-    title = "The paper's speedup columns" if is_paper else " beside ".join(c["models"])
-    blocks = _speedups(found) if is_paper else _ratios(found)
-    return Page(title, title, [Section("speed", "Speed", blocks)], footer, lead)
+    summary = f"{c['device']}, {c['threads']} threads, {c['precision']}; medians of {c['rounds']} rounds, interleaved."
+    return _speedups(found, summary) if c["models"] == list(PAPER_MODELS) else _ratios(found, summary)
 
 
-def _ratios(found: Mapping[str, Any]) -> list[Block]:
-    """The speed of the first of two models relative to the second: a plot and a table of training and of inference."""
+def _ratios(found: Mapping[str, Any], summary: str) -> SpeedPage:
+    """Return the speed of the first of two models relative to the second as figures and tables."""
     first, second = found["conditions"]["models"]
-    figures, tables = [], []
+    drawings = []
+    tables = []
     for what in WHAT:
         ratios = times(found, what)
-        lines = [
-            plots.Line([(math.log2(batch), ratio) for batch, ratio in sorted(ratios[n].items())], i, "marked")
-            for i, n in enumerate(ratios, start=1)
+        series = [
+            LineSeries(
+                [(math.log2(batch), ratio) for batch, ratio in sorted(ratios[n].items())], series_color(i), "marked"
+            )
+            for i, n in enumerate(ratios)
         ]
-        describes, level = f"{what}: speed against the batch", {1.0: f"as fast as {second}"}
-        drawing = plots.curves(lines, level, describes=describes, x_label="batch, 2 to the")
-        figures.append(Figure(drawing, what.capitalize(), [f"How many times as fast as {second} {first} is."]))
+        image = figures.draw_curves(series, {1.0: f"as fast as {second}"}, x_label="log2 of the batch size")
+        caption = f"Speed of {first} relative to {second}."
+        drawings.append(Figure(what.capitalize(), f"{what}: relative speed by batch size", image, caption))
         rows = [[str(n), *(_cell(ratios[n].get(b)) for b in BATCHES)] for n in ratios]
-        tables.append(Table([f"{what}: tokens a sequence", *map(str, BATCHES)], rows, caption="Columns: the batch."))
-    legend = Paragraph([Key(f"{n} tokens", i) for i, n in enumerate(times(found, "training"), start=1)])
-    return [legend, Grid(figures), *tables]
+        tables.append(Table([f"{what}: tokens per sequence", *(f"batch {b}" for b in BATCHES)], rows))
+    legend = [LegendEntry(f"{n} tokens", series_color(i)) for i, n in enumerate(times(found, "training"))]
+    return SpeedPage(f"{first} and {second}", summary, "", tables, legend=legend, figures=drawings)
 
 
 def _cell(ratio: float | None) -> str:
     return "–" if ratio is None else f"{ratio:.2f}"
 
 
-def _speedups(found: Mapping[str, Any]) -> list[Block]:
-    """The measured ratios beside those of the paper, and beside those of the FLOPs."""
+def _speedups(found: Mapping[str, Any], summary: str) -> SpeedPage:
+    """Return the measured ratios next to those of the paper and those of the FLOPs."""
     training, inference = (dict(zip(PAPER_MODELS, cell, strict=True)) for cell in found["cells"].values())
     _, length, batch = next(iter(found["cells"])).split(" ")
     flops = {name: costs.training_flops(PRESETS[name], int(length)) for name in PAPER_MODELS}
@@ -181,7 +195,7 @@ def _speedups(found: Mapping[str, Any]) -> list[Block]:
         "are read and written once a batch, however few tokens it has: that is to the disadvantage of the large "
         "BERTs, which have the most weights, so that ALBERT looks better here than with the paper's batch."
     )
-    blocks: list[Block] = [Paragraph(note)]
+    tables = []
     for base, printed in PAPER.items():
         rows = []
         for name, paper in zip(PAPER_MODELS, printed, strict=True):
@@ -189,10 +203,10 @@ def _speedups(found: Mapping[str, Any]) -> list[Block]:
             milliseconds = (f"{of[name]:,.1f}" for of in (training, inference))
             rows.append([name, *map(_cell, (ours, paper, by_flops, latency)), *milliseconds])
         headers = (f"speed, {base} = 1", "training", "paper", "by FLOPs", "inference", "training ms", "inference ms")
-        blocks.append(Table(headers, rows))
-    return blocks
+        tables.append(Table(headers, rows))
+    return SpeedPage("The paper's speedup columns", summary, note, tables)
 
 
 def text(found: Mapping[str, Any]) -> str:
     """The page's tables for a terminal."""
-    return f"{page.markdown(_page(found))}\n{found['report']}"
+    return f"{render_markdown('benchmark', _page(found))}\n{found['report']}"

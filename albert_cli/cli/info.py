@@ -75,11 +75,10 @@ def report(
     check_output_file(markdown, "--markdown")
     from albert_cli.report.build import build_report
 
-    made = build_report(directories, out, markdown=markdown)
-    counted = f"tasks {len(made['tasks'])}, pretraining runs {len(made['pretraining'])}"
-    counted += f", data {len(made['data'])}" if made["data"] else ""
+    summary = build_report(directories, out, markdown=markdown)
+    counts = f"tasks {len(summary.tasks)}, pretraining runs {len(summary.pretraining)}, data {len(summary.data)}"
     files = " and ".join(str(path) for path in (out, markdown) if path is not None)
-    console.print_result(made, f"{files}: {counted}")
+    console.print_result(vars(summary), f"{files}: {counts}")
 
 
 @verb(app)

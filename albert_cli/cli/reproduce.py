@@ -1,4 +1,4 @@
-"""The paper's experiments, and what they ask of a checkpoint."""
+"""The verbs `reproduce`, which repeats an experiment of the paper, and `probe`, which scores a checkpoint."""
 
 from __future__ import annotations
 
@@ -15,84 +15,95 @@ from albert_cli.errors import ConfigError
 
 @verb(app)
 def reproduce(
-    experiment: Annotated[str | None, typer.Argument(help="An experiment's name; --list names them.")] = None,
+    experiment: Annotated[str | None, typer.Argument(help="Name or TOML file of an experiment; see --list.")] = None,
     scale: Annotated[
         Literal["smoke", "mini", "h200", "paper"],
         typer.Option(
-            help="smoke: seconds; mini: 20 minutes on two cores; h200: 25 minutes on one H200; paper: the paper's own."
+            help="smoke: seconds; mini: 20 minutes on two cores; h200: 25 minutes on one H200; paper: as published."
         ),
     ] = "mini",
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Directory to write; experiments in one share what they can.")
+        Path | None,
+        typer.Option("--out", "-o", help="Output directory; experiments in one directory share runs."),
     ] = None,
     text: Annotated[
         list[str] | None,
-        typer.Option(metavar="SOURCE", help="Text to pretrain on, as for data; default: docs: (what is installed)."),
+        typer.Option(metavar="SOURCE", help="Text to pretrain on, as for `albert data` [default: docs:]."),
     ] = None,
     extra_text: Annotated[
-        list[str] | None, typer.Option(metavar="SOURCE", help="What extra-data and curves add to it.")
+        list[str] | None,
+        typer.Option(metavar="SOURCE", help="Additional text of extra-data and curves."),
     ] = None,
-    data: Annotated[Path | None, typer.Option(help="A data directory instead of text, with its vocabulary.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Data directory to use instead of text.")] = None,
     tasks: Annotated[
-        Path | None, typer.Option(help="Folder with the tasks' files (GLUE's layout); without: intrinsic scores alone.")
+        Path | None, typer.Option(help="Folder with the tasks' files (GLUE's layout); default: no tasks.")
     ] = None,
-    seeds: Annotated[int | None, typer.Option(help="Pretraining seeds a variant; default: the scale's.")] = None,
+    seeds: Annotated[int | None, typer.Option(help="Pretraining seeds per variant; default: the scale's.")] = None,
     overrides: Overrides = None,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Stages at once; default: one per GPU, else one.")] = None,
-    nproc: Annotated[int, typer.Option(min=1, help="Processes of each pretraining run, as for pretrain.")] = 1,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Parallel stages; default: one per GPU, else one.")] = None,
+    nproc: Annotated[int, typer.Option(min=1, help="Processes per pretraining run.")] = 1,
     max_time: Annotated[
-        str | None, typer.Option(help="Stop after this time, saved; the same command goes on, e.g. 9m.")
+        str | None, typer.Option(help="Save and stop after this time, such as 9m; the same command resumes.")
     ] = None,
     tflops: Annotated[
         list[str] | None,
         typer.Option(metavar="[VARIANT=]N", help="Measured TFLOP/s of a device, for the hours of --dry-run."),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print runs, tokens, FLOPs, hours and disk.")] = False,
-    commands: Annotated[bool, typer.Option("--commands", help="Print every command, in order.")] = False,
-    list_: Annotated[bool, typer.Option("--list", help="Name the experiments; with --out, their verdicts.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print runs, tokens, FLOPs, hours, disk.")] = False,
+    commands: Annotated[bool, typer.Option("--commands", help="Only print every command.")] = False,
+    list_: Annotated[bool, typer.Option("--list", help="List the experiments; with --out, their verdicts.")] = False,
     device: Device = "auto",
     as_json: AsJson = False,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Repeat an experiment of the paper: its variants, its table beside ours, and whether its claim holds.
+    """Repeat an experiment of the paper: train its variants, compare its table with ours, and test its claims.
 
     Example: albert reproduce sentence-loss --scale mini --out experiments --tasks glue --jobs 2
     """
     if list_:
-        if out is not None:
-            from albert_cli.experiments import pages
+        from albert_cli.experiments import pages, recipe
 
-            return console.print_result(*pages.list_verdicts(out))
-        from albert_cli.experiments import recipe
-
-        return console.print_result(*recipe.list_experiments())
+        data_, text_ = pages.list_verdicts(out) if out is not None else recipe.list_experiments()
+        console.print_result(data_, text_)
+        return
     if experiment is None:
-        raise ConfigError("no experiment is named", "`albert reproduce --list` names them")
-    from albert_cli.experiments import runner as verb_module
+        raise ConfigError("no experiment is named", "use `albert reproduce --list` to list them")
+    from albert_cli.experiments import runner
     from albert_cli.experiments.plan import ExperimentRequest
 
     request = ExperimentRequest(
-        scale, out or Path("experiments"), tuple(text or ()), tuple(extra_text or ()), data, tasks, seeds,
-        tuple(overrides or ()), device, nproc, dry_run or commands, verb_module.parse_speeds(tflops or []),
-    )  # fmt: skip
-    if dry_run or commands:
-        plan, text_ = verb_module.preview_experiment(experiment, request)
-        return console.print_result(plan, "\n".join(plan["commands"]) if commands else text_)
-    if out is None:
-        raise ConfigError("--out is required", "name a directory; experiments in one share what they can")
-    return console.print_result(
-        *verb_module.reproduce_experiment(experiment, request, invoke, jobs=jobs, max_time=max_time)
+        scale=scale,
+        out=out or Path("experiments"),
+        text=tuple(text or ()),
+        extra_text=tuple(extra_text or ()),
+        data=data,
+        tasks=tasks,
+        seeds=seeds,
+        changes=tuple(overrides or ()),
+        device=device,
+        nproc=nproc,
+        dry_run=dry_run or commands,
+        tflops=runner.parse_speeds(tflops or []),
     )
+    if dry_run or commands:
+        description, unreadable = runner.preview_experiment(experiment, request)
+        shown = "\n".join(description.commands) if commands else description.to_text()
+        console.print_result({**description.to_json(), "unreadable": unreadable}, shown)
+        return
+    if out is None:
+        raise ConfigError("--out is required", "use --out DIR; experiments in one directory share their runs")
+    console.print_result(*runner.reproduce_experiment(experiment, request, invoke, jobs=jobs, max_time=max_time))
 
 
 @verb(app)
 def probe(
     checkpoint: Annotated[str, typer.Argument(help="A pretrained checkpoint: a directory, a run, or a Hub id.")],
-    data: Annotated[Path, typer.Option(help="Data directory; its held-out text is scored.")],
-    sequences: Annotated[int, typer.Option(min=1, help="Sequences to score on.")] = 1024,
+    data: Annotated[Path, typer.Option(help="Data directory whose held-out text is scored.")],
+    sequences: Annotated[int, typer.Option(min=1, help="Sequences to score.")] = 1024,
     layers: Annotated[
-        int, typer.Option(min=0, help="Run the layers to this depth too, over and over: does it converge? Exit early?")
+        int,
+        typer.Option(min=0, help="Also score every depth up to this one (early exit or repeated layers)."),
     ] = 0,
     overrides: Overrides = None,
     device: Device = "auto",
@@ -100,9 +111,9 @@ def probe(
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Score a pretrained checkpoint without a task: masked words, sentence order, how far each layer moves its input.
+    """Score a pretrained checkpoint without a task: MLM, sentence pairs, and how far each layer moves its input.
 
-    Examples are drawn as in its own run (-s data.ngram=3 and so on change that).
+    Examples are sampled as in the checkpoint's own run; change that with -s, such as -s data.ngram=3.
 
     Example: albert probe run --data data
     """

@@ -1,24 +1,25 @@
-"""What a plan would take, printed before anything is run: runs, tokens, FLOPs, hours, disk."""
+"""Describe what a plan would take before anything runs: runs, tokens, FLOPs, hours, disk, and decidable claims."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 from albert_cli import config, console
 from albert_cli.counting.costs import format_bytes, format_three_digits
 from albert_cli.errors import ConfigError
-from albert_cli.experiments.plan import Cost, ExperimentPlan, VariantRun
-from albert_cli.experiments.recipe import EXACT, PaperClaim
+from albert_cli.experiments.plan import Cost, ExperimentPlan, Stage, VariantRun
+from albert_cli.experiments.recipe import EXACT, Experiment, PaperClaim, ScaleName
 
-# How many devices the hours are printed for, beside one.
-_DEVICES: Final[dict[str, tuple[int, ...]]] = {"smoke": (2,), "mini": (2,), "h200": (), "paper": (8, 64)}
+# Numbers of devices for which hours are printed in addition to one.
+_DEVICE_COUNTS: Final[dict[ScaleName, tuple[int, ...]]] = {"smoke": (2,), "mini": (2,), "h200": (), "paper": (8, 64)}
+_SEEDS_TO_DECIDE: Final = 2
 
 
 @dataclass(frozen=True)
-class _Row:
-    """A run or a task of one, what it takes, and its hours on one device."""
+class PlannedStage:
+    """A pretraining run or one of its tasks with its cost and its hours on one device."""
 
     variant: str
     seed: int
@@ -28,180 +29,254 @@ class _Row:
     task: str | None = None
 
     def to_json(self) -> dict[str, object]:
-        """For `--json`."""
-        found = {"variant": self.variant, "seed": self.seed, "task": self.task, "stage": self.stage}
+        """Return the fields for `--json`."""
+        fields = {"variant": self.variant, "seed": self.seed, "task": self.task, "stage": self.stage}
         cost = {**asdict(self.cost), "device_hours": self.hours} if self.cost else {}
-        return {key: value for key, value in (found | cost).items() if value is not None}
+        return {key: value for key, value in (fields | cost).items() if value is not None}
 
 
-def describe_plan(plan: ExperimentPlan) -> tuple[dict[str, Any], str]:
-    """The plan as data, and as tables: a row a variant, its seeds together."""
-    experiment, scale, devices = plan.experiment, plan.scale, _DEVICES[plan.request.scale]
-    for name in plan.request.tflops:
-        if name and name not in experiment.variants:
-            hint = config.suggest(name, experiment.variants) or f"variants: {', '.join(experiment.variants)}"
-            raise ConfigError(f"--tflops {name}=…: {experiment.name} has no such variant", hint)
-    runs = [_row(plan, run, run.pretrain) for run in (*plan.prefixes, *plan.runs) if run.pretrain]
-    tasks = [_row(plan, run, stage, task) for run in plan.runs for task, stage in run.tasks.items()]
-    claims = [_claim(plan, claim) for claim in plan.claims]
-    tokens, flops, hours, disk = _sums([*runs, *tasks])
-    data: dict[str, Any] = {
-        "experiment": experiment.name,
-        "scale": plan.request.scale,
-        "about": scale.about,
-        "runs": [row.to_json() for row in runs],
-        "fine_tunings": [row.to_json() for row in tasks],
-        "claims": [found for found, _ in claims],
-        "equal_time": {name: equal.to_json() for name, equal in plan.equal_time.items()},
-        "left_out": plan.left_out,
-        "commands": [stage.command for stage in plan.stages.values()],
-        "total": {
-            "tokens": tokens, "flops": flops, "device_hours": hours, "disk_bytes": disk,
-            "hours": {str(n): hours / n for n in devices},
-        },
-    }  # fmt: skip
-    parts = [f"{experiment.title} ({experiment.source}), scale {plan.request.scale}: {scale.about}"]
-    parts += [_table(plan, runs, tasks, devices), _notes(plan), *(text for _, text in claims)]
-    return data, "\n\n".join(parts)
+@dataclass(frozen=True)
+class Totals:
+    """The sums of some stages."""
+
+    tokens: int
+    flops: float
+    hours: float
+    disk_bytes: int
 
 
-def _row(plan: ExperimentPlan, run: VariantRun, stage: str, task: str | None = None) -> _Row:
-    cost, given = plan.stages[stage].cost, plan.request.tflops
-    measured = given.get(run.variant, given.get("", 0.0))
-    speed = measured * 1e12 if measured else plan.scale.peak * plan.scale.share  # FLOP/s of a device
-    return _Row(run.variant, run.seed, stage, cost, cost.flops / speed / 3600 if cost else 0.0, task)
+@dataclass(frozen=True)
+class Decidability:
+    """Why a claim cannot be decided ("" if it can), and the device-hours of two seeds of everything it compares."""
 
-
-# ---------------------------------------------------------------- claims
-
-
-class Decidability(NamedTuple):
-    """Whether a claim can be decided by what is planned: why not ("" where it can), and what deciding it takes.
-
-    `device_hours` are of the runs that the claim compares, with what they start from and their tasks, two seeds each.
-    """
-
-    why: str
+    reason: str
     device_hours: float
 
 
+@dataclass(frozen=True)
+class PlanDescription:
+    """What a plan runs and costs, and which claims it can decide."""
+
+    plan: ExperimentPlan
+    runs: Sequence[PlannedStage]
+    fine_tunings: Sequence[PlannedStage]
+    claims: Sequence[tuple[PaperClaim, Decidability]]
+
+    @property
+    def totals(self) -> Totals:
+        """The sums of all runs."""
+        return _sum_costs([*self.runs, *self.fine_tunings])
+
+    @property
+    def commands(self) -> list[str]:
+        """The commands of all stages in order."""
+        return [stage.command for stage in self.plan.stages.values()]
+
+    def to_json(self) -> dict[str, object]:
+        """Return the fields for `--json`."""
+        plan = self.plan
+        totals = self.totals
+        return {
+            "experiment": plan.experiment.name,
+            "scale": plan.request.scale,
+            "about": plan.scale.about,
+            "runs": [row.to_json() for row in self.runs],
+            "fine_tunings": [row.to_json() for row in self.fine_tunings],
+            "claims": [_claim_to_json(claim, decidability) for claim, decidability in self.claims],
+            "matched_times": {name: matched.to_json() for name, matched in plan.matched_times.items()},
+            "skipped": dict(plan.skipped),
+            "commands": self.commands,
+            "total": {
+                "tokens": totals.tokens,
+                "flops": totals.flops,
+                "device_hours": totals.hours,
+                "disk_bytes": totals.disk_bytes,
+                "hours": {str(count): totals.hours / count for count in _DEVICE_COUNTS[plan.request.scale]},
+            },
+        }
+
+    def to_text(self) -> str:
+        """Return a table with a row for each variant, notes, and the claims."""
+        plan = self.plan
+        experiment = plan.experiment
+        title = f"{experiment.title} ({experiment.source}), scale {plan.request.scale}: {plan.scale.about}"
+        costs = _format_costs(plan, self.runs, self.fine_tunings)
+        claims = [_format_claim(plan, claim, decidability) for claim, decidability in self.claims]
+        return "\n\n".join([title, costs, _format_notes(plan), *claims])
+
+
+def describe_plan(plan: ExperimentPlan) -> PlanDescription:
+    """Return what a plan runs and costs."""
+    _check_speed_names(plan)
+    every_run = (*plan.prefixes, *plan.runs)
+    runs = [_plan_row(plan, run, run.pretrain) for run in every_run if run.pretrain is not None]
+    fine_tunings = [_plan_row(plan, run, stage, task) for run in plan.runs for task, stage in run.tasks.items()]
+    claims = [(claim, judge_decidability(plan, claim)) for claim in plan.claims]
+    return PlanDescription(plan, runs, fine_tunings, claims)
+
+
 def judge_decidability(plan: ExperimentPlan, claim: PaperClaim) -> Decidability:
-    """What is known of a claim before anything is run."""
-    references = [name.partition(".") for condition in claim.all_conditions for name in condition.references]
-    names, metrics = {name for name, _, _ in references}, {metric for _, _, metric in references}
-    if metrics <= EXACT:
+    """Return whether the planned runs can decide a claim, and what deciding it takes."""
+    if claim.metrics <= EXACT:
         return Decidability("", 0.0)
-    if "speedup" in metrics and plan.experiment.speed_against:
-        names.add(plan.experiment.speed_against)
-    rests_on = {name: {v.after, v.teacher, *v.members} for name, v in plan.experiment.variants.items()}
-    while more := {other for name in names for other in rests_on[name] if other} - names:
-        names |= more  # with all that they start from
-    tasks = {metric.removeprefix("task_") for metric in metrics if metric.startswith("task")}
-    runs = [run for run in (*plan.prefixes, *plan.runs) if run.variant in names]
-    seeds = max(1, len({run.seed for run in plan.runs}))
-    stages = [(run, stage) for run in runs for stage in (run.pretrain, *(run.tasks.values() if tasks else ())) if stage]
-    hours = sum(_row(plan, run, stage).hours for run, stage in stages)
-    why = ""
-    # A metric is a task's own or named after it, as squad1_f1 is of squad1.
-    are_left_out = any(f"{metric}_".startswith(f"{left}_") for metric in tasks for left in plan.left_out)
-    if are_left_out or (tasks and not any(run.tasks for run in plan.runs)):
-        why = "its tasks have no files here; --tasks names their folder"
-    elif seeds < 2:
-        why = "one seed gives no spread; --seeds 2 or more"
-    return Decidability(why, hours / seeds * 2)
-
-
-def _claim(plan: ExperimentPlan, claim: PaperClaim) -> tuple[dict[str, object], str]:
-    """A claim, and whether it can be decided, as data and in words."""
-    why, hours = judge_decidability(plan, claim)
-    conditions = [str(condition) for condition in claim.all_conditions]
-    cost = f"two seeds, the fewest, of what it compares take {_hours(hours)} {_kind(plan)}-hours"
-    known = f"cannot be decided: {why} ({cost})" if why else f"can be decided; {cost}"
-    if not hours:
-        known = why or "decided by counting"
-    data = {
-        "says": claim.says,
-        "conditions": conditions,
-        "margin": claim.margin,
-        "can_be_decided": not why,
-        "why_not": why,
-        "device_hours_to_decide": hours,
-    }
-    return data, "\n    ".join([f"Claim: {claim.says}", *conditions, known])
-
-
-# ---------------------------------------------------------------- in words
-
-
-def _table(plan: ExperimentPlan, runs: Sequence[_Row], tasks: Sequence[_Row], devices: Sequence[int]) -> str:
-    """A row a variant with all its seeds, one for fine-tuning, one for everything."""
-    if plan.experiment.is_counted:
-        return "Counted by arithmetic; nothing is trained."
-
-    def shown(rows: Sequence[_Row]) -> list[str]:
-        tokens, flops, hours, disk = _sums(rows)
-        counts = [f"{value:.2e}".replace("e+", "e") for value in (tokens, flops)]
-        return [*counts, *(_hours(hours / n) for n in (1, *devices)), format_bytes(disk)]
-
-    rows = []
-    for name in dict.fromkeys(row.variant for row in runs):
-        own = [row for row in runs if row.variant == name]
-        first = own[0].cost
-        counts = (str(len(own)), f"{first.parameters:,}", f"{first.steps:,}") if first else ("", "", "")
-        rows.append((plan.experiment.variants[name].title, *counts, *shown(own)))
-    if priced := [row for row in tasks if row.cost]:
-        names, times = len({row.task for row in priced}), len(priced) * plan.scale.task_runs
-        rows.append((f"fine-tuning, {names} tasks, {times} runs", "", "", "", *shown(priced)))
-    rows.append(("all", "", "", "", *shown([*runs, *priced])))
-    hours = (f"{_kind(plan)}-hours", *(f"hours on {n}" for n in devices))
-    return console.format_table(("", "seeds", "parameters", "steps", "tokens", "FLOPs", *hours, "disk"), rows)
-
-
-def _sums(rows: Sequence[_Row]) -> tuple[int, float, float, int]:
-    """Tokens, FLOPs, device-hours, and bytes of disk."""
-    costs = [row.cost for row in rows if row.cost]
-    hours = sum(row.hours for row in rows if row.cost)
-    return sum(c.tokens for c in costs), sum(c.flops for c in costs), hours, sum(c.disk_bytes for c in costs)
-
-
-def _kind(plan: ExperimentPlan) -> str:
-    return "core" if plan.request.scale in ("smoke", "mini") else "H200"
-
-
-def _hours(hours: float) -> str:
-    return f"{hours:,.0f}" if hours >= 100 else format_three_digits(hours) if hours >= 0.001 else "<0.001"
-
-
-def _notes(plan: ExperimentPlan) -> str:
-    scale, given = plan.scale, plan.request.tflops
-    speeds = ", ".join(f"{name + ' ' if name else ''}{value:g} TFLOP/s a device" for name, value in given.items())
-    assumed = (
-        f"Hours assume {scale.share:.0%} of {scale.peak / 1e12:g} TFLOP/s a device, which is no measurement of this "
-        "machine; --tflops takes one"
-    )
-    hours = f"Hours at the measured speed given: {speeds}" if given else assumed
-    notes = [
-        f"{hours}. Devices are taken to add up without loss.",
-        "Tokens and FLOPs count every sequence at its full length, and the whole model. Vocabulary, data and intrinsic "
-        "scores are not counted.",
-        *(describe_matched_time(plan, name) for name in plan.equal_time),
-    ]
-    notes += [f"Left out: {task} ({why})." for task, why in plan.left_out.items()]
-    notes.append(f"{len(plan.stages)} stages; --commands prints them, --jobs N runs N at once.")
-    return console.wrap_notes(notes)
+    variants = set(claim.variants)
+    if "speedup" in claim.metrics and plan.experiment.speed_against:
+        variants.add(plan.experiment.speed_against)
+    variants = _add_dependencies(plan.experiment, variants)
+    tasks = {metric.removeprefix("task_") for metric in claim.metrics if metric.startswith("task")}
+    num_seeds = max(1, len({run.seed for run in plan.runs}))
+    hours = 0.0
+    for run in (*plan.prefixes, *plan.runs):
+        if run.variant in variants:
+            stages = [run.pretrain, *(run.tasks.values() if tasks else ())]
+            hours += sum(_plan_row(plan, run, stage).hours for stage in stages if stage)
+    return Decidability(_find_obstacle(plan, tasks, num_seeds), hours / num_seeds * _SEEDS_TO_DECIDE)
 
 
 def describe_matched_time(plan: ExperimentPlan, variant: str) -> str:
-    """How a variant's steps follow from another's, by time and by FLOPs."""
-    equal, title = plan.equal_time[variant], plan.experiment.variants[variant].title
-    other = f"{plan.experiment.variants[equal.of].title}'s {equal.other_steps:,}"
-    if equal.seconds is None:
+    """Explain a variant's number of steps by time and by FLOPs."""
+    matched = plan.matched_times[variant]
+    title = plan.title(variant)
+    other = f"{plan.title(matched.other)}'s {matched.other_steps:,}"
+    if matched.seconds is None:
         return (
-            f"{title}: {equal.steps:,} steps have the FLOPs of {other}; a run measures seconds a step first, and takes "
-            "the steps that last as long."
+            f"{title}: {matched.steps:,} steps have the FLOPs of {other}. A run first measures the seconds a step and "
+            "then trains for the same time."
         )
-    own, theirs = equal.seconds
+    own_seconds, other_seconds = matched.seconds
     return (
-        f"{title}: {equal.steps:,} steps of {own:.4g} s take as long as {other} of {theirs:.4g} s, as measured here "
-        f"before; {equal.steps_by_flops:,} would have as many FLOPs."
+        f"{title}: {matched.steps:,} steps of {own_seconds:.4g} s take as long as {other} of {other_seconds:.4g} s, as "
+        f"measured before the run; {matched.steps_by_flops:,} steps would have the same FLOPs."
     )
+
+
+def _find_obstacle(plan: ExperimentPlan, tasks: set[str], num_seeds: int) -> str:
+    # A metric is a task's own or starts with its name, as squad1_f1 does.
+    is_skipped = any(f"{metric}_".startswith(f"{name}_") for metric in tasks for name in plan.skipped)
+    has_tasks = any(run.tasks for run in plan.runs)
+    if is_skipped or (tasks and not has_tasks):
+        return "the files of its tasks are missing; use --tasks to name their folder"
+    if num_seeds < _SEEDS_TO_DECIDE:
+        return "one seed has no spread; use --seeds 2 or more"
+    return ""
+
+
+def _add_dependencies(experiment: Experiment, variants: set[str]) -> set[str]:
+    """Return the variants with all that they start from."""
+    names = set(variants)
+    for name in variants:
+        names |= _add_dependencies(experiment, set(experiment.variants[name].dependencies))
+    return names
+
+
+def _check_speed_names(plan: ExperimentPlan) -> None:
+    variants = plan.experiment.variants
+    for name in plan.request.tflops:
+        if name and name not in variants:
+            hint = config.suggest(name, variants) or f"variants: {', '.join(variants)}"
+            raise ConfigError(f"--tflops {name}=…: {plan.experiment.name} has no such variant", hint)
+
+
+def _plan_row(plan: ExperimentPlan, run: VariantRun, stage: Stage, task: str | None = None) -> PlannedStage:
+    hours = stage.cost.flops / _device_speed(plan, run.variant) / 3600 if stage.cost else 0.0
+    return PlannedStage(run.variant, run.seed, stage.id, stage.cost, hours, task)
+
+
+def _device_speed(plan: ExperimentPlan, variant: str) -> float:
+    """Return the FLOP/s of a device: measured for the variant, for all variants, or assumed."""
+    speeds = plan.request.tflops
+    measured = speeds.get(variant, speeds.get(""))
+    return measured * 1e12 if measured else plan.scale.peak * plan.scale.utilization
+
+
+def _sum_costs(rows: Sequence[PlannedStage]) -> Totals:
+    priced = [(row.cost, row.hours) for row in rows if row.cost]
+    return Totals(
+        tokens=sum(cost.tokens for cost, _ in priced),
+        flops=sum(cost.flops for cost, _ in priced),
+        hours=sum(hours for _, hours in priced),
+        disk_bytes=sum(cost.disk_bytes for cost, _ in priced),
+    )
+
+
+def _claim_to_json(claim: PaperClaim, decidability: Decidability) -> dict[str, object]:
+    return {
+        "statement": claim.statement,
+        "conditions": [str(condition) for condition in claim.all_conditions],
+        "margin": claim.margin,
+        "can_be_decided": not decidability.reason,
+        "why_not": decidability.reason,
+        "device_hours_to_decide": decidability.device_hours,
+    }
+
+
+# ---------------------------------------------------------------- text
+
+
+def _format_claim(plan: ExperimentPlan, claim: PaperClaim, decidability: Decidability) -> str:
+    reason = decidability.reason
+    cost = f"two seeds of what it compares take {_format_hours(decidability.device_hours)} {_device_name(plan)}-hours"
+    if not decidability.device_hours:
+        verdict = reason or "decided by counting"
+    elif reason:
+        verdict = f"cannot be decided: {reason} ({cost})"
+    else:
+        verdict = f"can be decided; {cost}"
+    lines = [f"Claim: {claim.statement}", *(str(condition) for condition in claim.all_conditions), verdict]
+    return "\n    ".join(lines)
+
+
+def _format_costs(plan: ExperimentPlan, runs: Sequence[PlannedStage], tasks: Sequence[PlannedStage]) -> str:
+    """Return a table with a row for each variant with all its seeds, one for fine-tuning, and the total."""
+    if plan.experiment.is_counted:
+        return "Parameters are counted; nothing is trained."
+    device_counts = (1, *_DEVICE_COUNTS[plan.request.scale])
+    rows = []
+    for name in dict.fromkeys(row.variant for row in runs):
+        seeds = [row for row in runs if row.variant == name]
+        cost = seeds[0].cost
+        shape = [f"{cost.parameters:,}", f"{cost.steps:,}"] if cost else ["", ""]
+        rows.append([plan.title(name), str(len(seeds)), *shape, *_format_totals(_sum_costs(seeds), device_counts)])
+    priced = [row for row in tasks if row.cost]
+    if priced:
+        num_tasks = len({row.task for row in priced})
+        title = f"fine-tuning, {num_tasks} tasks, {len(priced) * plan.scale.task_runs} runs"
+        rows.append([title, "", "", "", *_format_totals(_sum_costs(priced), device_counts)])
+    rows.append(["total", "", "", "", *_format_totals(_sum_costs([*runs, *priced]), device_counts)])
+    hours = [f"{_device_name(plan)}-hours", *(f"hours on {count}" for count in device_counts[1:])]
+    return console.format_table(("", "seeds", "parameters", "steps", "tokens", "FLOPs", *hours, "disk"), rows)
+
+
+def _format_totals(totals: Totals, device_counts: Sequence[int]) -> list[str]:
+    sizes = [f"{number:.2e}".replace("e+", "e") for number in (totals.tokens, totals.flops)]
+    hours = [_format_hours(totals.hours / count) for count in device_counts]
+    return [*sizes, *hours, format_bytes(totals.disk_bytes)]
+
+
+def _device_name(plan: ExperimentPlan) -> str:
+    return "core" if plan.request.scale in ("smoke", "mini") else "H200"
+
+
+def _format_hours(hours: float) -> str:
+    if hours >= 100:
+        return f"{hours:,.0f}"
+    return format_three_digits(hours) if hours >= 0.001 else "<0.001"
+
+
+def _format_notes(plan: ExperimentPlan) -> str:
+    speeds = plan.request.tflops
+    if speeds:
+        listed = ", ".join(f"{name} {speed:g} TFLOP/s".strip() for name, speed in speeds.items())
+        hours = f"Hours are for the given speed of a device: {listed}."
+    else:
+        assumed = f"{plan.scale.utilization:.0%} of {plan.scale.peak / 1e12:g} TFLOP/s"
+        hours = f"Hours assume {assumed} on each device, not a measurement; use --tflops to give one."
+    notes = [
+        f"{hours} Several devices are assumed to scale perfectly.",
+        "Tokens and FLOPs are upper bounds: full-length sequences and the whole model. Vocabulary, data and intrinsic "
+        "scores are not included.",
+        *(describe_matched_time(plan, name) for name in plan.matched_times),
+        *(f"Skipped: {name} ({reason})." for name, reason in plan.skipped.items()),
+        f"{len(plan.stages)} stages; use --commands to print them and --jobs N to run N at a time.",
+    ]
+    return console.wrap_notes(notes)

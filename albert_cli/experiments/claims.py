@@ -1,23 +1,21 @@
-"""What the paper says, held against result files: holds, does not hold at this scale, or too noisy to tell.
+"""Test the paper's claims against measured values: holds, does not hold at this scale, or too noisy to tell.
 
-A claim's conditions compare values that were measured once a seed. Of each the mean over seeds is taken with a
-one-sided confidence bound on either side; only where the bound too lies on one side of what the claim asks for is there
-a verdict. The bound has two parts: the spread of the seeds (Student's t), and what the seeds share and so does not show
-in their spread: of shares of right answers the sampling error of the examples, of seconds the clock's and the pace's
-within a run. A single seed gives no spread, so that it never decides. Counts are exact.
+A condition compares values that were measured once a seed. It is decided by the mean over seeds and its one-sided
+confidence bounds, which combine two errors: the spread of the seeds (Student's t), and what all seeds share, the
+sampling error of the examples or the variation of a run's pace. A single seed has no spread, so it never decides.
+Counts are exact.
 """
 
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
 import numpy as np
 
-from albert_cli.experiments.recipe import EXACT, Condition, PaperClaim
+from albert_cli.experiments.recipe import Condition, PaperClaim
 from albert_cli.experiments.uncertainty import JackknifeEstimate, jackknife_error
 
 Verdict = Literal["holds", "does not hold at this scale", "too noisy to tell"]
@@ -26,12 +24,12 @@ FAILS: Final[Verdict] = "does not hold at this scale"
 NOISY: Final[Verdict] = "too noisy to tell"
 
 CONFIDENCE: Final = 0.9  # one-sided, of the mean over seeds
-Values = Mapping[str, Mapping[str, Mapping[int, JackknifeEstimate]]]  # variant -> metric -> seed -> value
+Values = Mapping[str, Mapping[str, Mapping[int, JackknifeEstimate]]]  # variant -> metric -> seed -> estimate
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What came out for one condition: the value of each seed, their mean, and the bounds of that mean."""
+    """The verdict on a condition: the value of each seed, their mean, and the bounds of the mean."""
 
     condition: Condition
     by_seed: Mapping[int, float]
@@ -41,87 +39,101 @@ class Finding:
     verdict: Verdict = NOISY
 
     def to_json(self) -> dict[str, object]:
-        """For `results.json`."""
+        """Return the fields for `results.json`."""
         return {**vars(self), "condition": str(self.condition)}
 
 
 @dataclass(frozen=True)
 class CheckedClaim:
-    """A claim with its findings; it holds when all of them do."""
+    """A claim with the findings on its conditions."""
 
     claim: PaperClaim
     findings: Sequence[Finding]
 
     @property
     def verdict(self) -> Verdict:
-        """The least favourable of the findings': one that fails decides, and one that is noisy leaves it open."""
-        found = {finding.verdict for finding in self.findings}
-        return next(v for v in (FAILS, NOISY, HOLDS) if v in found)
+        """The least favorable verdict of the findings."""
+        verdicts = {finding.verdict for finding in self.findings}
+        return next(verdict for verdict in (FAILS, NOISY, HOLDS) if verdict in verdicts)
 
     def to_json(self) -> dict[str, object]:
-        """For `results.json`."""
+        """Return the fields for `results.json`."""
         findings = [finding.to_json() for finding in self.findings]
-        return {"says": self.claim.says, "source": self.claim.source, "verdict": self.verdict, "findings": findings}
+        return {
+            "statement": self.claim.statement,
+            "source": self.claim.source,
+            "verdict": self.verdict,
+            "findings": findings,
+        }
 
 
 def check_claim(claim: PaperClaim, values: Values) -> CheckedClaim:
-    """Hold a claim against the values that were measured."""
+    """Test a claim against the measured values."""
     return CheckedClaim(claim, [check_condition(condition, values) for condition in claim.all_conditions])
 
 
 def check_condition(condition: Condition, values: Values) -> Finding:
-    """Hold one condition against the values; runs of the same seed are compared with each other."""
-    compared = _compared(condition, values)
-    if not compared:
+    """Test a condition against the measured values; runs of the same seed are compared with each other."""
+    estimates = _compute_left_side(condition, values)
+    if not estimates:
         return Finding(condition, {})
-    by_seed = {seed: float(value[0]) for seed, value in compared.items()}
-    numbers = list(by_seed.values())
-    mean = statistics.fmean(numbers)
-    bound = condition.bound
-    if isinstance(bound, str):
-        bound = statistics.fmean(float(value[0]) for value in _of(bound, values).values())
-    if all(name.partition(".")[2] in EXACT for name in condition.references):
-        return Finding(condition, by_seed, mean, mean, mean, _decided(condition, bound, mean, mean))
-    if len(numbers) < 2 or not all(map(math.isfinite, numbers)):
+    by_seed = {seed: float(estimate[0]) for seed, estimate in estimates.items()}
+    numbers = np.array(list(by_seed.values()))
+    mean = float(numbers.mean())
+    bound = _resolve_bound(condition, values)
+    if condition.is_exact:
+        return Finding(condition, by_seed, mean, mean, mean, _decide(condition, bound, mean, mean))
+    if len(numbers) < 2 or not np.isfinite(numbers).all():
         return Finding(condition, by_seed, mean)
-    from scipy.stats import t
+    from scipy.stats import norm, sem, t
 
-    of_seeds = float(t.ppf(CONFIDENCE, len(numbers) - 1)) * statistics.stdev(numbers) / math.sqrt(len(numbers))
-    together = np.mean(list(compared.values()), axis=0)
-    of_examples = statistics.NormalDist().inv_cdf(CONFIDENCE) * jackknife_error(together)
-    reach = math.hypot(of_seeds, of_examples)
-    low, high = mean - reach, mean + reach
-    return Finding(condition, by_seed, mean, low, high, _decided(condition, bound, low, high))
-
-
-def _decided(condition: Condition, bound: float, low: float, high: float) -> Verdict:
-    """The verdict where the mean surely lies between `low` and `high`."""
-    match condition.must:
-        case "above":
-            return HOLDS if low > bound else FAILS if high <= bound else NOISY
-        case "below":
-            return HOLDS if high < bound else FAILS if low >= bound else NOISY
-        case "equal":
-            near = math.isclose(low, bound, rel_tol=1e-9) and math.isclose(high, bound, rel_tol=1e-9)
-            return HOLDS if near else FAILS if not low <= bound <= high else NOISY
+    seed_margin = t.ppf(CONFIDENCE, len(numbers) - 1) * sem(numbers)
+    example_margin = norm.ppf(CONFIDENCE) * jackknife_error(np.mean(list(estimates.values()), axis=0))
+    margin = math.hypot(seed_margin, example_margin)
+    low = mean - margin
+    high = mean + margin
+    return Finding(condition, by_seed, mean, low, high, _decide(condition, bound, low, high))
 
 
-def _compared(condition: Condition, values: Values) -> dict[int, JackknifeEstimate]:
-    """The condition's left side for every seed that has all of its values."""
-    of = {name: _of(name, values) for name in condition.references}
-    seeds = sorted(set.intersection(*(set(by_seed) for by_seed in of.values())))
-    found = {}
+def _compute_left_side(condition: Condition, values: Values) -> dict[int, JackknifeEstimate]:
+    """Return the left side of the condition for every seed that has all of its values."""
+    measured = {name: _look_up(name, values) for name in condition.references}
+    seeds = sorted(set.intersection(*(set(by_seed) for by_seed in measured.values())))
+    estimates = {}
     for seed in seeds:
-        value = of[condition.value][seed]
+        estimate = measured[condition.value][seed]
         if condition.minus:
-            value = value - of[condition.minus][seed]
+            estimate = estimate - measured[condition.minus][seed]
         if condition.over:
-            below = of[condition.over][seed]
-            value = np.divide(value, below, out=np.full_like(value, math.nan), where=below != 0)
-        found[seed] = value
-    return found
+            divisor = measured[condition.over][seed]
+            estimate = np.divide(estimate, divisor, out=np.full_like(estimate, math.nan), where=divisor != 0)
+        estimates[seed] = estimate
+    return estimates
 
 
-def _of(reference: str, values: Values) -> Mapping[int, JackknifeEstimate]:
+def _resolve_bound(condition: Condition, values: Values) -> float:
+    if isinstance(condition.bound, str):
+        return float(np.mean([estimate[0] for estimate in _look_up(condition.bound, values).values()]))
+    return condition.bound
+
+
+def _look_up(reference: str, values: Values) -> Mapping[int, JackknifeEstimate]:
     variant, _, metric = reference.partition(".")
     return values.get(variant, {}).get(metric, {})
+
+
+def _decide(condition: Condition, bound: float, low: float, high: float) -> Verdict:
+    """Return the verdict if the mean is between `low` and `high` with confidence."""
+    match condition.must:
+        case "above":
+            holds = low > bound
+            fails = high <= bound
+        case "below":
+            holds = high < bound
+            fails = low >= bound
+        case "equal":
+            holds = math.isclose(low, bound, rel_tol=1e-9) and math.isclose(high, bound, rel_tol=1e-9)
+            fails = not low <= bound <= high
+    if holds:
+        return HOLDS
+    return FAILS if fails else NOISY

@@ -1,18 +1,28 @@
-"""What the finished stages of a plan say, read from their result files and from nowhere else."""
+"""The outcome of an experiment, computed only from the result files of its finished stages."""
 
 from __future__ import annotations
 
 import re
 import statistics
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
+from pydantic import BaseModel
 
 from albert_cli.experiments.claims import CheckedClaim, check_claim
 from albert_cli.experiments.plan import ExperimentPlan, VariantRun
 from albert_cli.experiments.recipe import COLUMN_METRICS, PaperTable
+from albert_cli.experiments.records import (
+    CountResult,
+    PretrainResult,
+    ProbeResult,
+    StageRecord,
+    read_record,
+    read_result,
+)
 from albert_cli.experiments.uncertainty import (
     JACKKNIFE_GROUPS,
     JackknifeEstimate,
@@ -22,140 +32,230 @@ from albert_cli.experiments.uncertainty import (
     value_without_error,
 )
 from albert_cli.report.collect import Curve, read_curves
-from albert_cli.results import standard_error
+from albert_cli.results import Result, standard_error
+
+Metrics = Mapping[str, JackknifeEstimate]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """An experiment's numbers: variant -> metric -> seed -> value, and what the claims make of them."""
+    """An experiment's values by variant, metric and seed, and the verdicts on its claims."""
 
     plan: ExperimentPlan
     values: Mapping[str, Mapping[str, Mapping[int, float]]]
-    layer_steps: Mapping[str, Mapping[str, list[list[float]]]]  # variant -> l2, degrees, cosine -> a list a seed
-    curves: Mapping[str, Mapping[str, list[Curve]]]  # variant -> mlm_loss, mlm_accuracy, … -> a curve a seed
-    task_titles: Mapping[str, str]
-    diverged: Mapping[str, int]  # variant -> how many of its seeds did
-    claims: list[CheckedClaim]
+    layer_steps: Mapping[str, Mapping[str, list[list[float]]]] = field(default_factory=dict)
+    """Variant -> l2, degrees or cosine -> seed -> value by layer."""
+    curves: Mapping[str, Mapping[str, list[Curve]]] = field(default_factory=dict)
+    """Variant -> mlm_loss, mlm_accuracy, … -> curve by seed."""
+    task_titles: Mapping[str, str] = field(default_factory=dict)
+    diverged: Mapping[str, int] = field(default_factory=dict)
+    """Variant -> number of diverged seeds."""
+    claims: list[CheckedClaim] = field(default_factory=list)
 
     def by_seed(self, variant: str, metric: str) -> Mapping[int, float]:
-        """The values of a metric, one a seed; empty where it was not measured."""
+        """Return the values of a metric by seed; empty if it was not measured."""
         return self.values.get(variant, {}).get(metric, {})
 
-    def middle(self, variant: str, metric: str) -> float | None:
-        """The median over seeds."""
-        found = self.by_seed(variant, metric)
-        return statistics.median(found.values()) if found else None
+    def median(self, variant: str, metric: str) -> float | None:
+        """Return the median over seeds."""
+        values = self.by_seed(variant, metric).values()
+        return statistics.median(values) if values else None
 
     def standard_error(self, variant: str, metric: str) -> float | None:
-        """Of the mean over seeds; None for fewer than two."""
+        """Return the standard error of the mean over seeds; None for fewer than two."""
         return standard_error(self.by_seed(variant, metric).values())
 
-    def beside(self, printed: PaperTable) -> dict[str, dict[str, list[tuple[float, float]]]]:
-        """Of one of the paper's tables what is measured: row -> column -> (ours, theirs), as the table prints them.
+    def compare_with_paper(self, table: PaperTable) -> dict[str, dict[str, list[tuple[float, float]]]]:
+        """Return row -> column -> (ours, the paper's) for what was measured, in the units of the paper's table.
 
-        A row that is no variant here is compared with the one that the table names. SQuAD has two numbers in a cell.
+        A row of another model is compared with the variant that the table names. A cell of SQuAD has two numbers.
         """
-        found: dict[str, dict[str, list[tuple[float, float]]]] = {}
-        for row, cells in printed.rows.items():
-            variant = row if row in self.plan.experiment.variants else str(printed.ours)
-            for column, cell in zip(printed.columns, cells, strict=True):
-                theirs = [float(number) for number in re.findall(r"\d+\.\d+", cell)]
-                metrics = COLUMN_METRICS.get(column, ())
-                medians = [self.middle(variant, metric) for metric in metrics]
-                ours = [value * (1 if column == "speedup" else 100) for value in medians if value is not None]
-                # Version 1 is relative to another model in speed.
-                if theirs and len(ours) == len(theirs) and (column, printed.version) != ("speedup", "version 1"):
-                    found.setdefault(row, {})[column] = list(zip(ours, theirs, strict=True))
-        return found
+        comparison: dict[str, dict[str, list[tuple[float, float]]]] = {}
+        for row, cells in table.rows.items():
+            variant = row if row in self.plan.experiment.variants else str(table.compare_with)
+            for column, cell in zip(table.columns, cells, strict=True):
+                if (column, table.version) == ("speedup", "version 1"):
+                    continue  # relative to another model than ours
+                paper_values = [float(number) for number in re.findall(r"\d+\.\d+", cell)]
+                our_values = self._measure_column(variant, column)
+                if paper_values and len(our_values) == len(paper_values):
+                    comparison.setdefault(row, {})[column] = list(zip(our_values, paper_values, strict=True))
+        return comparison
 
-    def to_json(self) -> dict[str, Any]:
-        """For `results.json` and `--json`."""
-        request = self.plan.request
+    def to_json(self) -> dict[str, object]:
+        """Return everything for `results.json` and `--json`."""
         return {
             "experiment": self.plan.experiment.name,
-            "scale": request.scale,
+            "scale": self.plan.request.scale,
             "values": {
                 variant: {metric: {str(s): v for s, v in by_seed.items()} for metric, by_seed in metrics.items()}
                 for variant, metrics in self.values.items()
             },
             "diverged": dict(self.diverged),
-            "equal_time": {name: equal.to_json() for name, equal in self.plan.equal_time.items()},
-            "left_out": self.plan.left_out,
-            "ours_and_the_paper_s": {
-                f"{printed.title}, {printed.version}": self.beside(printed) for printed in self.plan.experiment.tables
+            "matched_times": {name: matched.to_json() for name, matched in self.plan.matched_times.items()},
+            "skipped": dict(self.plan.skipped),
+            "comparison_with_paper": {
+                f"{table.title}, {table.version}": self.compare_with_paper(table)
+                for table in self.plan.experiment.tables
             },
             "claims": [checked.to_json() for checked in self.claims],
         }
 
+    def _measure_column(self, variant: str, column: str) -> list[float]:
+        medians = [self.median(variant, metric) for metric in COLUMN_METRICS.get(column, ())]
+        factor = 1 if column == "speedup" else 100
+        return [factor * median for median in medians if median is not None]
+
+
+@dataclass(frozen=True)
+class _TaskMeasurement:
+    title: str
+    metrics: Metrics  # F1 and exact match, say
+    mean: JackknifeEstimate  # of the metrics, as in the paper's Avg
+    above_majority: JackknifeEstimate | None
+
 
 def read_outcome(plan: ExperimentPlan) -> Outcome:
-    """Gather the results of all stages that are done, and hold the claims against them."""
+    """Read the results of all finished stages and test the claims against them."""
     values: dict[str, dict[str, dict[int, JackknifeEstimate]]] = {name: {} for name in plan.variants}
-    steps: dict[str, dict[str, list[list[float]]]] = {}
-    drawn: dict[str, dict[str, list[Curve]]] = {}
-    titles: dict[str, str] = {}
-    diverged: dict[str, int] = {}
+    layer_steps: dict[str, dict[str, list[list[float]]]] = {}
+    curves: dict[str, dict[str, list[Curve]]] = {}
+    task_titles: dict[str, str] = {}
     for run in plan.runs:
-        if plan.record(run.pretrain).diverged:
-            diverged[run.variant] = diverged.get(run.variant, 0) + 1
-        for metric, value in _numbers(plan, run, titles).items():
-            values[run.variant].setdefault(metric, {})[run.seed] = value
-        for name, layers in plan.record(run.probe).layer_steps.items():
-            steps.setdefault(run.variant, {}).setdefault(name, []).append(layers)
-        for name, points in read_curves(plan.directory(run.pretrain))[1].items():
-            drawn.setdefault(run.variant, {}).setdefault(name, []).append(points)
-    if (against := plan.experiment.speed_against) is not None:  # how many times as fast each makes a step (Table 2)
-        step = {name: _seconds_a_step(metrics) for name, metrics in values.items()}
-        for name, of in step.items():
-            if found := {seed: step[against][seed] / one for seed, one in of.items() if seed in step[against]}:
-                values[name]["speedup"] = found
-    claims = [check_claim(claim, values) for claim in plan.claims]
-    shown = {
-        variant: {metric: {seed: float(value[0]) for seed, value in of.items()} for metric, of in metrics.items()}
-        for variant, metrics in values.items()
+        tasks = _measure_tasks(plan, run)
+        for task, measured in tasks.items():
+            task_titles |= _task_titles(task, measured)
+        for metric, estimate in (_measure_run(plan, run) | _summarize_tasks(run, tasks)).items():
+            values[run.variant].setdefault(metric, {})[run.seed] = estimate
+        probe = read_result(plan, run.probe, StageRecord[ProbeResult])
+        for name, layers in (probe.layer_steps if probe else {}).items():
+            layer_steps.setdefault(run.variant, {}).setdefault(name, []).append(layers)
+        for name, curve in _read_heldout_curves(plan, run).items():
+            curves.setdefault(run.variant, {}).setdefault(name, []).append(curve)
+    if plan.experiment.speed_against is not None:
+        for variant, speedups in _compute_speedups(values, plan.experiment.speed_against).items():
+            values[variant]["speedup"] = speedups
+    return Outcome(
+        plan,
+        values={
+            variant: {metric: {s: float(v[0]) for s, v in by_seed.items()} for metric, by_seed in metrics.items()}
+            for variant, metrics in values.items()
+        },
+        layer_steps=layer_steps,
+        curves=curves,
+        task_titles=task_titles,
+        diverged=Counter(run.variant for run in plan.runs if _has_diverged(plan, run)),
+        claims=[check_claim(claim, values) for claim in plan.claims],
+    )
+
+
+def _has_diverged(plan: ExperimentPlan, run: VariantRun) -> bool:
+    record = read_record(plan, run.pretrain, StageRecord[BaseModel])
+    return record is not None and record.diverged
+
+
+def _read_heldout_curves(plan: ExperimentPlan, run: VariantRun) -> dict[str, Curve]:
+    return read_curves(plan.directory(run.pretrain))[1] if run.pretrain else {}
+
+
+def _measure_run(plan: ExperimentPlan, run: VariantRun) -> dict[str, JackknifeEstimate]:
+    """Return the counts, the pretraining time and the intrinsic scores of a run."""
+    if run.pretrain is None:
+        return {}
+    if run.pretrain.kind == "count":
+        counted = read_result(plan, run.pretrain, StageRecord[CountResult])
+        return _measure_counts(counted) if counted else {}
+    metrics = {}
+    trained = read_result(plan, run.pretrain, StageRecord[PretrainResult])
+    if trained is not None:
+        metrics["steps"] = exact_value(trained.steps)
+        metrics["seconds"] = jackknife_time(trained.seconds, plan.directory(run.pretrain))
+    probe = read_result(plan, run.probe, StageRecord[ProbeResult])
+    return metrics | (_measure_probe(probe) if probe else {})
+
+
+def _measure_counts(counted: CountResult) -> dict[str, JackknifeEstimate]:
+    model = counted.models[0]
+    counts = {
+        "parameters": model.total,
+        "paper_count": model.paper_count,
+        "layers": model.config.num_hidden_layers,
+        "hidden": model.config.hidden_size,
     }
-    return Outcome(plan, shown, steps, drawn, titles, diverged, claims)
+    return {name: exact_value(count) for name, count in counts.items()}
 
 
-def _seconds_a_step(metrics: Mapping[str, Mapping[int, JackknifeEstimate]]) -> dict[int, JackknifeEstimate]:
-    seconds, steps = metrics.get("seconds", {}), metrics.get("steps", {})
-    return {seed: seconds[seed] / steps[seed] for seed in seconds if seconds[seed][0] > 0 and seed in steps}
+def _measure_probe(probe: ProbeResult) -> dict[str, JackknifeEstimate]:
+    estimates: dict[str, JackknifeEstimate] = {}
+    for name, value in probe.metrics.items():
+        is_sampled = name.endswith("_accuracy") or name in ("mlm_loss", "below_unigram_entropy")
+        without_parts = probe.without_parts.get(name, [])
+        if not is_sampled:
+            estimates[name] = exact_value(value)
+        elif len(without_parts) == JACKKNIFE_GROUPS:
+            estimates[name] = np.array([value, *without_parts])
+        else:
+            estimates[name] = value_without_error(value)
+    return estimates
 
 
-def _numbers(plan: ExperimentPlan, run: VariantRun, titles: dict[str, str]) -> dict[str, JackknifeEstimate]:
-    """Every number of a run: of pretraining its length, of the probe all, of each task what the paper has."""
-    trained = plan.record(run.pretrain)
-    if models := trained.models:  # `albert params`
-        shape = {"layers": models[0].config["num_hidden_layers"], "hidden": models[0].config["hidden_size"]}
-        counts = {"parameters": models[0].total, "paper_count": models[0].paper_count, **shape}
-        return {name: exact_value(count) for name, count in counts.items()}
-    found = {}
-    if (taken := trained.numbers.get("steps")) is not None:
-        found["steps"] = exact_value(taken)
-    if (seconds := trained.numbers.get("seconds")) is not None:
-        found["seconds"] = jackknife_time(seconds, plan.directory(run.pretrain))
-    probed = plan.record(run.probe)
-    for name, value in probed.numbers.items():
-        found[name] = exact_value(value)
-        if name.endswith("_accuracy") or name in ("mlm_loss", "below_unigram_entropy"):
-            each = probed.without_parts.get(name, [])
-            found[name] = np.array([value, *each]) if len(each) == JACKKNIFE_GROUPS else value_without_error(value)
-    tasks: list[JackknifeEstimate] = []
-    above: list[JackknifeEstimate] = []
-    for name, stage in run.tasks.items():
-        if not (record := plan.record(stage)).numbers:
-            continue
-        result, title = record.task, record.task.title or name
-        scores = jackknife_task(name, result, plan.directory(stage))
-        if len(scores) > 1:  # F1 and exact match
-            titles |= {f"{name}_{metric}": f"{title} {metric.replace('_', ' ')}" for metric in scores}
-            found |= {f"task_{name}_{metric}": score for metric, score in scores.items()}
-        titles[name] = title
-        found[f"task_{name}"] = score = np.mean(list(scores.values()), axis=0)  # as the paper's Avg takes them
-        tasks.append(score)
-        above += [score - result.majority] if result.majority is not None else []
+def _measure_tasks(plan: ExperimentPlan, run: VariantRun) -> dict[str, _TaskMeasurement]:
+    """Return the measurements of the finished tasks of a run."""
+    measurements = {}
+    for task, stage in run.tasks.items():
+        result = read_result(plan, stage, StageRecord[Result])
+        if result is not None:
+            measurements[task] = _measure_task(task, result, plan.directory(stage))
+    return measurements
+
+
+def _measure_task(task: str, result: Result, directory: Path) -> _TaskMeasurement:
+    metrics = jackknife_task(task, result, directory)
+    mean = np.mean(list(metrics.values()), axis=0)
+    above_majority = mean - result.majority if result.majority is not None else None
+    return _TaskMeasurement(result.title or task, metrics, mean, above_majority)
+
+
+def _task_titles(task: str, measured: _TaskMeasurement) -> dict[str, str]:
+    """Return the column titles of a task's metrics, if it has several, and of their mean."""
+    titles = {}
+    if len(measured.metrics) > 1:
+        titles = {f"{task}_{name}": f"{measured.title} {name.replace('_', ' ')}" for name in measured.metrics}
+    return titles | {task: measured.title}
+
+
+def _summarize_tasks(run: VariantRun, tasks: Mapping[str, _TaskMeasurement]) -> dict[str, JackknifeEstimate]:
+    """Return the metrics of every task, and their means if all tasks of the run are finished."""
+    estimates: dict[str, JackknifeEstimate] = {}
+    for task, measured in tasks.items():
+        if len(measured.metrics) > 1:
+            estimates |= {f"task_{task}_{name}": estimate for name, estimate in measured.metrics.items()}
+        estimates[f"task_{task}"] = measured.mean
     if tasks and len(tasks) == len(run.tasks):
-        found["tasks_mean"] = np.mean(tasks, axis=0)
-        if above:
-            found["tasks_above_majority"] = np.mean(above, axis=0)
-    return found
+        estimates["tasks_mean"] = np.mean([measured.mean for measured in tasks.values()], axis=0)
+        above_majority = [m.above_majority for m in tasks.values() if m.above_majority is not None]
+        if above_majority:
+            estimates["tasks_above_majority"] = np.mean(above_majority, axis=0)
+    return estimates
+
+
+def _compute_speedups(
+    values: Mapping[str, Mapping[str, Mapping[int, JackknifeEstimate]]], baseline: str
+) -> dict[str, dict[int, JackknifeEstimate]]:
+    """Return how many times as fast as the baseline each variant's steps are, by seed (Table 2)."""
+    seconds_a_step = {name: _divide_by_seed(metrics, "seconds", "steps") for name, metrics in values.items()}
+    speedups = {}
+    for variant, by_seed in seconds_a_step.items():
+        reference = seconds_a_step[baseline]
+        common = {seed: reference[seed] / seconds for seed, seconds in by_seed.items() if seed in reference}
+        if common:
+            speedups[variant] = common
+    return speedups
+
+
+def _divide_by_seed(
+    metrics: Mapping[str, Mapping[int, JackknifeEstimate]], dividend: str, divisor: str
+) -> dict[int, JackknifeEstimate]:
+    numbers = metrics.get(dividend, {})
+    divisors = metrics.get(divisor, {})
+    return {seed: numbers[seed] / divisors[seed] for seed in numbers if seed in divisors and numbers[seed][0] > 0}

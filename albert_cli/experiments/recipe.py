@@ -1,13 +1,13 @@
-"""An experiment as a recipe: variants of a base recipe, the scales it can be run at, the paper's numbers, its claims.
+"""Experiments as recipes: variants of a base recipe, the scales to run them at, the paper's tables and claims.
 
-`recipes/experiments/*.toml` hold them; `experiments/common` says what the scales have in common. A variant is a few
-changes of the scale's base recipe, so that two variants differ by nothing that is not written there.
+`recipes/experiments/*.toml` contain them; `experiments/common` has what all of them share. A variant is a set of
+changes to the scale's base recipe, so two variants differ only in what their file lists.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, get_args
 
@@ -18,48 +18,47 @@ ScaleName = Literal["smoke", "mini", "h200", "paper"]
 SCALES: Final[tuple[ScaleName, ...]] = get_args(ScaleName)
 FOLDER: Final = "experiments/"
 
-Settings = dict[str, Any]
+Settings = dict[str, Any]  # a part of a recipe, as parsed from TOML
 _SIGNS: Final = {"above": ">", "below": "<", "equal": "="}
 
-# What is measured of a variant, and how a column of it is headed; beside these there is `task_NAME` of every task.
+# The metrics of a variant with their column headers; in addition there is `task_NAME` for every task.
 METRICS: Final = {
     "parameters": "parameters",
-    "paper_count": "as the paper counts",
-    "block_parameters": "in blocks",
+    "paper_count": "parameters, counted as in the paper",
+    "block_parameters": "block parameters",
     "layers": "layers",
-    "hidden": "hidden",
+    "hidden": "hidden size",
     "steps": "steps",
-    "seconds": "pretraining",
+    "seconds": "pretraining time",
     "speedup": "speedup",
-    "mlm_accuracy": "MLM",
-    "own_mlm_accuracy": "MLM, own masks",
+    "mlm_accuracy": "MLM accuracy",
+    "own_mlm_accuracy": "MLM accuracy, own masks",
     "mlm_loss": "MLM loss",
-    "below_unigram_entropy": "below unigram",
-    "nsp_accuracy": "NSP",
-    "sop_accuracy": "SOP",
+    "below_unigram_entropy": "below unigram entropy",
+    "nsp_accuracy": "NSP accuracy",
+    "sop_accuracy": "SOP accuracy",
     "l2_mean": "L2",
     "l2_variation": "L2 variation",
-    "l2_last": "L2, last",
+    "l2_last": "L2, last layer",
     "degrees_mean": "angle",
     "degrees_variation": "angle variation",
-    "degrees_last": "angle, last",
-    "tasks_mean": "mean",
-    "tasks_above_majority": "above the majority",
+    "degrees_last": "angle, last layer",
+    "tasks_mean": "mean of tasks",
+    "tasks_above_majority": "above majority",
 }
 
-
-# Values of models that have learnt nothing differ too, so that a claim must rest on a model that has. Knowing how
-# frequent tokens are and copying unmasked ones give half a nat; of two sentences the paper calls 53.3 % chance.
+# Untrained models differ by chance, so a claim about learning requires a model that has learned: it must be above these
+# values. Token frequencies and copying alone give half a nat; the paper calls 53.3 % on sentence pairs chance.
 LEARNED_ABOVE: Final = {
     "tasks_above_majority": 0.03,
     "below_unigram_entropy": 0.75,
     "nsp_accuracy": 0.535,
     "sop_accuracy": 0.535,
 }
-# The same for every seed by construction.
+# These metrics are equal for all seeds by construction.
 EXACT: Final = frozenset({"parameters", "block_parameters", "paper_count", "steps", "layers", "hidden"})
-_OF_ANY_MODEL: Final = EXACT | {"seconds", "speedup"}  # needs no learning
-# What stands in a column of the paper's tables, where it is measured; scores there are in per cent.
+_INDEPENDENT_OF_LEARNING: Final = EXACT | {"seconds", "speedup"}
+# The metrics behind each column of the paper's tables; scores are in per cent there.
 COLUMN_METRICS: Final = {
     "SQuAD1.1": ("task_squad1_f1", "task_squad1_em"),
     "SQuAD2.0": ("task_squad2_best_f1", "task_squad2_best_em"),
@@ -75,90 +74,95 @@ COLUMN_METRICS: Final = {
 
 @dataclass(frozen=True)
 class ExperimentScale:
-    """What an experiment is at one scale.
-
-    `base` is a pretraining recipe and `changes` lie on it, below each variant's own. `borrow` takes the variants'
-    changes of another scale, and `step_share` of its steps. `text` is the default corpus, `extra_text` what a variant
-    may add, `other_text` names what may stand in for them. `probe_text` is asked for intrinsic scores instead of the
-    corpus's held-out text, where its files are there; TASKS in it is the folder of the tasks. `tasks` are fine-tuned
-    `task_runs` times each, with `task_changes` laid on their own recipes. `peak` is a device's FLOP/s and `share` what
-    training is assumed to reach of it; both serve the plan alone.
-    """
+    """The size of an experiment: base recipe, text, tasks and seeds."""
 
     about: str
     base: str
+    """The pretraining recipe that variants change."""
     changes: Settings = field(default_factory=dict)
+    """Changes to the base recipe, applied before the variant's own."""
     borrow: ScaleName | None = None
-    step_share: float = 1.0
+    """Another scale whose variants, changes and `step_fraction` of steps are used."""
+    step_fraction: float = 1.0
     text: tuple[str, ...] = ("docs:",)
     extra_text: tuple[str, ...] = ()
-    other_text: tuple[str, ...] = ()
+    """Additional text that some variants train on."""
+    alternative_text: tuple[str, ...] = ()
+    """Sources that can replace the text, for messages."""
     probe_text: tuple[str, ...] = ()
+    """Text of the intrinsic scores instead of the held-out text; TASKS stands for the folder of the tasks."""
     vocabulary: int = 30_000
     sample: int = 2_000_000
+    """Sentences that the vocabulary is trained on."""
     holdout: float = 0.01
     seeds: int = 1
     variants: tuple[str, ...] = ()
+    """The variants to run; empty for all."""
     tasks: tuple[str, ...] = ()
     task_runs: int = 1
     task_changes: Settings = field(default_factory=dict)
+    """Changes to the tasks' own recipes."""
     probe_sequences: int = 4096
     peak: float = 790e12
-    share: float = 0.5
+    """FLOP/s of a device, for the hours of a plan."""
+    utilization: float = 0.5
+    """The fraction of `peak` that training is assumed to reach."""
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One row of an experiment's table.
-
-    `changes` hold at every scale, those named after a scale there only, on top; `extends` among the latter names
-    another base recipe. `after` starts from the end of another variant's run with the same seed: from its weights, or
-    with `continues` also from its moments and step, so that the steps count from that run's beginning, and with
-    `stacked` with its layers repeated. `teacher` names a variant to learn from beside the text. `time_of` trains
-    as long as another variant does: seconds a step of both are measured before, and the steps frozen. `text = "extra"`
-    trains on the additional text too. `shape` is only counted, as `albert params` takes it. `is_prefix`: a run that
-    others start from, and no row of the table. Without `has_tasks` it is not fine-tuned. `members` are variants whose
-    fine-tuned models of the same pretraining seed answer together (`albert ensemble`), each a run of its own.
-    """
+    """A row of an experiment's table, as changes to the scale's base recipe."""
 
     title: str
     changes: Settings = field(default_factory=dict)
+    """Changes at every scale. Those below are for one scale, where `extends` names another base recipe."""
     smoke: Settings = field(default_factory=dict)
     mini: Settings = field(default_factory=dict)
     h200: Settings = field(default_factory=dict)
     paper: Settings = field(default_factory=dict)
     after: str | None = None
+    """The variant whose run with the same seed gives the initial weights."""
     continues: bool = False
+    """Also continue from that run's optimizer state and step."""
     stacked: bool = False
+    """Repeat that run's layers."""
     teacher: str | None = None
+    """The variant to distil from."""
     members: tuple[str, ...] = ()
-    time_of: str | None = None
+    """The variants whose fine-tuned models form an ensemble (`albert ensemble`)."""
+    match_time_of: str | None = None
+    """The variant whose wall-clock time determines the number of steps."""
     text: Literal["usual", "extra"] = "usual"
     shape: str | None = None
+    """A shape for `albert params`, if nothing is trained."""
     is_prefix: bool = False
+    """True if other variants start from this run and it is no row of the table."""
     has_tasks: bool = True
+
+    @property
+    def dependencies(self) -> tuple[str, ...]:
+        """The variants that must be trained before."""
+        return tuple(name for name in (self.after, self.teacher, *self.members) if name)
 
 
 @dataclass(frozen=True)
 class PaperTable:
-    """A table as the paper prints it; `rows` by variant, or by what the paper calls a row without a variant here.
-
-    `ours` is the variant that such rows are compared with.
-    """
+    """A table as printed in the paper. Rows are named by a variant, or by the paper's own name of another model."""
 
     title: str
     version: Literal["both versions", "final version", "version 1"]
     columns: tuple[str, ...]
     rows: dict[str, tuple[str, ...]]
     note: str = ""
-    ours: str | None = None
+    compare_with: str | None = None
+    """The variant that rows of other models are compared with."""
 
 
 @dataclass(frozen=True)
 class Condition:
-    """`value` (minus or over another) must lie above, below or at `bound`; values are written `VARIANT.METRIC`.
+    """An inequality between measured values, which are written `VARIANT.METRIC`.
 
-    The bound is a number, or the value of a count.
+    `value`, minus `minus` or divided by `over`, must be above, below or equal to `bound`: a number or another value.
     """
 
     value: str
@@ -169,9 +173,19 @@ class Condition:
 
     @property
     def references(self) -> tuple[str, ...]:
-        """The values that are read from result files."""
+        """The measured values that the condition needs."""
         bound = self.bound if isinstance(self.bound, str) else None
         return tuple(name for name in (self.value, self.minus, self.over, bound) if name)
+
+    @property
+    def metrics(self) -> frozenset[str]:
+        """The metrics of these values."""
+        return frozenset(name.partition(".")[2] for name in self.references)
+
+    @property
+    def is_exact(self) -> bool:
+        """True if it compares counts alone."""
+        return self.metrics <= EXACT
 
     def __str__(self) -> str:
         left = self.value
@@ -185,34 +199,44 @@ class Condition:
 
 @dataclass(frozen=True)
 class PaperClaim:
-    """What the paper says, as conditions that all must hold; `margin` says where their bounds come from.
+    """A statement of the paper as conditions that must all hold."""
 
-    `learnt` names values of `LEARNT` that show that the models which the claim rests on have learnt something: without
-    that it does not hold. `scales` are those at which what is compared is run; none named: all.
-    """
-
-    says: str
+    statement: str
     source: str
     margin: str
+    """How the bounds were chosen."""
     conditions: tuple[Condition, ...]
-    learnt: tuple[str, ...] = ()
+    learned: tuple[str, ...] = ()
+    """Values of `LEARNED_ABOVE` which show that the compared models have learned something."""
     scales: tuple[ScaleName, ...] = ()
+    """The scales that run what is compared; empty for all."""
 
     @property
     def all_conditions(self) -> tuple[Condition, ...]:
-        """What must hold: that something was learnt, and what the paper says."""
-        guards = (Condition(name, "above", LEARNED_ABOVE[name.partition(".")[2]]) for name in self.learnt)
+        """The conditions on learning and those of the statement."""
+        guards = (Condition(name, "above", LEARNED_ABOVE[name.partition(".")[2]]) for name in self.learned)
         return (*guards, *self.conditions)
 
     @property
-    def is_of_tasks(self) -> bool:
-        """Whether it compares what fine-tuned models make of tasks."""
-        return any(".task" in name for condition in self.conditions for name in condition.references)
+    def metrics(self) -> frozenset[str]:
+        """The metrics of all conditions."""
+        return frozenset(metric for condition in self.all_conditions for metric in condition.metrics)
+
+    @property
+    def variants(self) -> frozenset[str]:
+        """The variants that all conditions compare."""
+        references = (name for condition in self.all_conditions for name in condition.references)
+        return frozenset(name.partition(".")[0] for name in references)
+
+    @property
+    def compares_tasks(self) -> bool:
+        """True if the statement is about scores of fine-tuned models."""
+        return any(metric.startswith("task") for condition in self.conditions for metric in condition.metrics)
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """A whole recipe; see the module. `name` is that of its file, and `asked` its name or path."""
+    """A whole experiment."""
 
     title: str
     source: str
@@ -220,95 +244,140 @@ class Experiment:
     variants: dict[str, Variant]
     tables: tuple[PaperTable, ...] = ()
     claims: tuple[PaperClaim, ...] = ()
-    plots: tuple[Literal["layers"], ...] = ()  # beside what every report draws: Figure 1
+    plots: tuple[Literal["layers"], ...] = ()
+    """Figures in addition to those of every report: Figure 1 of the paper."""
     metrics: tuple[str, ...] = ()
     speed_against: str | None = None
+    """The variant that the others' speedup is relative to."""
     name: str = ""
-    asked: str = ""
+    argument: str = ""
+    """The name or the path that the user gave."""
 
     @property
     def is_counted(self) -> bool:
-        """Whether nothing is trained: every variant is a shape whose parameters are counted."""
-        return all(v.shape is not None for v in self.variants.values())
+        """True if nothing is trained: every variant is a shape whose parameters are counted."""
+        return all(variant.shape is not None for variant in self.variants.values())
 
 
 def experiment_names() -> list[str]:
-    """Every experiment that is shipped, by name."""
-    found = (full.removeprefix(FOLDER) for full in config.shipped_recipes() if full.startswith(FOLDER))
-    return [name for name in found if name != "common"]
+    """Return the names of all experiments that come with the package."""
+    names = (recipe.removeprefix(FOLDER) for recipe in config.shipped_recipes() if recipe.startswith(FOLDER))
+    return [name for name in names if name != "common"]
 
 
 def list_experiments() -> tuple[dict[str, str], str]:
-    """Every experiment with a sentence, as data and as text."""
-    found = {name: config.read_description(config.find_recipe(FOLDER + name)) for name in experiment_names()}
-    width = max(map(len, found))
-    return found, "\n".join(f"{name:<{width}}  {about}" for name, about in found.items())
+    """Return every experiment with its description, as data and as text."""
+    descriptions = {name: config.read_description(config.find_recipe(FOLDER + name)) for name in experiment_names()}
+    width = max(map(len, descriptions))
+    return descriptions, "\n".join(f"{name:<{width}}  {text}" for name, text in descriptions.items())
 
 
 def load_experiment(name: str) -> Experiment:
-    """Read and check an experiment by name or file; raises `ConfigError` naming what is wrong."""
-    asked = name
+    """Read and check an experiment by name or path; raise `ConfigError` if something is wrong."""
+    recipe = name
     if not name.endswith(".toml"):
-        name = name.removeprefix(FOLDER)
-        if name not in experiment_names():
-            hint = config.suggest(name, experiment_names())
-            raise ConfigError(
-                f"no experiment is called {name!r}", hint or f"experiments: {', '.join(experiment_names())}"
-            )
-        name = FOLDER + name
-    return dataclasses.replace(parse_experiment(config.read_recipe(name), config.find_recipe(name).stem), asked=asked)
+        short_name = name.removeprefix(FOLDER)
+        names = experiment_names()
+        if short_name not in names:
+            hint = config.suggest(short_name, names) or f"experiments: {', '.join(names)}"
+            raise ConfigError(f"unknown experiment {short_name!r}", hint)
+        recipe = FOLDER + short_name
+    experiment = parse_experiment(config.read_recipe(recipe), config.find_recipe(recipe).stem)
+    return dataclasses.replace(experiment, argument=name)
 
 
 def parse_experiment(values: Mapping[str, Any], name: str) -> Experiment:
-    """An experiment from its values as TOML gives them; a scale that borrows has the other's changes below its own."""
-    scales: Any = values.get("scales", {})
-    if isinstance(scales, Mapping) and all(isinstance(own, Mapping) for own in scales.values()):
-        borrowed = {}
-        for key, own in scales.items():
-            other = scales.get(str(own.get("borrow")), {})
-            below = {k: other[k] for k in ("variants", "changes", "extra_text") if k in other}
-            borrowed[key] = config.merge_values(below, own)
-        values = {**values, "scales": borrowed}
+    """Validate an experiment's values as parsed from TOML."""
+    values = {**values, "scales": _borrow_scales(values.get("scales", {}))}
     experiment = dataclasses.replace(config.validate_recipe(Experiment, values, name), name=name)
-    _check(experiment)
+    if unknown := set(experiment.scales) ^ set(SCALES):
+        raise ConfigError(f"{name}: scales must be {', '.join(SCALES)}; check {', '.join(sorted(unknown))}")
+    _check_variant_names(experiment)
+    _check_cycles(experiment)
+    _check_metrics(experiment)
+    _check_claims(experiment)
     return experiment
 
 
-def _check(experiment: Experiment) -> None:
-    """What no field can check by itself: that names mean something."""
-    variants, here = experiment.variants, experiment.name
-    if unknown := set(experiment.scales) ^ set(SCALES):
-        raise ConfigError(f"{here}: scales are {', '.join(SCALES)}, not {', '.join(sorted(unknown))}")
-    named = [(getattr(v, key), key) for v in variants.values() for key in ("after", "time_of", "teacher")]
-    named += [(name, "members") for v in variants.values() for name in v.members]
-    named += [(table.ours, "ours") for table in experiment.tables]
-    named.append((experiment.speed_against, "speed_against"))
-    named += [(v, "variants") for scale in experiment.scales.values() for v in scale.variants]
-    for name, key in named:
-        if name is not None and name not in variants:
-            raise ConfigError(f"{here}: {key} names no variant: {name}", config.suggest(name, variants))
+def _borrow_scales(scales: Any) -> Any:
+    """Put the variants, changes and extra text of a borrowed scale below the scale's own."""
+    if not isinstance(scales, Mapping) or not all(isinstance(scale, Mapping) for scale in scales.values()):
+        return scales  # validation reports the wrong type
+    borrowed = {}
+    for key, scale in scales.items():
+        other = scales.get(str(scale.get("borrow")), {})
+        defaults = {name: other[name] for name in ("variants", "changes", "extra_text") if name in other}
+        borrowed[key] = config.merge_values(defaults, scale)
+    return borrowed
+
+
+def _check_variant_names(experiment: Experiment) -> None:
+    for key, name in _variant_references(experiment):
+        if name not in experiment.variants:
+            hint = config.suggest(name, experiment.variants)
+            raise ConfigError(f"{experiment.name}: {key} is not the name of a variant: {name}", hint)
+
+
+def _variant_references(experiment: Experiment) -> Iterator[tuple[str, str]]:
+    """Yield (key, variant name) for every key that names a variant."""
+    for variant in experiment.variants.values():
+        for key in ("after", "match_time_of", "teacher"):
+            if (name := getattr(variant, key)) is not None:
+                yield key, name
+        yield from (("members", name) for name in variant.members)
+    for table in experiment.tables:
+        if table.compare_with is not None:
+            yield "compare_with", table.compare_with
+    if experiment.speed_against is not None:
+        yield "speed_against", experiment.speed_against
+    for scale in experiment.scales.values():
+        yield from (("variants", name) for name in scale.variants)
+
+
+def _check_cycles(experiment: Experiment) -> None:
+    def visit(name: str, path: tuple[str, ...]) -> None:
+        if name in path:
+            raise ConfigError(
+                f"{experiment.name}: variant {name} starts from itself", "change its `after` or `teacher`"
+            )
+        variant = experiment.variants[name]
+        for dependency in (*variant.dependencies, variant.match_time_of):
+            if dependency is not None:
+                visit(dependency, (*path, name))
+
+    for name in experiment.variants:
+        visit(name, ())
+
+
+def _check_metrics(experiment: Experiment) -> None:
     for metric in experiment.metrics:
         if metric.startswith("task_"):
-            raise ConfigError(f"{here}: {metric} has a column of its own anyway", "leave it out of metrics")
-        _check_metric(here, metric)
+            raise ConfigError(f"{experiment.name}: {metric} always has a column", "remove it from metrics")
+        _check_metric(experiment, metric)
+
+
+def _check_claims(experiment: Experiment) -> None:
+    here = experiment.name
     for claim in experiment.claims:
         if not claim.conditions:
-            raise ConfigError(f"{here}: a claim without conditions: {claim.says}")
-        for name in claim.learnt:
+            raise ConfigError(f"{here}: claim without conditions: {claim.statement}")
+        for name in claim.learned:
             if name.partition(".")[2] not in LEARNED_ABOVE:
-                raise ConfigError(f"{here}: learnt: {name!r} shows nothing", f"VARIANT.{'|'.join(LEARNED_ABOVE)}")
-        metrics = {name.partition(".")[2] for condition in claim.conditions for name in condition.references}
-        if not claim.learnt and not metrics <= _OF_ANY_MODEL:
-            hint = 'learnt = ["VARIANT.tasks_above_majority"], or of masked words ["VARIANT.below_unigram_entropy"]'
-            raise ConfigError(f"{here}: which model must have learnt something? {claim.says}", hint)
+                choices = f"VARIANT.{'|'.join(LEARNED_ABOVE)}"
+                raise ConfigError(f"{here}: learned: {name!r} does not show learning", f"use {choices}")
+        if not claim.learned and not claim.metrics <= _INDEPENDENT_OF_LEARNING:
+            hint = 'add learned = ["VARIANT.tasks_above_majority"] or, for MLM, ["VARIANT.below_unigram_entropy"]'
+            raise ConfigError(
+                f"{here}: claim needs `learned`, the models that must have learned: {claim.statement}", hint
+            )
         for reference in (name for condition in claim.all_conditions for name in condition.references):
             variant, dot, metric = reference.partition(".")
-            if not dot or variant not in variants:
+            if not dot or variant not in experiment.variants:
                 raise ConfigError(f"{here}: {reference!r} is not VARIANT.METRIC of this experiment")
-            _check_metric(here, metric)
+            _check_metric(experiment, metric)
 
 
-def _check_metric(here: str, metric: str) -> None:
+def _check_metric(experiment: Experiment, metric: str) -> None:
     if metric not in METRICS and not metric.startswith("task_"):
         hint = config.suggest(metric, METRICS) or f"metrics: {', '.join(METRICS)}, task_NAME"
-        raise ConfigError(f"{here}: nothing measures {metric!r}", hint)
+        raise ConfigError(f"{experiment.name}: unknown metric {metric!r}", hint)

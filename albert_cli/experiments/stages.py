@@ -1,11 +1,12 @@
-"""The stages of an experiment: every variant's runs, what is measured of them, and what each takes."""
+"""Plan an experiment: the stages of every variant's runs, what is measured of them, and what they cost."""
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,246 +14,91 @@ from albert_cli import config
 from albert_cli.counting import costs
 from albert_cli.data.pairs import PairSettings
 from albert_cli.errors import ConfigError
-from albert_cli.experiments import inputs
-from albert_cli.experiments.plan import OUT, Cost, ExperimentPlan, ExperimentRequest, MatchedWallClock, VariantRun
-from albert_cli.experiments.recipe import SCALES, Experiment, ExperimentScale, Settings, load_experiment
+from albert_cli.experiments.inputs import (
+    DataInput,
+    find_available_tasks,
+    plan_data,
+    plan_probe_data,
+    plan_task_data,
+    vocabulary_size,
+)
+from albert_cli.experiments.plan import (
+    OUT,
+    Cost,
+    ExperimentPlan,
+    ExperimentRequest,
+    MatchedWallClock,
+    Stage,
+    VariantRun,
+    create_stage,
+)
+from albert_cli.experiments.recipe import SCALES, Experiment, ExperimentScale, Settings, Variant, load_experiment
+from albert_cli.experiments.records import SpeedResult, StageRecord, read_result
 from albert_cli.training.pretrain_recipe import PretrainRecipe
 from albert_cli.training.task_recipe import FinetuneRecipe
 
-_ROUNDS = 15  # timed steps of a variant that is to train as long as another
+_SPEED_ROUNDS = 15  # timed steps of a variant whose wall-clock time is matched
 
 
 def validate_experiment(name: str) -> tuple[dict[str, Any], str]:
-    """Check an experiment's file with every recipe that it makes; its values as they are, and as a sentence."""
+    """Check an experiment's file and every recipe in it; return its values and a summary."""
     experiment = load_experiment(name)
     for scale in SCALES:
         make_plan(experiment, ExperimentRequest(scale, Path(), dry_run=True))
-    about = f"{experiment.title} ({experiment.source}): {len(experiment.variants)} variants"
-    return config.read_recipe(name), f"{about}, {len(experiment.claims)} claims, scales {', '.join(experiment.scales)}"
+    title = f"{experiment.title} ({experiment.source})"
+    counts = f"{len(experiment.variants)} variants, {len(experiment.claims)} claims"
+    return config.read_recipe(name), f"{title}: {counts}, scales {', '.join(experiment.scales)}"
 
 
 def make_plan(experiment: Experiment, request: ExperimentRequest) -> ExperimentPlan:
-    """An experiment as stages; raises `ConfigError` where a recipe or an option cannot be."""
-    plan = ExperimentPlan(experiment, request)
+    """Plan all stages of an experiment; raise `ConfigError` if a recipe or an option is invalid."""
     if experiment.is_counted:
-        for name, variant in experiment.variants.items():
-            shape, title = str(variant.shape), f"{variant.title}: parameters"
-            plan.runs.append(
-                VariantRun(name, 0, None, plan.stage("count", title, {"shape": shape}, (), ("params", shape)))
-            )
-        return plan
-    seeds = request.seeds if request.seeds is not None else plan.scale.seeds
+        return ExperimentPlan(experiment, request, _plan_counts(experiment, request))
+    scale = experiment.scales[request.scale]
+    seeds = request.seeds if request.seeds is not None else scale.seeds
     if seeds < 1:
-        raise ConfigError(f"--seeds {seeds}: at least one is needed")
-    builder = _Builder(plan, {task: _task_recipe(task, plan.scale) for task in inputs.available_tasks(plan)})
-    for name in plan.chosen:
+        raise ConfigError(f"--seeds {seeds}: at least one seed is needed", "use --seeds 1 or more")
+    tasks, skipped_tasks = find_available_tasks(request, scale)
+    probe_data, skipped_texts = plan_probe_data(request, scale)
+    recipes = {task: _load_task_recipe(task, scale) for task in tasks}
+    planner = _Planner(experiment, request, scale, probe_data, recipes)
+    names = _select_variants(experiment, scale)
+    runs: list[VariantRun] = []
+    prefixes: list[VariantRun] = []
+    for name in names:
         for seed in range(seeds):
-            if experiment.variants[name].members:
-                plan.runs.append(builder.ensemble(name, seed))
-                continue
-            run = builder.run(name, seed)
-            if experiment.variants[name].is_prefix:
-                plan.prefixes.append(run)
+            variant = experiment.variants[name]
+            if variant.members:
+                runs.append(planner.plan_ensemble(name, seed, runs))
+            elif variant.is_prefix:
+                prefixes.append(planner.plan_pretraining(name, seed))
             else:
-                plan.runs.append(builder.measured(run))
-    return plan
-
-
-@dataclass
-class _Builder:
-    """Takes the stages of a variant into the plan, each once: `tasks` are those to fine-tune on, with their recipes."""
-
-    plan: ExperimentPlan
-    tasks: Mapping[str, FinetuneRecipe | None]
-    _made: dict[tuple[str, int], VariantRun | None] = field(default_factory=dict)
-
-    def run(self, name: str, seed: int) -> VariantRun:
-        """The pretraining of a variant with a seed, after whatever it starts from."""
-        plan, variant = self.plan, self.plan.experiment.variants[name]
-        if (name, seed) in self._made:
-            if (known := self._made[name, seed]) is None:
-                raise ConfigError(f"{plan.experiment.name}: the variant {name} starts from itself")
-            return known
-        self._made[name, seed] = None  # begun
-        base, values = self._settings(name, seed)
-        own_warm_start = values.pop("warm_start", {})  # how, of a parent that is known below
-        data, needs, directory = inputs.data(plan, variant.text)
-        facts: dict[str, Any] = {"data": data}
-        done, others = 0, dict[str, Any]()
-        if variant.after:
-            before = self.run(variant.after, seed)
-            parent, how = before.pretrain, "continues" if variant.continues else "checkpoint"
-            how_else = {**own_warm_start, **({"stack": True} if variant.stacked else {})}
-            facts["warm_start"] = {how: parent, **how_else} if variant.continues or how_else else parent
-            needs = (*needs, parent)
-            others["warm_start"] = {how: str(plan.directory(parent)), **how_else}
-            if variant.continues and before.recipe is not None:
-                done = before.recipe.schedule.total_steps
-        if variant.teacher:
-            facts["teacher"] = teacher = self.run(variant.teacher, seed).pretrain
-            needs = (*needs, teacher)
-            others["distill"] = {"teacher": str(plan.directory(teacher))}
-        recipe = self._validated(name, values)
-        if recipe.train.seed != seed:
-            raise ConfigError("-s train.seed: every run of a variant has another seed", "--seeds N says how many")
-        facts["recipe"] = config.to_toml_values(recipe)  # without what it starts from, which says where the files lie
-        changes = _options(config.read_recipe(base), config.merge_values(values, others))
-        argv = ["pretrain", base, "--data", directory, "--out", OUT, *changes, *self._ranks()]
-        recipe = self._with_vocabulary(recipe)
-        title, cost = f"{variant.title}, seed {seed}: pretraining", pretraining_cost(recipe, done)
-        if variant.teacher and (taught := self.run(variant.teacher, seed).recipe):
-            forward = costs.forward_flops(taught.model, recipe.data.max_seq_length)
-            cost = dataclasses.replace(cost, flops=cost.flops + cost.tokens * forward)
-        made = VariantRun(name, seed, recipe, plan.stage("pretrain", title, facts, needs, argv, cost))
-        self._made[name, seed] = made
-        return made
-
-    def measured(self, run: VariantRun) -> VariantRun:
-        """The run with its probe, on the usual text and the scale's own masks, and its tasks."""
-        plan, scale = self.plan, self.plan.scale
-        of, checkpoint = f"{plan.experiment.variants[run.variant].title}, seed {run.seed}", plan.directory(run.pretrain)
-        data, needs, directory = inputs.probed(plan)
-        own = config.merge_values(config.read_recipe(scale.base), scale.changes).get("data", {})
-        pairs = config.to_toml_values(
-            config.validate_recipe(PairSettings, own, plan.experiment.name)
-        )  # whatever a run's are
-        if run.recipe is not None:  # but no longer than it can read
-            pairs["max_seq_length"] = min(pairs["max_seq_length"], run.recipe.model.max_position_embeddings)
-        facts: dict[str, Any] = {"pairs": pairs, "sequences": scale.probe_sequences, "data": data}
-        argv = ["probe", str(checkpoint), "--data", directory, "--sequences", str(scale.probe_sequences)]
-        argv += _options({}, {"data": pairs})
-        probe = plan.stage("probe", f"{of}: intrinsic scores", facts, (run.pretrain, *needs), argv)
-        tasks, runs = {}, scale.task_runs
-        for name, recipe in self.tasks.items() if plan.experiment.variants[run.variant].has_tasks else ():
-            folder, table = inputs.add_task_data(plan, name)
-            facts = {"task": name, "changes": scale.task_changes, "runs": runs, "data": table or folder}
-            argv = ["eval", name, "--checkpoint", str(checkpoint), "--data", folder, "--out", OUT, "--runs", str(runs)]
-            argv += ["--no-baselines", *_options({}, scale.task_changes)]
-            cost = fine_tuning_cost(recipe, run, scale)
-            tasks[name] = plan.stage("task", f"{of}: {name}", facts, (run.pretrain, *table), argv, cost)
-        return dataclasses.replace(run, probe=probe, tasks=tasks)
-
-    def ensemble(self, name: str, seed: int) -> VariantRun:
-        """The fine-tuned models of a variant's members together, by task."""
-        variant, tasks = self.plan.experiment.variants[name], {}
-        trained = {run.variant: run for run in self.plan.runs if run.seed == seed and run.recipe}
-        members = [trained[member] for member in variant.members if member in trained]
-        for task in self.tasks:
-            needs = [member.tasks[task] for member in members]
-            argv = ["ensemble", task, *(str(self.plan.directory(need)) for need in needs)]
-            argv += ["--data", inputs.add_task_data(self.plan, task)[0], "--out", OUT]
-            title = f"{variant.title}, seed {seed}: {task}"
-            tasks[task] = self.plan.stage("task", title, {"together": task}, needs, argv)
-        return VariantRun(name, seed, None, "", None, tasks)
-
-    def _ranks(self) -> list[str]:
-        return ["--nproc", str(self.plan.request.nproc)] if self.plan.request.nproc > 1 else []
-
-    # ------------------------------------------------------------ recipes
-
-    def _settings(self, name: str, seed: int) -> tuple[str, Settings]:
-        """The base recipe of a variant, and its values with every change on them."""
-        scale, other = self.plan.scale, self.plan.experiment.variants[name].time_of
-        base, values = self._before_steps(name)
-        schedule = values.get("schedule", {})
-        steps = schedule.get("total_steps", PretrainRecipe().schedule.total_steps) * scale.step_share
-        own = {"total_steps": max(2, round(steps))}
-        if decay := schedule.get("decay_steps"):
-            own["decay_steps"] = max(2, round(decay * scale.step_share))
-        values = config.merge_values(values, {"train": {"seed": seed}, "schedule": own})
-        values = config.apply_overrides(values, self.plan.request.changes)
-        if other is not None:  # whatever its own steps, or those that were asked for, are
-            values = config.merge_values(values, {"schedule": {"total_steps": self._as_long(name, other, seed).steps}})
-        return base, values
-
-    def _before_steps(self, name: str) -> tuple[str, Settings]:
-        """The same before seed and steps are known."""
-        scale, variant = self.plan.scale, self.plan.experiment.variants[name]
-        at: Settings = dict(getattr(variant, scale.borrow or self.plan.request.scale))
-        base = str(at.pop("extends", scale.base))
-        values = config.read_recipe(base)
-        for changes in (scale.changes, variant.changes, at):
-            values = config.merge_values(values, changes)
-        if self.plan.request.data is not None or "vocab_size" in values.get("model", {}):
-            values = config.merge_values(values, {"model": {"vocab_size": self.plan.vocab_size}})
-        return base, values
-
-    def _as_long(self, name: str, other: str, seed: int) -> MatchedWallClock:
-        """In how many steps a variant takes as long as another's whole run."""
-        theirs = self.run(other, seed).recipe
-        assert theirs is not None
-        values = config.apply_overrides(self._before_steps(name)[1], self.plan.request.changes)
-        recipe = self._with_vocabulary(self._validated(name, values))
-        flops = [pretraining_cost(r).flops / r.schedule.total_steps for r in (recipe, theirs)]
-        steps = theirs.schedule.total_steps
-        seconds = [self._seconds_a_step(one) for one in (name, other)]
-        known = (seconds[0], seconds[1]) if seconds[0] and seconds[1] else None
-        found = MatchedWallClock(other, steps, max(2, round(steps * flops[1] / flops[0])), known)
-        self.plan.equal_time[name] = found
-        return found
-
-    def _seconds_a_step(self, name: str) -> float:
-        """As measured here by `albert bench pretrain`, a stage of its own; 0 before that."""
-        plan, variant = self.plan, self.plan.experiment.variants[name]
-        base, values = self._before_steps(name)
-        values = config.apply_overrides(values, plan.request.changes)
-        data, needs, directory = inputs.data(plan, variant.text)
-        facts = {
-            "recipe": config.to_toml_values(self._validated(name, values)),
-            "data": data,
-            "processes": plan.request.nproc,
-        }
-        argv = ["bench", "pretrain", base, "--data", directory, "--rounds", str(_ROUNDS)]
-        argv += [*_options(config.read_recipe(base), values), *self._ranks()]
-        stage = self.plan.stage("speed", f"{variant.title}: seconds a step", facts, needs, argv)
-        return plan.record(stage).recipe_step.get("seconds", 0.0)
-
-    def _validated(self, name: str, values: Settings) -> PretrainRecipe:
-        return config.validate_recipe(PretrainRecipe, values, f"{self.plan.experiment.name}, {name}")
-
-    def _with_vocabulary(self, recipe: PretrainRecipe) -> PretrainRecipe:
-        """The recipe with the vocabulary that its run will find in the data: what it costs depends on it."""
-        return dataclasses.replace(recipe, model=dataclasses.replace(recipe.model, vocab_size=self.plan.vocab_size))
-
-
-def _options(base: Mapping[str, Any], values: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """`-s section.key=value` for all in `values` that `base` has not, or has otherwise."""
-    found = []
-    for key, value in values.items():
-        old = base.get(key)
-        if isinstance(value, Mapping):
-            found += _options(old if isinstance(old, Mapping) else {}, value, f"{prefix}{key}.")
-        elif value != old:
-            bare = isinstance(value, str) and re.fullmatch(r"[a-z][a-z_]*", value)
-            written = value if bare else config.dump_toml({"v": value}).strip().removeprefix("v = ")
-            found += ["-s", f"{prefix}{key}={written}"]
-    return found
-
-
-# ---------------------------------------------------------------- what it costs
-
-
-def pretraining_cost(recipe: PretrainRecipe, done: int = 0) -> Cost:
-    """Of a run after the steps `done`: sequences at full length, the model's FLOPs in full, two checkpoints at once."""
-    length, steps = recipe.data.max_seq_length, recipe.schedule.total_steps - done
-    tokens = recipe.train.batch_size * length * steps
-    flops = tokens * costs.training_flops(recipe.model, length)
-    parameters = costs.count_parameters(recipe.model).total
-    return Cost(parameters, steps, tokens, flops, costs.checkpoint_bytes(recipe.model) * (recipe.train.keep + 1))
-
-
-def _task_recipe(task: str, scale: ExperimentScale) -> FinetuneRecipe | None:
-    """How a task is learnt at a scale, checked before anything is trained; None where no recipe says it."""
-    name = f"finetune/{task}"
-    if name not in config.shipped_recipes():
-        return None
-    return config.validate_recipe(
-        FinetuneRecipe, config.merge_values(config.read_recipe(name), scale.task_changes), name
+                runs.append(planner.plan_measurements(planner.plan_pretraining(name, seed)))
+    timed = [name for name in names if experiment.variants[name].match_time_of]
+    return ExperimentPlan(
+        experiment,
+        request,
+        runs,
+        prefixes,
+        speeds=[stage for name in timed for stage in planner.plan_speeds(name)],
+        skipped=skipped_tasks | skipped_texts,
+        matched_times={name: planner.match_wall_clock(name) for name in timed},
     )
 
 
+def pretraining_cost(recipe: PretrainRecipe, finished_steps: int = 0) -> Cost:
+    """Return the cost of a run after `finished_steps`, with full-length sequences and the whole model."""
+    length = recipe.data.max_seq_length
+    steps = recipe.schedule.total_steps - finished_steps
+    tokens = recipe.train.batch_size * length * steps
+    flops = tokens * costs.training_flops(recipe.model, length)
+    parameters = costs.count_parameters(recipe.model).total
+    disk_bytes = costs.checkpoint_bytes(recipe.model) * (recipe.train.keep + 1)
+    return Cost(parameters, steps, tokens, flops, disk_bytes)
+
+
 def fine_tuning_cost(recipe: FinetuneRecipe | None, run: VariantRun, scale: ExperimentScale) -> Cost | None:
-    """Of all seeds of a task: inputs at their greatest length; None where that many steps are not known beforehand."""
+    """Return the cost of a task's runs with full-length inputs; None if the number of steps depends on the data."""
     if recipe is None or run.recipe is None or recipe.schedule.total_steps is None:
         return None
     model = run.recipe.model
@@ -262,3 +108,251 @@ def fine_tuning_cost(recipe: FinetuneRecipe | None, run: VariantRun, scale: Expe
     parameters = costs.count_parameters(model).with_pooler
     flops = tokens * costs.training_flops(model, length, masked=0.0)
     return Cost(parameters, steps, tokens, flops, 4 * parameters * scale.task_runs)
+
+
+def _plan_counts(experiment: Experiment, request: ExperimentRequest) -> list[VariantRun]:
+    runs = []
+    for name, variant in experiment.variants.items():
+        shape = str(variant.shape)
+        title = f"{variant.title}: parameters"
+        stage = create_stage(request, "count", title, {"shape": shape}, (), ("params", shape))
+        runs.append(VariantRun(name, 0, None, stage))
+    return runs
+
+
+def _select_variants(experiment: Experiment, scale: ExperimentScale) -> list[str]:
+    """Return the variants that the scale runs, with all prefixes, in the recipe's order."""
+    return [
+        name
+        for name, variant in experiment.variants.items()
+        if not scale.variants or name in scale.variants or variant.is_prefix
+    ]
+
+
+def _load_task_recipe(task: str, scale: ExperimentScale) -> FinetuneRecipe | None:
+    """Return a task's recipe at a scale; None if the task has no recipe."""
+    name = f"finetune/{task}"
+    if name not in config.shipped_recipes():
+        return None
+    return config.validate_recipe(
+        FinetuneRecipe, config.merge_values(config.read_recipe(name), scale.task_changes), name
+    )
+
+
+@dataclass(frozen=True)
+class _Planner:
+    """Plans the stages of single variants; every method returns what it plans."""
+
+    experiment: Experiment
+    request: ExperimentRequest
+    scale: ExperimentScale
+    probe_data: DataInput
+    task_recipes: Mapping[str, FinetuneRecipe | None]
+
+    def plan_pretraining(self, name: str, seed: int) -> VariantRun:
+        """Plan the pretraining of a variant after the runs that it starts from."""
+        variant = self.experiment.variants[name]
+        base, values = self._scheduled_settings(name, seed)
+        # The link to a parent run is separate: its facts name a stage, its options a directory.
+        warm_start = values.pop("warm_start", {})
+        if variant.stacked:
+            warm_start["stack"] = True
+        recipe = self._validate(name, values)
+        if recipe.train.seed != seed:
+            raise ConfigError("-s train.seed: every run of a variant has its own seed", "use --seeds N instead")
+        data = plan_data(self.request, self.scale, variant.text)
+        facts: dict[str, Any] = {"data": data.identity, "recipe": config.to_toml_values(recipe)}
+        needs = [*data.needs]
+        links: Settings = {}
+        finished_steps = 0
+        extra_flops = 0.0
+        if variant.after:
+            before = self.plan_pretraining(variant.after, seed)
+            assert before.pretrain is not None and before.recipe is not None
+            key = "continues" if variant.continues else "checkpoint"
+            facts["warm_start"] = {key: before.pretrain.id, **warm_start}
+            links["warm_start"] = {key: self._directory(before.pretrain), **warm_start}
+            needs.append(before.pretrain)
+            if variant.continues:
+                finished_steps = before.recipe.schedule.total_steps
+        if variant.teacher:
+            teacher = self.plan_pretraining(variant.teacher, seed)
+            assert teacher.pretrain is not None and teacher.recipe is not None
+            facts["teacher"] = teacher.pretrain.id
+            links["distill"] = {"teacher": self._directory(teacher.pretrain)}
+            needs.append(teacher.pretrain)
+            extra_flops = costs.forward_flops(teacher.recipe.model, recipe.data.max_seq_length)
+        options = _format_overrides(config.read_recipe(base), config.merge_values(values, links))
+        argv = ["pretrain", base, "--data", data.directory, "--out", OUT, *options, *self._rank_options]
+        recipe = self._with_vocabulary_size(recipe)
+        cost = pretraining_cost(recipe, finished_steps)
+        cost = dataclasses.replace(cost, flops=cost.flops + cost.tokens * extra_flops)
+        title = f"{variant.title}, seed {seed}: pretraining"
+        return VariantRun(name, seed, recipe, create_stage(self.request, "pretrain", title, facts, needs, argv, cost))
+
+    def plan_measurements(self, run: VariantRun) -> VariantRun:
+        """Add the probe and the tasks to a run."""
+        assert run.pretrain is not None
+        tasks = {}
+        if self.experiment.variants[run.variant].has_tasks:
+            tasks = {task: self._plan_task(task, run, run.pretrain) for task in self.task_recipes}
+        return dataclasses.replace(run, probe=self._plan_probe(run, run.pretrain), tasks=tasks)
+
+    def plan_ensemble(self, name: str, seed: int, runs: Sequence[VariantRun]) -> VariantRun:
+        """Plan the ensembles of a variant's members by task."""
+        variant = self.experiment.variants[name]
+        members = [run for run in runs if run.seed == seed and run.variant in variant.members]
+        tasks = {}
+        for task in self.task_recipes:
+            needs = [member.tasks[task] for member in members]
+            data = plan_task_data(task, self.request, self.scale)
+            argv = ["ensemble", task, *map(self._directory, needs), "--data", data.directory, "--out", OUT]
+            title = f"{variant.title}, seed {seed}: {task}"
+            tasks[task] = create_stage(self.request, "task", title, {"together": task}, needs, argv)
+        return VariantRun(name, seed, None, None, tasks=tasks)
+
+    def plan_speeds(self, name: str) -> list[Stage]:
+        """Plan the measurements of seconds a step that a variant's number of steps depends on."""
+        other = self.experiment.variants[name].match_time_of
+        return [self._plan_speed(variant) for variant in (name, other) if variant is not None]
+
+    def match_wall_clock(self, name: str) -> MatchedWallClock:
+        """Return in how many steps a variant takes as long as another's whole run."""
+        other = str(self.experiment.variants[name].match_time_of)
+        other_recipe = self.plan_pretraining(other, 0).recipe
+        assert other_recipe is not None
+        recipe = self._with_vocabulary_size(self._validate(name, self._overridden_settings(name)))
+        steps = other_recipe.schedule.total_steps
+        other_flops = pretraining_cost(other_recipe).flops
+        step_flops = pretraining_cost(recipe).flops / recipe.schedule.total_steps
+        seconds = [self._measured_seconds(stage) for stage in self.plan_speeds(name)]
+        is_measured = all(seconds)
+        return MatchedWallClock(
+            other, steps, max(2, round(other_flops / step_flops)), (seconds[0], seconds[1]) if is_measured else None
+        )
+
+    # ------------------------------------------------------------ single stages
+
+    def _plan_probe(self, run: VariantRun, pretrain: Stage) -> Stage:
+        """Plan the intrinsic scores, with the scale's own masks and at most the model's length."""
+        base = config.merge_values(config.read_recipe(self.scale.base), self.scale.changes)
+        pairs = config.to_toml_values(config.validate_recipe(PairSettings, base.get("data", {}), self.experiment.name))
+        if run.recipe is not None:
+            pairs["max_seq_length"] = min(pairs["max_seq_length"], run.recipe.model.max_position_embeddings)
+        data = self.probe_data
+        facts = {"pairs": pairs, "sequences": self.scale.probe_sequences, "data": data.identity}
+        argv = ["probe", self._directory(pretrain), "--data", data.directory]
+        argv += ["--sequences", str(self.scale.probe_sequences), *_format_overrides({}, {"data": pairs})]
+        title = f"{self._title(run)}: intrinsic scores"
+        return create_stage(self.request, "probe", title, facts, [pretrain, *data.needs], argv)
+
+    def _plan_task(self, task: str, run: VariantRun, pretrain: Stage) -> Stage:
+        scale = self.scale
+        data = plan_task_data(task, self.request, scale)
+        facts = {"task": task, "changes": scale.task_changes, "runs": scale.task_runs, "data": data.identity}
+        argv = ["eval", task, "--checkpoint", self._directory(pretrain), "--data", data.directory, "--out", OUT]
+        argv += ["--runs", str(scale.task_runs), "--no-baselines", *_format_overrides({}, scale.task_changes)]
+        cost = fine_tuning_cost(self.task_recipes[task], run, scale)
+        title = f"{self._title(run)}: {task}"
+        return create_stage(self.request, "task", title, facts, [pretrain, *data.needs], argv, cost)
+
+    def _plan_speed(self, name: str) -> Stage:
+        """Plan the measurement of a variant's seconds a step with `albert bench pretrain`."""
+        variant = self.experiment.variants[name]
+        base, _ = self._variant_settings(name)
+        values = self._overridden_settings(name)
+        data = plan_data(self.request, self.scale, variant.text)
+        recipe = config.to_toml_values(self._validate(name, values))
+        facts = {"recipe": recipe, "data": data.identity, "processes": self.request.nproc}
+        argv = ["bench", "pretrain", base, "--data", data.directory, "--rounds", str(_SPEED_ROUNDS)]
+        argv += [*_format_overrides(config.read_recipe(base), values), *self._rank_options]
+        return create_stage(self.request, "speed", f"{variant.title}: seconds a step", facts, data.needs, argv)
+
+    def _measured_seconds(self, stage: Stage) -> float:
+        """Return the measured seconds a step; 0 before they are measured."""
+        plan = ExperimentPlan(self.experiment, self.request, ())
+        result = read_result(plan, stage, StageRecord[SpeedResult])
+        return result.recipe_step.seconds if result else 0.0
+
+    # ------------------------------------------------------------ recipes
+
+    def _variant_settings(self, name: str) -> tuple[str, Settings]:
+        """Return a variant's base recipe, and its values before the seed and the steps are set."""
+        variant = self.experiment.variants[name]
+        at_scale = dict(_changes_at(variant, self.scale.borrow or self.request.scale))
+        base = str(at_scale.pop("extends", self.scale.base))
+        values = config.read_recipe(base)
+        for changes in (self.scale.changes, variant.changes, at_scale):
+            values = config.merge_values(values, changes)
+        if self.request.data is not None or "vocab_size" in values.get("model", {}):
+            values = config.merge_values(values, {"model": {"vocab_size": self._vocabulary_size}})
+        return base, values
+
+    def _overridden_settings(self, name: str) -> Settings:
+        """Return a variant's values with the changes of the request."""
+        _, values = self._variant_settings(name)
+        return config.apply_overrides(values, self.request.changes)
+
+    def _scheduled_settings(self, name: str, seed: int) -> tuple[str, Settings]:
+        """Return a variant's base recipe, and its values with seed, steps and the changes of the request."""
+        base, values = self._variant_settings(name)
+        schedule = values.get("schedule", {})
+        steps = schedule.get("total_steps", PretrainRecipe().schedule.total_steps)
+        scaled = {"total_steps": self._scale_steps(steps)}
+        if decay_steps := schedule.get("decay_steps"):
+            scaled["decay_steps"] = self._scale_steps(decay_steps)
+        values = config.merge_values(values, {"train": {"seed": seed}, "schedule": scaled})
+        values = config.apply_overrides(values, self.request.changes)
+        if self.experiment.variants[name].match_time_of:
+            matched_steps = self.match_wall_clock(name).steps
+            values = config.merge_values(values, {"schedule": {"total_steps": matched_steps}})
+        return base, values
+
+    def _scale_steps(self, steps: int) -> int:
+        return max(2, round(steps * self.scale.step_fraction))
+
+    def _validate(self, name: str, values: Settings) -> PretrainRecipe:
+        return config.validate_recipe(PretrainRecipe, values, f"{self.experiment.name}, {name}")
+
+    @cached_property
+    def _vocabulary_size(self) -> int:
+        return vocabulary_size(self.request, self.scale)
+
+    def _with_vocabulary_size(self, recipe: PretrainRecipe) -> PretrainRecipe:
+        """Set the vocabulary size that the run will read from its data, because costs depend on it."""
+        model = dataclasses.replace(recipe.model, vocab_size=self._vocabulary_size)
+        return dataclasses.replace(recipe, model=model)
+
+    def _title(self, run: VariantRun) -> str:
+        return f"{self.experiment.variants[run.variant].title}, seed {run.seed}"
+
+    def _directory(self, stage: Stage) -> str:
+        return str(self.request.stage_folder / stage.id)
+
+    @property
+    def _rank_options(self) -> list[str]:
+        return ["--nproc", str(self.request.nproc)] if self.request.nproc > 1 else []
+
+
+def _changes_at(variant: Variant, scale: str) -> Settings:
+    changes: Settings = getattr(variant, scale)
+    return changes
+
+
+def _format_overrides(base: Mapping[str, Any], values: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """Return `-s section.key=value` for every value that differs from the base recipe."""
+    options = []
+    for key, value in values.items():
+        old_value = base.get(key)
+        if isinstance(value, Mapping):
+            section = old_value if isinstance(old_value, Mapping) else {}
+            options += _format_overrides(section, value, f"{prefix}{key}.")
+        elif value != old_value:
+            options += ["-s", f"{prefix}{key}={_format_toml(value)}"]
+    return options
+
+
+def _format_toml(value: object) -> str:
+    if isinstance(value, str) and re.fullmatch(r"[a-z][a-z_]*", value):
+        return value  # `-s` accepts words without quotes
+    return config.dump_toml({"value": value}).strip().removeprefix("value = ")

@@ -1,13 +1,12 @@
-"""One self-contained page from result directories: curves, scores with every seed, provenance."""
+"""Build one self-contained page from result directories: curves, scores of every seed, mistakes, provenance."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from albert_cli import __version__, store
 from albert_cli.config import validate_recipe
@@ -16,169 +15,237 @@ from albert_cli.data.pairs import PairSettings
 from albert_cli.data.shards import UNITS, TokenCorpus, read_data_facts
 from albert_cli.data.verification import verify_data
 from albert_cli.errors import AlbertError
-from albert_cli.report import mistakes, page, plots, pretraining, scores
-from albert_cli.report.collect import (
-    DataDirectory,
-    Evaluation,
-    ExampleTable,
-    PretrainingRun,
-    ReportInputs,
-    collect,
-    setting,
-    short_names,
-)
-from albert_cli.report.page import Block, Figure, Grid, Key, Page, Paragraph, Section, Span, Table, Text
+from albert_cli.report import figures, scores
+from albert_cli.report.collect import DataDirectory, Evaluation, ExampleTable, PretrainingRun, ReportInputs, short_names
+from albert_cli.report.collect import collect as collect_inputs
+from albert_cli.report.figures import Figure, LegendEntry, series_color
+from albert_cli.report.mistakes import ModelMistakes, list_mistakes
+from albert_cli.report.pretraining import PretrainingSection, make_pretraining_section, summarize_run
+from albert_cli.report.render import Table, render_html, render_markdown
+from albert_cli.report.scores import Colors, Fact, LabelCurve, ScoresSection
 from albert_cli.text.vocabulary import Vocabulary
 
+_MAX_FACTS = 6
 
-def build_report(directories: Sequence[Path], out: Path | None, markdown: Path | None = None) -> dict[str, Any]:
-    """Write the report on everything below `directories` to the file `out`; return the files and what is on them.
 
-    `markdown` is a file for the same as Markdown, its drawings in words. The same directories give the same bytes.
-    Raises `InputError` without a directory or anything to report, `CheckpointError` for a damaged file.
+@dataclass(frozen=True)
+class DataSample:
+    """The sequences of a data directory as a run samples them, in words and as histograms."""
+
+    text: str
+    figures: Sequence[Figure]
+
+
+@dataclass(frozen=True)
+class ReportPage:
+    """Everything that the templates lay out; a section is None or empty if there is nothing to show."""
+
+    title: str
+    summary: str
+    facts: Sequence[Fact]
+    label_curves: Sequence[LabelCurve]
+    data_sizes: Table | None
+    data_samples: Sequence[DataSample]
+    pretraining: PretrainingSection | None
+    scores: ScoresSection | None
+    learning_curves: Sequence[Figure]
+    mistakes: Sequence[ModelMistakes]
+    examples: Sequence[tuple[str, Table]]
+    versions: str
+    provenance: Table
+
+
+@dataclass(frozen=True)
+class ReportSummary:
+    """The files of a report and the names of what it shows."""
+
+    report: str | None
+    markdown: str | None
+    data: Sequence[str]
+    pretraining: Sequence[str]
+    tasks: Sequence[str]
+    models: Sequence[str]
+
+
+def build_report(directories: Sequence[Path], out: Path | None, markdown: Path | None = None) -> ReportSummary:
+    """Write a report on everything below `directories` to `out` as HTML and to `markdown`; return a summary of it.
+
+    The same directories give the same bytes. Raises `InputError` if there is nothing to report, and `CheckpointError`
+    for a damaged file.
     """
-    found = collect(directories)
-    found.evaluations = _distinct(found.evaluations)
-    made = _page(found)
-    for path, render in ((out, page.html), (markdown, page.markdown)):
-        if path is not None:
-            store.write_text(path, render(made))
-    return {
-        "report": str(out) if out else None,
-        "markdown": str(markdown) if markdown else None,
-        "data": [one.name for one in found.data],
-        "pretraining": [run.name for run in found.pretraining],
-        "tasks": list(dict.fromkeys(e.task for e in found.evaluations)),
-        "models": scores.models(found.evaluations),
-    }
+    inputs = collect_inputs(directories)
+    inputs = replace(inputs, evaluations=_make_names_unique(inputs.evaluations))
+    page = _make_page(inputs)
+    if out is not None:
+        store.write_text(out, render_html("report", page))
+    if markdown is not None:
+        store.write_text(markdown, render_markdown("report", page))
+    return ReportSummary(
+        report=str(out) if out else None,
+        markdown=str(markdown) if markdown else None,
+        data=[data.name for data in inputs.data],
+        pretraining=[run.name for run in inputs.pretraining],
+        tasks=list(dict.fromkeys(e.task for e in inputs.evaluations)),
+        models=scores.list_models(inputs.evaluations),
+    )
 
 
-def _page(found: ReportInputs) -> Page:
-    runs, evaluations, series = found.pretraining, found.evaluations, _series(found)
-    sections = [
-        Section("labels", "By number of labelled examples", scores.by_labels(evaluations, series)),
-        Section("data", "Data", _data(found.data, runs) if found.data else []),
-        Section("pretraining", "Pretraining", pretraining.section(runs) if runs else []),
-        Section("scores", "Scores", scores.section(evaluations, series) if evaluations else []),
-        Section("learning", "Learning curves", scores.learning(evaluations, series)),
-        Section("errors", "What is wrong", mistakes.section(evaluations, series)),
-        *(Section(f"examples-{i}", of.title, _examples(of)) for i, of in enumerate(found.examples, start=1)),
-    ]
-    sections = [section for section in sections if section.blocks]
+def _make_page(inputs: ReportInputs) -> ReportPage:
+    runs = inputs.pretraining
+    evaluations = inputs.evaluations
+    colors = _assign_colors(inputs)
+    run_facts = summarize_run(runs)
+    # Tiles are in rows of three.
+    limit = 3 if len(run_facts) in (0, 3) else _MAX_FACTS - len(run_facts)
+    return ReportPage(
+        title=_title(inputs),
+        summary=_summarize_counts(inputs),
+        facts=[*run_facts, *scores.summarize_best(evaluations, limit)],
+        label_curves=scores.make_label_curves(evaluations, colors),
+        data_sizes=_tabulate_sizes(inputs.data),
+        data_samples=[_describe_sample(data, runs) for data in inputs.data],
+        pretraining=make_pretraining_section(runs, colors) if runs else None,
+        scores=scores.make_scores_section(evaluations, colors) if evaluations else None,
+        learning_curves=scores.draw_learning_curves(evaluations, colors),
+        mistakes=list_mistakes(evaluations),
+        examples=[(table.title, _tabulate_examples(table)) for table in inputs.examples if table.rows],
+        versions=_list_versions(evaluations),
+        provenance=_tabulate_provenance(inputs),
+    )
+
+
+def _title(inputs: ReportInputs) -> str:
+    if inputs.pretraining and inputs.evaluations:
+        return "Pretraining and evaluation"
+    if inputs.pretraining:
+        return "Pretraining"
+    if inputs.evaluations:
+        return "Evaluation"
+    return "Data" if inputs.data else "Examples"
+
+
+def _summarize_counts(inputs: ReportInputs) -> str:
     counts = {
-        "data set": len(found.data),
-        "pretraining run": len(runs),
-        "task": len({e.question for e in evaluations}),
-        "fine-tuned model": sum(len(e.scores) for e in evaluations),
+        "data set": len(inputs.data),
+        "pretraining run": len(inputs.pretraining),
+        "task": len({e.task_identity for e in inputs.evaluations}),
+        "fine-tuned model": sum(len(e.scores) for e in inputs.evaluations),
     }
-    lead = ", ".join(f"{n} {what}{'s' if n != 1 else ''}" for what, n in counts.items() if n)
-    facts = pretraining.facts(runs)
-    facts += scores.facts(evaluations, most=3 if len(facts) in (0, 3) else 6 - len(facts))
-    footer = Section("provenance", "Provenance", _provenance(found))
-    title = _title(found)
-    return Page(title, title, sections, footer, f"{lead}." if lead else "", facts)
+    return ", ".join(f"{count} {noun}{'s' if count != 1 else ''}" for noun, count in counts.items() if count)
 
 
-def _title(found: ReportInputs) -> str:
-    if found.pretraining and found.evaluations:
-        return "An encoder, pretrained and scored"
-    if found.pretraining or found.evaluations:
-        return "Pretraining" if found.pretraining else "Scores"
-    return "Data" if found.data else "Examples"
+def _make_names_unique(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
+    """Add directory names to the models' names if two results would share a task and a model.
 
-
-def _distinct(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
-    """The same with directory names added where two results would share a task and a model's name.
-
-    A directory that is named after its task says nothing, so that the one above it names all tasks of a suite.
+    A directory named after its task is replaced by its parent, which names all tasks of a suite.
     """
-    times = Counter(key for e in evaluations for key in _of_a_place(e))
-    same = [e for e in evaluations if any(times[key] > 1 for key in _of_a_place(e))]
-    places = {e.path: e.path.parent if e.path.name == e.task else e.path for e in same}
-    names = short_names(list(dict.fromkeys(places.values())))
-    return [replace(e, model=f"{e.model} ({names[places[e.path]]})") if e.path in places else e for e in evaluations]
+    counts = Counter(key for e in evaluations for key in _identity_keys(e))
+    ambiguous = [e for e in evaluations if any(counts[key] > 1 for key in _identity_keys(e))]
+    folders = {e.path: e.path.parent if e.path.name == e.task else e.path for e in ambiguous}
+    names = short_names(list(dict.fromkeys(folders.values())))
+    return [replace(e, model=f"{e.model} ({names[folders[e.path]]})") if e.path in folders else e for e in evaluations]
 
 
-def _of_a_place(e: Evaluation) -> list[tuple[object, ...]]:
-    """What no two evaluations may share: tables have room for one by part, drawings by number of examples."""
-    return [(e.question, e.model, "part", e.part), (e.question, e.model, "labelled", e.labelled)]
+def _identity_keys(e: Evaluation) -> list[tuple[object, ...]]:
+    """Return keys that must be unique: tables have one cell a sample size, figures one a number of examples."""
+    return [
+        (e.task_identity, e.model, "sample size", e.sample_size),
+        (e.task_identity, e.model, "labelled", e.num_labelled),
+    ]
 
 
-def _series(found: ReportInputs) -> dict[str, int]:
-    """A colour for every run and model, the same on the whole page; a run's one checkpoint has the run's."""
-    series = {run.name: i for i, run in enumerate(found.pretraining, start=1)}
-    free = set(series)
-    for model in scores.models(found.evaluations):
-        run = next((name for name in free if model.startswith(f"{name}, ")), None)
-        series[model] = series[run] if run else max(series.values(), default=0) + 1
-        free.discard(run or "")
-    return series
+def _assign_colors(inputs: ReportInputs) -> Colors:
+    """Return a color for every run and model; the first model from a run's checkpoints has the run's color."""
+    colors = {run.name: series_color(number) for number, run in enumerate(inputs.pretraining)}
+    runs_without_model = set(colors)
+    next_number = len(colors)
+    for model in scores.list_models(inputs.evaluations):
+        run = next((name for name in runs_without_model if model.startswith(f"{name}, ")), None)
+        if run is None:
+            colors[model] = series_color(next_number)
+            next_number += 1
+        else:
+            colors[model] = colors[run]
+            runs_without_model.remove(run)
+    return colors
 
 
-def _examples(examples: ExampleTable) -> list[Block]:
+def _tabulate_examples(examples: ExampleTable) -> Table:
     columns = list(dict.fromkeys(name for row in examples.rows for name in row))
-    rows = [[row.get(name, "") for name in columns] for row in examples.rows]
-    return [Table(columns, rows, text_columns=len(columns), look="prose")] if rows else []
+    return Table(columns, [[row.get(name, "") for name in columns] for row in examples.rows])
 
 
-def _provenance(found: ReportInputs) -> list[Block]:
+# ---------------------------------------------------------------- provenance
+
+
+def _list_versions(evaluations: Sequence[Evaluation]) -> str:
     versions: dict[str, set[str]] = {}
-    for e in found.evaluations:
+    for e in evaluations:
         for name, version in e.record.versions.items():
             versions.setdefault(name, set()).add(version)
-    used = ", ".join(f"{name} {' and '.join(sorted(of))}" for name, of in versions.items())
-    text = f"Page made by albert {__version__}." + (f" Runs made with {used}." if used else "")
-    rows: list[list[Text]] = [["data", "", "", "", _mark(one.fingerprint)] for one in found.data]
-    for run in found.pretraining:
-        mark, newest = [("", ""), *run.checkpoints.items()][-1]
-        rows.append(["pretraining", f"{run.name}, {newest}" if newest else run.name, _mark(mark), "", _mark(run.data)])
-    for e in found.evaluations:
-        rows.append([e.title, e.model, *map(_mark, (e.record.checkpoint, e.record.recipe, e.record.data))])
-    headers = ["what", "model", "checkpoint", "recipe", "data"]
-    return [Paragraph(text, small=True), *([Table(headers, rows, text_columns=5)] if rows else [])]
+    page = f"Page made by albert {__version__}."
+    libraries = ", ".join(f"{name} {' and '.join(sorted(numbers))}" for name, numbers in versions.items())
+    return f"{page} Runs made with {libraries}." if libraries else page
 
 
-def _mark(fingerprint: str) -> Text:
-    return Span(fingerprint[:16], "code") if fingerprint else "–"
+def _tabulate_provenance(inputs: ReportInputs) -> Table:
+    rows = [["data", data.name, "", "", _short_fingerprint(data.fingerprint)] for data in inputs.data]
+    for run in inputs.pretraining:
+        newest, step = list(run.checkpoints.items())[-1] if run.checkpoints else ("", "")
+        name = f"{run.name}, {step}" if step else run.name
+        rows.append(["pretraining", name, _short_fingerprint(newest), "", _short_fingerprint(run.data)])
+    for e in inputs.evaluations:
+        fingerprints = (e.record.checkpoint, e.record.recipe, e.record.data)
+        rows.append([e.title, e.model, *map(_short_fingerprint, fingerprints)])
+    return Table(["kind", "name", "checkpoint", "recipe", "data"], rows)
+
+
+def _short_fingerprint(fingerprint: str) -> str:
+    return fingerprint[:16] or "–"
 
 
 # ---------------------------------------------------------------- data
 
 
-def _data(found: Sequence[DataDirectory], runs: Sequence[PretrainingRun]) -> list[Block]:
-    """Sizes, and for sequences drawn from each as its run draws them: lengths and spans."""
+def _tabulate_sizes(directories: Sequence[DataDirectory]) -> Table | None:
     rows = [
         [data.name, split, *(f"{counts[unit]:,}" for unit in UNITS)]
-        for data in found
+        for data in directories
         for split, counts in read_data_facts(data.path)["totals"].items()
     ]
-    sizes = Table(["data", "split", *UNITS], rows, text_columns=2, look="compact")
-    return [sizes, *(block for data in found for block in _sequences(data, runs))]
+    return Table(["data", "split", *UNITS], rows) if rows else None
 
 
-def _sequences(data: DataDirectory, runs: Sequence[PretrainingRun]) -> list[Block]:
-    """Statistics of a sample, with the settings and the seed of a run on this data where there is one."""
-    settings, seed = PairSettings(), 0
+def _describe_sample(data: DataDirectory, runs: Sequence[PretrainingRun]) -> DataSample:
+    """Sample sequences with the settings and the seed of a run on this data, or with the defaults."""
+    settings = PairSettings()
+    seed = 0
     run = next((run for run in runs if run.data == data.fingerprint), None)
     if run is not None:
-        with suppress(AlbertError):  # a recipe of another version is no reason to leave the data out of the report
+        with suppress(AlbertError):  # the recipe is of another version
             settings = validate_recipe(PairSettings, run.recipe.get("data", {}), run.name)
-        seed = int(setting(run.recipe, "train", "seed") or 0)
+        seed = int(run.setting("train", "seed") or 0)
     verify_data(data.path)
-    corpus, vocabulary = TokenCorpus.open(data.path, "train"), Vocabulary.load(data.path / "vocabulary")
-    drawn = measure_sample(corpus, vocabulary, settings, seed)
+    corpus = TokenCorpus.open(data.path, "train")
+    sample = measure_sample(corpus, Vocabulary.load(data.path / "vocabulary"), settings, seed)
     edges = [f"{settings.max_seq_length * (n + 1) // LENGTH_BINS:,}" for n in range(LENGTH_BINS)]
-    words = [f"{n}" for n in range(1, settings.ngram + 1)]
-    of_lengths = plots.bars(edges, drawn["length_fractions"], describes=f"Lengths of the sequences of {data.name}")
-    of_words = plots.bars(
-        words, drawn["ngram_fractions"], drawn["ngram_expected"], describes=f"Words of a masked n-gram in {data.name}"
+    lengths = Figure(
+        "Sequence lengths",
+        f"Lengths of the sequences of {data.name}",
+        figures.draw_bars(edges, sample["length_fractions"]),
+        f"Per cent of the sequences by length; {100 * sample['fill']:.1f} % of the positions are filled.",
     )
-    filled = f"Per cent of the sequences, by length; {100 * drawn['fill']:.1f} % of the positions are filled."
-    by_words = "Per cent of the n-grams, by words. Long ones are left out more often, because they touch others."
-    panels = [
-        Figure(of_lengths, "Length of a sequence", [filled]),
-        Figure(of_words, "Words of a masked n-gram", [Key("chosen", 1), Key("drawn with p(n)", 2, "line"), by_words]),
-    ]
-    sample = f"{drawn['sequences']} sequences of at most {settings.max_seq_length} positions, as training draws them"
-    text = f"{data.name}: {sample}. A pass over the text has {drawn['examples_per_pass']:,}."
-    return [Paragraph(text), Grid(panels)]
+    spans = Figure(
+        "Words per masked n-gram",
+        f"Words of a masked n-gram in {data.name}",
+        figures.draw_bars(
+            [str(n) for n in range(1, settings.ngram + 1)], sample["ngram_fractions"], sample["ngram_expected"]
+        ),
+        "Per cent of the n-grams. Long n-grams are rejected more often because they overlap others.",
+        [LegendEntry("chosen", figures.PALETTE[0]), LegendEntry("sampled with p(n)", figures.PALETTE[1], "line")],
+    )
+    text = (
+        f"{data.name}: {sample['sequences']} sequences of at most {settings.max_seq_length} positions, sampled as in "
+        f"training. An epoch has {sample['examples_per_pass']:,} sequences."
+    )
+    return DataSample(text, [lengths, spans])

@@ -1,6 +1,6 @@
-"""What lies in result directories, read into plain records for the report; nothing here computes or draws.
+"""Find and read the runs, results, data directories and example tables below some directories.
 
-Files may come from anywhere, so that a value of the wrong type counts as absent and never as an error.
+Files may come from anywhere, so the report skips a value of the wrong type instead of failing.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import os
 import statistics
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,41 +18,48 @@ from albert_cli.errors import CheckpointError, InputError
 from albert_cli.results import CONTROLS, RESULTS, Record, Result, StrictText, finite_number, finite_numbers
 from albert_cli.tasks.registry import TASKS
 
-MAJORITY, CLASSICAL = "majority class", "classical baseline"
+MAJORITY = "majority class"
+CLASSICAL = "classical baseline"
+EXAMPLES = "examples.json"
 Curve = list[tuple[float, float]]
-Recipe = Mapping[str, Any]  # as TOML gives it, by section
+Recipe = Mapping[str, Any]  # as parsed from TOML, by section
 
 
 @dataclass(frozen=True)
 class PretrainingRun:
-    """A pretraining run: the figures of its journal by name, its recipe, and its checkpoints."""
+    """A pretraining run: the curves of its journal by metric, its recipe and its checkpoints."""
 
     name: str
     training: Mapping[str, Curve]  # (step, value)
-    heldout: Mapping[str, Mapping[str, Curve]]  # by corpus: "" for the held-out text, then those scored beside it
+    heldout: Mapping[str, Mapping[str, Curve]]  # by corpus; "" is the run's own held-out text
     recipe: Recipe
     checkpoints: Mapping[str, str]  # fingerprint -> "step 3,000"
     data: str = ""  # fingerprint of the data directory
 
-    def points(self, name: str, corpus: str = "") -> Curve:
-        """The held-out values of a figure."""
-        return self.heldout.get(corpus, {}).get(name, [])
+    def heldout_curve(self, metric: str, corpus: str = "") -> Curve:
+        """Return the held-out values of a metric; empty if it was not measured."""
+        return self.heldout.get(corpus, {}).get(metric, [])
 
-    def last(self, name: str, corpus: str = "") -> float | None:
-        """The last of them, or None."""
-        points = self.points(name, corpus)
-        return points[-1][1] if points else None
+    def last_heldout(self, metric: str, corpus: str = "") -> float | None:
+        """Return the last held-out value of a metric."""
+        curve = self.heldout_curve(metric, corpus)
+        return curve[-1][1] if curve else None
+
+    def setting(self, section: str, key: str) -> float | None:
+        """Return a number of the recipe, or None."""
+        values = self.recipe.get(section)
+        return finite_number(values.get(key)) if isinstance(values, dict) else None
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One model's scores on one task, one per seed, with the curves of its runs on dev."""
+    """A model's scores on a task by seed, with the learning curves of its runs."""
 
     model: str
     record: Result
-    curves: Sequence[Curve]  # (step, score on dev), a seed each
+    curves: Sequence[Curve]  # (step, score on dev) by seed
     path: Path
-    folders: Sequence[Path]  # of its runs, a seed each
+    folders: Sequence[Path]  # of its runs, by seed
 
     @property
     def task(self) -> str:
@@ -61,18 +68,19 @@ class Evaluation:
 
     @property
     def title(self) -> str:
-        """The task as people write it: what the result says, or the title of a task known by name."""
-        known = TASKS.get(self.task)
-        return self.record.title or (known.title if known else self.task)
+        """The task's title: the result's own, or that of a task known by name."""
+        known_task = TASKS.get(self.task)
+        return self.record.title or (known_task.title if known_task else self.task)
 
     @property
-    def question(self) -> tuple[str, ...]:
-        """What two evaluations of one task share: tables of one's own have a name in common, and perhaps a title."""
-        return (self.task, self.title, *(sorted(self.record.labels) if self.task not in TASKS else ()))
+    def task_identity(self) -> tuple[str, ...]:
+        """The key that evaluations of the same task share; custom tables also differ by title and labels."""
+        labels = sorted(self.record.labels) if self.task not in TASKS else ()
+        return (self.task, self.title, *labels)
 
     @property
     def scores(self) -> Mapping[str, float]:
-        """By seed, 0..1."""
+        """The score of each seed, 0 to 1."""
         return self.record.by_seed
 
     @property
@@ -82,36 +90,39 @@ class Evaluation:
 
     @property
     def baselines(self) -> dict[str, float]:
-        """The majority class, and the best of the linear models."""
-        record = self.record
-        found = {MAJORITY: record.majority} if record.majority is not None else {}
-        return found | ({CLASSICAL: record.classical[1]} if record.classical else {})
+        """The scores of the majority class and of the best linear model."""
+        baselines = {}
+        if self.record.majority is not None:
+            baselines[MAJORITY] = self.record.majority
+        if self.record.classical:
+            baselines[CLASSICAL] = self.record.classical[1]
+        return baselines
 
     @property
-    def part(self) -> int:
-        """How many of the training examples a run learnt from, drawn by its seed; 0 where it was all of them."""
-        wanted = self.record.train_examples
-        return wanted if wanted <= self.record.examples.get("train", wanted) else 0  # there were not as many
+    def sample_size(self) -> int:
+        """The number of training examples sampled for each seed; 0 if all of them were used."""
+        requested = self.record.train_examples
+        return requested if requested <= self.record.examples.get("train", requested) else 0
 
     @property
-    def labelled(self) -> int:
-        """How many labelled examples that was; 0 where it is not known."""
-        return self.part or int(self.record.examples.get("train", 0))
+    def num_labelled(self) -> int:
+        """The number of labelled examples used for training; 0 if unknown."""
+        return self.sample_size or int(self.record.examples.get("train", 0))
 
     @property
     def is_ensemble(self) -> bool:
-        """Whether several models answered together, which were chosen on this very dev set."""
+        """True if several models, selected on this dev set, predict together."""
         return self.record.kind == "ensemble"
 
     @property
     def control(self) -> int:
-        """0 for a model, 1 for the weights that its pretraining began with, 2 for random ones."""
+        """0 for a model, 1 for a control from its initial weights, 2 for one from random weights."""
         names = {self.record.weights, self.record.checkpoint}
         return next((rank for rank, name in enumerate(CONTROLS, start=1) if name in names), 0)
 
 
 class ExampleTable(Record):
-    """A table of words with its title (`examples.json`), such as what a model fills into masked words."""
+    """A table of texts with a title (`examples.json`), such as predictions for masked words."""
 
     title: StrictText = "Examples"
     rows: Sequence[dict[str, str]] = ()
@@ -126,42 +137,66 @@ class DataDirectory:
     fingerprint: str
 
 
-@dataclass
+@dataclass(frozen=True)
 class ReportInputs:
-    """Everything found below the given directories."""
+    """Everything that a report shows."""
 
-    data: list[DataDirectory] = field(default_factory=list)
-    pretraining: list[PretrainingRun] = field(default_factory=list)
-    evaluations: list[Evaluation] = field(default_factory=list)
-    examples: list[ExampleTable] = field(default_factory=list)
+    data: Sequence[DataDirectory]
+    pretraining: Sequence[PretrainingRun]
+    evaluations: Sequence[Evaluation]
+    examples: Sequence[ExampleTable]
 
 
 def collect(directories: Sequence[Path]) -> ReportInputs:
-    """Walk down the directories and read every run, result and table of examples.
+    """Read every run, result, data directory and example table below the directories.
 
-    Raises `InputError` for a directory that does not exist or when nothing is found in any of them.
+    Raises `InputError` if a directory does not exist or if there is nothing to report.
     """
     for directory in directories:
         if not directory.is_dir():
-            raise InputError(f"{directory}: no such directory", "name the directories that the other verbs wrote")
+            raise InputError(f"{directory}: no such directory", "name directories that other verbs have written")
     paths = list(_walk(directories))
-    runs = [p for p in paths if not (p / RESULTS).exists() and any("mlm_loss" in of for of in read_curves(p))]
-    data = [p for p in paths if (p / "data.json").is_file() and (of := store.read_manifest(p)) and of.kind == "data"]
-    names = short_names([*runs, *data])
-    pretraining = [_read_pretraining(path, names[path]) for path in runs]
-    known = {mark: f"{run.name}, {step}" for run in pretraining for mark, step in run.checkpoints.items()}
-    everything = ReportInputs(
-        [DataDirectory(names[p], p, store.fingerprint(p)) for p in data],
-        pretraining,
-        _read_evaluations(paths, known),
-        [ExampleTable.read(p / "examples.json") for p in paths if (p / "examples.json").is_file()],
+    run_paths = [path for path in paths if _is_pretraining_run(path)]
+    data_paths = [path for path in paths if _is_data_directory(path)]
+    names = short_names([*run_paths, *data_paths])
+    runs = [_read_pretraining(path, names[path]) for path in run_paths]
+    checkpoint_names = {mark: f"{run.name}, {step}" for run in runs for mark, step in run.checkpoints.items()}
+    inputs = ReportInputs(
+        data=[DataDirectory(names[path], path, store.fingerprint(path)) for path in data_paths],
+        pretraining=runs,
+        evaluations=_read_evaluations(paths, checkpoint_names),
+        examples=[ExampleTable.read(path / EXAMPLES) for path in paths if (path / EXAMPLES).is_file()],
     )
-    if not any(vars(everything).values()):
+    if not any(vars(inputs).values()):
         raise InputError(
             f"{', '.join(map(str, directories))}: no results here",
-            "a result directory holds results.json, metrics.jsonl, examples.json or data.json",
+            f"a result directory contains {RESULTS}, {journal.JOURNAL}, {EXAMPLES} or data.json",
         )
-    return everything
+    return inputs
+
+
+def short_names(paths: Sequence[Path]) -> dict[Path, str]:
+    """Return for each path the fewest last parts that distinguish it from the others."""
+    parts = {path: path.resolve().parts for path in paths}
+    counts = Counter(names[-n:] for names in parts.values() for n in range(1, len(names)))
+    unique = {
+        path: next((names[-n:] for n in range(1, len(names)) if counts[names[-n:]] == 1), names[-1:])
+        for path, names in parts.items()
+    }
+    return {path: "/".join(names) for path, names in unique.items()}
+
+
+def read_curves(path: Path) -> tuple[dict[str, Curve], dict[str, Curve]]:
+    """Read a run's journal: the curves (step, value) of training, and those of its evaluations."""
+    training: dict[str, Curve] = {}
+    heldout: dict[str, Curve] = {}
+    file = path / journal.JOURNAL
+    for row in journal.read_journal(file) if file.is_file() else []:
+        is_evaluation = "eval" in row
+        curves = heldout if is_evaluation else training
+        for metric, value in finite_numbers(row["eval"] if is_evaluation else row).items():
+            curves.setdefault(metric, []).append((float(row["step"]), value))
+    return training, heldout
 
 
 def _walk(directories: Sequence[Path]) -> Iterator[Path]:
@@ -175,34 +210,26 @@ def _walk(directories: Sequence[Path]) -> Iterator[Path]:
                 yield path
 
 
-def short_names(paths: Sequence[Path]) -> dict[Path, str]:
-    """For each path as few of its last parts as distinguish it from the others."""
-    parts = {path: path.resolve().parts for path in paths}
-    times = Counter(own[-n:] for own in parts.values() for n in range(1, len(own)))
-    return {
-        path: "/".join(next((own[-n:] for n in range(1, len(own)) if times[own[-n:]] == 1), own[-1:]))
-        for path, own in parts.items()
-    }
+def _is_pretraining_run(path: Path) -> bool:
+    if (path / RESULTS).exists():
+        return False
+    training, heldout = read_curves(path)
+    return "mlm_loss" in training or "mlm_loss" in heldout
 
 
-def read_curves(path: Path) -> tuple[dict[str, Curve], dict[str, Curve]]:
-    """The figures of a run's journal, each as (step, value): those of training, and those of its evaluations."""
-    training: dict[str, Curve] = {}
-    heldout: dict[str, Curve] = {}
-    file = path / journal.JOURNAL
-    for row in journal.read_journal(file) if file.is_file() else []:
-        to, values = (heldout, row["eval"]) if "eval" in row else (training, row)
-        for name, value in finite_numbers(values).items():
-            to.setdefault(name, []).append((float(row["step"]), value))
-    return training, heldout
+def _is_data_directory(path: Path) -> bool:
+    if not (path / "data.json").is_file():
+        return False
+    manifest = store.read_manifest(path)
+    return manifest is not None and manifest.kind == "data"
 
 
 def _read_pretraining(path: Path, name: str) -> PretrainingRun:
     training, scored = read_curves(path)
     heldout: dict[str, dict[str, Curve]] = {"": {}}
-    for key, points in scored.items():
-        corpus, _, figure = key.rpartition("/")
-        heldout.setdefault(corpus, {})[figure] = points
+    for key, curve in scored.items():
+        corpus, _, metric = key.rpartition("/")
+        heldout.setdefault(corpus, {})[metric] = curve
     checkpoints: dict[str, str] = {}
     parents: dict[str, str] = {}
     for step in sorted(path.glob("step-*")):
@@ -220,37 +247,33 @@ def _read_pretraining(path: Path, name: str) -> PretrainingRun:
 
 
 def _read_evaluations(paths: Sequence[Path], checkpoints: Mapping[str, str]) -> list[Evaluation]:
-    """Every `eval` result, every ensemble, and every single task run that is not part of an evaluation."""
+    """Read every `eval` result, every ensemble, and every task run that is not part of an evaluation."""
     records = {path: Result.read(path / RESULTS) for path in paths}
     evals = {path: record for path, record in records.items() if record.kind == "eval"}
+    ensembles = {path: record for path, record in records.items() if record.kind == "ensemble"}
     runs = {
         path: record
         for path, record in records.items()
-        if record.kind == "ensemble" or (record.kind == "run" and not any(above in evals for above in path.parents))
+        if record.kind == "run" and not any(parent in evals for parent in path.parents)
     }
-    found = []
-    for path, record in (evals | runs).items():
+    evaluations = []
+    for path, record in (evals | ensembles | runs).items():
+        if not record.by_seed:
+            continue
         below = [file.parent for file in sorted(path.glob(f"run-*/{RESULTS}"))] if record.scores_by_seed else [path]
         by_seed = {str(Result.read(folder / RESULTS).seed or 0): folder for folder in below}
-        folders = {seed: folder for seed, folder in by_seed.items() if seed in record.by_seed}
-        drawn = [read_curves(folder)[1].get(record.metric, []) for folder in folders.values()]
-        name, lines = _model_name(record, checkpoints), [points for points in drawn if len(points) > 1]
-        if record.by_seed:
-            found.append(Evaluation(name, record, lines, path, list(folders.values())))
-    return found
+        folders = [folder for seed, folder in by_seed.items() if seed in record.by_seed]
+        curves = [read_curves(folder)[1].get(record.metric, []) for folder in folders]
+        name = _model_name(record, checkpoints)
+        evaluations.append(Evaluation(name, record, [curve for curve in curves if len(curve) > 1], path, folders))
+    return evaluations
 
 
 def _model_name(record: Result, checkpoints: Mapping[str, str]) -> str:
     if record.kind == "ensemble":
         return f"ensemble of {len(record.chosen)}" if record.chosen else "ensemble"
-    mark = record.checkpoint
+    fingerprint = record.checkpoint
     for name, control in CONTROLS.items():
-        if name in (record.weights, mark):
+        if name in (record.weights, fingerprint):
             return control
-    return checkpoints.get(mark) or (f"checkpoint {mark[-16:][:8]}" if mark else "model")
-
-
-def setting(recipe: Recipe, section: str, key: str) -> float | None:
-    """A number of a recipe, or None."""
-    values = recipe.get(section)
-    return finite_number(values.get(key)) if isinstance(values, dict) else None
+    return checkpoints.get(fingerprint) or (f"checkpoint {fingerprint[-16:][:8]}" if fingerprint else "model")

@@ -1,132 +1,105 @@
-"""The report's section on what models get wrong: confusions, values, kinds of questions, examples with text."""
+"""The most confident mistakes of fine-tuned models on dev, with their texts."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import fmean
 
-from albert_cli.report import plots, predictions
 from albert_cli.report.collect import Evaluation
-from albert_cli.report.page import Block, Details, Figure, Grid, Group, Heading, Key, Paragraph, Part, Span, Table, Text
-from albert_cli.report.predictions import Predicted, PredictionLine
-from albert_cli.report.scores import by_task
+from albert_cli.report.predictions import PredictionLine, prediction_kind, read_predictions
+from albert_cli.report.render import Table
+from albert_cli.report.scores import group_by_task
 
-_CLASSES = 12  # a larger table is no longer read as a picture; its largest entries are listed
-_EXAMPLES = 8
-_CHARACTERS = 400  # shown of a text
-_SHOWN_ERROR = {"span": "F1", "class": "its probability, %", "value": "off by", "other": "runs right, %"}
-_TEXTS = ("title", "text", "text_pair", "question", "choices")
+_MAX_MISTAKES = 8
+_MAX_CHARACTERS = 400
+_TEXT_FIELDS = ("title", "text", "text_pair", "question", "choices")
 
 
-def section(evaluations: Sequence[Evaluation], series: Mapping[str, int]) -> list[Block]:
-    """A part for each model on each task whose predictions are there; controls only where they are alone."""
-    parts: list[Block] = []
-    for group in by_task(evaluations):
-        shown = [e for e in group if not e.control] or group
-        for e in shown:
-            if found := predictions.read(e.folders):
-                title = f"{e.title}, {e.model}" if len(shown) > 1 else e.title
-                figures = [*_values(title, found, series[e.model]), *_questions(title, found)]
-                grid = [Grid(figures)] if figures else []
-                blocks = [Heading(title), *_confusions(found), *grid, *_worst(found)]
-                parts.append(Group("errors", blocks))
-    text = "On the development set, over all runs of a model: one that is right does not hide one that is not."
-    return [Paragraph(text), *parts] if parts else []
+@dataclass(frozen=True)
+class ModelMistakes:
+    """The worst mistakes of a model on a task."""
+
+    title: str
+    num_examples: int
+    table: Table
 
 
-def _confusions(found: Sequence[Predicted]) -> list[Block]:
-    labels, counts = predictions.confusion(found)
-    if not labels:
-        return []
-    totals = {gold: sum(n for (of, _), n in counts.items() if of == gold) for gold in labels}
-    rows: list[list[Text]] = []
-    if len(labels) > _CLASSES:
-        text, columns = f"The commonest confusions of {len(labels)} classes.", 2
-        headers = ["is", "predicted", "times", "% of its class"]
-        wrong = [(gold, predicted, n) for (gold, predicted), n in counts.most_common() if gold != predicted]
-        for gold, predicted, n in wrong[:_CLASSES]:
-            rows.append([gold, predicted, f"{n:,}", f"{100 * n / totals[gold]:.1f}"])
-    else:
-        text, columns = "Rows: what it is. Columns: per cent of the row that was predicted so.", 1
-        headers = ["", *labels, "predictions"]
-        for gold in labels:
-            shares = [counts[gold, predicted] / max(totals[gold], 1) for predicted in labels]
-            cells = [Span(f"{100 * share:.1f}", "share", share) for share in shares]
-            rows.append([gold, *cells, f"{totals[gold]:,}"])
-    return [Paragraph(text, small=True), Table(headers, rows, columns, look="compact confusions")]
+def list_mistakes(evaluations: Sequence[Evaluation]) -> list[ModelMistakes]:
+    """Return the worst mistakes of each model by task. Controls are included only where there is no other model."""
+    mistakes = []
+    for group in group_by_task(evaluations):
+        for evaluation in [e for e in group if not e.control] or group:
+            examples = group_by_example([read_predictions(folder) for folder in evaluation.folders])
+            if worst := find_worst(examples):
+                title = f"{evaluation.title}, {evaluation.model}"
+                mistakes.append(ModelMistakes(title, len(examples), _make_table(worst)))
+    return mistakes
 
 
-def _values(title: str, found: Sequence[Predicted], series: int) -> list[Figure]:
-    points = predictions.values(found)
-    if not points:
-        return []
-    drawing = plots.scatter(points, series, describes=f"{title}: predicted over gold values")
-    shown = f"{min(len(points), plots.POINTS):,} of {len(points):,} examples; the line is a perfect prediction."
-    return [Figure(drawing, "Predicted over what it is", [shown])]
+def group_by_example(runs: Sequence[Sequence[PredictionLine]]) -> list[Sequence[PredictionLine]]:
+    """Group the lines of all runs by example."""
+    by_id: dict[str, list[PredictionLine]] = {}
+    for line in (line for lines in runs for line in lines):
+        by_id.setdefault(line["id"], []).append(line)
+    return list(by_id.values())
 
 
-def _questions(title: str, found: Sequence[Predicted]) -> list[Figure]:
-    figures = []
-    for kind, groups in (
-        ("By words of the answer", predictions.by_answer_length(found)),
-        ("By question word", predictions.by_question_word(found)),
-    ):
-        if not groups:
-            continue
-        labels = [f"{group.name}\n{group.size:,}" for group in groups]
-        scores = [g.f1 for g in groups], [g.exact_match for g in groups]
-        drawing = plots.bars(labels, *scores, describes=f"{title}: {kind}")
-        rows = [[g.name, f"{g.size:,}", f"{100 * g.f1:.1f}", f"{100 * g.exact_match:.1f}"] for g in groups]
-        numbers = Table(["", "questions", "F1", "exact match"], rows)
-        keys: list[Part] = [Key("F1", 1), Key("exact match", 2, "line"), "Below a bar: its questions."]
-        figures.append(Figure(drawing, kind, keys, numbers))
-    return figures
+def find_worst(examples: Sequence[Sequence[PredictionLine]]) -> list[Sequence[PredictionLine]]:
+    """Return the examples with the largest mean error over runs; of equal errors the more confident ones first."""
+    wrong = [lines for lines in examples if any(measure_error(line) is not None and _is_wrong(line) for line in lines)]
+    return sorted(wrong, key=lambda lines: (_mean_error(lines), _mean_confidence(lines)), reverse=True)[:_MAX_MISTAKES]
 
 
-# ---------------------------------------------------------------- examples
+def measure_error(line: PredictionLine) -> float | None:
+    """Return 1 − F1 of a span, 1 − the label's probability, or the distance of a number; None without a label."""
+    label = line.get("label")
+    prediction = line["prediction"]
+    if prediction_kind(line) == "span":
+        return 1.0 - float(line["f1"])
+    if isinstance(label, str):
+        return 1.0 - float(line.get("probabilities", {}).get(label, label == prediction))
+    if isinstance(label, float) and isinstance(prediction, float):
+        return abs(label - prediction)
+    return None
 
 
-def _worst(found: Sequence[Predicted]) -> list[Block]:
-    rows = predictions.worst(found, _EXAMPLES)
-    if not rows:
-        return []
-    texts = [name for name in _TEXTS if any(of.example.get(name) for of in rows)] or ["id"]
-    shown = _SHOWN_ERROR[predictions.kind(rows[0].example)]
-    cells = [
-        [
-            *(_text(of.example.get(name)) for name in texts),
-            _gold(of.example),
-            _predicted(of),
-            f"{of.error:.2f}" if shown == "off by" else f"{100 * (1 - of.error):.1f}",
-        ]
-        for of in rows
-    ]
-    headers = [*(name.replace("_", " ") for name in texts), "is", "predicted", shown]
-    summary = f"The {len(rows)} worst of {len(found):,} examples" if len(rows) > 1 else "The one error"
-    return [Details(summary, [Table(headers, cells, len(texts) + 2, look="prose")], open=True)]
+def _is_wrong(line: PredictionLine) -> bool:
+    if prediction_kind(line) == "span":
+        return float(line["f1"]) < 1
+    return line.get("label") != line["prediction"]
 
 
-def _text(value: object) -> str:
-    text = " / ".join(map(str, value)) if isinstance(value, list) else str("" if value is None else value)
-    return text if len(text) <= _CHARACTERS else text[: _CHARACTERS - 1] + "…"
+def _mean_error(lines: Sequence[PredictionLine]) -> float:
+    return fmean(error for line in lines if (error := measure_error(line)) is not None)
 
 
-def _gold(line: PredictionLine) -> str:
-    gold = line.get("label")
-    if "answers" in line:
-        return _text(list(dict.fromkeys(line["answers"]))) or "no answer"
-    return f"{gold:g}" if isinstance(gold, float) else _text(gold)
+def _mean_confidence(lines: Sequence[PredictionLine]) -> float:
+    return fmean(line.get("probability", 0.0) if line["prediction"] else 0.0 for line in lines)
 
 
-def _predicted(found: Predicted) -> str:
-    """What the runs predicted: the range of values, or each prediction with the number of runs that made it."""
-    values = predictions.numbers(found)
-    if len(values) > 1:
-        return f"{fmean(values):.2f} ({min(values):.2f} to {max(values):.2f})"
-    if values:
-        return f"{values[0]:.2f}"
-    times = Counter(_text(line["prediction"]) or "no answer" for line in found.lines)
-    if len(times) == 1:
-        return next(iter(times))
-    return ", ".join(f"{prediction} ({n} of {len(found.lines)})" for prediction, n in times.most_common())
+def _make_table(examples: Sequence[Sequence[PredictionLine]]) -> Table:
+    fields = [name for name in _TEXT_FIELDS if any(lines[0].get(name) for lines in examples)] or ["id"]
+    headers = [*(name.replace("_", " ") for name in fields), "label", "predicted", "mean error"]
+    rows = []
+    for lines in examples:
+        texts = [_format_text(lines[0].get(name)) for name in fields]
+        label = _format_text(lines[0].get("answers", lines[0].get("label"))) or "no answer"
+        rows.append([*texts, label, _format_predictions(lines), f"{_mean_error(lines):.2f}"])
+    return Table(headers, rows)
+
+
+def _format_text(value: object) -> str:
+    if isinstance(value, list):
+        value = " / ".join(dict.fromkeys(map(str, value)))
+    text = f"{value:.2f}" if isinstance(value, float) else str(value or "")
+    return text if len(text) <= _MAX_CHARACTERS else text[: _MAX_CHARACTERS - 1] + "…"
+
+
+def _format_predictions(lines: Sequence[PredictionLine]) -> str:
+    """Format each prediction with the number of runs that made it."""
+    counts = Counter(_format_text(line["prediction"]) or "no answer" for line in lines)
+    if len(counts) == 1:
+        return next(iter(counts))
+    return ", ".join(f"{prediction} ({count} of {len(lines)})" for prediction, count in counts.most_common())

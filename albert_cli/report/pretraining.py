@@ -1,161 +1,196 @@
-"""The report's section on pretraining: curves of every run over each other, and a table of what they are."""
+"""The report's section on pretraining: curves of all runs, and a table of their settings and last scores."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
 from albert_cli.console import format_duration
 from albert_cli.counting.costs import count_parameters
 from albert_cli.errors import AlbertError
 from albert_cli.model.config import ModelConfig
-from albert_cli.report import plots
-from albert_cli.report.collect import Curve, PretrainingRun, setting
-from albert_cli.report.page import Block, Details, Fact, Figure, Grid, Key, Paragraph, Part, Table
+from albert_cli.report import figures
+from albert_cli.report.collect import Curve, PretrainingRun
+from albert_cli.report.figures import Figure, LegendEntry, LineSeries, LineStyle
+from albert_cli.report.render import Table
+from albert_cli.report.scores import Colors, Fact
 
 _ACCURACIES = {
-    "mlm_accuracy": "masked words right",
-    "order_accuracy": "sentence order right",
-    "nsp_accuracy": "next sentence right",
-    "sop_accuracy": "swapped sentences right",
+    "mlm_accuracy": "MLM accuracy",
+    "order_accuracy": "sentence-pair accuracy",
+    "nsp_accuracy": "NSP accuracy",
+    "sop_accuracy": "SOP accuracy",
 }
-_ROWS = 12  # of the table of held-out scores, for each run and corpus
+_MAX_ROWS = 12  # of the table of held-out scores, by run and corpus
 
 
-def facts(runs: Sequence[PretrainingRun]) -> list[Fact]:
-    """The last held-out figures of a single run; several runs have no one figure."""
+@dataclass(frozen=True)
+class PretrainingSection:
+    """Curves of all runs, the same as numbers, and the runs' settings and last scores."""
+
+    legend: Sequence[LegendEntry]
+    figures: Sequence[Figure]
+    numbers: Table | None
+    settings: Table
+
+
+def summarize_run(runs: Sequence[PretrainingRun]) -> list[Fact]:
+    """Return the last held-out scores of a single run; empty for several runs."""
     if len(runs) != 1:
         return []
-    (run,) = runs
-    found, loss, entropy = [], run.last("mlm_loss"), run.last("unigram_entropy")
+    run = runs[0]
+    facts = []
+    loss = run.last_heldout("mlm_loss")
     if loss is not None:
-        beside = f"nats; the unigram entropy is {entropy:.2f}" if entropy is not None else "nats a masked token"
-        found.append(Fact("Held-out masked-word loss", f"{loss:.2f}", beside))
-    for name, beside in (
-        ("mlm_accuracy", "per cent of the held-out masked tokens"),
-        ("order_accuracy", f"per cent of the held-out pairs; chance is {100 * _chance(run):.0f}"),
-    ):
-        if (value := run.last(name)) is not None:
-            found.append(Fact(_ACCURACIES[name].capitalize(), f"{100 * value:.1f}", beside))
-    return found
+        entropy = run.last_heldout("unigram_entropy")
+        comparison = "nats per masked token" if entropy is None else f"nats; the unigram entropy is {entropy:.2f}"
+        facts.append(Fact("Held-out MLM loss", f"{loss:.2f}", comparison))
+    comparisons = {
+        "mlm_accuracy": "per cent of the held-out masked tokens",
+        "order_accuracy": f"per cent of the held-out pairs; chance is {100 * _chance(run):.0f}",
+    }
+    for metric, comparison in comparisons.items():
+        accuracy = run.last_heldout(metric)
+        if accuracy is not None:
+            facts.append(Fact(_title(metric), f"{100 * accuracy:.1f}", comparison))
+    return facts
 
 
-def section(runs: Sequence[PretrainingRun]) -> list[Block]:
-    """Curves of loss, accuracies and speed, then the runs' shapes, lengths and last figures."""
-    numbered = dict(enumerate(runs, start=1))
-    legend = [Paragraph([Key(run.name, i) for i, run in numbered.items()])] if len(runs) > 1 else []
+def make_pretraining_section(runs: Sequence[PretrainingRun], colors: Colors) -> PretrainingSection:
+    """Return curves of loss, accuracy and speed, and tables of the runs' settings and scores."""
     corpora = dict.fromkeys(corpus for run in runs for corpus in run.heldout)
-    panels = [panel for corpus in corpora for panel in _panels(numbered, corpus)]
-    speed = {i: run.training.get("tokens_per_second", []) for i, run in numbered.items()}
-    panels += _panel("Speed", _lines(speed, "thin"), {}, "Tokens a second.", from_zero=True)
-    columns = [_facts(run) for run in runs]
-    rows = [
-        [label, *(column.get(label, "–") for column in columns)]
-        for label in dict.fromkeys(label for column in columns for label in column)
-    ]
-    table = Table(["", *(run.name for run in runs)], rows, look="compact")
-    return [*legend, Grid(panels), *_numbers(runs), table]
+    drawings = [figure for corpus in corpora for figure in _draw_corpus(runs, corpus, colors)]
+    speed = _make_series({run.name: run.training.get("tokens_per_second", []) for run in runs}, colors, "thin")
+    if speed:
+        image = figures.draw_curves(speed, from_zero=True)
+        drawings.append(Figure("Speed", "Speed over steps", image, "Tokens per second."))
+    legend = [LegendEntry(run.name, colors[run.name]) for run in runs] if len(runs) > 1 else []
+    return PretrainingSection(legend, drawings, _tabulate_curves(runs), _tabulate_settings(runs))
 
 
-def _facts(run: PretrainingRun) -> dict[str, str]:
-    found = {}
-    with suppress(AlbertError):  # a recipe of another version is no reason to leave a run out of the report
-        if isinstance(values := run.recipe.get("model"), dict):
-            config = ModelConfig.from_values(values, run.name)
-            sizes = f"H {config.hidden_size}, E {config.embedding_size}, {config.num_attention_heads} heads"
-            found["shape"] = f"{config.num_hidden_layers} layers, {sizes}"
-            if config.is_sparse:
-                found["a token sees"] = config.attention_summary
-            found["layers share"] = {"ffn": "feed-forward"}.get(config.sharing, config.sharing)
-            found["parameters"] = f"{count_parameters(config).total:,}"
-    losses = [*run.training.get("loss", []), *run.points("mlm_loss")]
-    planned = setting(run.recipe, "schedule", "total_steps")
-    if losses:
-        steps = max(step for step, _ in losses)
-        found["steps"] = f"{steps:,.0f}" + (f" of {planned:,.0f}" if planned and planned != steps else "")
-    for label, (table, key) in {
-        "sequences a step": ("train", "batch_size"),
-        "longest sequence": ("data", "max_seq_length"),
-    }.items():
-        if (value := setting(run.recipe, table, key)) is not None:
-            found[label] = f"{value:,.0f}"
-    if (loss := run.last("mlm_loss")) is not None:
-        found["held-out masked-word loss, nats"] = f"{loss:.3f}"
-    if (entropy := run.last("unigram_entropy")) is not None:
-        found["unigram entropy of the same text, nats"] = f"{entropy:.3f}"
-    for corpus in run.heldout:
-        where = f"{corpus}: " if corpus else "held-out "
-        if corpus and (loss := run.last("mlm_loss", corpus)) is not None:
-            found[f"{where}masked-word loss, nats"] = f"{loss:.3f}"
-        for name, label in _ACCURACIES.items():
-            if (value := run.last(name, corpus)) is not None:
-                found[f"{where}{label}, %"] = f"{100 * value:.1f}"
-    if speeds := run.training.get("tokens_per_second"):
-        found["tokens a second, median"] = f"{statistics.median(value for _, value in speeds):,.0f}"
-    if seconds := run.training.get("seconds"):
-        found["time"] = format_duration(max(value for _, value in seconds))
-    return found
-
-
-def _panels(runs: Mapping[int, PretrainingRun], corpus: str) -> list[Figure]:
-    """Loss and accuracies on the held-out text (`corpus` is ""), or on another corpus by its name."""
-    of, where = (f", {corpus}", f"of {corpus}") if corpus else ("", "held-out")
-
-    def heldout(name: str) -> list[plots.Line]:
-        return _lines({i: run.points(name, corpus) for i, run in runs.items()}, "marked")
-
-    losses, levels = heldout("mlm_loss"), dict[float, str]()
-    keys: list[Part] = [Key(where, 1, "line")] if len(runs) == 1 else []
-    if not corpus:
-        losses += _lines({i: run.training.get("mlm_loss", []) for i, run in runs.items()}, "faint")
-        keys.append(Key("training", 1, "faint") if len(runs) == 1 else "Faint: training. ")
-        entropies = [run.last("unigram_entropy") for run in runs.values()]
-        levels = {value: f"unigram entropy {value:.2f}" for value in entropies if value is not None}
-    panels = _panel("Masked-word loss" + of, losses, levels, *keys, "Nats a masked token.")
-    chance = {_chance(run): "chance" for run in runs.values()}
-    for name, levels in (("mlm_accuracy", {}), ("order_accuracy", chance)):
-        title, beside = _ACCURACIES[name].capitalize() + of, f"Per cent, on {corpus or 'held-out text'}."
-        panels += _panel(title, heldout(name), levels, beside, percent=True)
-    return panels
+def _title(metric: str) -> str:
+    title = _ACCURACIES[metric]
+    return title[0].upper() + title[1:]
 
 
 def _chance(run: PretrainingRun) -> float:
-    """The share of sentence orders that a guess gets right: one label of two, and of three in three-way pretraining."""
+    """Return the accuracy of a guess about sentence pairs: three labels in three-way pretraining, else two."""
     data = run.recipe.get("data")
-    return 1 / 3 if isinstance(data, dict) and data.get("sentence_loss") == "three-way" else 1 / 2
+    is_three_way = isinstance(data, dict) and data.get("sentence_loss") == "three-way"
+    return 1 / 3 if is_three_way else 1 / 2
 
 
-def _lines(points: Mapping[int, Curve], kind: plots.Kind) -> list[plots.Line]:
-    return [plots.Line(of, series, kind) for series, of in points.items() if of]
+def _make_series(curves: Mapping[str, Curve], colors: Colors, style: LineStyle) -> list[LineSeries]:
+    return [LineSeries(curve, colors[name], style) for name, curve in curves.items() if curve]
 
 
-def _panel(
-    title: str,
-    lines: Sequence[plots.Line],
-    levels: Mapping[float, str],
-    *caption: Part,
-    percent: bool = False,
-    from_zero: bool = False,
-) -> list[Figure]:
-    if not lines:
-        return []
-    drawing = plots.curves(lines, levels, describes=f"{title} over steps", percent=percent, from_zero=from_zero)
-    return [Figure(drawing, title, caption)]
+def _draw_corpus(runs: Sequence[PretrainingRun], corpus: str, colors: Colors) -> list[Figure]:
+    """Draw loss and accuracies on one held-out corpus; "" is the run's own held-out text, drawn with training."""
+    suffix = f", {corpus}" if corpus else ""
+    losses = _make_series({run.name: run.heldout_curve("mlm_loss", corpus) for run in runs}, colors, "marked")
+    levels: dict[float, str] = {}
+    legend = []
+    caption = "Nats per masked token."
+    if not corpus:
+        losses += _make_series({run.name: run.training.get("mlm_loss", []) for run in runs}, colors, "faint")
+        entropies = [run.last_heldout("unigram_entropy") for run in runs]
+        levels = {value: f"unigram entropy {value:.2f}" for value in entropies if value is not None}
+        caption += " Faint: training."
+    if len(runs) == 1:
+        legend = [LegendEntry(corpus or "held-out", colors[runs[0].name], "line")]
+    drawings = []
+    if losses:
+        title = f"MLM loss{suffix}"
+        image = figures.draw_curves(losses, levels)
+        drawings.append(Figure(title, f"{title} over steps", image, caption, legend))
+    for metric in ("mlm_accuracy", "order_accuracy"):
+        series = _make_series({run.name: run.heldout_curve(metric, corpus) for run in runs}, colors, "marked")
+        if series:
+            title = _title(metric) + suffix
+            chance = {_chance(run): "chance" for run in runs} if metric == "order_accuracy" else {}
+            image = figures.draw_curves(series, chance, percent=True)
+            caption = f"Per cent, on {corpus or 'held-out text'}."
+            drawings.append(Figure(title, f"{title} over steps", image, caption))
+    return drawings
 
 
-def _numbers(runs: Sequence[PretrainingRun]) -> list[Block]:
-    """The held-out curves as a table, of many points every n-th and the last; empty where nothing was held out."""
-    labels = {"mlm_loss": "masked-word loss, nats"} | {name: f"{label}, %" for name, label in _ACCURACIES.items()}
+def _tabulate_curves(runs: Sequence[PretrainingRun]) -> Table | None:
+    """Return the held-out curves as a table of at most `_MAX_ROWS` steps and the last one; None without any."""
+    titles = {"mlm_loss": "MLM loss (nats)"} | {metric: f"{title} (%)" for metric, title in _ACCURACIES.items()}
     scored = [(run, corpus) for run in runs for corpus in run.heldout]
-    used = [name for name in labels if any(run.points(name, corpus) for run, corpus in scored)]
+    metrics = [metric for metric in titles if any(run.heldout_curve(metric, corpus) for run, corpus in scored)]
     rows = []
     for run, corpus in scored:
-        points = {name: dict(run.points(name, corpus)) for name in used}
-        steps = sorted({step for of in points.values() for step in of})
-        for step in sorted({*steps[:: -(-len(steps) // _ROWS) or 1], *steps[-1:]}):
-            values = {name: of[step] for name, of in points.items() if step in of}
-            shown = {name: f"{v:.3f}" if name == "mlm_loss" else f"{100 * v:.1f}" for name, v in values.items()}
-            rows.append([run.name, corpus or "held-out", f"{step:,.0f}", *(shown.get(name, "–") for name in used)])
-    table = Table(["run", "text", "step", *(labels[name] for name in used)], rows, text_columns=2)
-    return [Details("The curves as numbers", [table])] if rows else []
+        curves = {metric: dict(run.heldout_curve(metric, corpus)) for metric in metrics}
+        steps = sorted({step for curve in curves.values() for step in curve})
+        stride = max(1, -(-len(steps) // _MAX_ROWS))
+        for step in sorted({*steps[::stride], *steps[-1:]}):
+            cells = [_format_metric(metric, curves[metric].get(step)) for metric in metrics]
+            rows.append([run.name, corpus or "held-out", f"{step:,.0f}", *cells])
+    return Table(["run", "text", "step", *(titles[metric] for metric in metrics)], rows) if rows else None
+
+
+def _format_metric(metric: str, value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.3f}" if metric == "mlm_loss" else f"{100 * value:.1f}"
+
+
+def _tabulate_settings(runs: Sequence[PretrainingRun]) -> Table:
+    columns = [{**_list_settings(run), **_list_scores(run)} for run in runs]
+    labels = dict.fromkeys(label for column in columns for label in column)
+    rows = [[label, *(column.get(label, "–") for column in columns)] for label in labels]
+    return Table(["", *(run.name for run in runs)], rows)
+
+
+def _list_settings(run: PretrainingRun) -> dict[str, str]:
+    """Return the run's shape, batch and length; a recipe of another version is left out."""
+    settings = {}
+    model = run.recipe.get("model")
+    if isinstance(model, dict):
+        with suppress(AlbertError):
+            config = ModelConfig.from_values(model, run.name)
+            sizes = f"H {config.hidden_size}, E {config.embedding_size}, {config.num_attention_heads} heads"
+            settings["shape"] = f"{config.num_hidden_layers} layers, {sizes}"
+            if config.is_sparse:
+                settings["attention"] = config.attention_summary
+            settings["shared weights"] = config.sharing
+            settings["parameters"] = f"{count_parameters(config).total:,}"
+    steps = [step for step, _ in (*run.training.get("loss", []), *run.heldout_curve("mlm_loss"))]
+    planned = run.setting("schedule", "total_steps")
+    if steps:
+        is_partial = planned and planned != max(steps)
+        settings["steps"] = f"{max(steps):,.0f}" + (f" of {planned:,.0f}" if is_partial else "")
+    for label, (section, key) in {
+        "batch size": ("train", "batch_size"),
+        "maximum length": ("data", "max_seq_length"),
+    }.items():
+        value = run.setting(section, key)
+        if value is not None:
+            settings[label] = f"{value:,.0f}"
+    return settings
+
+
+def _list_scores(run: PretrainingRun) -> dict[str, str]:
+    scores = {}
+    for corpus in run.heldout:
+        prefix = f"{corpus}: " if corpus else "held-out "
+        loss = run.last_heldout("mlm_loss", corpus)
+        if loss is not None:
+            scores[f"{prefix}MLM loss (nats)"] = f"{loss:.3f}"
+        entropy = run.last_heldout("unigram_entropy", corpus)
+        if entropy is not None and not corpus:
+            scores["unigram entropy of the held-out text (nats)"] = f"{entropy:.3f}"
+        for metric, title in _ACCURACIES.items():
+            accuracy = run.last_heldout(metric, corpus)
+            if accuracy is not None:
+                scores[f"{prefix}{title} (%)"] = f"{100 * accuracy:.1f}"
+    speeds = [value for _, value in run.training.get("tokens_per_second", [])]
+    if speeds:
+        scores["tokens per second (median)"] = f"{statistics.median(speeds):,.0f}"
+    seconds = [value for _, value in run.training.get("seconds", [])]
+    if seconds:
+        scores["time"] = format_duration(max(seconds))
+    return scores

@@ -24,8 +24,8 @@ from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.finetune import FinetuneJob
 from tests.command import albert
 from tests.glue import QUICK, as_text, evaluate, finetune, prepare
+from tests.helpers.reports import Page
 from tests.model.shapes import TINY
-from tests.reports import Page
 
 Diverge = Callable[[Sequence[int]], None]
 

@@ -16,8 +16,8 @@ from albert_cli.errors import BusyError, CheckpointError, ConfigError, InputErro
 from albert_cli.evaluation import verify
 from albert_cli.evaluation.verify import VerifyRecipe
 from albert_cli.model.config import ModelConfig
-from albert_cli.report.scores import PUBLISHED
 from albert_cli.results import Result
+from albert_cli.tasks.published import load_published_scores
 from albert_cli.training.finetune import FinetuneJob
 from albert_cli.training.task_setup import TaskRequest
 from tests.checkpoints import untrained
@@ -179,7 +179,7 @@ def test_offline_one_line_says_why(tmp_path: Path) -> None:
 
 def test_the_shipped_recipe_has_the_published_scores() -> None:
     shipped = config.load_recipe(VerifyRecipe, "verify/albert-base-v2")
-    assert shipped.expected == PUBLISHED["ALBERT-base v2"]
+    assert shipped.expected == load_published_scores()["ALBERT-base v2"]
     assert shipped.checkpoint == "albert/albert-base-v2" and shipped.tolerance_of == {"race": 4.0}
     with pytest.raises(ConfigError, match="names no task"):
         VerifyRecipe("x", "y", {})

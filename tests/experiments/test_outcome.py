@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from albert_cli import store
 from albert_cli.counting.paper import paper_count, paper_note
 from albert_cli.experiments import outcome, pages, recipe
 from albert_cli.experiments.claims import HOLDS, NOISY
-from albert_cli.experiments.plan import ExperimentPlan, ExperimentRequest
+from albert_cli.experiments.plan import ExperimentPlan, ExperimentRequest, Stage
 from albert_cli.experiments.stages import make_plan
 from albert_cli.tasks.registry import paper_metric_names
+from tests.helpers.experiments import finish_stage
 
 TASKS = {"SQuAD1.1": "squad1", "SQuAD2.0": "squad2", "MNLI": "mnli", "SST-2": "sst2", "RACE": "race"}
 TASKS |= {name: name.lower().replace("-", "") for name in ("QNLI", "QQP", "RTE", "MRPC", "CoLA", "STS-B")}
@@ -28,23 +28,22 @@ def as_printed(name: str, out: Path, table: int = 0) -> tuple[ExperimentPlan, di
     plan = make_plan(recipe.load_experiment(name), ExperimentRequest("paper", out, dry_run=True))
     printed = plan.experiment.tables[table]
     rows = {row: dict(zip(printed.columns, cells, strict=True)) for row, cells in printed.rows.items()}
-    (out / "stages").mkdir(parents=True)
     for run in plan.runs:
         if (cells := rows.get(run.variant)) is None:
             continue
         speed = float(cells.get("speedup", "1.0").rstrip("x"))
         trained = {"steps": 1000, "seconds": 3600 / speed}
-        store.write_json(plan.result(run.pretrain), {"result": trained})
+        finish_stage(plan, run.pretrain, trained)
         probed = {
             f"{name.lower()}_accuracy": float(cells[name]) / 100 for name in ("MLM", "NSP", "SOP") if name in cells
         }
-        store.write_json(plan.result(str(run.probe)), {"result": probed})
+        finish_stage(plan, run.probe, probed)
         for column, task in ((c, t) for c, t in TASKS.items() if t in run.tasks and c in cells):
             values = [float(value) / 100 for value in cells[column].split("/")]
             scores = {name: [value] * 5 for name, value in zip(paper_metric_names(task), values, strict=True)}
             other = {"f1": [0.1] * 5, "em": [0.1] * 5} if task == "squad2" else {}  # at threshold 0
             found = {"title": column, "median": 0.1, "all_scores": scores | other, "majority": 0.0}
-            store.write_json(plan.result(run.tasks[task]), {"result": found})
+            finish_stage(plan, run.tasks[task], found)
     return plan, rows
 
 
@@ -66,9 +65,9 @@ def test_the_paper_s_figures_give_the_paper_s_averages_and_speedups(name: str, t
 def test_the_gap_to_the_paper_s_own_figures_is_none(name: str, tmp_path: Path) -> None:
     plan, rows = as_printed(name, tmp_path)
     found, printed = outcome.read_outcome(plan), plan.experiment.tables[0]
-    beside = found.beside(printed)
+    beside = found.compare_with_paper(printed)
     for row, cells in beside.items():
-        own = row if row in plan.variants else str(printed.ours)
+        own = row if row in plan.variants else str(printed.compare_with)
         for column, pairs in cells.items():
             shown = [f"{ours:.1f}" for ours, _ in pairs]
             assert "/".join(shown) == rows[own][column].rstrip("x") or column == "Avg", (row, column)
@@ -82,15 +81,17 @@ def test_the_seeds_of_an_ensemble_are_those_of_its_tasks(tmp_path: Path) -> None
     plan = make_plan(recipe.load_experiment("glue"), ExperimentRequest("paper", tmp_path, dry_run=True))
     seeds = {0: 0.8, 1: 0.8}
     values = {name: {"mlm_accuracy": {0: 0.5}} for name in plan.variants} | {"ensemble": {"task_rte": seeds}}
-    page = pages.write_report(outcome.Outcome(plan, values, {}, {}, {"rte": "RTE"}, {}, [])).read_text(encoding="utf-8")
+    page = pages.write_report(outcome.Outcome(plan, values, task_titles={"rte": "RTE"})).read_text(encoding="utf-8")
     assert "2\N{NO-BREAK SPACE}seeds" in page and "0\N{NO-BREAK SPACE}seeds" not in page
 
 
 def test_a_variant_that_was_not_run_is_not_compared_as_another() -> None:
     plan = make_plan(recipe.load_experiment("glue"), ExperimentRequest("paper", Path("out"), dry_run=True))
-    found = outcome.Outcome(plan, {"m15": {"task_rte": {0: 0.8}}}, {}, {}, {}, {}, [])
-    assert {"m15", "RoBERTa-large"} <= found.beside(plan.experiment.tables[0]).keys() and "m1" in plan.variants
-    assert "m1" not in found.beside(plan.experiment.tables[0])
+    found = outcome.Outcome(plan, {"m15": {"task_rte": {0: 0.8}}})
+    assert {"m15", "RoBERTa-large"} <= found.compare_with_paper(
+        plan.experiment.tables[0]
+    ).keys() and "m1" in plan.variants
+    assert "m1" not in found.compare_with_paper(plan.experiment.tables[0])
 
 
 PARAMETERS = [
@@ -113,8 +114,9 @@ def test_the_planned_models_have_the_paper_s_parameters(name: str, table: int) -
         assert millions == f"{round(paper_count(models[row]) / 1e6)}M" or paper_note(models[row]), row
 
 
-def journal(plan: ExperimentPlan, stage: str, paces: Sequence[float]) -> None:
+def journal(plan: ExperimentPlan, stage: Stage | None, paces: Sequence[float]) -> None:
     """What a run appends while it trains: a line each hundred steps, which take so many seconds."""
+    assert stage is not None
     plan.directory(stage).mkdir(parents=True, exist_ok=True)
     rows = [{"step": 100 * n, "loss": 1.0, "seconds": at} for n, at in enumerate(accumulate(paces), start=1)]
     (plan.directory(stage) / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
@@ -134,7 +136,7 @@ def test_seconds_are_no_more_exact_than_their_pace(
     plan = make_plan(recipe.load_experiment("equal-time"), ExperimentRequest("mini", tmp_path, dry_run=True))
     for run in plan.runs:
         journal(plan, run.pretrain, paces if run.variant == "xxlarge" else paces[::-1])
-        store.write_json(plan.result(run.pretrain), {"result": {"steps": 400, "seconds": seconds}})
+        finish_stage(plan, run.pretrain, {"steps": 400, "seconds": seconds})
     assert [finding.verdict for finding in outcome.read_outcome(plan).claims[0].findings] == [verdict, verdict]
 
 
@@ -166,8 +168,7 @@ def test_seeds_that_agree_on_few_examples_of_a_task_decide_nothing(
         scores = {name: [0.9] for name in paper_metric_names(task)}
         known = {"majority": 0.5} if task == "sst2" else {}
         result = {"all_scores": scores, "median": 0.9, "labels": ["a", "b"]} | known
-        (tmp_path / "stages").mkdir(exist_ok=True)
-        store.write_json(plan.result(stage), {"result": result})
+        finish_stage(plan, stage, result)
     assert outcome.read_outcome(plan).claims[0].verdict == verdict
 
 
@@ -177,8 +178,8 @@ def test_speedups_carry_the_spread_of_both_runs(paces: tuple[float, ...], verdic
     for run in plan.runs:
         share = {"large": 0.5, "xxlarge": 4.0}.get(run.variant, 1.0)
         journal(plan, run.pretrain, [share * pace for pace in (paces if run.variant == "large" else paces[::-1])])
-        store.write_json(plan.result(run.pretrain), {"result": {"steps": 10, "seconds": 1000 * share}})
-    (claim,) = (j for j in outcome.read_outcome(plan).claims if "trains faster" in j.claim.says)
+        finish_stage(plan, run.pretrain, {"steps": 10, "seconds": 1000 * share})
+    (claim,) = (j for j in outcome.read_outcome(plan).claims if "trains faster" in j.claim.statement)
     assert claim.verdict == verdict
 
 
@@ -186,15 +187,15 @@ def test_equal_time_is_by_measured_seconds_and_stays_as_it_was_measured(tmp_path
     """At the paper's own speeds the paper's own steps: 400,000 of BERT-large take as long as 125,000 of xxlarge."""
     request = ExperimentRequest("paper", tmp_path, dry_run=True)
     plan = make_plan(recipe.load_experiment("equal-time"), request)
-    assert [[stage.kind for stage in part.stages.values()] for part in plan.unmeasured] == [
-        ["vocabulary", "data", "speed"]
-    ] * 2
-    (tmp_path / "stages").mkdir()
+    needed = [[stage.kind for stage in plan.unfinished([speed])] for speed in plan.speeds]
+    assert needed == [["vocabulary", "data", "speed"]] * 2
     for stage in plan.stages.values():
         if stage.kind == "speed":
             seconds = 34 * 3600 / 400_000 if stage.title.startswith("BERT") else 34 * 3600 / 125_000
-            store.write_json(plan.result(stage.id), {"result": {"recipe_step": {"seconds": seconds}}})
+            finish_stage(plan, stage, {"recipe_step": {"seconds": seconds}})
     again = make_plan(recipe.load_experiment("equal-time"), request)
     steps = {run.variant: run.recipe.schedule.total_steps for run in again.runs if run.recipe}
-    assert steps == {"xxlarge": 125_000, "bert-large": 400_000} and not again.unmeasured
-    assert again.equal_time["bert-large"].steps_by_flops > 2 * 400_000, "what FLOPs alone would say"
+    assert steps == {"xxlarge": 125_000, "bert-large": 400_000} and all(
+        again.is_finished(speed) for speed in again.speeds
+    )
+    assert again.matched_times["bert-large"].steps_by_flops > 2 * 400_000, "what FLOPs alone would say"

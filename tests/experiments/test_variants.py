@@ -49,7 +49,7 @@ def run(name: str, request: ExperimentRequest) -> ExperimentPlan:
     said = json.loads(albert(*map(str, call)).out)
     plan = make_plan(recipe.load_experiment(name), request)
     assert said["stages"] == len(plan.stages)
-    assert all(plan.result(stage).is_file() for stage in plan.stages)
+    assert all(plan.is_finished(stage) for stage in plan.stages.values())
     assert {metric for v in plan.variants for metric in said["values"][v]} >= {"mlm_accuracy", "parameters", "steps"}
     assert not request.tasks or any(stage.kind == "task" for stage in plan.stages.values())
     return plan
@@ -59,6 +59,7 @@ def facts(plan: ExperimentPlan) -> dict[str, Facts]:
     """By variant: the tensors' shapes, the resolved recipe, steps, parents, and the data directory of its run."""
     found = {}
     for one in plan.runs:
+        assert one.pretrain is not None
         directory = plan.directory(one.pretrain)
         step = sorted(directory.glob("step-*"))[-1]
         with safe_open(step / "model.safetensors", "np") as file:
@@ -237,12 +238,12 @@ def check_prefix(plan: ExperimentPlan, found: dict[str, Facts], data: Path) -> N
     """Both go on from one and the same run, which trained with dropout."""
     assert found["with"]["parents"]["warm_start"] == found["without"]["parents"]["warm_start"]
     stage = next(s for s in plan.stages.values() if "before" in s.title)
-    step = sorted(plan.directory(stage.id).glob("step-*"))[-1]
+    step = sorted(plan.directory(stage).glob("step-*"))[-1]
     assert store.fingerprint(step) == found["with"]["parents"]["warm_start"]
     assert found["with"]["steps"] == found["without"]["steps"] == 7  # of the four before and three more
     assert step.name == "step-00000004"
     for name in ("with", "without"):
-        run = plan.directory(next(r.pretrain for r in plan.runs if r.variant == name))
+        run = plan.directory(next(r.pretrain for r in plan.runs if r.variant == name and r.pretrain))
         rate = next(r["lr"] for r in journal.read_journal(run / "metrics.jsonl") if "lr" in r)
         peak = config.read_recipe("mini/experiment")["optimizer"]["lr"]
         assert rate == pytest.approx(peak * (3 / 7 + 2 / 7 + 1 / 7) / 3, rel=1e-4), "it has no second warm-up"
@@ -262,26 +263,25 @@ def check_teacher(plan: ExperimentPlan, found: dict[str, Facts], data: Path) -> 
 
 def check_time(plan: ExperimentPlan, found: dict[str, Facts], data: Path) -> None:
     """Steps that last as long as the other's by seconds a step as they were measured before; FLOPs are said beside."""
-    equal = plan.equal_time["bert-large"]
-    measured = {s.title: store.read_json(plan.result(s.id)) for s in plan.stages.values() if s.kind == "speed"}
+    equal = plan.matched_times["bert-large"]
+    measured = {s.title: store.read_json(plan.result_path(s)) for s in plan.stages.values() if s.kind == "speed"}
     seconds = {title: record["result"]["recipe_step"]["seconds"] for title, record in measured.items()}
     own, other = (seconds[f"{title}: seconds a step"] for title in ("BERT-large", "ALBERT-xxlarge"))
     assert equal.seconds == (own, other)
     steps = found["xxlarge"]["steps"]
     assert found["bert-large"]["steps"] == max(2, round(steps * other / own))
     page = (plan.request.out / "equal-time-smoke" / "report.html").read_text(encoding="utf-8")
-    assert f"{equal.steps_by_flops:,} would have as many FLOPs" in page
+    assert f"{equal.steps_by_flops:,} steps would have the same FLOPs" in page
     for scale in ("mini", "paper"):  # until they are measured, FLOPs stand in
         planned = make_plan(plan.experiment, ExperimentRequest(scale, Path("out"), seeds=1, dry_run=True))
         flops = {r.variant: _cost(planned, r) for r in planned.runs}
         assert flops["bert-large"] == pytest.approx(flops["xxlarge"], rel=1e-3)
-        assert planned.equal_time["bert-large"].seconds is None
+        assert planned.matched_times["bert-large"].seconds is None
 
 
 def _cost(plan: ExperimentPlan, one: VariantRun) -> float:
-    cost = plan.stages[one.pretrain].cost
-    assert cost is not None
-    return cost.flops
+    assert one.pretrain is not None and one.pretrain.cost is not None
+    return one.pretrain.cost.flops
 
 
 CHECKS: dict[str, Callable[[ExperimentPlan, dict[str, Facts], Path], None]] = {
@@ -313,11 +313,10 @@ def test_additional_text_is_trained_on_and_not_scored_on(
     sizes = {}
     for stage in plan.stages.values():
         if stage.kind == "data":
-            sizes[store.fingerprint(plan.directory(stage.id))] = TokenCorpus.open(
-                plan.directory(stage.id), "train"
-            ).tokens
+            directory = plan.directory(stage)
+            sizes[store.fingerprint(directory)] = TokenCorpus.open(directory, "train").tokens
     assert sizes[with_["parents"]["data"]] > 1.5 * sizes[without["parents"]["data"]]
-    probes = [plan.stages[str(one.probe)].argv for one in plan.runs]
+    probes = [one.probe.argv for one in plan.runs if one.probe]
     assert len({argv[argv.index("--data") + 1] for argv in probes}) == 1, "all are scored on the same text"
     if name == "curves":
         assert dropout(found["dropout"]) != dropout(found["no-dropout"])
@@ -340,7 +339,7 @@ def test_the_paper_s_text_in_its_layout_from_text_to_verdict(
         str(mine), ExperimentRequest("smoke", tmp_path / "out", text, extra, tasks=tiny_glue, seeds=1, device="cpu")
     )
     assert [stage.kind for stage in plan.stages.values()][:2] == ["vocabulary", "data"]
-    data = [plan.directory(s.id) for s in plan.stages.values() if s.kind == "data"][-1]
+    data = [plan.directory(s) for s in plan.stages.values() if s.kind == "data"][-1]
     totals = store.read_json(data / "data.json")["totals"]
     sentences, found = (sum(split[key] for split in totals.values()) for key in ("sentences", "documents"))
     assert 300 < found < 360 < sentences / 4, "books of forty sentences, not of one"
@@ -355,7 +354,7 @@ def test_the_paper_s_text_in_its_layout_from_text_to_verdict(
         members = next(r for r in plan.runs if r.variant == "ensemble").tasks
         said = store.read_json(plan.directory(members["rte"]) / "results.json")
         assert (said["kind"], len(said["members"])) == ("ensemble", 3)
-        gaps = report["ours_and_the_paper_s"]["Table 9, one model on dev, final version"]
+        gaps = report["comparison_with_paper"]["Table 9, one model on dev, final version"]
         assert gaps["XLNet-large"]["RTE"] == [[100 * report["values"]["m15"]["task_rte"]["0"], 83.8]]
 
 
@@ -368,12 +367,14 @@ def test_intrinsic_scores_are_of_the_tasks_own_text(tmp_path: Path, tiny_data: P
     (tmp_path / "squad" / "dev-v1.1.json").write_text(json.dumps(squad), encoding="utf-8")
     request = ExperimentRequest("smoke", tmp_path / "out", data=tiny_data, tasks=tmp_path, seeds=1, device="cpu")
     plan = make_plan(recipe.load_experiment("intrinsic"), request)
-    assert any(c.is_of_tasks for c in plan.experiment.claims) and not any(c.is_of_tasks for c in plan.claims)
-    assert [name.partition(":")[0] for name in plan.left_out] == ["squad", "race"]
+    assert any(c.compares_tasks for c in plan.experiment.claims) and not any(c.compares_tasks for c in plan.claims)
+    assert [name.partition(":")[0] for name in plan.skipped] == ["squad", "race"]
     (made,) = (stage for stage in plan.stages.values() if stage.kind == "data")
     assert made.argv[1:2] == (f"squad:{tmp_path / 'squad' / 'dev-v1.1.json'}",)
     probes = [stage for stage in plan.stages.values() if stage.kind == "probe"]
-    assert all(made.id in stage.needs and str(plan.directory(made.id)) in stage.argv for stage in probes)
+    assert all(
+        made.id in [need.id for need in stage.needs] and str(plan.directory(made)) in stage.argv for stage in probes
+    )
     call = ["reproduce", "intrinsic", "--scale", "smoke", "--out", request.out, "--seeds", 1, "--device", "cpu"]
     said = json.loads(albert(*call, "--data", tiny_data, "--tasks", tmp_path, "--json").out)
     assert all(-2 < v["below_unigram_entropy"]["0"] < 2 for v in said["values"].values()), "of that text's own entropy"
@@ -381,14 +382,18 @@ def test_intrinsic_scores_are_of_the_tasks_own_text(tmp_path: Path, tiny_data: P
         recipe.load_experiment("sentence-loss"),
         ExperimentRequest("smoke", tmp_path / "out", data=tiny_data, seeds=1, device="cpu"),
     )
-    assert {run.pretrain for run in plan.runs} == {run.pretrain for run in usual.runs}, "the runs are the same"
+    assert pretraining_ids(plan) == pretraining_ids(usual), "the runs are the same"
+
+
+def pretraining_ids(plan: ExperimentPlan) -> set[str]:
+    return {run.pretrain.id for run in plan.runs if run.pretrain}
 
 
 def test_text_that_cannot_be_read_is_refused_before_anything_is_run(tmp_path: Path) -> None:
     call = ["reproduce", "sharing", "--scale", "smoke", "--seeds", 1, "--device", "cpu"]
     missing = ["--text", f"hf:{tmp_path / 'nothing-here'}", "--out", tmp_path / "out"]
     said = albert(*map(str, [*call, *missing]), expect=3).err
-    assert "cannot be read from the Hub" in said and "--text SOURCE names other text" in said
+    assert "cannot be read from the Hub" in said and "use --text SOURCE" in said
     assert not (tmp_path / "out").exists()
     planned = albert(*map(str, [*call, *missing, "--dry-run"]))
-    assert "the run would end there" in planned.err and "Claim:" in planned.out
+    assert "the run would stop there" in planned.err and "Claim:" in planned.out

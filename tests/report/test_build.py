@@ -1,23 +1,23 @@
-"""The page shows what the directories hold, escapes all of it, and loads nothing."""
+"""The report shows what its directories contain, escapes all text, and loads nothing."""
 
 from __future__ import annotations
 
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from albert_cli import console, store
+from albert_cli import store
 from albert_cli.errors import CheckpointError, InputError
 from albert_cli.report.build import build_report
 from albert_cli.report.collect import collect
-from albert_cli.report.page import Page as Blocks
-from albert_cli.report.page import Paragraph, Section, Span, html
-from tests.reports import HOSTILE, Page, write_eval, write_pretraining
+from albert_cli.report.render import Cell, Table, printable, render_html
+from tests.helpers.reports import HOSTILE, Page, write_eval, write_pretraining
 
 
 @pytest.fixture
@@ -29,15 +29,15 @@ def workspace(tmp_path: Path) -> Path:
     return root
 
 
-def test_shows_scores_with_seeds_protocol_and_baselines(workspace: Path, tmp_path: Path) -> None:
+def test_page_shows_scores_seeds_and_baselines(workspace: Path, tmp_path: Path) -> None:
     said = build_report([workspace], tmp_path / "report.html")
     page = Page((tmp_path / "report.html").read_text())
-    assert said["tasks"] == ["rte"] and said["pretraining"] == ["pretrain"]
-    assert said["models"] == ["pretrain, step 40", "random weights"]
+    assert said.tasks == ["rte"] and said.pretraining == ["pretrain"]
+    assert said.models == ["pretrain, step 40", "random weights"]
     for shown in ("6 fine-tuned models", "62.0", "54.0", "52.7", "58.0", "61.0, 62.0, 63.0", "3 seeds, spread 2.0"):
         assert shown in page.text, shown
     assert "s.e. 0.6" in page.text  # of 61, 62 and 63
-    assert "unigram entropy 7.00" in page.text
+    assert "unigram entropy 7.00" in page.svg
 
 
 def test_collapsed_seeds_are_counted(tmp_path: Path) -> None:
@@ -49,18 +49,16 @@ def test_collapsed_seeds_are_counted(tmp_path: Path) -> None:
     assert "3 seeds, spread 20.0, s.e. 5.8, 1 collapsed" in text
 
 
-def test_seeds_that_collapsed_are_rings(tmp_path: Path) -> None:
-    collapsed: dict[str, dict[str, str]] = {"none": {}, "one": {"1": "one class for all inputs"}}
-    said: dict[str, str] = {}
-    for name, seeds in collapsed.items():
-        write_eval(tmp_path / name / "a", [0.5, 0.6, 0.7], collapsed=seeds)
-        build_report([tmp_path / name], tmp_path / f"{name}.html")
-        said[name] = (tmp_path / f"{name}.html").read_text()
-    assert "A ring is a seed that collapsed" in said["one"] and "A ring" not in said["none"]
-    assert said["one"].count("fill: var(--s1)") < said["none"].count("fill: var(--s1)")
+@pytest.mark.parametrize(("collapsed", "num_rings"), [({}, 0), ({"1": "one class for all inputs"}, 1)])
+def test_collapsed_seeds_are_drawn_as_rings(collapsed: dict[str, str], num_rings: int, tmp_path: Path) -> None:
+    write_eval(tmp_path / "w" / "a", [0.5, 0.6, 0.7], collapsed=collapsed)
+    build_report([tmp_path / "w"], tmp_path / "report.html")
+    page = Page((tmp_path / "report.html").read_text())
+    assert ("A ring is a seed that collapsed" in page.text) == bool(num_rings)
+    assert len(re.findall(r"<use [^>]*fill-opacity: 0;", page.svg)) == num_rings
 
 
-def test_an_ensemble_stands_beside_its_members_and_not_beside_published_scores(tmp_path: Path) -> None:
+def test_ensemble_is_not_compared_with_published_scores(tmp_path: Path) -> None:
     write_eval(tmp_path / "w" / "alone", [0.61, 0.63], checkpoint="abc", weights="pretrained")
     write_eval(tmp_path / "w" / "random", [0.51, 0.53], checkpoint="random")
     together = {"kind": "ensemble", "task": "rte", "metric": "accuracy", "score": 0.657, "chosen": ["a", "b"]}
@@ -68,21 +66,21 @@ def test_an_ensemble_stands_beside_its_members_and_not_beside_published_scores(t
     there.mkdir()
     store.write_json(there / "results.json", together)
     said = build_report([tmp_path / "w"], tmp_path / "report.html", markdown=tmp_path / "report.md")
-    assert said["models"] == ["checkpoint abc", "ensemble of 2", "random weights"]
+    assert said.models == ["checkpoint abc", "ensemble of 2", "random weights"]
     lines = (tmp_path / "report.md").read_text().splitlines()
     assert any(
-        line.startswith("| RTE accuracy | 62.0 2 seeds, spread 2.0, s.e. 1.0 61.0, 63.0 | 65.7 chosen on dev | 52.0 ")
+        line.startswith("| RTE accuracy | 62.0 2 seeds, spread 2.0, s.e. 1.0 61.0, 63.0 | 65.7 selected on dev | 52.0 ")
         for line in lines
     )
     assert any(line.startswith("| RTE accuracy | 62.0 | 70.4 ") for line in lines)  # beside BERT-large
 
 
-def test_results_of_one_model_are_told_apart_by_their_directories(tmp_path: Path) -> None:
+def test_results_of_one_model_get_directory_names(tmp_path: Path) -> None:
     for name, scores in (("short", [0.5, 0.6]), ("long", [0.7, 0.8])):
         for task in ("rte", "wnli"):
             write_eval(tmp_path / name / task, scores, task=task, checkpoint="abc")
     said = build_report([tmp_path], tmp_path / "report.html", markdown=tmp_path / "report.md")
-    assert said["models"] == ["checkpoint abc (long)", "checkpoint abc (short)"]
+    assert said.models == ["checkpoint abc (long)", "checkpoint abc (short)"]
     rows = [line for line in (tmp_path / "report.md").read_text().splitlines() if line.startswith("| RTE accuracy | 7")]
     assert "75.0" in rows[0] and "55.0" in rows[0]
 
@@ -98,14 +96,14 @@ def write_curve(root: Path, parts: dict[int, tuple[list[float], list[float]]], e
             )
 
 
-def test_scores_are_drawn_by_the_number_of_labelled_examples(tmp_path: Path) -> None:
+def test_scores_by_number_of_labelled_examples(tmp_path: Path) -> None:
     write_curve(
         tmp_path / "w",
         {0: ([0.7, 0.72, 0.74], [0.6, 0.61, 0.62]), 100: ([0.58, 0.54], [0.53]), 400: ([0.6, 0.64], [0.59, 0.61])},
     )
     build_report([tmp_path / "w"], tmp_path / "report.html", markdown=tmp_path / "report.md")
     lines = (tmp_path / "report.md").read_text().splitlines()
-    section = lines[lines.index("## By number of labelled examples") : lines.index("## Scores")]
+    section = lines[lines.index("## Scores by number of labelled examples") : lines.index("## Scores")]
     assert [line for line in section if line.startswith("| ")] == [
         "| labelled examples | 100 | 400 | 800 |",
         "| --- | --- | --- | --- |",
@@ -118,11 +116,11 @@ def test_scores_are_drawn_by_the_number_of_labelled_examples(tmp_path: Path) -> 
     rest = lines[lines.index("## Scores") :]
     assert [line for line in rest if line.startswith("| RTE accuracy | 72.0 ") and " 61.0 " in line]
     assert not [line for line in rest if " 62.0 2 seeds" in line]
-    drawn = (tmp_path / "report.html").read_text().split('id="labels"')[1].split("</svg>")[0]
-    assert all(f">{label}</text>" in drawn for label in ("100", "400", "800", "checkpoint a  72.0"))
+    svg = Page((tmp_path / "report.html").read_text()).svg.split("</svg>")[0]
+    assert all(f">{label}</text>" in svg for label in ("100", "400", "800", "checkpoint a  72.0"))
 
 
-def test_more_examples_than_there_are_are_all_of_them_and_nobodys_place_is_taken(tmp_path: Path) -> None:
+def test_sample_larger_than_the_data_counts_as_all(tmp_path: Path) -> None:
     counts = {"examples": {"train": 500, "dev": 277}, "checkpoint": "a"}
     for part, score in ((0, 0.7), (500, 0.6), (1000, 0.65)):
         write_eval(tmp_path / "w" / f"of-{part}", [score], train_examples=part, **counts)
@@ -130,7 +128,7 @@ def test_more_examples_than_there_are_are_all_of_them_and_nobodys_place_is_taken
     write_eval(tmp_path / "w" / "of-100", [0.55], train_examples=100, **few)
     build_report([tmp_path / "w"], tmp_path / "report.html", markdown=tmp_path / "report.md")
     lines = (tmp_path / "report.md").read_text().splitlines()
-    section = lines[lines.index("## By number of labelled examples") : lines.index("## Scores")]
+    section = lines[lines.index("## Scores by number of labelled examples") : lines.index("## Scores")]
     assert "| labelled examples | 100 | 500 |" in section
     for part, shown in ((0, "70.0"), (500, "60.0"), (1000, "65.0")):
         assert f"| checkpoint a (of-{part}) | – | {shown} |" in section
@@ -138,7 +136,7 @@ def test_more_examples_than_there_are_are_all_of_them_and_nobodys_place_is_taken
 
 
 @pytest.mark.parametrize("apart", ["title", "labels"])
-def test_tables_of_ones_own_are_tasks_of_their_own(tmp_path: Path, apart: str) -> None:
+def test_custom_tables_are_separate_tasks(tmp_path: Path, apart: str) -> None:
     given: dict[str, tuple[Any, Any]] = {"title": ("which town?", "which river?"), "labels": (["a", "b"], ["c", "d"])}
     for number, (value, score) in enumerate(zip(given[apart], (0.9, 0.6), strict=True)):
         more = {"task": "table", "title": "table", "labels": ["a", "b"], "majority": score - 0.1} | {apart: value}
@@ -146,23 +144,23 @@ def test_tables_of_ones_own_are_tasks_of_their_own(tmp_path: Path, apart: str) -
     weak = more | {"weights": "random"}
     write_eval(tmp_path / "w" / "weak", [0.5, 0.52], checkpoint="random", **weak)
     said = build_report([tmp_path / "w"], tmp_path / "report.html", markdown=tmp_path / "report.md")
-    assert said["models"] == ["checkpoint a", "random weights"]
+    assert said.models == ["checkpoint a", "random weights"]
     lines = (tmp_path / "report.md").read_text().splitlines()
     rows = [line.split(" | ") for line in lines if "2 seeds" in line]
     assert [(row[1][:4], row[2][:4], row[3][:4]) for row in rows] == [("91.0", "–", "80.0"), ("61.0", "51.0", "50.0")]
 
 
-def test_without_parts_of_the_examples_nothing_is_drawn_by_their_number(tmp_path: Path) -> None:
+def test_full_training_sets_have_no_label_curve(tmp_path: Path) -> None:
     for folder, count in (("small", 100), ("large", 400)):  # two tables of one's own, say
         write_eval(tmp_path / "w" / folder, [0.5], checkpoint="a", examples={"train": count, "dev": 9})
     write_curve(tmp_path / "one", {100: ([0.6], [0.5])})
     for name, models in (("w", ["checkpoint a (large)", "checkpoint a (small)"]), ("one", ["checkpoint a"])):
         said = build_report([tmp_path / name], tmp_path / "report.html")
-        assert set(models) <= set(said["models"])
-        assert "By number of labelled" not in (tmp_path / "report.html").read_text()
+        assert set(models) <= set(said.models)
+        assert "by number of labelled" not in (tmp_path / "report.html").read_text()
 
 
-def test_the_protocol_is_said_in_words(tmp_path: Path) -> None:
+def test_protocols_are_printed_once(tmp_path: Path) -> None:
     given = {
         "title": "RTE", "eval_every": 100, "intermediate_task": "mnli", "weights": "pretrained", "steps": 800,
         "lr": 3e-5, "batch_size": 32, "warmup_steps": 200, "max_seq_length": 128, "dropout": 0.1, "checkpoint": "abc",
@@ -184,7 +182,7 @@ def test_the_protocol_is_said_in_words(tmp_path: Path) -> None:
     assert f"MRPC: {note}." in text
 
 
-def test_what_is_furthest_above_its_baseline_comes_first(tmp_path: Path) -> None:
+def test_facts_are_ordered_by_lead_over_baselines(tmp_path: Path) -> None:
     for task, score, majority in (("wnli", 0.56, 0.56), ("rte", 0.54, 0.53), ("stsb", 0.2, 0.0)):
         write_eval(tmp_path / task, [score], task=task, majority=majority)
     build_report([tmp_path], None, markdown=tmp_path / "report.md")
@@ -192,30 +190,31 @@ def test_what_is_furthest_above_its_baseline_comes_first(tmp_path: Path) -> None
     assert [tile.split(",")[0] for tile in tiles] == ["* STS-B", "* RTE", "* WNLI"]
 
 
-def test_same_directories_same_bytes(workspace: Path, tmp_path: Path) -> None:
+def test_same_directories_give_the_same_bytes(workspace: Path, tmp_path: Path) -> None:
     build_report([workspace], tmp_path / "a.html")
     build_report([workspace], tmp_path / "b.html")
     assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()
 
 
-def test_nothing_is_loaded_and_nothing_runs(workspace: Path, tmp_path: Path) -> None:
+def test_page_loads_and_runs_nothing(workspace: Path, tmp_path: Path) -> None:
     store.write_json(workspace / "examples.json", {"title": "Examples", "rows": [{"text": "a"}]})
     build_report([workspace], tmp_path / "report.html")
     text = (tmp_path / "report.html").read_text()
     page = Page(text)
-    assert not {"script", "link", "img", "iframe", "object", "embed"} & set(page.elements)
-    links = [value or "" for name, value in page.attributes if name in ("href", "src", "xlink:href", "data", "action")]
+    assert not {"script", "link", "iframe", "object", "embed"} & set(page.elements)
+    sources = [value or "" for name, value in page.attributes if name == "src"]
+    assert sources and all(source.startswith("data:image/svg+xml;base64,") for source in sources)
+    links = [value or "" for name, value in page.attributes if name in ("href", "xlink:href", "data", "action")]
     assert links and all(link.startswith("#") for link in links)
     assert not [name for name, _ in page.attributes if name.startswith("on")]
-    assert "://" not in text and "@import" not in text
-    assert all(target.startswith("#") for target in re.findall(r"url\(([^)]*)\)", text))
+    assert "://" not in text and "@import" not in text and "url(" not in text
     assert any(name == "content" and "default-src 'none'" in (value or "") for name, value in page.attributes)
     identifiers = [value for name, value in page.attributes if name == "id"]
     assert len(identifiers) == len(set(identifiers))
     assert {link.removeprefix("#") for link in links} <= set(identifiers)
 
 
-def test_markup_in_every_label_is_escaped(tmp_path: Path) -> None:
+def test_markup_in_labels_is_escaped(tmp_path: Path) -> None:
     root = tmp_path / "work"
     write_eval(
         root / "a", [0.5, 0.6], task=HOSTILE, metric=HOSTILE, baselines={HOSTILE: {HOSTILE: 0.4}},
@@ -231,15 +230,18 @@ def test_markup_in_every_label_is_escaped(tmp_path: Path) -> None:
 
 
 @given(st.text())
-def test_any_text_survives_on_a_page(text: str) -> None:
-    footer = Section("", "", [Paragraph(["(", text, Span(text), ")"])])
-    page = Page(html(Blocks("title", "heading", [], footer)))
-    assert {"script", "img"}.isdisjoint(page.elements)
-    printable = console.strip_control_chars(text)
-    assert f"({2 * printable.encode('utf-8', 'replace').decode()})" in page.text
+def test_page_of_any_text_shows_it_printable(text: str) -> None:
+    table = Table(["(", text], [[Cell(f"({text}", [f"{text})"])]])
+    page = SimpleNamespace(
+        title="t", summary=text, note="", facts=[], legend=[], figures=[], tables=[table], version=""
+    )
+    parsed = Page(render_html("benchmark", page))
+    assert {"script", "img"}.isdisjoint(parsed.elements)
+    shown = printable(text)
+    assert f"({shown}{shown})" in parsed.text
 
 
-def test_every_table_of_examples_is_shown(tmp_path: Path) -> None:
+def test_example_tables_with_rows_are_shown(tmp_path: Path) -> None:
     for name, rows in (("a", [{"sentence": "one [MASK]", "word": "day"}, {"guesses": "two"}]), ("b", [])):
         (tmp_path / name).mkdir()
         store.write_json(tmp_path / name / "examples.json", {"title": f"Table {name}", "rows": rows})
@@ -252,10 +254,10 @@ def test_every_table_of_examples_is_shown(tmp_path: Path) -> None:
     ("more", "shown"),
     [
         ({"seed": 7}, ["1 seed"]),
-        ({"checkpoint": "a1b2", "weights": "task checkpoint", "steps": 0}, ["as it is", "checkpoint a1b2"]),
+        ({"checkpoint": "a1b2", "weights": "task checkpoint", "steps": 0}, ["not trained", "checkpoint a1b2"]),
     ],
 )
-def test_a_single_result_is_enough(more: dict[str, Any], shown: list[str], tmp_path: Path) -> None:
+def test_single_result_makes_a_report(more: dict[str, Any], shown: list[str], tmp_path: Path) -> None:
     record = {"kind": "run", "task": "sst2", "metric": "accuracy", "score": 0.8}
     store.write_json(tmp_path / "results.json", record | more)
     (evaluation,) = collect([tmp_path]).evaluations
@@ -265,14 +267,14 @@ def test_a_single_result_is_enough(more: dict[str, Any], shown: list[str], tmp_p
     assert all(words in text for words in shown)
 
 
-def test_a_run_without_the_entropy_of_its_text_has_no_line_for_it(tmp_path: Path) -> None:
+def test_run_without_unigram_entropy_has_none(tmp_path: Path) -> None:
     write_pretraining(tmp_path / "run", entropy=None)
-    assert collect([tmp_path]).pretraining[0].last("unigram_entropy") is None
+    assert collect([tmp_path]).pretraining[0].last_heldout("unigram_entropy") is None
     write_pretraining(tmp_path / "other" / "run", entropy=6.5)
-    assert collect([tmp_path / "other"]).pretraining[0].last("unigram_entropy") == 6.5
+    assert collect([tmp_path / "other"]).pretraining[0].last_heldout("unigram_entropy") == 6.5
 
 
-def test_chance_is_that_of_the_labels_which_were_trained(tmp_path: Path) -> None:
+def test_chance_depends_on_the_number_of_labels(tmp_path: Path) -> None:
     for name, sections, chance in (("sop", "", 50), ("both", '[data]\nsentence_loss = "three-way"\n', 33)):
         write_pretraining(tmp_path / name)
         with (tmp_path / name / "recipe.toml").open("a") as stream:
@@ -281,15 +283,15 @@ def test_chance_is_that_of_the_labels_which_were_trained(tmp_path: Path) -> None
         assert f"chance is {chance}" in Page((tmp_path / "report.html").read_text()).text
 
 
-def test_data_is_shown_as_its_run_draws_it(tiny_data: Path, tmp_path: Path) -> None:
+def test_data_sample_uses_the_settings_of_its_run(tiny_data: Path, tmp_path: Path) -> None:
     said = build_report([tiny_data], tmp_path / "alone.html")
     alone = Page((tmp_path / "alone.html").read_text())
-    assert said["data"] == [tiny_data.name] and not said["pretraining"]
+    assert said.data == [tiny_data.name] and not said.pretraining
     totals = store.read_json(tiny_data / "data.json")["totals"]
     for shown in (*totals["train"].values(), *totals["heldout"].values()):
         assert f"{shown:,}" in alone.text
     assert "sequences of at most 512 positions" in alone.text
-    labels = [value or "" for name, value in alone.attributes if name == "aria-label"]
+    labels = [value or "" for name, value in alone.attributes if name == "alt"]
     assert any(label.startswith("Lengths of the sequences") for label in labels)
     assert any(label.startswith("Words of a masked n-gram") for label in labels)
 
@@ -303,14 +305,14 @@ def test_data_is_shown_as_its_run_draws_it(tiny_data: Path, tmp_path: Path) -> N
     assert "sequences of at most 48 positions" in both.text
 
 
-def test_runs_of_one_name_are_told_apart(tmp_path: Path) -> None:
+def test_runs_of_one_name_get_longer_names(tmp_path: Path) -> None:
     for name in ("a", "b"):
         write_pretraining(tmp_path / "work" / name / "run")
     said = build_report([tmp_path / "work"], tmp_path / "report.html")
-    assert said["pretraining"] == ["a/run", "b/run"]
+    assert said.pretraining == ["a/run", "b/run"]
 
 
-def test_broken_values_are_left_out(tmp_path: Path) -> None:
+def test_values_of_wrong_type_are_skipped(tmp_path: Path) -> None:
     root = tmp_path / "work"
     write_eval(root / "a", [0.5, 0.6], majority="high", versions=["x"], examples=3, baselines={"b": None})
     (evaluation,) = collect([root]).evaluations
@@ -318,7 +320,7 @@ def test_broken_values_are_left_out(tmp_path: Path) -> None:
     build_report([root], tmp_path / "report.html")
 
 
-def test_what_cannot_be_reported_is_refused(tmp_path: Path) -> None:
+def test_directories_without_results_are_rejected(tmp_path: Path) -> None:
     out = tmp_path / "report.html"
     with pytest.raises(InputError, match="no such directory"):
         build_report([tmp_path / "missing"], out)
@@ -333,9 +335,9 @@ def test_what_cannot_be_reported_is_refused(tmp_path: Path) -> None:
 
 def test_markdown_has_the_tables_of_the_page(workspace: Path, tmp_path: Path) -> None:
     said = build_report([workspace], None, markdown=tmp_path / "report.md")
-    assert said["report"] is None and said["markdown"] == str(tmp_path / "report.md")
+    assert said.report is None and said.markdown == str(tmp_path / "report.md")
     lines = (tmp_path / "report.md").read_text().splitlines()
-    assert lines[0] == "# An encoder, pretrained and scored"
+    assert lines[0] == "# Pretraining and evaluation"
     own, control = (
         "62.0 3 seeds, spread 2.0, s.e. 0.6 61.0, 62.0, 63.0",
         "54.0 3 seeds, spread 3.0, s.e. 0.9 52.0, 54.0, 55.0",
@@ -343,17 +345,17 @@ def test_markdown_has_the_tables_of_the_page(workspace: Path, tmp_path: Path) ->
     assert f"| RTE accuracy | {own} | {control} | 52.7 | 58.0 bag of words |" in lines
     assert any(line.startswith("| RTE accuracy | 62.0 | 70.4 ") for line in lines)  # beside BERT-large
     assert not [line for line in lines if "<" in line.replace(r"\<", "")]
-    assert "Nats a masked token." in lines, "a drawing's caption without the key to its colours"
+    assert "Nats per masked token. Faint: training." in lines, "a drawing's caption without the key to its colours"
 
 
-def test_every_held_out_corpus_has_its_curves(tmp_path: Path) -> None:
+def test_every_held_out_corpus_has_curves(tmp_path: Path) -> None:
     write_pretraining(tmp_path / "run")
     with (tmp_path / "run" / "metrics.jsonl").open("a") as journal:
         evaluation = {"mlm_loss": 7.1, "books/mlm_loss": 6.25, "books/mlm_accuracy": 0.25, "books/order_accuracy": 0.75}
         journal.write("\n" + json.dumps({"step": 50, "eval": evaluation}) + "\n")
     build_report([tmp_path / "run"], tmp_path / "report.html")
     page = Page((tmp_path / "report.html").read_text())
-    labels = [value or "" for name, value in page.attributes if name == "aria-label"]
-    for name in ("Masked-word loss", "Masked words right", "Sentence order right"):
+    labels = [value or "" for name, value in page.attributes if name == "alt"]
+    for name in ("MLM loss", "MLM accuracy", "Sentence-pair accuracy"):
         assert f"{name} over steps" in labels and f"{name}, books over steps" in labels
-    assert "6.250" in page.text and "books: sentence order right, %" in page.text
+    assert "6.250" in page.text and "books: sentence-pair accuracy (%)" in page.text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from html.parser import HTMLParser
 from pathlib import Path
@@ -21,6 +22,7 @@ class Page(HTMLParser):
         self.elements: list[str] = []
         self.attributes: list[tuple[str, str | None]] = []
         self.text = ""
+        self.svg = ""  # of all images
         self._open: list[str] = []
         self.feed(text)
         self.close()
@@ -29,6 +31,9 @@ class Page(HTMLParser):
     def handle_starttag(self, name: str, attributes: list[tuple[str, str | None]]) -> None:
         self.elements.append(name)
         self.attributes += attributes
+        if name == "img":
+            image = dict(attributes)["src"] or ""
+            self.svg += base64.b64decode(image.removeprefix("data:image/svg+xml;base64,")).decode()
         if name not in VOID:
             self._open.append(name)
 

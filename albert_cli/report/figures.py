@@ -1,0 +1,283 @@
+"""Draw the figures of a report with matplotlib, as SVG images that are embedded in the page.
+
+The same numbers give the same bytes. matplotlib is imported when the first figure is drawn.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import logging
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import numpy as np
+
+from albert_cli.report.render import printable
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+
+PALETTE: Final = ("#1f5f99", "#c0561c", "#3d7d4b", "#8a4b94", "#8c6d1f", "#b33a52")
+INK: Final = "#22211e"
+MUTED: Final = "#6c675e"
+RULE: Final = "#d8d3c7"
+_MAX_CURVE_POINTS = 300
+_MAX_LABEL_LENGTH = 24
+_STYLE: Any = {  # matplotlib types its settings by its own key names
+    "svg.fonttype": "none",
+    "svg.hashsalt": "albert",
+    "text.parse_math": False,
+    "text.color": INK,
+    "font.size": 11,
+    "axes.edgecolor": RULE,
+    "axes.labelcolor": MUTED,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "axes.axisbelow": True,
+    "grid.color": RULE,
+    "grid.linewidth": 0.7,
+    "xtick.color": RULE,
+    "ytick.color": RULE,
+    "xtick.labelcolor": MUTED,
+    "ytick.labelcolor": MUTED,
+    "legend.frameon": False,
+    "lines.linewidth": 1.8,
+}
+LineStyle = Literal["thin", "faint", "marked"]
+_LINE_STYLES: Mapping[LineStyle, dict[str, Any]] = {
+    "thin": {"linewidth": 1.2, "alpha": 0.85},
+    "faint": {"linewidth": 1.2, "alpha": 0.45},
+    "marked": {"marker": "o", "markersize": 3.6},
+}
+
+
+@dataclass(frozen=True)
+class LegendEntry:
+    """A name in the legend below a figure, with the color and the shape that stand for it."""
+
+    label: str
+    color: str
+    shape: Literal["dot", "line", "faint"] = "dot"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A drawn image with its title, its caption and a description for people who cannot see it."""
+
+    title: str
+    description: str
+    image: str  # a data URI
+    caption: str = ""
+    legend: Sequence[LegendEntry] = ()
+
+
+@dataclass(frozen=True)
+class LineSeries:
+    """The points (x, y) of a curve, and how it is drawn."""
+
+    points: Sequence[tuple[float, float]]
+    color: str
+    style: LineStyle = "thin"
+
+
+@dataclass(frozen=True)
+class DotRow:
+    """A row of a dot plot: a model's scores by seed with their median, or a baseline's single score."""
+
+    label: str
+    scores: Sequence[float]
+    median: float | None = None
+    color: str = MUTED
+    is_collapsed: Sequence[bool] = ()
+
+
+@dataclass(frozen=True)
+class TrendSeries:
+    """Scores by a count, joined at their medians. A baseline has a broken line and no dots."""
+
+    label: str
+    scores: Mapping[float, Sequence[float]]
+    color: str = MUTED
+    is_baseline: bool = False
+
+
+@dataclass(frozen=True)
+class LabelledPoint:
+    """A point of a scatter plot with its label."""
+
+    x: float
+    y: float
+    label: str
+    color: str
+
+
+def series_color(number: int) -> str:
+    """Return the color of the series with this number, from 0; colors repeat after the last one."""
+    return PALETTE[number % len(PALETTE)]
+
+
+def draw_curves(
+    series: Sequence[LineSeries],
+    levels: Mapping[float, str] | None = None,
+    *,
+    percent: bool = False,
+    from_zero: bool = False,
+    x_label: str = "step",
+) -> str:
+    """Draw curves over steps. `levels` are labelled horizontal lines; `percent` shows 0..1 as 0..100."""
+    scale = 100.0 if percent else 1.0
+
+    def draw(axes: Axes) -> None:
+        for line in series:
+            xs, ys = _average_neighbors(line.points)
+            axes.plot(xs, scale * ys, color=line.color, **_LINE_STYLES[line.style])
+        axes.margins(x=0.02, y=0.12)
+        for level, label in (levels or {}).items():
+            axes.axhline(scale * level, color=MUTED, linestyle="--", linewidth=1.1)
+            axes.annotate(
+                printable(label), (0.99, scale * level), (0, 4), xycoords=("axes fraction", "data"),
+                textcoords="offset points", ha="right", color=MUTED, size=10,
+            )  # fmt: skip
+        if from_zero:
+            axes.set_ylim(bottom=0)
+        axes.set_xlabel(x_label)
+        _use_plain_ticks(axes.xaxis, integer=True)
+        _use_plain_ticks(axes.yaxis)
+
+    return _draw_image(draw)
+
+
+def draw_bars(labels: Sequence[str], fractions: Sequence[float], expected: Sequence[float] = ()) -> str:
+    """Draw fractions as bars in per cent with their values; `expected` adds a line to each bar."""
+
+    def draw(axes: Axes) -> None:
+        bars = axes.bar(range(len(labels)), [100 * fraction for fraction in fractions], width=0.62, color=PALETTE[0])
+        axes.bar_label(bars, fmt="%.1f", padding=3, size=10)
+        for index, fraction in enumerate(expected):
+            axes.plot([index - 0.4, index + 0.4], [100 * fraction] * 2, color=PALETTE[1], linewidth=2.4)
+        axes.set_xticks(range(len(labels)), labels, size=9)
+        axes.margins(y=0.14)
+
+    return _draw_image(draw)
+
+
+def draw_dots(rows: Sequence[DotRow]) -> str:
+    """Draw every score as a dot, a row a model, with a bar at the median; scores are shown times 100."""
+
+    def draw(axes: Axes) -> None:
+        for height, row in enumerate(reversed(rows)):
+            scores = [100 * score for score in row.scores]
+            if row.median is None:
+                axes.plot(scores, [height] * len(scores), "D", markersize=5, color=row.color)
+                continue
+            is_collapsed = row.is_collapsed or [False] * len(scores)
+            for score, hollow in zip(scores, is_collapsed, strict=True):
+                face = "none" if hollow else row.color
+                axes.plot([score], [height], "o", markersize=6, color=row.color, markerfacecolor=face, alpha=0.75)
+            axes.plot([100 * row.median] * 2, [height - 0.34, height + 0.34], color=row.color, linewidth=2.4)
+        labels = [_shorten(row.label) for row in reversed(rows)]
+        axes.set_yticks(range(len(rows)), labels)
+        axes.tick_params(axis="y", labelcolor=INK)
+        axes.set_ylim(-0.6, len(rows) - 0.4)
+        everything = [100 * score for row in rows for score in row.scores]
+        center = (min(everything) + max(everything)) / 2
+        half_width = 0.56 * max(max(everything) - min(everything), 1.0)  # differences below a point look small
+        axes.set_xlim(center - half_width, center + half_width)
+        axes.grid(axis="x")
+        axes.spines["left"].set_visible(False)
+        _use_plain_ticks(axes.xaxis)
+
+    return _draw_image(draw, (5.4, 0.32 * len(rows) + 0.5))
+
+
+def draw_points(points: Sequence[LabelledPoint], x_label: str) -> str:
+    """Draw labelled points over a logarithmic x axis in millions."""
+
+    def draw(axes: Axes) -> None:
+        from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+        for index, point in enumerate(sorted(points, key=lambda point: point.x)):
+            axes.plot([point.x], [point.y], "o", markersize=7, color=point.color)
+            offset = -15 if index % 2 else 7  # neighbors' labels are above and below in turn
+            axes.annotate(
+                _shorten(point.label), (point.x, point.y), (0, offset), textcoords="offset points", ha="center", size=10
+            )
+        axes.set_xscale("log")
+        axes.margins(x=0.2, y=0.2)
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / 1e6:,.3g} M"))
+        axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.set_xlabel(x_label)
+        _use_plain_ticks(axes.yaxis)
+
+    return _draw_image(draw)
+
+
+def draw_trends(trends: Sequence[TrendSeries], x_label: str) -> str:
+    """Draw scores, shown times 100, over a count on a logarithmic axis, with a legend of the last medians."""
+
+    def draw(axes: Axes) -> None:
+        from matplotlib.ticker import NullLocator
+
+        for trend in trends:
+            counts = sorted(trend.scores)
+            medians = [100 * statistics.median(trend.scores[count]) for count in counts]
+            label = f"{_shorten(trend.label)}  {medians[-1]:.1f}"
+            style = "--" if trend.is_baseline else "-"
+            axes.plot(counts, medians, style, color=trend.color, label=label)
+            if not trend.is_baseline:
+                dots = [(count, 100 * score) for count in counts for score in trend.scores[count]]
+                axes.plot(*zip(*dots, strict=True), "o", markersize=6, color=trend.color, alpha=0.75)
+        axes.set_xscale("log")
+        every_count = sorted({count for trend in trends for count in trend.scores})
+        axes.set_xticks(every_count, [f"{count:,.0f}" for count in every_count])
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.set_xlabel(x_label)
+        axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
+        _use_plain_ticks(axes.yaxis)
+
+    return _draw_image(draw, (9.6, 4.3))
+
+
+def _draw_image(draw: Callable[[Axes], None], size: tuple[float, float] = (5.4, 3.1)) -> str:
+    """Draw with `draw` on new axes and return the SVG as a data URI."""
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it reports a home directory without a font cache
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure as Canvas
+
+    with rc_context(_STYLE):
+        canvas = Canvas(size, layout="constrained")
+        draw(canvas.add_subplot())
+        buffer = io.BytesIO()
+        canvas.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    return f"data:image/svg+xml;base64,{base64.b64encode(buffer.getvalue()).decode()}"
+
+
+def _average_neighbors(points: Sequence[tuple[float, float]]) -> tuple[np.ndarray, np.ndarray]:
+    """Return xs and ys of at most `_MAX_CURVE_POINTS` points, so that a long run is a line and not a cloud."""
+    groups = np.array_split(np.array(points), min(len(points), _MAX_CURVE_POINTS))
+    xs, ys = np.array([group.mean(axis=0) for group in groups]).T
+    return xs, ys
+
+
+def _shorten(label: str) -> str:
+    label = printable(label)
+    return label if len(label) <= _MAX_LABEL_LENGTH else label[: _MAX_LABEL_LENGTH - 1] + "…"
+
+
+def _use_plain_ticks(axis: Axis, *, integer: bool = False) -> None:
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    def format_tick(value: float, _: object) -> str:
+        if abs(value) >= 10_000:
+            return f"{value / 1000:,.4g}k"
+        return f"{value:,.0f}" if value == round(value) else f"{value:.4g}"
+
+    axis.set_major_locator(MaxNLocator(5, integer=integer, steps=[1, 2, 5, 10]))
+    axis.set_major_formatter(FuncFormatter(format_tick))

@@ -1,0 +1,68 @@
+"""Render the pages of reports and experiments from jinja2 templates, as HTML and as Markdown.
+
+A template lays out plain values. The environment cleans and escapes whatever a template prints, so no text of a result
+file can become markup.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Literal
+
+from albert_cli import console
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A value of a table with smaller notes next to it."""
+
+    value: str
+    notes: Sequence[str] = ()
+    is_best: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of text and numbers below headers."""
+
+    headers: Sequence[str]
+    rows: Sequence[Sequence[str | Cell]]
+
+
+def render_html(template: str, page: object) -> str:
+    """Return the page as one HTML file that loads nothing and runs nothing."""
+    return _environment("html").get_template(f"{template}.html.jinja").render(page=page)
+
+
+def render_markdown(template: str, page: object) -> str:
+    """Return the page as Markdown, with figures as their descriptions."""
+    text = _environment("md").get_template(f"{template}.md.jinja").render(page=page)
+    return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
+
+
+def printable(text: str) -> str:
+    """Remove what no HTML, SVG or UTF-8 file may contain: control characters and lone surrogates."""
+    return console.strip_control_chars(text).encode("utf-8", "replace").decode()
+
+
+@cache
+def _environment(language: Literal["html", "md"]) -> Environment:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from markupsafe import Markup, escape
+
+    def clean_and_escape(value: object) -> Markup:
+        if isinstance(value, Markup):  # the output of a macro
+            return value
+        text = printable(str(value))
+        return escape(text) if language == "html" else Markup(console.escape_markdown(text))  # noqa: S704
+
+    return Environment(
+        loader=PackageLoader("albert_cli.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True, keep_trailing_newline=True, finalize=clean_and_escape,
+    )  # fmt: skip
