@@ -21,13 +21,13 @@ BAD_FILES: dict[str, tuple[bytes, str]] = {
     "escape.jsonl": (b'{"text": "x"}\n{"text": "\\ud800"}\n', "escape.jsonl:2: a lone surrogate"),
     "wide.txt": ("text".encode("utf-16"), "wide.txt: is UTF-16"),
     "zipped.txt": (gzip.compress(b"text " * 100), "zipped.txt: is a gzip (.gz) file"),
-    "cut.txt.gz": (gzip.compress(os.urandom(4000).hex().encode())[:900], "cut.txt.gz: damaged or cut"),
-    "number.jsonl": (b'{"text": 3}\n', "number.jsonl:1: no field 'text' with text (found: text)"),
+    "cut.txt.gz": (gzip.compress(os.urandom(4000).hex().encode())[:900], "cut.txt.gz: damaged or truncated"),
+    "number.jsonl": (b'{"text": 3}\n', "number.jsonl:1: no text in field 'text' (fields: text)"),
     "list.jsonl": (b'{"text": "x"}\n[1]\n', "list.jsonl:2: not a JSON object"),
     "deep.jsonl": (b"[" * 100_000 + b"\n", "deep.jsonl:1: not valid JSON"),
-    "renamed.csv": (b"id,body\n1,x\n", "renamed.csv:1: no field 'text' with text (found: id, body)"),
-    "short.tsv": (b"text\tlabel\nfine\t1\ncut\n", "short.tsv:3: 1 fields where the header has 2"),
-    "long.csv": (b"id,text\n1,fine\n2,too,long\n", "long.csv:3: 3 fields where the header has 2"),
+    "renamed.csv": (b"id,body\n1,x\n", "renamed.csv:1: no text in field 'text' (fields: id, body)"),
+    "short.tsv": (b"text\tlabel\nfine\t1\ncut\n", "short.tsv:3: 1 fields, but the header has 2"),
+    "long.csv": (b"id,text\n1,fine\n2,too,long\n", "long.csv:3: 3 fields, but the header has 2"),
     "quote.csv": (b'id,text\n1,fine\n2,"never closed\n', "quote.csv:3: unexpected end of data"),
     "line.txt": (b"fine\n\n" + b"x" * 5000, "line.txt:3: longer than 0.00390625 MiB"),
     "kind.docx": (b"text", "kind.docx: unknown kind of file"),
@@ -50,7 +50,7 @@ def test_bad_text_is_refused_with_its_place(name: str, tiny_vocabulary: Path) ->
 def test_a_pipe_or_a_folder_without_text(work: Path, tiny_vocabulary: Path) -> None:
     os.mkfifo(work / "pipe.txt")
     (work / "empty").mkdir()
-    for source, message in (("pipe.txt", "not a regular file"), ("empty", "no file in this folder")):
+    for source, message in (("pipe.txt", "not a regular file"), ("empty", "no file with a known ending")):
         call = ["data", source, "--vocab", tiny_vocabulary, "--out", "out"]
         said = albert(*call, expect=INPUT)
         assert f"error: {source}: {message}" in said.err
@@ -67,8 +67,8 @@ def test_text_in_a_script_that_the_vocabulary_does_not_know_is_said(work: Path, 
     ("option", "message"),
     [
         (["--task", "4/4"], "--task 4/4: job 4 of 4 does not exist"),
-        (["--task", "auto"], "--task auto: this is no job of an array"),
-        (["--max-line", "huge"], "'huge' is no size"),
+        (["--task", "auto"], "--task auto: not a job of an array"),
+        (["--max-line", "huge"], "'huge' is not a size"),
         (["--holdout", "1"], "--holdout 1"),
     ],
 )

@@ -17,7 +17,7 @@ import yaml
 from albert_cli import store
 from albert_cli.data.build import build_data
 from albert_cli.data.tokenization import BuildSettings
-from albert_cli.text.lines import ReadSettings
+from albert_cli.text.read_settings import ReadSettings
 from tests.conftest import RECIPE
 from tests.data.test_build import contents
 from tests.processes import free_port

@@ -26,7 +26,7 @@ from albert_cli.report.build import ReportPage
 from albert_cli.report.render import Table, render_html, render_markdown
 from albert_cli.report.scores import Fact
 from albert_cli.text.corpus import read_documents
-from albert_cli.text.lines import ReadSettings
+from albert_cli.text.read_settings import ReadSettings
 from albert_cli.training.checkpoint import TrainState
 from albert_cli.training.log import RunLog
 from tests.command import albert

@@ -22,8 +22,8 @@ from albert_cli.data.shards import Shard, TokenCorpus
 from albert_cli.data.tokenization import BuildSettings, clean_normalized, tokenize_documents, tokenize_task
 from albert_cli.errors import InputError
 from albert_cli.text.corpus import Document, hash_normalized_text, read_part
-from albert_cli.text.lines import ReadCounter
 from albert_cli.text.sentences import segment_paragraphs, split_paragraphs
+from albert_cli.text.source_parts import ReadCounter
 from albert_cli.text.vocabulary import MODEL_FILE, Vocabulary
 
 Result = TypeVar("Result")

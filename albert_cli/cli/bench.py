@@ -161,7 +161,7 @@ def bench_data(
     """
     from albert_cli.bench import data
     from albert_cli.data.tokenization import BuildSettings
-    from albert_cli.text.lines import ReadSettings
+    from albert_cli.text.read_settings import ReadSettings
 
     settings = BuildSettings(language=language, read=ReadSettings(text_field=text_field))
     measured = data.measure(sources, vocab, settings, megabytes)

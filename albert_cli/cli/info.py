@@ -41,7 +41,7 @@ def params(
     """
     from albert_cli.counting import paper as of_the_paper
     from albert_cli.counting import tables
-    from albert_cli.text.lines import parse_size
+    from albert_cli.text.read_settings import parse_size
 
     if paper:
         if names or set_:

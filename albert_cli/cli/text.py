@@ -1,8 +1,9 @@
-"""Verbs on text: vocabulary, token shards, and looking into what was made."""
+"""Verbs on text: build a vocabulary, build token shards, inspect a directory."""
 
 from __future__ import annotations
 
 import os
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -32,16 +33,16 @@ def vocab(
     out: Out,
     size: Annotated[int, typer.Option(help="Number of tokens.")] = 30_000,
     sample_size: Annotated[
-        int, typer.Option(help="Sentences to train on, drawn uniformly from all text; the paper: 10 million.")
+        int, typer.Option(help="Sentences to train on, sampled uniformly from all text; the paper: 10 million.")
     ] = 2_000_000,
     character_coverage: Annotated[
-        float, typer.Option(help="Share of the text's characters that get a token; the rarest become unknown.")
+        float, typer.Option(help="Fraction of the text's characters that get a token; the rarest become unknown.")
     ] = 0.99995,
     lowercase: Annotated[bool, typer.Option(help="Lower-case the text.")] = True,
     strip_accents: Annotated[bool, typer.Option(help="Drop accents and other combining marks.")] = True,
     normal_form: Annotated[
         Literal["NFKD", "NFKC", "NFC", "none"],
-        typer.Option(help="Unicode normal form; text whose accents stay is composed in any case."),
+        typer.Option(help="Unicode normal form; text that keeps its accents is composed in any case."),
     ] = "NFKD",
     language: Language = "en",
     text_field: TextField = "text",
@@ -49,7 +50,6 @@ def vocab(
     on_long_line: LongLine = "refuse",
     on_bad_bytes: BadBytes = "refuse",
     workers: Workers = 0,
-    task: ArrayTask = None,
     seed: Annotated[int, typer.Option(help="Seed of the sample.")] = 0,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -61,16 +61,15 @@ def vocab(
     """
     from albert_cli.text import build_vocabulary
     from albert_cli.text.clean import Cleaning
-    from albert_cli.text.lines import ReadSettings, parse_size
-    from albert_cli.text.work_units import parse_array_job
+    from albert_cli.text.read_settings import ReadSettings, parse_size
 
     cleaning = Cleaning(lowercase, strip_accents, normal_form)
     read = ReadSettings(on_bad_bytes, text_field, parse_size(max_line), on_long_line)
     settings = build_vocabulary.VocabularySettings(
         size, cleaning, sample_size, character_coverage, seed, language, read
     )
-    report = build_vocabulary.build(sources, out, settings, workers, parse_array_job(task, os.environ))
-    console.print_result(report, build_vocabulary.format_summary(report))
+    built = build_vocabulary.build(sources, out, settings, workers)
+    console.print_result(asdict(built), build_vocabulary.format_summary(built))
 
 
 @verb(app)
@@ -78,8 +77,8 @@ def data(
     sources: Sources,
     vocab: Annotated[Path, typer.Option("--vocab", help="Vocabulary directory.")],
     out: Out,
-    holdout: Annotated[float, typer.Option(help="Share of the documents held out for evaluation.")] = 0.01,
-    dedup: Annotated[bool, typer.Option("--dedup", help="Keep one of documents with equal text.")] = False,
+    holdout: Annotated[float, typer.Option(help="Fraction of the documents held out for evaluation.")] = 0.01,
+    dedup: Annotated[bool, typer.Option("--dedup", help="Keep one of several documents with equal text.")] = False,
     workers: Workers = 0,
     task: ArrayTask = None,
     language: Language = "en",
@@ -91,14 +90,14 @@ def data(
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Tokenise text once, into shards that pretraining draws its examples from.
+    """Tokenize text once, into shards from which pretraining samples its examples.
 
     Example: albert data wiki.jsonl books/@2 --vocab vocabulary --out data
     """
     from albert_cli.data import build, merge
+    from albert_cli.data.array_jobs import parse_array_job
     from albert_cli.data.tokenization import BuildSettings
-    from albert_cli.text.lines import ReadSettings, parse_size
-    from albert_cli.text.work_units import parse_array_job
+    from albert_cli.text.read_settings import ReadSettings, parse_size
 
     share = parse_array_job(task, os.environ)
     read = ReadSettings(on_bad_bytes, text_field, parse_size(max_line), on_long_line)
@@ -109,23 +108,23 @@ def data(
 
 @verb(app, name="inspect")
 def inspect_directory(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Any directory that albert wrote.")],
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A directory that albert wrote.")],
     verify: Annotated[bool, typer.Option("--verify", help="Re-hash every file.")] = False,
     examples: Annotated[int, typer.Option(min=0, help="Training examples to decode (data directories).")] = 0,
     seed: Annotated[int | None, typer.Option(help="Seed of the examples; default: the recipe's, or 0.")] = None,
     step: Annotated[int, typer.Option(min=0, help="Training step of the examples.")] = 0,
     recipe: Annotated[
-        str | None, typer.Option(help="Show what this pretraining recipe draws: its batches and lengths.")
+        str | None, typer.Option(help="Show the batches and lengths that this pretraining recipe samples.")
     ] = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Show what a vocabulary, data, run or result directory holds.
+    """Show the contents of a vocabulary, data, run or result directory.
 
     Example: albert inspect data --examples 3
     """
     from albert_cli.inspection import describe_directory
 
-    found = describe_directory(directory, verify=verify, examples=examples, seed=seed, step=step, recipe=recipe)
-    console.print_result(*found, coloured=examples > 0)
+    facts, text = describe_directory(directory, verify=verify, examples=examples, seed=seed, step=step, recipe=recipe)
+    console.print_result(facts, text, coloured=examples > 0)

@@ -18,6 +18,7 @@ from typing import Any
 from typing_extensions import TypedDict
 
 from albert_cli import console, pool, store
+from albert_cli.data.array_jobs import ArrayJob, select_array_job
 from albert_cli.data.merge import Facts, drop_duplicates, publish_data
 from albert_cli.data.shards import DATA_FORMAT, read_data_facts
 from albert_cli.data.tokenization import (
@@ -31,10 +32,10 @@ from albert_cli.data.tokenization import (
 from albert_cli.data.verification import collect_file_signatures, record_verified, verify_data
 from albert_cli.errors import BusyError
 from albert_cli.machine import available_cores
-from albert_cli.text.lines import SourcePart
 from albert_cli.text.parallel_reading import hash_work_units
+from albert_cli.text.source_parts import SourcePart
 from albert_cli.text.vocabulary import Vocabulary
-from albert_cli.text.work_units import ArrayJob, select_array_job, split_sources
+from albert_cli.text.work_units import split_sources
 
 _PLAN, _LOCKS = "plan.json", ".tasks"
 _REMEDY = "choose another --out or remove it"

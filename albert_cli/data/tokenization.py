@@ -21,8 +21,9 @@ from albert_cli.errors import CheckpointError, ConfigError
 from albert_cli.randomness import Integers, repetitions
 from albert_cli.text.clean import Cleaning, clean
 from albert_cli.text.corpus import Document, hash_normalized_text
-from albert_cli.text.lines import ReadCounter, ReadSettings
+from albert_cli.text.read_settings import ReadSettings
 from albert_cli.text.sentences import segment_paragraphs, split_paragraphs
+from albert_cli.text.source_parts import ReadCounter
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.text.work_units import WORK_UNIT_BYTES, WorkUnit
 

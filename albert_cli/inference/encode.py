@@ -20,7 +20,7 @@ from albert_cli.model.heads import BareEncoder
 from albert_cli.tasks.base import check_finite, iter_evaluation_batches
 from albert_cli.tasks.classification import Classification, TextExample
 from albert_cli.tasks.features import PairFeatures
-from albert_cli.text.lines import OnBadBytes
+from albert_cli.text.read_settings import OnBadBytes
 
 Pooling = Literal["mean", "cls", "pooler"]
 Vectors = NDArray[np.float32]

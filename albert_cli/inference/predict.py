@@ -16,7 +16,9 @@ from albert_cli.errors import InputError
 from albert_cli.model import hub
 from albert_cli.tasks.registry import task_from_checkpoint
 from albert_cli.tasks.rows import InputLine
-from albert_cli.text.lines import OnBadBytes, ReadCounter, ReadSettings, SourcePart, text_lines
+from albert_cli.text.lines import text_lines
+from albert_cli.text.read_settings import OnBadBytes, ReadSettings
+from albert_cli.text.source_parts import ReadCounter, SourcePart
 from albert_cli.text.sources import TextSource
 from albert_cli.training import capacity
 from albert_cli.training.device import choose_device

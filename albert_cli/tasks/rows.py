@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 from albert_cli import console, hub_access
 from albert_cli.errors import InputError, MissingDataError
 from albert_cli.randomness import hash_to_unit_interval
-from albert_cli.text.lines import SourcePart, check_characters, reject_utf16, translate_read_errors
+from albert_cli.text.lines import check_characters, reject_utf16
 from albert_cli.text.records import (
     has_wrong_delimiter,
     iter_csv_rows,
@@ -22,6 +22,7 @@ from albert_cli.text.records import (
     parse_json,
     parse_json_object,
 )
+from albert_cli.text.source_parts import SourcePart, translate_read_errors
 from albert_cli.text.sources import TextSource
 
 M = TypeVar("M", bound=BaseModel)

@@ -1,20 +1,21 @@
-"""`albert vocab`: a SentencePiece vocabulary from any text, trained as the paper's was."""
+"""Build a SentencePiece vocabulary (`albert vocab`), trained as in the paper."""
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from albert_cli import console, store
 from albert_cli.errors import BusyError, ConfigError, InputError
-from albert_cli.text import parallel_reading, token_statistics
+from albert_cli.text import token_statistics
 from albert_cli.text.clean import Cleaning
-from albert_cli.text.lines import ReadSettings
-from albert_cli.text.sampling import SentenceSample, clean_in_place, measure_accent_stripping, warn_about_normalization
+from albert_cli.text.normalization_report import AccentReport, measure_accent_stripping, warn_about_normalization
+from albert_cli.text.parallel_reading import hash_work_units, sample_work_units
+from albert_cli.text.read_settings import ReadSettings
+from albert_cli.text.sampling import SentenceSample, clean_in_place
+from albert_cli.text.token_statistics import TokenStatistics
 from albert_cli.text.unigram import (
     CONTROL_SYMBOLS,
     USER_DEFINED_SYMBOLS,
@@ -24,25 +25,21 @@ from albert_cli.text.unigram import (
     utf8_size,
 )
 from albert_cli.text.vocabulary import CONFIG_FILE, MODEL_FILE, TOKENIZER_FILE, Vocabulary
-from albert_cli.text.work_units import ArrayJob, WorkUnit, split_sources
+from albert_cli.text.work_units import SourcePartRecord, WorkUnit, WorkUnitRecord, split_sources
 
 REPORT_FILE = "vocabulary.json"
-_MIN_SENTENCES_TO_HOLD_OUT = 10_000  # sentences
-_BYTES_PER_SENTENCE = 120  # about; 112 in the English Wikipedia
+_REQUEST_FILE = "request.json"  # exists while the vocabulary is being built
+_MIN_SENTENCES_TO_HOLD_OUT = 10_000
+_BYTES_PER_SENTENCE = 120  # estimate; 112 in the English Wikipedia
 _MIN_SIZE = 2 + len(CONTROL_SYMBOLS) + len(USER_DEFINED_SYMBOLS)
-
-
-class VocabularyReport(token_statistics.TokenStatistics):
-    """`vocabulary.json`: what was asked for, how much text that was, and what the vocabulary is worth."""
-
-    request: parallel_reading.VocabularyRequest
-    documents: int
-    characters: int
 
 
 @dataclass(frozen=True)
 class VocabularySettings:
-    """What is asked for: `size` tokens, `sample_size` sentences at most; raises `ConfigError` for what cannot be."""
+    """The options of a vocabulary: its `size` in tokens, at most `sample_size` sentences to train on, and so on.
+
+    Raises `ConfigError` for impossible values.
+    """
 
     size: int = 30_000
     cleaning: Cleaning = field(default_factory=Cleaning)
@@ -54,171 +51,208 @@ class VocabularySettings:
 
     def __post_init__(self) -> None:
         if self.size <= _MIN_SIZE:
-            raise ConfigError(f"a vocabulary of {self.size} tokens is too small", f"the symbols alone take {_MIN_SIZE}")
+            raise ConfigError(f"--size {self.size}: too small", f"the special tokens alone take {_MIN_SIZE}")
         if self.size >= 2**31:
-            raise ConfigError(f"a vocabulary of {self.size} tokens is too large", "the paper's has 30000")
+            raise ConfigError(f"--size {self.size}: too large", "the paper uses 30000")
         if not 0 <= self.seed < 2**32:
-            raise ConfigError(f"the seed must lie between 0 and 4294967295, not {self.seed}")
+            raise ConfigError(f"--seed {self.seed}: must be between 0 and 4294967295")
         if self.sample_size < 1:
-            raise ConfigError(f"the sample size must be positive, not {self.sample_size}")
+            raise ConfigError(f"--sample-size {self.sample_size}: must be positive")
         if not 0.9 <= self.character_coverage <= 1:
-            raise ConfigError(f"the character coverage must lie between 0.9 and 1, not {self.character_coverage}")
+            raise ConfigError(f"--character-coverage {self.character_coverage}: must be between 0.9 and 1")
+
+
+@dataclass(frozen=True)
+class VocabularyRequest:
+    """The settings and sources of a vocabulary, as its report records them."""
+
+    settings: VocabularySettings
+    sources: list[WorkUnitRecord]
+
+
+@dataclass(frozen=True)
+class SentenceCounts:
+    """Sentences of the text, of the training sample, of those too long for SentencePiece, and held out."""
+
+    read: int
+    training: int
+    too_long: int
+    held_out: int
+
+
+@dataclass(frozen=True)
+class VocabularyReport:
+    """The content of `vocabulary.json`: the request, the amount of text, and measurements of the vocabulary."""
+
+    request: VocabularyRequest
+    documents: int
+    sentences: SentenceCounts
+    characters: int
+    accent_stripping: AccentReport | None
+    tokens: TokenStatistics
+
+
+@dataclass(frozen=True)
+class BuiltVocabulary:
+    """A vocabulary's directory with its report; `up_to_date` if it existed before."""
+
+    directory: str
+    fingerprint: str
+    up_to_date: bool
+    report: VocabularyReport
 
 
 def build(
-    sources: Sequence[str],
-    out: Path | str,
-    settings: VocabularySettings | None = None,
-    workers: int = 0,
-    share: ArrayJob = None,
-) -> dict[str, Any]:
-    """Train a vocabulary on the sources' text and write its directory; returns the report.
+    sources: Sequence[str], out: Path | str, settings: VocabularySettings | None = None, workers: int = 0
+) -> BuiltVocabulary:
+    """Train a vocabulary on the sources' text and write its directory; leave a finished one unchanged.
 
-    workers: processes that read; 0 means one per core. share: (i, n) draws the sentences of the i-th of n shares of the
-    text for a call without, which draws the rest itself. The vocabulary does not depend on either. What the same call
-    has finished is left as it is. Raises `InputError` for unreadable or empty sources and for text that does not allow
-    the size, `BusyError` when `out` holds something else.
+    workers: processes that read; 0 means one per core. The vocabulary does not depend on it. Raises `InputError` for
+    unreadable or empty sources and for text that does not allow the size, `BusyError` if `out` contains something else.
     """
-    out, settings = Path(out), settings or VocabularySettings()
-    portions = split_sources(sources)
-    request = asdict(settings)
-    request |= {**request.pop("read"), "sources": [portion.sources for portion in portions]}
-    manifest = store.read_finished_manifest(out, "vocabulary", parallel_reading.REQUEST, parallel_reading.FOLDER)
+    out = Path(out)
+    settings = settings or VocabularySettings()
+    units = split_sources(sources)
+    request = VocabularyRequest(settings, [unit.sources for unit in units])
+    manifest = store.read_finished_manifest(out, "vocabulary", _REQUEST_FILE)
     if manifest is not None:
-        report = _check_finished(out, request, portions, workers)
+        report = _read_finished(out, request, units, workers)
         console.info(f"{out}: up to date")
-        return {"directory": str(out), "fingerprint": manifest.fingerprint(), "up_to_date": True, **report}
-    if share:
-        return parallel_reading.do_share(out, portions, settings, request, workers, share)
+        return BuiltVocabulary(str(out), manifest.fingerprint(), True, report)
     with _mark_unfinished(out, request):
-        if sum(portion.size > 0 for portion in portions) > 1:  # otherwise there is little to wait for
-            whole = sum(portion.text_size * portion.weight for portion in portions)
-            number = min(settings.sample_size, int(whole / _BYTES_PER_SENTENCE))
-            log_training_estimate(number, number * _BYTES_PER_SENTENCE, "about ")
-        sample, hashes = parallel_reading.draw_all(out, portions, settings, request, workers)
-        sample.finish()
-        for source, digest in zip(request["sources"], hashes, strict=True):
-            source["sha256"] = digest
-        vocabulary, report = _train(sample, settings, request, sources)
+        _log_estimate(units, settings)
+        sample, hashes = sample_work_units(
+            units, settings.read, settings.language, settings.sample_size, settings.seed, workers
+        )
+        records = _add_hashes(units, hashes)
+        vocabulary, report = _train(sample, VocabularyRequest(settings, records), sources)
         with store.publish(out, "vocabulary") as staging:
             vocabulary.copy_to(staging)
-            store.write_json(staging / REPORT_FILE, report)
-    shutil.rmtree(out / parallel_reading.FOLDER, ignore_errors=True)
-    return {"directory": str(out), "fingerprint": store.fingerprint(out), "up_to_date": False, **report}
+            store.write_json(staging / REPORT_FILE, asdict(report))
+    return BuiltVocabulary(str(out), store.fingerprint(out), False, report)
+
+
+def _log_estimate(units: Sequence[WorkUnit], settings: VocabularySettings) -> None:
+    """Print an estimate of the training before the text is read, unless reading takes a moment only."""
+    if sum(unit.size > 0 for unit in units) > 1:
+        text_bytes = sum(unit.text_size * unit.weight for unit in units)
+        sentences = min(settings.sample_size, int(text_bytes / _BYTES_PER_SENTENCE))
+        log_training_estimate(sentences, sentences * _BYTES_PER_SENTENCE, "about ")
+
+
+def _add_hashes(units: Sequence[WorkUnit], hashes: Sequence[str | None]) -> list[WorkUnitRecord]:
+    return [{**unit.sources, "sha256": digest} for unit, digest in zip(units, hashes, strict=True)]
 
 
 def _train(
-    sample: SentenceSample, settings: VocabularySettings, request: Mapping[str, Any], sources: Sequence[str]
-) -> tuple[Vocabulary, dict[str, Any]]:
+    sample: SentenceSample, request: VocabularyRequest, sources: Sequence[str]
+) -> tuple[Vocabulary, VocabularyReport]:
+    settings = request.settings
     sentences = sample.sentences
     if sentences:
         log_training_estimate(len(sentences), utf8_size(sentences))
-    lost = measure_accent_stripping(sentences, settings.cleaning)
-    warn_about_normalization(lost, sentences, settings.cleaning)
+    accents = measure_accent_stripping(sentences, settings.cleaning)
+    warn_about_normalization(accents, sentences, settings.cleaning)
     clean_in_place(sentences, settings.cleaning)
     if not sentences:
         raise InputError(f"no text in {', '.join(sources)}", "a vocabulary needs at least some thousand sentences")
-    held_back = sentences[99::100] if len(sentences) >= _MIN_SENTENCES_TO_HOLD_OUT else []
-    if held_back:
+    held_out = []
+    if len(sentences) >= _MIN_SENTENCES_TO_HOLD_OUT:
+        held_out = sentences[99::100]
         del sentences[99::100]
     model = train_unigram(sentences, settings.size, settings.character_coverage, settings.seed)
     vocabulary = Vocabulary(model, settings.cleaning)
-    report = {
-        "request": request,
-        "documents": sample.documents,
-        "sentences": {
-            "read": sample.read,
-            "training": len(sentences),
-            "too_long": sum(map(exceeds_training_length, sentences)),
-            "held_back": len(held_back),
-        },
-        "characters": sum(map(len, sentences)),
-        "losses": {"strip_accents": asdict(lost)} if lost else {},
-        **token_statistics.measure_tokens(vocabulary, held_back or sentences),
-    }
+    report = VocabularyReport(
+        request=request,
+        documents=sample.documents,
+        sentences=SentenceCounts(
+            read=sample.sentences_read,
+            training=len(sentences),
+            too_long=sum(map(exceeds_training_length, sentences)),
+            held_out=len(held_out),
+        ),
+        characters=sum(map(len, sentences)),
+        accent_stripping=accents,
+        tokens=token_statistics.measure_tokens(vocabulary, held_out or sentences),
+    )
     return vocabulary, report
 
 
-def format_summary(report: Mapping[str, Any]) -> str:
-    """A report of `build` in a few lines for a person."""
-    if "job" in report:
-        done = f"{report['jobs_finished']} of them are finished"
-        return f"{report['directory']}: job {report['job']}, {report['sentences_read']:,} sentences read; {done}"
-    size, counts = report["request"]["size"], report["sentences"]
+def format_summary(built: BuiltVocabulary) -> str:
+    """Return the report in a few lines for a person."""
+    report = built.report
+    sentences = report.sentences
     head = (
-        f"{report['directory']}: {size:,} tokens from {counts['training']:,} of {counts['read']:,} sentences"
-        f" ({report['characters'] / 1e6:.1f} M characters)"
+        f"{built.directory}: {report.request.settings.size:,} tokens"
+        f" from {sentences.training:,} of {sentences.read:,} sentences ({report.characters / 1e6:.1f} M characters)"
     )
-    return "\n".join([head, *token_statistics.format_statistics(report)])
+    return "\n".join([head, *_format_tokens(report)])
 
 
-def describe_vocabulary(directory: Path) -> tuple[dict[str, Any], list[str]]:
-    """What a vocabulary's directory holds, as a mapping and as lines."""
+def _format_tokens(report: VocabularyReport) -> list[str]:
+    return token_statistics.format_statistics(report.tokens, "held-out" if report.sentences.held_out else "training")
+
+
+def describe_vocabulary(directory: Path) -> tuple[dict[str, object], list[str]]:
+    """Return a vocabulary directory's contents as JSON values and as lines."""
     vocabulary = Vocabulary.load(directory)
     ordinary = vocabulary.pieces[vocabulary.first_ordinary_id :]
-    shown = [token_statistics.replace_unprintable(piece.replace("▁", " ")) for piece in ordinary]
-    facts: dict[str, Any] = {
+    printable = [token_statistics.replace_unprintable(piece.replace("▁", " ")) for piece in ordinary]
+    lengths = [len(piece.removeprefix("▁")) for piece in ordinary]
+    facts: dict[str, object] = {
         "size": vocabulary.size,
         "ordinary_tokens": len(ordinary),
         "word_starts": int(vocabulary.is_word_start[vocabulary.first_ordinary_id :].sum()),
-        "mean_length": round(sum(len(piece.removeprefix("▁")) for piece in ordinary) / max(len(ordinary), 1), 2),
-        "longest": sorted(shown, key=lambda text: (-len(text), text))[:5],
-        "first": shown[:20],
+        "mean_length": round(sum(lengths) / max(len(lengths), 1), 2),
+        "longest": sorted(printable, key=lambda piece: (-len(piece), piece))[:5],
+        "first": printable[:20],
         "cleaning": asdict(vocabulary.cleaning),
     }
     lines = console.format_named_values(facts)
     if store.is_listed(directory / REPORT_FILE):
-        facts["report"] = report = store.read_record(directory / REPORT_FILE, VocabularyReport)
-        lines += token_statistics.format_statistics(report)
+        report = store.read_record(directory / REPORT_FILE, VocabularyReport)
+        facts["report"] = asdict(report)
+        lines += _format_tokens(report)
     return facts, lines
 
 
 @contextmanager
-def _mark_unfinished(out: Path, request: Mapping[str, Any]) -> Iterator[None]:
-    """Hold `out`, marked as unfinished, while the block runs; after a failure only what jobs have drawn is left."""
+def _mark_unfinished(out: Path, request: VocabularyRequest) -> Iterator[None]:
+    """Lock `out` and mark it as unfinished while the block runs; remove its files if the block fails."""
     with store.lock(out):
-        store.write_json(out / parallel_reading.REQUEST, request)
+        store.write_json(out / _REQUEST_FILE, asdict(request))
         try:
             yield
         except BaseException:
-            for name in (
-                store.MANIFEST,
-                MODEL_FILE,
-                TOKENIZER_FILE,
-                CONFIG_FILE,
-                REPORT_FILE,
-                parallel_reading.REQUEST,
-            ):
+            for name in (store.MANIFEST, MODEL_FILE, TOKENIZER_FILE, CONFIG_FILE, REPORT_FILE, _REQUEST_FILE):
                 (out / name).unlink(missing_ok=True)
             raise
-        (out / parallel_reading.REQUEST).unlink()
+        (out / _REQUEST_FILE).unlink()
 
 
-def _source_identity(source: Mapping[str, Any]) -> dict[str, Any]:
-    """A file may have moved: its text counts, and what of it was read. What has no hash is known by its name."""
-    parts = source.get("parts", [])
-    if source.get("sha256") is not None:
-        parts = [{key: value for key, value in part.items() if key != "source"} for part in parts]
-    return {**source, "parts": parts}
-
-
-def _check_finished(
-    out: Path, request: Mapping[str, Any], portions: Sequence[WorkUnit], workers: int
-) -> dict[str, Any]:
-    """The report of a finished directory when the same request made it; `BusyError` when another one did."""
-    (out / parallel_reading.REQUEST).unlink(
-        missing_ok=True
-    )  # there only if the process was killed after its last write
-    shutil.rmtree(out / parallel_reading.FOLDER, ignore_errors=True)
+def _read_finished(out: Path, request: VocabularyRequest, units: Sequence[WorkUnit], workers: int) -> VocabularyReport:
+    """Return a finished directory's report; raise `BusyError` if another request built it."""
+    (out / _REQUEST_FILE).unlink(missing_ok=True)  # it exists if the process was killed after its last write
     store.verify(out, "vocabulary")
     report = store.read_record(out / REPORT_FILE, VocabularyReport)
-    made = report["request"]
-    different = [key for key in request if key != "sources" and request[key] != made.get(key)]
-    hashes = parallel_reading.hash_work_units(portions, workers)
-    now = [portion.sources | {"sha256": digest} for portion, digest in zip(portions, hashes, strict=True)]
-    if [_source_identity(source) for source in now] != [_source_identity(source) for source in made["sources"]]:
+    requested = asdict(request.settings)
+    saved = asdict(report.request.settings)
+    different = [name for name, value in requested.items() if saved[name] != value]
+    records = _add_hashes(units, hash_work_units(units, workers))
+    if [_identify(record) for record in records] != [_identify(record) for record in report.request.sources]:
         different.append("sources")
     if different:
-        what = f"holds a vocabulary made with another {', '.join(different)}"
-        raise BusyError(f"{out}: {what}", "choose another --out or remove it")
-    return dict(report)
+        message = f"{out}: contains a vocabulary with other settings ({', '.join(different)})"
+        raise BusyError(message, "choose another --out, or delete this directory")
+    return report
+
+
+def _identify(record: WorkUnitRecord) -> WorkUnitRecord:
+    """Identify a work unit by its hash if there is one, else by the names of its files, which may have moved."""
+    if record.get("sha256") is None:
+        return record
+    return {**record, "parts": [_without_name(part) for part in record["parts"]]}
+
+
+def _without_name(part: SourcePartRecord) -> SourcePartRecord:
+    return {**part, "source": ""}

@@ -1,11 +1,11 @@
-"""What a source of text is: the names that a command line gives, resolved to single files and streams."""
+"""Resolve the sources of text on a command line to single files and streams."""
 
 from __future__ import annotations
 
 import glob
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -17,12 +17,6 @@ from albert_cli.errors import ConfigError, InputError
 SourceKind: TypeAlias = Literal[
     "text", "jsonl", "csv", "tsv", "parquet", "squad", "squad-answers", "race", "hub", "docs", "stdin"
 ]
-TASK_FILE_ENDINGS: dict[SourceKind, str] = {
-    "squad": ".json",
-    "squad-answers": ".json",
-    "race": ".txt",
-}  # read as KIND:FILES
-
 KIND_BY_ENDING: dict[str, SourceKind] = {
     ".txt": "text",
     ".jsonl": "jsonl",
@@ -30,18 +24,31 @@ KIND_BY_ENDING: dict[str, SourceKind] = {
     ".tsv": "tsv",
     ".parquet": "parquet",
 }
+TASK_FILE_ENDINGS: dict[SourceKind, str] = {  # of the sources KIND:FILES
+    "squad": ".json",
+    "squad-answers": ".json",
+    "race": ".txt",
+}
 COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst")
+_COMPRESSED_ENDINGS = tuple(
+    ending + compression for ending in KIND_BY_ENDING if ending != ".parquet" for compression in COMPRESSIONS
+)
+_ALL_ENDINGS = (*KIND_BY_ENDING, *_COMPRESSED_ENDINGS)
+_ENDINGS_HINT = f"use a file that ends in {', '.join(KIND_BY_ENDING)}, perhaps followed by {', '.join(COMPRESSIONS)}"
 _MAX_WEIGHT = 100
 _WEIGHT = re.compile(r"(.+)@(\d+(?:\.\d+)?)", re.DOTALL)
-_SOURCE_FORMS = "a source is a file, a folder, a glob, -, hf:NAME, squad:FILE, squad-answers:FILE, race:FOLDER or docs:"
+_SOURCE_FORMS = (
+    "name a file, a folder, a glob, -, hf:NAME, squad:FILE, squad-answers:FILE, race:FOLDER or docs: as the source"
+)
+_LISTED_FILES = 3
 
 
 @dataclass(frozen=True)
 class TextSource:
     """One file or stream.
 
-    name: a path, `hf:…`, `docs:…` or `-`; compression: the file's last ending where it is compressed, else "";
-    weight: how often the text is used in a pass over all sources, see `copies`.
+    name: a path, `hf:…`, `docs:…` or `-`; compression: the last ending of a compressed file, else ""; weight: how often
+    a pass over all sources uses the text (see `randomness.repetitions`).
     """
 
     name: str
@@ -56,15 +63,16 @@ class TextSource:
 
     @property
     def can_be_split(self) -> bool:
-        """Whether parts of the file can be read alone: its records begin and end at line ends."""
+        """True if a part of the file can be read alone, because its records begin and end at line ends."""
         return self.kind in ("text", "jsonl") and not self.compression
 
 
 @dataclass(frozen=True)
 class HubDataset:
-    """A data set on the Hub, and how its rows are documents: one each, `rows` of them, or all with the same `document`.
+    """A data set on the Hub, `hf:NAME[:CONFIG[:SPLIT]]`, and the rows that make a document.
 
-    `hf:NAME[:CONFIG[:SPLIT]]`, then perhaps `?rows=N`, or `?document=COLUMN` for rows that stand together.
+    A document is one row, `rows` rows (`?rows=N`), or all adjacent rows with an equal value in the column `document`
+    (`?document=COLUMN`).
     """
 
     name: str
@@ -75,36 +83,46 @@ class HubDataset:
 
     @classmethod
     def parse(cls, source: str) -> HubDataset:
-        """Raises `InputError` for what is not of that form."""
-        place, _, options = source.removeprefix("hf:").partition("?")
-        name, *more = place.split(":")
-        given = dict(parse_qsl(options, keep_blank_values=True))
-        rows = given.pop("rows", "1")
-        document = given.pop("document", "")
-        if not name or len(more) > 2 or given or not rows.isdecimal() or int(rows) < 1 or (document and rows != "1"):
-            hint = "rows of a sentence each: ?rows=2000 joins 2,000 rows, ?document=COLUMN joins rows with equal values"
+        """Parse a source's name; raise `InputError` if it is not of that form."""
+        location, _, query = source.removeprefix("hf:").partition("?")
+        parts = location.split(":")
+        options = dict(parse_qsl(query, keep_blank_values=True))
+        rows = options.pop("rows", "1")
+        document = options.pop("document", "")
+        has_valid_rows = rows.isdecimal() and int(rows) >= 1 and not (document and rows != "1")
+        if not parts[0] or len(parts) > 3 or options or not has_valid_rows:
+            hint = "?rows=2000 joins 2,000 rows to a document, ?document=COLUMN joins rows with equal values"
             raise InputError(f"{source}: not of the form hf:NAME[:CONFIG[:SPLIT]][?rows=N or ?document=COLUMN]", hint)
-        config, split = [*more, "", ""][:2]
+        name, config, split = [*parts, "", ""][:3]
         return cls(name, config, split or "train", int(rows), document)
 
 
 def resolve_sources(sources: Sequence[str]) -> list[TextSource]:
-    """The files and streams that the sources stand for, in order, none twice; `InputError` for what is not there."""
+    """Return the files and streams of the sources, in order, each once; raise `InputError` for what does not exist."""
     if not sources:
-        raise InputError("no source of text is named", _SOURCE_FORMS)
-    found: dict[tuple[SourceKind, str], TextSource] = {}
-    for given in sources:
-        name, weight = given, 1.0
-        if (match := _WEIGHT.fullmatch(given)) and not Path(given).exists():
-            name, weight = match[1], float(match[2])
-            if not 0 < weight <= _MAX_WEIGHT:
-                raise ConfigError(f"{given}: a weight lies above 0 and is at most {_MAX_WEIGHT}")
+        raise InputError("no source of text", _SOURCE_FORMS)
+    resolved: dict[tuple[SourceKind, str], TextSource] = {}
+    for argument in sources:
+        name, weight = _split_weight(argument)
         for source in _resolve_one(name, weight):
-            place = os.path.abspath(source.name) if source.path else source.name  # noqa: PTH100  (links stay as named)
-            before = found.setdefault((source.kind, place), source)
-            if before.weight != source.weight:
-                raise ConfigError(f"{source.name}: named twice, with weights {before.weight:g} and {source.weight:g}")
-    return list(found.values())
+            # Links stay as named, so the path is made absolute without resolving them.
+            path = os.path.abspath(source.name) if source.path else source.name  # noqa: PTH100
+            earlier = resolved.setdefault((source.kind, path), source)
+            if earlier.weight != source.weight:
+                message = f"{source.name}: named twice, with weights {earlier.weight:g} and {source.weight:g}"
+                raise ConfigError(message, "name it once")
+    return list(resolved.values())
+
+
+def _split_weight(argument: str) -> tuple[str, float]:
+    """Split `SOURCE@WEIGHT`; a file whose name has this form has no weight."""
+    match = _WEIGHT.fullmatch(argument)
+    if match is None or Path(argument).exists():
+        return argument, 1.0
+    weight = float(match[2])
+    if not 0 < weight <= _MAX_WEIGHT:
+        raise ConfigError(f"{argument}: a weight must be above 0 and at most {_MAX_WEIGHT}")
+    return match[1], weight
 
 
 def _resolve_one(name: str, weight: float) -> list[TextSource]:
@@ -115,52 +133,70 @@ def _resolve_one(name: str, weight: float) -> list[TextSource]:
         return [TextSource(name, "hub", weight=weight)]
     if name.startswith("docs:"):
         if name not in ("docs:", "docs:stdlib"):
-            raise InputError(f"{name}: unknown", "docs: is all installed documentation, docs:stdlib Python's own")
+            raise InputError(f"{name}: unknown", "use docs: for all installed documentation, docs:stdlib for Python's")
         return [TextSource(name, "docs", weight=weight)]
     for kind, ending in TASK_FILE_ENDINGS.items():
-        if name.startswith(f"{kind}:"):
-            return [TextSource(str(p), kind, "", weight) for p in _find_files(name.removeprefix(f"{kind}:"), (ending,))]
-    found = []
-    for path in _find_files(name, _ALL_ENDINGS):
-        *_, ending, last = ["", "", *Path(path.name.lower()).suffixes]
-        compression = last if last in COMPRESSIONS else ""
-        found.append(TextSource(str(path), KIND_BY_ENDING[ending if compression else last], compression, weight))
-    return found
+        prefix = f"{kind}:"
+        if name.startswith(prefix):
+            files = _find_files(name.removeprefix(prefix), (ending,), f"use a file that ends in {ending}")
+            return [TextSource(str(path), kind, "", weight) for path in files]
+    return [_describe_file(path, weight) for path in _find_files(name, _ALL_ENDINGS, _ENDINGS_HINT)]
 
 
-_ALL_ENDINGS = (*KIND_BY_ENDING, *(e + packed for e in KIND_BY_ENDING if e != ".parquet" for packed in COMPRESSIONS))
+def _describe_file(path: Path, weight: float) -> TextSource:
+    """Read a file's kind and compression from its endings, which are known."""
+    suffixes = Path(path.name.lower()).suffixes
+    compression = suffixes.pop() if suffixes[-1] in COMPRESSIONS else ""
+    return TextSource(str(path), KIND_BY_ENDING[suffixes[-1]], compression, weight)
 
 
-def _find_files(name: str, endings: Sequence[str]) -> list[Path]:
-    """The files that a path, folder or glob stands for, sorted; those in a folder by their ending, in any case."""
-    path, known = Path(name), tuple(endings)
-    hint = f"what is read ends in {', '.join(ending for ending in known if ending.count('.') == 1)}"
-    hint += f", or in one of them and {', '.join(COMPRESSIONS)}" if known == _ALL_ENDINGS else ""
+def _find_files(name: str, endings: tuple[str, ...], endings_hint: str) -> list[Path]:
+    """Return the files of a path, folder or glob, sorted; a folder's by their endings, in lower or upper case."""
+    path = Path(name)
     if path.is_dir():
-        files = [p for p in sorted(path.rglob("*")) if p.is_file()]
-        files = [p for p in files if not any(part.startswith(".") for part in p.relative_to(path).parts)]
-        found = [p for p in files if p.name.lower().endswith(known)]
-        if not found:
-            raise InputError(f"{name}: no file in this folder is of a known kind", hint)
-        if others := [p.name for p in files if p not in set(found)]:
-            console.info(f"{name}: not read, of other kinds: {', '.join(others[:3])}{', …' * (len(others) > 3)}")
-        inside_of = path.resolve()
-        if (away := next((p for p in found if not p.resolve().is_relative_to(inside_of)), None)) is not None:
-            hint = f"who made the folder chose what is read; if that is meant, name the files: '{name}/*{away.suffix}'"
-            raise InputError(f"{away}: is a link to {away.resolve()}, outside of the folder", hint)
-        return found
+        return _find_files_in_folder(path, endings, endings_hint)
+    files = [path]
     if not path.exists() and glob.has_magic(name):
         matches = sorted(glob.glob(name, recursive=True))  # noqa: PTH207  (the pattern may be absolute)
-        found = [Path(p) for p in matches if Path(p).is_file()]
-        if not found:
-            raise InputError(f"{name}: no file matches")
-    else:
-        found = [path]
-    for path in found:
-        if not path.exists():
-            raise InputError(f"{path}: no such file or folder", _SOURCE_FORMS)
-        if not path.is_file():
-            raise InputError(f"{path}: not a regular file", "a pipe is read from stdin, as the source -")
-        if not path.name.lower().endswith(known):
-            raise InputError(f"{path}: unknown kind of file", hint)
-    return found
+        files = [Path(match) for match in matches if Path(match).is_file()]
+        if not files:
+            raise InputError(f"{name}: no file matches", "check the pattern")
+    for file in files:
+        if not file.exists():
+            raise InputError(f"{file}: no such file or folder", _SOURCE_FORMS)
+        if not file.is_file():
+            raise InputError(f"{file}: not a regular file", "read a pipe from stdin, as the source -")
+        if not file.name.lower().endswith(endings):
+            raise InputError(f"{file}: unknown kind of file", endings_hint)
+    return files
+
+
+def _find_files_in_folder(folder: Path, endings: tuple[str, ...], endings_hint: str) -> list[Path]:
+    """Return a folder's files with these endings, without hidden ones; print the names of some of the others.
+
+    Raises `InputError` if there are none, and for a link that leaves the folder: whoever made the folder could
+    otherwise choose any file of this machine.
+    """
+    visible = list(_iter_visible_files(folder))
+    files = [path for path in visible if path.name.lower().endswith(endings)]
+    if not files:
+        raise InputError(f"{folder}: no file with a known ending in this folder", endings_hint)
+    skipped = [path.name for path in visible if not path.name.lower().endswith(endings)]
+    if skipped:
+        ellipsis = ", …" if len(skipped) > _LISTED_FILES else ""
+        console.info(f"{folder}: skipped files of other kinds: {', '.join(skipped[:_LISTED_FILES])}{ellipsis}")
+    resolved_folder = folder.resolve()
+    for path in files:
+        if not path.resolve().is_relative_to(resolved_folder):
+            hint = (
+                f"links that leave the folder are not followed; to read them, name the files: '{folder}/*{path.suffix}'"
+            )
+            raise InputError(f"{path}: is a link to {path.resolve()}, outside of the folder", hint)
+    return files
+
+
+def _iter_visible_files(folder: Path) -> Iterator[Path]:
+    for path in sorted(folder.rglob("*")):
+        is_hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
+        if not is_hidden and path.is_file():
+            yield path

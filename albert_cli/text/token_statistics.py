@@ -1,25 +1,27 @@
-"""What a vocabulary is worth: how it covers and cuts text that it was not trained on, and what fewer tokens do."""
+"""Measure a vocabulary on text: coverage, tokens a word, and the same for vocabularies pruned to fewer tokens."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 from unicodedata import normalize
 
-from pydantic import AfterValidator
-from typing_extensions import TypedDict
-
-from albert_cli import console, store
+from albert_cli import console
 from albert_cli.text.unigram import prune_vocabulary
 from albert_cli.text.vocabulary import Vocabulary
 
-_MEASURED_SENTENCES = 20_000  # sentences: tokens a word to about 0.2 %
+_MEASURED_SENTENCES = 20_000  # gives tokens a word to about 0.2 %
 _SIZE_FRACTIONS = (1, 1 / 2, 1 / 4)  # of the tokens
+_LISTED = 10
 
 
-class TokenRates(TypedDict):
-    """Token counts relative to words, characters and bytes."""
+@dataclass(frozen=True)
+class TokenRates:
+    """Token counts relative to words, characters and bytes, and the fraction of tokens that are unknown.
+
+    Words are separated by white space, so the first rate means little for scripts without it.
+    """
 
     pieces_per_word: float
     characters_per_piece: float
@@ -27,85 +29,98 @@ class TokenRates(TypedDict):
     unknown_rate: float
 
 
+@dataclass(frozen=True)
 class PrunedRates(TokenRates):
     """The rates of the vocabulary pruned to `size` tokens."""
 
     size: int
 
 
+@dataclass(frozen=True)
 class TokenStatistics(TokenRates):
-    """What `measure` finds, and how many sentences there were."""
+    """Measurements of a vocabulary on `measured_on` sentences.
 
-    __pydantic_config__ = {"extra": "allow"}  # type: ignore[misc]  # noqa: RUF012
-    sentences: Annotated[dict[str, int], AfterValidator(store.require_keys("read", "training", "held_back"))]
-    character_coverage_achieved: float
-    commonest_without_piece: list[str]
-    longest_pieces: list[str]
-    commonest_pieces: list[str]
-    fewer_pieces: list[PrunedRates]
-
-
-def measure_tokens(vocabulary: Vocabulary, sentences: Sequence[str]) -> dict[str, Any]:
-    """Figures of `vocabulary` on cleaned sentences; for an unbiased picture they were not trained on.
-
-    character_coverage_achieved: of the running text, those that have a token; pieces_per_word: words are what white
-    space separates, so that the figure says little of scripts without it; unknown_rate: share of the tokens.
+    character_coverage: the fraction of the running text's characters that have a token.
     """
-    studied = sentences[:: max(1, len(sentences) // _MEASURED_SENTENCES)]
-    composed = [normalize("NFKC", sentence) for sentence in studied]
+
+    measured_on: int
+    character_coverage: float
+    distinct_characters: int
+    characters_without_piece: int
+    most_frequent_without_piece: list[str]
+    longest_pieces: list[str]
+    most_frequent_pieces: list[str]
+    pruned: list[PrunedRates]
+
+
+def measure_tokens(vocabulary: Vocabulary, sentences: Sequence[str]) -> TokenStatistics:
+    """Measure a vocabulary on cleaned sentences; the result is unbiased if it was not trained on them."""
+    measured = sentences[:: max(1, len(sentences) // _MEASURED_SENTENCES)]
+    composed = [normalize("NFKC", sentence) for sentence in measured]
+    pieces = set(vocabulary.pieces)
     characters = Counter("".join(composed).replace(" ", ""))
-    known = set(vocabulary.pieces)
-    missing = Counter({c: n for c, n in characters.items() if c not in known})
-    ids = vocabulary.encode_batch(studied)
-    used = Counter(index for row in ids for index in row)
+    missing = Counter({character: count for character, count in characters.items() if character not in pieces})
+    token_ids = vocabulary.encode_batch(measured)
+    piece_counts = Counter(index for row in token_ids for index in row)
     ordinary = vocabulary.pieces[vocabulary.first_ordinary_id :]
-    smaller = (prune_vocabulary(vocabulary.model, round(vocabulary.size * share)) for share in _SIZE_FRACTIONS)
-    by_size = {v.size: v for v in (Vocabulary(model, vocabulary.cleaning) for model in smaller)}
-    return {
-        "measured_on": len(studied),
-        "character_coverage_achieved": 1 - missing.total() / max(characters.total(), 1),
-        "distinct_characters": len(characters),
-        "characters_without_piece": len(missing),
-        "commonest_without_piece": [c for c, _ in missing.most_common(10)],
-        **_measure_rates(composed, ids, vocabulary.unk_id),
-        "longest_pieces": sorted(ordinary, key=lambda piece: (-len(piece), piece))[:10],
-        "commonest_pieces": [vocabulary.pieces[i] for i, _ in used.most_common(10)],
-        "fewer_pieces": [
-            {"size": size, **_measure_rates(composed, v.encode_batch(studied), v.unk_id)} for size, v in by_size.items()
-        ],
-    }
+    return TokenStatistics(
+        **vars(_measure_rates(composed, token_ids, vocabulary.unk_id)),
+        measured_on=len(measured),
+        character_coverage=1 - missing.total() / max(characters.total(), 1),
+        distinct_characters=len(characters),
+        characters_without_piece=len(missing),
+        most_frequent_without_piece=[character for character, _ in missing.most_common(_LISTED)],
+        longest_pieces=sorted(ordinary, key=lambda piece: (-len(piece), piece))[:_LISTED],
+        most_frequent_pieces=[vocabulary.pieces[index] for index, _ in piece_counts.most_common(_LISTED)],
+        pruned=_measure_pruned(vocabulary, measured, composed),
+    )
 
 
-def _measure_rates(composed: Sequence[str], ids: Sequence[Sequence[int]], unknown: int) -> dict[str, float]:
-    pieces = max(sum(map(len, ids)), 1)
-    return {
-        "pieces_per_word": pieces / max(sum(len(sentence.split()) for sentence in composed), 1),
-        "characters_per_piece": sum(map(len, composed)) / pieces,
-        "bytes_per_piece": sum(len(sentence.encode()) for sentence in composed) / pieces,
-        "unknown_rate": sum(row.count(unknown) for row in ids) / pieces,
-    }
+def _measure_pruned(vocabulary: Vocabulary, sentences: Sequence[str], composed: Sequence[str]) -> list[PrunedRates]:
+    pruned_by_size: dict[int, Vocabulary] = {}
+    for fraction in _SIZE_FRACTIONS:
+        model = prune_vocabulary(vocabulary.model, round(vocabulary.size * fraction))
+        pruned = Vocabulary(model, vocabulary.cleaning)
+        pruned_by_size[pruned.size] = pruned
+    rates = []
+    for size, pruned in pruned_by_size.items():
+        token_ids = pruned.encode_batch(sentences)
+        rates.append(PrunedRates(**vars(_measure_rates(composed, token_ids, pruned.unk_id)), size=size))
+    return rates
 
 
-def format_statistics(report: Mapping[str, Any]) -> list[str]:
-    """The figures of `measure` for a person."""
-    without = report["commonest_without_piece"]
-    where = "held-back" if report["sentences"]["held_back"] else "training"
+def _measure_rates(composed: Sequence[str], token_ids: Sequence[Sequence[int]], unk_id: int) -> TokenRates:
+    pieces = max(sum(map(len, token_ids)), 1)
+    words = max(sum(len(sentence.split()) for sentence in composed), 1)
+    return TokenRates(
+        pieces_per_word=pieces / words,
+        characters_per_piece=sum(map(len, composed)) / pieces,
+        bytes_per_piece=sum(len(sentence.encode()) for sentence in composed) / pieces,
+        unknown_rate=sum(row.count(unk_id) for row in token_ids) / pieces,
+    )
+
+
+def format_statistics(statistics: TokenStatistics, text_name: str) -> list[str]:
+    """Return the statistics as lines for a person; text_name: the text they were measured on, such as "held-out"."""
+    coverage = f"{statistics.character_coverage:.4%} of the characters covered"
+    if statistics.most_frequent_without_piece:
+        coverage += f" (not: {replace_unprintable(' '.join(statistics.most_frequent_without_piece))})"
     rows = [
-        [f"{row['size']:,}", *(f"{row[name]:.3f}" for name in ("pieces_per_word", "bytes_per_piece"))]
-        for row in report["fewer_pieces"]
+        [f"{rates.size:,}", f"{rates.pieces_per_word:.3f}", f"{rates.bytes_per_piece:.3f}"]
+        for rates in statistics.pruned
     ]
     return [
-        f"{report['character_coverage_achieved']:.4%} of the characters covered"
-        + (f" (not: {replace_unprintable(' '.join(without))})" if without else ""),
-        f"on {where} text {report['pieces_per_word']:.3f} tokens a word, {report['characters_per_piece']:.2f}"
-        f" characters a token, {report['unknown_rate']:.4%} of the tokens unknown",
-        f"longest tokens: {replace_unprintable(' '.join(report['longest_pieces'][:5]))}",
-        f"commonest tokens: {replace_unprintable(' '.join(report['commonest_pieces']))}",
-        "with only the best of its tokens (a vocabulary trained to that size does about as well):",
+        coverage,
+        f"on {text_name} text {statistics.pieces_per_word:.3f} tokens a word,"
+        f" {statistics.characters_per_piece:.2f} characters a token,"
+        f" {statistics.unknown_rate:.4%} unknown tokens",
+        f"longest tokens: {replace_unprintable(' '.join(statistics.longest_pieces[:5]))}",
+        f"most frequent tokens: {replace_unprintable(' '.join(statistics.most_frequent_pieces))}",
+        "pruned to its best tokens (a vocabulary trained to that size does about as well):",
         console.format_table(["tokens", "tokens a word", "bytes a token"], rows),
     ]
 
 
 def replace_unprintable(text: str) -> str:
-    """The text with nothing in it that a terminal would obey."""
+    """Replace every character that could control a terminal by U+FFFD."""
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)

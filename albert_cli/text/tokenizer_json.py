@@ -1,10 +1,12 @@
-"""The vocabulary for other programs: `tokenizer.json` and `tokenizer_config.json` of Hugging Face.
+"""Write the vocabulary for other programs: `tokenizer.json` and `tokenizer_config.json` of Hugging Face.
 
-Given `spiece.model` alone, `AutoTokenizer` makes added tokens of the user-defined symbols, and differs on many lines.
-This file keeps them as ordinary pieces and repeats what `clean` and SentencePiece's normaliser do, for the same ids.
-What remains different: a literal "[MASK]" (or another special token) in a text is that token for Hugging Face
-and ordinary pieces here; segmentations of equal score under a vocabulary that was trained elsewhere (see `unigram`);
-characters newer than the Unicode tables of one side.
+With `spiece.model` alone, `AutoTokenizer` turns the user-defined symbols into added tokens and gives other ids on many
+lines. `tokenizer.json` keeps them as ordinary pieces and repeats `clean` and SentencePiece's normalizer, so that the
+ids are equal. Three differences remain:
+
+- A literal "[MASK]" (or another special token) in a text is that token for Hugging Face and ordinary pieces here.
+- Segmentations of equal score may differ under a vocabulary that another program trained (see `unigram`).
+- Characters newer than the Unicode tables of either side may differ.
 """
 
 from __future__ import annotations
@@ -13,31 +15,55 @@ import functools
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unicodedata import category, combining
 
 from albert_cli.text.clean import Cleaning
 from albert_cli.text.unigram import SPECIAL_TOKENS
 
-_CASED = r"[\p{Lower}\p{Upper}\p{Lt}]"  # the Final_Sigma condition of the Unicode standard, section 3.13
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+    from tokenizers.normalizers import Normalizer
+
+# The condition Final_Sigma of the Unicode standard, section 3.13.
+_CASED = r"[\p{Lower}\p{Upper}\p{Lt}]"
 _CASE_IGNORABLE = r"[\p{Mn}\p{Me}\p{Cf}\p{Lm}\p{Sk}'.:·’]"
+_FULL_WIDTH_TILDE = "～"
+_TILDE_PLACEHOLDER = "\ufdd1"  # a code point that is no character
+_HIDDEN = "\ufdd2"  # another one
+
+
+def build_tokenizer(proto: Any, cleaning: Cleaning) -> Tokenizer:
+    """Return a `tokenizers` tokenizer of a parsed model without special tokens: it gives SentencePiece's ids."""
+    pieces = [
+        # SentencePiece never matches special pieces in a text; a code point that is no character hides them here.
+        (p.piece if p.type in (p.NORMAL, p.USER_DEFINED) else f"{_HIDDEN}{index}", p.score)
+        for index, p in enumerate(proto.pieces)
+    ]
+    return _build_tokenizer(pieces, proto, cleaning)
+
+
+def _build_tokenizer(pieces: list[tuple[str, float]], proto: Any, cleaning: Cleaning) -> Tokenizer:
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    unk_id = [p.piece for p in proto.pieces].index(SPECIAL_TOKENS["unk"])
+    tokenizer = Tokenizer(models.Unigram(pieces, unk_id=unk_id, byte_fallback=False))
+    tokenizer.normalizer = _build_normalizer(proto.normalizer_spec.precompiled_charsmap, cleaning)
+    # "first": a text begins with the word mark, but text after a [MASK] has one only after a space.
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
+    tokenizer.decoder = decoders.Metaspace(prepend_scheme="first", split=False)
+    return tokenizer
 
 
 def build_tokenizer_json(proto: Any, cleaning: Cleaning) -> str:
-    """The content of `tokenizer.json` for a parsed model."""
-    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
+    """Return the content of `tokenizer.json` for a parsed model: the tokenizer with its special tokens."""
+    from tokenizers import AddedToken, processors
 
-    pieces = [(p.piece, p.score) for p in proto.pieces]
-    ids = {piece: index for index, (piece, _) in enumerate(pieces)}
-    tokenizer = Tokenizer(models.Unigram(pieces, unk_id=ids["<unk>"], byte_fallback=False))
-    tokenizer.normalizer = _build_normalizer(proto.normalizer_spec.precompiled_charsmap, cleaning)
-    # "first": a text begins with the word mark, but what follows a [MASK] has one only after a space.
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
-    tokenizer.decoder = decoders.Metaspace(prepend_scheme="first", split=False)
+    tokenizer = _build_tokenizer([(p.piece, p.score) for p in proto.pieces], proto, cleaning)
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS]:0 $A:0 [SEP]:0",
         pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
-        special_tokens=[(token, ids[token]) for token in ("[CLS]", "[SEP]")],
+        special_tokens=[(token, tokenizer.token_to_id(token)) for token in ("[CLS]", "[SEP]")],
     )
     tokenizer.add_special_tokens(
         [AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS.values()]
@@ -45,8 +71,8 @@ def build_tokenizer_json(proto: Any, cleaning: Cleaning) -> str:
     return str(tokenizer.to_str(pretty=False))
 
 
-def build_tokenizer_config(cleaning: Cleaning, model_max_length: int) -> dict[str, Any]:
-    """The content of `tokenizer_config.json`."""
+def build_tokenizer_config(cleaning: Cleaning, model_max_length: int) -> dict[str, object]:
+    """Return the content of `tokenizer_config.json`."""
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
@@ -57,50 +83,60 @@ def build_tokenizer_config(cleaning: Cleaning, model_max_length: int) -> dict[st
     }
 
 
-def _build_normalizer(charsmap: bytes, cleaning: Cleaning) -> Any:
-    """`clean`, then SentencePiece's normaliser, as a sequence of `tokenizers` steps."""
+def _build_normalizer(charsmap: bytes, cleaning: Cleaning) -> Normalizer:
+    """Return `clean`, then SentencePiece's normalizer, as a sequence of `tokenizers` steps."""
     from tokenizers import Regex, normalizers
 
-    forms = {form: getattr(normalizers, form) for form in ("NFKD", "NFKC", "NFD", "NFC")}
-    before, after = cleaning.steps
-    precompiled = normalizers.Precompiled(charsmap)
-    # The classes are Python's own: the engine's \s and \p{M} differ in some characters.
-    steps: list[Any] = [normalizers.Replace(Regex(f"[{_build_character_class(str.isspace)}]+"), " "), forms[before]()]
+    first_form, last_form = cleaning.steps
+    sentencepiece_normalizer = normalizers.Precompiled(charsmap)
+    # The classes are computed in Python: the regex engine's \s and \p{M} differ in some characters.
+    steps: list[Normalizer] = [
+        normalizers.Replace(Regex(f"[{_build_character_class(str.isspace)}]+"), " "),
+        getattr(normalizers, first_form)(),
+    ]
     marks = _build_character_class(combining) if cleaning.strip_accents else ""
     latin1 = map(chr, range(0x100))  # has all characters of category Cc that Unicode will ever have
-    dropped = _format_ranges(c for c in latin1 if category(c) == "Cc" and not precompiled.normalize_str(c))
-    # The word mark is put only where a text begins at its first character: keep something in that place.
-    steps.append(normalizers.Replace(Regex(rf"\A[{marks}{dropped}]+"), " "))
+    is_dropped = [c for c in latin1 if category(c) == "Cc" and not sentencepiece_normalizer.normalize_str(c)]
+    # The word mark is inserted only if a text begins at its first character: keep a space at that position.
+    steps.append(normalizers.Replace(Regex(rf"\A[{marks}{_format_ranges(is_dropped)}]+"), " "))
     if marks:
         steps.append(normalizers.Replace(Regex(f"[{marks}]+"), ""))
     if cleaning.lowercase:
-        # str.lower knows the Greek final sigma, a step that lowers each character alone does not.
+        # str.lower treats the Greek final sigma specially; `Lowercase` treats each character alone.
         steps.append(normalizers.Replace(Regex(f"(?<={_CASED})Σ(?!{_CASE_IGNORABLE}*{_CASED})"), "ς"))
         steps.append(normalizers.Lowercase())
-    if after:
-        steps.append(forms[after]())
-    # `Precompiled` looks up short graphemes where SentencePiece takes the longest match: it leaves Hangul in
-    # pieces and loses marks. After NFKC nothing is left to compose. SentencePiece keeps the full-width tilde.
-    tilde = [] if cleaning.normal_form.startswith("NFK") else ["～", "\ufdd1"]
-    steps += [normalizers.Replace(*tilde)] if tilde else []
-    steps += [normalizers.NFKC(), precompiled]
-    steps += [normalizers.Replace(*reversed(tilde))] if tilde else []
-    steps += [normalizers.Replace(Regex(" {2,}"), " "), normalizers.Strip(left=False, right=True)]
+    if last_form:
+        steps.append(getattr(normalizers, last_form)())
+    # `Precompiled` looks up short graphemes where SentencePiece takes the longest match: it leaves Hangul decomposed
+    # and loses marks. After NFKC nothing is left to compose.
+    compose: list[Normalizer] = [normalizers.NFKC(), sentencepiece_normalizer]
+    if not cleaning.normal_form.startswith("NFK"):
+        # NFKC would change the full-width tilde, which SentencePiece keeps.
+        hide = normalizers.Replace(_FULL_WIDTH_TILDE, _TILDE_PLACEHOLDER)
+        restore = normalizers.Replace(_TILDE_PLACEHOLDER, _FULL_WIDTH_TILDE)
+        compose = [hide, *compose, restore]
+    steps += [*compose, normalizers.Replace(Regex(" {2,}"), " "), normalizers.Strip(left=False, right=True)]
     return normalizers.Sequence(steps)
 
 
 @functools.cache  # a pass over all of Unicode
 def _build_character_class(belongs: Callable[[str], object]) -> str:
-    """The characters for which `belongs` is true, as `_ranges` writes them."""
+    """Return the characters for which `belongs` is true as the inside of a regular expression's class."""
     return _format_ranges(filter(belongs, map(chr, range(sys.maxunicode + 1))))
 
 
 def _format_ranges(characters: Iterable[str]) -> str:
-    """Ascending characters as the inside of a regular expression's class."""
-    ranges: list[list[int]] = []
+    """Return ascending characters as the inside of a regular expression's class."""
+    ranges: list[tuple[int, int]] = []
     for code in map(ord, characters):
         if ranges and ranges[-1][1] == code - 1:
-            ranges[-1][1] = code
+            ranges[-1] = (ranges[-1][0], code)
         else:
-            ranges.append([code, code])
-    return "".join(f"\\x{{{a:X}}}" if a == b else f"\\x{{{a:X}}}-\\x{{{b:X}}}" for a, b in ranges)
+            ranges.append((code, code))
+    return "".join(_format_range(first, last) for first, last in ranges)
+
+
+def _format_range(first: int, last: int) -> str:
+    if first == last:
+        return f"\\x{{{first:X}}}"
+    return f"\\x{{{first:X}}}-\\x{{{last:X}}}"

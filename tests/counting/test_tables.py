@@ -142,7 +142,7 @@ def test_markdown_is_one_table_whatever_the_width() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["albert-base", "--memory", "12XB"], "'12XB' is no size"),
+        (["albert-base", "--memory", "12XB"], "'12XB' is not a size"),
         (["albert-base", "--memory", "0GB"], "--memory 0GB: too little"),
         (["albert-base", "--memory", "12"], "--memory 12: too little"),
         (["albert-base", "--paper"], "--paper has its own list of models"),

@@ -20,6 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from albert_cli import store
+from albert_cli.data.array_jobs import ArrayJob, parse_array_job, select_array_job
 from albert_cli.data.build import build_data, plan_tasks
 from albert_cli.data.merge import format_summary
 from albert_cli.data.shards import Shard, TokenCorpus
@@ -27,7 +28,6 @@ from albert_cli.data.tokenization import BuildSettings, clean_normalized
 from albert_cli.errors import BusyError, CheckpointError, ConfigError
 from albert_cli.text.clean import Cleaning, clean
 from albert_cli.text.sentences import split_sentences
-from albert_cli.text.work_units import ArrayJob, parse_array_job, select_array_job
 from tests.data.test_build import TENTH, Files, contents, texts, write_plan
 
 Pieces = tuple[tuple[int, ...], ...]
@@ -165,7 +165,7 @@ def test_shares(text: str | None, environment: dict[str, str], expected: object)
     [
         ("8/8", {}, "job 8 of 8 does not exist"),
         ("half", {}, "not of the form I/N"),
-        ("auto", {}, "no job of an array"),
+        ("auto", {}, "not a job of an array"),
         ("auto", {"JOB_COMPLETION_INDEX": "0"}, "JOB_COMPLETIONS is not set"),
         ("auto", {"SLURM_ARRAY_TASK_ID": "x", "SLURM_ARRAY_TASK_COUNT": "2"}, "--task auto"),
     ],
@@ -400,7 +400,7 @@ def test_stdin_is_a_source(
     send(b"Ba de fi.\n\nGo lu ma ne.\n")
     facts = build_data(["-"], small_vocabulary, tmp_path / "tiny", BuildSettings())
     assert facts["totals"]["train"]["documents"] == 2
-    with pytest.raises(ConfigError, match="stdin cannot be shared"):
+    with pytest.raises(ConfigError, match="several jobs cannot read stdin"):
         build_data(["-"], small_vocabulary, tmp_path / "share", BuildSettings(), share=(0, 2))
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from albert_cli.errors import InputError
 from albert_cli.text.corpus import read_documents
-from albert_cli.text.lines import ReadSettings
+from albert_cli.text.read_settings import ReadSettings
 from albert_cli.text.sources import resolve_sources
 from albert_cli.text.work_units import split_sources
 

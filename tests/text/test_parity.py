@@ -108,7 +108,7 @@ def test_other_scripts(tmp_path: Path, cleaning: Cleaning) -> None:
     for language in LANGUAGES:
         (tmp_path / f"{language}.txt").write_text("\n".join(sentences(language)), encoding="utf-8")
     build_vocabulary.build([str(tmp_path)], tmp_path / "out", VocabularySettings(600, cleaning))
-    assert store.read_json(tmp_path / "out" / "vocabulary.json")["unknown_rate"] < 0.001
+    assert store.read_json(tmp_path / "out" / "vocabulary.json")["tokens"]["unknown_rate"] < 0.001
     for language in LANGUAGES:
         texts = sentences(language)
         assert len(texts) == 1000

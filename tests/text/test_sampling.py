@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import gzip
 import random
-import shutil
 from functools import partial
 from pathlib import Path
 
@@ -11,13 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from albert_cli import store
-from albert_cli.errors import BusyError, CheckpointError
-from albert_cli.inspection import describe_directory
 from albert_cli.text.build_vocabulary import VocabularySettings, build
 from albert_cli.text.clean import Cleaning, clean
-from albert_cli.text.sampling import SentenceSample, clean_in_place, measure_accent_stripping, warn_about_normalization
-from albert_cli.text.work_units import ArrayJob, split_sources
+from albert_cli.text.normalization_report import measure_accent_stripping, warn_about_normalization
+from albert_cli.text.sampling import SentenceSample, clean_in_place
+from albert_cli.text.work_units import split_sources
 from tests.helpers.languages import sentences
 
 
@@ -28,7 +25,7 @@ def drawn(size: int, *texts: int, seed: int = 0) -> SentenceSample:
     for number, length in enumerate(texts):
         part = SentenceSample(size, seed)
         part.add((number << 40) + np.arange(length), [f"Number {first + i}." for i in range(length)])
-        part.read += length
+        part.sentences_read += length
         parts.append(part)
         first += length
     for part in random.Random(size).sample(parts, len(parts)):
@@ -40,7 +37,7 @@ def drawn(size: int, *texts: int, seed: int = 0) -> SentenceSample:
 @given(st.lists(st.integers(1, 30), max_size=20), st.integers(1, 100))
 def test_a_sample_has_the_size_asked_for_and_no_sentence_twice(sizes: list[int], size: int) -> None:
     sample = drawn(size, *sizes)
-    assert sample.read == sum(sizes)
+    assert sample.sentences_read == sum(sizes)
     assert len(set(sample.sentences)) == len(sample.sentences) == min(size, sum(sizes))
     numbers = [int(sentence[7:-1]) for sentence in sample.sentences]
     assert numbers == sorted(numbers), "in the order of the text"
@@ -60,7 +57,8 @@ def test_every_place_is_drawn_equally_often() -> None:
 def in_parts(monkeypatch: pytest.MonkeyPatch, documents_file: Path) -> list[str]:
     """A plain file that is cut into some twenty portions, and a compressed one of some weight."""
     monkeypatch.setattr(
-        "albert_cli.text.build_vocabulary.cut", partial(split_sources, size=documents_file.stat().st_size // 20)
+        "albert_cli.text.build_vocabulary.split_sources",
+        partial(split_sources, unit_bytes=documents_file.stat().st_size // 20),
     )
     packed = documents_file.with_suffix(".txt.gz")
     packed.write_bytes(gzip.compress(documents_file.read_bytes(), mtime=0))
@@ -71,40 +69,13 @@ def contents(directory: Path) -> dict[str, bytes]:
     return {p.name: p.read_bytes() for p in directory.iterdir() if p.name != ".lock"}
 
 
-def test_the_vocabulary_is_the_same_for_any_number_of_workers_and_jobs(tmp_path: Path, in_parts: list[str]) -> None:
+def test_vocabulary_is_equal_for_any_number_of_workers(tmp_path: Path, in_parts: list[str]) -> None:
     settings = VocabularySettings(300, sample_size=1000)
-    first = build(in_parts, tmp_path / "one", settings, workers=1)
-    assert first["sentences"]["read"] > 1000 and len(first["request"]["sources"]) > 15
+    built = build(in_parts, tmp_path / "one", settings, workers=1)
+    assert built.report.sentences.read > 1000
+    assert len(built.report.request.sources) > 15
     build(in_parts, tmp_path / "two", settings, workers=2)
-    shared = tmp_path / "shared"
-    for index in (2, 0):
-        build(in_parts, shared, settings, workers=1, share=(index, 3))
-    shutil.copytree(shared, early := tmp_path / "early")
-    assert build(in_parts, shared, settings, workers=1, share=(1, 3))["jobs_finished"] == 3
-    assert "unfinished vocabulary" in describe_directory(shared)[1]
-    shares: tuple[ArrayJob, ...] = (None, (0, 3))
-    for share in shares:
-        with pytest.raises(BusyError, match="jobs have drawn with other"):
-            build(in_parts, shared, VocabularySettings(301), share=share)
-    build(in_parts, early, settings, workers=1, share=(0, 2))  # of another number: some portions twice
-    with store.lock(early / "samples" / ".locks" / "0-of-2"), pytest.raises(BusyError, match="another run"):
-        build(in_parts, early, settings)
-    for directory in (shared, early):
-        build(in_parts, directory, settings)
-        assert not (directory / "samples").exists()
-    assert contents(tmp_path / "one") == contents(tmp_path / "two") == contents(shared) == contents(early)
-
-
-def test_a_job_whose_text_has_changed_draws_again(tmp_path: Path) -> None:
-    source, out, settings = tmp_path / "a.txt", tmp_path / "out", VocabularySettings(60)
-    source.write_text("First some words.\n" * 99)
-    build([str(source)], out, settings, share=(0, 1))
-    source.write_text("Other such words.\n" * 99)
-    build([str(source)], out, settings, share=(0, 1))
-    assert "First" not in (out / "samples" / "0-of-1" / "sentences.txt").read_text()
-    (out / "samples" / "0-of-1" / "sentences.txt").write_text("Damaged.\n")
-    with pytest.raises(CheckpointError, match=r"sentences\.txt"):
-        build([str(source)], out, settings)
+    assert contents(tmp_path / "one") == contents(tmp_path / "two")
 
 
 def test_cleaning_in_place_is_cleaning_each() -> None:
@@ -130,10 +101,10 @@ def test_losses_count_words_that_become_another() -> None:
 @pytest.mark.parametrize(
     ("language", "says"),
     [
-        ("german", "makes 2.8% equal to another word (schön = schon, würde = wurde)"),
+        ("german", "merges 2.8% with another word (schön = schon, würde = wurde)"),
         ("russian", "changes 25.4% of the words"),  # й and ё
-        ("hindi", "dropping accents and marks changes 24.2%"),  # the virama
-        ("japanese", "dropping accents and marks changes 90.0%"),  # the dakuten
+        ("hindi", "stripping accents changes 24.2%"),  # the virama
+        ("japanese", "stripping accents changes 90.0%"),  # the dakuten
         ("turkish", "--no-lowercase"),
         ("greek", "--no-strip-accents"),
         ("korean", ""),  # decomposed, and composed again by SentencePiece

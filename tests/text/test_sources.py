@@ -19,9 +19,10 @@ from hypothesis import strategies as st
 
 from albert_cli.errors import ConfigError, InputError
 from albert_cli.randomness import repetitions
-from albert_cli.text import lines as reading
+from albert_cli.text import lines, source_parts
 from albert_cli.text.corpus import _READERS, document_hash, read_documents, read_part
-from albert_cli.text.lines import ReadCounter, ReadSettings, SourcePart, file_signature, next_record_start, parse_size
+from albert_cli.text.read_settings import ReadSettings, parse_size
+from albert_cli.text.source_parts import ReadCounter, SourcePart, file_signature, next_record_start
 from albert_cli.text.sources import SourceKind, TextSource, resolve_sources
 from albert_cli.text.work_units import split_sources
 
@@ -66,7 +67,7 @@ def test_what_a_folder_holds_beside_text_is_said(tmp_path: Path, capsys: pytest.
     for name in ("a.txt", "b.md", "c.doc"):
         (tmp_path / name).write_text("Words.\n")
     assert texts(tmp_path) == ["Words."]
-    assert capsys.readouterr().err == f"{tmp_path}: not read, of other kinds: b.md, c.doc\n"
+    assert capsys.readouterr().err == f"{tmp_path}: skipped files of other kinds: b.md, c.doc\n"
 
 
 @pytest.mark.parametrize("packed", [".gz", ".bz2", ".xz", ".zst"])
@@ -78,7 +79,7 @@ def test_a_compressed_file_of_several_members_is_read_to_its_end_and_a_cut_one_r
     whole.write_bytes(pack(b"One.\n\n") + pack(b"Two.\n"))
     assert texts(whole) == ["One.", "Two."]
     cut.write_bytes(pack(os.urandom(5000).hex().encode())[:1000])
-    with pytest.raises(InputError, match="damaged or cut compressed file"):
+    with pytest.raises(InputError, match="damaged or truncated compressed file"):
         texts(cut)
 
 
@@ -86,7 +87,7 @@ def test_parquet(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"id": [1, 2, 3, 4], "text": ["One.", None, " ", "Two."]}), path, row_group_size=2)
     assert texts(path) == ["One.", "Two."]
-    with pytest.raises(InputError, match=r"a\.parquet: column 'id' holds no text"):
+    with pytest.raises(InputError, match=r"a\.parquet: no text in column 'id'"):
         texts(path, text_field="id")
     path.write_bytes(path.read_bytes()[:-9])
     pq.write_table(pa.table({"text": pa.array([b"\xf3x"]).view(pa.string())}), tmp_path / "no UTF-8.parquet")
@@ -101,7 +102,7 @@ def test_a_table_keeps_quoted_line_ends_and_tells_bad_rows_by_line(tmp_path: Pat
     path.write_text('id,text\n1,"First line,\nsecond ""line""."\n\n2,Plain.\n')
     assert texts(path) == ['First line,\nsecond "line".', "Plain."]
     for rows, where in (
-        ("1,ok\n2,too,many\n", r"a\.csv:3: 3 fields where the header has 2"),
+        ("1,ok\n2,too,many\n", r"a\.csv:3: 3 fields, but the header has 2"),
         ('1,"two\nlines"\n2\n', r"a\.csv:4: 1 fields"),
         ('1,ok\n2,"never closed\nmore\n', r"a\.csv:3: unexpected end of data"),
         ('1,"stray" quote\n', r"a\.csv:2: .*expected after"),
@@ -110,7 +111,7 @@ def test_a_table_keeps_quoted_line_ends_and_tells_bad_rows_by_line(tmp_path: Pat
         with pytest.raises(InputError, match=where):
             texts(path)
     path.write_text("id,body\n1,x\n")
-    with pytest.raises(InputError, match=r"a\.csv:1: no field 'text' with text \(found: id, body\)"):
+    with pytest.raises(InputError, match=r"a\.csv:1: no text in field 'text' \(fields: id, body\)"):
         texts(path)
     assert texts(path, text_field="body") == ["x"]
 
@@ -120,7 +121,7 @@ def test_every_quote_of_a_tsv_is_a_character(tmp_path: Path) -> None:
     path.write_text('text\tlabel\n"Well", he said.\t1\nNo "end\t0\n')
     assert texts(path) == ['"Well", he said.', 'No "end']
     path.write_text("text\tlabel\nfine\t1\ncut\n")
-    with pytest.raises(InputError, match=r"a\.tsv:3: 1 fields where the header has 2"):
+    with pytest.raises(InputError, match=r"a\.tsv:3: 1 fields, but the header has 2"):
         texts(path)
 
 
@@ -137,10 +138,10 @@ def test_squad_and_race_passages_are_text(tmp_path: Path) -> None:
     read, raw = (split_sources([source])[0].sources for source in (f"race:{tmp_path / 'race'}", f"{tmp_path / 'race'}"))
     assert read != raw, "a vocabulary of the one must not count as one of the other"
     (race / "3.txt").write_text('{"text": "no article"}')
-    with pytest.raises(InputError, match=r"3\.txt: not a file of RACE's format \(no key 'article'\)"):
+    with pytest.raises(InputError, match=r"3\.txt: not in RACE's format \(no key 'article'\)"):
         texts(f"race:{tmp_path / 'race'}")
     squad.write_text('{"data": [{"context": "x"}]}')
-    with pytest.raises(InputError, match="not a file of SQuAD's format"):
+    with pytest.raises(InputError, match="not in SQuAD's format"):
         texts(f"squad:{squad}")
 
 
@@ -189,8 +190,8 @@ def test_the_sentence_holds_the_answer_wherever_it_is(
     [
         ({"answers": [{"text": "x", "answer_start": 0}]}, "no key 'question'"),
         ({"question": "q", "answers": [{"text": "x"}]}, "no key 'answer_start'"),
-        ({"question": "q", "answers": [{"text": "x", "answer_start": "0"}]}, "not a file of SQuAD's format"),
-        ("q", "not a file of SQuAD's format"),
+        ({"question": "q", "answers": [{"text": "x", "answer_start": "0"}]}, "not in SQuAD's format"),
+        ("q", "not in SQuAD's format"),
         ({"question": "q", "is_impossible": True}, "no question has an answer"),
     ],
 )
@@ -218,7 +219,7 @@ def test_a_weight_is_part_of_the_name_but_of_no_file_that_is_there(tmp_path: Pat
     found = resolve_sources([f"{tmp_path}/a.txt@2.5", f"{tmp_path}/b@2", "docs:@0.5"])
     assert [(Path(s.name).name, s.weight) for s in found] == [("a.txt", 2.5), ("c.txt", 1.0), ("docs:", 0.5)]
     for bad in ("a.txt@0", "a.txt@101"):
-        with pytest.raises(ConfigError, match="a weight lies above 0"):
+        with pytest.raises(ConfigError, match="a weight must be above 0"):
             resolve_sources([f"{tmp_path}/{bad}"])
     with pytest.raises(ConfigError, match="named twice"):
         resolve_sources([f"{tmp_path}/a.txt", f"{tmp_path}/a.txt@2"])
@@ -300,7 +301,7 @@ def test_sizes() -> None:
         64 << 20, 1500, 2 * 10**9, 77, 1 << 30, 3 * 10**6,
     ]  # fmt: skip
     for bad in ("²", "9" * 400, "9999999999GiB", "", "MiB", "1TB", "one", "-3k"):
-        with pytest.raises(ConfigError, match="is no size"):
+        with pytest.raises(ConfigError, match="is not a size"):
             parse_size(bad)
     with pytest.raises(ConfigError, match="--max-line"):
         ReadSettings(max_line=10)
@@ -309,7 +310,7 @@ def test_sizes() -> None:
 # ---------------------------------------------------------------- parts
 
 
-def parts_of(path: Path, kind: Any, size: int) -> Iterator[SourcePart]:
+def parts_of(path: Path, kind: SourceKind, size: int) -> Iterator[SourcePart]:
     source, end = TextSource(str(path), kind), path.stat().st_size
     for start in range(0, end, size):
         yield SourcePart(source, start, start + size if start + size < end else None)
@@ -346,7 +347,7 @@ def test_the_parts_of_a_file_of_records_hold_each_record_once(
 
 
 def test_text_without_blank_lines_is_cut_at_line_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("albert_cli.text.lines._BLANK_LINE_SEARCH_BYTES", 1000)
+    monkeypatch.setattr("albert_cli.text.source_parts._BLANK_LINE_SEARCH_BYTES", 1000)
     path = tmp_path / "a.txt"
     path.write_text("A line of text.\n" * 1000)
     parts = list(parts_of(path, "text", 4000))
@@ -370,13 +371,14 @@ def test_a_line_over_many_parts_is_gone_through_a_few_times(
     path, size = tmp_path / f"a.{kind}", 1000
     first, middle, last = (json.dumps({"text": text}) for text in ("One.", "x" * 100_000, "Two."))
     path.write_text(f"{first}\n\n{middle}\n\n{last}\n")
-    gone, skip = [0], reading._skip_line
+    gone, skip = [0], source_parts.skip_line
 
     def counted(stream: Any) -> int:
         gone.append(skip(stream))
         return gone[-1]
 
-    monkeypatch.setattr(reading, "_skip_line", counted)
+    monkeypatch.setattr(source_parts, "skip_line", counted)
+    monkeypatch.setattr(lines, "skip_line", counted)
     source, read_settings = TextSource(str(path), kind), ReadSettings(max_line=1024, on_long_line="skip")
     places = range(0, path.stat().st_size, size)
     tally = ReadCounter()
@@ -414,7 +416,7 @@ def test_a_file_that_changes_while_it_is_read_is_noticed(tmp_path: Path, how: st
 def test_a_file_that_is_not_what_it_was_when_planned_is_noticed(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("One.\n")
-    part = SourcePart(TextSource(str(path), "text"), stamp=file_signature(path))
+    part = SourcePart(TextSource(str(path), "text"), signature=file_signature(path))
     path.write_text("One, and more.\n")
     with pytest.raises(InputError, match="changed while it was read"):
         list(read_part(part, ReadSettings(), ReadCounter()))
@@ -425,12 +427,22 @@ def test_permission_denied_is_an_input_error(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("x")
     path.chmod(0)
-    script = (
-        "import os, sys\nfrom albert_cli.errors import InputError\nfrom albert_cli.text.lines import *\n"
-        "from albert_cli.text.corpus import read_part\nfrom albert_cli.text.sources import Source\n"
-        "part = Part(Source(sys.argv[1], 'text'), stamp=stamp(Path(sys.argv[1])))\nos.geteuid() or os.setuid(65534)\n"
-        "try: list(read_part(part, ReadSettings(), Tally()))\nexcept InputError as error: print(error.message)\n"
-    )
+    script = """
+import os, sys
+from pathlib import Path
+from albert_cli.errors import InputError
+from albert_cli.text.corpus import read_part
+from albert_cli.text.read_settings import ReadSettings
+from albert_cli.text.source_parts import ReadCounter, SourcePart, file_signature
+from albert_cli.text.sources import TextSource
+
+part = SourcePart(TextSource(sys.argv[1], "text"), signature=file_signature(Path(sys.argv[1])))
+os.geteuid() or os.setuid(65534)
+try:
+    list(read_part(part, ReadSettings(), ReadCounter()))
+except InputError as error:
+    print(error.message)
+"""
     for parent in [tmp_path, *tmp_path.parents][:4]:
         parent.chmod(0o755)
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}

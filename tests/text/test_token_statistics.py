@@ -13,27 +13,27 @@ TEXT = ["the file is not there.", "a snow☃man ☃", "unquestionably 한국"]
 
 def test_the_figures_are_those_of_the_definition(small_vocabulary: Vocabulary) -> None:
     v = small_vocabulary
-    found = token_statistics.measure_tokens(v, TEXT)
+    statistics = token_statistics.measure_tokens(v, TEXT)
     ids = [v.encode(text) for text in TEXT]
     pieces, words = sum(map(len, ids)), sum(len(text.split()) for text in TEXT)
-    assert found["measured_on"] == 3
-    assert found["pieces_per_word"] == pytest.approx(pieces / words)
-    assert found["bytes_per_piece"] == pytest.approx(sum(len(t.encode()) for t in TEXT) / pieces)
-    assert found["unknown_rate"] == pytest.approx(sum(row.count(v.unk_id) for row in ids) / pieces)
+    assert statistics.measured_on == 3
+    assert statistics.pieces_per_word == pytest.approx(pieces / words)
+    assert statistics.bytes_per_piece == pytest.approx(sum(len(t.encode()) for t in TEXT) / pieces)
+    assert statistics.unknown_rate == pytest.approx(sum(row.count(v.unk_id) for row in ids) / pieces)
     letters = "".join(TEXT).replace(" ", "")
-    assert found["character_coverage_achieved"] == pytest.approx(1 - 4 / len(letters))
-    assert found["commonest_without_piece"] == ["☃", "한", "국"]
-    assert found["characters_without_piece"] == 3
-    assert found["commonest_pieces"][0] == "▁"
-    assert len(found["longest_pieces"][0]) == max(map(len, v.pieces))
+    assert statistics.character_coverage == pytest.approx(1 - 4 / len(letters))
+    assert statistics.most_frequent_without_piece == ["☃", "한", "국"]
+    assert statistics.characters_without_piece == 3
+    assert statistics.most_frequent_pieces[0] == "▁"
+    assert len(statistics.longest_pieces[0]) == max(map(len, v.pieces))
 
 
 def test_fewer_pieces_cut_text_finer(small_vocabulary: Vocabulary) -> None:
-    figures = token_statistics.measure_tokens(small_vocabulary, TEXT)["fewer_pieces"]
-    assert [row["size"] for row in figures] == [2000, 1000, 500]
-    rates = [row["pieces_per_word"] for row in figures]
-    assert rates == sorted(rates)
-    assert rates[0] < rates[2]
+    pruned = token_statistics.measure_tokens(small_vocabulary, TEXT).pruned
+    assert [rates.size for rates in pruned] == [2000, 1000, 500]
+    tokens_per_word = [rates.pieces_per_word for rates in pruned]
+    assert tokens_per_word == sorted(tokens_per_word)
+    assert tokens_per_word[0] < tokens_per_word[2]
 
 
 def test_a_cut_keeps_the_best_pieces_and_every_character(small_vocabulary: Vocabulary) -> None:
@@ -57,17 +57,18 @@ def test_a_cut_keeps_the_best_pieces_and_every_character(small_vocabulary: Vocab
 def test_composed_forms_are_counted(small_vocabulary: Vocabulary) -> None:
     """SentencePiece composes what NFKD took apart, so that a Korean syllable is one character."""
     decomposed = token_statistics.measure_tokens(small_vocabulary, [normalize("NFKD", "한국 각")])
-    assert decomposed["distinct_characters"] == 3
-    assert (
-        decomposed["bytes_per_piece"]
-        == token_statistics.measure_tokens(small_vocabulary, ["한국 각"])["bytes_per_piece"]
-    )
+    assert decomposed.distinct_characters == 3
+    composed = token_statistics.measure_tokens(small_vocabulary, ["한국 각"])
+    assert decomposed.bytes_per_piece == composed.bytes_per_piece
 
 
 def test_nothing_to_measure_is_no_accident(small_vocabulary: Vocabulary) -> None:
-    found = token_statistics.measure_tokens(small_vocabulary, [""])
-    assert found["unknown_rate"] == 0
-    assert token_statistics.format_statistics({**found, "sentences": {"held_back": 0}})
+    statistics = token_statistics.measure_tokens(small_vocabulary, [""])
+    assert statistics.unknown_rate == 0
+    assert (
+        "on training text 1.000 tokens a word, 0.00 characters a token"
+        in token_statistics.format_statistics(statistics, "training")[1]
+    )
 
 
 def test_what_is_shown_is_printable() -> None:

@@ -4,6 +4,7 @@ import shutil
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -49,14 +50,18 @@ def test_the_directory_describes_itself(vocabulary_dir: Path) -> None:
         "vocabulary.json",
     }
     report = store.read_json(vocabulary_dir / "vocabulary.json")
-    assert report["request"]["cleaning"] == {"lowercase": True, "strip_accents": True, "normal_form": "NFKD"}
-    assert report["sentences"]["training"] + report["sentences"]["held_back"] == 12_000
-    assert report["sentences"]["held_back"] == 120
+    assert report["request"]["settings"]["cleaning"] == {
+        "lowercase": True,
+        "strip_accents": True,
+        "normal_form": "NFKD",
+    }
+    assert report["sentences"]["training"] + report["sentences"]["held_out"] == 12_000
+    assert report["sentences"]["held_out"] == 120
     assert report["sentences"]["read"] > 12_000
-    assert 0.999 < report["character_coverage_achieved"] <= 1
-    assert 1 < report["pieces_per_word"] < 3
-    assert 0 <= report["unknown_rate"] < 0.01
-    assert len(report["longest_pieces"]) == 10
+    assert 0.999 < report["tokens"]["character_coverage"] <= 1
+    assert 1 < report["tokens"]["pieces_per_word"] < 3
+    assert 0 <= report["tokens"]["unknown_rate"] < 0.01
+    assert len(report["tokens"]["longest_pieces"]) == 10
 
 
 def test_the_same_call_again_is_up_to_date_and_another_is_refused(tmp_path: Path) -> None:
@@ -64,16 +69,16 @@ def test_the_same_call_again_is_up_to_date_and_another_is_refused(tmp_path: Path
     first = build([source], out, VocabularySettings(120))
     before = {p.name: p.stat().st_mtime_ns for p in out.iterdir()}
     again = build([source], out, VocabularySettings(120))
-    assert (first["up_to_date"], again["up_to_date"]) == (False, True)
-    assert {**first, "up_to_date": True} == again
+    assert (first.up_to_date, again.up_to_date) == (False, True)
+    assert replace(first, up_to_date=True) == again
     assert {p.name: p.stat().st_mtime_ns for p in out.iterdir()} == before
-    assert store.read_json(out / "vocabulary.json")["fewer_pieces"][1]["size"] == 60
-    with pytest.raises(BusyError, match="another size"):
+    assert first.report.tokens.pruned[1].size == 60
+    with pytest.raises(BusyError, match=r"other settings \(size\)"):
         build([source], out, VocabularySettings(121))
-    with pytest.raises(BusyError, match="another cleaning"):
+    with pytest.raises(BusyError, match=r"other settings \(cleaning\)"):
         build([source], out, VocabularySettings(120, Cleaning(lowercase=False)))
     write_text(tmp_path, 2999)
-    with pytest.raises(BusyError, match="another sources"):
+    with pytest.raises(BusyError, match=r"other settings \(sources\)"):
         build([source], out, VocabularySettings(120))
     format_summary(first)
 
@@ -109,7 +114,7 @@ def test_odd_text_is_refused_with_the_largest_size_and_that_works(tmp_path: Path
     assert not out.exists()
     size = re.search(r"--size (\d+)", refused.value.hint or "")
     assert size
-    assert build([str(source)], out, VocabularySettings(int(size[1])))["request"]["size"] == int(size[1])
+    assert build([str(source)], out, VocabularySettings(int(size[1]))).report.request.settings.size == int(size[1])
     assert Vocabulary.load(out).size == int(size[1])
 
 
@@ -145,11 +150,11 @@ def test_impossible_requests_are_refused(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"sample_size": 0}, "sample size"),
-        ({"character_coverage": 1.5}, "coverage"),
-        ({"character_coverage": float("nan")}, "coverage"),
-        ({"seed": -1}, "seed"),
-        ({"seed": 2**32}, "seed"),
+        ({"sample_size": 0}, "--sample-size 0"),
+        ({"character_coverage": 1.5}, "--character-coverage"),
+        ({"character_coverage": float("nan")}, "--character-coverage"),
+        ({"seed": -1}, "--seed"),
+        ({"seed": 2**32}, "--seed"),
     ],
 )
 def test_impossible_options_are_refused(tmp_path: Path, options: dict[str, Any], message: str) -> None:
@@ -184,7 +189,7 @@ def test_kill_9_leaves_nothing_that_a_reader_takes_and_the_same_command_goes_on(
                 Vocabulary.load(out)
             assert "unfinished vocabulary" in describe_directory(out)[1]
     result = build([str(source)], out, VocabularySettings(400))
-    assert result["fingerprint"] == store.fingerprint(whole)
+    assert result.fingerprint == store.fingerprint(whole)
     assert {p.name for p in out.iterdir()} == {p.name for p in whole.iterdir()}
 
 
@@ -195,14 +200,14 @@ def test_a_kill_between_the_files_is_made_good(tmp_path: Path) -> None:
     request = store.read_json(out / "vocabulary.json")["request"]
     store.write_json(out / "request.json", request)
     again = build([source], out, VocabularySettings(120))
-    assert again["up_to_date"]
+    assert again.up_to_date
     assert not (out / "request.json").exists()
     store.write_json(out / "request.json", request)
     (out / "manifest.json").unlink()
     (out / "tokenizer.json").unlink()
     again = build([source], out, VocabularySettings(120))
-    assert not again["up_to_date"]
-    assert again["fingerprint"] == first["fingerprint"]
+    assert not again.up_to_date
+    assert again.fingerprint == first.fingerprint
 
 
 def test_too_little_memory_is_said_with_a_sample_that_fits(
@@ -210,12 +215,12 @@ def test_too_little_memory_is_said_with_a_sample_that_fits(
 ) -> None:
     from albert_cli.text import unigram
 
-    monkeypatch.setattr(unigram, "memory", lambda: {"available": 1_000_000, "total": 2_000_000})
+    monkeypatch.setattr(unigram, "memory_info", lambda: {"available": 1_000_000, "total": 2_000_000})
     unigram.log_training_estimate(1000, 100_000)
     said = capsys.readouterr().err
-    assert "warning: only 0.0 GB of memory are free" in said
+    assert "warning: only 0.0 GB of memory available" in said
     assert "--sample-size 391 would fit" in said  # 23 bytes for each of 100,000 are 2.3 MB
-    monkeypatch.setattr(unigram, "memory", dict)  # unknown
+    monkeypatch.setattr(unigram, "memory_info", dict)  # unknown
     unigram.log_training_estimate(1000, 100_000)
     assert "warning" not in capsys.readouterr().err
 

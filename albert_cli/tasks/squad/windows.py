@@ -19,7 +19,6 @@ from albert_cli.data.pairs import SPECIALS
 from albert_cli.tasks.features import Features, Int32, Int64, TokenSlices, pack_pairs, tokenize
 from albert_cli.tasks.squad.data import NOT_FOUND, Question, SpanSettings
 from albert_cli.tasks.squad.metrics import Float64
-from albert_cli.text.offsets import encode_with_places
 from albert_cli.text.vocabulary import Vocabulary
 
 _TOKENS_BEFORE_CONTEXT = 2  # the [CLS] and the [SEP] before the context
@@ -124,12 +123,14 @@ def encode_spans(
     """
     settings.check(max_seq_length)
     slots = {text: slot for slot, text in enumerate(dict.fromkeys(q.context for q in questions))}
-    placed_texts = encode_with_places(list(slots), vocabulary)
-    ids, starts, ends = (
-        np.concatenate([np.empty(0, np.int32), *(p[i] for p in placed_texts)]).astype(np.int32) for i in range(3)
+    encoded = list(vocabulary.encode_with_offsets(list(slots)))
+    nothing = np.empty(0, np.int32)
+    contexts = Contexts(
+        ids=np.concatenate([nothing, *(text.ids for text in encoded)]),
+        starts=np.concatenate([nothing, *(text.starts for text in encoded)]),
+        ends=np.concatenate([nothing, *(text.ends for text in encoded)]),
+        offsets=offsets_from_lengths(np.array([len(text.ids) for text in encoded], dtype=np.int64)),
     )
-    lengths = np.array([len(p.ids) for p in placed_texts], dtype=np.int64)
-    contexts = Contexts(ids, starts, ends, offsets_from_lengths(lengths))
     context = np.fromiter((slots[q.context] for q in questions), dtype=np.int64, count=len(questions))
     query_ids, whole = tokenize([q.question for q in questions], vocabulary)
     query = np.minimum(whole.length, settings.max_query_length)

@@ -1,0 +1,38 @@
+"""The options of reading text, and sizes such as `64MiB` on a command line."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from albert_cli.errors import ConfigError
+
+OnBadBytes = Literal["refuse", "replace"]
+OnLongLine = Literal["refuse", "skip"]
+_UNITS = {"": 1, "k": 10**3, "ki": 2**10, "m": 10**6, "mi": 2**20, "g": 10**9, "gi": 2**30}
+_SIZE = re.compile(r"\s*([0-9]{1,17}(?:\.[0-9]*)?|\.[0-9]+)\s*([kmg]?i?)b?\s*", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class ReadSettings:
+    """The options of reading text; max_line: bytes of the longest line, record or cell."""
+
+    on_bad_bytes: OnBadBytes = "refuse"
+    text_field: str = "text"
+    max_line: int = 64 << 20
+    on_long_line: OnLongLine = "refuse"
+
+    def __post_init__(self) -> None:
+        if self.max_line < 1 << 10:
+            raise ConfigError(f"--max-line {self.max_line}: must be at least 1KiB")
+
+
+def parse_size(text: str) -> int:
+    """Parse `64MiB`, `500kB`, `1G` or a plain number of bytes; raise `ConfigError` for anything else."""
+    match = _SIZE.fullmatch(text)
+    if match and match[2].lower() in _UNITS:
+        size = float(match[1]) * _UNITS[match[2].lower()]
+        if size < 2**62:
+            return int(size)
+    raise ConfigError(f"{text!r} is not a size", "write, for example, 64MiB")

@@ -1,0 +1,250 @@
+"""Read the bytes of a source or of a part of it: decompressed, hashed, and checked for changes during reading."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import hashlib
+import io
+import lzma
+import sys
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from albert_cli.errors import InputError
+from albert_cli.text.sources import TextSource
+
+if TYPE_CHECKING:
+    from _hashlib import HASH
+
+    from _typeshed import WriteableBuffer
+
+BLOCK_BYTES = 1 << 20
+_BLANK_LINE_SEARCH_BYTES = 16 << 20  # how far the next blank line of a text file is searched for
+
+FileSignature = tuple[int, int, int]  # size, modification time in ns, inode
+
+
+@dataclass
+class ReadCounter:
+    """Totals of what has been read: bytes on disk, their SHA-256, and lines left out because they are too long."""
+
+    size: int = 0
+    skipped: int = 0
+    sha256: HASH = field(default_factory=hashlib.sha256)
+
+    def add(self, data: bytes) -> None:
+        """Count and hash bytes."""
+        self.sha256.update(data)
+        self.size += len(data)
+
+
+@dataclass(frozen=True)
+class SourcePart:
+    """The bytes `start` to `end` (None: to the end) of a source; only a source that `can_be_split` has several parts.
+
+    signature: the file's when the work was planned, to notice a later change.
+    """
+
+    source: TextSource
+    start: int = 0
+    end: int | None = None
+    signature: FileSignature | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes on disk; 0 if unknown."""
+        if self.signature is None:
+            return 0
+        end = self.signature[0] if self.end is None else self.end
+        return end - self.start
+
+    def location(self, line: int) -> str:
+        """Return `file:line` for a line counted from this part's start; counts the lines before the part now."""
+        lines_before = 0
+        if self.start:
+            with Path(self.source.name).open("rb") as stream:
+                bytes_left, _ = record_range(self)
+                while bytes_left > 0 and (block := stream.read(min(BLOCK_BYTES, bytes_left))):
+                    lines_before += block.count(b"\n")
+                    bytes_left -= len(block)
+        return f"{self.source.name}:{lines_before + line}"
+
+
+# ---------------------------------------------------------------- changes and errors of files
+
+
+def file_signature(path: Path) -> FileSignature:
+    """Return size, modification time (ns) and inode: if they are equal, the file is taken to be unchanged."""
+    with translate_read_errors(path):
+        status = path.stat()
+    return status.st_size, status.st_mtime_ns, status.st_ino
+
+
+@contextmanager
+def translate_read_errors(path: Path | str) -> Iterator[None]:
+    """Turn errors of the operating system and of the decompressors into an `InputError` that names the file."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise InputError(f"{path}: no such file or folder", "check its name") from error
+    except IsADirectoryError as error:
+        raise InputError(f"{path}: is a folder", "name a file") from error
+    except (EOFError, lzma.LZMAError, zlib.error, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:  # the decompressors' errors have no number
+            raise InputError(f"{path}: cannot be read ({error.strerror or error})", "check its permissions") from error
+        raise InputError(f"{path}: damaged or truncated compressed file ({error})", "copy it again") from error
+
+
+@contextmanager
+def ensure_unmodified(part: SourcePart) -> Iterator[None]:
+    """Raise `InputError` if the part's file differs after the block from before it, or from the plan."""
+    path = part.source.path
+    if path is None or not path.is_file():  # a pipe has a name too
+        yield
+        return
+    current = file_signature(path)
+    planned = part.signature or current
+    if current == planned:
+        yield
+        if not path.exists():
+            raise _modified_error(path, "vanished")
+        current = file_signature(path)
+    if current != planned:
+        raise _modified_error(path, "changed")
+
+
+def _modified_error(path: Path, change: str) -> InputError:
+    return InputError(f"{path}: {change} while it was read", "run the command again when no other program writes to it")
+
+
+# ---------------------------------------------------------------- bytes
+
+
+class _CountingStream(io.RawIOBase):
+    """At most `limit` bytes of a binary stream, counted and hashed."""
+
+    def __init__(self, stream: IO[bytes], limit: int | None, counter: ReadCounter) -> None:
+        # `read1` returns what a pipe has delivered so far; `read` waits for the whole block.
+        self._read = getattr(stream, "read1", stream.read)
+        self._bytes_left = limit
+        self._counter = counter
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        view = memoryview(buffer)[: self._bytes_left]
+        data = self._read(len(view))
+        view[: len(data)] = data
+        self._counter.add(data)
+        if self._bytes_left is not None:
+            self._bytes_left -= len(data)
+        return len(data)
+
+
+@contextmanager
+def open_part(part: SourcePart, counter: ReadCounter) -> Iterator[io.BufferedReader]:
+    """Open the part's bytes, decompressed; at the end, read the rest so that the hash covers the whole part."""
+    source = part.source
+    with ensure_unmodified(part), translate_read_errors(source.name), _open_source(source) as stream:
+        start, end = record_range(part)
+        if start:
+            stream.seek(start)
+        limit = None if end is None else end - start
+        raw: io.BufferedReader = io.BufferedReader(_CountingStream(stream, limit, counter), BLOCK_BYTES)
+        yield _decompress(raw, source.compression)
+        while raw.read(BLOCK_BYTES):
+            pass
+
+
+def _open_source(source: TextSource) -> IO[bytes] | nullcontext[IO[bytes]]:
+    if source.path is None:
+        return nullcontext(sys.stdin.buffer)
+    return Path(source.name).open("rb", buffering=0)
+
+
+def _decompress(raw: io.BufferedReader, compression: str) -> io.BufferedReader:
+    """Return the stream decompressed by the method of a file ending; "" leaves it unchanged."""
+    decompressor = _DECOMPRESSORS.get(compression)
+    if decompressor is None:
+        return raw
+    return io.BufferedReader(decompressor(raw), BLOCK_BYTES)
+
+
+def _open_gzip(raw: io.BufferedReader) -> Any:
+    return gzip.GzipFile(fileobj=raw)
+
+
+def _open_zstd(raw: io.BufferedReader) -> Any:
+    import pyarrow as pa  # comes with `datasets`; the standard library has zstd from Python 3.14 on
+
+    return pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), "zstd")
+
+
+_DECOMPRESSORS: dict[str, Callable[[io.BufferedReader], Any]] = {
+    ".gz": _open_gzip,
+    ".bz2": bz2.BZ2File,
+    ".xz": lzma.LZMAFile,
+    ".zst": _open_zstd,
+}
+
+
+# ---------------------------------------------------------------- where records begin
+
+
+@lru_cache(maxsize=1)
+def record_range(part: SourcePart) -> tuple[int, int | None]:
+    """Return the offsets at which the part's first record begins and its last one ends (None: at the file's end).
+
+    They are equal if no record begins in the part. It then lies within one line, whose end may be many parts away and
+    is not searched for.
+    """
+    if part.start and part.end is not None:
+        bytes_left = part.end - part.start
+        with translate_read_errors(part.source.name), Path(part.source.name).open("rb") as stream:
+            stream.seek(part.start - 1)
+            while bytes_left > 0 and b"\n" not in stream.read(min(BLOCK_BYTES, bytes_left)):
+                bytes_left -= BLOCK_BYTES
+        if bytes_left <= 0:
+            return part.start, part.start
+    end = None if part.end is None else next_record_start(part, part.end)
+    return next_record_start(part, part.start), end
+
+
+def next_record_start(part: SourcePart, offset: int) -> int:
+    """Return where the first record at or after a byte offset begins, a function of the file and the offset alone.
+
+    In JSON lines that is the next line. In a text file it is the line after the next blank line, or the next line if
+    the following 16 MiB have no blank line.
+    """
+    if offset == 0:
+        return 0
+    path = Path(part.source.name)
+    with translate_read_errors(path), path.open("rb") as stream:
+        stream.seek(offset - 1)
+        next_line = offset - 1 + skip_line(stream)
+        if part.source.kind == "jsonl":
+            return next_line
+        position = next_line
+        while position - next_line < _BLANK_LINE_SEARCH_BYTES:
+            line = stream.readline(BLOCK_BYTES)
+            position += len(line)
+            if not line.strip():  # a blank line, or the end
+                return position
+        return next_line
+
+
+def skip_line(stream: IO[bytes] | io.BufferedReader) -> int:
+    """Skip to the next line and return the number of bytes skipped."""
+    size = 0
+    while line := stream.readline(BLOCK_BYTES):
+        size += len(line)
+        if line.endswith(b"\n"):
+            break
+    return size
