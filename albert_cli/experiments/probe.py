@@ -1,9 +1,9 @@
-"""`albert probe`: what a pretrained checkpoint knows without any task, on text that it was not trained on.
+"""`albert probe`: score a pretrained checkpoint without any task, on text that it was not trained on.
 
-Masked words, next sentences and sentence order as in Table 5, whichever of them the model was trained for, and the
-distances between layers of Figure 1: how far each layer moves its input. The paper reads from them that sharing weights
-makes the steps from layer to layer smooth, and that they do not fall to zero, so that the layers do not run into a
-fixed point (§4.5). Every model is asked the same examples.
+It measures masked-word, next-sentence and sentence-order accuracy as in Table 5, as far as the model was trained for
+them, and the distances between layers of Figure 1: how far each layer moves its input. The paper concludes from these
+distances that sharing weights smooths the steps from layer to layer, and that the layers do not converge to a fixed
+point (§4.5). Every model is scored on the same examples.
 """
 
 from __future__ import annotations
@@ -13,12 +13,15 @@ import itertools
 import math
 import statistics
 import time
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 from albert_cli import config, console, store
@@ -29,7 +32,6 @@ from albert_cli.data.verification import verify_data
 from albert_cli.errors import CheckpointError, ConfigError, InputError
 from albert_cli.experiments.uncertainty import JACKKNIFE_GROUPS, JackknifeEstimate, jackknife_mean
 from albert_cli.model import hub
-from albert_cli.model.config import ModelConfig
 from albert_cli.model.encoder import Encoder
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.model.packing import PackedTokens, pack
@@ -39,13 +41,13 @@ from albert_cli.training.objectives import EVALUATION_SEED, PretrainingCorpora, 
 from albert_cli.training.pretrain_recipe import PretrainRecipe
 from albert_cli.training.settings import TrainSettings
 
-_MICRO_BATCH = 64
-_PairRule = Literal["none", "sop", "nsp"]  # by which examples are drawn
+_MICRO_BATCH: Final = 64
+_PairRule = Literal["none", "sop", "nsp"]  # how sentence pairs are sampled
 
 
 @dataclasses.dataclass(frozen=True)
 class ProbeRecipe:
-    """What may be set: how examples are drawn."""
+    """The settings that `-s` may change: how examples are sampled."""
 
     data: PairSettings = dataclasses.field(default_factory=PairSettings)
 
@@ -55,41 +57,42 @@ def probe(
 ) -> dict[str, Any]:
     """Score a checkpoint on the held-out text of a data directory; return what `--json` prints.
 
-    Examples are drawn as the checkpoint's own run drew them (`data` in the result), as the paper's where it does not
-    say, below `overrides`. `mlm_…` on sentences in their order, `sop_accuracy` and `nsp_accuracy` on pairs by either
-    rule (§4.6), if the checkpoint has a head for it; one that no loss has trained answers at random. `layers`: what
-    happens when the stack of layers is run up to so many blocks, over and over where it has fewer (`depths`). Raises
-    `CheckpointError` without a masked-word head, `ConfigError` when the data have another vocabulary.
+    Examples are sampled with the settings of the checkpoint's own run (`data` in the result), else with the paper's;
+    `overrides` come last. `mlm_…` are scores on sentences in their order, `sop_accuracy` and `nsp_accuracy` on pairs of
+    either rule (§4.6) if the checkpoint has a head for them; an untrained head guesses. `layers` also runs the stack to
+    every depth up to this number (`depths`); beyond its end the stack repeats. Raises `CheckpointError` without a
+    masked-language head, `ConfigError` if the data have another vocabulary.
     """
-    found = hub.read_checkpoint(hub.find_checkpoint(checkpoint))
-    asked, pairs = _load_text(data, hub.load_vocabulary(found), checkpoint), _pair_settings(found, overrides)
+    pretrained = hub.read_checkpoint(hub.find_checkpoint(checkpoint))
+    text = _load_text(data, hub.load_vocabulary(pretrained), checkpoint)
+    pairs = _pair_settings(pretrained, overrides)
     target = choose_device(device)
-    model = PretrainingModel(found.config)
-    hub.load_weights(model, found, hub.LoadPolicy.MASKED_LANGUAGE)
+    model = PretrainingModel(pretrained.config)
+    hub.load_weights(model, pretrained, hub.LoadPolicy.MASKED_LANGUAGE)
     model.to(target).eval()
     settings = TrainSettings(eval_sequences=sequences, micro_batch_size=_MICRO_BATCH)
-    measured = PretrainRecipe(model=found.config, data=pairs, train=settings)
-    job = PretrainingJob(model, measured, asked)
+    job = PretrainingJob(model, PretrainRecipe(model=pretrained.config, data=pairs, train=settings), text)
     sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
-    of_blocks = ("encoder.attention.", "encoder.feed_forward.")  # LayerNorms included
-    return {
-        "checkpoint": str(found.directory),
-        "fingerprint": store.fingerprint(found.directory),
+    block_prefixes = ("encoder.attention.", "encoder.feed_forward.")  # LayerNorms included
+    has_pair_head = {"order.weight", "encoder.pooler.weight"} <= set(pretrained.tensors)
+    result = {
+        "checkpoint": str(pretrained.directory),
+        "fingerprint": store.fingerprint(pretrained.directory),
         "sequences": sequences,
         "data": config.to_toml_values(pairs),
         "parameters": sum(sizes.values()),
-        "block_parameters": sum(n for name, n in sizes.items() if name.startswith(of_blocks)),
+        "block_parameters": sum(size for name, size in sizes.items() if name.startswith(block_prefixes)),
         "layers": len(model.config.blocks()),
-        **_scores(
-            job, _pair_settings(found), asks_pairs={"order.weight", "encoder.pooler.weight"} <= set(found.tensors)
-        ),
+        **_scores(job, _pair_settings(pretrained), has_pair_head),
         **_layer_distances(job),
-        **({"depths": _scores_by_depth(job, layers)} if layers else {}),
     }
+    if layers:
+        result["depths"] = _scores_by_depth(job, layers)
+    return result
 
 
 def _load_text(data: Path, vocabulary: Vocabulary, checkpoint: str) -> PretrainingCorpora:
-    """What is asked: the held-out text of a data directory, all of it where nothing is held out."""
+    """Open the held-out text of a data directory, or all of its text if nothing is held out."""
     verify_data(data)
     heldout = TokenCorpus.open(data, "heldout")
     corpus = heldout if heldout.tokens else TokenCorpus.open(data, "train")
@@ -101,15 +104,17 @@ def _load_text(data: Path, vocabulary: Vocabulary, checkpoint: str) -> Pretraini
     return PretrainingCorpora(corpus, corpus, vocabulary, entropy)
 
 
-def _pair_settings(found: hub.Checkpoint, overrides: Sequence[str] = ()) -> PairSettings:
-    """How examples are drawn: as for the checkpoint's own run, below the overrides."""
-    recipe, known = found.directory / "recipe.toml", {field.name for field in dataclasses.fields(PairSettings)}
-    own = store.read_toml(recipe).get("data", {}) if store.is_listed(recipe) else {}
-    if not isinstance(own, dict):
+def _pair_settings(checkpoint: hub.Checkpoint, overrides: Sequence[str] = ()) -> PairSettings:
+    """Return the sampling settings of the checkpoint's own run, changed by the overrides."""
+    recipe = checkpoint.directory / "recipe.toml"
+    run_settings = store.read_toml(recipe).get("data", {}) if store.is_listed(recipe) else {}
+    if not isinstance(run_settings, dict):
         raise CheckpointError(f"{recipe}: no [data] in it")
-    positions = found.config.max_position_embeddings
-    trained = {"max_seq_length": min(512, positions)} | {key: value for key, value in own.items() if key in known}
-    pairs = config.load_recipe(ProbeRecipe, {"data": trained}, overrides).data
+    names = {field.name for field in dataclasses.fields(PairSettings)}
+    positions = checkpoint.config.max_position_embeddings
+    values = {"max_seq_length": min(512, positions)}
+    values |= {key: value for key, value in run_settings.items() if key in names}
+    pairs = config.load_recipe(ProbeRecipe, {"data": values}, overrides).data
     if pairs.max_seq_length > positions:
         raise ConfigError(
             f"data.max_seq_length is {pairs.max_seq_length}, but the model has only {positions} positions",
@@ -119,151 +124,156 @@ def _pair_settings(found: hub.Checkpoint, overrides: Sequence[str] = ()) -> Pair
 
 
 @torch.inference_mode()
-def _scores(job: PretrainingJob, own: PairSettings, asks_pairs: bool) -> dict[str, Any]:
-    """The scores and, under `without_parts`, each of them without one of `PARTS` parts of the sequences."""
-    asked = job.settings.data
-    plain = _mean_scores(job, asked, "none")
-    found = {"mlm_loss": plain["mlm_loss"], "mlm_accuracy": plain["mlm_accuracy"]}
-    own = dataclasses.replace(own, max_seq_length=asked.max_seq_length, sentence_loss=asked.sentence_loss)
-    found["own_mlm_accuracy"] = (
-        plain["mlm_accuracy"] if own == asked else _mean_scores(job, own, "none")["mlm_accuracy"]
-    )
+def _scores(job: PretrainingJob, run_pairs: PairSettings, has_pair_head: bool) -> dict[str, Any]:
+    """Return the scores and, under `without_parts`, each of them without one jackknife group of the sequences.
+
+    `own_mlm_accuracy` masks as the checkpoint's own run did (`run_pairs`), whatever `-s` changed.
+    """
+    pairs = job.settings.data
+    plain = _mean_scores(job, pairs, "none")
+    estimates = {"mlm_loss": plain["mlm_loss"], "mlm_accuracy": plain["mlm_accuracy"]}
+    estimates["own_mlm_accuracy"] = plain["mlm_accuracy"]
+    run_pairs = dataclasses.replace(run_pairs, max_seq_length=pairs.max_seq_length, sentence_loss=pairs.sentence_loss)
+    if run_pairs != pairs:
+        estimates["own_mlm_accuracy"] = _mean_scores(job, run_pairs, "none")["mlm_accuracy"]
     if job.text.unigram_entropy:
-        found["below_unigram_entropy"] = job.text.unigram_entropy - plain["mlm_loss"]
-    for rule in ("sop", "nsp") if asks_pairs else ():
-        if "order_accuracy" in (scored := _mean_scores(job, asked, "sop", rule)):
-            found[f"{rule}_accuracy"] = scored["order_accuracy"]
-    scores = {name: round(float(of_all), 6) for name, (of_all, *_) in found.items()}
-    known = {name: np.round(each[1:], 8).tolist() for name, each in found.items() if np.isfinite(each).all()}
-    return scores | {"without_parts": known}
+        estimates["below_unigram_entropy"] = job.text.unigram_entropy - plain["mlm_loss"]
+    if has_pair_head:
+        for rule in ("sop", "nsp"):
+            scored = _mean_scores(job, pairs, "sop", rule)
+            if "order_accuracy" in scored:
+                estimates[f"{rule}_accuracy"] = scored["order_accuracy"]
+    scores = {name: round(float(estimate[0]), 6) for name, estimate in estimates.items()}
+    without_groups = {
+        name: np.round(estimate[1:], 8).tolist() for name, estimate in estimates.items() if np.isfinite(estimate).all()
+    }
+    return scores | {"without_parts": without_groups}
 
 
 def _mean_scores(
-    job: PretrainingJob, drawn: PairSettings, trained: Literal["none", "sop"], rule: _PairRule = "none"
+    job: PretrainingJob, pairs: PairSettings, sentence_loss: Literal["none", "sop"], rule: _PairRule = "none"
 ) -> dict[str, JackknifeEstimate]:
-    """Every mean over the sequences, drawn by a rule: of all [0], and without each part [1:]; none of no examples."""
-    pairs = dataclasses.replace(drawn, sentence_loss=trained)
-    asked = dataclasses.replace(job, settings=dataclasses.replace(job.settings, data=pairs))
+    """Return every mean over the sequences, whose pairs are sampled by `rule`; none of metrics without examples."""
+    scored = dataclasses.replace(pairs, sentence_loss=sentence_loss)
+    sampled = dataclasses.replace(pairs, sentence_loss=rule)
+    job = dataclasses.replace(job, settings=dataclasses.replace(job.settings, data=scored))
     count = job.settings.train.eval_sequences
     size = min(_MICRO_BATCH, math.ceil(count / JACKKNIFE_GROUPS))
-    sums: dict[str, Any] = {}  # by part, and how many they are
+    # By metric: the sum and the number of examples of each jackknife group.
+    sums: defaultdict[str, NDArray[np.float64]] = defaultdict(lambda: np.zeros((JACKKNIFE_GROUPS, 2)))
     for number, start in enumerate(range(0, count, size)):
         index = np.arange(start, min(start + size, count))
-        for name, both in asked.summed(job.text.train, dataclasses.replace(pairs, sentence_loss=rule), index).items():
-            sums.setdefault(name, np.zeros((JACKKNIFE_GROUPS, 2)))[number % JACKKNIFE_GROUPS] += both
-    return {name: jackknife_mean(*each.T) for name, each in sums.items() if each[:, 1].any()}
+        for name, sum_and_count in job.summed(job.text.train, sampled, index).items():
+            sums[name][number % JACKKNIFE_GROUPS] += sum_and_count
+    return {name: jackknife_mean(*groups.T) for name, groups in sums.items() if groups[:, 1].any()}
 
 
 # ---------------------------------------------------------------- Figure 1
 
 
 def _layer_distances(job: PretrainingJob) -> dict[str, Any]:
-    """Figure 1's distances, over text without masks: the encoder as a task would use it."""
-    plain = list(_held_out_batches(job, plain=True))
-    steps = layer_steps(job.model.encoder, (pack(drawn, job.device) for drawn in plain))
-    rounded = {name: [round(value, 6) for value in values] for name, values in steps.items()}
-    found: dict[str, Any] = {"masked_words": sum(len(drawn.masked_index) for drawn in plain), "layer_steps": rounded}
+    """Return Figure 1's distances over text without masks, which is the encoder's input in a task."""
+    batches = list(_held_out_batches(job, plain=True))
+    steps = layer_steps(job.model.encoder, (pack(batch, job.device) for batch in batches))
+    result: dict[str, Any] = {
+        "masked_words": sum(len(batch.masked_index) for batch in batches),
+        "layer_steps": {name: [round(value, 6) for value in values] for name, values in steps.items()},
+    }
     for name in ("l2", "degrees"):
         values = steps[name]
-        means = {"mean": statistics.fmean(values), "last": values[-1]}
-        if len(values) > 1:  # the mean difference between neighbouring layers
-            means["variation"] = statistics.fmean(abs(b - a) for a, b in itertools.pairwise(values))
-        found |= {f"{name}_{of}": round(value, 6) for of, value in means.items() if math.isfinite(value)}
-    return found
+        summaries = {"mean": statistics.fmean(values), "last": values[-1]}
+        if len(values) > 1:
+            neighbors = itertools.pairwise(values)
+            summaries["variation"] = statistics.fmean(abs(second - first) for first, second in neighbors)
+        for summary, value in summaries.items():
+            if math.isfinite(value):
+                result[f"{name}_{summary}"] = round(value, 6)
+    return result
 
 
 @torch.inference_mode()
-def layer_steps(encoder: Encoder, batches: Iterable[PackedTokens]) -> dict[str, list[float]]:
-    """For every block application the mean over all tokens of the distance between its input and its output.
+def layer_steps(encoder: Encoder, batches: Iterable[PackedTokens], depth: int | None = None) -> dict[str, list[float]]:
+    """Return for every block the mean over all tokens of the distance between its input and its output.
 
-    `l2` is Euclidean, `cosine` their cosine similarity, `degrees` the angle that belongs to each token's cosine,
-    averaged; `two_back` is the distance from the output to the input of the block before (the first block's own). The
-    encoder's own forward pass runs, all rows of it, with its block listened to.
+    `l2` is Euclidean, `cosine` the cosine similarity, `degrees` the mean angle; `two_back` is the distance from the
+    output to the previous block's input (for the first block: to its own input). `depth` as for `Encoder.forward`.
     """
+    tokens = 0
     sums: list[Tensor] = []
-    tokens, own = 0, encoder.block
-
-    def listen(x_TH: Tensor, *rest: Any) -> Tensor:
-        y_TH = own(x_TH, *rest)
-        x, y, before = x_TH.float(), y_TH.float(), (inputs or [x_TH])[-1].float()
-        cosine_T = torch.nn.functional.cosine_similarity(x, y, dim=-1).clamp(-1, 1)
-        moved, back = ((y - other).norm(dim=-1).sum() for other in (x, before))
-        steps.append(torch.stack([moved, cosine_T.sum(), torch.rad2deg(cosine_T.acos()).sum(), back]))
-        inputs[:] = [x_TH]
-        return y_TH
-
-    encoder.block = listen
-    try:
-        for batch_ in batches:
-            steps, inputs = list[Tensor](), list[Tensor]()
-            encoder(batch_, all_rows=True)
-            tokens += len(batch_.ids)
-            sums = [a + b for a, b in zip(sums, steps, strict=True)] if sums else steps
-    finally:
-        encoder.block = own
-    means = (torch.stack(sums).cpu() / max(tokens, 1)).T.tolist() if sums else [[], [], [], []]
-    return dict(zip(("l2", "cosine", "degrees", "two_back"), means, strict=True))
+    for batch in batches:
+        tokens += len(batch.ids)
+        batch_sums = []
+        states = encoder.iterate_layers(batch, depth=depth)
+        x_TH = next(states).float()
+        previous_TH = x_TH
+        for y in states:
+            y_TH = y.float()
+            cosine_T = F.cosine_similarity(x_TH, y_TH, dim=-1).clamp(-1, 1)
+            distances = [
+                (y_TH - x_TH).norm(dim=-1),
+                cosine_T,
+                torch.rad2deg(cosine_T.acos()),
+                (y_TH - previous_TH).norm(dim=-1),
+            ]
+            batch_sums.append(torch.stack([distance_T.sum() for distance_T in distances]))
+            previous_TH = x_TH
+            x_TH = y_TH
+        sums = [total + part for total, part in zip(sums, batch_sums, strict=True)] if sums else batch_sums
+    names = ("l2", "cosine", "degrees", "two_back")
+    if not sums:
+        return {name: [] for name in names}
+    means = (torch.stack(sums).cpu() / max(tokens, 1)).T.tolist()
+    return dict(zip(names, means, strict=True))
 
 
 # ---------------------------------------------------------------- other depths
 
-_CONVERGED_FRACTION = 0.1  # of the mean step within the trained depth: less is hardly a move
-_RETURN_FRACTION = 0.5  # of a step: what comes nearer than that to where it was two layers before goes to and fro
-
-
-@dataclasses.dataclass(frozen=True)
-class _AtDepth(ModelConfig):
-    """A shape whose stack is run for so many blocks: from its beginning again at its end, or not to its end."""
-
-    applications: int = 1
-
-    def blocks(self) -> tuple[tuple[int, int], ...]:
-        """The stack's own, repeated or cut."""
-        return tuple(itertools.islice(itertools.cycle(super().blocks()), self.applications))
+_CONVERGED_FRACTION: Final = 0.1  # of the mean step at the trained depth; a smaller last step hardly moves
+_RETURN_FRACTION: Final = 0.5  # of a step; a state that comes closer than this to the one two blocks before returns
 
 
 def _scores_by_depth(job: PretrainingJob, layers: int) -> dict[str, Any]:
-    """The stack at every depth up to `layers`: how far each block moves, and what the heads say if it ends there.
+    """Run the stack to every depth up to `layers`: the distance that each block moves, and the scores of an early exit.
 
-    `mlm_accuracy` and `speed` (against the trained depth, of the forward pass) are those of an early exit: the same
-    head on every layer's states.
+    `mlm_accuracy` and `speed` (of the forward pass, relative to the trained depth) are those of an early exit: the same
+    head on each depth's states.
     """
-    encoder, own = job.model.encoder, job.model.config
-    trained = len(own.blocks())
-    at = {n: _AtDepth(**dataclasses.asdict(own), applications=n) for n in {*range(1, layers + 1), trained}}
-    try:
-        encoder.config = at[layers]
-        steps = layer_steps(encoder, (pack(d, job.device) for d in _held_out_batches(job, plain=True)))
-        right_, seconds, words = dict.fromkeys(at, 0), dict.fromkeys(at, 0.0), 0
-        with torch.inference_mode():
-            for drawn in _held_out_batches(job):
-                labels = torch.from_numpy(drawn.masked_labels).long().to(job.device)
-                tokens = pack(drawn, job.device, drawn.masked_index)
-                if not words:
-                    job.model(tokens)  # warms up
-                words += len(labels)
-                for n in sorted(at, reverse=True):
-                    encoder.config = at[n]
-                    began = time.perf_counter()
-                    right_[n] += int(count_correct(job.model(tokens).masked, labels))  # waits for the device
-                    seconds[n] += time.perf_counter() - began
-    finally:
-        encoder.config = own
+    model = job.model
+    trained = len(model.config.blocks())
+    depths = sorted({*range(1, layers + 1), trained}, reverse=True)
+    steps = layer_steps(
+        model.encoder, (pack(batch, job.device) for batch in _held_out_batches(job, plain=True)), depth=layers
+    )
+    correct: Counter[int] = Counter()
+    seconds: defaultdict[int, float] = defaultdict(float)
+    words = 0
+    with torch.inference_mode():
+        for batch in _held_out_batches(job):
+            labels = torch.from_numpy(batch.masked_labels).long().to(job.device)
+            tokens = pack(batch, job.device, batch.masked_index)
+            if not words:
+                model(tokens)  # warm up
+            words += len(labels)
+            for depth in depths:
+                start = time.perf_counter()
+                correct[depth] += int(count_correct(model(tokens, depth=depth).masked, labels))  # waits for the device
+                seconds[depth] += time.perf_counter() - start
     return {
         "layers": layers,
         "trained": trained,
         "behaviour": classify_convergence(steps["l2"], steps["two_back"], trained),
-        **{name: [round(value, 6) for value in steps[name]] for name in ("l2", "two_back")},
-        "mlm_accuracy": [round(right_[n] / words, 6) for n in range(1, layers + 1)],
-        "speed": [round(seconds[trained] / seconds[n], 3) for n in range(1, layers + 1)],
+        "l2": [round(value, 6) for value in steps["l2"]],
+        "two_back": [round(value, 6) for value in steps["two_back"]],
+        "mlm_accuracy": [round(correct[depth] / words, 6) for depth in range(1, layers + 1)],
+        "speed": [round(seconds[trained] / seconds[depth], 3) for depth in range(1, layers + 1)],
     }
 
 
 def classify_convergence(l2: Sequence[float], two_back: Sequence[float], trained: int) -> str:
-    """What the states do at the end, by the distances of every step, of which `trained` are the model's own depth.
+    """Classify the states at the last depth from every block's step; `trained` is the model's own depth.
 
-    They converge where the last step is below a tenth of the mean one at the trained depth, oscillate where it leads
-    back to where they were two layers before, and keep moving otherwise.
+    They converge if the last step is below a tenth of the mean step up to the trained depth, oscillate if it leads back
+    to the states of two blocks before, and keep moving otherwise.
     """
     if l2[-1] < _CONVERGED_FRACTION * statistics.fmean(l2[:trained]):
         return "converges"
@@ -271,46 +281,50 @@ def classify_convergence(l2: Sequence[float], two_back: Sequence[float], trained
 
 
 def _held_out_batches(job: PretrainingJob, plain: bool = False) -> Iterator[PackedBatch]:
-    """The text that is asked, in order; `plain`: without masks."""
+    """Yield the scored text in order; with `plain` without masks."""
     pairs = dataclasses.replace(job.settings.data, sentence_loss="none")
     count = job.settings.train.eval_sequences
     for start in range(0, count, _MICRO_BATCH):
         index = np.arange(start, min(start + _MICRO_BATCH, count))
-        drawn = sample_batch(job.text.train, job.text.vocabulary, pairs, EVALUATION_SEED, index)
-        yield dataclasses.replace(drawn, ids=original_ids(drawn)) if plain else drawn
+        batch = sample_batch(job.text.train, job.text.vocabulary, pairs, EVALUATION_SEED, index)
+        yield dataclasses.replace(batch, ids=original_ids(batch)) if plain else batch
 
 
-# ---------------------------------------------------------------- in words
+# ---------------------------------------------------------------- tables
+
+# Key, title and format of each score.
+_SCORE_ROWS: Final = (
+    ("mlm_accuracy", "masked-word accuracy", "{:.1%}"),
+    ("mlm_loss", "masked-word loss", "{:.3f} nats"),
+    ("below_unigram_entropy", "below the unigram entropy", "{:+.3f} nats"),
+    ("nsp_accuracy", "next-sentence accuracy", "{:.1%}"),
+    ("sop_accuracy", "sentence-order accuracy", "{:.1%}"),
+    ("parameters", "parameters", "{:,}"),
+)
 
 
 def format_probe(result: Mapping[str, Any]) -> str:
-    """The scores and the layers' steps as two tables."""
-    labels = {
-        "mlm_accuracy": ("masked words right", "{:.1%}"),
-        "mlm_loss": ("masked-word loss", "{:.3f} nats"),
-        "below_unigram_entropy": ("below the unigram entropy", "{:+.3f} nats"),
-        "nsp_accuracy": ("next sentence right", "{:.1%}"),
-        "sop_accuracy": ("sentence order right", "{:.1%}"),
-        "parameters": ("parameters", "{:,}"),
-    }
-    scores = [(label, form.format(result[name])) for name, (label, form) in labels.items() if name in result]
-    data, steps = result["data"], result["layer_steps"]
-    words = "words" if data["whole_word"] else "tokens"
-    asked = f"Asked with at most {data['max_seq_length']} tokens and masked n-grams of up to {data['ngram']} {words}."
-    layers = enumerate(zip(steps["l2"], steps["degrees"], steps["cosine"], strict=True), start=1)
-    rows = [(str(i), f"{l2:.3f}", f"{degrees:.1f}°", f"{cosine:.4f}") for i, (l2, degrees, cosine) in layers]
-    head = ("layer: input to output", "L2 distance", "angle", "cosine")
-    parts = [
-        f"{console.format_table((Path(result['checkpoint']).name, ''), scores)}\n{asked}",
-        console.format_table(head, rows),
+    """Format the scores and the layers' steps as tables."""
+    scores = [(title, form.format(result[key])) for key, title, form in _SCORE_ROWS if key in result]
+    data = result["data"]
+    unit = "words" if data["whole_word"] else "tokens"
+    note = f"Sequences of at most {data['max_seq_length']} tokens, masked n-grams of up to {data['ngram']} {unit}."
+    parts = [f"{console.format_table((Path(result['checkpoint']).name, ''), scores)}\n{note}"]
+    steps = result["layer_steps"]
+    rows = [
+        (str(number), f"{l2:.3f}", f"{degrees:.1f}°", f"{cosine:.4f}")
+        for number, (l2, degrees, cosine) in enumerate(
+            zip(steps["l2"], steps["degrees"], steps["cosine"], strict=True), start=1
+        )
     ]
-    if found := result.get("depths"):
-        columns = (found[key] for key in ("l2", "two_back", "mlm_accuracy", "speed"))
-        deep = [
-            (str(i), f"{l2:.3f}", f"{back:.3f}", f"{accuracy:.1%}", f"{speed:.2f}x")
-            for i, (l2, back, accuracy, speed) in enumerate(zip(*columns, strict=True), start=1)
+    parts.append(console.format_table(("layer: input to output", "L2 distance", "angle", "cosine"), rows))
+    if depths := result.get("depths"):
+        columns = (depths[key] for key in ("l2", "two_back", "mlm_accuracy", "speed"))
+        depth_rows = [
+            (str(depth), f"{l2:.3f}", f"{two_back:.3f}", f"{accuracy:.1%}", f"{speed:.2f}x")
+            for depth, (l2, two_back, accuracy, speed) in enumerate(zip(*columns, strict=True), start=1)
         ]
-        headers = ("run to layer", "its step", "from two back", "masked words right", "speed")
-        parts.append(console.format_table(headers, deep))
-        parts.append(f"Run to {found['layers']} blocks, the stack of {found['trained']} {found['behaviour']}.")
+        headers = ("depth", "step", "from two blocks before", "masked-word accuracy", "speed")
+        parts.append(console.format_table(headers, depth_rows))
+        parts.append(f"Run to {depths['layers']} blocks, the stack of {depths['trained']} {depths['behaviour']}.")
     return "\n\n".join(parts)
